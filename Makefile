@@ -1,0 +1,46 @@
+# Everything runs inside .venv, which `make setup` builds from pyproject.toml and constraints.txt.
+PYTHON ?= python3
+BIN := .venv/bin
+export MPLBACKEND := Agg
+
+.PHONY: train test check setup format peer constraints clean
+
+train: setup
+	$(BIN)/kata quickstart
+
+test: setup
+	$(BIN)/python -m pytest
+
+check: setup
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/basedpyright
+	$(BIN)/lint-imports
+	$(BIN)/python -m pytest -n 0 tests/house
+
+setup: .venv/.ready
+
+.venv/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; set PYTHON=<path>")'
+	$(PYTHON) -m venv --clear .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt uv
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+format: setup
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+# LeRobot 0.6.1 in an environment of its own (.peer, about 6 GB): parity of data, policy and checkpoints.
+peer: setup
+	$(BIN)/python tools/peer/run.py
+
+# Take up newer versions: resolve afresh and keep what was found. torch stays at the version tested on GPUs.
+constraints: setup
+	echo 'torch==2.11.*' > .venv/pins.txt
+	$(BIN)/uv pip compile --quiet --universal --no-header --no-annotate --no-emit-index-url --upgrade --extra dev \
+		--constraint .venv/pins.txt pyproject.toml -o constraints.txt
+	$(BIN)/uv --version | sed 's/^uv \([^ ]*\).*/uv==\1/' >> constraints.txt
+
+clean:
+	rm -rf .venv outputs

@@ -1,0 +1,57 @@
+"""Errors that a user can act on: the value that is wrong, the rule it breaks, and what to do about it."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class KataError(Exception):
+    """One clear message. The command line prints it without a traceback and leaves with status 2.
+
+    Args:
+        what: what is wrong, with the value (a path, a name, a number).
+        rule: what would have been right.
+        remedy: what the user can do.
+    """
+
+    def __init__(self, what: str, *, rule: str = "", remedy: str = "") -> None:
+        self.what, self.rule, self.remedy = what, rule, remedy
+        super().__init__(what, rule, remedy)
+
+    def __str__(self) -> str:
+        lines = [self.what]
+        if self.rule:
+            lines.append(f"  rule:   {self.rule}")
+        if self.remedy:
+            lines.append(f"  remedy: {self.remedy}")
+        return "\n".join(lines)
+
+
+class ConfigError(KataError):
+    """A flag, a config file or a combination of options is wrong."""
+
+
+class DataError(KataError):
+    """A dataset is absent, damaged, or does not fit what is asked of it."""
+
+
+class PolicyError(KataError):
+    """A policy does not fit the data, its own options, or its weights."""
+
+
+class CheckpointError(KataError):
+    """A checkpoint or a run folder cannot be written, read or continued."""
+
+
+def nearest(name: str, names: Iterable[str]) -> str:
+    """The known name closest to `name`, or an empty string when none is close."""
+    found = difflib.get_close_matches(name, list(names), n=1, cutoff=0.5)
+    return found[0] if found else ""
+
+
+def did_you_mean(name: str, names: Iterable[str]) -> str:
+    """A remedy for an unknown name: the nearest known one, or the list of all."""
+    known = sorted(names)
+    close = nearest(name, known)
+    return f"did you mean '{close}'?" if close else f"one of: {', '.join(known)}"

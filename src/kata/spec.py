@@ -1,0 +1,123 @@
+"""The waist between data and policies: names, roles and shapes. numpy only; both sides know this and not each other.
+
+A *column* is a feature as a dataset declares it (cameras as H, W, C); a *feature* is an input or output of a
+policy (cameras as C, H, W). Names follow LeRobot: `observation.state`, `observation.images.<camera>`, `action`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+ACTION = "action"
+STATE = "observation.state"
+ENV_STATE = "observation.environment_state"
+REWARD = "next.reward"
+TASK = "task"
+
+BOOKKEEPING = ("timestamp", "frame_index", "episode_index", "index", "task_index")
+"""Columns that every dataset has beside its own features."""
+
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STD = (0.229, 0.224, 0.225)
+
+
+class FeatureType(StrEnum):
+    """The part a feature plays for a policy; LeRobot's names."""
+
+    STATE = "STATE"
+    VISUAL = "VISUAL"
+    ENV = "ENV"
+    ACTION = "ACTION"
+    REWARD = "REWARD"
+    LANGUAGE = "LANGUAGE"
+
+
+class NormMode(StrEnum):
+    """How a feature is normalised; LeRobot's names."""
+
+    MEAN_STD = "MEAN_STD"
+    MIN_MAX = "MIN_MAX"
+    QUANTILES = "QUANTILES"
+    QUANTILE10 = "QUANTILE10"
+    IDENTITY = "IDENTITY"
+
+
+@dataclass(frozen=True, slots=True)
+class Feature:
+    """One input or output of a policy. Cameras have shape (C, H, W), everything else (D,)."""
+
+    type: FeatureType
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One feature of a dataset, as its info.json declares it. Cameras have shape (H, W, C).
+
+    `names` has one name per dimension (flattened where the file nests them), or is None.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    names: tuple[str, ...] | None = None
+
+    @property
+    def is_camera(self) -> bool:
+        """True for frames, whether they lie in a video file or in the table."""
+        return self.dtype in ("video", "image")
+
+
+class Draw(NamedTuple):
+    """Random numbers that a policy wants per sample: `kind` is 'normal' or 'uniform'; shape without the batch axis."""
+
+    kind: str
+    shape: tuple[int, ...]
+
+
+Windows: TypeAlias = dict[str, tuple[int, ...]]
+"""Frame offsets around the anchor, per key. A key that is absent is read at the anchor alone, without a time axis."""
+
+Stats: TypeAlias = dict[str, dict[str, NDArray[Any]]]
+"""Statistics per feature: min, max, mean, std, count, q01, q10, q50, q90, q99. Cameras as (C, 1, 1) in [0, 1]."""
+
+Batch: TypeAlias = dict[str, Any]
+"""One batch by key: arrays (or tensors) with the batch axis first; `task` is a list of sentences."""
+
+
+def role_of(key: str, column: Column) -> FeatureType | None:
+    """The role LeRobot gives a dataset column by its name, or None where it is no input or output of a policy."""
+    if column.is_camera:
+        return FeatureType.VISUAL
+    if key == ENV_STATE:
+        return FeatureType.ENV
+    if key.startswith("observation"):
+        return FeatureType.STATE
+    if key.startswith(ACTION):
+        return FeatureType.ACTION
+    return None
+
+
+def feature_of(key: str, column: Column) -> Feature | None:
+    """The column as a policy sees it (cameras turned to C, H, W), or None where it plays no part."""
+    role = role_of(key, column)
+    if role is None or column.dtype in ("string", "language"):
+        return None
+    if role is FeatureType.VISUAL:
+        height, width, channels = column.shape
+        return Feature(role, (channels, height, width))
+    return Feature(role, column.shape)
+
+
+def pad_key(key: str) -> str:
+    """Where the mask of `key` lies in a batch: True where the window reaches over the episode's edge."""
+    return f"{key}_is_pad"
+
+
+def float32(values: Any) -> NDArray[np.float32]:
+    """Values as a float32 array of at least one dimension."""
+    return np.atleast_1d(np.asarray(values, dtype=np.float32))

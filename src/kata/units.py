@@ -1,0 +1,31 @@
+"""Numbers as people read them: bytes, seconds, counts."""
+
+from __future__ import annotations
+
+
+def bytes_text(num_bytes: float) -> str:
+    """1536 -> '1.5 KiB'."""
+    size = float(num_bytes)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(size) < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"
+
+
+def seconds_text(duration_s: float) -> str:
+    """75 -> '1m15s'; 0.0123 -> '12 ms'."""
+    if duration_s < 1:
+        return f"{duration_s * 1000:.0f} ms"
+    if duration_s < 60:
+        return f"{duration_s:.1f} s"
+    minutes, seconds = divmod(round(duration_s), 60)
+    if minutes < 60:
+        return f"{minutes}m{seconds:02d}s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}h{minutes:02d}m"
+
+
+def count_text(number: int) -> str:
+    """51613582 -> '51,613,582'."""
+    return f"{number:,}"
