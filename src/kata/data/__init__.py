@@ -1,0 +1,34 @@
+"""LeRobot datasets as arithmetic: which sample stands at a position, and its bytes. No torch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kata.data.batches import Batches
+from kata.data.dataset import Dataset, Episodes, open_dataset
+from kata.data.order import Order
+from kata.data.reader import Reader
+from kata.data.window import anchor_rows
+
+if TYPE_CHECKING:
+    from kata.data.write import DatasetWriter
+
+__all__ = [
+    "Batches",
+    "Dataset",
+    "DatasetWriter",
+    "Episodes",
+    "Order",
+    "Reader",
+    "anchor_rows",
+    "open_dataset",
+]
+
+
+def __getattr__(name: str) -> object:
+    """The writer, imported when it is first asked for: reading needs no encoder."""
+    if name == "DatasetWriter":
+        from kata.data.write import DatasetWriter
+
+        return DatasetWriter
+    raise AttributeError(f"module 'kata.data' has no attribute '{name}'")

@@ -1,0 +1,223 @@
+"""A LeRobot dataset opened for reading: episodes, columns, tasks, and everything the user should be told."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kata.data.columns import Columns, schema_names
+from kata.data.info import Info, read_info
+from kata.data.layout import Layout, read_layout
+from kata.data.order import Int64
+from kata.data.select import choose, drop_absent_cameras, only_whole
+from kata.data.source import Source, locate
+from kata.data.tasks import read_tasks, task_numbers
+from kata.data.window import ranges
+from kata.errors import DataError, did_you_mean
+from kata.spec import BOOKKEEPING, Column, Feature, Stats, feature_of
+
+
+@dataclass(frozen=True, eq=False)
+class Episodes:
+    """The selected episodes as a struct of arrays, ascending by index.
+
+    index: (E,) LeRobot's episode_index. length: (E,) frames. start: (E,) row of the first frame in
+    `Dataset.column` arrays. tasks: the distinct instructions of each episode.
+    """
+
+    index: Int64
+    length: Int64
+    start: Int64
+    tasks: list[tuple[str, ...]]
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """The selected episodes of one dataset. Made by `open_dataset`; cheap to cut with `subset`.
+
+    columns: every readable feature by name, in the order of info.json, cameras as (H, W, C); bookkeeping
+    columns that it does not declare come last. tasks: instruction by task_index. notes: what the user
+    should be told.
+    """
+
+    repo_id: str
+    root: Path
+    info: Info
+    columns: dict[str, Column]
+    tasks: list[str]
+    layout: Layout
+    notes: list[str]
+    total_episodes: int
+    _storage: Columns
+    _rows: Int64 | None = None
+    _cut: dict[str, NDArray[Any]] = field(default_factory=dict)
+
+    @property
+    def version(self) -> str:
+        """The format, 'v3.0', 'v2.1' or 'v2.0'."""
+        return self.info.version
+
+    @property
+    def fps(self) -> int:
+        """Frames per second of every column and camera."""
+        return self.info.fps
+
+    @property
+    def robot_type(self) -> str | None:
+        """The robot's name as recorded, or None."""
+        return self.info.robot_type
+
+    @property
+    def episodes(self) -> Episodes:
+        """The selected episodes."""
+        length = self.layout.length
+        return Episodes(self.layout.index, length, np.cumsum(length) - length, list(self.layout.tasks))
+
+    @property
+    def num_frames(self) -> int:
+        """Frames of all selected episodes."""
+        return int(self.layout.length.sum())
+
+    @property
+    def cameras(self) -> dict[str, Column]:
+        """Camera columns by name, (H, W, C)."""
+        return {key: column for key, column in self.columns.items() if column.is_camera}
+
+    @property
+    def is_whole(self) -> bool:
+        """True when every episode of the recording is selected."""
+        return len(self.layout.index) == self.total_episodes
+
+    @property
+    def fingerprint(self) -> str:
+        """16 hex digits over version, fps, columns, episodes and file sizes: equal for equal data."""
+        sizes = {name: (self.root / name).stat().st_size for span in self.layout.spans() for name in span.used()}
+        columns = {key: [column.dtype, column.shape] for key, column in self.columns.items()}
+        episodes = [self.layout.index.tolist(), self.layout.length.tolist()]
+        text = json.dumps([self.version, self.fps, columns, episodes, sizes], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def features(self) -> dict[str, Feature]:
+        """The columns that are inputs or outputs of a policy, cameras as (C, H, W)."""
+        found = {key: feature_of(key, column) for key, column in self.columns.items()}
+        return {key: feature for key, feature in found.items() if feature is not None}
+
+    def column(self, key: str) -> NDArray[Any]:
+        """All frames of a column that is no camera: (frames, *shape), or (frames,) for shape [1].
+
+        Floats are float32, whole numbers int64, truth values bool, strings object. The first call reads all.
+
+        Raises: DataError for an unknown name, a camera, a damaged file, or numbers that are not finite.
+        """
+        known = [name for name, column in self.columns.items() if not column.is_camera]
+        if key not in known:
+            raise DataError(
+                f"{self.repo_id} has no table column '{key}'",
+                rule="cameras are read with a Reader" if key in self.columns else "the name of a feature",
+                remedy=did_you_mean(key, known),
+            )
+        if self._rows is None:
+            return self._storage.get(key)
+        if key not in self._cut:
+            self._cut[key] = self._storage.get(key)[self._rows]
+        return self._cut[key]
+
+    def subset(self, positions: Sequence[int]) -> Dataset:
+        """Some of the selected episodes by position in `episodes`, in ascending order; shares what is loaded.
+
+        Raises: DataError when nothing is left or a position does not exist.
+        """
+        count = len(self.layout.index)
+        chosen = np.unique(np.asarray(positions, dtype=np.int64))
+        if not chosen.size or chosen[0] < 0 or chosen[-1] >= count:
+            raise DataError(
+                f"{self.repo_id}: the subset {list(positions)[:5]} does not exist",
+                rule=f"one or more positions from 0 to {count - 1}",
+                remedy="choose among the selected episodes",
+            )
+        episodes = self.episodes
+        rows = ranges(episodes.start[chosen], episodes.length[chosen])
+        rows = rows if self._rows is None else self._rows[rows]
+        return replace(self, layout=self.layout.take(chosen), _rows=rows, _cut={})
+
+    def stats(self, cameras: bool = True) -> Stats:
+        """min, max, mean, std, count, q01, q10, q50, q90, q99 of the selected frames, per feature.
+
+        Vectors (D,) and scalars (1,) are exact over all frames; features of higher rank pool all axes but
+        the last. Cameras (C, 1, 1) in [0, 1] are the dataset's own where these describe exactly the selected
+        episodes, else come from sampled frames, which `notes` then says.
+        """
+        from kata.data.stats import camera_stats, column_stats
+
+        result = column_stats(self)
+        return result | camera_stats(self) if cameras else result
+
+
+def open_dataset(
+    repo_id: str,
+    *,
+    root: str | Path | None = None,
+    episodes: Sequence[int] | str | None = None,
+    exclude_episodes: Sequence[int] | None = None,
+    revision: str | None = None,
+) -> Dataset:
+    """Open a LeRobot dataset of format v3.0, v2.1 or v2.0; nothing is converted.
+
+    Args:
+        repo_id: '<owner>/<name>'; with `root` only a name for messages.
+        root: the dataset's folder. Without it $HF_LEROBOT_HOME/<repo_id> is taken, else the Hub.
+        episodes: episode indices; 'available' for those whose files are all here; None for all.
+        exclude_episodes: episode indices to leave out.
+        revision: tag, branch or commit on the Hub; without it the newest format tag, else main.
+
+    Raises: DataError for a dataset that is absent, damaged or incomplete, and for unknown episodes.
+    """
+    source = locate(repo_id, root, revision)
+    info = read_info(source.root)
+    notes = [*source.notes, *info.notes]
+    whole = read_layout(source.root, info, source.ensure, notes)
+    available = episodes == "available"
+    layout = whole.take(choose(repo_id, whole.index, episodes, exclude_episodes))
+    if not available:
+        source.ensure([name for span in layout.spans() for name in span.used()])
+    layout, absent = drop_absent_cameras(source.root, info, whole, layout)
+    layout = only_whole(repo_id, source.root, layout, available=available)
+    notes += [f"'{key}' is left out: info.json declares it, but it has no files" for key in absent]
+    columns, derived = _columns(source, info, layout, absent, notes)
+    tasks = read_tasks(source.root, info, layout, notes)
+    storage = Columns(
+        source.root,
+        layout,
+        {key: column for key, column in columns.items() if not column.is_camera},
+        derived,
+        info.fps,
+        task_numbers(layout, tasks),
+    )
+    return Dataset(repo_id, source.root, info, columns, tasks, layout, notes, len(whole.index), storage)
+
+
+def _columns(
+    source: Source, info: Info, layout: Layout, absent: list[str], notes: list[str]
+) -> tuple[dict[str, Column], set[str]]:
+    """The columns that can be read, and those of them that are derived because the files lack them."""
+    present = schema_names(source.root / layout.data.files[layout.data.file[0]])
+    columns = {key: column for key, column in info.columns.items() if key not in absent}
+    lacking = [key for key, column in columns.items() if column.dtype != "video" and key not in present]
+    derived = {key for key in lacking if key in BOOKKEEPING}
+    for key in lacking:
+        if key in derived:
+            notes.append(f"'{key}' is not in the data files and is derived from the episode table")
+        else:
+            notes.append(f"'{key}' is left out: info.json declares it, but the data files lack it")
+            del columns[key]
+    undeclared = [key for key in present if key not in info.columns]
+    if undeclared:
+        notes.append(f"columns that info.json does not declare are left out: {', '.join(undeclared)}")
+    return columns, derived

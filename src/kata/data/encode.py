@@ -1,0 +1,212 @@
+"""Frames into mp4 files, and mp4 files into longer ones without encoding again, by PyAV."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import av
+import numpy as np
+from av.codec.codec import UnknownCodecError
+from av.container import OutputContainer
+from av.error import FFmpegError
+from av.video.codeccontext import VideoCodecContext
+from av.video.stream import VideoStream
+from numpy.typing import NDArray
+
+from kata.errors import DataError
+
+ENCODERS = {"av1": "libsvtav1", "h264": "libx264"}
+"""Stream codec (what info.json names) to the encoder that makes it."""
+
+_DEFAULT_CRF = {"av1": 30, "h264": 23}
+_DEFAULT_PRESET = {"av1": "12", "h264": "veryfast"}
+_FASTSTART = {"movflags": "faststart"}  # the index in front: a player or a range read starts without the file's end
+
+
+@dataclass(frozen=True, slots=True)
+class VideoOptions:
+    """How camera frames are encoded.
+
+    Args:
+        codec: 'av1' (smaller; LeRobot's own choice) or 'h264' (encodes about twice as fast).
+        gop: a keyframe every so many frames. 2 makes any frame cheap to reach; larger is smaller and slower.
+        crf: quality, lower is better; None takes 30 for av1 and 23 for h264.
+        preset: the encoder's own effort name; None takes '12' for av1 and 'veryfast' for h264.
+        pix_fmt: 'yuv420p' (even sizes only) or another that the encoder and the readers know.
+    """
+
+    codec: str = "av1"
+    gop: int = 2
+    crf: int | None = None
+    preset: str | None = None
+    pix_fmt: str = "yuv420p"
+
+    def __post_init__(self) -> None:
+        if self.codec not in ENCODERS:
+            raise DataError(
+                f"video codec '{self.codec}' is not known",
+                rule=f"one of: {', '.join(ENCODERS)}",
+                remedy="choose one",
+            )
+        if self.gop < 1:
+            raise DataError(f"gop is {self.gop}", rule="a keyframe every 1 frame or more", remedy="gop=2 is usual")
+
+    @property
+    def quality(self) -> int:
+        """The CRF in force."""
+        return _DEFAULT_CRF[self.codec] if self.crf is None else self.crf
+
+    @property
+    def effort(self) -> str:
+        """The preset in force."""
+        return _DEFAULT_PRESET[self.codec] if self.preset is None else str(self.preset)
+
+    def info(self) -> dict[str, Any]:
+        """The encoder's part of a camera's `info` in info.json."""
+        return {
+            "video.codec": self.codec,
+            "video.pix_fmt": self.pix_fmt,
+            "video.g": self.gop,
+            "video.crf": self.quality,
+            "video.preset": int(self.effort) if self.effort.isdigit() else self.effort,
+            "video.fast_decode": 0,
+            "video.video_backend": "pyav",
+            "video.extra_options": {},
+            "is_depth_map": False,
+        }
+
+    @classmethod
+    def from_info(cls, info: dict[str, Any]) -> VideoOptions:
+        """The options that `info()` describes; what an older file leaves open takes its default."""
+        preset = info.get("video.preset")
+        return cls(
+            codec=info.get("video.codec", cls().codec),
+            gop=info.get("video.g") or cls().gop,
+            crf=info.get("video.crf"),
+            preset=None if preset is None else str(preset),
+            pix_fmt=info.get("video.pix_fmt", cls().pix_fmt),
+        )
+
+
+def require_encoder(options: VideoOptions, *, fps: int, height: int, width: int) -> None:
+    """DataError when this PyAV cannot encode such frames: no encoder, or one that refuses the options."""
+    encoder = ENCODERS[options.codec]
+    try:
+        context = av.CodecContext.create(encoder, "w")
+        assert isinstance(context, VideoCodecContext)
+        _set_up(context, options, Fraction(fps), height, width)
+        context.open()
+    except FFmpegError as error:
+        raise DataError(
+            f"encoder '{encoder}' refuses {width}x{height} with {options}: {error.strerror}",
+            rule="sizes, preset, crf and pix_fmt that it knows",
+            remedy="leave preset, crf and pix_fmt at their defaults",
+        ) from error
+    except UnknownCodecError:
+        there = [codec for codec, encoder in ENCODERS.items() if encoder in av.codecs_available]
+        raise DataError(
+            f"PyAV {av.__version__} has no encoder '{ENCODERS[options.codec]}' for codec '{options.codec}'",
+            rule=f"encoders here: {', '.join(there) or 'none'}",
+            remedy="choose one of those, or install PyAV's own wheel: pip install --force-reinstall av",
+        ) from None
+
+
+def _set_up(context: VideoCodecContext, options: VideoOptions, rate: Fraction, height: int, width: int) -> None:
+    # SVT-AV1 prints a banner for each file past libav's own log; it reads this once, when first opened
+    os.environ.setdefault("SVT_LOG", "1")
+    context.width, context.height, context.pix_fmt = width, height, options.pix_fmt
+    context.framerate, context.time_base = rate, 1 / rate
+    context.gop_size = options.gop
+    context.options = {"crf": str(options.quality), "preset": options.effort}
+    if options.codec == "h264":
+        # shown in the order they are stored, so pts 0 is the first and files join without gaps
+        context.max_b_frames = 0
+        context.options |= {"sc_threshold": "0"}  # keyframes where gop says, not at every change of scene
+
+
+class VideoEncoder:
+    """One episode of one camera: an mp4 with constant frame rate, first pts 0, no B-frames, index in front.
+
+    Frames go to the encoder as they come, so memory stays flat however long the episode is.
+    """
+
+    def __init__(self, path: Path, *, fps: int, height: int, width: int, options: VideoOptions) -> None:
+        self._container: OutputContainer = av.open(str(path), "w", options=_FASTSTART)
+        stream = self._container.add_stream(ENCODERS[options.codec], rate=fps)
+        assert isinstance(stream, VideoStream)
+        _set_up(stream.codec_context, options, Fraction(fps), height, width)
+        self._stream = stream
+        self._time_base = Fraction(1, fps)
+        self._count = 0
+
+    def add(self, frame: NDArray[np.uint8]) -> None:
+        """Encode one frame, uint8 (H, W, 3)."""
+        picture = av.VideoFrame.from_ndarray(frame, format="rgb24")
+        picture.pts, picture.time_base = self._count, self._time_base
+        self._count += 1
+        self._container.mux(self._stream.encode(picture))
+
+    def close(self) -> None:
+        """Write what the encoder still holds and finish the file."""
+        if self._count:
+            self._container.mux(self._stream.encode(None))
+        self._container.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def join_videos(parts: Sequence[Path], path: Path, fps: int) -> None:
+    """Put mp4 files of one encoder behind each other by copying packets; nothing is encoded again.
+
+    The parts have one frame rate and no B-frames; frame k of part p comes to (frames before p + k) / fps.
+    """
+    with av.open(str(path), "w", options=_FASTSTART) as target:
+        stream: VideoStream | None = None
+        offset = 0
+        for part in parts:
+            with av.open(str(part)) as source:
+                given = source.streams.video[0]
+                assert given.time_base is not None
+                if stream is None:
+                    stream = target.add_stream_from_template(given, opaque=True)
+                    stream.time_base = given.time_base
+                ticks = round(1 / (fps * given.time_base))
+                for packet in source.demux(given):
+                    if packet.size == 0:  # the flush marker that ends a demux
+                        continue
+                    assert packet.pts is not None
+                    assert packet.pts % ticks == 0
+                    packet.pts = packet.dts = offset + packet.pts
+                    packet.duration = ticks
+                    packet.stream = stream
+                    target.mux(packet)
+                offset += given.frames * ticks
+
+
+def probe_video(path: Path) -> dict[str, Any]:
+    """The stream's part of a camera's `info` in info.json, read from the file itself."""
+    with av.open(str(path)) as source:
+        stream = source.streams.video[0]
+        rate = stream.average_rate
+        assert rate is not None
+        return {
+            "video.height": stream.height,
+            "video.width": stream.width,
+            "video.codec": stream.codec_context.codec.canonical_name,
+            "video.pix_fmt": stream.pix_fmt,
+            "video.fps": round(rate),
+            "video.channels": 3,
+            "has_audio": bool(source.streams.audio),
+        }

@@ -1,0 +1,210 @@
+"""meta/info.json: what a dataset declares about itself, checked before anything is built on it."""
+
+from __future__ import annotations
+
+import json
+import string
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from kata.errors import DataError
+from kata.spec import BOOKKEEPING, Column
+
+VERSIONS = ("v3.0", "v2.1", "v2.0")
+_FIELDS = ("codebase_version", "fps", "features")
+_PLACES = ("chunk_index", "file_index", "episode_chunk", "episode_index", "video_key")
+V3_PATHS = (
+    "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet",
+    "videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mp4",
+)
+V2_PATHS = (
+    "data/chunk-{episode_chunk:03d}/episode_{episode_index:06d}.parquet",
+    "videos/chunk-{episode_chunk:03d}/{video_key}/episode_{episode_index:06d}.mp4",
+)
+_NUMERIC = {"float16", "float32", "float64", "bool"} | {
+    f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)
+}
+
+
+@dataclass(frozen=True)
+class Info:
+    """The declarations of one dataset. Cameras are turned to (H, W, C); bookkeeping is always present."""
+
+    version: str
+    fps: int
+    robot_type: str | None
+    columns: dict[str, Column]
+    data_path: str
+    video_path: str
+    chunks_size: int
+    total_episodes: int
+    notes: tuple[str, ...]
+
+    @property
+    def is_v3(self) -> bool:
+        """True for many episodes per file, False for one file per episode."""
+        return self.version.startswith("v3")
+
+
+def read_info(root: Path) -> Info:
+    """Read and check `root`/meta/info.json.
+
+    Raises: DataError naming the file and what in it is wrong.
+    """
+    path = root / "meta" / "info.json"
+    raw = _load(path)
+    for name in _FIELDS:
+        if name not in raw:
+            raise _bad(path, f"has no field '{name}'", f"needs {', '.join(_FIELDS)}")
+    version = _version(path, raw["codebase_version"])
+    fps = raw["fps"]
+    if not isinstance(fps, int | float) or isinstance(fps, bool) or fps < 1 or fps != int(fps):
+        raise _bad(path, f"has fps {fps!r}", "a whole number of frames per second, 1 or more")
+    if not isinstance(raw["features"], dict) or not raw["features"]:
+        raise _bad(path, "has no features", "an object with one entry per feature")
+    columns, notes = _columns(path, raw["features"])
+    default_data, default_video = V3_PATHS if version.startswith("v3") else V2_PATHS
+    return Info(
+        version=version,
+        fps=int(fps),
+        robot_type=raw.get("robot_type"),
+        columns=columns,
+        data_path=_template(path, "data_path", raw.get("data_path") or default_data),
+        video_path=_template(path, "video_path", raw.get("video_path") or default_video),
+        chunks_size=int(raw.get("chunks_size") or 1000),
+        total_episodes=int(raw.get("total_episodes") or 0),
+        notes=tuple(notes),
+    )
+
+
+def file_name(template: str, **places: int | str) -> str:
+    """The path of one file below the dataset's folder.
+
+    Raises: DataError when the template lacks a value or leaves the folder.
+    """
+    try:
+        name = template.format(**places)
+    except (KeyError, ValueError, IndexError, AttributeError) as error:
+        raise DataError(
+            f"the path template '{template}' of info.json cannot be filled in: {error}",
+            rule=f"it may use {', '.join(places)}",
+            remedy="repair data_path and video_path in meta/info.json",
+        ) from error
+    _inside(name)
+    return name
+
+
+def _load(path: Path) -> dict[str, Any]:
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise DataError(
+            f"there is no dataset in {path.parent.parent}: meta/info.json is absent",
+            rule="a LeRobot dataset has meta/info.json",
+            remedy="check --dataset.root and --dataset.repo_id",
+        ) from error
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise _bad(path, f"is no JSON: {error}", "a JSON object in UTF-8") from error
+    if not isinstance(raw, dict):
+        raise _bad(path, f"holds a {type(raw).__name__}", "a JSON object")
+    return raw
+
+
+def _version(path: Path, value: Any) -> str:
+    text = f"v{str(value).lstrip('v')}"
+    if text not in VERSIONS:
+        raise DataError(
+            f"{path} has codebase_version {value!r}",
+            rule=f"kata reads {', '.join(VERSIONS)}",
+            remedy="convert the dataset with LeRobot's converter, or use a kata that knows this version",
+        )
+    return text
+
+
+def _columns(path: Path, features: dict[str, Any]) -> tuple[dict[str, Column], list[str]]:
+    columns: dict[str, Column] = {}
+    notes: list[str] = []
+    for key, spec in features.items():
+        if "/" in key or "\\" in key or ".." in key:
+            raise _bad(path, f"has a feature called '{key}'", "names of features hold no '/', '\\' or '..'")
+        if not isinstance(spec, dict) or "dtype" not in spec or not isinstance(spec.get("shape"), list | tuple):
+            raise _bad(path, f"describes feature '{key}' without dtype or shape", "every feature has both")
+        left_out = _why_left_out(spec)
+        if left_out:
+            notes.append(f"'{key}' is left out: {left_out}")
+            continue
+        columns[key] = _column(path, key, spec)
+    for key in BOOKKEEPING:
+        columns.setdefault(key, Column("float32" if key == "timestamp" else "int64", (1,)))
+    return columns, notes
+
+
+def _why_left_out(spec: dict[str, Any]) -> str:
+    if spec["dtype"] == "language":
+        return "language columns are not read"
+    for place in ("info", "video_info"):
+        extra = spec.get(place) or {}
+        if extra.get("is_depth_map") or extra.get("video.is_depth_map"):
+            return "depth maps are not read"
+    return ""
+
+
+def _column(path: Path, key: str, spec: dict[str, Any]) -> Column:
+    dtype, shape = str(spec["dtype"]), spec["shape"]
+    if not all(isinstance(size, int) and size > 0 for size in shape):
+        raise _bad(path, f"gives feature '{key}' the shape {list(shape)}", "positive whole numbers")
+    shape = tuple(shape) or (1,)
+    if dtype in ("video", "image"):
+        if len(shape) != 3:
+            raise _bad(path, f"gives camera '{key}' the shape {list(shape)}", "height, width, channels")
+        return Column(dtype, _height_width_channels(shape, spec.get("names")))
+    if dtype not in _NUMERIC and dtype != "string":
+        raise _bad(path, f"gives feature '{key}' the dtype '{dtype}'", "a numpy number, bool, string, image or video")
+    names = tuple(_flat_names(spec.get("names")))
+    return Column(dtype, shape, names if len(names) == shape[-1] else None)
+
+
+def _height_width_channels(shape: tuple[int, ...], names: Any) -> tuple[int, ...]:
+    """LeRobot reads (H, W, C) when the third name says so, else (C, H, W); without names the shape tells."""
+    if isinstance(names, list) and len(names) == 3:
+        last = names[2] in ("channel", "channels")
+    else:
+        last = shape[2] <= 4
+    return shape if last else (*shape[1:], shape[0])
+
+
+def _flat_names(names: Any) -> list[str]:
+    if isinstance(names, dict):
+        return [name for value in names.values() for name in _flat_names(value)]
+    if isinstance(names, list | tuple):
+        return [name for value in names for name in _flat_names(value)]
+    return [] if names is None else [str(names)]
+
+
+def _template(path: Path, field: str, template: Any) -> str:
+    if not isinstance(template, str):
+        raise _bad(path, f"has {field} {template!r}", "a path with places in braces")
+    try:
+        used = [name for _, name, _, _ in string.Formatter().parse(template) if name is not None]
+    except ValueError as error:
+        raise _bad(path, f"has {field} '{template}': {error}", "a path with places in braces") from error
+    unknown = [name for name in used if name not in _PLACES]
+    if unknown:
+        raise _bad(path, f"has {field} '{template}' with the place '{unknown[0]}'", f"places: {', '.join(_PLACES)}")
+    _inside(template)
+    return template
+
+
+def _inside(name: str) -> None:
+    parts = PurePosixPath(name.replace("\\", "/"))
+    if parts.is_absolute() or ".." in parts.parts or (len(name) > 1 and name[1] == ":"):
+        raise DataError(
+            f"the path '{name}' of info.json leaves the dataset's folder",
+            rule="data_path and video_path stay below the dataset's folder: no '..', not absolute",
+            remedy="repair data_path and video_path in meta/info.json",
+        )
+
+
+def _bad(path: Path, what: str, rule: str) -> DataError:
+    return DataError(f"{path} {what}", rule=rule, remedy="repair the file, or download the dataset again")

@@ -1,0 +1,87 @@
+"""Episode table of formats v2.0 and v2.1: JSON lines, one file per episode and camera."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kata.data.info import V2_PATHS, Info, file_name
+from kata.data.layout import Fetch, Layout, Span
+from kata.data.order import Int64
+from kata.errors import DataError
+
+
+def read(root: Path, info: Info, fetch: Fetch, notes: list[str]) -> Layout:
+    """The layout from meta/episodes.jsonl, ordered by episode index."""
+    rows = sorted(json_lines(root / "meta" / "episodes.jsonl", ("episode_index", "length")), key=_number)
+    index = np.array([row["episode_index"] for row in rows], dtype=np.int64)
+    numbers, zeros = np.arange(len(rows), dtype=np.int64), np.zeros(len(rows), dtype=np.int64)
+
+    def span(template: str, usual: str, key: str) -> Span:
+        names = _names(info, template, index, key)
+        if template != usual and rows:
+            names = _really(root, fetch, notes, names, _names(info, usual, index, key))
+        return Span(tuple(names), numbers, zeros)
+
+    cameras = [key for key, column in info.columns.items() if column.dtype == "video"]
+    return Layout(
+        index=index,
+        length=np.array([row["length"] for row in rows], dtype=np.int64),
+        tasks=tuple(tuple(row.get("tasks") or ()) for row in rows),
+        data=span(info.data_path, V2_PATHS[0], ""),
+        videos={key: span(info.video_path, V2_PATHS[1], key) for key in cameras},
+    )
+
+
+def _names(info: Info, template: str, index: Int64, key: str) -> list[str]:
+    return [
+        file_name(template, episode_chunk=int(e) // info.chunks_size, episode_index=int(e), video_key=key)
+        for e in index
+    ]
+
+
+def _really(root: Path, fetch: Fetch, notes: list[str], declared: list[str], usual: list[str]) -> list[str]:
+    """The names under which files exist: some datasets declare a template that their files do not follow."""
+    # The last episode tells the two apart: the first one often has the same name under both.
+    fetch([declared[-1], usual[-1]])
+    as_declared, as_usual = (sum((root / name).is_file() for name in names) for names in (declared, usual))
+    if as_usual <= as_declared:
+        return declared
+    notes.append(f"files lie as '{usual[-1]}', not as info.json says ('{declared[-1]}')")
+    return usual
+
+
+def json_lines(path: Path, fields: tuple[str, ...]) -> list[dict[str, Any]]:
+    """All objects of a JSON-lines file, each with at least `fields`.
+
+    Raises: DataError naming file and line.
+    """
+    if not path.is_file():
+        raise _bad(path, "is absent", fields)
+    rows: list[dict[str, Any]] = []
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise _bad(path, f"is no JSON in line {number}: {error}", fields) from error
+        if not isinstance(row, dict) or any(name not in row for name in fields):
+            raise _bad(path, f"lacks a field in line {number}: {line[:80]}", fields)
+        rows.append(row)
+    return rows
+
+
+def _number(row: dict[str, Any]) -> int:
+    return int(row["episode_index"])
+
+
+def _bad(path: Path, what: str, fields: tuple[str, ...]) -> DataError:
+    return DataError(
+        f"{path} {what}",
+        rule=f"one JSON object a line with {', '.join(fields)}",
+        remedy="download the dataset again",
+    )

@@ -1,0 +1,130 @@
+"""Where a dataset's files come from: a folder, LeRobot's local home, or the Hub."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from huggingface_hub import constants, snapshot_download
+from huggingface_hub.errors import (
+    GatedRepoError,
+    HfHubHTTPError,
+    HFValidationError,
+    LocalEntryNotFoundError,
+    RepositoryNotFoundError,
+    RevisionNotFoundError,
+)
+
+from kata.data.info import VERSIONS
+from kata.errors import DataError
+
+_PATTERNS_MAX = 1000
+"""Beyond this many files a download asks for whole folders: matching costs files times patterns."""
+
+
+_TRANSPORT_ERROR: type[Exception] = HfHubHTTPError.__bases__[0]
+"""What the HTTP library raises, lost connections included; huggingface_hub changed that library twice."""
+
+
+@dataclass
+class Source:
+    """The folder of a dataset, and the Hub revision behind it where more files can be fetched from.
+
+    root: the folder. revision: a tag, branch or commit, or None for a local folder.
+    """
+
+    repo_id: str
+    root: Path
+    revision: str | None = None
+    notes: list[str] = field(default_factory=list)
+
+    def ensure(self, files: Sequence[str]) -> None:
+        """Fetch those files that are not here yet; does nothing for a local folder.
+
+        A broken download continues where it stopped. Processes of one node wait for each other, because
+        huggingface_hub locks each file.
+        """
+        missing = [name for name in files if not (self.root / name).is_file()]
+        if self.revision is None or not missing:
+            return
+        patterns = missing if len(missing) <= _PATTERNS_MAX else sorted({f"{n.split('/')[0]}/*" for n in missing})
+        _download(self.repo_id, self.revision, patterns, local_only=False)
+
+
+def lerobot_home() -> Path:
+    """$HF_LEROBOT_HOME, or 'lerobot' below Hugging Face's own cache."""
+    return Path(os.environ.get("HF_LEROBOT_HOME") or Path(constants.HF_HOME) / "lerobot").expanduser()
+
+
+def locate(repo_id: str, root: str | Path | None, revision: str | None) -> Source:
+    """Find a dataset: `root` if given, else $HF_LEROBOT_HOME/<repo_id>, else a snapshot of the Hub in
+    $HF_LEROBOT_HOME/hub, of which the metadata is fetched now and the rest by `Source.ensure`.
+
+    Raises: DataError that names the folders searched and, without network, the cache folder.
+    """
+    if root is not None:
+        return Source(repo_id, Path(root).expanduser())
+    home = lerobot_home() / repo_id
+    if (home / "meta" / "info.json").is_file():
+        notes = [f"revision '{revision}' is not looked for: the local copy in {home} is used"] if revision else []
+        return Source(repo_id, home, notes=notes)
+    return _from_hub(repo_id, revision)
+
+
+def _from_hub(repo_id: str, revision: str | None) -> Source:
+    """The given revision, else the newest format tag that exists, else main."""
+    candidates = [revision] if revision else [*VERSIONS, "main"]
+    local_only = False
+    unreachable: LocalEntryNotFoundError | None = None
+    for name in candidates:
+        try:
+            folder = _download(repo_id, name, ["meta/*"], local_only=local_only)
+        except RevisionNotFoundError:
+            continue
+        except LocalEntryNotFoundError as error:
+            # Without network the first failure has cost the timeout; the other names are only sought on disk.
+            unreachable, local_only = error, True
+            continue
+        return Source(repo_id, folder, name)
+    if unreachable is not None:
+        raise _offline(repo_id, unreachable) from unreachable
+    raise DataError(
+        f"dataset '{repo_id}' has no revision {' or '.join(repr(name) for name in candidates)} on the Hub",
+        rule="--dataset.revision is a tag, branch or commit of the dataset",
+        remedy=f"see https://huggingface.co/datasets/{repo_id}",
+    )
+
+
+def _download(repo_id: str, revision: str, patterns: list[str], *, local_only: bool) -> Path:
+    try:
+        folder = snapshot_download(
+            repo_id,
+            repo_type="dataset",
+            revision=revision,
+            cache_dir=lerobot_home() / "hub",
+            allow_patterns=patterns,
+            local_files_only=local_only,
+        )
+    except (RevisionNotFoundError, LocalEntryNotFoundError):
+        raise
+    except (RepositoryNotFoundError, GatedRepoError, HFValidationError) as error:
+        raise DataError(
+            f"dataset '{repo_id}' is not on the Hub, or not open to you ({type(error).__name__})",
+            rule="a repo id is <owner>/<name> of a dataset that you may read",
+            remedy="check --dataset.repo_id, log in with `hf auth login`, or give a --dataset.root",
+        ) from error
+    except (_TRANSPORT_ERROR, OSError) as error:
+        raise _offline(repo_id, error) from error
+    return Path(folder)
+
+
+def _offline(repo_id: str, error: Exception) -> DataError:
+    home = lerobot_home()
+    return DataError(
+        f"dataset '{repo_id}' is not on this machine and the Hub cannot be reached ({type(error).__name__})",
+        rule=f"looked for {home / repo_id} and in the cache {home / 'hub'}",
+        remedy="connect to the network (and unset HF_HUB_OFFLINE), copy the dataset to one of these folders, "
+        "or give its folder with --dataset.root",
+    )

@@ -1,0 +1,57 @@
+"""Language tasks: the sentence behind each task_index."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from kata.data.info import Info
+from kata.data.layout import Layout
+from kata.data.layout_v2 import json_lines
+from kata.data.order import Int64
+from kata.errors import DataError
+
+
+def read_tasks(root: Path, info: Info, layout: Layout, notes: list[str]) -> list[str]:
+    """Sentences by task_index; without a task file the episodes' own tasks in order of appearance."""
+    path = root / "meta" / ("tasks.parquet" if info.is_v3 else "tasks.jsonl")
+    if not path.is_file():
+        found = list(dict.fromkeys(task for tasks in layout.tasks for task in tasks))
+        notes.append(f"meta/{path.name} is absent: " + ("tasks come from the episodes" if found else "no tasks"))
+        return found or [""]
+    pairs = _from_parquet(path) if info.is_v3 else _from_lines(path)
+    tasks = [""] * (max(pairs, default=0) + 1)
+    for number, task in pairs.items():
+        tasks[number] = task
+    return tasks
+
+
+def task_numbers(layout: Layout, tasks: list[str]) -> Int64:
+    """Per episode the number of its first task, for data without the column task_index."""
+    number = {task: place for place, task in enumerate(tasks)}
+    first = [names[0] if names else tasks[0] for names in layout.tasks]
+    return np.array([number.get(name, 0) for name in first], dtype=np.int64)
+
+
+def _from_lines(path: Path) -> dict[int, str]:
+    return {int(row["task_index"]): str(row["task"]) for row in json_lines(path, ("task_index", "task"))}
+
+
+def _from_parquet(path: Path) -> dict[int, str]:
+    """LeRobot stores a pandas frame whose index is the sentence; old files leave the index without a name."""
+    try:
+        table = pq.read_table(path)
+    except (pa.ArrowInvalid, OSError) as error:
+        raise _bad(path, f"cannot be read: {error}") from error
+    sentence = next((name for name in ("task", "__index_level_0__") if name in table.column_names), None)
+    if sentence is None or "task_index" not in table.column_names:
+        raise _bad(path, f"has the columns {', '.join(table.column_names)}")
+    numbers, sentences = table["task_index"].to_pylist(), table[sentence].to_pylist()
+    return {int(number): str(task) for number, task in zip(numbers, sentences, strict=True)}
+
+
+def _bad(path: Path, what: str) -> DataError:
+    return DataError(f"{path} {what}", rule="the columns task_index and task", remedy="download the dataset again")

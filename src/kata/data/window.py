@@ -1,0 +1,58 @@
+"""Windows of frames around anchors: index arithmetic on whole batches, no data touched."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kata.data.order import Int64
+from kata.errors import DataError
+
+if TYPE_CHECKING:
+    from kata.data.dataset import Dataset, Episodes
+
+
+def anchor_rows(dataset: Dataset, drop_last: int = 0) -> Int64:
+    """Rows that training may start from: all but the last `drop_last` frames of each episode, ascending.
+
+    Raises: DataError when no frame is left, or when `drop_last` is negative.
+    """
+    episodes = dataset.episodes
+    if drop_last < 0:
+        raise DataError(f"drop_last is {drop_last}", rule="0 or more frames", remedy="give a number from 0 on")
+    keep = np.maximum(episodes.length - drop_last, 0)
+    rows = ranges(episodes.start, keep)
+    if not rows.size:
+        longest = int(episodes.length.max(initial=0))
+        raise DataError(
+            f"no frame of {dataset.repo_id} can start a sample: drop_last is {drop_last}, the longest of "
+            f"{len(episodes.length)} episodes has {longest} frames",
+            rule="an episode gives samples when it is longer than drop_last",
+            remedy="use longer episodes, or a policy with a shorter horizon",
+        )
+    return rows
+
+
+def ranges(starts: Int64, lengths: Int64) -> Int64:
+    """Concatenation of [start, start + length) over all pairs."""
+    ends = np.cumsum(lengths)
+    return np.repeat(starts - (ends - lengths), lengths) + np.arange(int(lengths.sum()), dtype=np.int64)
+
+
+def episode_of(rows: Int64, episodes: Episodes) -> Int64:
+    """Position of each row's episode in the episode table; IndexError for a row outside the dataset."""
+    total = int(episodes.length.sum())
+    if rows.size and (rows.min() < 0 or rows.max() >= total):
+        raise IndexError(f"rows reach from {rows.min()} to {rows.max()}; the dataset has rows 0 to {total - 1}")
+    return np.searchsorted(episodes.start, rows, side="right") - 1
+
+
+def window_rows(rows: Int64, offsets: tuple[int, ...], episodes: Episodes) -> tuple[Int64, NDArray[np.bool_]]:
+    """Rows (B, T) of a window and its mask: frames outside the episode become its edge, and are marked."""
+    position = episode_of(rows, episodes)
+    first = episodes.start[position][:, None]
+    last = first + episodes.length[position][:, None] - 1
+    wanted = rows[:, None] + np.asarray(offsets, dtype=np.int64)[None, :]
+    return np.clip(wanted, first, last), (wanted < first) | (wanted > last)
