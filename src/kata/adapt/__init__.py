@@ -1,0 +1,17 @@
+"""Between recorded values and what a policy computes with: one list of steps for training and for acting."""
+
+from kata.adapt.frames import frames_to_float
+from kata.adapt.pipeline import Pipeline, load_pipeline
+from kata.adapt.steps import AddBatchAxis, Normalize, Rename, Step, ToDevice, Unnormalize
+
+__all__ = [
+    "AddBatchAxis",
+    "Normalize",
+    "Pipeline",
+    "Rename",
+    "Step",
+    "ToDevice",
+    "Unnormalize",
+    "frames_to_float",
+    "load_pipeline",
+]

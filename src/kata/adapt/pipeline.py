@@ -1,0 +1,120 @@
+"""A list of steps, and its folder form: LeRobot's processor JSON with one safetensors file per stateful step."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kata.adapt.steps import STEPS, Step
+from kata.adapt.tensors import read_tensors, write_tensors
+from kata.errors import CheckpointError, did_you_mean
+from kata.spec import Batch
+
+PREPROCESSOR, POSTPROCESSOR = "policy_preprocessor", "policy_postprocessor"
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """Steps applied in order. The same object serves training and acting."""
+
+    name: str
+    steps: tuple[Step, ...]
+
+    def __call__(self, batch: Batch) -> Batch:
+        """The batch after every step."""
+        for step in self.steps:
+            batch = step(batch)
+        return batch
+
+    def replaced(self, **by_name: Step) -> Pipeline:
+        """A copy where the steps of these registry names are replaced."""
+        return Pipeline(self.name, tuple(by_name.get(s.registry_name, s) for s in self.steps))
+
+    def save(self, folder: Path) -> None:
+        """Write `<name>.json` and the state files into an existing folder."""
+        listed: list[dict[str, Any]] = []
+        stem = re.sub(r"[^a-z0-9]", "_", self.name.lower())
+        for i, step in enumerate(self.steps):
+            entry: dict[str, Any] = {"registry_name": step.registry_name, "config": step.config()}
+            state = step.state()
+            if state:
+                entry["state_file"] = f"{stem}_step_{i}_{step.registry_name}.safetensors"
+                write_tensors(folder / entry["state_file"], state)
+            listed.append(entry)
+        text = json.dumps({"name": self.name, "steps": listed}, indent=2)
+        (folder / f"{self.name}.json").write_text(text, encoding="utf-8")
+
+
+def load_pipeline(folder: Path, name: str, overrides: Mapping[str, Mapping[str, Any]] | None = None) -> Pipeline:
+    """The pipeline called `name` in a checkpoint folder, LeRobot's or kata's.
+
+    Args:
+        folder: a `pretrained_model` folder.
+        name: PREPROCESSOR or POSTPROCESSOR.
+        overrides: registry name -> options laid over the file's.
+
+    Raises: CheckpointError for absent or damaged files, unknown steps, or an override that fits no step.
+    """
+    listed = _read_steps(folder / f"{name}.json")
+    wanted = dict(overrides or {})
+    steps = [_build(folder, entry, wanted.pop(str(entry.get("registry_name")), {})) for entry in listed]
+    if wanted:
+        raise CheckpointError(
+            f"{name}: no step {', '.join(wanted)} to override",
+            rule=f"its steps: {', '.join(s.registry_name for s in steps)}",
+            remedy="drop the override",
+        )
+    return Pipeline(name, tuple(steps))
+
+
+def _read_steps(path: Path) -> list[dict[str, Any]]:
+    if not path.is_file():
+        raise CheckpointError(
+            f"{path}: no such file",
+            rule="a checkpoint holds policy_preprocessor.json and policy_postprocessor.json",
+            remedy="checkpoints older than LeRobot 0.4 must be migrated with LeRobot's "
+            "migrate_policy_normalization script",
+        )
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))["steps"]
+    except (json.JSONDecodeError, KeyError, TypeError) as error:
+        raise CheckpointError(
+            f"{path}: damaged ({error})", rule="a JSON object with a list of steps", remedy="copy it again"
+        ) from error
+
+
+def _build(folder: Path, entry: Mapping[str, Any], over: Mapping[str, Any]) -> Step:
+    name = str(entry.get("registry_name", entry.get("class")))
+    if name not in STEPS:
+        raise CheckpointError(
+            f"{folder}: unknown processing step {name}",
+            rule=f"steps that kata knows: {', '.join(sorted(STEPS))}",
+            remedy=did_you_mean(name, STEPS),
+        )
+    state = {}
+    if "state_file" in entry:
+        file = folder / str(entry["state_file"])
+        if file.parent.resolve() != folder.resolve():
+            raise CheckpointError(
+                f"{name}: state file {entry['state_file']} lies outside {folder}",
+                rule="a file name in the same folder",
+                remedy="do not use this checkpoint",
+            )
+        state = read_tensors(file)
+    try:
+        return STEPS[name].build({**entry.get("config", {}), **over}, state)
+    except (TypeError, KeyError, ValueError) as error:
+        raise CheckpointError(
+            f"{folder}: step {name} has options that do not fit ({error})",
+            rule="the options that LeRobot 0.6 writes",
+            remedy="write the checkpoint again with a current version",
+        ) from error
+
+
+def build_pipelines(steps: Sequence[Step], inverse: Sequence[Step]) -> tuple[Pipeline, Pipeline]:
+    """The pair that a checkpoint holds: before the policy, and after it."""
+    return Pipeline(PREPROCESSOR, tuple(steps)), Pipeline(POSTPROCESSOR, tuple(inverse))

@@ -1,0 +1,249 @@
+"""The steps of a pipeline. Each is plain data with `__call__(batch) -> batch` and LeRobot's name and options."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from kata.errors import CheckpointError, did_you_mean
+from kata.spec import ACTION, ENV_STATE, STATE, TASK, Batch, Feature, FeatureType, NormMode, Stats, pad_key
+
+StateDict = dict[str, Tensor]
+
+DTYPES = {
+    "float32": torch.float32,
+    "float16": torch.float16,
+    "bfloat16": torch.bfloat16,
+    "float64": torch.float64,
+}
+
+
+class Step:
+    """Base of the steps. `registry_name` is LeRobot's; `config()` is what its constructor takes from JSON."""
+
+    registry_name: ClassVar[str]
+
+    def __call__(self, batch: Batch) -> Batch:
+        """A new batch; the caller's is not changed."""
+        raise NotImplementedError
+
+    def config(self) -> dict[str, Any]:
+        """Options as JSON values."""
+        return {}
+
+    def state(self) -> StateDict:
+        """Tensors that belong to the step, on the CPU; empty for most."""
+        return {}
+
+    @classmethod
+    def build(cls, config: Mapping[str, Any], state: StateDict) -> Step:
+        """The step from its JSON options and its tensors."""
+        del state
+        return cls(**config)
+
+
+@dataclass(frozen=True)
+class Rename(Step):
+    """Observation keys renamed from the dataset's to the policy's, with their padding masks."""
+
+    registry_name: ClassVar[str] = "rename_observations_processor"
+    rename_map: dict[str, str] = field(default_factory=dict)
+
+    def __call__(self, batch: Batch) -> Batch:
+        """The same values under the new names."""
+        names = {**self.rename_map, **{pad_key(a): pad_key(b) for a, b in self.rename_map.items()}}
+        return {names.get(key, key): value for key, value in batch.items()}
+
+    def config(self) -> dict[str, Any]:
+        """`rename_map`: old name to new."""
+        return {"rename_map": dict(self.rename_map)}
+
+
+@dataclass(frozen=True)
+class AddBatchAxis(Step):
+    """One observation (no batch axis) becomes a batch of one; batches pass unchanged."""
+
+    registry_name: ClassVar[str] = "to_batch_processor"
+
+    def __call__(self, batch: Batch) -> Batch:
+        """State (D,) -> (1, D), frame (C, H, W) -> (1, C, H, W), task 'x' -> ['x']."""
+        out = dict(batch)
+        for key, value in batch.items():
+            if key == TASK and isinstance(value, str):
+                out[key] = [value]
+            elif isinstance(value, Tensor) and value.dim() == self._single_dims(key):
+                out[key] = value.unsqueeze(0)
+        return out
+
+    @staticmethod
+    def _single_dims(key: str) -> int:
+        if key in (STATE, ENV_STATE, ACTION):
+            return 1
+        return 3 if key.startswith("observation.image") else -1
+
+
+@dataclass(frozen=True)
+class ToDevice(Step):
+    """Tensors moved to a device, floats optionally cast."""
+
+    registry_name: ClassVar[str] = "device_processor"
+    device: str = "cpu"
+    float_dtype: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.float_dtype is not None and self.float_dtype not in DTYPES:
+            raise CheckpointError(
+                f"device_processor: float_dtype={self.float_dtype}",
+                rule=f"null or one of: {', '.join(DTYPES)}",
+                remedy=did_you_mean(self.float_dtype, DTYPES),
+            )
+
+    def __call__(self, batch: Batch) -> Batch:
+        """Copies start without waiting; work on the device queues behind them."""
+        return {key: self._move(value) if isinstance(value, Tensor) else value for key, value in batch.items()}
+
+    def _move(self, value: Tensor) -> Tensor:
+        dtype = DTYPES[self.float_dtype] if self.float_dtype and value.is_floating_point() else value.dtype
+        return value.to(self.device, dtype, non_blocking=True)
+
+    def config(self) -> dict[str, Any]:
+        """`device` without an index, so that the checkpoint loads on another machine; `float_dtype`."""
+        return {"device": self.device.partition(":")[0], "float_dtype": self.float_dtype}
+
+
+@dataclass
+class Normalize(Step):
+    """Values brought to a common scale, per feature, by the mode of the feature's type.
+
+    MEAN_STD: (x - mean) / (std + eps). MIN_MAX: 2 (x - min) / (max - min) - 1. QUANTILES and QUANTILE10 the same
+    with q01/q99 and q10/q90. A range of zero is replaced by eps. Nothing is clipped. LeRobot's arithmetic.
+    """
+
+    registry_name: ClassVar[str] = "normalizer_processor"
+    inverse: ClassVar[bool] = False
+
+    features: dict[str, Feature]
+    norm_map: dict[str, NormMode]
+    stats: dict[str, StateDict]
+    eps: float = 1e-8
+    normalize_observation_keys: list[str] | None = None
+    _placed: dict[str, dict[str, StateDict]] = field(default_factory=dict, init=False, repr=False)
+
+    @classmethod
+    def from_stats(cls, features: dict[str, Feature], norm_map: dict[str, NormMode], stats: Stats) -> Normalize:
+        """The step for a dataset's statistics; all of them are kept, as LeRobot's files do."""
+        tensors = {
+            key: {name: torch.as_tensor(value, dtype=torch.float32) for name, value in named.items()}
+            for key, named in stats.items()
+        }
+        step = cls(features=features, norm_map=norm_map, stats=tensors)
+        step.check()
+        return step
+
+    def check(self) -> None:
+        """CheckpointError when a feature that is to be normalised lacks the statistics its mode needs."""
+        for key, feature in self.features.items():
+            pair = _PAIRS.get(self._mode(feature))
+            if pair is None or (not self.inverse and self._skips(key, feature)):
+                continue
+            missing = [name for name in pair if name not in self.stats.get(key, {})]
+            if missing:
+                raise CheckpointError(
+                    f"{key}: no {' and '.join(missing)} among the statistics",
+                    rule=f"{self._mode(feature)} needs {' and '.join(pair)}",
+                    remedy="choose another mode in policy.normalization_mapping, or add the statistics to the dataset",
+                )
+
+    def __call__(self, batch: Batch) -> Batch:
+        """Normalised copies of the features that are in the batch."""
+        out = dict(batch)
+        for key, feature in self.features.items():
+            if key in batch and not self._skips(key, feature):
+                out[key] = self.apply(key, batch[key])
+        return out
+
+    def apply(self, key: str, value: Tensor) -> Tensor:
+        """One feature's values, with any leading axes."""
+        mode = self._mode(self.features[key])
+        pair = _PAIRS.get(mode)
+        if pair is None or key not in self.stats:
+            return value
+        first, second = (self._stat(key, name, value) for name in pair)
+        if mode is NormMode.MEAN_STD:
+            return value * second + first if self.inverse else (value - first) / (second + self.eps)
+        span = second - first
+        span = torch.where(span == 0, torch.full_like(span, self.eps), span)
+        return (value + 1) / 2 * span + first if self.inverse else 2 * (value - first) / span - 1
+
+    def _stat(self, key: str, name: str, like: Tensor) -> Tensor:
+        """The statistic beside the values, copied to a device and type once."""
+        place = f"{like.device}/{like.dtype}"
+        placed = self._placed.setdefault(place, {}).setdefault(key, {})
+        if name not in placed:
+            stat = self.stats[key][name]
+            if self.features[key].type is FeatureType.VISUAL and stat.dim() == 1:
+                stat = stat.reshape(-1, 1, 1)
+            placed[name] = stat.to(like.device, like.dtype)
+        return placed[name]
+
+    def _mode(self, feature: Feature) -> NormMode:
+        return self.norm_map.get(feature.type.value, NormMode.IDENTITY)
+
+    def _skips(self, key: str, feature: Feature) -> bool:
+        chosen = self.normalize_observation_keys
+        return chosen is not None and feature.type is not FeatureType.ACTION and key not in chosen
+
+    def config(self) -> dict[str, Any]:
+        """`eps`, `features`, `norm_map` and, where set, `normalize_observation_keys`."""
+        plain: dict[str, Any] = {
+            "eps": self.eps,
+            "features": {k: {"type": f.type.value, "shape": list(f.shape)} for k, f in self.features.items()},
+            "norm_map": {kind: NormMode(mode).value for kind, mode in self.norm_map.items()},
+        }
+        if self.normalize_observation_keys is not None:
+            plain["normalize_observation_keys"] = sorted(self.normalize_observation_keys)
+        return plain
+
+    def state(self) -> StateDict:
+        """`<feature>.<statistic>` -> tensor."""
+        return {f"{k}.{n}": t for k, named in self.stats.items() for n, t in named.items()}
+
+    @classmethod
+    def build(cls, config: Mapping[str, Any], state: StateDict) -> Normalize:
+        """The step from a checkpoint's JSON and tensors; names split at the last dot."""
+        stats: dict[str, StateDict] = {}
+        for name, tensor in state.items():
+            key, _, stat = name.rpartition(".")
+            stats.setdefault(key, {})[stat] = tensor.to(torch.float32)
+        step = cls(
+            features={k: Feature(FeatureType(f["type"]), tuple(f["shape"])) for k, f in config["features"].items()},
+            norm_map={kind: NormMode(mode) for kind, mode in config["norm_map"].items()},
+            stats=stats,
+            eps=config.get("eps", 1e-8),
+            normalize_observation_keys=config.get("normalize_observation_keys"),
+        )
+        step.check()
+        return step
+
+
+class Unnormalize(Normalize):
+    """The inverse of Normalize, for actions. As in LeRobot, MEAN_STD's inverse has no eps."""
+
+    registry_name: ClassVar[str] = "unnormalizer_processor"
+    inverse: ClassVar[bool] = True
+
+
+_PAIRS = {
+    NormMode.MEAN_STD: ("mean", "std"),
+    NormMode.MIN_MAX: ("min", "max"),
+    NormMode.QUANTILES: ("q01", "q99"),
+    NormMode.QUANTILE10: ("q10", "q90"),
+}
+
+STEPS: dict[str, type[Step]] = {
+    step.registry_name: step for step in (Rename, AddBatchAxis, ToDevice, Normalize, Unnormalize)
+}

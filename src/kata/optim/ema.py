@@ -1,0 +1,37 @@
+"""A moving average of the weights, kept beside the live ones."""
+
+from __future__ import annotations
+
+import copy
+from typing import TypeVar
+
+import torch
+from torch import nn
+
+from kata.optim.config import EmaConfig
+
+Model = TypeVar("Model", bound=nn.Module)
+
+
+def ema_decay(config: EmaConfig, step: int) -> float:
+    """The decay at update number `step` (1 is the first). Before `update_after_step` the average copies the weights."""
+    k = step - config.update_after_step - 1
+    if k <= 0:
+        return 0.0
+    if config.decay is not None:
+        return config.decay
+    return min(max(1 - (1 + k / config.inv_gamma) ** -config.power, config.min_decay), config.max_decay)
+
+
+def ema_copy(model: Model) -> Model:
+    """A copy of the model that is never trained, to hold the average."""
+    return copy.deepcopy(model).eval().requires_grad_(False)
+
+
+@torch.no_grad()
+def ema_update(average: nn.Module, model: nn.Module, decay: float) -> None:
+    """average <- decay * average + (1 - decay) * model; buffers and whole numbers are copied."""
+    for mine, other in zip(average.parameters(), model.parameters(), strict=True):
+        mine.lerp_(other, 1 - decay)
+    for mine, other in zip(average.buffers(), model.buffers(), strict=True):
+        mine.copy_(other)
