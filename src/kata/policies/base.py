@@ -1,0 +1,128 @@
+"""What every policy provides beside its config. Model files import torch and never torch.distributed."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from torch import Tensor, nn
+
+from kata.policies.config import PolicyConfig
+from kata.spec import Batch
+
+
+class Term(NamedTuple):
+    """One part of a loss as a sum: the loss adds `scale * total / count over the global batch`.
+
+    total: device scalar, the sum over this micro-batch. scale: a plain factor such as a KL weight.
+    """
+
+    total: Tensor
+    scale: float = 1.0
+
+
+class Loss(NamedTuple):
+    """Sums by term name, never means: means per rank or per micro-batch make the result depend on the split.
+
+    The denominators come from `PolicyConfig.loss_weights` for the global batch. `detail` holds device tensors
+    (B,) worth showing per sample; empty when there are none.
+    """
+
+    terms: dict[str, Term]
+    detail: dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class ParamGroup:
+    """Parameters trained alike. `lr` and `weight_decay` of None mean the optimiser's own."""
+
+    name: str
+    params: list[nn.Parameter]
+    lr: float | None = None
+    weight_decay: float | None = None
+
+
+@dataclass
+class ActState:
+    """What acting remembers between steps, outside the module: batched rollouts each keep their own.
+
+    queue: planned actions (B, T, A) not yet given out, or None. memory: whatever else a policy keeps.
+    """
+
+    queue: Tensor | None = None
+    memory: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class KeyMap:
+    """A bijective table between own tensor names and LeRobot's.
+
+    prefixes: (own prefix, LeRobot prefix) pairs, longest first; a name outside them keeps its name.
+    aliases: LeRobot names stored once for several own names. passthrough: LeRobot tensors kept but not used.
+    """
+
+    prefixes: tuple[tuple[str, str], ...] = ()
+    aliases: dict[str, str] = field(default_factory=dict)
+    passthrough: tuple[str, ...] = ()
+
+    def to_lerobot(self, name: str) -> str:
+        """LeRobot's name of an own tensor."""
+        for own, other in self.prefixes:
+            if name.startswith(own):
+                return other + name[len(own) :]
+        return name
+
+    def from_lerobot(self, name: str) -> str:
+        """The own name of a LeRobot tensor."""
+        for own, other in self.prefixes:
+            if name.startswith(other):
+                return own + name[len(other) :]
+        return name
+
+
+class Policy(nn.Module, ABC):
+    """Base of every policy. Batches are normalised, on the device, cameras float (B, C, H, W) or (B, T, C, H, W)."""
+
+    config: PolicyConfig
+
+    @abstractmethod
+    def forward(self, batch: Batch, *, noise: Tensor | None = None, time: Tensor | None = None) -> Loss:
+        """The loss of one micro-batch as sums. `noise` and `time` are the draws that the config asks for."""
+
+    def init_state(self, batch_size: int) -> ActState:
+        """A fresh acting state for `batch_size` rollouts."""
+        del batch_size
+        return ActState()
+
+    @abstractmethod
+    def predict_chunk(self, batch: Batch, *, noise: Tensor | None = None) -> Tensor:
+        """Actions (B, T, A), normalised, for the observations in `batch`."""
+
+    @abstractmethod
+    def act(self, batch: Batch, state: ActState) -> tuple[Tensor, ActState]:
+        """The next action (B, A), normalised, and the state for the step after it."""
+
+    @abstractmethod
+    def param_groups(self) -> list[ParamGroup]:
+        """All trainable parameters, each in exactly one group."""
+
+    def after_step(self) -> None:
+        """Called after each optimiser step (EMA targets and the like)."""
+        return
+
+    @abstractmethod
+    def shard_units(self) -> list[nn.Module]:
+        """Modules to shard one by one; each one's `forward` is really called."""
+
+    def checkpoint_units(self) -> list[nn.Module]:
+        """Modules whose activations may be recomputed instead of kept."""
+        return self.shard_units()
+
+    def frozen(self) -> list[nn.Parameter]:
+        """Parameters that are never trained."""
+        return [p for p in self.parameters() if not p.requires_grad]
+
+    @abstractmethod
+    def key_map(self) -> KeyMap:
+        """Own tensor names against LeRobot's."""

@@ -1,0 +1,133 @@
+"""What the configs of all policies share. Torch-free, and free of the flag parser's library.
+
+Field names and defaults are LeRobot's, because `config.json` must load there.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from kata.optim.config import OptimizerConfig, SchedulerConfig
+from kata.policies import POLICIES, config_class
+from kata.spec import ACTION, ENV_STATE, STATE, Draw, Feature, FeatureType, NormMode, Windows
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolicyConfig:
+    """Base of every policy's config. `type` names the policy and is the first key of config.json."""
+
+    type_name: ClassVar[str] = ""
+
+    n_obs_steps: int = 1
+    input_features: dict[str, Feature] = field(default_factory=dict)
+    output_features: dict[str, Feature] = field(default_factory=dict)
+    device: str | None = None
+    use_amp: bool = False
+    use_peft: bool = False
+    push_to_hub: bool = True
+    repo_id: str | None = None
+    private: bool | None = None
+    tags: list[str] | None = None
+    license: str | None = None
+    pretrained_path: str | None = None
+    pretrained_revision: str | None = None
+    normalization_mapping: dict[str, NormMode] = field(default_factory=dict)
+
+    # --- the data contract: pure functions of the config ------------------------------------------------------
+
+    def windows(self) -> Windows:
+        """Frame offsets around the anchor, per dataset key (before any renaming). Absent keys: the anchor alone."""
+        raise NotImplementedError
+
+    def draws(self) -> dict[str, Draw]:
+        """Random numbers per sample that `forward` takes, by argument name ('noise', 'time')."""
+        return {}
+
+    def drop_last_frames(self) -> int:
+        """How many frames at the end of each episode are no anchors."""
+        return 0
+
+    def loss_weights(self, size: int, pads: Mapping[str, Any]) -> dict[str, float]:
+        """Denominators of the loss terms over a whole global batch, from index arithmetic alone.
+
+        Args:
+            size: samples in the global batch.
+            pads: `<key>_is_pad` masks of the global batch, bool (size, T), numpy.
+
+        Returns: term name -> the count that the term's sum is divided by.
+        """
+        raise NotImplementedError
+
+    def without_downloads(self) -> PolicyConfig:
+        """A copy whose building fetches no pretrained parts, for when all weights come from a checkpoint anyway."""
+        return self
+
+    def validate_features(self) -> None:
+        """Raise PolicyError when the inputs and outputs do not suit this policy."""
+        raise NotImplementedError
+
+    def optimizer_preset(self) -> OptimizerConfig:
+        """The optimiser this policy is trained with unless flags say otherwise."""
+        raise NotImplementedError
+
+    def scheduler_preset(self) -> SchedulerConfig | None:
+        """The learning-rate schedule this policy is trained with; None is a constant rate."""
+        return None
+
+    # --- features by role -------------------------------------------------------------------------------------
+
+    @property
+    def type(self) -> str:
+        """The policy's name in the table, LeRobot's `type`."""
+        return self.type_name
+
+    @property
+    def cameras(self) -> dict[str, Feature]:
+        """Camera inputs in the order that the policy stacks them."""
+        return {k: f for k, f in self.input_features.items() if f.type is FeatureType.VISUAL}
+
+    @property
+    def state(self) -> Feature | None:
+        """The robot's state, or None when the policy has none."""
+        return self.input_features.get(STATE)
+
+    @property
+    def env_state(self) -> Feature | None:
+        """The environment's state, or None when the policy has none."""
+        return self.input_features.get(ENV_STATE)
+
+    @property
+    def action(self) -> Feature:
+        """The action; every policy has one."""
+        return self.output_features[ACTION]
+
+    def with_features(self, inputs: dict[str, Feature], outputs: dict[str, Feature]) -> PolicyConfig:
+        """A copy with these inputs and outputs."""
+        return dataclasses.replace(self, input_features=inputs, output_features=outputs)
+
+    # --- lookup by `type`, as the flag parser's choice protocol wants it ---------------------------------------
+
+    @classmethod
+    def get_choice_class(cls, name: str) -> type[PolicyConfig]:
+        """The config class for a `type`."""
+        return config_class(name)
+
+    @classmethod
+    def get_known_choices(cls) -> dict[str, Any]:
+        """Every policy's config class by name."""
+        return {name: config_class(name) for name in POLICIES}
+
+    @classmethod
+    def get_choice_name(cls, subcls: type[PolicyConfig]) -> str:
+        """The `type` of a config class; ValueError for the base itself, which has none."""
+        if not subcls.type_name:
+            raise ValueError(f"{subcls.__name__} is chosen by its type")
+        return subcls.type_name
+
+    @classmethod
+    def default_choice_name(cls) -> str | None:
+        """No policy is trained by default: the user names one."""
+        return None

@@ -1,0 +1,31 @@
+"""The processing that most policies share: rename, batch axis, device, normalise; and back."""
+
+from __future__ import annotations
+
+from kata.adapt.pipeline import Pipeline, build_pipelines
+from kata.adapt.steps import AddBatchAxis, Normalize, Rename, ToDevice, Unnormalize
+from kata.policies.config import PolicyConfig
+from kata.spec import Stats
+
+
+def canonical_pipelines(
+    config: PolicyConfig, stats: Stats, *, rename_map: dict[str, str], device: str
+) -> tuple[Pipeline, Pipeline]:
+    """The pipelines before and after a policy, as LeRobot lays them out for act, diffusion, vqbet and tdmpc.
+
+    Args:
+        config: gives features and normalisation modes.
+        stats: of the frames that are trained on, under the policy's names.
+        rename_map: dataset key -> policy key.
+        device: where the policy computes. Actions come back on the CPU.
+    """
+    features = {**config.input_features, **config.output_features}
+    modes = dict(config.normalization_mapping)
+    before = (
+        Rename(rename_map),
+        AddBatchAxis(),
+        ToDevice(device),
+        Normalize.from_stats(features, modes, stats),
+    )
+    after = (Unnormalize.from_stats(dict(config.output_features), modes, stats), ToDevice("cpu"))
+    return build_pipelines(before, after)

@@ -1,0 +1,51 @@
+"""Lets LeRobot act from a checkpoint: `check_checkpoint.py FOLDER OBSERVATIONS ACTIONS`; peer environment.
+
+FOLDER is a `pretrained_model` folder, kata's or LeRobot's; the others safetensors files. OBSERVATIONS holds
+what a robot gives: an entry (steps, ...) per key, cameras float (steps, 3, H, W) in [0, 1], not normalised.
+ACTIONS is written: `actions` (steps, A) as the robot would get them.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import torch
+from lerobot.configs.policies import PreTrainedConfig
+from lerobot.policies.factory import get_policy_class, make_pre_post_processors
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+
+def actions_of(folder: Path, observations: dict[str, Tensor]) -> Tensor:
+    """LeRobot's actions (steps, A), loaded with the overrides that its own robot loop uses, and strictly."""
+    config = PreTrainedConfig.from_pretrained(folder)
+    config.device = "cpu"
+    if config.type == "act":
+        config.pretrained_backbone_weights = None  # the checkpoint holds the backbone: nothing to download
+    policy = get_policy_class(config.type).from_pretrained(folder, config=config, strict=True)
+    before, after = make_pre_post_processors(
+        config,
+        pretrained_path=str(folder),
+        preprocessor_overrides={
+            "device_processor": {"device": "cpu"},
+            "rename_observations_processor": {"rename_map": {}},
+        },
+        postprocessor_overrides={"device_processor": {"device": "cpu"}},
+    )
+    policy.reset()
+    steps = range(len(next(iter(observations.values()))))
+    actions = []
+    for step in steps:
+        batch = before({**{key: value[step] for key, value in observations.items()}, "task": ""})
+        actions.append(after(policy.select_action(batch)))
+    return torch.cat(actions)
+
+
+def main(folder: Path, observations: Path, out: Path) -> None:
+    torch.set_num_threads(1)
+    save_file({"actions": actions_of(folder, load_file(observations)).contiguous()}, out)
+
+
+if __name__ == "__main__":
+    main(*(Path(argument) for argument in sys.argv[1:4]))

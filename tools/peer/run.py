@@ -1,0 +1,123 @@
+"""Compares kata with LeRobot 0.6.1 itself: `python tools/peer/run.py`, in kata's environment (`make peer`).
+
+One line per check with the largest difference measured; leaves with 1 when one fails, with 2 when the peer's
+environment cannot be built.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import kata_act
+import setup
+import torch
+from safetensors.torch import load_file
+
+HERE = Path(__file__).parent
+TOLERANCE = 1e-5
+
+
+def report(passed: bool, text: str) -> bool:
+    print(f"{'PASS' if passed else 'FAIL'} {text}", flush=True)
+    return passed
+
+
+def execute(python: Path | str, *arguments: Path | str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run a script of this folder with kata's source importable; its output is kept for a failure."""
+    path = os.pathsep.join([str(setup.ROOT / "src"), str(HERE)])
+    env = {**os.environ, "PYTHONPATH": path, "HF_HUB_OFFLINE": "1", **variables}
+    command = [str(python), *map(str, arguments)]
+    return subprocess.run(command, env=env, cwd=setup.ROOT, capture_output=True, text=True, check=False)
+
+
+def ran(done: subprocess.CompletedProcess[str], what: str) -> bool:
+    """True when a script ended well; otherwise its last words are shown."""
+    if done.returncode:
+        print(done.stdout[-2000:], done.stderr[-2000:], sep="\n")
+        report(False, f"{what}: ended with {done.returncode}")
+    return not done.returncode
+
+
+def worst_difference(own: Path, peer: Path) -> tuple[float, str]:
+    """The largest difference between two files, and the tensor that has it."""
+    ours, theirs = load_file(own), load_file(peer)
+    if ours.keys() != theirs.keys():
+        return float("inf"), f"other tensors: {sorted(ours.keys() ^ theirs.keys())[:3]}"
+    return max((kata_act.difference(ours[name], theirs[name]), name) for name in theirs)
+
+
+def same(own: Path, peer: Path, what: str) -> bool:
+    worst, where = worst_difference(own, peer)
+    return report(worst <= TOLERANCE, f"{what}: {worst:.1e} at most, in {where}")
+
+
+def golden_files(peer: Path, folder: Path) -> list[bool]:
+    """The committed golden files are what LeRobot computes today."""
+    if not ran(execute(peer, HERE / "golden_act.py", folder), "golden act"):
+        return [False]
+    kept = setup.ROOT / "tests/golden/act"
+    names = sorted({file.name for place in (kept, folder) for file in place.glob("*.safetensors")})
+    absent = [name for name in names if not (kept / name).exists() or not (folder / name).exists()]
+    if absent:
+        return [report(False, f"golden act: not on both sides: {', '.join(absent)}")]
+    return [same(kept / name, folder / name, f"golden act {Path(name).stem}") for name in names]
+
+
+def act_live(peer: Path) -> list[bool]:
+    """Every gradient element by element, on tiny and on default size; the script prints its own lines."""
+    done = execute(peer, HERE / "check_act.py")
+    lines = [line for line in done.stdout.splitlines() if line.startswith(("PASS", "FAIL"))]
+    print("\n".join(lines), flush=True)
+    return [not done.returncode if lines else ran(done, "act live")]
+
+
+def checkpoints(peer: Path, folder: Path) -> list[bool]:
+    """Each side acts from the other's checkpoint as the writer itself does."""
+    sides = {
+        "lerobot": ([peer, HERE / "make_checkpoint.py"], [peer, HERE / "check_checkpoint.py"]),
+        "kata": (
+            [sys.executable, HERE / "kata_checkpoint.py", "make"],
+            [sys.executable, HERE / "kata_checkpoint.py", "act"],
+        ),
+    }
+    results: list[bool] = []
+    for writer, reader in (("lerobot", "kata"), ("kata", "lerobot")):
+        what, place = f"checkpoint of {writer} driven by {reader}", folder / writer
+        given = [place / "pretrained_model", place / "observations.safetensors", place / "read.safetensors"]
+        fine = ran(execute(*sides[writer][0], place), what) and ran(execute(*sides[reader][1], *given), what)
+        results.append(fine and same(place / "read.safetensors", place / "actions.safetensors", what))
+    return results
+
+
+def dataset_items(peer: Path, folder: Path) -> list[bool]:
+    """Dataset items against what LeRobot reads of the same files, written anew."""
+    done = execute(peer, HERE / "golden_data.py", folder)
+    if not ran(done, "dataset items"):
+        return [False]
+    test = "tests/data/test_lerobot_items.py"
+    done = execute(sys.executable, "-m", "pytest", "-n0", test, KATA_GOLDEN_DATA=str(folder))
+    last = (done.stdout.strip().splitlines() or ["no output"])[-1]
+    return [ran(done, "dataset items") and report(True, f"dataset items: {last}")]
+
+
+def main() -> int:
+    torch.set_num_threads(1)
+    peer = setup.set_up()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        results = [
+            *golden_files(peer, folder / "act"),
+            *act_live(peer),
+            *checkpoints(peer, folder),
+            *dataset_items(peer, folder / "data"),
+        ]
+    print(f"{sum(results)} of {len(results)} groups of checks passed")
+    return int(not all(results))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
