@@ -1,0 +1,25 @@
+"""What the user asks for, as plain values: options, their defaults, and how flags and files become one Run."""
+
+from kata.run.options import (
+    AcceleratorConfig,
+    AccumulationConfig,
+    DatasetConfig,
+    Run,
+    TensorboardConfig,
+    TrackioConfig,
+    WandbConfig,
+)
+from kata.run.resolve import policy_folder, read_policy_config, resolve_run
+
+__all__ = [
+    "AcceleratorConfig",
+    "AccumulationConfig",
+    "DatasetConfig",
+    "Run",
+    "TensorboardConfig",
+    "TrackioConfig",
+    "WandbConfig",
+    "policy_folder",
+    "read_policy_config",
+    "resolve_run",
+]

@@ -1,0 +1,88 @@
+"""Options that LeRobot has and kata does not have, or has no use for: refused by name, never ignored.
+
+A LeRobot train_config.json lists all of them; values that change nothing are dropped without a word.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kata.errors import ConfigError
+
+_NOT_YET = "kata does not have this yet"
+
+ABSENT: dict[str, tuple[tuple[Any, ...], str]] = {
+    "env": ((None,), _NOT_YET),
+    "env_eval_freq": ((0, 20_000), "it needs an environment, and kata does not evaluate in one while training yet"),
+    "eval_freq": ((), "LeRobot renamed it to env_eval_freq"),
+    "eval": ((), _NOT_YET),
+    "peft": ((None,), _NOT_YET),
+    "reward_model": ((None,), _NOT_YET),
+    "sample_weighting": ((None,), _NOT_YET),
+    "save_checkpoint_to_hub": ((False,), "kata uploads the final policy only (policy.repo_id)"),
+    "checkpoint_format": (("safetensors",), "kata writes safetensors only"),
+    "parallelism": ((), "kata trains on one device so far"),
+    "job": ((), "kata trains on this machine only so far"),
+    "checkpoint_path": ((None,), "use --resume=true with --output_dir"),
+    "tolerance_s": ((1e-4,), "kata counts frames in whole numbers, so there is no tolerance to set"),
+    "persistent_workers": ((True,), "kata reads with threads, which live as long as the run"),
+    "dataloader_multiprocessing_context": (("spawn", None), "kata reads with threads, not with worker processes"),
+    "dataset.streaming": ((False,), _NOT_YET),
+    "dataset.repo_type": (("dataset",), "buckets are read by streaming, which kata does not have yet"),
+    "dataset.video_backend": (("pyav", "torchcodec", None), "kata decodes with PyAV"),
+    "dataset.return_uint8": ((False, True), "frames always stay uint8 until they are on the device"),
+    "dataset.depth_output_unit": (("mm",), "kata does not read depth cameras yet"),
+    "dataset.image_transforms.enable": ((False,), _NOT_YET),
+    "wandb.disable_artifact": ((False, True), "kata never uploads checkpoints to the tracker"),
+    "policy.use_peft": ((False,), _NOT_YET),
+}
+"""Dotted name -> (values without effect, why it is refused otherwise)."""
+
+_GROUP_DEFAULTS: dict[str, dict[str, Any]] = {
+    "eval": {
+        "n_episodes": 50,
+        "batch_size": ...,
+        "use_async_envs": True,
+        "recording": False,
+        "recording_repo_id": None,
+        "recording_private": False,
+    },
+    "parallelism": {"dp_replicate": 1, "dp_shard": 1, "cfg_parallel": 1, "context_parallel": ...},
+    "job": {"target": None, "image": ..., "timeout": ..., "detach": False, "tags": []},
+    "dataset.image_transforms": {"enable": False, "max_num_transforms": ..., "random_order": ..., "tfs": ...},
+}
+"""Values without effect inside those groups; `...` stands for any value."""
+
+
+def drop_foreign(raw: dict[str, Any]) -> dict[str, Any]:
+    """The options without LeRobot's that kata lacks; ConfigError names one that would have had an effect."""
+    kept = _copy(raw)
+    for dotted, (harmless, why) in ABSENT.items():
+        *parents, last = dotted.split(".")
+        group: Any = kept
+        for name in parents:
+            group = group.get(name) if isinstance(group, dict) else None
+        if not isinstance(group, dict) or last not in group:
+            continue
+        value = group.pop(last)
+        if dotted in _GROUP_DEFAULTS and isinstance(value, dict):
+            _check_group(dotted, value, why)
+        elif not any(value is h or value == h for h in harmless):
+            raise ConfigError(f"{dotted}={value}: not in kata", rule=why, remedy=f"leave out --{dotted}")
+    transforms = (
+        kept.get("dataset", {}).pop("image_transforms", None) if isinstance(kept.get("dataset"), dict) else None
+    )
+    if isinstance(transforms, dict):
+        _check_group("dataset.image_transforms", transforms, _NOT_YET)
+    return kept
+
+
+def _check_group(group: str, values: dict[str, Any], why: str) -> None:
+    defaults = _GROUP_DEFAULTS[group]
+    for name, value in values.items():
+        if name not in defaults or (defaults[name] is not ... and value != defaults[name]):
+            raise ConfigError(f"{group}.{name}={value}: not in kata", rule=why, remedy=f"leave out --{group}.{name}")
+
+
+def _copy(raw: dict[str, Any]) -> dict[str, Any]:
+    return {k: _copy(v) if isinstance(v, dict) else v for k, v in raw.items()}

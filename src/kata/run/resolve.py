@@ -1,0 +1,196 @@
+"""From the command line to one Run.
+
+recorded config (when resuming) <- config file <- flags -> policy folder -> preset -> Run
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from kata.config import assign, decode, encode, merge, parse_flags, read_config
+from kata.errors import ConfigError, PolicyError
+from kata.optim.schedule import lr_factor
+from kata.policies import POLICIES, config_class
+from kata.policies.config import PolicyConfig
+from kata.run.foreign import drop_foreign
+from kata.run.options import Run
+
+CHANGEABLE = {
+    *("steps", "resume", "output_dir", "num_workers", "prefetch_factor", "log_freq", "save_freq", "save_checkpoint"),
+    *("eval_steps", "wandb", "tensorboard", "trackio", "job_name"),
+    *("policy.device", "policy.push_to_hub", "policy.repo_id", "policy.private", "policy.tags", "policy.license"),
+}
+"""Options that a resumed run may set anew: none of them changes what is computed."""
+
+
+def resolve_run(args: Sequence[str]) -> tuple[Run, list[str]]:
+    """The Run that these arguments of `kata train` ask for, and sentences that the user should read."""
+    given = _gather(args)
+    notes: list[str] = []
+    folder = given.get("output_dir")
+    recorded = _recorded(Path(str(folder))) if given.get("resume") is True and folder else None
+    if recorded is None:
+        return _resolve(given, notes), notes
+    run = _resolve(merge(recorded, given), notes)
+    _refuse_changes(decode(Run, recorded), run)
+    return run, notes
+
+
+def _gather(args: Sequence[str]) -> dict[str, Any]:
+    """The config file with the flags over it, LeRobot's unsupported options checked and gone."""
+    flags = parse_flags(args)
+    paths = [flags.pop(name) for name in ("config", "config_path") if name in flags]
+    given = read_config(Path(str(paths[-1]))) if paths else {}
+    for dotted, value in flags.items():
+        assign(given, dotted, value)
+    for group in ("dataset", "policy", "optimizer", "scheduler"):
+        if not isinstance(given.get(group, {}), dict | None):
+            raise ConfigError(
+                f"{group}={given[group]}: not a group of options",
+                rule=f"{group} has options of its own",
+                remedy=f"set one of them, e.g. --{group}.{_FIRST_OPTION[group]}=…",
+            )
+    return drop_foreign(given)
+
+
+_FIRST_OPTION = {"dataset": "repo_id", "policy": "type", "optimizer": "lr", "scheduler": "type"}
+
+
+def _resolve(given: dict[str, Any], notes: list[str]) -> Run:
+    policy = _policy(given, notes)
+    raw = {**given, "policy": encode(policy)}
+    if given.get("use_policy_training_preset", True):
+        raw["optimizer"] = merge(encode(policy.optimizer_preset()), given.get("optimizer") or {})
+        raw["scheduler"] = given.get("scheduler") or encode(policy.scheduler_preset())
+        preset = policy.scheduler_preset()
+        if preset is not None and isinstance(given.get("scheduler"), dict):
+            raw["scheduler"] = merge(encode(preset), given["scheduler"])
+    elif not given.get("optimizer"):
+        raise ConfigError(
+            "use_policy_training_preset=false and no optimizer",
+            rule="without the policy's preset the optimiser must be named",
+            remedy="add --optimizer.type=adamw --optimizer.lr=1e-4, or leave the preset on",
+        )
+    if "dataset" not in given or not (given["dataset"] or {}).get("repo_id"):
+        raise ConfigError(
+            "dataset.repo_id: not given",
+            rule="a run needs a dataset",
+            remedy="add --dataset.repo_id=<user>/<name> (and --dataset.root=<folder> for one on this disk)",
+        )
+    run = decode(Run, raw)
+    if run.scheduler is not None:
+        fitted, note = run.scheduler.fitted(run.steps)
+        run = dataclasses.replace(run, scheduler=fitted)
+        notes.extend([note] if note else [])
+    return run
+
+
+def _policy(given: dict[str, Any], notes: list[str]) -> PolicyConfig:
+    raw = dict(given.get("policy") or {})
+    path = raw.pop("path", None)
+    if path is None:
+        if "type" not in raw:
+            raise ConfigError(
+                "policy: neither type nor path",
+                rule="--policy.type starts a fresh policy, --policy.path continues from a pretrained one",
+                remedy=f"for example --policy.type=act; types: {', '.join(sorted(POLICIES))}",
+            )
+        return decode(PolicyConfig, raw, at="policy")
+    if "type" in raw:
+        raise ConfigError(
+            f"policy.path={path} together with policy.type={raw['type']}",
+            rule="a pretrained folder fixes the type",
+            remedy="leave out one of the two",
+        )
+    folder = policy_folder(str(path), raw.get("pretrained_revision"))
+    base = read_policy_config(folder, notes)
+    return decode(PolicyConfig, merge(base, {**raw, "pretrained_path": str(path)}), at="policy")
+
+
+def policy_folder(path: str, revision: str | None = None) -> Path:
+    """The local `pretrained_model` folder of a checkpoint: a folder as given, or a download of a Hub repository."""
+    local = Path(path).expanduser()
+    for candidate in (local, local / "pretrained_model", local / "checkpoints" / "last" / "pretrained_model"):
+        if (candidate / "config.json").is_file():
+            return candidate
+    if local.exists() or path.count("/") != 1 or path.startswith((".", "/", "~")):
+        raise PolicyError(
+            f"policy.path={path}: no config.json there",
+            rule="a folder with config.json and model.safetensors, or a Hub name like user/policy",
+            remedy="give the `pretrained_model` folder of a checkpoint",
+        )
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+
+    try:
+        return Path(snapshot_download(path, revision=revision, allow_patterns=["*.json", "*.safetensors"]))
+    except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
+        raise PolicyError(
+            f"policy.path={path}: cannot be downloaded ({str(error).splitlines()[0]})",
+            rule="a Hub repository that can be reached, or a local folder",
+            remedy="check the name and the network, or give a local folder",
+        ) from error
+
+
+def read_policy_config(folder: Path, notes: list[str]) -> dict[str, Any]:
+    """config.json of a pretrained folder as raw options; fields this policy does not know are dropped and named."""
+    path = folder / "config.json"
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+        kind = raw["type"]
+    except (OSError, json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
+        raise PolicyError(
+            f"{path}: cannot be read ({error})", rule="a JSON object with a `type`", remedy="copy it again"
+        ) from error
+    known = {f.name for f in dataclasses.fields(config_class(kind))} | {"type"}
+    unknown = sorted(set(raw) - known)
+    if unknown:
+        notes.append(f"{path}: fields of another version left out: {', '.join(unknown)}")
+    return {name: value for name, value in raw.items() if name in known}
+
+
+def _recorded(folder: Path) -> dict[str, Any] | None:
+    """The resolved config of a run that has begun in this folder, else None."""
+    path = folder / "train_config.json"
+    return drop_foreign(read_config(path)) if path.is_file() else None
+
+
+def _refuse_changes(before: Run, now: Run) -> None:
+    old, new = _flat(encode(before)), _flat(encode(now))
+    changed = sorted(name for name in {*old, *new} if old.get(name) != new.get(name) and not _may_change(name))
+    if changed:
+        name = changed[0]
+        raise ConfigError(
+            f"resume: {name} was {old.get(name)!r} and is now {new.get(name)!r}"
+            + (f" (and {len(changed) - 1} more: {', '.join(changed[1:4])})" if len(changed) > 1 else ""),
+            rule="a resumed run keeps what decides its numbers",
+            remedy="give the recorded value, or start a new run with --policy.path=<checkpoint> in another folder",
+        )
+    if before.steps != now.steps and lr_factor(before.scheduler, before.steps, before.steps) != lr_factor(
+        now.scheduler, before.steps, now.steps
+    ):
+        raise ConfigError(
+            f"resume: steps {before.steps} -> {now.steps} would change the learning rate of steps already taken",
+            rule=f"the schedule {now.scheduler.type if now.scheduler else ''} is drawn over the whole run",
+            remedy="start a new run from the checkpoint with --policy.path, or keep the number of steps",
+        )
+
+
+def _may_change(dotted: str) -> bool:
+    return any(dotted == name or dotted.startswith(name + ".") for name in CHANGEABLE) or dotted.startswith(
+        "scheduler."
+    )
+
+
+def _flat(raw: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in raw.items():
+        if isinstance(value, dict):
+            flat |= _flat(value, f"{prefix}{name}.")
+        else:
+            flat[prefix + name] = value
+    return flat

@@ -1,0 +1,192 @@
+import json
+
+import pytest
+
+from kata.config import encode
+from kata.errors import ConfigError, KataError, PolicyError
+from kata.run import Run, resolve_run
+from kata.run.foreign import ABSENT
+
+BASE = ["--policy.type=act", "--dataset.repo_id=user/data"]
+
+
+def run_of(*args: str) -> Run:
+    return resolve_run([*BASE, *args])[0]
+
+
+def test_defaults_are_lerobots():
+    run = run_of()
+    assert (run.steps, run.batch_size, run.seed, run.log_freq, run.save_freq, run.num_workers) == (
+        100_000, 8, 1000, 200, 20_000, 4,
+    )  # fmt: skip
+    assert run.policy.type == "act"
+    assert run.optimizer.type == "adamw"
+    assert (run.optimizer.lr, run.optimizer.weight_decay, run.optimizer.grad_clip_norm) == (1e-5, 1e-4, 10.0)
+    assert run.scheduler is None
+
+
+def test_optimizer_flags_are_honoured_over_the_preset():
+    run = run_of("--optimizer.lr=3e-4", "--optimizer.grad_clip_norm=1")
+    assert (run.optimizer.lr, run.optimizer.weight_decay, run.optimizer.grad_clip_norm) == (3e-4, 1e-4, 1.0)
+
+
+def test_another_optimizer_starts_from_its_own_defaults():
+    assert run_of("--optimizer.type=sgd", "--optimizer.lr=0.1").optimizer.weight_decay == 0.0
+
+
+def test_the_resolved_config_gives_the_same_run_again(tmp_path):
+    run = run_of("--optimizer.lr=3e-4", "--scheduler.type=cosine_decay_with_warmup", "--steps=100", "--ema.enable=true")
+    path = tmp_path / "train_config.json"
+    path.write_text(json.dumps(encode(run)))
+    assert resolve_run([f"--config={path}"])[0] == run
+
+
+def test_flags_win_over_the_file(tmp_path):
+    path = tmp_path / "run.yaml"
+    path.write_text("policy: {type: act, chunk_size: 7, n_action_steps: 7}\ndataset: {repo_id: a/b}\nsteps: 5\n")
+    run = resolve_run([f"--config={path}", "steps=6", "--policy.n_action_steps=3"])[0]
+    assert (run.steps, run.policy.chunk_size, run.policy.n_action_steps, run.dataset.repo_id) == (6, 7, 3, "a/b")
+
+
+def test_a_schedule_is_shortened_to_the_run_and_says_so():
+    run, notes = resolve_run([*BASE, "--scheduler.type=cosine_decay_with_warmup", "--steps=3000"])
+    assert (run.scheduler.num_decay_steps, run.scheduler.num_warmup_steps) == (3000, 100)
+    assert any("30000 -> 3000" in note for note in notes)
+
+
+def test_use_amp_means_bf16_unless_a_precision_is_stated():
+    assert run_of("--policy.use_amp=true").precision == "bf16"
+    assert run_of("--policy.use_amp=true", "--accelerator.mixed_precision=fp16").precision == "fp16"
+    assert run_of().precision == "no"
+
+
+WRONG = [
+    ("--stpes=3", "did you mean 'steps'"),
+    ("--policy.chunk_sise=3", "did you mean 'chunk_size'"),
+    ("--policy.chunk_size=ten", "policy.chunk_size=ten"),
+    ("--optimizer.lrr=1", "did you mean 'lr'"),
+    ("--optimizer.type=adamww", "did you mean 'adamw'"),
+    ("--scheduler.type=cosine", "scheduler.type=cosine"),
+    ("--steps=0", "steps=0"),
+    ("--steps=-5", "steps=-5"),
+    ("--steps=many", "steps=many"),
+    ("--batch_size=0", "batch_size=0"),
+    ("--optimizer.lr=-1", "optimizer.lr=-1"),
+    ("--dataset.episodes=[]", "episodes=[]"),
+    ("--dataset.episodes=[1,1]", "doubled"),
+    ("--dataset.episodes=some", "available"),
+    ("--dataset.eval_split=1.5", "eval_split=1.5"),
+    ("--eval_steps=10", "eval_split"),
+    ("--accelerator.mixed_precision=bf61", "did you mean 'bf16'"),
+    ("--accelerator.gradient_accumulation.steps=0", "at least 1"),
+    ("--dataset=5", "not a group"),
+    ("--policy.normalization_mapping={STATE: MINMAX}", "normalization_mapping"),
+    ("--ema.power=x", "ema.power=x"),
+    ("--use_policy_training_preset=false", "optimizer"),
+]
+
+
+@pytest.mark.parametrize(("flag", "expected"), WRONG)
+def test_impossible_options_are_refused_with_the_nearest_thing(flag, expected):
+    with pytest.raises(KataError) as caught:
+        run_of(flag)
+    assert expected in str(caught.value)
+    assert caught.value.rule
+    assert caught.value.remedy
+
+
+def test_an_unknown_policy_names_the_nearest():
+    with pytest.raises(ConfigError, match="did you mean 'act'"):
+        resolve_run(["--policy.type=acd", "--dataset.repo_id=a/b"])
+
+
+def test_policy_and_dataset_must_be_named():
+    with pytest.raises(ConfigError, match="policy"):
+        resolve_run(["--dataset.repo_id=a/b"])
+    with pytest.raises(ConfigError, match="repo_id"):
+        resolve_run(["--policy.type=act"])
+
+
+@pytest.mark.parametrize("name", [n for n in ABSENT if n not in ("eval", "parallelism", "job")])
+def test_lerobots_other_options_are_refused_by_name(name):
+    with pytest.raises(ConfigError) as caught:
+        run_of(f"--{name}=something-else")
+    assert name in str(caught.value)
+    assert caught.value.rule
+
+
+@pytest.mark.parametrize("flag", ["--eval.n_episodes=10", "--job.target=a10g", "--parallelism.dp_shard=2"])
+def test_groups_that_kata_lacks_are_refused_by_name(flag):
+    with pytest.raises(ConfigError, match=flag[2:].partition("=")[0]):
+        run_of(flag)
+
+
+def test_a_saved_lerobot_config_is_accepted_where_its_other_options_change_nothing(tmp_path):
+    saved = {
+        "dataset": {
+            "repo_id": "a/b", "repo_type": "dataset", "root": None, "episodes": None, "revision": None,
+            "image_transforms": {"enable": False, "max_num_transforms": 3, "random_order": False, "tfs": {"x": 1}},
+            "use_imagenet_stats": True, "video_backend": "torchcodec", "return_uint8": False,
+            "depth_output_unit": "mm", "streaming": False, "eval_split": 0.0,
+        },
+        "env": None, "policy": {"type": "act", "use_peft": False}, "reward_model": None, "resume": False,
+        "persistent_workers": True, "dataloader_multiprocessing_context": "spawn", "env_eval_freq": 20000,
+        "tolerance_s": 1e-4, "save_checkpoint_to_hub": False, "sample_weighting": None, "peft": None,
+        "eval": {"n_episodes": 50, "batch_size": 2, "use_async_envs": True, "recording": False,
+                 "recording_repo_id": None, "recording_private": False},
+        "job": {"target": None, "image": "i", "timeout": "2d", "detach": False, "tags": []},
+        "wandb": {"enable": False, "disable_artifact": False, "project": "lerobot"},
+        "checkpoint_path": None,
+    }  # fmt: skip
+    path = tmp_path / "train_config.json"
+    path.write_text(json.dumps(saved))
+    assert resolve_run([f"--config_path={path}"])[0].dataset.repo_id == "a/b"
+
+
+def pretrained(folder, **fields):
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps({"type": "act", **fields}))
+    return folder
+
+
+def test_a_pretrained_folder_gives_the_config_and_flags_go_over_it(tmp_path):
+    folder = pretrained(tmp_path / "pretrained_model", chunk_size=9, n_action_steps=9, from_another_version=1)
+    run, notes = resolve_run([f"--policy.path={folder}", "--dataset.repo_id=a/b", "--policy.n_action_steps=2"])
+    assert (run.policy.chunk_size, run.policy.n_action_steps) == (9, 2)
+    assert run.policy.pretrained_path == str(folder)
+    assert any("from_another_version" in note for note in notes)
+
+
+def test_path_and_type_together_are_refused(tmp_path):
+    folder = pretrained(tmp_path / "p")
+    with pytest.raises(ConfigError, match="leave out one"):
+        resolve_run([f"--policy.path={folder}", "--policy.type=act", "--dataset.repo_id=a/b"])
+
+
+def test_a_folder_without_a_config_is_refused(tmp_path):
+    with pytest.raises(PolicyError, match=r"config\.json"):
+        resolve_run([f"--policy.path={tmp_path}", "--dataset.repo_id=a/b"])
+
+
+def resumable(tmp_path, *args):
+    run = run_of(f"--output_dir={tmp_path}", *args)
+    (tmp_path / "train_config.json").write_text(json.dumps(encode(run)))
+
+
+def test_resuming_needs_only_the_folder(tmp_path):
+    resumable(tmp_path, "--steps=50", "--policy.chunk_size=7", "--policy.n_action_steps=7")
+    run = resolve_run(["--resume=true", f"--output_dir={tmp_path}", "--steps=60"])[0]
+    assert (run.steps, run.policy.chunk_size, run.resume) == (60, 7, True)
+
+
+def test_what_decides_the_numbers_is_not_changed_on_resume(tmp_path):
+    resumable(tmp_path)
+    with pytest.raises(ConfigError) as caught:
+        resolve_run(["--resume=true", f"--output_dir={tmp_path}", "--optimizer.lr=0.5"])
+    assert "optimizer.lr was 1e-05 and is now 0.5" in str(caught.value)
+
+
+def test_more_steps_are_refused_where_they_would_bend_the_schedule(tmp_path):
+    resumable(tmp_path, "--scheduler.type=cosine_annealing_with_warmup", "--steps=100")
+    with pytest.raises(ConfigError, match="learning rate"):
+        resolve_run(["--resume=true", f"--output_dir={tmp_path}", "--steps=200"])
