@@ -1,0 +1,89 @@
+"""Feed: turns step numbers into batches on the device, with what the policy draws and the loss is divided by.
+
+positions -> order -> windows -> frames (threads, read ahead) | numpy
+copy -> float -> rename, normalise -> micro-batches           | torch, on the device
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from kata.adapt import Pipeline, frames_to_float
+from kata.data import Batches
+from kata.data.draws import draw
+from kata.policies.config import PolicyConfig
+from kata.spec import Batch, pad_key
+
+
+@dataclass(frozen=True)
+class StepBatch:
+    """What one rank needs for one step.
+
+    micros: batches to put through the model one after the other. draws: per micro-batch, the policy's random numbers.
+    weights: denominators of the loss terms over the global batch. positions: where the samples stand in the stream.
+    """
+
+    micros: list[Batch]
+    draws: list[dict[str, Tensor]]
+    weights: dict[str, float]
+    positions: np.ndarray
+    dataloading_s: float
+    preprocessing_s: float
+
+
+@dataclass(frozen=True)
+class Feed:
+    """Batches by step number. `seed` and `purpose` key the draws, so that validation draws other numbers."""
+
+    batches: Batches
+    config: PolicyConfig
+    preprocess: Pipeline
+    device: torch.device
+    micro_size: int
+    seed: int
+    cameras: tuple[str, ...]
+    purpose: str = "train"
+    windows: tuple[str, ...] = field(default=())
+
+    def at(self, step: int) -> StepBatch:
+        """The batch of update number `step` (0 is the first). Errors of the reader surface here."""
+        began_s = time.perf_counter()
+        raw = self.batches.at(step)
+        read_s = time.perf_counter()
+        ready = self.ready(raw)
+        return StepBatch(*ready, dataloading_s=read_s - began_s, preprocessing_s=time.perf_counter() - read_s)
+
+    def ready(self, raw: Batch) -> tuple[list[Batch], list[dict[str, Tensor]], dict[str, float], np.ndarray]:
+        """A batch as read, turned into micro-batches, draws, denominators and positions."""
+        positions: np.ndarray = raw["position"]
+        pads = {pad_key(key): raw[pad_key(key)] for key in self.windows}
+        weights = self.config.loss_weights(len(positions), pads)
+        drawn = {
+            name: draw(self.seed, positions, f"{self.purpose}/{name}", spec)
+            for name, spec in self.config.draws().items()
+        }
+        parts = [slice(i, i + self.micro_size) for i in range(0, len(positions), self.micro_size)]
+        micros = [self.preprocess(self._placed(raw, part)) for part in parts]
+        draws = [{name: self._tensor(value[part]) for name, value in drawn.items()} for part in parts]
+        return micros, draws, weights, positions
+
+    def _placed(self, raw: Mapping[str, Any], part: slice) -> Batch:
+        """One micro-batch on the device, frames as floats. Arrays are views until they are copied there."""
+        placed = {
+            key: self._tensor(value[part]) if isinstance(value, np.ndarray) else value[part]
+            for key, value in raw.items()
+        }
+        return frames_to_float(placed, self.cameras)
+
+    def _tensor(self, values: np.ndarray) -> Tensor:
+        tensor = torch.from_numpy(values)
+        if self.device.type != "cuda":
+            return tensor.to(self.device)
+        return tensor.pin_memory().to(self.device, non_blocking=True)

@@ -1,0 +1,38 @@
+"""The loop: no feature branches, and the host waits for the device only where it logs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from kata.run import Run
+from kata.train.feed import Feed
+from kata.train.meter import Meter, StepTimes
+from kata.train.state import TrainState
+from kata.train.step import update
+
+Chore = Callable[[TrainState], None]
+"""Work between two steps: validating, saving."""
+
+
+def due(every: int, step: int, steps: int) -> bool:
+    """Whether work done every `every` steps (0: never) and after the last one is due after `step` updates."""
+    return step == steps or (every > 0 and step % every == 0)
+
+
+def loop(run: Run, state: TrainState, feed: Feed, meter: Meter, chores: list[tuple[int, Chore]]) -> None:
+    """Train until `run.steps`. `chores` are (every, work) pairs, done in order, also after the last step."""
+    while state.step < run.steps:
+        began_s = time.perf_counter()
+        batch = feed.at(state.step)
+        ready_s = time.perf_counter()
+        losses, grad_norm, lr = update(state, batch, run)
+        ended_s = time.perf_counter()
+        times = StepTimes(batch.dataloading_s, batch.preprocessing_s, ended_s - ready_s, ended_s - began_s)
+        meter.add(state.step, losses=losses, grad_norm=grad_norm, lr=lr, times=times)
+        ready = [chore for every, chore in chores if due(every, state.step, run.steps)]
+        # Figures are written out before a checkpoint too: what is resumed from it has the same lines then.
+        if ready or due(run.log_freq, state.step, run.steps):
+            meter.flush(state.step)
+        for chore in ready:
+            chore(state)

@@ -1,0 +1,103 @@
+"""What a run will do, as one table printed before step 1 and kept in the report."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from kata.optim.schedule import lr_factor
+from kata.policies.base import Policy
+from kata.run import Run
+from kata.spec import Feature, NormMode
+from kata.train.prepare import Prepared
+from kata.units import bytes_text, count_text
+
+Facts = list[tuple[str, str]]
+
+
+def facts(prepared: Prepared, policy: Policy, folder: str, checkpoint_size: int) -> Facts:
+    """(name, value) rows: data, features on both sides, parameters, batch, epochs, learning rate, device."""
+    run, data = prepared.run, prepared.dataset
+    rows: Facts = [
+        ("dataset", f"{data.repo_id} ({data.version}, {data.fps} fps, {data.robot_type or 'robot not named'})"),
+        ("training data", _amount(len(data.episodes.index), data.num_frames)),
+    ]
+    if prepared.held_out is not None:
+        held = prepared.held_out
+        numbers = ", ".join(map(str, held.episodes.index[:8])) + (", …" if len(held.episodes.index) > 8 else "")
+        rows.append(("held out", f"{_amount(len(held.episodes.index), held.num_frames)} (episodes {numbers})"))
+    rows += _features(prepared)
+    trained = sum(p.numel() for p in policy.parameters() if p.requires_grad)
+    frozen = sum(p.numel() for p in policy.frozen())
+    samples, epoch = run.steps * run.effective_batch, len(prepared.rows)
+    batch = f"{run.batch_size} per rank x 1 rank x {run.accumulation} accumulated = {run.effective_batch} samples"
+    return [
+        *rows,
+        ("policy", f"{run.policy.type}: {count_text(trained)} parameters trained, {count_text(frozen)} frozen"),
+        ("batch", batch),
+        (
+            "steps",
+            f"{count_text(run.steps)} = {samples / epoch:.2f} epochs of {count_text(epoch)} samples",
+        ),
+        ("learning rate", _rates(run)),
+        ("device", f"{prepared.device}, mixed precision: {run.precision}"),
+        ("upload", _upload(run)),
+        ("run folder", f"{folder} ({bytes_text(checkpoint_size)} per checkpoint)"),
+    ]
+
+
+def show(console: Console, rows: Facts, notes: list[str]) -> None:
+    """Print the table, then what the user should know."""
+    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in rows:
+        table.add_row(Text(name), Text(value))
+    console.print(table)
+    for note in notes:
+        console.print(f"note: {note}", markup=False, highlight=False)
+
+
+def _features(prepared: Prepared) -> Facts:
+    """One row per key: as the dataset has it and as the policy wants it; columns that no one reads are named."""
+    policy, rename = prepared.run.policy, prepared.run.rename_map
+    features = {**policy.input_features, **policy.output_features}
+    rows: Facts = []
+    for key, feature in prepared.dataset.features().items():
+        name = rename.get(key, key)
+        side = "policy does not use it"
+        if name in features:
+            mode = policy.normalization_mapping.get(feature.type.value, NormMode.IDENTITY)
+            side = f"policy: {name} {_shape(features[name])}, {mode}"
+        rows.append((feature.type.value.lower(), f"{key} {_shape(feature)} -> {side}"))
+    return rows
+
+
+def _shape(feature: Feature) -> str:
+    return "x".join(map(str, feature.shape))
+
+
+def _amount(num_episodes: int, num_frames: int) -> str:
+    return f"{count_text(num_episodes)} episode{'s' * (num_episodes != 1)}, {count_text(num_frames)} frames"
+
+
+def _rates(run: Run) -> str:
+    assert run.optimizer is not None
+    base = run.optimizer.lr
+    first, last = (base * lr_factor(run.scheduler, step, run.steps) for step in (0, run.steps - 1))
+    if run.scheduler is None:
+        return f"{base:g}, constant ({run.optimizer.type})"
+    peak = base * max(lr_factor(run.scheduler, s, run.steps) for s in _probes(run))
+    return f"{first:g} at step 1, {peak:g} at most, {last:g} at step {run.steps} ({run.scheduler.type})"
+
+
+def _probes(run: Run) -> list[int]:
+    assert run.scheduler is not None
+    return [0, min(run.scheduler.num_warmup_steps, run.steps - 1), run.steps - 1]
+
+
+def _upload(run: Run) -> str:
+    if not run.policy.push_to_hub:
+        return "none (policy.push_to_hub=false)"
+    return run.policy.repo_id or "none (no policy.repo_id given)"

@@ -1,0 +1,208 @@
+"""The page: sections of HTML around the charts. Everything that comes from outside is escaped."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from html import escape
+from importlib.resources import files
+from pathlib import Path
+from typing import NamedTuple
+
+from kata.train.report.charts import COLOURS
+from kata.train.report.curves import (
+    Chart,
+    Line,
+    TimeSpent,
+    best_of,
+    charts,
+    column,
+    figures,
+    of_kind,
+    smoothed_ends,
+    time_spent,
+    validation_figure,
+    verdict,
+    words,
+)
+from kata.train.report.parts import Report
+from kata.train.report.views import samples_html, strips_html
+from kata.units import count_text, seconds_text
+
+ROWS_MAX = 12  # of a table of evaluations
+TIME_COLOURS = ("--second", "--faint", "--accent", "--third")
+
+
+class Tile(NamedTuple):
+    """One of the few numbers that matter most: its name, its value, and a remark."""
+
+    name: str
+    value: str
+    remark: str
+
+
+def write_report(path: Path, report: Report) -> None:
+    """Writes the report as one HTML file without scripts or links; the file is whole or absent."""
+    train, validation = of_kind(report.metrics, "train"), of_kind(report.metrics, "validation")
+    judged_by = validation_figure(validation, [*figures(report.best or {}), *report.baseline])
+    spent = time_spent(train)
+    sections = [
+        f"<header><h1>{escape(report.title)}</h1></header>",
+        _tiles([*_validation_tiles(report, validation, judged_by), *_training_tiles(train, spent)]),
+        _notes(report.notes),
+        _section("Curves", _curves(charts(train, validation, judged_by, report.baseline))),
+        "" if report.metrics else '<p class="remark">Nothing was logged yet.</p>',
+        _section("Where the time went", _time(spent)) if spent else "",
+        _section("Where the error is", _details(validation)),
+        _section("Predicted against recorded", samples_html(report.samples)),
+        _evaluations(report.metrics),
+        _section("Episodes", strips_html(report.strips)),
+        _section("The run", _facts(report)),
+        _section("Run it again", _command(report.command)),
+    ]
+    beside = path.with_name(path.name + ".new")
+    beside.write_text(_document(report.title, "\n".join(filter(None, sections))), encoding="utf-8")
+    os.replace(beside, path)
+
+
+def _document(title: str, body: str) -> str:
+    style = files("kata.train.report").joinpath("report.css").read_text(encoding="utf-8")
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{escape(title)}</title>\n<style>\n{style}</style>\n</head>\n<body>\n<main>\n"
+        f"{body}\n<footer>Written by kata.</footer>\n</main>\n</body>\n</html>\n"
+    )
+
+
+def _section(title: str, body: str) -> str:
+    """A titled section, or nothing when there is nothing to show."""
+    return f"<section><h2>{escape(title)}</h2>\n{body}</section>" if body else ""
+
+
+def _training_tiles(train: Sequence[Line], spent: TimeSpent | None) -> list[Tile]:
+    tiles: list[Tile] = []
+    if train:
+        first, last = smoothed_ends(column(train, "loss")[1])
+        tiles.append(Tile("training loss", f"{last:.4g}", f"from {first:.4g}"))
+        tiles.append(Tile("steps", count_text(train[-1]["step"]), f"{train[-1]['epoch']:.1f} epochs"))
+    if spent is not None:
+        speed = train[-1]["samples"] / spent.total_s
+        tiles.append(Tile("training time", seconds_text(spent.total_s), f"{speed:,.0f} samples/s"))
+        tiles.append(Tile("waiting for data", f"{spent.shares['waiting for data']:.0%}", "of that time"))
+    return tiles
+
+
+def _validation_tiles(report: Report, validation: Sequence[Line], name: str | None) -> list[Tile]:
+    if name is None:
+        return []
+    best = best_of(validation, name)
+    if report.best is not None and name in report.best:
+        best = int(report.best["step"]), float(report.best[name])
+    if best is None:
+        return []
+    step, value = best
+    tiles = [Tile(f"best validation {words(name)}", f"{value:.4g}", f"at step {count_text(step)}")]
+    mean = report.baseline.get(name, 0.0)
+    if mean > 0:
+        tiles.append(Tile("of the mean action's", f"{value / mean:.0%}", f"which is {mean:.4g}"))
+    return tiles
+
+
+def _tiles(tiles: Sequence[Tile]) -> str:
+    cells = [
+        f'<div class="tile"><b>{escape(tile.value)}</b>{escape(tile.name)}<span>{escape(tile.remark)}</span></div>'
+        for tile in tiles
+    ]
+    return f'<div class="tiles card">{"".join(cells)}</div>' if cells else ""
+
+
+def _notes(notes: Sequence[str]) -> str:
+    items = "".join(f"<li>{escape(note)}</li>" for note in notes)
+    return f'<ul class="notes card">{items}</ul>' if items else ""
+
+
+def _curves(made: Sequence[Chart]) -> str:
+    cards = ""
+    for chart in made:
+        keys = "".join(
+            f'<span><i style="background:{COLOURS[colour]}"></i>{escape(word)}</span>' for colour, word in chart.keys
+        )
+        cards += _card(f'<h3>{escape(chart.title)}</h3><div class="keys">{keys}</div>', chart.svg)
+    return f'<div class="pair">{cards}</div>' if cards else ""
+
+
+def _card(head: str, body: str) -> str:
+    return f'<div class="card"><div class="head">{head}</div>{body}</div>'
+
+
+def _command(command: str) -> str:
+    return f'<pre class="card">{escape(command)}</pre>' if command else ""
+
+
+def _time(spent: TimeSpent) -> str:
+    """One stacked bar, its legend in numbers, and the verdict."""
+    bar = shares = ""
+    for colour, (word, share) in zip(TIME_COLOURS, spent.shares.items(), strict=True):
+        bar += f'<i style="flex:{share:.4f};background:var({colour})"></i>' if share > 0.0005 else ""
+        shares += (
+            f'<span><i style="background:var({colour})"></i>{word}<b>{share:.1%}</b> '
+            f'<span class="muted">{seconds_text(share * spent.total_s)}</span></span>'
+        )
+    return (
+        f'<div class="card"><p>{escape(verdict(spent.shares))}</p>'
+        f'<div class="bar">{bar}</div><div class="shares">{shares}</div></div>'
+    )
+
+
+def _details(validation: Sequence[Line]) -> str:
+    """The figures per task, per action and so on of the last validation, as bars."""
+    if not validation:
+        return ""
+    cards: list[str] = []
+    for name, values in validation[-1].items():
+        if isinstance(values, Mapping) and values:
+            cards.append(_card(f"<h3>Validation {escape(words(name))}</h3>", _bars(values)))
+    return f'<div class="pair">{"".join(cards)}</div>' if cards else ""
+
+
+def _bars(values: Mapping[str, float]) -> str:
+    most = max((value for value in values.values() if value < float("inf")), default=0.0) or 1.0
+    rows = "".join(
+        f'<tr><td>{escape(name)}</td><td class="num">{value:.4g}</td>'
+        f'<td class="level"><i style="width:{100 * min(max(value / most, 0.0), 1.0):.1f}%"></i></td></tr>'
+        for name, value in values.items()
+    )
+    return f"<table>{rows}</table>"
+
+
+def _evaluations(metrics: Sequence[Line]) -> str:
+    """A table for each kind of line that has no chart: evaluations in an environment, for instance."""
+    kinds = dict.fromkeys(line["kind"] for line in metrics)
+    sections = ""
+    for kind in kinds:
+        if kind in {"train", "validation", "checkpoint"}:
+            continue
+        lines = of_kind(metrics, kind)
+        names = list(dict.fromkeys(name for line in lines for name in figures(line)))
+        if names:
+            sections += _section(words(kind).capitalize(), _table(lines, names))
+    return sections
+
+
+def _table(lines: Sequence[Line], names: Sequence[str]) -> str:
+    head = "".join(f'<th class="num">{escape(words(name))}</th>' for name in ["step", *names])
+    rows = ""
+    for line in lines[-ROWS_MAX:]:
+        cells = [count_text(line["step"]), *(f"{line[name]:.4g}" if name in line else "" for name in names)]
+        rows += "<tr>" + "".join(f'<td class="num">{cell}</td>' for cell in cells) + "</tr>"
+    cut = f'<p class="muted">The last {ROWS_MAX} of {len(lines)}.</p>' if len(lines) > ROWS_MAX else ""
+    return f'<div class="card scroll"><table><tr>{head}</tr>{rows}</table>{cut}</div>'
+
+
+def _facts(report: Report) -> str:
+    facts = list(report.facts)
+    if report.best is not None and "checkpoint" in report.best:
+        facts.append(("Best checkpoint", str(report.best["checkpoint"])))
+    rows = "".join(f"<tr><th>{escape(name)}</th><td>{escape(value)}</td></tr>" for name, value in facts)
+    return f'<div class="card"><table class="facts">{rows}</table></div>' if rows else ""

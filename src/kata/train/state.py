@@ -1,0 +1,63 @@
+"""All that a resumed run needs. Everything else is rebuilt from the resolved config."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch.amp.grad_scaler import GradScaler
+from torch.optim import Optimizer
+
+from kata.errors import PolicyError
+from kata.optim.build import build_optimizer
+from kata.optim.ema import ema_copy
+from kata.policies import build_policy
+from kata.policies.base import Policy
+from kata.policies.load import load_weights
+from kata.run import Run, policy_folder, read_policy_config
+
+
+@dataclass(slots=True)
+class TrainState:
+    """step: updates done. ema: the average of the weights, or None. scaler: used in fp16 alone, else None."""
+
+    step: int
+    policy: Policy
+    optimizer: Optimizer
+    ema: Policy | None = None
+    scaler: GradScaler | None = None
+
+
+def build_state(run: Run, device: torch.device, *, weights_follow: bool = False) -> TrainState:
+    """The state before step 1: weights drawn from the run's seed, or those of `policy.pretrained_path`.
+
+    weights_follow: a checkpoint will fill the weights, so that none are fetched or loaded here.
+    """
+    assert run.optimizer is not None
+    torch.manual_seed(run.seed)
+    pretrained = None if weights_follow else run.policy.pretrained_path
+    ready_made = weights_follow or pretrained is not None
+    policy = build_policy(run.policy.without_downloads() if ready_made else run.policy)
+    if pretrained is not None:
+        load_pretrained(policy, pretrained, run.policy.pretrained_revision)
+    policy = policy.to(device).train()
+    return TrainState(
+        step=0,
+        policy=policy,
+        optimizer=build_optimizer(policy.param_groups(), run.optimizer),
+        ema=ema_copy(policy) if run.ema.enable else None,
+        scaler=GradScaler(device.type) if run.precision == "fp16" else None,
+    )
+
+
+def load_pretrained(policy: Policy, path: str, revision: str | None) -> None:
+    """Fill a policy from a checkpoint folder or Hub repository; PolicyError when it holds another policy."""
+    folder = policy_folder(path, revision)
+    kind = read_policy_config(folder, [])["type"]
+    if kind != policy.config.type:
+        raise PolicyError(
+            f"{path}: holds a {kind} policy",
+            rule=f"the run trains {policy.config.type}",
+            remedy=f"use --policy.path={path} without --policy.type, or a checkpoint of {policy.config.type}",
+        )
+    load_weights(policy, folder / "model.safetensors")

@@ -1,0 +1,83 @@
+"""One optimiser update."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Generator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from kata.optim.build import clip_gradients, set_lr
+from kata.optim.ema import ema_decay, ema_update
+from kata.optim.schedule import lr_factor
+from kata.policies.base import Loss
+from kata.run import Run
+from kata.train.feed import StepBatch
+from kata.train.state import TrainState
+
+PRECISION_TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def update(state: TrainState, batch: StepBatch, run: Run) -> tuple[dict[str, Tensor], Tensor, float]:
+    """Update number `state.step` (0 is the first); the state counts one more after it.
+
+    The loss terms are sums; each is divided by its count over the global batch, so that the result does not depend
+    on how the batch is split. Nothing here waits for the device, except fp16's scaler.
+
+    Returns: loss and its terms as device scalars, the gradient norm before clipping, the first group's rate.
+    """
+    assert run.optimizer is not None
+    losses: dict[str, Tensor] = {}
+    for number, (micro, draws) in enumerate(zip(batch.micros, batch.draws, strict=True)):
+        _key_dropout(run.seed, state.step, number)
+        with autocast(run.precision, micro_device(state)):
+            loss = state.policy(micro, **draws)
+        total, terms = weighted(loss, batch.weights)
+        (total if state.scaler is None else state.scaler.scale(total)).backward()
+        for name, value in {"loss": total, **terms}.items():
+            losses[name] = losses[name] + value.detach() if name in losses else value.detach()
+    lr = set_lr(state.optimizer, lr_factor(run.scheduler, state.step, run.steps))
+    if state.scaler is not None:
+        state.scaler.unscale_(state.optimizer)
+    params = [p for group in state.optimizer.param_groups for p in group["params"]]
+    grad_norm = clip_gradients(params, run.optimizer.grad_clip_norm)
+    if state.scaler is None:
+        state.optimizer.step()
+    else:
+        state.scaler.step(state.optimizer)
+        state.scaler.update()
+    state.optimizer.zero_grad(set_to_none=True)
+    state.policy.after_step()
+    state.step += 1
+    if state.ema is not None:
+        ema_update(state.ema, state.policy, ema_decay(run.ema, state.step))
+    return losses, grad_norm, lr
+
+
+def weighted(loss: Loss, weights: dict[str, float]) -> tuple[Tensor, dict[str, Tensor]]:
+    """The loss that is trained on, and its terms, each divided by its count over the global batch."""
+    terms = {name: term.total / weights[name] for name, term in loss.terms.items()}
+    parts = [value * loss.terms[name].scale for name, value in terms.items()]
+    return torch.stack(parts).sum(), terms
+
+
+def micro_device(state: TrainState) -> torch.device:
+    """Where the policy lies."""
+    return next(state.policy.parameters()).device
+
+
+@contextmanager
+def autocast(precision: str, device: torch.device) -> Generator[None]:
+    """Mixed precision around a forward pass; nothing for 'no'."""
+    if precision == "no":
+        yield
+        return
+    with torch.autocast(device.type, PRECISION_TYPES[precision]):
+        yield
+
+
+def _key_dropout(seed: int, step: int, micro: int) -> None:
+    """Dropout masks depend on (seed, step, micro-batch) alone, so that a resumed run draws the same ones."""
+    torch.manual_seed(zlib.crc32(f"dropout/{seed}/{step}/{micro}".encode()))

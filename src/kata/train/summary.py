@@ -1,0 +1,28 @@
+"""The last words of a run: what came out, how good it is against never looking, and where it lies."""
+
+from __future__ import annotations
+
+from kata.run import Run
+from kata.train.assemble import Trained
+from kata.train.publish import upload
+
+
+def summary(run: Run, trained: Trained) -> str:
+    """Lines for the terminal; uploads the final policy first where that was asked for."""
+    last = trained.last
+    lines = [f"trained {last['step']} steps: loss {last['loss']:.4g}, {last['samples_per_s']:.1f} samples/s"]
+    if trained.best is not None:
+        error, mean = trained.best["action_error"], trained.best["mean_action_error"]
+        lines.append(
+            f"validation: action error {error:.4g} at step {trained.best['step']}, {error / mean:.0%} of the mean "
+            f"action's {mean:.4g}"
+        )
+        if "checkpoint" in trained.best:
+            lines.append(f"best checkpoint: {trained.best['checkpoint']}")
+    newest = trained.folder / "checkpoints" / "last"
+    if newest.exists():
+        lines.append(f"last checkpoint: {newest} -> {newest.readlink()}")
+        if run.policy.push_to_hub and run.policy.repo_id:
+            lines.append(upload(run, newest.resolve() / "pretrained_model"))
+    lines.append(f"report: {trained.report}")
+    return "".join(line + "\n" for line in lines)

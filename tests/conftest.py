@@ -1,0 +1,84 @@
+"""A tiny dataset that the tests of training share, and a run on it."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from kata.data.write import DatasetWriter, VideoOptions
+from kata.run import resolve_run
+from kata.spec import Column
+
+SHARED = Path(os.environ.get("KATA_SHARED_DATA", Path(__file__).parents[2] / "shared" / "data"))
+
+
+@pytest.fixture(autouse=True, scope="session")
+def one_thread():
+    """Two workers share two cores; one thread each is faster than two that wait for each other."""
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def tiny_dataset(tmp_path_factory) -> Path:
+    """Six episodes of 12-17 frames, two tasks, two cameras of unequal size; the action follows state and picture."""
+    root = tmp_path_factory.mktemp("data") / "tiny"
+    features = {
+        "observation.images.top": Column("video", (48, 64, 3)),
+        "observation.images.wrist": Column("video", (32, 32, 3)),
+        "observation.state": Column("float32", (3,), ("x", "y", "grip")),
+        "action": Column("float32", (2,), ("x", "y")),
+    }
+    rng = np.random.default_rng(7)
+    with DatasetWriter.create(root, fps=10, features=features, video=VideoOptions(codec="h264")) as writer:
+        for episode in range(6):
+            goal = rng.uniform(-1, 1, 2).astype(np.float32)
+            for t in range(12 + episode):
+                state = np.array([np.sin(t / 5), np.cos(t / 5), episode % 2], dtype=np.float32)
+                top = np.full((48, 64, 3), 40 + 10 * episode, dtype=np.uint8)
+                top[t : t + 8, 10:30] = 200
+                wrist = np.full((32, 32, 3), int(100 + 50 * goal[0]), dtype=np.uint8)
+                frame = {
+                    "observation.images.top": top,
+                    "observation.images.wrist": wrist,
+                    "observation.state": state,
+                    "action": state[:2] + 0.1 * goal,
+                }
+                writer.add_frame(frame, task=f"reach {episode % 2}")
+            writer.save_episode()
+    return root
+
+
+TINY_ACT = (
+    "--policy.type=act",
+    "--policy.pretrained_backbone_weights=null",
+    "--policy.dim_model=16",
+    "--policy.n_heads=2",
+    "--policy.dim_feedforward=16",
+    "--policy.n_encoder_layers=1",
+    "--policy.n_vae_encoder_layers=1",
+    "--policy.latent_dim=4",
+    "--policy.chunk_size=5",
+    "--policy.n_action_steps=5",
+    "--policy.device=cpu",
+    "--policy.push_to_hub=false",
+    "--batch_size=4",
+    "--steps=6",
+    "--log_freq=2",
+    "--num_workers=1",
+    "--optimizer.lr=1e-3",
+    "--policy.optimizer_lr_backbone=1e-4",
+)
+
+
+@pytest.fixture
+def tiny_args(tiny_dataset, tmp_path) -> list[str]:
+    """Arguments of a run that takes a second or two."""
+    return [f"--dataset.root={tiny_dataset}", "--dataset.repo_id=tests/tiny", *TINY_ACT, f"--output_dir={tmp_path}/run"]
+
+
+@pytest.fixture
+def tiny_run(tiny_args):
+    """That run, with options changed: tiny_run('--steps=3')."""
+    return lambda *more: resolve_run([*tiny_args, *more])[0]

@@ -1,0 +1,228 @@
+"""The report is one safe, small file, sensible whatever a run left behind."""
+
+from __future__ import annotations
+
+import base64
+import io
+import math
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from kata.train.report import Filmstrip, Report, SampleView, write_report
+from kata.train.report.charts import POINTS_MAX, Series, curve_chart, smoothed, thinned
+from kata.train.report.curves import best_of, time_spent, validation_figure, verdict
+from kata.train.report.images import jpeg_address
+
+VOID = {"meta", "img", "br", "path", "use", "rect", "stop"}
+
+
+class Page(HTMLParser):
+    """Text, tags and attributes of a page; refuses tags that do not match."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.addresses: list[str] = []
+        self.words = ""
+        self._open: list[str] = []
+        self.feed(html)
+        assert self._open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.addresses += [value or "" for name, value in attrs if name in {"src", "href"}]
+        if tag not in VOID:
+            self._open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.addresses += [value or "" for name, value in attrs if name in {"src", "href"}]
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag not in VOID:
+            assert self._open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.words += " " + " ".join(data.split())
+
+
+def written(folder: Path, report: Report) -> Page:
+    path = folder / "report.html"
+    write_report(path, report)
+    html = path.read_text(encoding="utf-8")
+    assert "http" not in html.replace("xmlns", "")
+    return Page(html)
+
+
+def train_line(step: int, **values: Any) -> dict[str, Any]:
+    parts = {"dataloading_s": 0.01, "preprocessing_s": 0.02, "update_s": 0.06, "step_s": 0.1}
+    line = {"kind": "train", "step": step, "epoch": step / 10, "samples": 8 * step, "loss": 10 / step}
+    return {**line, "grad_norm": 1.0, "lr": 1e-4, "time": 0.0, **parts, **values}
+
+
+def validation_line(step: int, **values: Any) -> dict[str, Any]:
+    return {"kind": "validation", "step": step, "epoch": 0.0, "samples": 0, "time": 0.0, **values}
+
+
+def sample(num_dims: int = 3, **options: Any) -> SampleView:
+    recorded = np.outer(np.linspace(0, 1, 20), np.arange(num_dims))
+    frame = np.full((48, 64, 3), 128, dtype=np.uint8)
+    known = {
+        "title": "episode 1",
+        "frames": {"top": frame},
+        "recorded": recorded,
+        "predicted": recorded + 0.1,
+    }
+    return SampleView(**{**known, "action_names": [f"joint {d}" for d in range(num_dims)], **options})
+
+
+def test_an_empty_run_gives_a_page_that_says_so(tmp_path: Path) -> None:
+    page = written(tmp_path, Report(title="run"))
+    assert "Nothing was logged yet" in page.words
+    assert "svg" not in page.tags
+
+
+def test_everything_from_outside_is_escaped(tmp_path: Path) -> None:
+    evil = '<script>alert("1")</script>'
+    metrics = [train_line(5), validation_line(5, **{evil: 1.0, "per_task": {evil: 2.0}})]
+    metrics.append({**validation_line(5, **{evil: 1.0}), "kind": evil})
+    page = written(
+        tmp_path,
+        Report(
+            title=evil,
+            facts=[(evil, evil)],
+            notes=[evil],
+            command=evil,
+            metrics=metrics,
+            samples=[sample(title=evil, action_names=[evil] * 3, frames={f'"{evil}': np.zeros((4, 4, 3), np.uint8)})],
+            strips=[Filmstrip(evil, [np.zeros((4, 4, 3), np.uint8)], evil)],
+            best={"step": 5, "checkpoint": evil},
+            baseline={evil: 3.0},
+        ),
+    )
+    assert "script" not in page.tags
+    assert page.words.count("alert(") >= 12
+
+
+def test_a_full_page_needs_nothing_outside_itself_and_stays_small(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    noise = [rng.integers(0, 256, (240, 320, 3), dtype=np.uint8) for _ in range(4)]
+    metrics: list[dict[str, Any]] = [train_line(step) for step in range(1, 3001)]
+    metrics += [validation_line(step, loss=1.0) for step in range(100, 3001, 100)]
+    samples = [sample(14, frames={str(k): noise[k] for k in range(3)}) for _ in range(12)]
+    strips = [Filmstrip(f"episode {k}", noise * 8 if k < 2 else noise) for k in range(20)]
+    page = written(tmp_path, Report(title="run", metrics=metrics, samples=samples, strips=strips))
+    assert (tmp_path / "report.html").stat().st_size < 3_000_000
+    assert all(address.startswith(("data:image/jpeg;base64,", "#")) for address in page.addresses)
+    assert "The 8 of 14 actions that move the most." in page.words
+    assert "The first 8 of 12 samples." in page.words
+    assert "The first 12 of 20 episodes." in page.words
+    assert "20 of 32 frames" in page.words
+    assert not list(tmp_path.glob("*.new"))
+
+
+def test_the_dimensions_shown_are_those_that_move_the_most(tmp_path: Path) -> None:
+    page = written(tmp_path, Report(title="run", samples=[sample(10)]))
+    assert "joint 2" in page.words
+    assert "joint 9" in page.words
+    assert "joint 1 " not in page.words
+
+
+def test_padding_is_left_out_of_the_choice_and_said(tmp_path: Path) -> None:
+    is_pad = np.arange(20) >= 15
+    page = written(tmp_path, Report(title="run", samples=[sample(is_pad=is_pad)]))
+    assert "Shaded: after the end of the episode." in page.words
+    written(tmp_path, Report(title="run", samples=[sample(is_pad=np.ones(20, dtype=bool))]))
+
+
+def test_the_headline_gives_the_best_validation_and_its_share_of_the_baseline(tmp_path: Path) -> None:
+    metrics = [train_line(10), train_line(20)]
+    metrics += [validation_line(10, loss=9.0, error=0.2), validation_line(20, loss=8.0, error=0.1)]
+    page = written(tmp_path, Report(title="run", metrics=metrics, baseline={"error": 0.4}))
+    assert "0.1 best validation error at step 20" in page.words
+    assert "25% of the mean action's" in page.words
+    assert "mean action: 0.4" in page.words
+    chosen = {"step": 10, "error": 0.2, "checkpoint": "checkpoints/000010"}
+    page = written(tmp_path, Report(title="run", metrics=metrics, baseline={"error": 0.4}, best=chosen))
+    assert "0.2 best validation error at step 10" in page.words
+    assert "checkpoints/000010" in page.words
+
+
+@pytest.mark.parametrize("loss", [math.nan, math.inf, 0.0, -1.0])
+def test_odd_losses_still_give_a_page(tmp_path: Path, loss: float) -> None:
+    metrics = [train_line(step, loss=loss, grad_norm=loss) for step in (10, 20)]
+    metrics += [validation_line(10, loss=loss, per_task={"fold": loss})]
+    page = written(tmp_path, Report(title="run", metrics=metrics))
+    assert "svg" in page.tags
+
+
+def test_other_kinds_of_lines_become_tables(tmp_path: Path) -> None:
+    lines = [{**validation_line(step, success_rate=step / 100), "kind": "evaluation"} for step in range(1, 31)]
+    page = written(tmp_path, Report(title="run", metrics=lines))
+    assert "Evaluation" in page.words
+    assert "success rate" in page.words
+    assert "The last 12 of 30." in page.words
+    assert " 0.3 " in page.words
+
+
+def test_time_shares_count_steps_and_sum_to_one() -> None:
+    spent = time_spent([train_line(10), train_line(40, step_s=0.2, dataloading_s=0.11)])
+    assert spent is not None
+    assert spent.total_s == pytest.approx(10 * 0.1 + 30 * 0.2)
+    assert spent.shares["waiting for data"] == pytest.approx((10 * 0.01 + 30 * 0.11) / 7)
+    assert sum(spent.shares.values()) == pytest.approx(1)
+
+
+@pytest.mark.parametrize(
+    ("wait", "prepare", "update", "named"),
+    [
+        (0.4, 0.1, 0.4, "waited 40%"),
+        (0.05, 0.3, 0.6, "Preparing"),
+        (0, 0, 0.5, "neither"),
+        (0, 0, 1, "update took 100%"),
+    ],
+)
+def test_the_verdict_names_what_the_run_was_bound_by(wait: float, prepare: float, update: float, named: str) -> None:
+    shares = {"data": wait, "preprocessing": prepare, "update": update, "other": 1 - wait - prepare - update}
+    assert named in verdict(shares)
+
+
+def test_smoothing_is_a_centred_mean_without_what_is_not_finite() -> None:
+    values = np.array([1.0, 2.0, math.nan, 4.0, 9.0])
+    assert smoothed(values, 3).tolist() == [1.5, 1.5, 3.0, 6.5, 6.5]
+    assert np.array_equal(smoothed(values, 1), values, equal_nan=True)
+    assert smoothed(values, 50).shape == values.shape
+
+
+def test_the_best_is_the_smallest_finite_value() -> None:
+    lines = [validation_line(s, error=e) for s, e in ((1, 3.0), (2, math.nan), (3, 1.0), (4, 2.0))]
+    assert best_of(lines, "error") == (3, 1.0)
+    assert best_of(lines, "absent") is None
+    assert validation_figure(lines, ["mean", "error"]) == "error"
+
+
+def test_a_spike_survives_the_thinning_of_a_long_curve() -> None:
+    steps, values = np.arange(50_000.0), np.ones(50_000)
+    values[31_415], values[27_182] = 7.0, -3.0
+    x, y = thinned(steps, values)
+    assert len(x) <= POINTS_MAX + 2
+    assert (np.diff(x) > 0).all()
+    assert (x[0], x[-1]) == (0, 49_999)
+    assert (x[y.argmax()], x[y.argmin()]) == (31_415, 27_182)
+    assert len(curve_chart([Series(steps, values, "loss")])) < 60_000
+
+
+def test_images_keep_their_shape_and_their_limit() -> None:
+    rng = np.random.default_rng(0)
+    frame = rng.integers(0, 256, (480, 640, 3), dtype=np.uint8)
+    address = jpeg_address(frame, width=320, bytes_max=12_000)
+    assert len(address) <= 12_000
+    image = Image.open(io.BytesIO(base64.b64decode(address.split(",")[1])))
+    assert image.width / image.height == pytest.approx(4 / 3, rel=0.05)
+    grey = jpeg_address(frame[..., :1], width=320, bytes_max=40_000)
+    assert Image.open(io.BytesIO(base64.b64decode(grey.split(",")[1]))).mode == "L"
