@@ -1,0 +1,1 @@
+"""Trying policies in simulation: the built-in task, its demonstrations, and rollouts."""

@@ -1,0 +1,124 @@
+"""Records demonstrations of the built-in task as a LeRobot v3.0 dataset."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
+from functools import partial
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kata.data.write import DatasetWriter, VideoOptions
+from kata.errors import DataError
+from kata.eval.task import CAMERAS, FPS, INSTRUCTION, MAX_STEPS, SIZE, Expert, ReachEnv
+from kata.spec import ACTION, REWARD, STATE, Column
+
+ROBOT_TYPE = "kata_board"
+
+_log = logging.getLogger(__name__)
+
+_PLACE = Column("float32", (2,), ("tool.x", "tool.y"))
+FEATURES = {
+    STATE: _PLACE,
+    **{f"observation.images.{camera}": Column("video", (SIZE, SIZE, 3)) for camera in CAMERAS},
+    ACTION: _PLACE,
+    REWARD: Column("float32", (1,)),
+    "next.success": Column("bool", (1,)),
+}
+"""What a demonstration holds per frame."""
+
+_WAVE = 8  # attempts per process at a time: the frames of one attempt are about 1 MB
+_PAYS_OFF = 200  # starting processes takes longer than simulating fewer episodes than this
+
+Frames = list[dict[str, Any]]
+
+
+def record(
+    root: str | Path,
+    *,
+    num_episodes: int,
+    seed: int = 0,
+    codec: str = "av1",
+    workers: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Path:
+    """Record successful demonstrations; the log says how many failed ones were dropped.
+
+    Args:
+        root: a folder that is absent or empty.
+        num_episodes: how many to keep.
+        seed: same seed, same dataset, whatever the number of workers.
+        codec: 'av1' or 'h264'.
+        workers: processes that simulate; None takes one for a few episodes and all CPUs for many.
+        progress: called with (kept, num_episodes) after each kept episode.
+
+    Returns:
+        The dataset's folder.
+
+    Raises:
+        DataError: when the folder is not empty, a number is below 1, or the codec is unknown.
+    """
+    if workers is None:
+        workers = 1 if num_episodes < _PAYS_OFF else os.cpu_count() or 1
+    _require_some(num_episodes, workers)
+    options = VideoOptions(codec)
+    kept = tried = 0
+    with (
+        DatasetWriter.create(root, fps=FPS, features=FEATURES, robot_type=ROBOT_TYPE, video=options) as writer,
+        ExitStack() as stack,
+    ):
+        for frames in _attempts(seed, workers, stack):
+            tried += 1
+            if not frames[-1]["next.success"]:
+                continue
+            for frame in frames:
+                writer.add_frame(frame, INSTRUCTION)
+            writer.save_episode()
+            kept += 1
+            if progress is not None:
+                progress(kept, num_episodes)
+            if kept == num_episodes:
+                break
+    _log.info("%d demonstrations in %s; %d failed attempts were dropped", kept, root, tried - kept)
+    return Path(root)
+
+
+def attempt(seed: int, number: int) -> Frames:
+    """The frames of attempt `number`, successful or not; they depend on the two numbers alone."""
+    env = ReachEnv()
+    seen, _ = env.reset(seed=int(np.random.SeedSequence([seed, number]).generate_state(1)[0]))
+    expert = Expert(env, np.random.default_rng([seed, number]))
+    frames: Frames = []
+    for _ in range(MAX_STEPS):
+        action = expert.act()
+        frame = {f"observation.images.{camera}": seen["pixels"][camera] for camera in CAMERAS}
+        frame |= {STATE: seen["agent_pos"], ACTION: action}
+        seen, reward, done, timed_out, info = env.step(action)
+        frames.append(frame | {REWARD: reward, "next.success": info["is_success"]})
+        if done or timed_out:
+            break
+    return frames
+
+
+def _require_some(episodes: int, workers: int) -> None:
+    if min(episodes, workers) < 1:
+        raise DataError(
+            f"{episodes} episodes by {workers} workers", rule="1 or more of each", remedy="give larger numbers"
+        )
+
+
+def _attempts(seed: int, workers: int, stack: ExitStack) -> Iterator[Frames]:
+    """Attempts in order, without end."""
+    if workers == 1:
+        yield from map(partial(attempt, seed), count())
+    # fork would copy the encoder's threads in a state that nobody can continue
+    pool = stack.enter_context(ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")))
+    for first in count(step=workers * _WAVE):
+        yield from pool.map(partial(attempt, seed), range(first, first + workers * _WAVE))

@@ -1,0 +1,44 @@
+"""Shows the built-in task the way a person would: unevenly fast, a little off, corrected near the target."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kata.eval.task.reach import ReachEnv
+
+_LEAD = 2.0  # steps of way by which the commanded place runs ahead; the arm closes half of it in a step
+_BRAKE = 0.35  # share of the remaining way taken in one step when near
+
+
+class Expert:
+    """Knows where the target is and moves there.
+
+    It starts slowly, cruises at a speed of its own, brakes, first aims beside the target and looks again
+    when close, and its hand drifts (an Ornstein-Uhlenbeck walk).
+
+    Args:
+        env: the environment, freshly reset.
+        rng: where its habits come from.
+    """
+
+    def __init__(self, env: ReachEnv, rng: np.random.Generator) -> None:
+        self._env, self._rng = env, rng
+        self._speed = rng.uniform(0.032, 0.052)
+        self._offset = rng.normal(0.0, 0.05, 2)
+        self._look_again = rng.uniform(0.25, 0.45)
+        self._drift = np.zeros(2)
+        self._steps = 0
+
+    def act(self) -> NDArray[np.float32]:
+        """The next action for the state that the environment is in."""
+        self._steps += 1
+        self._drift = 0.8 * self._drift + self._rng.normal(0.0, 0.006, 2)
+        if np.hypot(*(self._env.goal - self._env.tool)) < self._look_again:
+            self._offset *= 0.6
+        way = self._env.goal + self._offset - self._env.tool
+        distance = float(np.hypot(*way))
+        start = min(1.0, 0.35 + 0.2 * self._steps)
+        step = min(self._speed * start, _BRAKE * distance)
+        target = self._env.tool + way * (_LEAD * step / max(distance, 1e-9)) + self._drift
+        return np.clip(target, -1, 1).astype(np.float32)

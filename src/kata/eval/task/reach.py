@@ -1,0 +1,99 @@
+"""The built-in task: an arm on a board moves its tool to a target that only its cameras show."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from kata.errors import PolicyError
+from kata.eval.task.picture import GOAL_RADIUS, Camera, Picture
+
+FPS = 10
+MAX_STEPS = 80
+HOLD_STEPS = 8
+INSTRUCTION = "move the tool to the green target"
+CAMERAS = ("top", "wrist")
+SIZE = 64
+
+_STARTS = np.array([[-0.9, 0.9], [-0.9, -0.6]])
+_GOALS = np.array([[-0.8, 0.8], [-0.3, 0.8]])
+_GAIN, _MAX_STEP = 0.5, 0.1  # the arm closes half of the way to its target in a step, at most 0.1 units
+
+Observation = dict[str, Any]
+
+
+class ReachEnv(gymnasium.Env[Observation, NDArray[np.float32]]):
+    """Move the tool onto the target and stay there for most of a second.
+
+    Observation: `agent_pos` float32 (2,), where the tool is; `pixels` with `top` (the board) and `wrist`
+    (what lies around the tool), uint8 (64, 64, 3). The position says nothing about the target.
+    Action: float32 (2,), where the tool shall go, board units in [-1, 1].
+    Reward: 1 in every step on the target.
+    Success: the tool's centre on the target in 8 steps in a row, which ends the episode; it has 80 steps.
+    """
+
+    metadata: ClassVar[dict[str, Any]] = {  # pyright: ignore[reportIncompatibleVariableOverride]
+        "render_modes": ["rgb_array"],
+        "render_fps": FPS,
+    }
+    task = INSTRUCTION
+
+    def __init__(self, render_mode: str | None = None, render_size: int = 256) -> None:
+        self.render_mode = render_mode
+        picture = spaces.Box(0, 255, (SIZE, SIZE, 3), np.uint8)
+        pixels = spaces.Dict(dict.fromkeys(CAMERAS, picture))
+        place = spaces.Box(-1.0, 1.0, (2,), np.float32)
+        self.observation_space = spaces.Dict({"agent_pos": place, "pixels": pixels})
+        self.action_space = place
+        self._top, self._wrist, self._large = Camera(SIZE, 1.1), Camera(SIZE, 0.4), Camera(render_size, 1.1)
+        self.tool, self.goal = np.zeros(2), np.zeros(2)
+        self._held = self._steps = 0
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Observation, dict[str, Any]]:
+        """A new start and a new target; the same seed gives the same pair."""
+        super().reset(seed=seed, options=options)
+        self.tool = self.np_random.uniform(_STARTS[:, 0], _STARTS[:, 1])
+        self.goal = self.np_random.uniform(_GOALS[:, 0], _GOALS[:, 1])
+        self._held = self._steps = 0
+        return self._observe(), {"is_success": False}
+
+    def step(self, action: NDArray[np.float32]) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
+        """One tenth of a second towards `action`; targets outside the board count as its edge."""
+        target = np.asarray(action, dtype=np.float64)
+        if target.shape != (2,) or not np.isfinite(target).all():
+            raise PolicyError(f"action is {action!r}", rule="two finite numbers", remedy="check the policy's output")
+        move = _GAIN * (np.clip(target, -1, 1) - self.tool)
+        length = float(np.hypot(*move))
+        self.tool = self.tool + move * min(1.0, _MAX_STEP / max(length, 1e-9))
+        self._steps += 1
+        self._held = self._held + 1 if self.on_target else 0
+        success = self._held >= HOLD_STEPS
+        return (
+            self._observe(),
+            float(self.on_target),
+            success,
+            self._steps >= MAX_STEPS,
+            {"is_success": success},
+        )
+
+    @property
+    def on_target(self) -> bool:
+        """True while the tool's centre lies on the target."""
+        return bool(np.hypot(*(self.tool - self.goal)) <= GOAL_RADIUS)
+
+    def render(self) -> Picture | None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """The board as a larger picture, uint8 (256, 256, 3)."""
+        return self._large.look(np.zeros(2), self.tool, self.goal) if self.render_mode == "rgb_array" else None
+
+    def _observe(self) -> Observation:
+        pixels = {
+            "top": self._top.look(np.zeros(2), self.tool, self.goal),
+            "wrist": self._wrist.look(self.tool, self.tool, self.goal),
+        }
+        return {"agent_pos": self.tool.astype(np.float32), "pixels": pixels}
