@@ -1,0 +1,169 @@
+"""The command line. Each verb's module is imported when the verb runs, so that `kata --help` is instant.
+
+Exit status: 0 done, 2 something the user can correct (one message, no traceback), 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Callable, Mapping, Sequence
+
+from kata import __version__, log
+from kata.errors import ConfigError, KataError, did_you_mean
+
+HELP = """\
+kata trains robot policies: LeRobot datasets in, LeRobot checkpoints out.
+
+usage: kata <verb> [options]
+
+  kata train --policy.type=act --dataset.repo_id=<user>/<name> --output_dir=<folder>
+                        train a policy; `kata train --help` lists every option
+  kata data demo --root=<folder> [--episodes=50] [--seed=0] [--codec=av1|h264]
+                        record demonstrations of the built-in task as a LeRobot dataset
+
+  kata quickstart       record the built-in task, train a small ACT on it, write the report
+
+  kata --version        print the version
+  --debug               with any verb: show the traceback of an error
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a verb and return the exit status."""
+    args = list(sys.argv[1:] if argv is None else argv)
+    log.configure()
+    debug = "--debug" in args
+    args = [arg for arg in args if arg != "--debug"]
+    try:
+        return _dispatch(args)
+    except KataError as error:
+        if debug:
+            raise
+        print(f"kata: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("kata: interrupted", file=sys.stderr)
+        return 130
+
+
+def _dispatch(args: list[str]) -> int:
+    if not args or args[0] in ("-h", "--help", "help"):
+        print(HELP, end="")
+        return 0
+    if args[0] == "--version":
+        print(__version__)
+        return 0
+    verb, rest = args[0], args[1:]
+    if verb not in VERBS:
+        raise ConfigError(
+            f"'{verb}': no such verb", rule=f"verbs: {', '.join(VERBS)}", remedy=did_you_mean(verb, VERBS)
+        )
+    return VERBS[verb](rest)
+
+
+def _train(args: list[str]) -> int:
+    if any(arg in ("-h", "--help") for arg in args):
+        print(_train_help(), end="")
+        return 0
+    from kata.run import resolve_run
+
+    run, notes = resolve_run(args)
+    from kata.train import train
+    from kata.train.summary import summary
+
+    command = shlex.join(["kata", "train", *args])
+    print(summary(run, train(run, notes=notes, command=command)), end="")
+    return 0
+
+
+def _train_help() -> str:
+    from kata.config import field_names
+    from kata.optim.config import OptimizerConfig, SchedulerConfig
+    from kata.policies import POLICIES, config_class
+    from kata.run import Run
+
+    lines = ["usage: kata train --name=value ...   (also name=value, and --config=<file>.yaml)\n"]
+    groups: list[tuple[str, type, str]] = [("options", Run, "")]
+    groups += [(f"policy.type={name}", config_class(name), "policy.") for name in POLICIES]
+    groups += [(f"optimizer.type={n}", c, "optimizer.") for n, c in OptimizerConfig.get_known_choices().items()]
+    groups += [(f"scheduler.type={n}", c, "scheduler.") for n, c in SchedulerConfig.get_known_choices().items()]
+    for title, cls, prefix in groups:
+        lines.append(f"\n{title}\n")
+        lines += [f"  --{name:<44} {kind} = {_shown(default)}\n" for name, kind, default in field_names(cls, prefix)]
+    lines.append("\n  --policy.path=<folder or Hub name>             continue from a pretrained policy\n")
+    return "".join(lines)
+
+
+def _shown(default: object) -> str:
+    from kata.config import encode
+
+    plain = encode(default)
+    return (
+        {None: "null", True: "true", False: "false"}.get(plain, str(plain))
+        if not isinstance(plain, (dict, list))
+        else str(plain)
+    )
+
+
+def _data(args: list[str]) -> int:
+    verbs = {"demo": _data_demo}
+    if not args or args[0] not in verbs:
+        given = args[0] if args else ""
+        raise ConfigError(
+            f"data '{given}': no such verb", rule=f"verbs: {', '.join(verbs)}", remedy=did_you_mean(given, verbs)
+        )
+    return verbs[args[0]](args[1:])
+
+
+def _data_demo(args: list[str]) -> int:
+    options = _options(args, {"root": None, "episodes": 50, "seed": 0, "codec": "av1"})
+    if not options["root"]:
+        raise ConfigError("root: not given", rule="the demonstrations need a folder", remedy="add --root=<folder>")
+    from kata.eval.demo import record
+
+    with log.counting("episodes recorded") as progress:
+        folder = record(
+            str(options["root"]),
+            num_episodes=_whole("episodes", options["episodes"]),
+            seed=_whole("seed", options["seed"]),
+            codec=str(options["codec"]),
+            progress=progress,
+        )
+    print(f"{options['episodes']} episodes in {folder}")
+    return 0
+
+
+def _quickstart(args: list[str]) -> int:
+    known = {"root": "data/reach", "output_dir": "outputs/quickstart", "episodes": 50, "steps": 400}
+    options = _options(args, known)
+    from kata.recipes import quickstart
+
+    return quickstart(
+        root=str(options["root"]),
+        output_dir=str(options["output_dir"]),
+        episodes=_whole("episodes", options["episodes"]),
+        steps=_whole("steps", options["steps"]),
+    )
+
+
+def _options(args: list[str], known: Mapping[str, object]) -> dict[str, object]:
+    """Flags of a small verb over their defaults; an unknown one is refused with the nearest."""
+    from kata.config import parse_flags
+
+    given = parse_flags(args)
+    for name in given:
+        if name not in known:
+            raise ConfigError(
+                f"{name}: no such option", rule=f"options: {', '.join(known)}", remedy=did_you_mean(name, known)
+            )
+    return {**known, **given}
+
+
+def _whole(name: str, value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise ConfigError(f"{name}={value}", rule="a whole number", remedy=f"for example --{name}=50")
+    return value
+
+
+VERBS: dict[str, Callable[[list[str]], int]] = {"train": _train, "data": _data, "quickstart": _quickstart}
