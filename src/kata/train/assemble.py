@@ -80,7 +80,7 @@ def train(run: Run, *, notes: list[str] | None = None, command: str = "", consol
         samples=views,
         notes=said,
         command=command,
-        best=best,
+        best={name: best[name] for name in ("step", "checkpoint", "action_error") if name in best} if best else None,
         baseline={"action_error": best["mean_action_error"]} if best else {},
     )
     write_report(folder / "report.html", report)

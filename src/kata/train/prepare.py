@@ -60,6 +60,7 @@ def prepare(run: Run) -> Prepared:
     )
     policy = fit_features(run.policy, whole, run.rename_map)
     policy.validate_features()
+    refuse_short_episodes(whole, policy.drop_last_frames())
     train, held_out = split(whole, data.eval_split)
     rows = anchor_rows(train, policy.drop_last_frames())
     if run.effective_batch > len(rows):
@@ -119,7 +120,9 @@ def fit_features(config: PolicyConfig, dataset: Dataset, rename_map: dict[str, s
             remedy='map names with --rename_map=\'{"<dataset key>": "<policy key>"}\'; '
             "another size needs a policy trained from the start (--policy.type)",
         )
-    return config.with_features(config.input_features or inputs, config.output_features or actions)
+    # Frames may have another size than the checkpoint's; what is saved says which size was trained on.
+    kept = {key: renamed[key] for key in config.input_features}
+    return config.with_features(kept or inputs, config.output_features or actions)
 
 
 def _mismatch(key: str, feature: Feature, columns: dict[str, Feature]) -> str:
@@ -129,6 +132,20 @@ def _mismatch(key: str, feature: Feature, columns: dict[str, Feature]) -> str:
     if feature.type is FeatureType.VISUAL and have.type is FeatureType.VISUAL and have.shape[0] == feature.shape[0]:
         return ""  # frames of another size pass through the same convolutions
     return "" if have == feature else f"{key}: policy wants {feature.shape}, dataset has {have.shape}"
+
+
+def refuse_short_episodes(dataset: Dataset, drop_last: int) -> None:
+    """DataError when an episode has no frame left after the last `drop_last`, which start no sample."""
+    episodes = dataset.episodes
+    short = np.flatnonzero(episodes.length <= drop_last)
+    if short.size:
+        numbers = episodes.index[short].tolist()
+        raise DataError(
+            f"{dataset.repo_id}: {len(short)} episodes are too short, the first is episode {numbers[0]} with "
+            f"{episodes.length[short[0]]} frames",
+            rule=f"this policy needs at least {drop_last + 1} frames per episode",
+            remedy=f"--dataset.exclude_episodes={str(numbers).replace(' ', '')}",
+        )
 
 
 def split(dataset: Dataset, share: float) -> tuple[Dataset, Dataset | None]:

@@ -10,7 +10,6 @@ from kata.run import Run
 def upload(run: Run, pretrained: Path) -> str:
     """Upload a `pretrained_model` folder to `policy.repo_id` and return a sentence on how it went."""
     from huggingface_hub import HfApi
-    from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
 
     policy = run.policy
     assert policy.repo_id is not None
@@ -20,7 +19,7 @@ def upload(run: Run, pretrained: Path) -> str:
         api = HfApi()
         api.create_repo(policy.repo_id, private=policy.private, exist_ok=True)
         found = api.upload_folder(repo_id=policy.repo_id, folder_path=pretrained, commit_message="Upload policy")
-    except (HfHubHTTPError, OfflineModeIsEnabled, OSError, ValueError) as error:
+    except Exception as error:  # noqa: BLE001 - whatever the Hub's client raises, the run itself has succeeded
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         return (
             f"not uploaded to {policy.repo_id}: {reason}. The policy is in {pretrained}; upload it later with "
