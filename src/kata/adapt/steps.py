@@ -103,12 +103,12 @@ class ToDevice(Step):
             )
 
     def __call__(self, batch: Batch) -> Batch:
-        """Copies start without waiting; work on the device queues behind them."""
+        """Copies to a device start without waiting, work there queues behind them; copies to the CPU are whole."""
         return {key: self._move(value) if isinstance(value, Tensor) else value for key, value in batch.items()}
 
     def _move(self, value: Tensor) -> Tensor:
         dtype = DTYPES[self.float_dtype] if self.float_dtype and value.is_floating_point() else value.dtype
-        return value.to(self.device, dtype, non_blocking=True)
+        return value.to(self.device, dtype, non_blocking=self.device != "cpu")
 
     def config(self) -> dict[str, Any]:
         """`device` without an index, so that the checkpoint loads on another machine; `float_dtype`."""
