@@ -77,6 +77,8 @@ WRONG = [
     ("--dataset.episodes=some", "available"),
     ("--dataset.eval_split=1.5", "eval_split=1.5"),
     ("--eval_steps=10", "eval_split"),
+    ("--env_eval_freq=10", "--env.type=kata"),
+    ("--eval.n_episodes=0", "eval.n_episodes=0"),
     ("--accelerator.mixed_precision=bf61", "did you mean 'bf16'"),
     ("--accelerator.gradient_accumulation.steps=0", "at least 1"),
     ("--dataset=5", "not a group"),
@@ -107,7 +109,7 @@ def test_policy_and_dataset_must_be_named():
         resolve_run(["--policy.type=act"])
 
 
-@pytest.mark.parametrize("name", [n for n in ABSENT if n not in ("eval", "parallelism", "job")])
+@pytest.mark.parametrize("name", [n for n in ABSENT if n not in ("parallelism", "job")])
 def test_lerobots_other_options_are_refused_by_name(name):
     with pytest.raises(ConfigError) as caught:
         run_of(f"--{name}=something-else")
@@ -115,7 +117,7 @@ def test_lerobots_other_options_are_refused_by_name(name):
     assert caught.value.rule
 
 
-@pytest.mark.parametrize("flag", ["--eval.n_episodes=10", "--job.target=a10g", "--parallelism.dp_shard=2"])
+@pytest.mark.parametrize("flag", ["--eval.recording=true", "--job.target=a10g", "--parallelism.dp_shard=2"])
 def test_groups_that_kata_lacks_are_refused_by_name(flag):
     with pytest.raises(ConfigError, match=flag[2:].partition("=")[0]):
         run_of(flag)

@@ -1,5 +1,6 @@
 """What the user asks for, as plain values: options, their defaults, and how flags and files become one Run."""
 
+from kata.run.evaluation import EnvConfig, EvalConfig
 from kata.run.options import (
     AcceleratorConfig,
     AccumulationConfig,
@@ -15,6 +16,8 @@ __all__ = [
     "AcceleratorConfig",
     "AccumulationConfig",
     "DatasetConfig",
+    "EnvConfig",
+    "EvalConfig",
     "Run",
     "TensorboardConfig",
     "TrackioConfig",

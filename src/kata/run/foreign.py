@@ -12,10 +12,10 @@ from kata.errors import ConfigError
 _NOT_YET = "kata does not have this yet"
 
 ABSENT: dict[str, tuple[tuple[Any, ...], str]] = {
-    "env": ((None,), _NOT_YET),
-    "env_eval_freq": ((0, 20_000), "it needs an environment, and kata does not evaluate in one while training yet"),
     "eval_freq": ((), "LeRobot renamed it to env_eval_freq"),
-    "eval": ((), _NOT_YET),
+    "eval.recording": ((False,), _NOT_YET),
+    "eval.recording_repo_id": ((None,), _NOT_YET),
+    "eval.recording_private": ((False,), _NOT_YET),
     "peft": ((None,), _NOT_YET),
     "reward_model": ((None,), _NOT_YET),
     "sample_weighting": ((None,), _NOT_YET),
@@ -39,14 +39,6 @@ ABSENT: dict[str, tuple[tuple[Any, ...], str]] = {
 """Dotted name -> (values without effect, why it is refused otherwise)."""
 
 _GROUP_DEFAULTS: dict[str, dict[str, Any]] = {
-    "eval": {
-        "n_episodes": 50,
-        "batch_size": ...,
-        "use_async_envs": True,
-        "recording": False,
-        "recording_repo_id": None,
-        "recording_private": False,
-    },
     "parallelism": {"dp_replicate": 1, "dp_shard": 1, "cfg_parallel": 1, "context_parallel": ...},
     "job": {"target": None, "image": ..., "timeout": ..., "detach": False, "tags": []},
     "dataset.image_transforms": {"enable": False, "max_num_transforms": ..., "random_order": ..., "tfs": ...},

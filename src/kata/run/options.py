@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from kata.errors import ConfigError, did_you_mean
 from kata.optim.config import EmaConfig, OptimizerConfig, SchedulerConfig
 from kata.policies.config import PolicyConfig
+from kata.run.evaluation import EnvConfig, EvalConfig
 
 PRECISIONS = ("no", "bf16", "fp16")
 
@@ -116,10 +117,16 @@ class TrackioConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """One training run. `batch_size` is what one rank puts through the model at once; see `effective_batch`."""
+    """One training run. `batch_size` is what one rank puts through the model at once; see `effective_batch`.
+
+    Every `env_eval_freq` steps (0: after the last alone) the policy is evaluated in `env`, in a process beside the
+    training; `env_eval_at_start` evaluates the untrained policy too.
+    """
 
     dataset: DatasetConfig
     policy: PolicyConfig
+    env: EnvConfig | None = None
+    eval: EvalConfig = field(default_factory=EvalConfig)
     output_dir: str | None = None
     job_name: str | None = None
     resume: bool = False
@@ -131,6 +138,8 @@ class Run:
     batch_size: int = 8
     steps: int = 100_000
     log_freq: int = 200
+    env_eval_freq: int = 20_000
+    env_eval_at_start: bool = False
     eval_steps: int = 0
     max_eval_samples: int = 0
     save_checkpoint: bool = True
@@ -147,13 +156,20 @@ class Run:
 
     def __post_init__(self) -> None:
         at_least = {"steps": 1, "batch_size": 1, "num_workers": 1, "prefetch_factor": 1, "log_freq": 1}
-        at_least |= {"seed": 0, "eval_steps": 0, "max_eval_samples": 0}
+        at_least |= {"seed": 0, "eval_steps": 0, "max_eval_samples": 0, "env_eval_freq": 0}
         for name, least in at_least.items():
             value = getattr(self, name)
             if value < least:
                 raise _refuse(
                     name, value, f"a whole number of at least {least}", f"for example --{name}={max(1, least)}"
                 )
+        if self.env is None and (self.env_eval_freq not in (0, 20_000) or self.env_eval_at_start):
+            raise _refuse(
+                "env_eval_at_start" if self.env_eval_at_start else "env_eval_freq",
+                self.env_eval_at_start or self.env_eval_freq,
+                "evaluating while training needs an environment",
+                "add --env.type=kata (or pusht, aloha, gym with --env.id)",
+            )
         if self.dataset.eval_split == 0 and (self.eval_steps or self.max_eval_samples):
             raise _refuse(
                 "eval_steps" if self.eval_steps else "max_eval_samples",

@@ -21,7 +21,8 @@ from kata.run.options import Run
 
 CHANGEABLE = {
     *("steps", "resume", "output_dir", "num_workers", "prefetch_factor", "log_freq", "save_freq", "save_checkpoint"),
-    *("eval_steps", "wandb", "tensorboard", "trackio", "job_name"),
+    *("eval_steps", "env_eval_freq", "env_eval_at_start", "env", "eval"),
+    *("wandb", "tensorboard", "trackio", "job_name"),
     *("policy.device", "policy.push_to_hub", "policy.repo_id", "policy.private", "policy.tags", "policy.license"),
 }
 """Options that a resumed run may set anew: none of them changes what is computed."""

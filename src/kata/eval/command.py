@@ -1,0 +1,104 @@
+"""`kata eval`: a checkpoint and an environment in, eval.json and videos out."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kata.config import encode, field_names
+from kata.errors import CheckpointError, ConfigError
+from kata.eval.options import EvalRun, resolve_eval
+
+if TYPE_CHECKING:
+    from kata.eval.result import Result
+
+RESULT = "eval.json"
+
+
+def main(args: Sequence[str]) -> int:
+    """Evaluate as these arguments say, print the summary and return the exit status.
+
+    Raises: KataError for what the user can correct; ConfigError also when every single episode crashed.
+    """
+    if any(arg in ("-h", "--help") for arg in args):
+        print(help_text(), end="")
+        return 0
+    run = resolve_eval(args)
+    from kata.eval.result import summary
+
+    folder = result_folder(run)
+    result = run_eval(run, folder, shown=True)
+    print(summary(result, folder), end="")
+    if result.num_crashed == result.num_episodes:
+        crash = result.episodes[0].crash
+        assert crash is not None
+        raise ConfigError(
+            f"{result.env['id']}: every episode crashed ({crash.error})",
+            rule="at least one episode goes to its end",
+            remedy="check --env.kwargs, and run the environment alone",
+        )
+    return 0
+
+
+def help_text() -> str:
+    """All options with types and defaults."""
+    from kata.eval.envs import ENVIRONMENTS
+
+    lines = [
+        "usage: kata eval --policy.path=<checkpoint or Hub name> --env.type=<name> --name=value ...\n",
+        f"\nenvironments: {', '.join(ENVIRONMENTS)}, or gym with --env.id=<gymnasium id>\n\noptions\n",
+    ]
+    lines += [
+        f"  --{name:<28} {kind} = {default if kind == 'str' else json.dumps(encode(default))}\n"
+        for name, kind, default in field_names(EvalRun)
+    ]
+    lines.append("  --config                       a YAML or JSON file with any of these\n")
+    return "".join(lines)
+
+
+def result_folder(run: EvalRun) -> Path:
+    """Where the result goes; CheckpointError when an evaluation lies there already."""
+    now = datetime.datetime.now()
+    folder = Path(run.output_dir or f"outputs/eval/{now:%Y-%m-%d}/{now:%H-%M-%S}_{run.env.type}").expanduser()
+    taken = [name for name in (RESULT, "videos") if (folder / name).exists()]
+    if taken or (folder.exists() and not folder.is_dir()):
+        raise CheckpointError(
+            f"output_dir={folder}: holds {' and '.join(taken) or 'no folder'} already",
+            rule="each evaluation gets a folder of its own",
+            remedy="choose another --output_dir, or delete that one",
+        )
+    return folder
+
+
+def run_eval(run: EvalRun, folder: Path, *, shown: bool = False) -> Result:
+    """Load the policy, evaluate it, write `eval.json` and `videos/` to `folder`.
+
+    The environment is looked up before the policy is loaded. `shown` tells on stderr how it goes.
+    """
+    from kata.eval.envs import register, resolve_env
+
+    spec = resolve_env(run.env)
+    register(spec)
+    import torch
+
+    from kata.eval.policy import load_for_acting
+    from kata.eval.runner import evaluate
+
+    # Full precision, so that a batch of many gives what a batch of one gives.
+    torch.backends.cudnn.allow_tf32 = False
+    acting = load_for_acting(run.policy.path, run.policy.device, run.policy.pretrained_revision)
+    if run.rename_map:
+        acting = dataclasses.replace(acting, renamed={new: old for old, new in run.rename_map.items()})
+    result = evaluate(acting, spec, run.eval, seed=run.seed, folder=folder, done=_tell if shown else None)
+    folder.mkdir(parents=True, exist_ok=True)
+    result.write(folder / RESULT)
+    return result
+
+
+def _tell(done: int, episodes: int, successes: int) -> None:
+    print(f"kata: {done} of {episodes} episodes, {successes} succeeded", file=sys.stderr)

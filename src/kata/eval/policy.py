@@ -1,0 +1,99 @@
+"""A policy that is ready to act: observations in, actions in the robot's units out."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from kata.adapt import Pipeline, Rename, ToDevice, frames_to_float, load_pipeline
+from kata.adapt.pipeline import POSTPROCESSOR, PREPROCESSOR
+from kata.config import decode
+from kata.policies import build_policy
+from kata.policies.base import ActState, Policy
+from kata.policies.config import PolicyConfig
+from kata.policies.device import choose_device
+from kata.policies.load import load_weights
+from kata.run import policy_folder, read_policy_config
+from kata.spec import ACTION, TASK, Batch
+
+
+@dataclass(frozen=True)
+class Acting:
+    """A policy between its pipelines. renamed: policy key -> the key that the training data had for it.
+
+    Make one with `acting`, which keeps the pipelines from renaming what is named for the policy already.
+    """
+
+    policy: Policy
+    before: Pipeline
+    after: Pipeline
+    device: torch.device
+    renamed: dict[str, str] = field(default_factory=dict)
+    source: str = ""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def config(self) -> PolicyConfig:
+        """The policy's config."""
+        return self.policy.config
+
+    @torch.no_grad()  # not inference_mode: a policy may keep tensors made here and train with them later
+    def act(
+        self, observations: Mapping[str, NDArray[Any]], task: str, state: ActState
+    ) -> tuple[NDArray[np.float32], ActState]:
+        """The next actions, float32 (B, A), and the state for the step after.
+
+        Args:
+            observations: by policy key, cameras uint8 (B, H, W, C), the rest float32 (B, D).
+            task: the sentence for all of them.
+            state: what `policy.init_state(B)` or the last call gave.
+        """
+        batch: Batch = {key: torch.from_numpy(value).to(self.device) for key, value in observations.items()}
+        size = len(next(iter(batch.values())))
+        batch = self.before(frames_to_float({**batch, TASK: [task] * size}, self.config.cameras))
+        action, state = self.policy.act(batch, state)
+        # The copy waits for the device; one that does not wait hands over numbers that are not there yet.
+        return self.after({ACTION: action.float().cpu()})[ACTION].numpy(), state
+
+
+def acting(policy: Policy, before: Pipeline, after: Pipeline, device: torch.device, source: str = "") -> Acting:
+    """A policy in memory with the pipelines it is trained with, ready to act."""
+    rename = [step for step in before.steps if isinstance(step, Rename)]
+    renamed = {new: old for step in rename for old, new in step.rename_map.items()}
+    no_rename = {Rename.registry_name: Rename({})}
+    return Acting(
+        policy,
+        before.replaced(**no_rename),
+        after.replaced(**{ToDevice.registry_name: ToDevice("cpu")}),
+        device,
+        renamed,
+        source,
+    )
+
+
+def load_for_acting(path: str, device: str | None = None, revision: str | None = None) -> Acting:
+    """A checkpoint, LeRobot's or kata's, ready to act in float32.
+
+    Args:
+        path: a `pretrained_model` folder, a run folder (its last checkpoint), or a Hub name.
+        device: None is the best device here.
+        revision: of the Hub repository.
+
+    Raises: PolicyError or CheckpointError naming what is absent, damaged or does not fit.
+    """
+    notes: list[str] = []
+    folder = policy_folder(path, revision)
+    config = decode(PolicyConfig, read_policy_config(folder, notes), at="policy").without_downloads()
+    place = choose_device(device)
+    before = load_pipeline(folder, PREPROCESSOR, {ToDevice.registry_name: {"device": str(place)}})
+    after = load_pipeline(folder, POSTPROCESSOR)
+    policy = build_policy(config)
+    load_weights(policy, folder / "model.safetensors")
+    ready = acting(policy.to(place).eval(), before, after, place, str(folder))
+    return dataclasses.replace(ready, notes=tuple(notes))

@@ -1,0 +1,255 @@
+"""Rollouts: rounds of episodes that start together and go on in lockstep, one call of the policy for all.
+
+An episode's outcome depends on its seed alone: not on the batch it is in, nor on when the others end.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from kata.errors import ConfigError, PolicyError
+from kata.eval.envs import EnvSpec, Facts, inspect
+from kata.eval.film import TRIED_PER_KEPT, Film, chosen
+from kata.eval.fit import Fit, fit
+from kata.eval.options import EvalConfig
+from kata.eval.policy import Acting
+from kata.eval.result import CrashedAt, Episode, Result, Seconds, wilson
+from kata.eval.simulation import Crash, Envs, LocalEnvs, Moment, RemoteEnvs, Start
+
+AUTO_BATCH = 16
+
+Done = Callable[[int, int, int], None]
+"""Called after each round with (episodes done, of how many, how many succeeded)."""
+
+
+def evaluate(
+    acting: Acting,
+    spec: EnvSpec,
+    options: EvalConfig,
+    *,
+    seed: int = 1000,
+    folder: Path | None = None,
+    done: Done | None = None,
+) -> Result:
+    """Let a policy act in an environment and judge it. Same seed, same result, whatever the batch size.
+
+    Args:
+        acting: from `load_for_acting`, or `acting` for a policy in memory; left in the mode it was in.
+        spec: from `resolve_env`.
+        options: number of episodes, batch size, videos.
+        seed: episode k starts from seed + k.
+        folder: where `videos/` goes; None makes none.
+        done: progress.
+
+    Raises: PolicyError or ConfigError before the first step for what does not fit. An environment that crashes
+        costs its episode only.
+    """
+    began_s = time.perf_counter()
+    facts = inspect(spec)
+    how = fit(acting.config, spec, facts, acting.renamed)
+    size = min(options.n_episodes, options.batch_size or AUTO_BATCH)
+    processes = min(size, os.cpu_count() or 1)
+    apart = options.use_async_envs and processes > 1
+    envs: Envs = RemoteEnvs(spec, how.views, processes) if apart else LocalEnvs(spec, how.views)
+    numbers = range(options.n_episodes)
+    rollout = _Rollout(acting, spec, facts, how, envs, seed, folder, options.videos if folder else 0)
+    training = acting.policy.training
+    acting.policy.eval()
+    try:
+        for first in range(0, options.n_episodes, size):
+            rollout.round(numbers[first : first + size])
+            if done is not None:
+                done(len(rollout.episodes), options.n_episodes, sum(e.success for e in rollout.episodes))
+        episodes = rollout.choose_films()
+    finally:
+        envs.close()
+        acting.policy.train(training)
+        rollout.drop_films()
+    return _result(rollout, episodes, size, time.perf_counter() - began_s)
+
+
+@dataclass
+class _Log:
+    """One episode as it goes."""
+
+    start: Start
+    film: Film | None
+    rewards: list[float] = field(default_factory=list)
+    success: bool | None = None
+    ended: bool = False
+    crash: CrashedAt | None = None
+
+    def take(self, found: Moment | Crash, spec: EnvSpec, *, first: bool) -> None:
+        if isinstance(found, Crash):
+            self.crash, self.ended = CrashedAt(len(self.rewards), found.error), True
+            return
+        if not first:
+            self.rewards.append(found.reward)
+        if found.success is not None:
+            self.success = bool(self.success) or found.success
+        self.ended = found.ended
+        if self.film is not None and found.picture is not None:
+            self.film.add(found.picture)
+        if self.ended and self.success is None:
+            raise ConfigError(
+                f"{spec.id}: an episode ended and its info never had '{spec.success_key}'",
+                rule=f"info tells success; it has: {', '.join(found.info_keys) or 'nothing'}",
+                remedy="name the key with --env.success_key, or 'terminated' where ending early is succeeding",
+            )
+
+    def episode(self, number: int) -> Episode:
+        rewards = self.rewards or [0.0]
+        return Episode(
+            number,
+            self.start.seed,
+            self.start.options,
+            bool(self.success) and self.crash is None,
+            float(sum(rewards)),
+            max(rewards),
+            len(self.rewards),
+            self.crash,
+        )
+
+
+@dataclass
+class _Rollout:
+    acting: Acting
+    spec: EnvSpec
+    facts: Facts
+    how: Fit
+    envs: Envs
+    seed: int
+    folder: Path | None
+    videos: int
+    episodes: list[Episode] = field(default_factory=list)
+    films: dict[int, Film] = field(default_factory=dict)
+    call_s: list[float] = field(default_factory=list)
+    env_s: float = 0.0
+    steps: int = 0
+    clipped: int = 0
+    filmed: bool = False
+
+    def round(self, numbers: Sequence[int]) -> None:
+        """Episodes that start together. Those that end early see their last observation until all have ended."""
+        logs = [self._begin(number) for number in numbers]
+        found = self.envs.reset({slot: log.start for slot, log in enumerate(logs)})
+        latest = [self._blank() for _ in logs]
+        device = self.acting.device
+        with torch.random.fork_rng(devices=[device.index or 0] if device.type == "cuda" else []):
+            torch.manual_seed(logs[0].start.seed)  # for policies that draw as they act
+            state, first = self.acting.policy.init_state(len(logs)), True
+            while True:
+                for slot, moment in found.items():
+                    logs[slot].take(moment, self.spec, first=first)
+                    if isinstance(moment, Moment):
+                        latest[slot] = moment.observation
+                live = [slot for slot, log in enumerate(logs) if not log.ended]
+                if not live:
+                    break
+                actions, state = self._act(latest, state)
+                found, first = self._step(actions, live, logs), False
+        self.episodes += [log.episode(number) for number, log in zip(numbers, logs, strict=True)]
+
+    def _begin(self, number: int) -> _Log:
+        states = self.spec.options
+        film = None
+        if self.folder is not None and number < self.videos * TRIED_PER_KEPT:
+            film = self.films[number] = Film(self.folder / "videos" / f"episode_{number:03d}.mp4", self.facts.fps)
+        start = Start(self.seed + number, states[number % len(states)] if states else None, film is not None)
+        return _Log(start, film)
+
+    def _blank(self) -> dict[str, NDArray[Any]]:
+        """What the policy is shown of an environment that crashed before it could be seen."""
+        views = self.how.views.items()
+        return {key: np.zeros(v.shape, np.uint8 if v.is_camera else np.float32) for key, v in views}
+
+    def _act(self, latest: list[dict[str, NDArray[Any]]], state: Any) -> tuple[NDArray[np.float32], Any]:
+        began_s = time.perf_counter()
+        batch = {key: np.stack([seen[key] for seen in latest]) for key in self.how.views}
+        actions, state = self.acting.act(batch, self.spec.instruction, state)
+        self.call_s.append(time.perf_counter() - began_s)
+        return actions, state
+
+    def _step(self, actions: NDArray[np.float32], live: list[int], logs: list[_Log]) -> dict[int, Moment | Crash]:
+        for slot in live:
+            if not np.isfinite(actions[slot]).all():
+                raise PolicyError(
+                    f"the policy's action is {actions[slot].tolist()}"
+                    f" (seed {logs[slot].start.seed}, step {len(logs[slot].rewards)})",
+                    rule="finite numbers",
+                    remedy="the training has diverged: use an earlier checkpoint, or a lower learning rate",
+                )
+        sent = {slot: np.clip(actions[slot], self.how.low, self.how.high) for slot in live}
+        self.clipped += sum(int((sent[slot] != actions[slot]).sum()) for slot in live)
+        began_s = time.perf_counter()
+        found = self.envs.step(sent)
+        self.env_s += time.perf_counter() - began_s
+        self.steps += len(live)
+        return found
+
+    def choose_films(self) -> list[Episode]:
+        """Finish the films and keep some of either outcome under telling names."""
+        self.films = {number: film for number, film in self.films.items() if film.close()}
+        self.filmed = bool(self.films)
+        filmed = sorted(self.films)
+        kept = {filmed[i] for i in chosen([self.episodes[n].success for n in filmed], self.videos)}
+        episodes = list(self.episodes)
+        for number in filmed:
+            if number not in kept:
+                continue
+            path, episode = self.films.pop(number).path, episodes[number]
+            named = path.with_stem(f"{path.stem}_{'success' if episode.success else 'failure'}")
+            path.rename(named)
+            episodes[number] = dataclasses.replace(episode, video=f"videos/{named.name}")
+        return episodes
+
+    def drop_films(self) -> None:
+        """Delete the films that were not kept; all of them when the evaluation broke off."""
+        for film in self.films.values():
+            film.close()
+            film.path.unlink(missing_ok=True)
+
+
+def _result(rollout: _Rollout, episodes: list[Episode], size: int, total_s: float) -> Result:
+    whole = [episode for episode in episodes if episode.crash is None]
+    num_success = sum(episode.success for episode in episodes)
+    acting, facts, how = rollout.acting, rollout.facts, rollout.how
+    notes = list(acting.notes)
+    if rollout.videos and whole and not rollout.filmed:
+        notes.append(f"{rollout.spec.id} draws no pictures and the policy has no camera, so there are no videos")
+    env = dataclasses.asdict(rollout.spec)
+    del env["options"]  # they stand with their episodes
+    return Result(
+        policy={"type": acting.config.type, "path": acting.source, "device": str(acting.device)},
+        env=env | {"observation_map": how.paths, "max_steps": facts.max_steps, "fps": facts.fps},
+        seed=rollout.seed,
+        batch_size=size,
+        num_episodes=len(episodes),
+        num_success=num_success,
+        num_crashed=len(episodes) - len(whole),
+        success_rate=num_success / len(episodes),
+        success_interval=wilson(num_success, len(episodes)),
+        mean_sum_reward=statistics.fmean(e.sum_reward for e in whole) if whole else None,
+        mean_max_reward=statistics.fmean(e.max_reward for e in whole) if whole else None,
+        mean_length=statistics.fmean(e.length for e in whole) if whole else None,
+        clipped_share=rollout.clipped / max(1, rollout.steps * len(how.low)),
+        seconds=Seconds(
+            sum(rollout.call_s) / max(1, rollout.steps),
+            max(rollout.call_s, default=0.0),
+            rollout.env_s / max(1, rollout.steps),
+            total_s,
+        ),
+        episodes=episodes,
+        notes=notes,
+    )
