@@ -19,10 +19,12 @@ usage: kata <verb> [options]
 
   kata train --policy.type=act --dataset.repo_id=<user>/<name> --output_dir=<folder>
                         train a policy; `kata train --help` lists every option
+  kata eval --policy.path=<checkpoint> --env.type=kata
+                        let a policy act, and say how often it succeeds; `kata eval --help`
   kata data demo --root=<folder> [--episodes=50] [--seed=0] [--codec=av1|h264]
                         record demonstrations of the built-in task as a LeRobot dataset
 
-  kata quickstart       record the built-in task, train a small ACT on it, write the report
+  kata quickstart       record the built-in task, train a small ACT on it, evaluate it, write the report
 
   kata --version        print the version
   --debug               with any verb: show the traceback of an error
@@ -69,6 +71,10 @@ def _train(args: list[str]) -> int:
     from kata.run import resolve_run
 
     run, notes = resolve_run(args)
+    if run.env is not None:
+        from kata.eval.envs import register, resolve_env
+
+        register(resolve_env(run.env))
     from kata.train import train
     from kata.train.summary import summary
 
@@ -166,4 +172,15 @@ def _whole(name: str, value: object) -> int:
     return value
 
 
-VERBS: dict[str, Callable[[list[str]], int]] = {"train": _train, "data": _data, "quickstart": _quickstart}
+def _eval(args: list[str]) -> int:
+    from kata.eval.command import main as evaluate
+
+    return evaluate(args)
+
+
+VERBS: dict[str, Callable[[list[str]], int]] = {
+    "train": _train,
+    "eval": _eval,
+    "data": _data,
+    "quickstart": _quickstart,
+}

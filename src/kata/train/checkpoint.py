@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.optim import Optimizer
 
 from kata.adapt import Pipeline
@@ -58,7 +59,7 @@ class Saver:
         """Replace `checkpoints/best` by these weights; `validation.json` says their step and figures."""
 
         def fill(folder: Path) -> None:
-            self._fill_pretrained(folder / PRETRAINED, policy)
+            self.write_pretrained(folder / PRETRAINED, policy)
             (folder / "validation.json").write_text(json.dumps({"step": step, **values}, indent=4))
 
         return self._publish(self.checkpoints / "best", fill)
@@ -114,9 +115,9 @@ class Saver:
         return target
 
     def _fill(self, folder: Path, state: TrainState) -> None:
-        self._fill_pretrained(folder / PRETRAINED, state.policy)
+        self.write_pretrained(folder / PRETRAINED, state.policy)
         if state.ema is not None:
-            self._fill_pretrained(folder / PRETRAINED_EMA, state.ema)
+            self.write_pretrained(folder / PRETRAINED_EMA, state.ema)
         training = folder / TRAINING
         training.mkdir()
         _save_optimizer(state.optimizer, training)
@@ -126,13 +127,15 @@ class Saver:
         text = json.dumps({**counts, "grad_accum_steps": self.run.accumulation}, indent=4)
         (training / "training_step.json").write_text(text)
 
-    def _fill_pretrained(self, folder: Path, policy: Policy) -> None:
+    def write_pretrained(self, folder: Path, policy: Policy, weights: dict[str, Tensor] | None = None) -> Path:
+        """Make a folder with all that acting needs; `weights` (by own name) instead of the policy's present ones."""
         folder.mkdir()
-        save_weights(policy, folder / "model.safetensors")
+        save_weights(policy, folder / "model.safetensors", state=weights)
         write_json(folder / "config.json", encode(self.run.policy))
         write_json(folder / "train_config.json", encode(self.run))
         self.before.save(folder)
         self.after.save(folder)
+        return folder
 
 
 def checkpoint_bytes(policy: Policy, run: Run) -> int:

@@ -1,43 +1,10 @@
-"""Which device a run uses, and the global switches that go with it."""
+"""What a device can compute in, and the global switches that go with it."""
 
 from __future__ import annotations
 
 import torch
 
-from kata.errors import ConfigError, PolicyError, did_you_mean
-
-KINDS = ("cuda", "mps", "cpu")
-
-
-def choose_device(asked: str | None) -> torch.device:
-    """The device asked for, or the best one here: cuda, then mps, then cpu.
-
-    Raises PolicyError when the one asked for is not on this machine: nothing falls back silently.
-    """
-    present = [kind for kind in KINDS if _has(kind)]
-    if asked is None:
-        return torch.device(present[0])
-    kind, _, number = asked.partition(":")
-    if kind not in KINDS or (number and not number.isdigit()):
-        raise PolicyError(
-            f"policy.device={asked}: unknown",
-            rule=f"one of: {', '.join(KINDS)}",
-            remedy=did_you_mean(kind, KINDS),
-        )
-    count = torch.cuda.device_count() if kind == "cuda" else 1
-    if kind not in present or int(number or 0) >= count:
-        raise PolicyError(
-            f"policy.device={asked}: not on this machine",
-            rule=f"devices here: {', '.join(present)}",
-            remedy="leave out --policy.device to use the best one",
-        )
-    return torch.device(asked)
-
-
-def _has(kind: str) -> bool:
-    if kind == "cuda":
-        return torch.cuda.is_available()
-    return kind == "cpu" or torch.backends.mps.is_available()
+from kata.errors import ConfigError
 
 
 def check_precision(precision: str, device: torch.device) -> None:

@@ -14,10 +14,11 @@ from kata.adapt import Pipeline
 from kata.data import Dataset, anchor_rows, open_dataset
 from kata.errors import ConfigError, DataError, PolicyError, did_you_mean
 from kata.policies.config import PolicyConfig
+from kata.policies.device import choose_device
 from kata.policies.pipelines import canonical_pipelines
 from kata.run import Run
 from kata.spec import IMAGENET_MEAN, IMAGENET_STD, Feature, FeatureType, NormMode, Stats, Windows
-from kata.train.device import check_precision, choose_device
+from kata.train.device import check_precision
 
 
 @dataclass(frozen=True)

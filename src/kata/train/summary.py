@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from kata.run import Run
 from kata.train.assemble import Trained
 from kata.train.publish import upload
@@ -19,6 +21,7 @@ def summary(run: Run, trained: Trained) -> str:
         )
         if "checkpoint" in trained.best:
             lines.append(f"best checkpoint: {trained.best['checkpoint']}")
+    lines += [_success(step, result) for step, result in sorted(trained.evaluations.items())]
     newest = trained.folder / "checkpoints" / "last"
     if newest.exists():
         lines.append(f"last checkpoint: {newest} -> {newest.readlink()}")
@@ -26,3 +29,15 @@ def summary(run: Run, trained: Trained) -> str:
             lines.append(upload(run, newest.resolve() / "pretrained_model"))
     lines.append(f"report: {trained.report}")
     return "".join(line + "\n" for line in lines)
+
+
+def _success(step: int, result: dict[str, Any]) -> str:
+    weights = f"after {step} steps" if step else "untrained"
+    if "error" in result:
+        return f"evaluation {weights} failed: {result['error']}"
+    low, high = result["success_low"], result["success_high"]
+    crashed = f", {result['num_crashed']} of them crashed" if result["num_crashed"] else ""
+    return (
+        f"success {weights}: {result['num_success']} of {result['num_episodes']} episodes{crashed} = "
+        f"{result['success_rate']:.0%} (95 % interval {low:.0%} to {high:.0%})"
+    )

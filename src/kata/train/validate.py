@@ -71,7 +71,8 @@ class _Errors:
 
     def __init__(self, mean_action: Tensor) -> None:
         self.mean_action = mean_action
-        self.policy = torch.zeros_like(mean_action, dtype=torch.float64)
+        # Summed on the host: not every device has float64.
+        self.policy = torch.zeros(mean_action.shape, dtype=torch.float64)
         self.mean = torch.zeros_like(self.policy)
         self.steps = 0
 
@@ -80,8 +81,8 @@ class _Errors:
         pad = batch.get(pad_key(ACTION))
         valid = torch.ones(recorded.shape[:2], dtype=torch.bool) if pad is None else ~pad[:, : chunk_bta.shape[1]]
         valid = valid.to(recorded.device)
-        self.policy += (chunk_bta - recorded).abs()[valid].double().sum(0)
-        self.mean += (self.mean_action - recorded).abs()[valid].double().sum(0)
+        self.policy += (chunk_bta - recorded).abs()[valid].sum(0).cpu()
+        self.mean += (self.mean_action - recorded).abs()[valid].sum(0).cpu()
         self.steps += int(valid.sum())
 
     def figures(self, names: tuple[str, ...]) -> dict[str, Any]:

@@ -1,0 +1,51 @@
+"""Evaluation beside training: its own process, its result in the record, training undisturbed."""
+
+import json
+import sys
+
+import pytest
+import torch
+
+from kata.eval.demo import record
+from kata.run import resolve_run
+from kata.train import train
+from kata.train.meter import read_metrics
+from tests.conftest import TINY_ACT
+
+ENV = ("--env.type=kata", "--env.max_steps=4", "--eval.n_episodes=2", "--eval.videos=1")
+
+
+@pytest.fixture(scope="module")
+def demos(tmp_path_factory):
+    return record(tmp_path_factory.mktemp("demos") / "reach", num_episodes=2, codec="h264", workers=1)
+
+
+@pytest.fixture
+def run_of(demos, tmp_path):
+    fixed = [f"--dataset.root={demos}", "--dataset.repo_id=kata/reach", *TINY_ACT, "--steps=2", "--log_freq=1"]
+    return lambda *more: resolve_run([*fixed, f"--output_dir={tmp_path}/run", *more])[0]
+
+
+def test_results_land_in_the_record_and_the_report_and_change_nothing(run_of, tmp_path):
+    alone = train(run_of(f"--output_dir={tmp_path}/alone"))
+    trained = train(run_of(*ENV, "--env_eval_freq=0", "--env_eval_at_start=true"))
+    assert sorted(trained.evaluations) == [0, 2]
+    lines = [x for x in read_metrics(trained.folder / "metrics.jsonl") if x["kind"] == "evaluation"]
+    assert [x["step"] for x in lines] == [0, 2]
+    assert all(x["num_episodes"] == 2 and 0 <= x["success_low"] <= x["success_high"] <= 1 for x in lines)
+    assert "after 2 steps of training" in trained.report.read_text()
+    kept = json.loads((trained.folder / "evaluations" / "000002" / "eval.json").read_text())
+    assert [e["seed"] for e in kept["episodes"]] == [1000, 1001]
+    assert not list((trained.folder / "evaluations").glob("*/pretrained_model"))
+    straight, beside = (t.state.policy.state_dict() for t in (alone, trained))
+    assert all(torch.equal(straight[name], beside[name]) for name in straight)
+
+
+def test_an_evaluation_that_fails_is_said_and_training_goes_on(run_of, monkeypatch, tmp_path):
+    broken = tmp_path / "python"
+    broken.write_text("#!/bin/sh\nexit 7\n")
+    broken.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(broken))
+    trained = train(run_of(*ENV, "--env_eval_freq=0"))
+    assert trained.state.step == 2
+    assert "status 7" in trained.evaluations[2]["error"]
