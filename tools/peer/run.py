@@ -104,6 +104,19 @@ def dataset_items(peer: Path, folder: Path) -> list[bool]:
     return [ran(done, "dataset items") and report(True, f"dataset items: {last}")]
 
 
+def written_datasets(peer: Path, folder: Path) -> list[bool]:
+    """LeRobot opens what kata's writer makes, and sees the frames and numbers that kata's reader sees."""
+    results: list[bool] = []
+    for codec in ("av1", "h264"):
+        what, root, seen = f"dataset written by kata ({codec})", folder / codec, folder / f"{codec}.npz"
+        kata = HERE / "kata_dataset.py"
+        fine = ran(execute(sys.executable, kata, "make", root, codec), what)
+        fine = fine and ran(execute(peer, HERE / "check_dataset.py", root, "--out", seen), what)
+        done = execute(sys.executable, kata, "compare", root, seen)
+        results.append(fine and ran(done, what) and report(True, f"{what}: {done.stdout.strip()}"))
+    return results
+
+
 def main() -> int:
     torch.set_num_threads(1)
     peer = setup.set_up()
@@ -114,6 +127,7 @@ def main() -> int:
             *act_live(peer),
             *checkpoints(peer, folder),
             *dataset_items(peer, folder / "data"),
+            *written_datasets(peer, folder / "written"),
         ]
     print(f"{sum(results)} of {len(results)} groups of checks passed")
     return int(not all(results))
