@@ -89,7 +89,11 @@ def _train_help() -> str:
     from kata.policies import POLICIES, config_class
     from kata.run import Run
 
-    lines = ["usage: kata train --name=value ...   (also name=value, and --config=<file>.yaml)\n"]
+    lines = [
+        "usage: kata train --policy.type=<name> --dataset.repo_id=<user>/<name> --name=value ...\n",
+        "\nAlso name=value, and --config=<file> with any of these in YAML or JSON; flags win over the file.\n",
+        f"policy.type: {', '.join(POLICIES)}; or --policy.path=<folder or Hub name> to continue from a policy.\n",
+    ]
     groups: list[tuple[str, type, str]] = [("options", Run, "")]
     groups += [(f"policy.type={name}", config_class(name), "policy.") for name in POLICIES]
     groups += [(f"optimizer.type={n}", c, "optimizer.") for n, c in OptimizerConfig.get_known_choices().items()]
@@ -97,19 +101,17 @@ def _train_help() -> str:
     for title, cls, prefix in groups:
         lines.append(f"\n{title}\n")
         lines += [f"  --{name:<44} {kind} = {_shown(default)}\n" for name, kind, default in field_names(cls, prefix)]
-    lines.append("\n  --policy.path=<folder or Hub name>             continue from a pretrained policy\n")
     return "".join(lines)
 
 
 def _shown(default: object) -> str:
+    """A default as it would be written in a flag."""
+    import json
+
     from kata.config import encode
 
     plain = encode(default)
-    return (
-        {None: "null", True: "true", False: "false"}.get(plain, str(plain))
-        if not isinstance(plain, (dict, list))
-        else str(plain)
-    )
+    return plain if isinstance(plain, str) else json.dumps(plain)
 
 
 def _data(args: list[str]) -> int:

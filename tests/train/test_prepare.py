@@ -1,3 +1,5 @@
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -17,6 +19,17 @@ def test_held_out_episodes_are_whole_per_task_and_spread(data):
     assert sorted([*train.episodes.index, *held.episodes.index]) == list(range(6))
     assert {tasks[0] for tasks in held.episodes.tasks} == {"reach 0", "reach 1"}
     assert held.episodes.index.tolist() == [2, 3], "the middle episode of each task, not the last"
+
+
+def test_tasks_shown_once_give_an_episode_together(tmp_path):
+    from tests.data import dataset_maker
+
+    root = dataset_maker.make(tmp_path / "set", lengths=[4, 5, 6, 7])
+    data = open_dataset("tests/once", root=root)
+    tasks = [(f"task {number}",) for number in range(4)]
+    once = dataclasses.replace(data, layout=dataclasses.replace(data.layout, tasks=tasks))
+    train, held = split(once, 0.25)
+    assert (len(train.episodes.index), held.episodes.index.tolist()) == (3, [2])
 
 
 def test_no_share_holds_out_nothing(data):

@@ -158,6 +158,10 @@ def split(dataset: Dataset, share: float) -> tuple[Dataset, Dataset | None]:
     by_task: dict[tuple[str, ...], list[int]] = defaultdict(list)
     for position, tasks in enumerate(dataset.episodes.tasks):
         by_task[tasks[:1]].append(position)
+    # Tasks shown only once cannot each give an episode away; together they can.
+    alone = [task for task, positions in by_task.items() if len(positions) == 1]
+    if len(alone) > 1:
+        by_task[()] = sorted(by_task.pop(task)[0] for task in alone)
     held: set[int] = set()
     for positions in by_task.values():
         count = min(max(1, round(len(positions) * share)), len(positions) - 1)
@@ -165,7 +169,7 @@ def split(dataset: Dataset, share: float) -> tuple[Dataset, Dataset | None]:
     if not held:
         raise ConfigError(
             f"dataset.eval_split={share}: nothing can be held out",
-            rule="validation needs a task with at least two episodes",
+            rule="validation needs at least two episodes",
             remedy="leave out --dataset.eval_split",
         )
     everything = range(len(dataset.episodes.index))
