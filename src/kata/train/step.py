@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Generator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -14,8 +15,10 @@ from kata.optim.ema import ema_decay, ema_update
 from kata.optim.schedule import lr_factor
 from kata.policies.base import Loss
 from kata.run import Run
-from kata.train.feed import StepBatch
 from kata.train.state import TrainState
+
+if TYPE_CHECKING:
+    from kata.train.feed import StepBatch
 
 PRECISION_TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 

@@ -1,0 +1,132 @@
+"""Seconds, memory and host waits of one ACT update on this machine's device, without any data reading.
+
+    python benchmarks/step_time.py [--batch=8] [--height=480] [--width=640] [--cameras=2] [--steps=20]
+                                   [--precision=no|bf16] [--out=benchmarks/results/step_time.json]
+
+Random weights and frames at full size. On CUDA every update after the first runs under
+torch.cuda.set_sync_debug_mode("error"): an update that made the host wait would fail. Needs torch, torchvision,
+numpy, safetensors and PyYAML alone, so that it runs where nothing can be installed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import resource
+import statistics
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from kata.policies.act.config import Config
+from kata.run import AcceleratorConfig, DatasetConfig, Run
+from kata.spec import Feature, FeatureType
+from kata.train.state import build_state
+from kata.train.step import update
+
+
+@dataclass
+class RandomBatch:
+    """What an update takes, made once on the device."""
+
+    micros: list[dict[str, Any]]
+    draws: list[dict[str, torch.Tensor]]
+    weights: dict[str, float]
+
+
+def make_run(options: argparse.Namespace) -> Run:
+    cameras = {
+        f"observation.images.cam{i}": Feature(FeatureType.VISUAL, (3, options.height, options.width))
+        for i in range(options.cameras)
+    }
+    config = Config(
+        pretrained_backbone_weights=None,
+        input_features={**cameras, "observation.state": Feature(FeatureType.STATE, (14,))},
+        output_features={"action": Feature(FeatureType.ACTION, (14,))},
+    )
+    return Run(
+        dataset=DatasetConfig(repo_id="random"),
+        policy=config,
+        optimizer=config.optimizer_preset(),
+        batch_size=options.batch,
+        accelerator=AcceleratorConfig(mixed_precision=options.precision),
+    )
+
+
+def make_batch(run: Run, device: torch.device) -> RandomBatch:
+    config, size = run.policy, run.batch_size
+    frames = {
+        # Channels innermost, as the feed leaves them.
+        key: torch.rand(size, *f.shape[1:], f.shape[0], device=device).movedim(-1, 1)
+        for key, f in config.cameras.items()
+    }
+    chunk = len(config.windows()["action"])
+    pad = torch.zeros(size, chunk, dtype=torch.bool, device=device)
+    pad[: size // 2, chunk // 2 :] = True
+    batch = {
+        **frames,
+        "observation.state": torch.randn(size, 14, device=device),
+        "action": torch.randn(size, chunk, 14, device=device),
+        "action_is_pad": pad,
+    }
+    noise = torch.randn(size, *config.draws()["noise"].shape, device=device)
+    return RandomBatch([batch], [{"noise": noise}], config.loss_weights(size, {"action_is_pad": pad.cpu().numpy()}))
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    run = make_run(options)
+    torch.backends.cudnn.benchmark = torch.backends.cuda.matmul.allow_tf32 = True
+    state, batch = build_state(run, device), make_batch(run, device)
+    on_cuda = device.type == "cuda"
+    for _ in range(3):
+        update(state, batch, run)  # pyright: ignore[reportArgumentType]
+    if on_cuda:
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        torch.cuda.set_sync_debug_mode("error")
+    wall_s, cpu_s = [], []
+    for _ in range(options.steps):
+        began_s, began_cpu_s = time.perf_counter(), time.process_time()
+        update(state, batch, run)  # pyright: ignore[reportArgumentType]
+        if on_cuda:
+            torch.cuda.set_sync_debug_mode("default")
+            torch.cuda.synchronize()
+            torch.cuda.set_sync_debug_mode("error")
+        wall_s.append(time.perf_counter() - began_s)
+        cpu_s.append(time.process_time() - began_cpu_s)
+    peak = torch.cuda.max_memory_allocated() if on_cuda else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return {
+        "options": {name: value for name, value in vars(options).items() if name != "out"},
+        "device": torch.cuda.get_device_name() if on_cuda else f"{platform.machine()}, {os.cpu_count()} cores",
+        "torch": torch.__version__,
+        "threads": torch.get_num_threads(),
+        "update_s": statistics.median(wall_s),
+        "update_cpu_s": statistics.median(cpu_s),
+        "samples_per_s": run.batch_size / statistics.median(wall_s),
+        "peak_bytes": peak,
+        "host_waits": 0 if on_cuda else None,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name, default in (("batch", 8), ("height", 480), ("width", 640), ("cameras", 2), ("steps", 20)):
+        parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--precision", default="no", choices=("no", "bf16"))
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    result = measure(options)
+    text = json.dumps(result, indent=4)
+    print(text)
+    if options.out:
+        options.out.write_text(text + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
