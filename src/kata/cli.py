@@ -8,6 +8,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 from kata import __version__, log
 from kata.errors import ConfigError, KataError, did_you_mean
@@ -24,6 +25,8 @@ usage: kata <verb> [options]
   kata data demo --root=<folder> [--episodes=50] [--seed=0] [--codec=av1|h264]
                         record demonstrations of the built-in task as a LeRobot dataset
 
+  kata data replay --trajectories=<file>.npz --root=<folder> [--task=transfer_cube|insertion]
+                        replay joint trajectories in the ALOHA simulation as a LeRobot dataset
   kata quickstart       record the built-in task, train a small ACT on it, evaluate it, write the report
 
   kata --version        print the version
@@ -115,7 +118,7 @@ def _shown(default: object) -> str:
 
 
 def _data(args: list[str]) -> int:
-    verbs = {"demo": _data_demo}
+    verbs = {"demo": _data_demo, "replay": _data_replay}
     if not args or args[0] not in verbs:
         given = args[0] if args else ""
         raise ConfigError(
@@ -139,6 +142,28 @@ def _data_demo(args: list[str]) -> int:
             progress=progress,
         )
     print(f"{options['episodes']} episodes in {folder}")
+    return 0
+
+
+def _data_replay(args: list[str]) -> int:
+    options = _options(args, {"root": None, "trajectories": None, "task": "transfer_cube", "codec": "av1"})
+    for name, example in (("root", "<folder>"), ("trajectories", "<file>.npz")):
+        if not options[name]:
+            raise ConfigError(f"{name}: not given", rule="a replay needs both", remedy=f"add --{name}={example}")
+    from kata.eval.envs import ENVIRONMENTS, register
+
+    register(ENVIRONMENTS["aloha"])
+    from kata.eval.replay import replay_aloha
+
+    with log.counting("episodes replayed") as progress:
+        folder = replay_aloha(
+            Path(str(options["trajectories"])),
+            Path(str(options["root"])),
+            task=str(options["task"]),
+            codec=str(options["codec"]),
+            progress=progress,
+        )
+    print(f"replayed into {folder}")
     return 0
 
 

@@ -52,26 +52,20 @@ ENVIRONMENTS: dict[str, EnvSpec] = {
         max_steps=MAX_STEPS,
     ),
     "pusht": EnvSpec(
-        "gym_pusht/PushT-v0",
-        module="gym_pusht",
+        "kata/PushT-v0",
+        module="kata.eval.pusht",
         extra="pusht",
-        kwargs={
-            "obs_type": "pixels_agent_pos",
-            "render_mode": "rgb_array",
-            "visualization_width": 384,
-            "visualization_height": 384,
-        },
+        kwargs={"render_mode": "rgb_array"},
         instruction="Push the T-shaped block onto the T-shaped target.",
         max_steps=300,
     ),
     "aloha": EnvSpec(
-        "gym_aloha/AlohaTransferCube-v0",
-        module="gym_aloha",
+        "kata/AlohaTransferCube-v0",
+        module="kata.eval.aloha",
         extra="aloha",
-        kwargs={"obs_type": "pixels_agent_pos", "render_mode": "rgb_array"},
+        kwargs={"render_mode": "rgb_array"},
         instruction="Pick up the cube with the right arm and transfer it to the left arm.",
         max_steps=400,  # as LeRobot evaluates, so that success rates compare
-        clip=False,  # it declares [-1, 1] and takes joint angles, which reach further
     ),
 }
 """The short names of --env.type."""

@@ -1,0 +1,199 @@
+"""Trains a policy and evaluates it in simulation, in pieces that fit into ten minutes; keeps the outcome as JSON.
+
+python benchmarks/outcomes/train_and_eval.py act_reach [--piece_s=540] [--root=<dataset>] [--policy=<checkpoint>]
+    [--steps=N] [--episodes=N] [--train='<flags of kata train>'] [--eval='<flags of kata eval>']
+
+Exit status 0: the outcome is in results/<case>.json. 3: time was up; run the same line again, and it goes on.
+A piece of training is `kata train` with all its steps, so that schedules know them, killed when the time is up; the
+next piece resumes from the last checkpoint and loses at most `save_freq` steps. Evaluation goes on in rounds of
+episodes; episode k starts from seed 1000 + k in whichever piece it falls. Nothing is fetched: the backbone starts
+untrained unless --train says otherwise.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import shlex
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+REPOSITORY = Path(__file__).parents[2]
+SHARED = Path(os.environ.get("KATA_SHARED_DATA", REPOSITORY.parent / "shared" / "data"))
+RESULTS, MORE, SEED = Path(__file__).parent / "results", 3, 1000
+
+
+def prepare(env: str, root: Path) -> None:
+    """Make the dataset: demonstrations, people's recordings, or a replayed expert."""
+    if env == "kata":
+        from kata.eval.demo import record
+
+        record(root, num_episodes=200)
+    elif env == "pusht":
+        root.symlink_to(SHARED / "pusht-v30", target_is_directory=True)
+    else:
+        from kata.eval.replay import replay_aloha
+
+        replay_aloha(SHARED / "aloha-scripted-traj.npz", root)
+
+
+@dataclass(frozen=True)
+class Case:
+    """save_freq: a checkpoint per minute or so. round: episodes evaluated at a time."""
+
+    env: str
+    train: str
+    steps: int = 20_000
+    save_freq: int = 500
+    eval: str = ""
+    episodes: int = 50
+    round: int = 10
+
+
+ACT = """
+    --policy.type=act --policy.pretrained_backbone_weights=null --policy.push_to_hub=false --dataset.repo_id=kata/data
+"""
+LARGE = f"{ACT} --accelerator.mixed_precision=bf16 --num_workers=12"
+CASES = {
+    "act_reach": Case(
+        "kata",
+        f"""{ACT} --policy.chunk_size=15 --policy.n_action_steps=7 --policy.dim_model=128 --policy.n_heads=4
+        --policy.dim_feedforward=256 --policy.n_encoder_layers=2 --policy.n_vae_encoder_layers=2 --batch_size=16
+        --optimizer.lr=3e-4 --policy.optimizer_lr_backbone=3e-4 --num_workers=2
+        --scheduler.type=cosine_annealing_with_warmup --scheduler.num_warmup_steps=100""",
+        steps=2000,
+        save_freq=100,
+    ),
+    "act_pusht": Case(
+        "pusht",
+        f"""{LARGE} --policy.chunk_size=20 --policy.n_action_steps=10 --batch_size=64
+        --optimizer.lr=1e-4 --policy.optimizer_lr_backbone=1e-4""",
+    ),
+    "act_aloha": Case(
+        "aloha",
+        f"{LARGE} --batch_size=32 --optimizer.lr=5e-5 --policy.optimizer_lr_backbone=5e-5",
+        eval="--eval.use_async_envs=true",  # rendering takes longer than acting
+    ),
+}
+
+
+def train(case: Case, flags: str, root: Path, folder: Path, until_s: float) -> bool:
+    """Go on training; true when it is done."""
+    if read(folder / "trained.json", {"steps": 0})["steps"] == case.steps:
+        return True
+    line = [sys.executable, "-m", "kata", "train", *shlex.split(f"{case.train} {flags}"), f"--steps={case.steps}"]
+    line += [f"--save_freq={case.save_freq}", f"--dataset.root={root}", f"--output_dir={folder / 'train'}", "--resume"]
+    pieces, began_s = read(folder / "pieces.json", []), time.monotonic()
+    try:
+        subprocess.run(line, check=True, timeout=max(1.0, until_s - began_s))
+        done = True
+    except subprocess.TimeoutExpired:  # the process has been killed
+        done = False
+    checkpoints = sorted(path for path in (folder / "train" / "checkpoints").glob("*") if path.name.isdigit())
+    step = int(checkpoints[-1].name) if checkpoints else 0
+    for path in checkpoints[:-1]:  # each is three times the policy
+        shutil.rmtree(path)
+    if not done and step == (pieces[-1]["until_step"] if pieces else 0):
+        sys.exit(f"no checkpoint within {until_s - began_s:.0f} s: lower --save_freq, now {case.save_freq}")
+    pieces.append({"until_step": step, "seconds": round(time.monotonic() - began_s, 1)})
+    write(folder / "pieces.json", pieces)
+    print(f"trained {step} of {case.steps} steps", flush=True)
+    if done:
+        write(folder / "trained.json", {"flags": f"{case.train} {flags}".split(), "steps": step, "pieces": pieces})
+    return done
+
+
+def evaluate(case: Case, flags: str, policy: Path, folder: Path, until_s: float) -> list[dict[str, Any]] | None:
+    """Go on evaluating; what each round found when all are done, else None."""
+    from kata.eval.command import run_eval
+    from kata.eval.options import resolve_eval
+
+    found, longest_s = [], 0.0
+    for first in range(0, case.episodes, case.round):
+        target = folder / f"episodes_{first:04d}"
+        if not (target / "eval.json").exists():
+            if time.monotonic() + longest_s > until_s:
+                print(f"evaluated {first} of {case.episodes} episodes", flush=True)
+                return None
+            shutil.rmtree(target, ignore_errors=True)
+            number, began_s = min(case.round, case.episodes - first), time.monotonic()
+            args = [f"--policy.path={policy}", f"--env.type={case.env}", f"--seed={SEED + first}"]
+            args += [f"--eval.n_episodes={number}", f"--eval.videos={0 if first else 4}"]
+            run_eval(resolve_eval([*args, *shlex.split(case.eval), *shlex.split(flags)]), target, shown=True)
+            longest_s = max(longest_s, time.monotonic() - began_s)
+        found.append(read(target / "eval.json", None))
+    return found
+
+
+def outcome(name: str, rounds: list[dict[str, Any]], trained: dict[str, Any] | None) -> dict[str, Any]:
+    from kata.eval.result import wilson
+
+    episodes = [episode for part in rounds for episode in part["episodes"]]
+    wins = sum(episode["success"] for episode in episodes)
+    keys = ("seed", "success", "max_reward", "length", "crash")
+    return {
+        "case": name,
+        "versions": {package: version(package) for package in ("kata", "torch", "gymnasium", "numpy")},
+        "device": rounds[0]["policy"]["device"],
+        "trained": trained,
+        "env": rounds[0]["env"],
+        "success_rate": wins / len(episodes),
+        "success_interval": wilson(wins, len(episodes)),
+        "mean_max_reward": statistics.fmean(episode["max_reward"] for episode in episodes),
+        "mean_length": statistics.fmean(episode["length"] for episode in episodes),
+        "eval_seconds": sum(part["seconds"]["total"] for part in rounds),
+        "episodes": [{key: episode[key] for key in keys} for episode in episodes],
+    }
+
+
+def read(path: Path, absent: Any) -> Any:
+    return json.loads(path.read_text()) if path.exists() else absent
+
+
+def write(path: Path, value: Any) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(value, indent=1) + "\n")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("case", choices=CASES)
+    for name, kind in {"root": Path, "policy": Path, "steps": int, "episodes": int, "save_freq": int}.items():
+        parser.add_argument(f"--{name}", type=kind)
+    usual = {"piece_s": 540.0, "train": "", "eval": "", "work": REPOSITORY / "outputs" / "outcomes", "results": RESULTS}
+    for name, value in usual.items():
+        parser.add_argument(f"--{name}", type=type(value), default=value)
+    given = parser.parse_args()
+    until_s = time.monotonic() + given.piece_s
+    asked = {key: value for key in ("steps", "episodes", "save_freq") if (value := getattr(given, key)) is not None}
+    case, folder = dataclasses.replace(CASES[given.case], **asked), given.work / given.case
+    if given.policy is None:
+        root = given.root or given.work / f"data_{case.env}"
+        if not root.exists():
+            partial = root.with_name(root.name + ".partial")
+            shutil.rmtree(partial, ignore_errors=True)
+            given.work.mkdir(parents=True, exist_ok=True)
+            prepare(case.env, partial)
+            partial.rename(root)
+        if not train(case, given.train, root, folder, until_s):
+            return MORE
+    rounds = evaluate(case, given.eval, given.policy or folder / "train", folder / f"eval_{case.steps}", until_s)
+    if rounds is None:
+        return MORE
+    found = outcome(given.case, rounds, None if given.policy else read(folder / "trained.json", None))
+    write(given.results / f"{given.case}.json", found)
+    print(f"{given.case}: success {found['success_rate']:.0%}, best reward {found['mean_max_reward']:.3f} on average")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
