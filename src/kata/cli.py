@@ -1,6 +1,7 @@
 """The command line. Each verb's module is imported when the verb runs, so that `kata --help` is instant.
 
-Exit status: 0 done, 2 something the user can correct (one message, no traceback), 130 interrupted.
+Exit status: 0 done, 2 something the user can correct (one message, no traceback), 85 asked to stop and saved,
+130 interrupted.
 """
 
 from __future__ import annotations
@@ -79,11 +80,12 @@ def _train(args: list[str]) -> int:
 
         register(resolve_env(run.env))
     from kata.train import train
+    from kata.train.guard import STOPPED
     from kata.train.summary import summary
 
-    command = shlex.join(["kata", "train", *args])
-    print(summary(run, train(run, notes=notes, command=command)), end="")
-    return 0
+    trained = train(run, notes=notes, command=shlex.join(["kata", "train", *args]))
+    print(summary(run, trained), end="")
+    return 0 if trained.stopped is None else STOPPED
 
 
 def _train_help() -> str:

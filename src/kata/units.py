@@ -29,3 +29,15 @@ def seconds_text(duration_s: float) -> str:
 def count_text(number: int) -> str:
     """51613582 -> '51,613,582'."""
     return f"{number:,}"
+
+
+def duration_s(text: str) -> float:
+    """'90s' -> 90.0; '1.5h' -> 5400.0; '2d'; '45m'; a bare number is seconds. NaN for anything else."""
+    number, unit = (text[:-1], text[-1]) if text[-1:] in _SECONDS else (text, "s")
+    try:
+        return float(number) * _SECONDS[unit]
+    except ValueError:
+        return float("nan")
+
+
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}

@@ -12,6 +12,7 @@ from kata.errors import ConfigError, did_you_mean
 from kata.optim.config import EmaConfig, OptimizerConfig, SchedulerConfig
 from kata.policies.config import PolicyConfig
 from kata.run.evaluation import EnvConfig, EvalConfig
+from kata.units import duration_s
 
 PRECISIONS = ("no", "bf16", "fp16")
 
@@ -120,7 +121,8 @@ class Run:
     """One training run. `batch_size` is what one rank puts through the model at once; see `effective_batch`.
 
     Every `env_eval_freq` steps (0: after the last alone) the policy is evaluated in `env`, in a process beside the
-    training; `env_eval_at_start` evaluates the untrained policy too.
+    training; `env_eval_at_start` evaluates the untrained policy too. `max_time` ('90s', '45m', '2h', '1d' or seconds)
+    saves and stops the run when it is over.
     """
 
     dataset: DatasetConfig
@@ -137,6 +139,7 @@ class Run:
     prefetch_factor: int = 4
     batch_size: int = 8
     steps: int = 100_000
+    max_time: str | None = None
     log_freq: int = 200
     env_eval_freq: int = 20_000
     env_eval_at_start: bool = False
@@ -163,6 +166,10 @@ class Run:
                 raise _refuse(
                     name, value, f"a whole number of at least {least}", f"for example --{name}={max(1, least)}"
                 )
+        if self.max_time is not None and not duration_s(self.max_time) > 0:
+            raise _refuse(
+                "max_time", self.max_time, "seconds, or a number with s, m, h or d", "for example --max_time=2h"
+            )
         if self.env is None and (self.env_eval_freq not in (0, 20_000) or self.env_eval_at_start):
             raise _refuse(
                 "env_eval_at_start" if self.env_eval_at_start else "env_eval_freq",
@@ -177,6 +184,11 @@ class Run:
                 "validation needs held-out episodes",
                 "add --dataset.eval_split=0.1",
             )
+
+    @property
+    def max_time_s(self) -> float | None:
+        """`max_time` in seconds."""
+        return None if self.max_time is None else duration_s(self.max_time)
 
     @property
     def accumulation(self) -> int:

@@ -20,7 +20,17 @@ from kata.run.foreign import drop_foreign
 from kata.run.options import Run
 
 CHANGEABLE = {
-    *("steps", "resume", "output_dir", "num_workers", "prefetch_factor", "log_freq", "save_freq", "save_checkpoint"),
+    *(
+        "steps",
+        "max_time",
+        "resume",
+        "output_dir",
+        "num_workers",
+        "prefetch_factor",
+        "log_freq",
+        "save_freq",
+        "save_checkpoint",
+    ),
     *("eval_steps", "env_eval_freq", "env_eval_at_start", "env", "eval"),
     *("wandb", "tensorboard", "trackio", "job_name"),
     *("policy.device", "policy.push_to_hub", "policy.repo_id", "policy.private", "policy.tags", "policy.license"),

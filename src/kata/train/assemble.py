@@ -19,9 +19,10 @@ from kata.train import preflight
 from kata.train.beside import newest_strips
 from kata.train.checkpoint import Saver, check_space, checkpoint_bytes, write_json
 from kata.train.device import set_switches
+from kata.train.guard import Guard
 from kata.train.job import judged, open_job
 from kata.train.loop import loop
-from kata.train.meter import read_metrics
+from kata.train.meter import Meter, read_metrics
 from kata.train.prepare import prepare
 from kata.train.report import Report, write_report
 from kata.train.samples import sample_views
@@ -33,6 +34,7 @@ class Trained:
     """What a finished run leaves.
 
     best: figures of the best validation with `step` and `checkpoint`, or None. evaluations: figures by step.
+    stopped: why the run ended before its last step, or None.
     """
 
     folder: Path
@@ -40,6 +42,7 @@ class Trained:
     last: dict[str, Any]
     best: dict[str, Any] | None
     evaluations: dict[int, dict[str, Any]]
+    stopped: str | None
     state: TrainState
 
 
@@ -64,7 +67,10 @@ def train(run: Run, *, notes: list[str] | None = None, command: str = "", consol
     with ExitStack() as live:
         _begin(live, folder, run, state, size)
         job = open_job(live, prepared, saver, state, folder)
-        loop(run, state, job.feed, job.meter, job.chores)
+        guard = live.enter_context(Guard(run.max_time_s))
+        loop(run, state, job.feed, job.meter, job.chores, guard)
+        if state.step < run.steps:
+            _save_and_stop(run, state, saver, job.meter)
         views = sample_views(
             judged(run, state), job.view_feed, job.view_reader, prepared.after, prepared.held_out or prepared.dataset
         )
@@ -82,9 +88,18 @@ def train(run: Run, *, notes: list[str] | None = None, command: str = "", consol
         baseline={"action_error": best["mean_action_error"]} if best else {},
     )
     write_report(folder / "report.html", report)
-    last = [line for line in metrics if line["kind"] == "train"][-1]
+    last = next((line for line in reversed(metrics) if line["kind"] == "train"), {})
     evaluations = {line["step"]: line for line in metrics if line["kind"] == "evaluation" and "note" not in line}
-    return Trained(folder, folder / "report.html", last, best, evaluations, state)
+    stopped = guard.reason if state.step < run.steps else None
+    return Trained(folder, folder / "report.html", last, best, evaluations, stopped, state)
+
+
+def _save_and_stop(run: Run, state: TrainState, saver: Saver, meter: Meter) -> None:
+    """The checkpoint of a run that is asked to stop, unless this very step has one already."""
+    newest = saver.newest()
+    if run.save_checkpoint and state.step > 0 and (newest is None or int(newest.name) < state.step):
+        meter.flush(state.step)
+        meter.note(state.step, "checkpoint", {"path": str(saver.save(state))})
 
 
 def _begin(live: ExitStack, folder: Path, run: Run, state: TrainState, size: int) -> None:

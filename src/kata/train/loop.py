@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from kata.run import Run
 from kata.train.feed import Feed
+from kata.train.guard import Guard
 from kata.train.meter import Meter, StepTimes
 from kata.train.state import TrainState
 from kata.train.step import update
@@ -20,9 +21,12 @@ def due(every: int, step: int, steps: int) -> bool:
     return step == steps or (every > 0 and step % every == 0)
 
 
-def loop(run: Run, state: TrainState, feed: Feed, meter: Meter, chores: list[tuple[int, Chore]]) -> None:
-    """Train until `run.steps`. `chores` are (every, work) pairs, done in order, also after the last step."""
-    while state.step < run.steps:
+def loop(run: Run, state: TrainState, feed: Feed, meter: Meter, chores: list[tuple[int, Chore]], guard: Guard) -> None:
+    """Train until `run.steps`, or until the guard stops it between two steps.
+
+    `chores` are (every, work) pairs, done in order, also after the last step.
+    """
+    while state.step < run.steps and not guard.stops():
         began_s = time.perf_counter()
         batch = feed.at(state.step)
         ready_s = time.perf_counter()

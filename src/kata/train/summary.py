@@ -12,7 +12,14 @@ from kata.train.publish import upload
 def summary(run: Run, trained: Trained) -> str:
     """Lines for the terminal; uploads the final policy first where that was asked for."""
     last = trained.last
-    lines = [f"trained {last['step']} steps: loss {last['loss']:.4g}, {last['samples_per_s']:.1f} samples/s"]
+    lines: list[str] = []
+    if last:
+        lines.append(f"trained {last['step']} steps: loss {last['loss']:.4g}, {last['samples_per_s']:.1f} samples/s")
+    if trained.stopped is not None:
+        lines.append(
+            f"stopped after {trained.state.step} of {run.steps} steps ({trained.stopped}); to go on: the same command "
+            f"with --resume=true --output_dir={trained.folder}"
+        )
     if trained.best is not None:
         error, mean = trained.best["action_error"], trained.best["mean_action_error"]
         lines.append(
@@ -25,7 +32,7 @@ def summary(run: Run, trained: Trained) -> str:
     newest = trained.folder / "checkpoints" / "last"
     if newest.exists():
         lines.append(f"last checkpoint: {newest} -> {newest.readlink()}")
-        if run.policy.push_to_hub and run.policy.repo_id:
+        if run.policy.push_to_hub and run.policy.repo_id and trained.stopped is None:
             lines.append(upload(run, newest.resolve() / "pretrained_model"))
     lines.append(f"report: {trained.report}")
     return "".join(line + "\n" for line in lines)

@@ -1,0 +1,62 @@
+"""Being asked to stop: a signal, or the time that was given. The step is finished, the run is saved, then it leaves."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+import time
+from types import FrameType, TracebackType
+from typing import Any, Self
+
+STOPPED = 85
+"""Exit status of a run that was asked to stop and has saved: start the same command again with --resume=true."""
+
+SIGNALS = tuple(
+    number
+    for name in ("SIGTERM", "SIGINT", "SIGUSR1", "SIGUSR2")
+    if (number := signal.__dict__.get(name)) is not None  # Windows lacks the last two
+)
+
+_log = logging.getLogger(__name__)
+
+
+class Guard:
+    """Notes the first signal and lets the step end; a second one leaves at once. Use as a context manager.
+
+    max_time_s: seconds after which a stop is due by itself, counted from entering; None never.
+    """
+
+    def __init__(self, max_time_s: float | None = None) -> None:
+        self.reason: str | None = None
+        self._max_time_s = max_time_s
+        self._began_s = time.monotonic()
+        self._before: dict[int, Any] = {}
+
+    def stops(self) -> bool:
+        """Whether to stop before the next step."""
+        limit_s = self._max_time_s
+        if self.reason is None and limit_s is not None and time.monotonic() - self._began_s >= limit_s:
+            self.reason = f"max_time of {limit_s:g} s is over"
+        return self.reason is not None
+
+    def __enter__(self) -> Self:
+        self._began_s = time.monotonic()
+        # Signals reach Python's main thread alone; a run started from another thread is stopped by whoever runs it.
+        if threading.current_thread() is threading.main_thread():
+            self._before = {number: signal.signal(number, self._note) for number in SIGNALS}
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        del frame
+        name = signal.Signals(number).name
+        if self.reason is not None:
+            raise KeyboardInterrupt(name)
+        self.reason = name
+        _log.warning("%s: saving after this step; once more leaves at once", name)
