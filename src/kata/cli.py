@@ -170,7 +170,7 @@ def _data_replay(args: list[str]) -> int:
 
 
 def _quickstart(args: list[str]) -> int:
-    known = {"root": "data/reach", "output_dir": "outputs/quickstart", "episodes": 50, "steps": 400}
+    known = {"root": "data/reach", "output_dir": "outputs/quickstart", "episodes": 50, "steps": 250}
     options = _options(args, known)
     from kata.recipes import quickstart
 
