@@ -182,7 +182,7 @@ def join_videos(parts: Sequence[Path], path: Path, fps: int) -> None:
                 if stream is None:
                     stream = target.add_stream_from_template(given, opaque=True)
                     stream.time_base = given.time_base
-                ticks = round(1 / (fps * given.time_base))
+                ticks = round(1 / (fps * float(given.time_base)))
                 for packet in source.demux(given):
                     if packet.size == 0:  # the flush marker that ends a demux
                         continue
@@ -206,7 +206,7 @@ def probe_video(path: Path) -> dict[str, Any]:
             "video.width": stream.width,
             "video.codec": stream.codec_context.codec.canonical_name,
             "video.pix_fmt": stream.pix_fmt,
-            "video.fps": round(rate),
+            "video.fps": round(float(rate)),
             "video.channels": 3,
             "has_audio": bool(source.streams.audio),
         }
