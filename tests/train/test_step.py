@@ -1,0 +1,35 @@
+"""The loss that is trained on, against its definition computed by hand."""
+
+import numpy as np
+import pytest
+import torch
+
+from kata.adapt import frames_to_float
+from kata.data import Order, Reader
+from kata.policies.base import Loss, Term
+from kata.train import train
+from kata.train.prepare import prepare
+from kata.train.state import build_state
+from kata.train.step import weighted
+
+
+def test_each_sum_is_divided_by_its_own_count_and_scaled():
+    loss = Loss({"a": Term(torch.tensor(6.0)), "b": Term(torch.tensor(10.0), 0.5)}, {})
+    total, terms = weighted(loss, {"a": 3.0, "b": 4.0})
+    assert (total.item(), terms["a"].item(), terms["b"].item()) == (2 + 1.25, 2.0, 2.5)
+
+
+def test_the_first_loss_is_the_mean_error_over_real_actions(tiny_run):
+    run = tiny_run("--steps=1", "--policy.use_vae=false", "--policy.dropout=0", "--batch_size=40")
+    logged = train(run).last["loss"]
+    prepared = prepare(run)
+    rows = prepared.rows[Order(len(prepared.rows), run.seed).at(np.arange(40))]
+    with Reader(prepared.dataset, prepared.windows, keys=prepared.keys) as reader:
+        raw = reader.read(rows)
+    tensors = {k: torch.from_numpy(v) if isinstance(v, np.ndarray) else v for k, v in raw.items()}
+    batch = prepared.before(frames_to_float(tensors, prepared.cameras))
+    policy = build_state(prepared.run, prepared.device).policy
+    real = ~batch["action_is_pad"]
+    assert 0 < real.sum() < real.numel(), "some windows must reach over an episode's end"
+    error = (policy.predict_chunk(batch) - batch["action"]).abs()[real].mean()
+    assert logged == pytest.approx(error.item(), rel=1e-5)
