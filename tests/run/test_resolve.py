@@ -127,7 +127,8 @@ def test_a_saved_lerobot_config_is_accepted_where_its_other_options_change_nothi
     saved = {
         "dataset": {
             "repo_id": "a/b", "repo_type": "dataset", "root": None, "episodes": None, "revision": None,
-            "image_transforms": {"enable": False, "max_num_transforms": 3, "random_order": False, "tfs": {"x": 1}},
+            "image_transforms": {"enable": False, "max_num_transforms": 3, "random_order": False,
+                                 "tfs": {"x": {"weight": 1.0, "type": "Identity", "kwargs": {}}}},
             "use_imagenet_stats": True, "video_backend": "torchcodec", "return_uint8": False,
             "depth_output_unit": "mm", "streaming": False, "eval_split": 0.0,
         },

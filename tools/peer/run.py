@@ -67,12 +67,12 @@ def golden_files(peer: Path, folder: Path) -> list[bool]:
     return [same(kept / name, folder / name, f"golden act {Path(name).stem}") for name in names]
 
 
-def act_live(peer: Path) -> list[bool]:
-    """Every gradient element by element, on tiny and on default size; the script prints its own lines."""
-    done = execute(peer, HERE / "check_act.py")
+def live(peer: Path, script: str) -> list[bool]:
+    """A script that LeRobot's Python runs on both sides at once, and that prints its own lines."""
+    done = execute(peer, HERE / script)
     lines = [line for line in done.stdout.splitlines() if line.startswith(("PASS", "FAIL"))]
     print("\n".join(lines), flush=True)
-    return [not done.returncode if lines else ran(done, "act live")]
+    return [not done.returncode if lines else ran(done, script)]
 
 
 def checkpoints(peer: Path, folder: Path) -> list[bool]:
@@ -124,7 +124,8 @@ def main() -> int:
         folder = Path(name)
         results = [
             *golden_files(peer, folder / "act"),
-            *act_live(peer),
+            *live(peer, "check_act.py"),
+            *live(peer, "check_augment.py"),
             *checkpoints(peer, folder),
             *dataset_items(peer, folder / "data"),
             *written_datasets(peer, folder / "written"),

@@ -32,7 +32,6 @@ ABSENT: dict[str, tuple[tuple[Any, ...], str]] = {
     "dataset.video_backend": (("pyav", "torchcodec", None), "kata decodes with PyAV"),
     "dataset.return_uint8": ((False, True), "frames always stay uint8 until they are on the device"),
     "dataset.depth_output_unit": (("mm",), "kata does not read depth cameras yet"),
-    "dataset.image_transforms.enable": ((False,), _NOT_YET),
     "wandb.disable_artifact": ((False, True), "kata never uploads checkpoints to the tracker"),
     "policy.use_peft": ((False,), _NOT_YET),
 }
@@ -41,7 +40,6 @@ ABSENT: dict[str, tuple[tuple[Any, ...], str]] = {
 _GROUP_DEFAULTS: dict[str, dict[str, Any]] = {
     "parallelism": {"dp_replicate": 1, "dp_shard": 1, "cfg_parallel": 1, "context_parallel": ...},
     "job": {"target": None, "image": ..., "timeout": ..., "detach": False, "tags": []},
-    "dataset.image_transforms": {"enable": False, "max_num_transforms": ..., "random_order": ..., "tfs": ...},
 }
 """Values without effect inside those groups; `...` stands for any value."""
 
@@ -61,11 +59,6 @@ def drop_foreign(raw: dict[str, Any]) -> dict[str, Any]:
             _check_group(dotted, value, why)
         elif not any(value is h or value == h for h in harmless):
             raise ConfigError(f"{dotted}={value}: not in kata", rule=why, remedy=f"leave out --{dotted}")
-    transforms = (
-        kept.get("dataset", {}).pop("image_transforms", None) if isinstance(kept.get("dataset"), dict) else None
-    )
-    if isinstance(transforms, dict):
-        _check_group("dataset.image_transforms", transforms, _NOT_YET)
     return kept
 
 

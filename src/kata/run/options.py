@@ -12,6 +12,7 @@ from kata.errors import ConfigError, did_you_mean
 from kata.optim.config import EmaConfig, OptimizerConfig, SchedulerConfig
 from kata.policies.config import PolicyConfig
 from kata.run.evaluation import EnvConfig, EvalConfig
+from kata.run.transforms import ImageTransformsConfig
 from kata.units import duration_s
 
 PRECISIONS = ("no", "bf16", "fp16")
@@ -35,6 +36,7 @@ class DatasetConfig:
     revision: str | None = None
     use_imagenet_stats: bool = True
     eval_split: float = 0.0
+    image_transforms: ImageTransformsConfig = field(default_factory=ImageTransformsConfig)
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.eval_split < 1.0:

@@ -16,10 +16,11 @@ import torch
 from torch import Tensor
 
 from kata.adapt import Pipeline, frames_to_float
+from kata.adapt.augment import Augment
 from kata.data import Batches
 from kata.data.draws import draw
 from kata.policies.config import PolicyConfig
-from kata.spec import Batch, pad_key
+from kata.spec import Batch, Draw, pad_key
 
 
 @dataclass(frozen=True)
@@ -38,9 +39,33 @@ class StepBatch:
     preprocessing_s: float
 
 
+class Copier:
+    """Copies host tensors to the device. On CUDA from pinned memory, on a stream of its own, so that the copy runs
+    while the device still computes the step before; torch keeps freed pinned memory for the next batch."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+
+    def __call__(self, tensor: Tensor) -> Tensor:
+        """The tensor on the device; usable at once by whatever is launched next on the current stream."""
+        if self._stream is None:
+            return tensor.to(self.device)
+        pinned = tensor if tensor.is_pinned() else tensor.pin_memory()
+        with torch.cuda.stream(self._stream):
+            copied = pinned.to(self.device, non_blocking=True)
+        current = torch.cuda.current_stream(self.device)
+        current.wait_stream(self._stream)
+        copied.record_stream(current)  # allocated on the other stream: not to be reused before this one is done
+        return copied
+
+
 @dataclass(frozen=True)
 class Feed:
-    """Batches by step number. `seed` and `purpose` key the draws, so that validation draws other numbers."""
+    """Batches by step number. `seed` and `purpose` key the draws, so that validation draws other numbers.
+
+    `augment` changes the frames, each sample and camera by numbers of its own; None leaves them.
+    """
 
     batches: Batches
     config: PolicyConfig
@@ -51,6 +76,11 @@ class Feed:
     cameras: tuple[str, ...]
     purpose: str = "train"
     windows: tuple[str, ...] = field(default=())
+    augment: Augment | None = None
+    copier: Copier = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "copier", Copier(self.device))
 
     def at(self, step: int) -> StepBatch:
         """The batch of update number `step` (0 is the first). Errors of the reader surface here."""
@@ -70,7 +100,7 @@ class Feed:
             for name, spec in self.config.draws().items()
         }
         parts = [slice(i, i + self.micro_size) for i in range(0, len(positions), self.micro_size)]
-        micros = [self.preprocess(self._placed(raw, part)) for part in parts]
+        micros = [self.preprocess(self._augmented(self._placed(raw, part), positions[part])) for part in parts]
         draws = [{name: self._tensor(value[part]) for name, value in drawn.items()} for part in parts]
         return micros, draws, weights, positions
 
@@ -82,8 +112,14 @@ class Feed:
         }
         return frames_to_float(placed, self.cameras)
 
+    def _augmented(self, batch: Batch, positions: np.ndarray) -> Batch:
+        if self.augment is None:
+            return batch
+        changed = dict(batch)
+        for key in self.cameras:
+            uniforms = Draw("uniform", (self.augment.uniforms,))
+            changed[key] = self.augment(changed[key], draw(self.seed, positions, f"augment/{key}", uniforms))
+        return changed
+
     def _tensor(self, values: np.ndarray) -> Tensor:
-        tensor = torch.from_numpy(values)
-        if self.device.type != "cuda":
-            return tensor.to(self.device)
-        return tensor.pin_memory().to(self.device, non_blocking=True)
+        return self.copier(torch.from_numpy(values))

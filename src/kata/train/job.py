@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +63,7 @@ def open_job(live: ExitStack, prepared: Prepared, saver: Saver, state: TrainStat
     )
     best = Best()
     chores: list[tuple[int, Chore]] = []
-    view_feed, view_reader = feed, reader
+    view_feed, view_reader = replace(feed, augment=None), reader
     if prepared.held_out is not None:
         view_reader = live.enter_context(_reader(prepared, prepared.held_out))
         validator, view_feed = _validator(live, prepared, prepared.held_out, view_reader)
@@ -97,6 +97,7 @@ def _feed(
         cameras=prepared.cameras,
         purpose=purpose,
         windows=tuple(prepared.windows),
+        augment=prepared.augment if purpose == "train" else None,
     )
 
 

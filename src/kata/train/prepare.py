@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from kata.adapt import Pipeline
+from kata.adapt.augment import Augment, build_augment
 from kata.data import Dataset, anchor_rows, open_dataset
 from kata.errors import ConfigError, DataError, PolicyError, did_you_mean
 from kata.policies.config import PolicyConfig
@@ -39,6 +40,7 @@ class Prepared:
     windows: Windows
     keys: tuple[str, ...]
     device: torch.device
+    augment: Augment | None
     notes: list[str]
 
     @property
@@ -51,7 +53,10 @@ def prepare(run: Run) -> Prepared:
     """Open the data and fit policy and data to each other. Every mismatch is found here, before step 1."""
     device = choose_device(run.policy.device)
     check_precision(run.precision, device)
-    data = run.dataset
+    data, tfs = run.dataset, run.dataset.image_transforms
+    augment = (
+        build_augment(tfs.tfs, count=tfs.max_num_transforms, random_order=tfs.random_order) if tfs.enable else None
+    )
     whole = open_dataset(
         data.repo_id,
         root=data.root,
@@ -85,6 +90,7 @@ def prepare(run: Run) -> Prepared:
         windows={back.get(key, key): offsets for key, offsets in policy.windows().items()},
         keys=tuple(back.get(key, key) for key in features),
         device=device,
+        augment=augment,
         notes=[*whole.notes, *_constant_dimensions(stats, policy)],
     )
 
