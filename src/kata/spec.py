@@ -73,10 +73,14 @@ class Column:
 
 
 class Draw(NamedTuple):
-    """Random numbers that a policy wants per sample: `kind` is 'normal' or 'uniform'; shape without the batch axis."""
+    """Random numbers that a policy wants per sample: `kind` is 'normal' or 'uniform'; shape without the batch axis.
+
+    `shared` numbers are the same for all samples of a global batch.
+    """
 
     kind: str
     shape: tuple[int, ...]
+    shared: bool = False
 
 
 Windows: TypeAlias = dict[str, tuple[int, ...]]

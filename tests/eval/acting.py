@@ -60,7 +60,7 @@ class Scripted(Policy):
         self.calls += 1
         return self.what(batch), state
 
-    def forward(self, batch, *, noise=None, time=None):
+    def forward(self, batch, **draws):
         raise AssertionError
 
     predict_chunk = param_groups = shard_units = key_map = forward

@@ -19,6 +19,7 @@ from safetensors.torch import load_file
 
 HERE = Path(__file__).parent
 TOLERANCE = 1e-5
+POLICIES = sorted(path.stem.removeprefix("policy_") for path in HERE.glob("policy_*.py"))
 
 
 def report(passed: bool, text: str) -> bool:
@@ -55,24 +56,30 @@ def same(own: Path, peer: Path, what: str) -> bool:
     return report(worst <= TOLERANCE, f"{what}: {worst:.1e} at most, in {where}")
 
 
-def golden_files(peer: Path, folder: Path) -> list[bool]:
-    """The committed golden files are what LeRobot computes today."""
-    if not ran(execute(peer, HERE / "golden_act.py", folder), "golden act"):
+def golden_files(peer: Path, folder: Path, name: str, script: list[str]) -> list[bool]:
+    """The committed golden files of a policy are what LeRobot computes today."""
+    if not ran(execute(peer, HERE / script[0], *script[1:], folder), f"golden {name}"):
         return [False]
-    kept = setup.ROOT / "tests/golden/act"
+    kept = setup.ROOT / "tests/golden" / name
     names = sorted({file.name for place in (kept, folder) for file in place.glob("*.safetensors")})
-    absent = [name for name in names if not (kept / name).exists() or not (folder / name).exists()]
+    absent = [file for file in names if not (kept / file).exists() or not (folder / file).exists()]
     if absent:
-        return [report(False, f"golden act: not on both sides: {', '.join(absent)}")]
-    return [same(kept / name, folder / name, f"golden act {Path(name).stem}") for name in names]
+        return [report(False, f"golden {name}: not on both sides: {', '.join(absent)}")]
+    return [same(kept / file, folder / file, f"golden {name} {Path(file).stem}") for file in names]
 
 
-def live(peer: Path, script: str) -> list[bool]:
+def live(peer: Path, script: str, *arguments: str) -> list[bool]:
     """A script that LeRobot's Python runs on both sides at once, and that prints its own lines."""
-    done = execute(peer, HERE / script)
+    done = execute(peer, HERE / script, *arguments)
     lines = [line for line in done.stdout.splitlines() if line.startswith(("PASS", "FAIL"))]
     print("\n".join(lines), flush=True)
     return [not done.returncode if lines else ran(done, script)]
+
+
+def policy(peer: Path, folder: Path, name: str) -> list[bool]:
+    """A policy's golden files, and every gradient element by element."""
+    golden = golden_files(peer, folder, name, ["check_policy.py", name, "--golden"])
+    return [*golden, *live(peer, "check_policy.py", name)]
 
 
 def checkpoints(peer: Path, folder: Path) -> list[bool]:
@@ -123,9 +130,10 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         results = [
-            *golden_files(peer, folder / "act"),
+            *golden_files(peer, folder / "act", "act", ["golden_act.py"]),
             *live(peer, "check_act.py"),
             *live(peer, "check_augment.py"),
+            *(passed for name in POLICIES for passed in policy(peer, folder / name, name)),
             *checkpoints(peer, folder),
             *dataset_items(peer, folder / "data"),
             *written_datasets(peer, folder / "written"),

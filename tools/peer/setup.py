@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 PEER = ROOT / ".peer"
 PYTHON = PEER / "bin/python"
 STAMP = PEER / "kata-peer.txt"
-REQUIREMENTS = ("lerobot[training,dataset]==0.6.1", "torch==2.11.*", "psutil")
+REQUIREMENTS = ("lerobot[training,dataset,diffusion,multi_task_dit]==0.6.1", "torch==2.11.*", "psutil")
 PROBE = "import sys, venv; sys.exit(sys.version_info < (3, 12))"
 
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 POLICIES: dict[str, str] = {
     "act": "kata.policies.act",
+    "diffusion": "kata.policies.diffusion",
 }
 
 __all__ = ["POLICIES", "build_policy", "config_class"]

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor, nn
 
 from kata.policies.config import PolicyConfig
@@ -87,8 +90,8 @@ class Policy(nn.Module, ABC):
     config: PolicyConfig
 
     @abstractmethod
-    def forward(self, batch: Batch, *, noise: Tensor | None = None, time: Tensor | None = None) -> Loss:
-        """The loss of one micro-batch as sums. `noise` and `time` are the draws that the config asks for."""
+    def forward(self, batch: Batch, **draws: Tensor) -> Loss:
+        """The loss of one micro-batch as sums. `draws` are those that the config asks for, by name."""
 
     def init_state(self, batch_size: int) -> ActState:
         """A fresh acting state for `batch_size` rollouts."""
@@ -126,3 +129,28 @@ class Policy(nn.Module, ABC):
     @abstractmethod
     def key_map(self) -> KeyMap:
         """Own tensor names against LeRobot's."""
+
+
+@contextmanager
+def evaluating(policy: nn.Module) -> Generator[None]:
+    """Eval mode inside, the mode that was there before after it."""
+    training = policy.training
+    policy.eval()
+    try:
+        yield
+    finally:
+        policy.train(training)
+
+
+def remember(state: ActState, batch: Batch, keys: Iterable[str], steps: int) -> dict[str, Tensor]:
+    """The last `steps` observations (B, steps, ...) of each key, the new ones in `batch` (B, ...) included.
+
+    Before there are so many, the first one stands for those that are missing. What is returned belongs into the next
+    state's `memory["history"]`.
+    """
+    past: dict[str, Tensor] = state.memory.get("history", {})
+    seen: dict[str, Tensor] = {}
+    for key in keys:
+        new = batch[key].unsqueeze(1)
+        seen[key] = torch.cat((past[key][:, 1:], new), 1) if key in past else new.expand(-1, steps, *new.shape[2:])
+    return seen

@@ -6,13 +6,24 @@ Field names and defaults are LeRobot's, because `config.json` must load there.
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, ClassVar
 
+from kata.config import encode
 from kata.optim.config import OptimizerConfig, SchedulerConfig
 from kata.policies import POLICIES, config_class
 from kata.spec import ACTION, ENV_STATE, STATE, Draw, Feature, FeatureType, NormMode, Windows
+
+CONFIG, OWN_CONFIG = "config.json", "kata.json"
+"""A checkpoint's config as LeRobot reads it, and beside it the options that LeRobot does not know."""
+
+
+def own(default: Any) -> Any:
+    """A config field that LeRobot does not have; its default does what LeRobot does."""
+    return field(default=default, metadata={"own": True})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +57,10 @@ class PolicyConfig:
         """Random numbers per sample that `forward` takes, by argument name ('noise', 'time')."""
         return {}
 
+    def chunk_start(self) -> int:
+        """Where in the window of actions the chunk begins that `predict_chunk` gives."""
+        return 0
+
     def drop_last_frames(self) -> int:
         """How many frames at the end of each episode are no anchors."""
         return 0
@@ -76,6 +91,23 @@ class PolicyConfig:
     def scheduler_preset(self) -> SchedulerConfig | None:
         """The learning-rate schedule this policy is trained with; None is a constant rate."""
         return None
+
+    # --- files ------------------------------------------------------------------------------------------------
+
+    @classmethod
+    def completed(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
+        """A config.json of another version, with the defaults of that version for fields that it leaves out."""
+        return dict(raw)
+
+    def save(self, folder: Path) -> None:
+        """Write config.json, and kata.json where options of kata's own differ from their defaults."""
+        mine = {f.name: f.default for f in dataclasses.fields(self) if f.metadata.get("own")}
+        plain = encode(self)
+        changed = {name: plain[name] for name, default in mine.items() if plain[name] != encode(default)}
+        files = {CONFIG: {name: value for name, value in plain.items() if name not in mine}, OWN_CONFIG: changed}
+        for name, values in files.items():
+            if values:
+                (folder / name).write_text(json.dumps(values, indent=4, ensure_ascii=False), encoding="utf-8")
 
     # --- features by role -------------------------------------------------------------------------------------
 

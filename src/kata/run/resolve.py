@@ -15,7 +15,7 @@ from kata.config import assign, decode, encode, merge, parse_flags, read_config
 from kata.errors import ConfigError, PolicyError
 from kata.optim.schedule import lr_factor
 from kata.policies import POLICIES, config_class
-from kata.policies.config import PolicyConfig
+from kata.policies.config import CONFIG, OWN_CONFIG, PolicyConfig
 from kata.run.foreign import drop_foreign
 from kata.run.options import Run
 
@@ -149,19 +149,22 @@ def policy_folder(path: str, revision: str | None = None) -> Path:
 
 def read_policy_config(folder: Path, notes: list[str]) -> dict[str, Any]:
     """config.json of a pretrained folder as raw options; fields this policy does not know are dropped and named."""
-    path = folder / "config.json"
+    path = folder / CONFIG
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
         kind = raw["type"]
+        if (folder / OWN_CONFIG).is_file():
+            raw |= json.loads((folder / OWN_CONFIG).read_text(encoding="utf-8"))
     except (OSError, json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
         raise PolicyError(
             f"{path}: cannot be read ({error})", rule="a JSON object with a `type`", remedy="copy it again"
         ) from error
-    known = {f.name for f in dataclasses.fields(config_class(kind))} | {"type"}
+    chosen = config_class(kind)
+    known = {f.name for f in dataclasses.fields(chosen)} | {"type"}
     unknown = sorted(set(raw) - known)
     if unknown:
         notes.append(f"{path}: fields of another version left out: {', '.join(unknown)}")
-    return {name: value for name, value in raw.items() if name in known}
+    return chosen.completed({name: value for name, value in raw.items() if name in known})
 
 
 def _recorded(folder: Path) -> dict[str, Any] | None:

@@ -131,7 +131,7 @@ class Saver:
         """Make a folder with all that acting needs; `weights` (by own name) instead of the policy's present ones."""
         folder.mkdir()
         save_weights(policy, folder / "model.safetensors", state=weights)
-        write_json(folder / "config.json", encode(self.run.policy))
+        self.run.policy.save(folder)
         write_json(folder / "train_config.json", encode(self.run))
         self.before.save(folder)
         self.after.save(folder)

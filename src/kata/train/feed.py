@@ -95,10 +95,7 @@ class Feed:
         positions: np.ndarray = raw["position"]
         pads = {pad_key(key): raw[pad_key(key)] for key in self.windows}
         weights = self.config.loss_weights(len(positions), pads)
-        drawn = {
-            name: draw(self.seed, positions, f"{self.purpose}/{name}", spec)
-            for name, spec in self.config.draws().items()
-        }
+        drawn = {name: self._draw(name, spec, positions) for name, spec in self.config.draws().items()}
         parts = [slice(i, i + self.micro_size) for i in range(0, len(positions), self.micro_size)]
         micros = [self.preprocess(self._augmented(self._placed(raw, part), positions[part])) for part in parts]
         draws = [{name: self._tensor(value[part]) for name, value in drawn.items()} for part in parts]
@@ -111,6 +108,13 @@ class Feed:
             for key, value in raw.items()
         }
         return frames_to_float(placed, self.cameras)
+
+    def _draw(self, name: str, spec: Draw, positions: np.ndarray) -> np.ndarray:
+        purpose = f"{self.purpose}/{name}"
+        if not spec.shared:
+            return draw(self.seed, positions, purpose, spec)
+        first = draw(self.seed, positions[:1], purpose, spec)  # the batch's first position stands for all of it
+        return np.repeat(first, len(positions), axis=0)
 
     def _augmented(self, batch: Batch, positions: np.ndarray) -> Batch:
         if self.augment is None:

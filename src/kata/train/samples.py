@@ -7,7 +7,7 @@ import torch
 
 from kata.adapt import Pipeline
 from kata.data import Dataset, Reader
-from kata.policies.base import Policy
+from kata.policies.base import Policy, evaluating
 from kata.spec import ACTION, pad_key
 from kata.train.feed import Feed
 from kata.train.report import SampleView
@@ -24,24 +24,23 @@ def sample_views(
     raw = reader.read(rows)
     raw["position"] = np.arange(len(rows), dtype=np.int64)
     micros, draws, _, _ = feed.ready(raw)
-    training = policy.training
-    policy.eval()
-    chunks = [
-        after({ACTION: policy.predict_chunk(micro, noise=drawn.get("noise")).float()})[ACTION]
-        for micro, drawn in zip(micros, draws, strict=True)
-    ]
-    policy.train(training)
+    with evaluating(policy):
+        chunks = [
+            after({ACTION: policy.predict_chunk(micro, noise=drawn.get("noise")).float()})[ACTION]
+            for micro, drawn in zip(micros, draws, strict=True)
+        ]
     predicted = torch.cat(chunks).numpy()
     names = dataset.columns[ACTION].names or ()
-    length = predicted.shape[1]
+    start = feed.config.chunk_start()
+    part = slice(start, start + predicted.shape[1])
     return [
         SampleView(
             title=f"episode {raw['episode_index'][i]}, frame {raw['frame_index'][i]}: {raw['task'][i]}",
             frames={key: _latest(raw[key][i]) for key in feed.cameras},
-            recorded=raw[ACTION][i][:length],
+            recorded=raw[ACTION][i][part],
             predicted=predicted[i],
             action_names=names,
-            is_pad=raw[pad_key(ACTION)][i][:length] if pad_key(ACTION) in raw else None,
+            is_pad=raw[pad_key(ACTION)][i][part] if pad_key(ACTION) in raw else None,
         )
         for i in range(len(rows))
     ]

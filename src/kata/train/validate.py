@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from kata.adapt import Normalize, Pipeline
-from kata.policies.base import Policy
+from kata.policies.base import Policy, evaluating
 from kata.spec import ACTION, Batch, FeatureType, Stats, pad_key
 from kata.train.feed import Feed
 from kata.train.step import autocast
@@ -29,17 +29,20 @@ class Validator:
     mean_action: Tensor
     action_names: tuple[str, ...]
 
-    @torch.no_grad()
     def __call__(self, policy: Policy) -> dict[str, Any]:
         """The loss and its terms; `action_error`, the mean |predicted - recorded| action in normalised units, also
         per dimension; and `mean_action_error`, the same for always predicting the mean action.
         """
-        training = policy.training
-        policy.eval()
+        device = self.feed.device
+        with evaluating(policy), torch.no_grad(), torch.random.fork_rng([device] if device.type == "cuda" else []):
+            torch.manual_seed(0)  # for policies that draw as they predict
+            return self._judge(policy)
+
+    def _judge(self, policy: Policy) -> dict[str, Any]:
         sums: dict[str, float] = {}
         counts: dict[str, float] = {}
         scales: dict[str, float] = {}
-        errors = _Errors(self.mean_action)
+        errors = _Errors(self.mean_action, self.feed.config.chunk_start())
         batch_size = self.feed.batches.batch_size
         for number, start in enumerate(range(0, self.size, batch_size)):
             micros, draws, weights = self._read(number, min(batch_size, self.size - start))
@@ -53,7 +56,6 @@ class Validator:
                     sums[name] = sums.get(name, 0.0) + float(term.total)
                     scales[name] = term.scale
                 errors.add(micro, chunk.float())
-        policy.train(training)
         terms = {name: total / counts[name] for name, total in sums.items()}
         whole = sum(terms[name] * scales[name] for name in terms)
         return {"loss": whole, **terms, **errors.figures(self.action_names)}
@@ -69,17 +71,17 @@ class Validator:
 class _Errors:
     """Sums of |predicted - recorded| per action dimension over unpadded steps."""
 
-    def __init__(self, mean_action: Tensor) -> None:
-        self.mean_action = mean_action
+    def __init__(self, mean_action: Tensor, start: int) -> None:
+        self.mean_action, self.start = mean_action, start
         # Summed on the host: not every device has float64.
         self.policy = torch.zeros(mean_action.shape, dtype=torch.float64)
         self.mean = torch.zeros_like(self.policy)
         self.steps = 0
 
     def add(self, batch: Batch, chunk_bta: Tensor) -> None:
-        recorded = batch[ACTION][:, : chunk_bta.shape[1]]
-        pad = batch.get(pad_key(ACTION))
-        valid = torch.ones(recorded.shape[:2], dtype=torch.bool) if pad is None else ~pad[:, : chunk_bta.shape[1]]
+        part = slice(self.start, self.start + chunk_bta.shape[1])
+        recorded, pad = batch[ACTION][:, part], batch.get(pad_key(ACTION))
+        valid = torch.ones(recorded.shape[:2], dtype=torch.bool) if pad is None else ~pad[:, part]
         valid = valid.to(recorded.device)
         self.policy += (chunk_bta - recorded).abs()[valid].sum(0).cpu()
         self.mean += (self.mean_action - recorded).abs()[valid].sum(0).cpu()

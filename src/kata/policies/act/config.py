@@ -12,16 +12,8 @@ from typing import Any, ClassVar
 from kata.errors import PolicyError, did_you_mean
 from kata.optim.config import AdamWConfig
 from kata.policies.config import PolicyConfig
+from kata.policies.resnets import resnet_rules
 from kata.spec import ACTION, Draw, FeatureType, NormMode, Windows, pad_key
-
-BACKBONE_WEIGHTS: dict[str, tuple[str, ...]] = {
-    "resnet18": ("IMAGENET1K_V1", "DEFAULT"),
-    "resnet34": ("IMAGENET1K_V1", "DEFAULT"),
-    "resnet50": ("IMAGENET1K_V1", "IMAGENET1K_V2", "DEFAULT"),
-    "resnet101": ("IMAGENET1K_V1", "IMAGENET1K_V2", "DEFAULT"),
-    "resnet152": ("IMAGENET1K_V1", "IMAGENET1K_V2", "DEFAULT"),
-}
-"""Backbones and torchvision's weights for each."""
 
 UNDILATED = ("resnet18", "resnet34")
 """Their blocks know no dilation."""
@@ -153,20 +145,7 @@ class Config(PolicyConfig):
     def _backbone_rules(self) -> Iterator[tuple[bool, str, str, str]]:
         """(broken, what, rule, remedy) of the backbone."""
         backbone, weights = self.vision_backbone, self.pretrained_backbone_weights
-        yield (
-            backbone not in BACKBONE_WEIGHTS,
-            f"policy.vision_backbone={backbone}",
-            f"one of: {', '.join(BACKBONE_WEIGHTS)}",
-            did_you_mean(backbone, BACKBONE_WEIGHTS),
-        )
-        family = f"ResNet{backbone.removeprefix('resnet')}_Weights."
-        known = BACKBONE_WEIGHTS[backbone]
-        yield (
-            weights is not None and weights.removeprefix(family) not in known,
-            f"policy.pretrained_backbone_weights={weights} with policy.vision_backbone={backbone}",
-            f"one of: {', '.join(family + name for name in known)}, null",
-            f"--policy.pretrained_backbone_weights={family}{known[0]}",
-        )
+        yield from resnet_rules(backbone, weights)
         yield (
             self.replace_final_stride_with_dilation not in (0, 1),
             f"policy.replace_final_stride_with_dilation={self.replace_final_stride_with_dilation}",

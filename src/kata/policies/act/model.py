@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
@@ -13,7 +11,7 @@ from kata.policies.act.backbone import build_backbone
 from kata.policies.act.blocks import Decoder, Encoder, line_sinusoid, map_sinusoid
 from kata.policies.act.config import Config
 from kata.policies.act.load import KEY_MAP
-from kata.policies.base import ActState, KeyMap, Loss, ParamGroup, Term
+from kata.policies.base import ActState, KeyMap, Loss, ParamGroup, Term, evaluating
 from kata.policies.base import Policy as BasePolicy
 from kata.spec import ACTION, ENV_STATE, STATE, Batch, pad_key
 
@@ -119,12 +117,12 @@ class Policy(BasePolicy):
         self.config = config
         self.model = Network(config)
 
-    def forward(self, batch: Batch, *, noise: Tensor | None = None, time: Tensor | None = None) -> Loss:
+    def forward(self, batch: Batch, *, noise: Tensor | None = None, **draws: Tensor) -> Loss:
         """Sums of |action - prediction| over unpadded actions, and of the latent's KL to a standard normal.
 
         noise: (B, L) standard normal, drawn where None. In eval mode the latent is zero without a KL term.
         """
-        del time
+        del draws
         latent, sample = None, None
         if self.model.config.use_vae and self.training:
             latent = self.model.latent(batch)
@@ -144,7 +142,7 @@ class Policy(BasePolicy):
     def predict_chunk(self, batch: Batch, *, noise: Tensor | None = None) -> Tensor:
         """Actions (B, chunk_size, A) from the latent zero, without dropout; takes no noise."""
         del noise
-        with _evaluating(self):
+        with evaluating(self):
             return self.model(batch, None)
 
     @torch.no_grad()
@@ -199,14 +197,3 @@ class Policy(BasePolicy):
     def key_map(self) -> KeyMap:
         """Every name is LeRobot's already."""
         return KEY_MAP
-
-
-@contextmanager
-def _evaluating(policy: nn.Module) -> Generator[None]:
-    """Eval mode inside, the mode that was there before after it."""
-    training = policy.training
-    policy.eval()
-    try:
-        yield
-    finally:
-        policy.train(training)

@@ -1,0 +1,1 @@
+"""Network parts that two or more policies use."""

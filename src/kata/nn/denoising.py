@@ -1,0 +1,94 @@
+"""Denoising diffusion in closed form: DDPM (arXiv 2006.11239) and DDIM without added noise (arXiv 2010.02502).
+
+kept(t) is the share of the signal's variance left after noising step t, the papers' cumulated alpha.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+SCHEDULES = ("squaredcos_cap_v2", "linear", "scaled_linear", "sigmoid")
+"""Noise schedules by the names that diffusion configs use."""
+
+
+class NoiseProcess(nn.Module):
+    """Adds noise to clean samples, and takes it away again step by step.
+
+    Args:
+        steps: noising steps T.
+        schedule: one of SCHEDULES; squaredcos_cap_v2 (arXiv 2102.09672) does not use `beta_start` and `beta_end`.
+        predicts: what the network gives: 'epsilon', the noise, or 'sample', the clean sample.
+        clip: clean samples lie in [-clip, clip] and are held there while denoising; None does not hold them.
+    """
+
+    kept: Tensor
+
+    def __init__(
+        self, steps: int, schedule: str, beta_start: float, beta_end: float, predicts: str, clip: float | None
+    ) -> None:
+        super().__init__()
+        self.steps, self.predicts, self.clip = steps, predicts, clip
+        betas = _betas(steps, schedule, beta_start, beta_end)
+        self.register_buffer("kept", torch.cumprod(1.0 - betas, 0), persistent=False)
+
+    def add(self, clean: Tensor, noise: Tensor, step: Tensor) -> Tensor:
+        """Samples (B, ...) after noising steps `step` (B,), numbered from 0."""
+        kept = self.kept[step].reshape(-1, *(1,) * (clean.ndim - 1))
+        return kept.sqrt() * clean + (1.0 - kept).sqrt() * noise
+
+    def target(self, clean: Tensor, noise: Tensor) -> Tensor:
+        """What the network should have given."""
+        return noise if self.predicts == "epsilon" else clean
+
+    def sample(self, predict: Callable[[Tensor, Tensor], Tensor], noise: Tensor, steps: int, *, ddim: bool) -> Tensor:
+        """Clean samples from pure noise (B, ...), in `steps` of the T steps, evenly spaced.
+
+        predict: network of (samples, step (B,) int64). DDPM's own noise comes from torch's stream.
+        """
+        stride = self.steps // steps
+        kept = self.kept.tolist()
+        x = noise
+        for t in range((steps - 1) * stride, -1, -stride):
+            before = kept[t - stride] if t >= stride else 1.0
+            given = predict(x, torch.full((len(x),), t, device=x.device))
+            x = self._step(x, given, kept[t], before, ddim=ddim)
+            if t > 0 and not ddim:
+                variance = (1.0 - before) / (1.0 - kept[t]) * (1.0 - kept[t] / before)
+                x = x + math.sqrt(max(variance, 1e-20)) * torch.randn_like(x)
+        return x
+
+    def _step(self, x: Tensor, given: Tensor, kept: float, before: float, *, ddim: bool) -> Tensor:
+        """The mean of the sample one step earlier."""
+        signal, spread = math.sqrt(kept), math.sqrt(1.0 - kept)
+        if self.predicts == "epsilon":
+            noise, clean = given, (x - spread * given) / signal
+        else:
+            noise, clean = (x - signal * given) / spread, given
+        if self.clip is not None:
+            clean = clean.clamp(-self.clip, self.clip)
+        if ddim:
+            return math.sqrt(before) * clean + math.sqrt(1.0 - before) * noise
+        ratio = kept / before
+        return (
+            math.sqrt(before) * (1.0 - ratio) / (1.0 - kept) * clean
+            + math.sqrt(ratio) * (1.0 - before) / (1.0 - kept) * x
+        )
+
+
+def _betas(steps: int, schedule: str, start: float, end: float) -> Tensor:
+    """The variance that each step adds, (T,)."""
+    if schedule == "linear":
+        return torch.linspace(start, end, steps)
+    if schedule == "scaled_linear":
+        return torch.linspace(start**0.5, end**0.5, steps) ** 2
+    if schedule == "sigmoid":
+        return torch.sigmoid(torch.linspace(-6, 6, steps)) * (end - start) + start
+
+    def share(t: float) -> float:
+        return math.cos((t + 0.008) / 1.008 * math.pi / 2) ** 2
+
+    return torch.tensor([min(1 - share((i + 1) / steps) / share(i / steps), 0.999) for i in range(steps)])

@@ -1,0 +1,77 @@
+"""Camera frames to keypoints: crop, ResNet, spatial softmax. Module names are LeRobot's."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torchvision.transforms.v2 import functional as F
+
+from kata.nn.resnet import build_resnet
+
+Size = tuple[int, int]
+
+
+def crop(frames: Tensor, size: Size, place: Tensor | None) -> Tensor:
+    """A window of `size` (h, w) out of frames (B, ..., C, H, W), for each sample at a place of its own.
+
+    place: (B, 2) in [0, 1), rows first: the share of the way from the first possible place to the last; None takes
+    the centre as torchvision's CenterCrop does.
+    """
+    height, width = frames.shape[-2:]
+    if place is None:
+        return F.center_crop(frames, list(size))
+    room = torch.tensor([height - size[0] + 1, width - size[1] + 1], device=place.device)
+    top, left = (place * room).long().minimum(room - 1).unbind(1)
+    rows = top[:, None] + torch.arange(size[0], device=frames.device)
+    columns = left[:, None] + torch.arange(size[1], device=frames.device)
+    between = (1,) * (frames.ndim - 3)
+    taken = frames.gather(-2, rows.reshape(-1, *between, size[0], 1).expand(*frames.shape[:-2], size[0], width))
+    return taken.gather(-1, columns.reshape(-1, *between, 1, size[1]).expand(*frames.shape[:-2], *size))
+
+
+class SpatialSoftmax(nn.Module):
+    """Where each of `keypoints` learned maps has its weight: expected (x, y) in [-1, 1] under a softmax over pixels.
+
+    Finn et al., "Deep spatial autoencoders for visuomotor learning", arXiv 1509.06113.
+    """
+
+    pos_grid: Tensor
+
+    def __init__(self, channels: int, size: Size, keypoints: int) -> None:
+        super().__init__()
+        self.nets = nn.Conv2d(channels, keypoints, kernel_size=1)
+        # numpy's spacing, which published weights were trained with, differs from torch's in the last bit.
+        x, y = np.meshgrid(np.linspace(-1.0, 1.0, size[1]), np.linspace(-1.0, 1.0, size[0]))
+        self.register_buffer("pos_grid", torch.from_numpy(np.stack([x.ravel(), y.ravel()], 1)).float())
+
+    def forward(self, features: Tensor) -> Tensor:
+        """(B, C, h, w) -> (B, keypoints, 2)."""
+        return self.nets(features).flatten(2).softmax(-1) @ self.pos_grid
+
+
+def feature_size(size: Size) -> Size:
+    """Height and width of a ResNet's last feature map: five strides of two, each rounding up."""
+    height, width = size
+    for _ in range(5):
+        height, width = (height + 1) // 2, (width + 1) // 2
+    return height, width
+
+
+class KeypointEncoder(nn.Module):
+    """Frames (B, 3, H, W) of one size to features (B, 2 * keypoints)."""
+
+    def __init__(self, backbone: str, weights: str | None, size: Size, keypoints: int, *, group_norm: bool) -> None:
+        super().__init__()
+        net, channels = build_resnet(backbone, weights, norm_layer=_group_norm if group_norm else None)
+        self.backbone = nn.Sequential(*list(net.children())[:-2])
+        self.pool = SpatialSoftmax(channels, feature_size(size), keypoints)
+        self.out = nn.Linear(2 * keypoints, 2 * keypoints)
+
+    def forward(self, frames: Tensor) -> Tensor:
+        """Features of frames that are cropped and resized already."""
+        return self.out(self.pool(self.backbone(frames)).flatten(1)).relu()
+
+
+def _group_norm(channels: int) -> nn.GroupNorm:
+    return nn.GroupNorm(channels // 16, channels)

@@ -1,0 +1,1 @@
+"""Diffusion Policy: actions by denoising, under what the cameras see (arXiv 2303.04137)."""

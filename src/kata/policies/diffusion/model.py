@@ -1,0 +1,183 @@
+"""Diffusion Policy: a U-Net denoises a chunk of actions, conditioned on encoded observations (arXiv 2303.04137)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torchvision.transforms.v2 import functional as F
+
+from kata.nn.denoising import NoiseProcess
+from kata.nn.images import KeypointEncoder, crop
+from kata.nn.unet1d import UNet1d, UNetShape
+from kata.policies.base import ActState, KeyMap, Loss, ParamGroup, Term, evaluating, remember
+from kata.policies.base import Policy as BasePolicy
+from kata.policies.diffusion.config import Config
+from kata.policies.diffusion.load import COMPILED, PLAIN
+from kata.spec import ACTION, ENV_STATE, STATE, Batch, pad_key
+
+
+class Network(nn.Module):
+    """Encoders and U-Net under LeRobot's names."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.config = config
+        cameras = list(config.cameras.values())
+        width = sum(feature.shape[0] for feature in (config.state, config.env_state) if feature)
+        if cameras:
+            if config.use_separate_rgb_encoder_per_camera:
+                self.rgb_encoder: nn.Module = nn.ModuleList(_encoder(config) for _ in cameras)
+            else:
+                self.rgb_encoder = _encoder(config)
+            width += len(cameras) * 2 * config.spatial_softmax_num_keypoints
+        shape = UNetShape(
+            channels=config.action.shape[0],
+            condition=width * config.n_obs_steps,
+            levels=tuple(config.down_dims),
+            kernel=config.kernel_size,
+            groups=config.n_groups,
+            step_width=config.diffusion_step_embed_dim,
+            scale=config.use_film_scale_modulation,
+        )
+        self.unet = UNet1d(shape, recompute=config.gradient_checkpointing)
+        if config.compile_model:
+            self.unet.compile(mode=config.compile_mode)
+
+    def condition(self, batch: Batch, place: Tensor | None) -> Tensor:
+        """Observations (B, n_obs_steps, ...) as one vector per sample, (B, D): state, cameras, environment by step.
+
+        place: where crops lie (B, cameras, 2), or None for the centre.
+        """
+        parts = [batch[STATE]] if self.config.state else []
+        if self.config.cameras:
+            frames = torch.stack([batch[key] for key in self.config.cameras], dim=2)
+            parts.append(self._features(frames, place))
+        if self.config.env_state:
+            parts.append(batch[ENV_STATE])
+        return torch.cat([part.float() for part in parts], dim=-1).flatten(1)
+
+    def _features(self, frames: Tensor, place: Tensor | None) -> Tensor:
+        """Frames (B, T, cameras, C, H, W) -> (B, T, cameras * 2 keypoints)."""
+        config = self.config
+        if config.resize_shape is not None:
+            resized = F.resize(frames.flatten(0, 2), list(config.resize_shape), antialias=True)
+            frames = resized.reshape(*frames.shape[:-2], *config.resize_shape)
+        if config.crop_shape is not None:
+            size = config.crop_shape
+            places = [None if place is None else place[:, n] for n in range(frames.shape[2])]
+            if place is not None and not config.use_separate_rgb_encoder_per_camera and not config.crop_per_sample:
+                places = [place[:, 0]] * frames.shape[2]
+            frames = torch.stack([crop(one, size, at) for one, at in zip(frames.unbind(2), places, strict=True)], dim=2)
+        steps = frames.shape[:2]
+        if isinstance(self.rgb_encoder, nn.ModuleList):
+            each = zip(self.rgb_encoder, frames.unbind(2), strict=True)
+            return torch.cat([encoder(one.flatten(0, 1)).unflatten(0, steps) for encoder, one in each], dim=-1)
+        return self.rgb_encoder(frames.flatten(0, 2)).reshape(*steps, -1)
+
+
+class Policy(BasePolicy):
+    """Diffusion with its denoising loss, and acting from a history of observations."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        config.validate_features()
+        self.config = config
+        self.diffusion = Network(config)
+        self.process = NoiseProcess(
+            config.num_train_timesteps,
+            config.beta_schedule,
+            config.beta_start,
+            config.beta_end,
+            config.prediction_type,
+            config.clip_sample_range if config.clip_sample else None,
+        )
+
+    def forward(
+        self,
+        batch: Batch,
+        *,
+        noise: Tensor | None = None,
+        time: Tensor | None = None,
+        crop: Tensor | None = None,
+        **draws: Tensor,
+    ) -> Loss:
+        """The sum of squared errors of the predicted noise (or clean actions).
+
+        noise: (B, horizon, A), standard normal. time: (B, 1) in [0, 1), the noising step as a share of all. crop:
+        (B, cameras, 2) in [0, 1), used in training alone. Each is drawn where None.
+        """
+        del draws
+        action, config = batch[ACTION], self.diffusion.config
+        noise = torch.randn_like(action) if noise is None else noise
+        time = torch.rand(len(action), 1, device=action.device) if time is None else time
+        if not (self.training and config.crop_is_random):
+            crop = None
+        elif crop is None:
+            crop = torch.rand(len(action), len(config.cameras), 2, device=action.device)
+        step = (time[:, 0] * config.num_train_timesteps).long()
+        condition = self.diffusion.condition(batch, crop)
+        given = self.diffusion.unet(self.process.add(action, noise, step), step, condition).float()
+        error = (given - self.process.target(action, noise)).square()
+        if config.do_mask_loss_for_padding and pad_key(ACTION) in batch:
+            error = error * ~batch[pad_key(ACTION)][..., None]
+        return Loss({"denoising_loss": Term(error.sum())}, {})
+
+    @torch.no_grad()
+    def predict_chunk(self, batch: Batch, *, noise: Tensor | None = None) -> Tensor:
+        """Actions (B, n_action_steps, A) from the latest observation on.
+
+        batch: observations (B, n_obs_steps, ...). noise: (B, horizon, A), what denoising starts from. DDPM adds noise
+        of its own from torch's stream.
+        """
+        config = self.diffusion.config
+        with evaluating(self):
+            condition = self.diffusion.condition(batch, None)
+            if noise is None:
+                noise = torch.randn(len(condition), config.horizon, config.action.shape[0], device=condition.device)
+            actions = self.process.sample(
+                lambda x, step: self.diffusion.unet(x, step, condition).float(),
+                noise,
+                config.num_inference_steps or config.num_train_timesteps,
+                ddim=config.noise_scheduler_type == "DDIM",
+            )
+        start = config.chunk_start()
+        return actions[:, start : start + config.n_action_steps]
+
+    @torch.no_grad()
+    def act(self, batch: Batch, state: ActState) -> tuple[Tensor, ActState]:
+        """The next action from the queue, denoising a chunk when it is empty."""
+        config = self.diffusion.config
+        seen = remember(state, batch, config.input_features, config.n_obs_steps)
+        queue = state.queue
+        if queue is None or queue.shape[1] == 0:
+            queue = self.predict_chunk(seen)
+        return queue[:, 0], ActState(queue[:, 1:], {"history": seen})
+
+    def param_groups(self) -> list[ParamGroup]:
+        """All alike."""
+        return [ParamGroup("main", [p for p in self.parameters() if p.requires_grad])]
+
+    def shard_units(self) -> list[nn.Module]:
+        """The U-Net's blocks and the image encoders."""
+        encoders = [module for module in self.modules() if isinstance(module, KeypointEncoder)]
+        return [*self.diffusion.unet.blocks(), *encoders]
+
+    def checkpoint_units(self) -> list[nn.Module]:
+        """The U-Net's blocks: batch norm must not see its input twice."""
+        return self.diffusion.unet.blocks()
+
+    def key_map(self) -> KeyMap:
+        """Every name is LeRobot's already."""
+        return COMPILED if self.diffusion.config.compile_model else PLAIN
+
+
+def _encoder(config: Config) -> KeypointEncoder:
+    first = next(iter(config.cameras.values()))
+    height, width = config.crop_shape or config.resize_shape or first.shape[1:]
+    return KeypointEncoder(
+        config.vision_backbone,
+        config.pretrained_backbone_weights,
+        (height, width),
+        config.spatial_softmax_num_keypoints,
+        group_norm=config.use_group_norm,
+    )

@@ -1,0 +1,110 @@
+"""What the configs of several policies say about observations over time, and about crops. Torch-free."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kata.spec import ACTION, Draw, Feature, Windows
+
+if TYPE_CHECKING:
+    from kata.policies.config import PolicyConfig
+
+Rule = tuple[bool, str, str, str]
+"""(broken, what, rule, remedy)"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CropConfig:
+    """Resizing and cropping of frames. The fields' defaults belong to each policy.
+
+    In training the crop lies at random where crop_is_random says so: at one place for a whole batch (and, with one
+    encoder for all cameras, for all cameras) as in LeRobot, or with crop_per_sample at a place of each sample's own.
+    """
+
+    resize_shape: tuple[int, int] | None = None
+    crop_ratio: float = 1.0
+    crop_shape: tuple[int, int] | None = None
+    crop_is_random: bool = True
+    crop_per_sample: bool = False
+
+    def crop_of_resized(self, size: tuple[int, int]) -> tuple[int, int] | None:
+        """The crop of frames resized to `size`: crop_ratio of it, or none."""
+        return None if self.crop_ratio >= 1.0 else (int(size[0] * self.crop_ratio), int(size[1] * self.crop_ratio))
+
+    def crop_draws(self, cameras: int) -> dict[str, Draw]:
+        """Where the crop lies, per camera, as shares of the way (rows, columns); nothing without a random crop."""
+        if self.crop_shape is None or not self.crop_is_random or not cameras:
+            return {}
+        return {"crop": Draw("uniform", (cameras, 2), shared=not self.crop_per_sample)}
+
+    def crop_rules(self) -> Iterator[Rule]:
+        """Sizes and shares that make sense."""
+        for name, size in (("resize_shape", self.resize_shape), ("crop_shape", self.crop_shape)):
+            wrong = size is not None and any(side < 1 for side in size)
+            yield wrong, f"policy.{name}={size}", "height and width of at least 1", f"--policy.{name}=null for none"
+        yield (
+            not 0 < self.crop_ratio <= 1,
+            f"policy.crop_ratio={self.crop_ratio}",
+            "a share above 0 and up to 1",
+            "--policy.crop_ratio=1 for no crop",
+        )
+
+    def crop_fits_rules(self, cameras: Mapping[str, Feature]) -> Iterator[Rule]:
+        """The crop is no larger than what it is taken from."""
+        for key, feature in cameras.items():
+            size = self.resize_shape or feature.shape[1:]
+            crop = self.crop_shape or size
+            yield (
+                crop[0] > size[0] or crop[1] > size[1],
+                f"policy.crop_shape={list(crop)} of {key}, which is {size[0]}x{size[1]}",
+                "a crop is no larger than the picture",
+                f"--policy.crop_shape=[{min(crop[0], size[0])},{min(crop[1], size[1])}], or null for none",
+            )
+
+
+def chunk_windows(config: PolicyConfig, horizon: int) -> Windows:
+    """n_obs_steps observations up to the anchor, and `horizon` actions from the first of them on."""
+    first = 1 - config.n_obs_steps
+    seen = tuple(range(first, 1))
+    return {**dict.fromkeys(config.input_features, seen), ACTION: tuple(range(first, first + horizon))}
+
+
+def vector_rules(config: PolicyConfig, name: str) -> Iterator[Rule]:
+    """An action vector; a camera or an environment state; vectors where vectors are meant; colour cameras."""
+    action = config.output_features.get(ACTION)
+    yield (
+        action is None or len(action.shape) != 1,
+        f"outputs of {name}: {', '.join(config.output_features) or 'none'}",
+        f"'{ACTION}' is a vector",
+        "choose a dataset with an action column of shape [A]",
+    )
+    yield (
+        not config.cameras and config.env_state is None,
+        f"inputs of {name}: {', '.join(config.input_features) or 'none'}",
+        "at least one camera or 'observation.environment_state'",
+        "choose a dataset with one, or keep one among the policy's inputs",
+    )
+    for key, feature in (("state", config.state), ("env_state", config.env_state)):
+        wrong = feature is not None and len(feature.shape) != 1
+        yield wrong, f"{key}: shape {feature.shape if feature else ()}", "a vector", "flatten the column"
+    for key, feature in config.cameras.items():
+        yield (
+            len(feature.shape) != 3 or feature.shape[0] != 3,
+            f"{key}: shape {feature.shape}",
+            "the encoder takes colour images of shape (3, H, W)",
+            "leave this camera out",
+        )
+
+
+def same_size_rules(config: PolicyConfig) -> Iterator[Rule]:
+    """All cameras have one size, as in LeRobot, which stacks them."""
+    sizes = {key: feature.shape for key, feature in config.cameras.items()}
+    yield (
+        len(set(sizes.values())) > 1,
+        "cameras: " + ", ".join(f"{key} {shape[1]}x{shape[2]}" for key, shape in sizes.items()),
+        f"{config.type} takes cameras of one size: their frames are stacked",
+        "keep cameras of one size among the policy's inputs (--policy.input_features), or write the dataset anew with "
+        "`kata data transcode --size=HxW`",
+    )

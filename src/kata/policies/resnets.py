@@ -1,0 +1,34 @@
+"""The ResNets that policies use as image encoders, and the rules for naming them. Torch-free."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from kata.errors import did_you_mean
+
+RESNET_WEIGHTS: dict[str, tuple[str, ...]] = {
+    "resnet18": ("IMAGENET1K_V1", "DEFAULT"),
+    "resnet34": ("IMAGENET1K_V1", "DEFAULT"),
+    "resnet50": ("IMAGENET1K_V1", "IMAGENET1K_V2", "DEFAULT"),
+    "resnet101": ("IMAGENET1K_V1", "IMAGENET1K_V2", "DEFAULT"),
+    "resnet152": ("IMAGENET1K_V1", "IMAGENET1K_V2", "DEFAULT"),
+}
+"""Backbones and torchvision's weights for each."""
+
+
+def resnet_rules(backbone: str, weights: str | None) -> Iterator[tuple[bool, str, str, str]]:
+    """(broken, what, rule, remedy) of `vision_backbone` and `pretrained_backbone_weights`."""
+    yield (
+        backbone not in RESNET_WEIGHTS,
+        f"policy.vision_backbone={backbone}",
+        f"one of: {', '.join(RESNET_WEIGHTS)}",
+        did_you_mean(backbone, RESNET_WEIGHTS),
+    )
+    family = f"ResNet{backbone.removeprefix('resnet')}_Weights."
+    known = RESNET_WEIGHTS[backbone]
+    yield (
+        weights is not None and weights.removeprefix(family) not in known,
+        f"policy.pretrained_backbone_weights={weights} with policy.vision_backbone={backbone}",
+        f"one of: {', '.join(family + name for name in known)}, null",
+        f"--policy.pretrained_backbone_weights={family}{known[0]}",
+    )

@@ -1,0 +1,77 @@
+"""What training promises, for each policy: a resume continues bit for bit, validation repeats, the loss falls."""
+
+import pytest
+import torch
+
+from kata.run import resolve_run
+from kata.train import train
+from kata.train.meter import read_metrics
+
+TINY = {
+    "diffusion": (
+        *("--policy.down_dims=[8,16]", "--policy.horizon=8", "--policy.n_action_steps=3", "--policy.n_groups=4"),
+        *("--policy.diffusion_step_embed_dim=8", "--policy.num_train_timesteps=10", "--policy.num_inference_steps=2"),
+        *("--policy.spatial_softmax_num_keypoints=4", "--policy.pretrained_backbone_weights=null"),
+        *("--policy.crop_shape=[20,24]", "--policy.crop_per_sample=true", "--policy.use_group_norm=true"),
+        '--policy.input_features={"observation.images.top": {"type": "VISUAL", "shape": [3, 48, 64]}, '
+        '"observation.state": {"type": "STATE", "shape": [3]}}',
+    ),
+}
+
+
+@pytest.fixture
+def policy_run(tiny_dataset, tmp_path):
+    """Makes a run of a tiny policy, five steps of four samples."""
+
+    def make(name, folder, *options):
+        return resolve_run(
+            [
+                f"--policy.type={name}", *TINY[name], "--dataset.repo_id=tests/tiny", f"--dataset.root={tiny_dataset}",
+                "--policy.device=cpu", "--policy.push_to_hub=false", "--batch_size=4", "--steps=4", "--log_freq=1",
+                "--num_workers=1", "--prefetch_factor=1", "--dataset.eval_split=0.3", "--max_eval_samples=4",
+                "--eval_steps=2", "--save_freq=2", f"--output_dir={tmp_path}/{folder}", *options,
+            ]
+        )[0]  # fmt: skip
+
+    return make
+
+
+def figures(trained):
+    wanted = ("loss", "grad_norm", "action_error")
+    return [
+        {name: line[name] for name in wanted if name in line}
+        for line in read_metrics(trained.folder / "metrics.jsonl")
+        if line["kind"] in ("train", "validation")
+    ]
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_resumed_equals_straight(name, policy_run):
+    straight = train(policy_run(name, "straight", "--ema.enable=true"))
+    train(policy_run(name, "half", "--ema.enable=true", "--max_time=0.001"))
+    resumed = train(policy_run(name, "half", "--ema.enable=true", "--resume=true", "--max_time=null"))
+    for before, after in ((straight.state.policy, resumed.state.policy), (straight.state.ema, resumed.state.ema)):
+        for key, tensor in before.state_dict().items():
+            assert torch.equal(after.state_dict()[key], tensor), key
+    assert figures(straight) == figures(resumed)
+    assert len(figures(straight)) >= 6
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_micro_batches_give_the_update_of_the_whole_batch(name, policy_run):
+    options = ("--optimizer.type=sgd", "--optimizer.lr=0.01")
+    whole = train(policy_run(name, "whole", *options))
+    split = train(policy_run(name, "split", *options, "--batch_size=1", "--accelerator.gradient_accumulation.steps=4"))
+    for key, tensor in whole.state.policy.state_dict().items():
+        torch.testing.assert_close(split.state.policy.state_dict()[key], tensor, rtol=0, atol=1e-5, msg=key)
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_a_checkpoint_acts_as_the_policy_that_wrote_it(name, policy_run):
+    from kata.eval.policy import load_for_acting
+
+    trained = train(policy_run(name, "acts"))
+    acting = load_for_acting(str(trained.folder / "checkpoints" / "last" / "pretrained_model"), "cpu")
+    assert acting.config.crop_per_sample
+    for key, tensor in trained.state.policy.state_dict().items():
+        assert torch.equal(acting.policy.state_dict()[key], tensor), key

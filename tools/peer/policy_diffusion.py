@@ -1,0 +1,179 @@
+"""Diffusion: cases, and what LeRobot and kata compute for them. `peer` needs LeRobot, `own` needs kata."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+from unittest import mock
+
+import torch
+from numbers_of import drawn, fill, tensor
+from torch import Tensor
+
+BATCH_SIZE = 3
+ACT_STEPS = 5
+STATE, ENV, CAMERA, WRIST = (
+    "observation.state", "observation.environment_state", "observation.images.top", "observation.images.wrist",
+)  # fmt: skip
+FIXED = ("pos_grid",)
+
+TINY: dict[str, Any] = {
+    "down_dims": (16, 32),
+    "horizon": 8,
+    "n_action_steps": 4,
+    "n_groups": 4,
+    "diffusion_step_embed_dim": 8,
+    "num_train_timesteps": 10,
+    "spatial_softmax_num_keypoints": 4,
+    "pretrained_backbone_weights": None,
+    "drop_n_last_frames": 7,
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """Input shapes by key, the action's width, and options."""
+
+    inputs: dict[str, tuple[int, ...]] = field(default_factory=lambda: {STATE: (5,), CAMERA: (3, 64, 64)})
+    action_dim: int = 3
+    options: dict[str, Any] = field(default_factory=dict)
+    base: dict[str, Any] = field(default_factory=lambda: TINY)
+
+    @property
+    def config(self) -> dict[str, Any]:
+        return {**self.base, **self.options}
+
+
+OLD = {"use_group_norm": True, "use_separate_rgb_encoder_per_camera": False, "crop_shape": (40, 48)}
+
+GOLDEN: dict[str, Case] = {
+    "tiny": Case(),
+    "random_crop": Case({STATE: (5,), CAMERA: (3, 64, 64), WRIST: (3, 64, 64)}, options={"crop_shape": (48, 40)}),
+    "as_before_0_6": Case({STATE: (5,), CAMERA: (3, 64, 64), WRIST: (3, 64, 64)}, options=OLD),
+    "env_state": Case({STATE: (5,), ENV: (7,)}, options={"n_obs_steps": 3, "use_film_scale_modulation": False}),
+    "masked_ddim": Case(
+        options={
+            "do_mask_loss_for_padding": True, "noise_scheduler_type": "DDIM", "num_inference_steps": 5,
+            "resize_shape": (56, 50), "crop_ratio": 0.8, "crop_is_random": False,
+        }
+    ),
+    "predicts_sample": Case(
+        {STATE: (5,), ENV: (7,)},
+        options={
+            "prediction_type": "sample", "clip_sample": False, "beta_schedule": "linear", "num_inference_steps": 5,
+        },
+    ),
+}  # fmt: skip
+
+DEFAULT = {"pretrained_backbone_weights": None, "drop_n_last_frames": 7, "num_inference_steps": 5}
+LIVE: dict[str, Case] = {**GOLDEN, "default_96x96": Case({STATE: (2,), CAMERA: (3, 96, 96)}, 2, base=DEFAULT)}
+
+
+def observation(case: Case, step: int) -> dict[str, Tensor]:
+    return {key: tensor(f"{key} {step}", (BATCH_SIZE, *shape)) for key, shape in case.inputs.items()}
+
+
+def batch(case: Case, config: Any) -> dict[str, Tensor]:
+    """A training batch; the actions of all but the first sample reach over the episode's end."""
+    lengths = torch.tensor([config.horizon, max(1, config.horizon // 2), 1])[:, None]
+    steps = [observation(case, step) for step in range(config.n_obs_steps)]
+    return {
+        **{key: torch.stack([step[key] for step in steps], 1) for key in case.inputs},
+        "action": tensor("action", (BATCH_SIZE, config.horizon, case.action_dim)),
+        "action_is_pad": torch.arange(config.horizon)[None] >= lengths,
+    }
+
+
+def noise(config: Any, case: Case) -> Tensor:
+    return 1.7 * tensor("noise", (BATCH_SIZE, config.horizon, case.action_dim))
+
+
+TIMES = (0.15, 0.55, 0.97)
+PLACE = (0.3, 0.8)
+"""The crop lies there, as a share of the way, rows first."""
+
+
+def peer(case: Case) -> dict[str, Tensor]:
+    from lerobot.configs.types import FeatureType, PolicyFeature
+    from lerobot.policies.diffusion.configuration_diffusion import DiffusionConfig
+    from lerobot.policies.diffusion.modeling_diffusion import DiffusionPolicy
+
+    kinds = {STATE: FeatureType.STATE, ENV: FeatureType.ENV}
+    config = DiffusionConfig(
+        device="cpu",
+        input_features={k: PolicyFeature(kinds.get(k, FeatureType.VISUAL), shape) for k, shape in case.inputs.items()},
+        output_features={"action": PolicyFeature(FeatureType.ACTION, (case.action_dim,))},
+        **case.config,
+    )
+    policy = DiffusionPolicy(config)
+    fill(policy, FIXED)
+    given = batch(case, config)
+    times = torch.tensor([int(t * config.num_train_timesteps) for t in TIMES])
+
+    def place(image: Tensor, size: tuple[int, int]) -> tuple[int, int, int, int]:
+        top, left = (
+            int(share * (whole - part + 1)) for share, whole, part in zip(PLACE, image.shape[-2:], size, strict=True)
+        )
+        return top, left, *size
+
+    patches = (
+        mock.patch("torch.randn", return_value=noise(config, case)),
+        mock.patch("torch.randint", return_value=times),
+        mock.patch("torchvision.transforms.RandomCrop.get_params", staticmethod(place)),
+    )
+    policy.train()
+    with patches[0], patches[1], patches[2]:
+        loss = policy.forward(dict(given))[0]
+        loss.backward()
+        out = {"loss": loss.detach()}
+        out.update({f"grad/{n}": p.grad for n, p in policy.named_parameters() if p.grad is not None})
+        policy.eval()
+        with torch.no_grad():
+            out["eval_loss"] = policy.forward(dict(given))[0]
+    seen = {key: given[key] for key in case.inputs}
+    policy.reset()
+    with drawn("chunk"):
+        out["chunk"] = policy.predict_action_chunk(dict(seen), noise=noise(config, case))
+    policy.reset()
+    with drawn("act"):
+        out["actions"] = torch.stack([policy.select_action(observation(case, k)) for k in range(ACT_STEPS)])
+    return out
+
+
+def own(case: Case) -> dict[str, Tensor]:
+    from kata.policies.diffusion.config import Config
+    from kata.policies.diffusion.model import Policy
+    from kata.spec import Feature, FeatureType
+
+    kinds = {STATE: FeatureType.STATE, ENV: FeatureType.ENV}
+    config = Config(
+        input_features={k: Feature(kinds.get(k, FeatureType.VISUAL), shape) for k, shape in case.inputs.items()},
+        output_features={"action": Feature(FeatureType.ACTION, (case.action_dim,))},
+        **case.config,
+    )
+    policy = Policy(config)
+    fill(policy, FIXED)
+    given = batch(case, config)
+    draws = {
+        "noise": noise(config, case),
+        "time": torch.tensor(TIMES)[:, None],
+        "crop": torch.tensor(PLACE).expand(BATCH_SIZE, max(1, len(config.cameras)), 2),
+    }
+    count = config.loss_weights(BATCH_SIZE, {"action_is_pad": given["action_is_pad"].numpy()})["denoising_loss"]
+    policy.train()
+    loss = policy(given, **draws).terms["denoising_loss"].total / count
+    loss.backward()
+    out = {"loss": loss.detach()}
+    out.update({f"grad/{n}": p.grad for n, p in policy.named_parameters() if p.grad is not None})
+    policy.eval()
+    with torch.no_grad():
+        out["eval_loss"] = policy(given, **draws).terms["denoising_loss"].total / count
+    with drawn("chunk"):
+        out["chunk"] = policy.predict_chunk({key: given[key] for key in case.inputs}, noise=draws["noise"])
+    state, actions = policy.init_state(BATCH_SIZE), []
+    with drawn("act"):
+        for step in range(ACT_STEPS):
+            action, state = policy.act(observation(case, step), state)
+            actions.append(action)
+    out["actions"] = torch.stack(actions)
+    return out
