@@ -91,16 +91,16 @@ def _train(args: list[str]) -> int:
 def _train_help() -> str:
     from kata.config import field_names
     from kata.optim.config import OptimizerConfig, SchedulerConfig
-    from kata.policies import POLICIES, config_class
+    from kata.policies import config_class, policy_types
     from kata.run import Run
 
     lines = [
         "usage: kata train --policy.type=<name> --dataset.repo_id=<user>/<name> --name=value ...\n",
         "\nAlso name=value, and --config=<file> with any of these in YAML or JSON; flags win over the file.\n",
-        f"policy.type: {', '.join(POLICIES)}; or --policy.path=<folder or Hub name> to continue from a policy.\n",
+        f"policy.type: {', '.join(policy_types())}; or --policy.path=<folder or Hub name> to continue from a policy.\n",
     ]
     groups: list[tuple[str, type, str]] = [("options", Run, "")]
-    groups += [(f"policy.type={name}", config_class(name), "policy.") for name in POLICIES]
+    groups += [(f"policy.type={name}", config_class(name), "policy.") for name in policy_types()]
     groups += [(f"optimizer.type={n}", c, "optimizer.") for n, c in OptimizerConfig.get_known_choices().items()]
     groups += [(f"scheduler.type={n}", c, "scheduler.") for n, c in SchedulerConfig.get_known_choices().items()]
     for title, cls, prefix in groups:

@@ -24,7 +24,7 @@ EXPORTS = {
     "kata.data": [
         "Batches", "Dataset", "DatasetWriter", "Episodes", "Order", "Reader", "anchor_rows", "open_dataset",
     ],
-    "kata.policies": ["POLICIES", "build_policy", "config_class"],
+    "kata.policies": ["POLICIES", "build_policy", "config_class", "policy_types"],
 }  # fmt: skip
 
 

@@ -1,12 +1,15 @@
 """The one table of policies: adding a policy adds a folder and a line here.
 
-Each folder has `config` (torch-free; class `Config`), `model` (class `Policy`) and `load` (key map to LeRobot's
-names). Modules are imported by name when they are needed, so that `kata --help` and planning never import torch.
+Each folder has `config` (torch-free; class `Config`) and `model` (class `Policy`). Modules are imported by name when
+they are needed, so that `kata --help` and planning never import torch. Other packages add policies through entry points
+of the group `kata.policies`: name = package with those two modules.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib
+from importlib.metadata import entry_points
 from typing import TYPE_CHECKING
 
 from kata.errors import ConfigError, did_you_mean
@@ -20,20 +23,47 @@ POLICIES: dict[str, str] = {
     "diffusion": "kata.policies.diffusion",
 }
 
-__all__ = ["POLICIES", "build_policy", "config_class"]
+__all__ = ["POLICIES", "build_policy", "config_class", "policy_types"]
+
+
+def policy_types() -> dict[str, str]:
+    """Every policy by name, those of other packages included, with the package that holds it."""
+    return {**_outside(), **POLICIES}
 
 
 def config_class(name: str) -> type[PolicyConfig]:
     """The config class of the policy called `name`; ConfigError with the nearest name for an unknown one."""
-    if name not in POLICIES:
+    known = policy_types()
+    if name not in known:
         raise ConfigError(
             f"policy.type={name}: no such policy",
-            rule=f"policies: {', '.join(sorted(POLICIES))}",
-            remedy=did_you_mean(name, POLICIES),
+            rule=f"policies: {', '.join(sorted(known))}",
+            remedy=did_you_mean(name, known),
         )
-    return importlib.import_module(f"{POLICIES[name]}.config").Config
+    other = _outside().get(name, known[name])
+    if other != known[name]:
+        raise ConfigError(
+            f"policy.type={name}: kata has this policy, and {other} offers another",
+            rule="each policy has a name of its own",
+            remedy=f"rename the entry point of {other}, or remove that package",
+        )
+    try:
+        return importlib.import_module(f"{known[name]}.config").Config
+    except ImportError as error:
+        if name in POLICIES:
+            raise
+        raise ConfigError(
+            f"policy '{name}' of the package {known[name]}: {error}",
+            rule="a package that offers policies can be imported",
+            remedy=f"repair {known[name]}, or remove it",
+        ) from error
 
 
 def build_policy(config: PolicyConfig) -> Policy:
     """The policy of this config with fresh weights, on the CPU, in training mode."""
-    return importlib.import_module(f"{POLICIES[config.type]}.model").Policy(config)
+    return importlib.import_module(f"{policy_types()[config.type]}.model").Policy(config)
+
+
+@functools.cache
+def _outside() -> dict[str, str]:
+    return {entry.name: entry.value for entry in entry_points(group="kata.policies")}

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 from kata.config import encode
 from kata.optim.config import OptimizerConfig, SchedulerConfig
-from kata.policies import POLICIES, config_class
+from kata.policies import config_class, policy_types
 from kata.spec import ACTION, ENV_STATE, STATE, Draw, Feature, FeatureType, NormMode, Windows
 
 CONFIG, OWN_CONFIG = "config.json", "kata.json"
@@ -150,7 +150,7 @@ class PolicyConfig:
     @classmethod
     def get_known_choices(cls) -> dict[str, Any]:
         """Every policy's config class by name."""
-        return {name: config_class(name) for name in POLICIES}
+        return {name: config_class(name) for name in policy_types()}
 
     @classmethod
     def get_choice_name(cls, subcls: type[PolicyConfig]) -> str:

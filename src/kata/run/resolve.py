@@ -14,7 +14,7 @@ from typing import Any
 from kata.config import assign, decode, encode, merge, parse_flags, read_config
 from kata.errors import ConfigError, PolicyError
 from kata.optim.schedule import lr_factor
-from kata.policies import POLICIES, config_class
+from kata.policies import config_class, policy_types
 from kata.policies.config import CONFIG, OWN_CONFIG, PolicyConfig
 from kata.run.foreign import drop_foreign
 from kata.run.options import Run
@@ -108,7 +108,7 @@ def _policy(given: dict[str, Any], notes: list[str]) -> PolicyConfig:
             raise ConfigError(
                 "policy: neither type nor path",
                 rule="--policy.type starts a fresh policy, --policy.path continues from a pretrained one",
-                remedy=f"for example --policy.type=act; types: {', '.join(sorted(POLICIES))}",
+                remedy=f"for example --policy.type=act; types: {', '.join(sorted(policy_types()))}",
             )
         return decode(PolicyConfig, raw, at="policy")
     if "type" in raw:
