@@ -18,6 +18,7 @@ from kata.policies import config_class, policy_types
 from kata.policies.config import CONFIG, OWN_CONFIG, PolicyConfig
 from kata.run.foreign import drop_foreign
 from kata.run.options import Run
+from kata.run.pointer import LAST, follow
 
 CHANGEABLE = {
     *(
@@ -55,7 +56,7 @@ def _gather(args: Sequence[str]) -> dict[str, Any]:
     """The config file with the flags over it, LeRobot's unsupported options checked and gone."""
     flags = parse_flags(args)
     paths = [flags.pop(name) for name in ("config", "config_path") if name in flags]
-    given = read_config(Path(str(paths[-1]))) if paths else {}
+    given = read_config(follow(Path(str(paths[-1])))) if paths else {}
     for dotted, value in flags.items():
         assign(given, dotted, value)
     for group in ("dataset", "policy", "optimizer", "scheduler"):
@@ -125,9 +126,10 @@ def _policy(given: dict[str, Any], notes: list[str]) -> PolicyConfig:
 def policy_folder(path: str, revision: str | None = None) -> Path:
     """The local `pretrained_model` folder of a checkpoint: a folder as given, or a download of a Hub repository."""
     local = Path(path).expanduser()
-    for candidate in (local, local / "pretrained_model", local / "checkpoints" / "last" / "pretrained_model"):
-        if (candidate / "config.json").is_file():
-            return candidate
+    for candidate in (local, local / "pretrained_model", local / "checkpoints" / LAST / "pretrained_model"):
+        folder = follow(candidate)
+        if (folder / "config.json").is_file():
+            return folder
     if local.exists() or path.count("/") != 1 or path.startswith((".", "/", "~")):
         raise PolicyError(
             f"policy.path={path}: no config.json there",

@@ -1,0 +1,51 @@
+"""`checkpoints/last` and `checkpoints/best`: names that point at one of the folders beside them.
+
+A symbolic link where the file system has them, as LeRobot writes it; else a text file that holds the folder's name.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from kata.errors import CheckpointError
+
+LAST, BEST = "last", "best"
+
+
+def point(link: Path, name: str) -> None:
+    """Make `link` point at the folder `name` beside it, in one go: a reader sees the old or the new one."""
+    beside = link.with_name(f".{link.name}.new")
+    beside.unlink(missing_ok=True)
+    try:
+        beside.symlink_to(name)
+    except (OSError, NotImplementedError):  # exFAT, some network file systems, Windows without the right to it
+        with beside.open("w", encoding="utf-8") as file:
+            file.write(name + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+    os.replace(beside, link)
+
+
+def pointed(link: Path) -> Path | None:
+    """The folder that a pointer names, whether or not it is there; None where there is no pointer."""
+    if link.is_symlink():
+        return link.parent / os.readlink(link)
+    if not link.is_file():
+        return None
+    name = link.read_text(encoding="utf-8", errors="replace").strip()
+    if not name or name in (".", "..") or Path(name).name != name:
+        raise CheckpointError(
+            f"{link}: {name[:60]!r}",
+            rule="a pointer holds the name of one folder beside it",
+            remedy="write the name of a checkpoint into it, or name the checkpoint's folder itself",
+        )
+    return link.parent / name
+
+
+def follow(path: Path) -> Path:
+    """The path with a text pointer on its way replaced by what it names: `checkpoints/last/pretrained_model`."""
+    for inner in (path, *path.parents):
+        if inner.name in (LAST, BEST) and inner.is_file() and (target := pointed(inner)) is not None:
+            return target / path.relative_to(inner)
+    return path
