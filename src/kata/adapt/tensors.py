@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -14,12 +16,18 @@ from kata.errors import CheckpointError
 
 
 def write_tensors(file: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Write tensors by name; they are copied to the CPU and made contiguous. The file appears whole or not at all."""
+    """Write tensors by name; they are copied to the CPU and made contiguous. The file appears whole or not at all.
+
+    Raises OSError where the disk refuses.
+    """
     ready = {name: tensor.detach().to("cpu").contiguous() for name, tensor in tensors.items()}
     partial = file.with_name(file.name + ".partial")
     partial.touch()
     mode = partial.stat().st_mode  # save_file would leave the file readable by its owner alone
-    save_file(ready, partial, metadata={"format": "pt"})
+    try:
+        save_file(ready, partial, metadata={"format": "pt"})
+    except SafetensorError as error:
+        raise _as_os_error(error, partial) from error
     partial.chmod(mode)
     with partial.open("rb+") as written:
         os.fsync(written.fileno())
@@ -36,3 +44,9 @@ def read_tensors(file: Path) -> dict[str, Tensor]:
             rule="a whole safetensors file",
             remedy="name a checkpoint folder that holds it; copy it again if it is damaged",
         ) from error
+
+
+def _as_os_error(error: SafetensorError, file: Path) -> OSError:
+    """What the system said, with its number, which safetensors only prints: '(os error 28)'."""
+    number = re.search(r"os error (\d+)", str(error))
+    return OSError(int(number[1]) if number else errno.EIO, str(error), str(file))

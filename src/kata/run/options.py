@@ -124,7 +124,8 @@ class Run:
 
     Every `env_eval_freq` steps (0: after the last alone) the policy is evaluated in `env`, in a process beside the
     training; `env_eval_at_start` evaluates the untrained policy too. `max_time` ('90s', '45m', '2h', '1d' or seconds)
-    saves and stops the run when it is over.
+    saves and stops the run when it is over. `keep_last` newest checkpoints and those of each `keep_every` steps stay on
+    the disk (both 0: all), and `keep_best` of lowest validation error (0: all).
     """
 
     dataset: DatasetConfig
@@ -149,6 +150,9 @@ class Run:
     max_eval_samples: int = 0
     save_checkpoint: bool = True
     save_freq: int = 20_000
+    keep_last: int = 0
+    keep_every: int = 0
+    keep_best: int = 1
     use_policy_training_preset: bool = True
     optimizer: OptimizerConfig | None = None
     scheduler: SchedulerConfig | None = None
@@ -162,6 +166,7 @@ class Run:
     def __post_init__(self) -> None:
         at_least = {"steps": 1, "batch_size": 1, "num_workers": 1, "prefetch_factor": 1, "log_freq": 1}
         at_least |= {"seed": 0, "eval_steps": 0, "max_eval_samples": 0, "env_eval_freq": 0}
+        at_least |= {"keep_last": 0, "keep_every": 0, "keep_best": 0}
         for name, least in at_least.items():
             value = getattr(self, name)
             if value < least:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import logging
 import os
 import shutil
 from contextlib import ExitStack
@@ -17,16 +18,21 @@ from kata.errors import CheckpointError
 from kata.run import Run
 from kata.train import preflight
 from kata.train.beside import newest_strips
-from kata.train.checkpoint import Saver, check_space, checkpoint_bytes, write_json
+from kata.train.checkpoint import Saver, checkpoint_bytes, weight_bytes, write_json
 from kata.train.device import set_switches
 from kata.train.guard import Guard
 from kata.train.job import judged, open_job
+from kata.train.lock import LOCK, FolderLock
 from kata.train.loop import loop
-from kata.train.meter import Meter, read_metrics
+from kata.train.meter import read_metrics
 from kata.train.prepare import prepare
 from kata.train.report import Report, write_report
+from kata.train.retention import Room, check_space, room_needed
 from kata.train.samples import sample_views
 from kata.train.state import TrainState, build_state
+from kata.train.store import Resumable, home_of, recover, resumable
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -34,7 +40,8 @@ class Trained:
     """What a finished run leaves.
 
     best: figures of the best validation with `step` and `checkpoint`, or None. evaluations: figures by step.
-    stopped: why the run ended before its last step, or None.
+    stopped: why the run ended before its last step, or None. saves: what was written, with the seconds that training
+    stood still for it (`save_stall_s`) and that writing took (`save_s`).
     """
 
     folder: Path
@@ -44,6 +51,7 @@ class Trained:
     evaluations: dict[int, dict[str, Any]]
     stopped: str | None
     state: TrainState
+    saves: list[dict[str, Any]]
 
 
 def train(run: Run, *, notes: list[str] | None = None, command: str = "", console: Console | None = None) -> Trained:
@@ -55,22 +63,22 @@ def train(run: Run, *, notes: list[str] | None = None, command: str = "", consol
     prepared = prepare(run)
     run = prepared.run
     set_switches(tf32=run.tf32, deterministic=run.cudnn_deterministic)
-    saver = Saver(folder, run, prepared.before, prepared.after)
-    source = saver.newest() if run.resume else None
-    state = build_state(run, prepared.device, weights_follow=source is not None)
-    if source is not None:
-        saver.restore(state, source)
-    size = checkpoint_bytes(state.policy, run)
-    facts = preflight.facts(prepared, state.policy, str(folder), size)
-    said = [*(notes or []), *prepared.notes, *_resume_note(run, source)]
-    preflight.show(console or Console(), facts, said)
     with ExitStack() as live:
-        _begin(live, folder, run, state, size)
+        found = claim(live, folder, run)
+        saver = Saver(run, prepared.before, prepared.after)
+        state = build_state(run, prepared.device, weights_follow=found.source is not None)
+        if found.source is not None:
+            saver.restore(state, found.source)
+        room = _begin(live, folder, run, state)
+        facts = preflight.facts(prepared, state.policy, str(folder), room)
+        said = [*(notes or []), *prepared.notes, *found.notes]
+        preflight.show(console or Console(), facts, said)
         job = open_job(live, prepared, saver, state, folder)
-        guard = live.enter_context(Guard(run.max_time_s))
+        guard = live.enter_context(Guard(run.max_time_s, job.saving.check))
         loop(run, state, job.feed, job.meter, job.chores, guard)
-        if state.step < run.steps:
-            _save_and_stop(run, state, saver, job.meter)
+        if run.save_checkpoint:
+            job.meter.flush(state.step)
+            job.saving.finish(state)
         views = sample_views(
             judged(run, state), job.view_feed, job.view_reader, prepared.after, prepared.held_out or prepared.dataset
         )
@@ -87,34 +95,57 @@ def train(run: Run, *, notes: list[str] | None = None, command: str = "", consol
         best={name: best[name] for name in ("step", "checkpoint", "action_error") if name in best} if best else None,
         baseline={"action_error": best["mean_action_error"]} if best else {},
     )
-    write_report(folder / "report.html", report)
+    try:
+        write_report(folder / "report.html", report)
+    except OSError as error:  # everything that it shows is on the disk; it is no reason to call the run a failure
+        _log.warning("%s was not written: %s", folder / "report.html", error.strerror)
     last = next((line for line in reversed(metrics) if line["kind"] == "train"), {})
     evaluations = {line["step"]: line for line in metrics if line["kind"] == "evaluation" and "note" not in line}
     stopped = guard.reason if state.step < run.steps else None
-    return Trained(folder, folder / "report.html", last, best, evaluations, stopped, state)
+    saves = [line for line in metrics if line["kind"] == "saved"]
+    return Trained(folder, folder / "report.html", last, best, evaluations, stopped, state, saves)
 
 
-def _save_and_stop(run: Run, state: TrainState, saver: Saver, meter: Meter) -> None:
-    """The checkpoint of a run that is asked to stop, unless this very step has one already."""
-    newest = saver.newest()
-    if run.save_checkpoint and state.step > 0 and (newest is None or int(newest.name) < state.step):
-        meter.flush(state.step)
-        meter.note(state.step, "checkpoint", {"path": str(saver.save(state))})
-
-
-def _begin(live: ExitStack, folder: Path, run: Run, state: TrainState, size: int) -> None:
-    """Make the run folder and write the resolved config; a new folder goes again if no step is ever done."""
-    first_step, new = state.step, not folder.exists()
+def claim(live: ExitStack, folder: Path, run: Run) -> Resumable:
+    """Make the run folder this process's own, finish what a killed one left, and find where to continue."""
+    new = not folder.exists()
     folder.mkdir(parents=True, exist_ok=True)
 
     def undo() -> None:
-        if new and state.step == first_step < run.steps:
-            shutil.rmtree(folder)
+        if new and folder.exists() and not any(folder.iterdir()):
+            folder.rmdir()
 
     live.callback(undo)
-    if run.save_checkpoint:
-        check_space(folder, size)
+    lock = live.enter_context(FolderLock(folder))
+    _refuse_taken(folder, run)
+    home = home_of(folder)
+    notes = [lock.note] if lock.note else []
+    notes += recover(home)
+    if not run.resume:
+        return Resumable(None, notes)
+    found = resumable(home)
+    where = f"continuing from {found.source}"
+    if found.source is None:
+        where = "no checkpoint in the run folder yet: starting from step 0"
+    return Resumable(found.source, [*notes, *found.notes, where])
+
+
+def _begin(live: ExitStack, folder: Path, run: Run, state: TrainState) -> Room:
+    """Write the resolved config where there is room for the run; a new folder goes again if no step is ever done."""
+    first_step, new = state.step, not any(path.name != LOCK for path in folder.iterdir())
+
+    def undo() -> None:
+        if new and state.step == first_step < run.steps:
+            for path in folder.iterdir():
+                if path.name != LOCK:
+                    shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+    live.callback(undo)
+    size, weights = checkpoint_bytes(state.policy, run), weight_bytes(state.policy)
+    room = room_needed(run, home_of(folder), state.step, size, weights)
+    check_space(folder, room)
     write_json(folder / "train_config.json", encode(run))
+    return room
 
 
 def run_folder(run: Run) -> Path:
@@ -122,12 +153,7 @@ def run_folder(run: Run) -> Path:
     now = datetime.datetime.now()
     default = f"outputs/train/{now:%Y-%m-%d}/{now:%H-%M-%S}_{run.name}"
     folder = Path(run.output_dir or default).expanduser()
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())) and not run.resume:
-        raise CheckpointError(
-            f"output_dir={folder}: exists already",
-            rule="a new run gets a folder of its own",
-            remedy="add --resume=true to continue the run in it, or choose another --output_dir",
-        )
+    _refuse_taken(folder, run)
     above = folder
     while not above.exists():
         above = above.parent
@@ -140,9 +166,13 @@ def run_folder(run: Run) -> Path:
     return folder
 
 
-def _resume_note(run: Run, restored: Path | None) -> list[str]:
-    if not run.resume:
-        return []
-    if restored is None:
-        return ["no checkpoint in the run folder yet: starting from step 0"]
-    return [f"continuing from {restored}"]
+def _refuse_taken(folder: Path, run: Run) -> None:
+    """Once before anything is opened, and once more when the folder is ours: another run may have begun in between."""
+    if run.resume or not folder.exists():
+        return
+    if not folder.is_dir() or any(path.name != LOCK for path in folder.iterdir()):
+        raise CheckpointError(
+            f"output_dir={folder}: exists already",
+            rule="a new run gets a folder of its own",
+            remedy="add --resume=true to continue the run in it, or choose another --output_dir",
+        )

@@ -83,6 +83,13 @@ class Beside:
         """In the thread: weights to a folder, a process over it, its result back. The folder's weights go again."""
         home = self.folder / "evaluations" / f"{step:06d}"
         shutil.rmtree(home, ignore_errors=True)
+        try:
+            return self._evaluate_in(home, policy, weights)
+        except OSError as error:  # a full disk costs the evaluation, not the run
+            shutil.rmtree(home, ignore_errors=True)
+            return {"error": f"the evaluation could not be prepared: {error}"}
+
+    def _evaluate_in(self, home: Path, policy: Policy, weights: dict[str, Tensor]) -> dict[str, Any]:
         home.mkdir(parents=True)
         checkpoint = self.saver.write_pretrained(home / "pretrained_model", policy, weights)
         options = {"env": encode(self.run.env), "eval": encode(self.run.eval), "seed": self.run.seed}

@@ -21,7 +21,10 @@ from kata.train.loop import Chore
 from kata.train.meter import Meter, read_metrics
 from kata.train.prepare import Prepared
 from kata.train.progress import Progress
+from kata.train.retention import Keep
+from kata.train.saving import Saving
 from kata.train.state import TrainState
+from kata.train.store import home_of
 from kata.train.trackers import TrackedRun, Tracker, open_trackers
 from kata.train.validate import Validator, mean_action, spread_rows
 
@@ -32,6 +35,10 @@ class Best:
 
     figures: dict[str, Any] | None = None
 
+    def back_to(self, before: dict[str, Any] | None) -> None:
+        """The best weights could not be saved: what is on the disk is the best that there is."""
+        self.figures = before
+
 
 @dataclass(frozen=True)
 class Job:
@@ -40,6 +47,7 @@ class Job:
     feed: Feed
     meter: Meter
     chores: list[tuple[int, Chore]]
+    saving: Saving
     best: Best
     view_feed: Feed
     view_reader: Reader
@@ -61,6 +69,7 @@ def open_job(live: ExitStack, prepared: Prepared, saver: Saver, state: TrainStat
             first_step=state.step,
         )
     )
+    saving = live.enter_context(Saving(home_of(folder), saver, meter, Keep.of(run), state.step or None))
     best = Best()
     chores: list[tuple[int, Chore]] = []
     view_feed, view_reader = replace(feed, augment=None), reader
@@ -69,13 +78,13 @@ def open_job(live: ExitStack, prepared: Prepared, saver: Saver, state: TrainStat
         validator, view_feed = _validator(live, prepared, prepared.held_out, view_reader)
         best.figures = _best_before(folder, state.step)
         every = run.eval_steps or run.save_freq
-        chores.append((every, _validation(run, validator, saver, meter, best)))
+        chores.append((every, _validation(run, validator, saving, meter, best)))
     if run.save_checkpoint:
-        chores.append((run.save_freq, _saving(saver, meter)))
+        chores.append((run.save_freq, saving.checkpoint))
     if run.env is not None:
         beside = live.enter_context(Beside(run, folder, saver, meter))
         chores += _evaluation(run, beside, state)
-    return Job(feed, meter, chores, best, view_feed, view_reader)
+    return Job(feed, meter, chores, saving, best, view_feed, view_reader)
 
 
 def _reader(prepared: Prepared, dataset: Dataset) -> Reader:
@@ -116,15 +125,15 @@ def judged(run: Run, state: TrainState) -> Policy:
     return state.ema if state.ema is not None and run.ema.use_for_eval else state.policy
 
 
-def _validation(run: Run, validator: Validator, saver: Saver, meter: Meter, best: Best) -> Chore:
+def _validation(run: Run, validator: Validator, saving: Saving, meter: Meter, best: Best) -> Chore:
     def validate(state: TrainState) -> None:
         policy = judged(run, state)
         figures = validator(policy)
         meter.note(state.step, "validation", figures)
         if best.figures is None or figures["action_error"] < best.figures["action_error"]:
-            best.figures = {"step": state.step, **figures}
+            before, best.figures = best.figures, {"step": state.step, **figures}
             if run.save_checkpoint:
-                kept = saver.save_best(policy, state.step, figures)
+                kept = saving.best(policy, state.step, figures, lambda: best.back_to(before))
                 best.figures["checkpoint"] = str(kept)
 
     return validate
@@ -142,14 +151,6 @@ def _evaluation(run: Run, beside: Beside, state: TrainState) -> list[tuple[int, 
         beside.collect(wait=state.step == run.steps)
 
     return [(run.env_eval_freq, start), (run.log_freq, lambda _: beside.collect())]
-
-
-def _saving(saver: Saver, meter: Meter) -> Chore:
-    def save(state: TrainState) -> None:
-        target = saver.save(state)
-        meter.note(state.step, "checkpoint", {"path": str(target)})
-
-    return save
 
 
 def _best_before(folder: Path, step: int) -> dict[str, Any] | None:

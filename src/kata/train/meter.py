@@ -9,6 +9,7 @@ metrics.jsonl is the record; trackers and the progress line are copies of it.
 from __future__ import annotations
 
 import json
+import logging
 import math
 import os
 import sys
@@ -26,10 +27,12 @@ from torch import Tensor
 
 from kata.errors import DataError
 from kata.train.progress import Progress
+from kata.train.store import FULL
 from kata.train.trackers import Tracker
 
 RATE_INTERVALS = 50  # log intervals whose median step time stands for the present rate
 _NON_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
+_log = logging.getLogger(__name__)
 _RESERVED = {"kind", "step", "epoch", "samples", "grad_norm", "grad_norm_max", "lr", "eta_s", "time"}
 
 
@@ -70,6 +73,7 @@ class Meter:
         self._trackers, self._progress = trackers, progress
         _drop_lines_after(path, first_step)
         self._file = path.open("ab", buffering=0)
+        self._unwritten = b""
         self._step = first_step
         self._names: list[str] = []
         self._tensors: list[Tensor] = []
@@ -133,6 +137,7 @@ class Meter:
             self._progress.close()
         for tracker in self._trackers:
             tracker.close()
+        self._write_out(b"")
         self._file.close()
 
     def __enter__(self) -> Self:
@@ -187,11 +192,24 @@ class Meter:
 
     def _write(self, line: dict[str, Any]) -> None:
         line["time"] = time.time()
-        self._file.write((json.dumps(_to_json(line), allow_nan=False) + "\n").encode())
+        self._write_out((json.dumps(_to_json(line), allow_nan=False) + "\n").encode())
         if self._trackers:
             numbers = _numbers(line, f"{line['kind']}/")
             for tracker in self._trackers:
                 tracker.log(numbers, line["step"])
+
+    def _write_out(self, raw: bytes) -> None:
+        """What a full disk does not take is kept, and tried again with the next line: it costs no run."""
+        said = bool(self._unwritten)
+        self._unwritten += raw
+        try:
+            while self._unwritten:
+                self._unwritten = self._unwritten[self._file.write(self._unwritten) :]
+        except OSError as error:
+            if error.errno not in FULL:
+                raise
+            if not said:
+                _log.warning("%s: %s; lines are kept in memory until there is space", self.path, error.strerror)
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:

@@ -11,12 +11,13 @@ from kata.policies.base import Policy
 from kata.run import Run
 from kata.spec import Feature, NormMode
 from kata.train.prepare import Prepared
+from kata.train.retention import Room
 from kata.units import bytes_text, count_text
 
 Facts = list[tuple[str, str]]
 
 
-def facts(prepared: Prepared, policy: Policy, folder: str, checkpoint_size: int) -> Facts:
+def facts(prepared: Prepared, policy: Policy, folder: str, room: Room) -> Facts:
     """(name, value) rows: data, features on both sides, parameters, batch, epochs, learning rate, device."""
     run, data = prepared.run, prepared.dataset
     rows: Facts = [
@@ -43,7 +44,8 @@ def facts(prepared: Prepared, policy: Policy, folder: str, checkpoint_size: int)
         ("learning rate", _rates(run)),
         ("device", f"{prepared.device}, mixed precision: {run.precision}"),
         ("upload", _upload(run)),
-        ("run folder", f"{folder} ({bytes_text(checkpoint_size)} per checkpoint)"),
+        ("run folder", folder),
+        ("checkpoints", _checkpoints(run, room)),
     ]
 
 
@@ -95,6 +97,17 @@ def _rates(run: Run) -> str:
 def _probes(run: Run) -> list[int]:
     assert run.scheduler is not None
     return [0, min(run.scheduler.num_warmup_steps, run.steps - 1), run.steps - 1]
+
+
+def _checkpoints(run: Run, room: Room) -> str:
+    """What saving takes of the disk, and of the host's memory while the run lasts."""
+    if not run.save_checkpoint:
+        return "none (save_checkpoint=false)"
+    held = room.checkpoint + (room.weights if run.dataset.eval_split else 0)
+    return (
+        f"{bytes_text(room.checkpoint)} each, up to {bytes_text(room.run)} more on the disk; {bytes_text(held)} of "
+        "host memory hold the copy that is written beside training"
+    )
 
 
 def _upload(run: Run) -> str:

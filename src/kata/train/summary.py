@@ -5,8 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from kata.run import Run
+from kata.run.pointer import LAST, pointed
 from kata.train.assemble import Trained
+from kata.train.manifest import PRETRAINED
 from kata.train.publish import upload
+from kata.train.store import home_of
+from kata.units import seconds_text
 
 
 def summary(run: Run, trained: Trained) -> str:
@@ -29,13 +33,26 @@ def summary(run: Run, trained: Trained) -> str:
         if "checkpoint" in trained.best:
             lines.append(f"best checkpoint: {trained.best['checkpoint']}")
     lines += [_success(step, result) for step, result in sorted(trained.evaluations.items())]
-    newest = trained.folder / "checkpoints" / "last"
-    if newest.exists():
-        lines.append(f"last checkpoint: {newest} -> {newest.readlink()}")
+    last_link = home_of(trained.folder) / LAST
+    newest = pointed(last_link)
+    if newest is not None:
+        lines += [*_saves(trained.saves), f"last checkpoint: {last_link} -> {newest.name}"]
         if run.policy.push_to_hub and run.policy.repo_id and trained.stopped is None:
-            lines.append(upload(run, newest.resolve() / "pretrained_model"))
+            lines.append(upload(run, newest / PRETRAINED))
     lines.append(f"report: {trained.report}")
     return "".join(line + "\n" for line in lines)
+
+
+def _saves(saves: list[dict[str, Any]]) -> list[str]:
+    done, lost = [line for line in saves if "error" not in line], [line for line in saves if "error" in line]
+    lines = [f"{len(lost)} saves were lost to a full disk; the last one is whole"] if lost else []
+    if done:
+        stalls, writes = [line["save_stall_s"] for line in done], [line["save_s"] for line in done]
+        lines.append(
+            f"saved {len(done)} times: training stood still for {seconds_text(sum(stalls))} in all, "
+            f"{seconds_text(max(stalls))} at most; writing beside it took up to {seconds_text(max(writes))}"
+        )
+    return lines
 
 
 def _success(step: int, result: dict[str, Any]) -> str:

@@ -181,7 +181,7 @@ def _evaluations(metrics: Sequence[Line]) -> str:
     kinds = dict.fromkeys(line["kind"] for line in metrics)
     sections = ""
     for kind in kinds:
-        if kind in {"train", "validation", "checkpoint"}:
+        if kind in {"train", "validation", "checkpoint", "saved"}:
             continue
         lines = of_kind(metrics, kind)
         names = list(dict.fromkeys(name for line in lines for name in figures(line)))

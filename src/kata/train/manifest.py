@@ -1,0 +1,118 @@
+"""What a checkpoint consists of: size and hash of every file, written last. Torch-free.
+
+A folder whose manifest holds is whole. One without a manifest, LeRobot's or an older kata's, is judged by what can be
+seen without one: the files that must be there, and whether each can hold what its own header says.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from kata.units import count_text
+
+MANIFEST = "manifest.json"
+PRETRAINED, PRETRAINED_EMA, TRAINING = "pretrained_model", "pretrained_model_ema", "training_state"
+_LIBRARIES = ("kata", "torch", "safetensors")
+_REQUIRED = (f"{PRETRAINED}/config.json", f"{PRETRAINED}/model.safetensors")
+
+
+def write_manifest(folder: Path, step: int) -> int:
+    """Hash every file below `folder`, flush each to the disk, and write the manifest; returns the bytes of them all.
+
+    What was written is read back, so that the hash is that of the file and not of what it should have been.
+    """
+    files: dict[str, dict[str, Any]] = {}
+    for path in sorted(p for p in folder.rglob("*") if p.is_file()):
+        flush(path)
+        files[path.relative_to(folder).as_posix()] = {"bytes": path.stat().st_size, "sha256": _sha256(path)}
+    versions = {**{name: version(name) for name in _LIBRARIES}, "python": platform.python_version()}
+    content = {"format": 1, "step": step, "versions": versions, "files": files}
+    (folder / MANIFEST).write_text(json.dumps(content, indent=1), encoding="utf-8")
+    for path in (folder / MANIFEST, *(p for p in folder.rglob("*") if p.is_dir()), folder):
+        flush(path)
+    return sum(entry["bytes"] for entry in files.values())
+
+
+def damage(folder: Path, *, hashes: bool = True) -> list[str]:
+    """What is wrong with a checkpoint, a phrase per file; nothing for a whole one.
+
+    hashes: false compares sizes alone, which finds what was cut off but not what was changed.
+    """
+    if not has_manifest(folder):
+        return _damage_without_manifest(folder)
+    try:
+        files = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["files"]
+        expected = {str(name): (int(entry["bytes"]), str(entry["sha256"])) for name, entry in files.items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        return [f"{MANIFEST}: cannot be read ({type(error).__name__})"]
+    found = (_difference(folder, name, *entry, hashes=hashes) for name, entry in expected.items())
+    return [problem for problem in found if problem]
+
+
+def has_manifest(folder: Path) -> bool:
+    """Whether every file can be checked against a record."""
+    return (folder / MANIFEST).is_file()
+
+
+def flush(path: Path) -> None:
+    """What lies in the file, or the names that lie in the folder, reach the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _difference(folder: Path, name: str, size: int, digest: str, *, hashes: bool) -> str:
+    path = folder / name
+    if not path.is_file():
+        return f"{name}: absent"
+    if path.stat().st_size != size:
+        return f"{name}: {count_text(path.stat().st_size)} of {count_text(size)} bytes"
+    try:
+        return f"{name}: content changed (sha256)" if hashes and _sha256(path) != digest else ""
+    except OSError as error:
+        return f"{name}: cannot be read ({error.strerror})"
+
+
+def _damage_without_manifest(folder: Path) -> list[str]:
+    required = [*_REQUIRED, *([f"{TRAINING}/training_step.json"] if folder.name.isdigit() else [])]
+    problems = [f"{name}: absent" for name in required if not (folder / name).is_file()]
+    for path in sorted(folder.rglob("*")):
+        broken = {".safetensors": _cut_off, ".json": _no_json}.get(path.suffix)
+        if broken is not None and broken(path):
+            problems.append(f"{path.relative_to(folder).as_posix()}: cut off or not {path.suffix[1:]}")
+    return problems
+
+
+def _cut_off(path: Path) -> bool:
+    """Whether a safetensors file is shorter or longer than its header says."""
+    try:
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            if length > path.stat().st_size:
+                return True
+            header = json.loads(file.read(length))
+        ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
+        return path.stat().st_size != 8 + length + max(ends, default=0)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return True
+
+
+def _no_json(path: Path) -> bool:
+    try:
+        json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return True
+    return False
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

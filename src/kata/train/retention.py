@@ -1,0 +1,91 @@
+"""Which checkpoints stay, and what a run will need of the disk. Torch-free."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from kata.errors import CheckpointError
+from kata.run import Run
+from kata.run.pointer import BEST, LAST, pointed
+from kata.train.manifest import damage
+from kata.train.store import bests, checkpoints, damaged, remove
+from kata.units import bytes_text
+
+
+@dataclass(frozen=True)
+class Keep:
+    """last: so many newest checkpoints; every: those of each so many steps; best: so many of lowest error; 0 is off.
+
+    With neither `last` nor `every` all stay. What `last` and `best` point at stays always, and the newest good one.
+    """
+
+    last: int = 0
+    every: int = 0
+    best: int = 1
+
+    @classmethod
+    def of(cls, run: Run) -> Keep:
+        """What a run asks for."""
+        return cls(run.keep_last, run.keep_every, run.keep_best)
+
+
+@dataclass(frozen=True)
+class Room:
+    """Bytes of a checkpoint, of the weights alone, and of all that the rest of the run adds to its folder."""
+
+    checkpoint: int
+    weights: int
+    run: int
+
+
+def surplus(home: Path, keep: Keep, *, hashes: bool) -> list[Path]:
+    """The folders that need not stay. A damaged checkpoint counts as none, and goes only where a good one stays."""
+    stay = {pointed(home / LAST), pointed(home / BEST)}
+    going = [path for path in bests(home)[keep.best :] if path not in stay] if keep.best else []
+    everything = checkpoints(home)
+    good = [path for path in everything if not damage(path, hashes=hashes)]
+    if good and (keep.last or keep.every):
+        stay |= set(good[-max(keep.last, 1) :])
+        stay |= {path for path in good if keep.every and int(path.name) % keep.every == 0}
+        going += [path for path in everything if path not in stay]
+    return going + (damaged(home) if good and hashes else [])
+
+
+def prune(home: Path, keep: Keep, *, hashes: bool = False) -> list[Path]:
+    """Remove what need not stay; returns what went."""
+    going = surplus(home, keep, hashes=hashes)
+    for path in going:
+        remove(path)
+    return going
+
+
+def room_needed(run: Run, home: Path, done: int, checkpoint: int, weights: int) -> Room:
+    """What the rest of a run will add to its folder at the most, with one save at work.
+
+    done: steps already taken. checkpoint, weights: bytes of a checkpoint and of the weights alone.
+    """
+    if not run.save_checkpoint or done >= run.steps:
+        return Room(checkpoint, weights, 0)
+    every, keep = run.save_freq, Keep.of(run)
+    there = len(checkpoints(home))
+    coming = 1 if every <= 0 else (run.steps - 1) // every - done // every + 1
+    most = there + coming
+    if keep.last or keep.every:
+        milestones = (run.steps - done) // keep.every + 1 if keep.every else 0
+        most = min(most, max(there, max(keep.last, 1) + milestones) + 1)
+    kept = len(bests(home))
+    judged = max(0, max(keep.best, kept) + 1 - kept) if run.dataset.eval_split else 0
+    return Room(checkpoint, weights, max(most - there, 1) * checkpoint + judged * weights)
+
+
+def check_space(folder: Path, room: Room) -> None:
+    """CheckpointError when the disk cannot hold what the run will write."""
+    free_bytes = shutil.disk_usage(folder).free
+    if free_bytes < room.run:
+        raise CheckpointError(
+            f"{folder}: {bytes_text(free_bytes)} free",
+            rule=f"the run's checkpoints, {bytes_text(room.checkpoint)} each, will take {bytes_text(room.run)}",
+            remedy="free space, choose another --output_dir, or keep fewer with --keep_last=2",
+        )

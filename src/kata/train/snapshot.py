@@ -1,0 +1,100 @@
+"""A copy of the training state in host memory, taken between two steps, so that writing it needs no standing still."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kata.train.state import TrainState
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """Tensors by own name, on the host. moments: the optimiser's, as `<number>/<name>`; groups: its options.
+
+    Of weights alone everything but `weights` is empty. Call `wait` before reading.
+    """
+
+    step: int
+    weights: dict[str, Tensor]
+    average: dict[str, Tensor] | None
+    moments: dict[str, Tensor]
+    groups: list[dict[str, Any]]
+    scaler: dict[str, Any] | None
+    copied: HostTensors
+
+    def wait(self) -> float:
+        """Until the device has delivered; returns the seconds that its copying took, 0 on a CPU."""
+        return self.copied.wait()
+
+
+class HostTensors:
+    """Memory on the host that tensors are copied into, used again by the next copy; pinned for a CUDA device."""
+
+    def __init__(self) -> None:
+        self._memory: dict[str, Tensor] = {}
+        self._events: tuple[torch.cuda.Event, torch.cuda.Event] | None = None
+
+    def copy(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The tensors as they are now. The device goes on in order: what it does next cannot change the copy.
+
+        On CUDA this only asks for the copies, on the stream that trains: they are done before its next kernel, and
+        the host is not stopped. Call `wait` before reading, and do not call `copy` before reading is over.
+        """
+        cuda = any(tensor.is_cuda for tensor in tensors.values())
+        events = (torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) if cuda else None
+        if events is not None:
+            events[0].record()
+        copies = {name: self._copy(name, tensor.detach()) for name, tensor in tensors.items()}
+        if events is not None:
+            events[1].record()
+        self._events = events
+        return copies
+
+    def wait(self) -> float:
+        """Until the copies are there; returns the seconds that the device spent on them."""
+        if self._events is None:
+            return 0.0
+        began, ended = self._events
+        ended.synchronize()
+        return began.elapsed_time(ended) / 1000
+
+    def _copy(self, name: str, tensor: Tensor) -> Tensor:
+        memory = self._memory.get(name)
+        if memory is None or memory.shape != tensor.shape or memory.dtype != tensor.dtype:
+            memory = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
+            self._memory[name] = memory
+        return memory.copy_(tensor, non_blocking=tensor.is_cuda)
+
+
+def snapshot(state: TrainState, memory: HostTensors) -> Snapshot:
+    """All that a checkpoint holds, as it is at this moment."""
+    optimizer = state.optimizer.state_dict()
+    moments = {
+        f"{number}/{name}": torch.as_tensor(value)
+        for number, named in optimizer["state"].items()
+        for name, value in named.items()
+    }
+    parts: dict[str, dict[str, Tensor]] = {"weights": state.policy.state_dict(), "moments": moments}
+    if state.ema is not None:
+        parts["average"] = state.ema.state_dict()
+    copies = memory.copy({f"{part}:{name}": t for part, named in parts.items() for name, t in named.items()})
+    held = {part: {name: copies[f"{part}:{name}"] for name in named} for part, named in parts.items()}
+    return Snapshot(
+        step=state.step,
+        weights=held["weights"],
+        average=held.get("average"),
+        moments=held["moments"],
+        groups=[dict(group) for group in optimizer["param_groups"]],
+        scaler=None if state.scaler is None else dict(state.scaler.state_dict()),
+        copied=memory,
+    )
+
+
+def weights_snapshot(weights: Mapping[str, Tensor], step: int, memory: HostTensors) -> Snapshot:
+    """Weights alone, as those of the best validation."""
+    return Snapshot(step, memory.copy(weights), None, {}, [], None, memory)

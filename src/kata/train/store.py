@@ -1,0 +1,176 @@
+"""The folder of a run's checkpoints: publishing whole ones, finding good ones, removing others. Torch-free.
+
+    checkpoints/000500/             a checkpoint; `last` points at the newest
+    checkpoints/best-000500/        weights of a validation; `best` points at the lowest error
+    checkpoints/000600.damaged/     set aside when the run was continued from an older one
+    checkpoints/.000700.partial/    being written, or what a killed save left
+
+Whatever happens at whatever moment, names that do not begin with a dot are whole.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from kata.errors import CheckpointError
+from kata.run.pointer import BEST, LAST, follow, point
+from kata.train.manifest import MANIFEST, PRETRAINED, damage, flush, has_manifest, write_manifest
+
+VALIDATION = "validation.json"
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""Errors of a disk that takes no more: they cost what was to be written, not the run."""
+_PARTIAL, _OLD, _GONE, _DAMAGED = ".partial", ".old", ".gone", ".damaged"
+
+
+@dataclass(frozen=True)
+class Resumable:
+    """Where a run continues. source: None where nothing was ever saved. notes: what the user should read."""
+
+    source: Path | None
+    notes: list[str] = field(default_factory=list)
+
+
+def home_of(run_folder: Path) -> Path:
+    """Where a run folder holds its checkpoints."""
+    return run_folder / "checkpoints"
+
+
+def checkpoints(home: Path) -> list[Path]:
+    """Every checkpoint, whole or not, oldest first."""
+    return sorted((p for p in home.glob("*") if p.name.isdigit() and p.is_dir()), key=lambda p: int(p.name))
+
+
+def bests(home: Path) -> list[Path]:
+    """The folders that `best` points at or pointed at, lowest error first."""
+    found = [p for p in home.glob(f"{BEST}-*") if p.name.removeprefix(f"{BEST}-").isdigit() and p.is_dir()]
+    return sorted(found, key=lambda p: (_error(p), p.name))
+
+
+def damaged(home: Path) -> list[Path]:
+    """What was set aside when a run continued from an older checkpoint."""
+    return sorted(home.glob(f"*{_DAMAGED}"))
+
+
+def publish(target: Path, step: int, fill: Callable[[Path], None]) -> int:
+    """Fill a hidden folder, flush it and its manifest to the disk, and rename it to `target`; returns its bytes.
+
+    Raises OSError, with nothing left behind, where that cannot be done.
+    """
+    partial = target.with_name(f".{target.name}{_PARTIAL}")
+    shutil.rmtree(partial, ignore_errors=True)
+    try:
+        partial.mkdir(parents=True)
+        fill(partial)
+        size = write_manifest(partial, step)
+        if target.exists():
+            old = target.with_name(f".{target.name}{_OLD}")
+            shutil.rmtree(old, ignore_errors=True)
+            target.rename(old)
+            partial.rename(target)
+            shutil.rmtree(old)
+        else:
+            partial.rename(target)
+        flush(target.parent)
+    except OSError:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+    return size
+
+
+def remove(path: Path) -> None:
+    """Delete a folder; one that is cut short leaves a hidden name, which `recover` finishes."""
+    gone = path.with_name(f".{path.name}{_GONE}")
+    shutil.rmtree(gone, ignore_errors=True)
+    path.rename(gone)
+    shutil.rmtree(gone)
+
+
+def recover(home: Path) -> list[str]:
+    """Finish or undo what a killed process left; returns a sentence for each save that was cut short."""
+    notes: list[str] = []
+    for path in sorted(home.glob(".*")):
+        name = path.name.removeprefix(".")
+        whole = home / name.removesuffix(_OLD)
+        if name.endswith(_OLD) and not whole.exists():
+            path.rename(whole)
+        elif name.endswith((_PARTIAL, _OLD, _GONE)):
+            if name.endswith(_PARTIAL):
+                notes.append(
+                    f"{home / name.removesuffix(_PARTIAL)} was half-written when its save was cut short: removed"
+                )
+            shutil.rmtree(path, ignore_errors=True)
+    if not (home / BEST).is_symlink() and (home / BEST).is_dir():
+        _adopt_best(home)
+    return notes
+
+
+def resumable(home: Path) -> Resumable:
+    """The newest checkpoint that holds; damaged newer ones are set aside and named.
+
+    Raises CheckpointError where there are checkpoints and none holds: starting over would lose the run unseen.
+    """
+    notes: list[str] = []
+    faults: list[tuple[Path, str]] = []
+    for path in reversed(checkpoints(home)):
+        problems = damage(path)
+        if not problems:
+            notes += [] if has_manifest(path) else [f"{path} has no {MANIFEST}: its content could not be checked"]
+            return Resumable(path, [*(_set_aside(*fault) for fault in faults), *notes])
+        faults.append((path, "; ".join(problems)))
+    if faults:
+        raise CheckpointError(
+            f"{home}: no checkpoint that can be continued\n"
+            + "\n".join(f"          {path.name}: {reason}" for path, reason in faults),
+            rule="a run continues from the newest checkpoint whose files are as they were written",
+            remedy="copy one of them again from where it is whole; or start anew in another --output_dir",
+        )
+    return Resumable(None)
+
+
+def locate(path: Path) -> Path:
+    """A checkpoint named by its own folder, its `pretrained_model`, a pointer, or its run folder (the last one).
+
+    Raises CheckpointError where there is none.
+    """
+    for candidate in (path, path / LAST, home_of(path) / LAST):
+        found = follow(candidate)
+        if (found / PRETRAINED).is_dir() or (found / MANIFEST).is_file():
+            return found.resolve()
+    if (path / "config.json").is_file():
+        return path.resolve()
+    raise CheckpointError(
+        f"{path}: no checkpoint there",
+        rule=f"a checkpoint's folder holds {PRETRAINED}",
+        remedy="give a run folder, or one of its checkpoints",
+    )
+
+
+def _set_aside(path: Path, reason: str) -> str:
+    aside = path.with_name(path.name + _DAMAGED)
+    shutil.rmtree(aside, ignore_errors=True)
+    path.rename(aside)
+    return f"skipped {path}, which is damaged ({reason}); set aside as {aside.name}"
+
+
+def _adopt_best(home: Path) -> None:
+    """A `best` that is a folder, as kata wrote it before it had several, gets its step's name and a pointer."""
+    try:
+        step = int(json.loads((home / BEST / VALIDATION).read_text(encoding="utf-8"))["step"])
+    except (OSError, ValueError, KeyError, TypeError):
+        step = 0
+    target = home / f"{BEST}-{step:06d}"
+    (home / BEST).rename(target)
+    point(home / BEST, target.name)
+
+
+def _error(path: Path) -> float:
+    """The action error of a best checkpoint; infinite where it cannot be read."""
+    try:
+        return float(json.loads((path / VALIDATION).read_text(encoding="utf-8"))["action_error"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return float("inf")

@@ -1,0 +1,45 @@
+"""A run without cameras: its checkpoints are small and its steps take milliseconds."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from kata.data.write import DatasetWriter
+from kata.run import resolve_run
+from kata.spec import Column
+from tests.conftest import TINY_ACT
+
+
+@pytest.fixture(scope="session")
+def light_dataset(tmp_path_factory) -> Path:
+    """Four episodes of 12 frames: state, state of the environment, action."""
+    root = tmp_path_factory.mktemp("data") / "light"
+    features = {
+        "observation.state": Column("float32", (3,), ("x", "y", "grip")),
+        "observation.environment_state": Column("float32", (2,), ("goal_x", "goal_y")),
+        "action": Column("float32", (2,), ("x", "y")),
+    }
+    rng = np.random.default_rng(3)
+    with DatasetWriter.create(root, fps=10, features=features) as writer:
+        for _ in range(4):
+            goal = rng.uniform(-1, 1, 2).astype(np.float32)
+            for t in range(12):
+                state = np.array([np.sin(t / 5), np.cos(t / 5), 1], dtype=np.float32)
+                frame = {"observation.state": state, "observation.environment_state": goal, "action": state[:2] + goal}
+                writer.add_frame(frame, task="reach")
+            writer.save_episode()
+    return root
+
+
+@pytest.fixture
+def light_args(light_dataset, tmp_path) -> list[str]:
+    """Arguments of that run; `save_freq` is 2 of its 6 steps."""
+    where = [f"--dataset.root={light_dataset}", "--dataset.repo_id=tests/light", f"--output_dir={tmp_path}/run"]
+    return [*where, *TINY_ACT, "--save_freq=2"]
+
+
+@pytest.fixture
+def light_run(light_args):
+    """That run, with options changed: light_run('--steps=3')."""
+    return lambda *more: resolve_run([*light_args, *more])[0]
