@@ -1,9 +1,11 @@
 import json
+from itertools import pairwise
 
 import pytest
 
 from kata.config import encode
 from kata.errors import ConfigError, KataError, PolicyError
+from kata.optim.schedule import lr_factor
 from kata.run import Run, resolve_run
 from kata.run.foreign import ABSENT
 
@@ -187,6 +189,58 @@ def test_what_decides_the_numbers_is_not_changed_on_resume(tmp_path):
     with pytest.raises(ConfigError) as caught:
         resolve_run(["--resume=true", f"--output_dir={tmp_path}", "--optimizer.lr=0.5"])
     assert "optimizer.lr was 1e-05 and is now 0.5" in str(caught.value)
+
+
+SCHEDULES = {
+    "constant": (),
+    "warm-up": ("--scheduler.type=constant_with_warmup", "--scheduler.num_warmup_steps=30"),
+    "warm-up longer than the run": ("--scheduler.type=constant_with_warmup",),
+    "decay to a floor": ("--scheduler.type=cosine_decay_with_warmup",),
+    "decay that ends early": ("--scheduler.type=cosine_decay_with_warmup", "--scheduler.num_decay_steps=60"),
+    "diffuser constant": ("--scheduler.type=diffuser", "--scheduler.name=constant"),
+    "diffuser warm-up": ("--scheduler.type=diffuser", "--scheduler.name=constant_with_warmup"),
+    "cosine": ("--scheduler.type=cosine_annealing_with_warmup", "--scheduler.num_warmup_steps=10"),
+    "diffuser cosine": ("--scheduler.type=diffuser", "--scheduler.name=cosine"),
+    "diffuser linear": ("--scheduler.type=diffuser", "--scheduler.name=linear"),
+}
+DRAWN_OVER_THE_RUN = {"cosine", "diffuser cosine", "diffuser linear"}
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+@pytest.mark.parametrize("whole_command", [False, True])
+def test_more_steps_keep_every_old_rate_and_do_not_jump_or_are_refused(tmp_path, name, whole_command):
+    resumable(tmp_path, "--steps=100", *SCHEDULES[name])
+    before = resolve_run([*BASE, "--steps=100", *SCHEDULES[name]])[0]
+    again = [*BASE, *SCHEDULES[name]] if whole_command else []
+    args = [*again, "--resume=true", f"--output_dir={tmp_path}", "--steps=250"]
+    if name in DRAWN_OVER_THE_RUN:
+        with pytest.raises(ConfigError, match="learning rate of step"):
+            resolve_run(args)
+        return
+    now = resolve_run(args)[0]
+    rates = [lr_factor(now.scheduler, step, 250) for step in range(250)]
+    assert rates[:100] == [lr_factor(before.scheduler, step, 100) for step in range(100)]
+    steepest = max(abs(b - a) for a, b in pairwise(rates[:100]))
+    assert abs(rates[100] - rates[99]) <= steepest + 1e-12
+
+
+@pytest.mark.parametrize(
+    "option",
+    ["--optimizer.lr=1e-3", "--policy.optimizer_lr=1e-3", "--policy.optimizer_lr_backbone=1e-3",
+     "--scheduler.type=constant_with_warmup", "--scheduler.type=cosine_decay_with_warmup", "--optimizer.type=sgd"],
+)  # fmt: skip
+def test_another_learning_rate_on_resume_is_refused_never_ignored(tmp_path, option):
+    resumable(tmp_path, "--steps=100")
+    with pytest.raises(ConfigError, match="resume:"):
+        resolve_run(["--resume=true", f"--output_dir={tmp_path}", option])
+
+
+def test_fewer_steps_keep_the_rates_or_are_refused(tmp_path):
+    resumable(tmp_path, "--steps=100", "--scheduler.type=cosine_decay_with_warmup")
+    with pytest.raises(ConfigError, match="learning rate of step"):
+        resolve_run(["--resume=true", f"--output_dir={tmp_path}", "--steps=50"])
+    resumable(tmp_path, "--steps=100")
+    assert resolve_run(["--resume=true", f"--output_dir={tmp_path}", "--steps=50"])[0].steps == 50
 
 
 def test_more_steps_are_refused_where_they_would_bend_the_schedule(tmp_path):

@@ -189,14 +189,30 @@ def _refuse_changes(before: Run, now: Run) -> None:
             rule="a resumed run keeps what decides its numbers",
             remedy="give the recorded value, or start a new run with --policy.path=<checkpoint> in another folder",
         )
-    if before.steps != now.steps and lr_factor(before.scheduler, before.steps, before.steps) != lr_factor(
-        now.scheduler, before.steps, now.steps
-    ):
+    bent = next((step for step in _probes(before, now) if _factor(before, step) != _factor(now, step)), None)
+    if bent is not None:
         raise ConfigError(
-            f"resume: steps {before.steps} -> {now.steps} would change the learning rate of steps already taken",
-            rule=f"the schedule {now.scheduler.type if now.scheduler else ''} is drawn over the whole run",
-            remedy="start a new run from the checkpoint with --policy.path, or keep the number of steps",
+            f"resume: the learning rate of step {bent + 1} was {_factor(before, bent):.6g} and is now "
+            f"{_factor(now, bent):.6g} times its base (steps {before.steps} -> {now.steps}, "
+            f"schedule {now.scheduler.type if now.scheduler else 'constant'})",
+            rule="a resumed run keeps the learning rate of the steps already taken",
+            remedy="keep the schedule and the number of steps it is drawn over, or start a new run from the checkpoint "
+            "with --policy.path",
         )
+
+
+def _factor(run: Run, step: int) -> float:
+    return lr_factor(run.scheduler, step, run.steps)
+
+
+def _probes(before: Run, now: Run) -> list[int]:
+    """Steps that both runs have, a thousand evenly spaced and those where a schedule bends."""
+    shared = min(before.steps, now.steps)
+    bends = [0, shared - 1]
+    for scheduler in (before.scheduler, now.scheduler):
+        if scheduler is not None:
+            bends += [scheduler.num_warmup_steps + offset for offset in (-1, 0, 1)]
+    return sorted(step for step in {*range(0, shared, max(1, shared // 1000)), *bends} if 0 <= step < shared)
 
 
 def _may_change(dotted: str) -> bool:
