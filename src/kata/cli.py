@@ -1,7 +1,7 @@
 """The command line. Each verb's module is imported when the verb runs, so that `kata --help` is instant.
 
-Exit status: 0 done, 2 something the user can correct (one message, no traceback), 85 asked to stop and saved,
-130 interrupted.
+Exit status: 0 done, 1 `checkpoint verify` found damage, 2 something the user can correct (one message, no traceback),
+85 asked to stop and saved, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ usage: kata <verb> [options]
                         train a policy; `kata train --help` lists every option
   kata eval --policy.path=<checkpoint> --env.type=kata
                         let a policy act, and say how often it succeeds; `kata eval --help`
+  kata checkpoint list|verify|prune|export|push <run folder>
+                        look after what a run saved; `kata checkpoint --help`
   kata data demo --root=<folder> [--episodes=50] [--seed=0] [--codec=av1|h264]
                         record demonstrations of the built-in task as a LeRobot dataset
 
@@ -207,9 +209,16 @@ def _eval(args: list[str]) -> int:
     return evaluate(args)
 
 
+def _checkpoint(args: list[str]) -> int:
+    from kata.train.checkpoint_command import main as look_after
+
+    return look_after(args)
+
+
 VERBS: dict[str, Callable[[list[str]], int]] = {
     "train": _train,
     "eval": _eval,
+    "checkpoint": _checkpoint,
     "data": _data,
     "quickstart": _quickstart,
 }

@@ -1,30 +1,53 @@
-"""Uploading the final policy. The Hub may be down: the weights are on the disk, and the run has succeeded."""
+"""Uploading a policy. The Hub may be down: the weights are on the disk, and the run has succeeded."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from kata.config import decode, read_config
+from kata.errors import CheckpointError, ConfigError
 from kata.run import Run
+from kata.run.foreign import drop_foreign
 
 
 def upload(run: Run, pretrained: Path) -> str:
     """Upload a `pretrained_model` folder to `policy.repo_id` and return a sentence on how it went."""
+    assert run.policy.repo_id is not None
+    try:
+        return _send(pretrained, run.policy.repo_id, run.policy.private, run)
+    except CheckpointError as error:
+        return f"{error.what}. {error.remedy}"
+
+
+def push(pretrained: Path, repo_id: str, *, private: bool | None = None) -> str:
+    """Upload a `pretrained_model` folder; files that the repository has already are not sent again.
+
+    Raises CheckpointError in one sentence where that fails; nothing on this machine is lost.
+    """
+    try:
+        run = decode(Run, drop_foreign(read_config(pretrained)))
+    except ConfigError:  # another trainer's options: the files go as they are, without a card
+        run = None
+    return _send(pretrained, repo_id, private, run)
+
+
+def _send(pretrained: Path, repo_id: str, private: bool | None, run: Run | None) -> str:
     from huggingface_hub import HfApi
 
-    policy = run.policy
-    assert policy.repo_id is not None
-    card = pretrained / "README.md"
-    card.write_text(_card(run), encoding="utf-8")
     try:
+        if run is not None:
+            (pretrained / "README.md").write_text(_card(run), encoding="utf-8")
         api = HfApi()
-        api.create_repo(policy.repo_id, private=policy.private, exist_ok=True)
-        found = api.upload_folder(repo_id=policy.repo_id, folder_path=pretrained, commit_message="Upload policy")
-    except Exception as error:  # noqa: BLE001 - whatever the Hub's client raises, the run itself has succeeded
+        api.create_repo(repo_id, private=private, exist_ok=True)
+        found = api.upload_folder(repo_id=repo_id, folder_path=pretrained, commit_message="Upload policy")
+    except Exception as error:  # whatever the Hub's client raises, what it should have sent is still here
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        return (
-            f"not uploaded to {policy.repo_id}: {reason}. The policy is in {pretrained}; upload it later with "
-            f"`hf upload {policy.repo_id} {pretrained}`"
-        )
+        raise CheckpointError(
+            f"not uploaded to {repo_id}: {reason}",
+            rule="the Hub can be reached, and its token (`hf auth login`) may write there",
+            remedy=f"The policy is in {pretrained}; send it, or what is still missing of it, with "
+            f"`kata checkpoint push {pretrained} --repo_id={repo_id}`",
+        ) from error
     return f"uploaded to {found.repo_url}"
 
 

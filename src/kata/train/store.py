@@ -21,7 +21,7 @@ from kata.errors import CheckpointError
 from kata.run.pointer import BEST, LAST, follow, point
 from kata.train.manifest import MANIFEST, PRETRAINED, damage, flush, has_manifest, write_manifest
 
-VALIDATION = "validation.json"
+VALIDATION, CONFIG = "validation.json", "config.json"
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """Errors of a disk that takes no more: they cost what was to be written, not the run."""
 _PARTIAL, _OLD, _GONE, _DAMAGED = ".partial", ".old", ".gone", ".damaged"
@@ -133,21 +133,24 @@ def resumable(home: Path) -> Resumable:
 
 
 def locate(path: Path) -> Path:
-    """A checkpoint named by its own folder, its `pretrained_model`, a pointer, or its run folder (the last one).
+    """A checkpoint by its own folder, a pointer, or its run folder (the last one); or a folder that acting needs.
 
     Raises CheckpointError where there is none.
     """
     for candidate in (path, path / LAST, home_of(path) / LAST):
         found = follow(candidate)
-        if (found / PRETRAINED).is_dir() or (found / MANIFEST).is_file():
+        if (found / PRETRAINED).is_dir() or (found / MANIFEST).is_file() or (found / CONFIG).is_file():
             return found.resolve()
-    if (path / "config.json").is_file():
-        return path.resolve()
     raise CheckpointError(
         f"{path}: no checkpoint there",
         rule=f"a checkpoint's folder holds {PRETRAINED}",
         remedy="give a run folder, or one of its checkpoints",
     )
+
+
+def pretrained_of(found: Path) -> Path:
+    """The folder that acting needs, of what `locate` found."""
+    return found if (found / CONFIG).is_file() else found / PRETRAINED
 
 
 def _set_aside(path: Path, reason: str) -> str:
