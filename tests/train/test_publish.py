@@ -1,3 +1,8 @@
+import os
+import socket
+import subprocess
+import sys
+
 import huggingface_hub
 import pytest
 
@@ -10,12 +15,13 @@ def folder(tmp_path):
     return tmp_path
 
 
-def test_a_hub_that_cannot_be_reached_costs_nothing_but_the_upload(monkeypatch, tiny_run, folder):
-    monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", "http://127.0.0.1:9")
+@pytest.mark.parametrize("place", ["http://127.0.0.1:9", "http://hub.invalid"])
+def test_a_hub_that_cannot_be_reached_costs_nothing_but_the_upload(monkeypatch, tiny_run, folder, place):
+    monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", place)
     monkeypatch.setenv("HF_TOKEN", "hf_secret_of_the_test")
     said = upload(tiny_run("--policy.repo_id=user/policy", "--policy.push_to_hub=true"), folder)
     assert said.startswith("not uploaded to user/policy")
-    assert str(folder) in said
+    assert f"kata checkpoint push {folder} --repo_id=user/policy" in said
     assert "hf_secret" not in said
     assert (folder / "config.json").is_file()
 
@@ -27,3 +33,18 @@ def test_the_card_names_the_dataset_and_the_policy(monkeypatch, tiny_run, folder
     card = (folder / "README.md").read_text()
     for word in ("datasets: tests/tiny", "library_name: lerobot", "- act", "- mine"):
         assert word in card
+
+
+def test_a_run_whose_hub_is_down_from_start_to_end_succeeds_and_says_how_to_upload(light_args, tmp_path):
+    """A real connection that is refused, in a process of its own: the address is read when the client is imported."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # bound and not listening
+        environment = {**os.environ, "HF_ENDPOINT": f"http://127.0.0.1:{taken.getsockname()[1]}", "HF_TOKEN": "hf_x"}
+        options = ["--policy.push_to_hub=true", "--policy.repo_id=user/policy", "--steps=2"]
+        command = [sys.executable, "-m", "kata", "train", *light_args, *options]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert "not uploaded to user/policy" in done.stdout
+    assert "kata checkpoint push" in done.stdout
+    weights = tmp_path / "run/checkpoints/last/pretrained_model/model.safetensors"
+    assert weights.is_file()

@@ -43,6 +43,8 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[FakeRun]:
     def init(**options: Any) -> FakeRun:
         if options["project"] == "refused":
             raise PermissionError("not logged in")
+        if options["project"] == "silent" and options["mode"] != "offline":
+            raise RuntimeError("context deadline exceeded: dial tcp 127.0.0.1:9: connect: connection refused")
         opened.append(FakeRun(**options))
         return opened[-1]
 
@@ -125,6 +127,16 @@ def test_a_tracker_that_will_not_start_refuses_a_fresh_run_and_lets_a_resumed_on
     assert "not logged in" in caught.value.what
     assert open_trackers(["wandb"], described(tmp_path, project="refused", resumed_at=7)) == []
     assert "goes on without it" in caplog.text
+
+
+def test_a_wandb_server_that_does_not_answer_costs_no_run_and_no_record(
+    tmp_path: Path, runs: list[FakeRun], caplog: pytest.LogCaptureFixture
+) -> None:
+    (tracker,) = open_trackers(["wandb"], described(tmp_path, project="silent"))
+    tracker.log({"train/loss": 1.0}, 5)
+    assert runs[0].options["mode"] == "offline"
+    assert runs[0].seen == [(5, {"train/loss": 1.0})]
+    assert "wandb sync" in caplog.text
 
 
 def test_a_failing_tracker_is_said_once_retried_rarely_and_then_left_off(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import logging
+import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from typing import Any, Protocol
 from kata.errors import ConfigError, did_you_mean
 
 FAILURES_ALLOWED = 3
+_NO_ANSWER = re.compile(r"dial tcp|connection|deadline exceeded|timed out|no such host|name resolution", re.IGNORECASE)
 RETRY_S = 60.0
 MODES = ("online", "offline", "disabled")
 
@@ -57,7 +59,8 @@ def open_trackers(kinds: Sequence[str], run: TrackedRun) -> list[Tracker]:
     """Opens the trackers of those names.
 
     A fresh run that cannot be tracked as asked is refused; a resumed one goes on, with a warning, because a
-    tracker out of reach must not stop a run that restarts by itself at night.
+    tracker out of reach must not stop a run that restarts by itself at night. Where wandb's server does not answer,
+    the run is recorded offline, with a warning.
 
     Raises:
         ConfigError: an unknown name or mode, a package that is not installed, a tracker that will not start.
@@ -164,18 +167,27 @@ def _open_wandb(wandb: Any, run: TrackedRun) -> Tracker:
     run_id = run.run_id
     if run_id is None and run.resumed_at and kept.exists():
         run_id = kept.read_text().strip()
-    opened = wandb.init(
-        project=run.project,
-        entity=run.entity,
-        name=run.name,
-        notes=run.notes,
-        tags=list(run.tags),
-        id=run_id,
-        resume="allow",
-        mode=run.mode,
-        config=dict(run.config),
-        dir=str(run.folder),
-    )
+    options: dict[str, Any] = {
+        "project": run.project,
+        "entity": run.entity,
+        "name": run.name,
+        "notes": run.notes,
+        "tags": list(run.tags),
+        "id": run_id,
+        "resume": "allow",
+        "mode": run.mode,
+        "config": dict(run.config),
+        "dir": str(run.folder),
+    }
+    try:
+        opened = wandb.init(**options)
+    except Exception as error:  # wandb has no kind of its own for a server that does not answer
+        if not _out_of_reach(error):
+            raise
+        _log.warning(
+            "wandb cannot be reached (%s); the run is recorded offline: `wandb sync` sends it later", _reason(error)
+        )
+        opened = wandb.init(**{**options, "mode": "offline"})
     kept.write_text(f"{opened.id}\n")
     return _Run(opened)
 
@@ -218,6 +230,11 @@ def _import(kind: str) -> Any:
             rule=f"tracking with {kind} needs its package",
             remedy=f"uv pip install 'kata[{kind}]'",
         ) from error
+
+
+def _out_of_reach(error: Exception) -> bool:
+    """Whether nobody answered, as against an answer that says no (not logged in, no such project)."""
+    return isinstance(error, ConnectionError | TimeoutError) or bool(_NO_ANSWER.search(str(error)))
 
 
 def _reason(error: Exception) -> str:
