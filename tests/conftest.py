@@ -50,6 +50,22 @@ def tiny_dataset(tmp_path_factory) -> Path:
     return root
 
 
+@pytest.fixture(scope="session")
+def vector_dataset(tmp_path_factory) -> Path:
+    """Four episodes of four frames, no camera: a policy without a backbone takes a step in milliseconds."""
+    root = tmp_path_factory.mktemp("data") / "vectors"
+    widths = {"observation.state": 3, "observation.environment_state": 2, "action": 2}
+    features = {key: Column("float32", (width,)) for key, width in widths.items()}
+    rng = np.random.default_rng(7)
+    with DatasetWriter.create(root, fps=10, features=features) as writer:
+        for _ in range(4):
+            for _ in range(4):
+                frame = {key: rng.normal(size=width).astype(np.float32) for key, width in widths.items()}
+                writer.add_frame(frame, task="follow")
+            writer.save_episode()
+    return root
+
+
 TINY_ACT = (
     "--policy.type=act",
     "--policy.pretrained_backbone_weights=null",
@@ -82,3 +98,10 @@ def tiny_args(tiny_dataset, tmp_path) -> list[str]:
 def tiny_run(tiny_args):
     """That run, with options changed: tiny_run('--steps=3')."""
     return lambda *more: resolve_run([*tiny_args, *more])[0]
+
+
+@pytest.fixture
+def vector_run(vector_dataset, tmp_path):
+    """A run without pictures, with options changed: vector_run('--steps=3')."""
+    args = [f"--dataset.root={vector_dataset}", "--dataset.repo_id=tests/vectors", *TINY_ACT]
+    return lambda *more: resolve_run([*args, f"--output_dir={tmp_path}/run", *more])[0]
