@@ -44,6 +44,10 @@ class CheckpointError(KataError):
     """A checkpoint or a run folder cannot be written, read or continued."""
 
 
+class DivergedError(KataError):
+    """Training cannot go on: too many steps in a row have a loss or gradient that is not finite."""
+
+
 def nearest(name: str, names: Iterable[str]) -> str:
     """The known name closest to `name`, or an empty string when none is close."""
     found = difflib.get_close_matches(name, list(names), n=1, cutoff=0.5)

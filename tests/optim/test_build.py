@@ -65,7 +65,7 @@ def test_the_average_moves_by_its_decay_and_copies_counters():
     with torch.no_grad():
         net[0].weight.add_(1.0)
     net(torch.randn(6, 3))  # moves the batch norm's statistics
-    ema_update(average, net, 0.75)
+    ema_update(average, net, 0.75, torch.tensor(False))
     torch.testing.assert_close(average[0].weight, before + 0.25)
     assert average[1].num_batches_tracked.item() == 1
     assert not any(p.requires_grad for p in average.parameters())

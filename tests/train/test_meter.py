@@ -122,6 +122,16 @@ def test_non_finite_values_keep_the_file_valid_json(tmp_path: Path) -> None:
     assert note["per_task"] == {"fold": -math.inf}
 
 
+def test_a_step_that_was_skipped_is_left_out_of_the_averages(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    with open_meter(path) as meter:
+        for step, loss, norm in ((1, 2.0, 1.0), (2, math.nan, 5.0), (3, 4.0, math.inf), (4, 6.0, 3.0)):
+            add(meter, step, loss=loss, norm=norm)
+        meter.flush(4)
+    (line,) = read_metrics(path)
+    assert (line["loss"], line["l1"], line["grad_norm"], line["grad_norm_max"]) == (4.0, 2.0, 2.0, 3.0)
+
+
 def test_each_line_is_in_the_file_as_soon_as_it_is_written(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     with open_meter(path) as meter:

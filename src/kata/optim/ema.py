@@ -6,7 +6,7 @@ import copy
 from typing import TypeVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from kata.optim.config import EmaConfig
 
@@ -29,9 +29,13 @@ def ema_copy(model: Model) -> Model:
 
 
 @torch.no_grad()
-def ema_update(average: nn.Module, model: nn.Module, decay: float) -> None:
-    """average <- decay * average + (1 - decay) * model; buffers and whole numbers are copied."""
+def ema_update(average: nn.Module, model: nn.Module, decay: float, bad: Tensor) -> None:
+    """average <- decay * average + (1 - decay) * model; buffers and whole numbers are copied.
+
+    Where `bad` (a bool scalar on the device) says that the step was skipped, the average stays as it is.
+    """
+    share = torch.where(bad, 0.0, 1 - decay)
     for mine, other in zip(average.parameters(), model.parameters(), strict=True):
-        mine.lerp_(other, 1 - decay)
+        mine.lerp_(other, share.to(mine.dtype))
     for mine, other in zip(average.buffers(), model.buffers(), strict=True):
         mine.copy_(other)

@@ -125,7 +125,8 @@ class Run:
     Every `env_eval_freq` steps (0: after the last alone) the policy is evaluated in `env`, in a process beside the
     training; `env_eval_at_start` evaluates the untrained policy too. `max_time` ('90s', '45m', '2h', '1d' or seconds)
     saves and stops the run when it is over. `keep_last` newest checkpoints and those of each `keep_every` steps stay on
-    the disk (both 0: all), and `keep_best` of lowest validation error (0: all).
+    the disk (both 0: all), and `keep_best` of lowest validation error (0: all). saves and stops the run when it is over. A step whose loss or gradient is not finite is skipped; `max_bad_steps` of
+    them in a row stop the run. A loss `loss_spike` robust deviations above the recent ones is reported (0: never).
     """
 
     dataset: DatasetConfig
@@ -144,6 +145,8 @@ class Run:
     steps: int = 100_000
     max_time: str | None = None
     log_freq: int = 200
+    max_bad_steps: int = 10
+    loss_spike: float = 20.0
     env_eval_freq: int = 20_000
     env_eval_at_start: bool = False
     eval_steps: int = 0
@@ -165,6 +168,7 @@ class Run:
 
     def __post_init__(self) -> None:
         at_least = {"steps": 1, "batch_size": 1, "num_workers": 1, "prefetch_factor": 1, "log_freq": 1}
+        at_least |= {"max_bad_steps": 1, "loss_spike": 0}
         at_least |= {"seed": 0, "eval_steps": 0, "max_eval_samples": 0, "env_eval_freq": 0}
         at_least |= {"keep_last": 0, "keep_every": 0, "keep_best": 0}
         for name, least in at_least.items():

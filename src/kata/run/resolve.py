@@ -29,6 +29,8 @@ CHANGEABLE = {
         "num_workers",
         "prefetch_factor",
         "log_freq",
+        "max_bad_steps",
+        "loss_spike",
         "save_freq",
         "save_checkpoint",
         "keep_last",

@@ -40,8 +40,8 @@ class Trained:
     """What a finished run leaves.
 
     best: figures of the best validation with `step` and `checkpoint`, or None. evaluations: figures by step.
-    stopped: why the run ended before its last step, or None. saves: what was written, with the seconds that training
-    stood still for it (`save_stall_s`) and that writing took (`save_s`).
+    stopped: why the run ended before its last step, or None. remarks: what else the user should know. saves: what was
+    written, with the seconds that training stood still for it (`save_stall_s`) and that writing took (`save_s`).
     """
 
     folder: Path
@@ -50,6 +50,7 @@ class Trained:
     best: dict[str, Any] | None
     evaluations: dict[int, dict[str, Any]]
     stopped: str | None
+    remarks: list[str]
     state: TrainState
     saves: list[dict[str, Any]]
 
@@ -75,7 +76,8 @@ def train(run: Run, *, notes: list[str] | None = None, command: str = "", consol
         preflight.show(console or Console(), facts, said)
         job = open_job(live, prepared, saver, state, folder)
         guard = live.enter_context(Guard(run.max_time_s, job.saving.check))
-        loop(run, state, job.feed, job.meter, job.chores, guard)
+        loop(run, state, job.feed, job.meter, job.watch, job.chores, guard)
+        job.watch.settle()
         if run.save_checkpoint:
             job.meter.flush(state.step)
             job.saving.finish(state)
@@ -90,7 +92,7 @@ def train(run: Run, *, notes: list[str] | None = None, command: str = "", consol
         metrics=metrics,
         samples=views,
         strips=newest_strips(folder),
-        notes=said,
+        notes=[*said, *job.watch.remarks()],
         command=command,
         best={name: best[name] for name in ("step", "checkpoint", "action_error") if name in best} if best else None,
         baseline={"action_error": best["mean_action_error"]} if best else {},
@@ -103,7 +105,8 @@ def train(run: Run, *, notes: list[str] | None = None, command: str = "", consol
     evaluations = {line["step"]: line for line in metrics if line["kind"] == "evaluation" and "note" not in line}
     stopped = guard.reason if state.step < run.steps else None
     saves = [line for line in metrics if line["kind"] == "saved"]
-    return Trained(folder, folder / "report.html", last, best, evaluations, stopped, state, saves)
+    remarks = job.watch.remarks()
+    return Trained(folder, folder / "report.html", last, best, evaluations, stopped, remarks, state, saves)
 
 
 def claim(live: ExitStack, folder: Path, run: Run) -> Resumable:

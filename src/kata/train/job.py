@@ -11,6 +11,7 @@ import numpy as np
 
 from kata.config import encode
 from kata.data import Batches, Dataset, Order, Reader, anchor_rows
+from kata.data.places import sample_places
 from kata.policies.base import Policy
 from kata.run import Run
 from kata.spec import ACTION
@@ -27,6 +28,7 @@ from kata.train.state import TrainState
 from kata.train.store import home_of
 from kata.train.trackers import TrackedRun, Tracker, open_trackers
 from kata.train.validate import Validator, mean_action, spread_rows
+from kata.train.watch import Watch
 
 
 @dataclass
@@ -46,6 +48,7 @@ class Job:
 
     feed: Feed
     meter: Meter
+    watch: Watch
     chores: list[tuple[int, Chore]]
     saving: Saving
     best: Best
@@ -70,6 +73,7 @@ def open_job(live: ExitStack, prepared: Prepared, saver: Saver, state: TrainStat
         )
     )
     saving = live.enter_context(Saving(home_of(folder), saver, meter, Keep.of(run), state.step or None))
+    watch = live.enter_context(_watch(run, folder, meter, feed, state.step))
     best = Best()
     chores: list[tuple[int, Chore]] = []
     view_feed, view_reader = replace(feed, augment=None), reader
@@ -84,7 +88,18 @@ def open_job(live: ExitStack, prepared: Prepared, saver: Saver, state: TrainStat
     if run.env is not None:
         beside = live.enter_context(Beside(run, folder, saver, meter))
         chores += _evaluation(run, beside, state)
-    return Job(feed, meter, chores, saving, best, view_feed, view_reader)
+    return Job(feed, meter, watch, chores, saving, best, view_feed, view_reader)
+
+
+def _watch(run: Run, folder: Path, meter: Meter, feed: Feed, first_step: int) -> Watch:
+    return Watch(
+        folder,
+        meter,
+        lambda step: sample_places(feed.batches, step),
+        max_in_a_row=run.max_bad_steps,
+        spike=run.loss_spike,
+        first_step=first_step,
+    )
 
 
 def _reader(prepared: Prepared, dataset: Dataset) -> Reader:

@@ -11,6 +11,7 @@ from kata.train.guard import Guard
 from kata.train.meter import Meter, StepTimes
 from kata.train.state import TrainState
 from kata.train.step import update
+from kata.train.watch import Watch
 
 Chore = Callable[[TrainState], None]
 """Work between two steps: validating, saving."""
@@ -21,7 +22,15 @@ def due(every: int, step: int, steps: int) -> bool:
     return step == steps or (every > 0 and step % every == 0)
 
 
-def loop(run: Run, state: TrainState, feed: Feed, meter: Meter, chores: list[tuple[int, Chore]], guard: Guard) -> None:
+def loop(
+    run: Run,
+    state: TrainState,
+    feed: Feed,
+    meter: Meter,
+    watch: Watch,
+    chores: list[tuple[int, Chore]],
+    guard: Guard,
+) -> None:
     """Train until `run.steps`, or until the guard stops it between two steps.
 
     `chores` are (every, work) pairs, done in order, also after the last step.
@@ -34,9 +43,11 @@ def loop(run: Run, state: TrainState, feed: Feed, meter: Meter, chores: list[tup
         ended_s = time.perf_counter()
         times = StepTimes(batch.dataloading_s, batch.preprocessing_s, ended_s - ready_s, ended_s - began_s)
         meter.add(state.step, losses=losses, grad_norm=grad_norm, lr=lr, times=times)
+        watch.add(state.step, losses["loss"], grad_norm)
         ready = [chore for every, chore in chores if due(every, state.step, run.steps)]
         # Figures are written out before a checkpoint too: what is resumed from it has the same lines then.
         if ready or due(run.log_freq, state.step, run.steps):
+            watch.settle()
             meter.flush(state.step)
         for chore in ready:
             chore(state)

@@ -71,7 +71,7 @@ class Meter:
         self.path = path
         self._batch_size, self._num_frames, self._steps = batch_size, num_frames, steps
         self._trackers, self._progress = trackers, progress
-        _drop_lines_after(path, first_step)
+        drop_lines_after(path, first_step)
         self._file = path.open("ab", buffering=0)
         self._unwritten = b""
         self._step = first_step
@@ -153,11 +153,21 @@ class Meter:
         return {"kind": kind, "step": step, "epoch": samples / self._num_frames, "samples": samples}
 
     def _read_figures(self) -> dict[str, float]:
-        """Means by name, in the order in which names first came."""
+        """Means by name, in the order in which names first came.
+
+        Steps that are not finite, and so were not taken, are left out unless there is no other.
+        """
         values = torch.stack([t.float() for t in self._tensors]).tolist()
-        by_name: dict[str, list[float]] = {}
+        steps: list[dict[str, float]] = [{}]
         for name, value in zip(self._names, values, strict=True):
-            by_name.setdefault(name, []).append(value)
+            steps[-1][name] = value
+            if name == "grad_norm":  # the last of a step
+                steps.append({})
+        steps.pop()
+        by_name: dict[str, list[float]] = {}
+        for step in [s for s in steps if all(map(math.isfinite, s.values()))] or steps:
+            for name, value in step.items():
+                by_name.setdefault(name, []).append(value)
         figures = {name: sum(found) / len(found) for name, found in by_name.items()}
         norms = by_name["grad_norm"]
         figures["grad_norm_max"] = math.nan if any(map(math.isnan, norms)) else max(norms)
@@ -192,7 +202,7 @@ class Meter:
 
     def _write(self, line: dict[str, Any]) -> None:
         line["time"] = time.time()
-        self._write_out((json.dumps(_to_json(line), allow_nan=False) + "\n").encode())
+        self._write_out((json.dumps(to_json(line), allow_nan=False) + "\n").encode())
         if self._trackers:
             numbers = _numbers(line, f"{line['kind']}/")
             for tracker in self._trackers:
@@ -237,8 +247,8 @@ def _parsed_lines(path: Path) -> list[tuple[bytes, dict[str, Any]]]:
     return lines
 
 
-def _drop_lines_after(path: Path, first_step: int) -> None:
-    """Rewrites the file with the lines up to `first_step`; a run from step 0 begins with an empty file."""
+def drop_lines_after(path: Path, first_step: int) -> None:
+    """Rewrites a file of JSON lines with those up to `first_step`; a run from step 0 begins with an empty file."""
     if not path.exists():
         return
     lines = _parsed_lines(path) if first_step else []
@@ -248,12 +258,12 @@ def _drop_lines_after(path: Path, first_step: int) -> None:
     os.replace(beside, path)
 
 
-def _to_json(value: Any) -> Any:
+def to_json(value: Any) -> Any:
     """The value with non-finite numbers as text: JSON has no word for them."""
     if isinstance(value, Mapping):
-        return {str(key): _to_json(each) for key, each in value.items()}
+        return {str(key): to_json(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
-        return [_to_json(each) for each in value]
+        return [to_json(each) for each in value]
     if isinstance(value, float) and not math.isfinite(value):
         return str(float(value))
     return value

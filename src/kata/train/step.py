@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from kata.optim.build import clip_gradients, set_lr
+from kata.optim.build import clip_gradients, set_lr, step_unless
 from kata.optim.ema import ema_decay, ema_update
 from kata.optim.schedule import lr_factor
 from kata.policies.base import Loss
@@ -27,7 +27,8 @@ def update(state: TrainState, batch: StepBatch, run: Run) -> tuple[dict[str, Ten
     """Update number `state.step` (0 is the first); the state counts one more after it.
 
     The loss terms are sums; each is divided by its count over the global batch, so that the result does not depend
-    on how the batch is split. Nothing here waits for the device, except fp16's scaler.
+    on how the batch is split. A loss or gradient that is not finite changes neither weights, moments nor average; the
+    step counts as taken, since rate, order and draws are keyed by it. Nothing here waits for the device.
 
     Returns: loss and its terms as device scalars, the gradient norm before clipping, the first group's rate.
     """
@@ -46,16 +47,13 @@ def update(state: TrainState, batch: StepBatch, run: Run) -> tuple[dict[str, Ten
         state.scaler.unscale_(state.optimizer)
     params = [p for group in state.optimizer.param_groups for p in group["params"]]
     grad_norm = clip_gradients(params, run.optimizer.grad_clip_norm)
-    if state.scaler is None:
-        state.optimizer.step()
-    else:
-        state.scaler.step(state.optimizer)
-        state.scaler.update()
+    bad = ~(torch.isfinite(grad_norm) & torch.isfinite(losses["loss"]))
+    step_unless(state.optimizer, bad, state.scaler)
     state.optimizer.zero_grad(set_to_none=True)
     state.policy.after_step()
     state.step += 1
     if state.ema is not None:
-        ema_update(state.ema, state.policy, ema_decay(run.ema, state.step))
+        ema_update(state.ema, state.policy, ema_decay(run.ema, state.step), bad)
     return losses, grad_norm, lr
 
 

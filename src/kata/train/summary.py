@@ -32,6 +32,7 @@ def summary(run: Run, trained: Trained) -> str:
         )
         if "checkpoint" in trained.best:
             lines.append(f"best checkpoint: {trained.best['checkpoint']}")
+    lines += trained.remarks
     lines += [_success(step, result) for step, result in sorted(trained.evaluations.items())]
     last_link = home_of(trained.folder) / LAST
     newest = pointed(last_link)

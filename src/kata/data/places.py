@@ -1,0 +1,35 @@
+"""Where samples come from, in the words of whoever looks for them: episode, frame, files."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from kata.data.batches import Batches
+from kata.data.dataset import Dataset
+from kata.data.order import Int64
+from kata.data.window import episode_of
+
+
+def places(dataset: Dataset, rows: Int64) -> list[dict[str, Any]]:
+    """One entry per row: `episode`, `frame`, and `files`, the table's and each camera's below the dataset's folder."""
+    layout = dataset.layout
+    spans = {"data": layout.data, **layout.videos}
+    positions = episode_of(rows, dataset.episodes)
+    return [
+        {
+            "episode": int(layout.index[at]),
+            "frame": int(row - dataset.episodes.start[at]),
+            "files": {name: span.files[span.file[at]] for name, span in spans.items()},
+        }
+        for row, at in zip(rows, positions, strict=True)
+    ]
+
+
+def sample_places(batches: Batches, step: int) -> list[dict[str, Any]]:
+    """The samples of one step (0 is the first) by `position`, with their places; reads nothing."""
+    first = step * batches.batch_size
+    positions = np.arange(first, first + batches.batch_size, dtype=np.int64)
+    found = places(batches.reader.dataset, batches.rows[batches.order.at(positions)])
+    return [{"position": int(position), **place} for position, place in zip(positions, found, strict=True)]
