@@ -44,6 +44,26 @@ def test_resumed_around_an_epochs_end_equals_straight(vector_run, tmp_path, opti
         assert resumed.best["action_error"] == straight.best["action_error"]
 
 
+@pytest.mark.parametrize("step", [3, 7])
+def test_a_run_killed_between_a_checkpoint_and_its_record(vector_run, tmp_path, step):
+    """The folder has its name already; `last` still points at the one before, and metrics.jsonl has no line of it."""
+    asked = ("--dataset.eval_split=0.25", "--eval_steps=2", "--save_freq=1", "--log_freq=2", "--steps=7")
+    straight = train(vector_run(*asked))
+    part = tmp_path / "part"
+    shutil.copytree(straight.folder, part, symlinks=True)
+    for later in range(step + 1, 8):
+        shutil.rmtree(part / "checkpoints" / f"{later:06d}")
+    (part / "checkpoints" / "last").unlink()
+    (part / "checkpoints" / "last").symlink_to(f"{step - 1:06d}")
+    lines = (part / "metrics.jsonl").read_text().splitlines(keepends=True)
+    cut = next(i for i, x in enumerate(lines) if '"checkpoint"' in x and f'"step": {step},' in x)
+    (part / "metrics.jsonl").write_text("".join(lines[:cut]))
+    resumed = train(vector_run(*asked, f"--output_dir={part}", "--resume=true"))
+    assert saved(part) == saved(straight.folder)
+    assert numbers(resumed) == numbers(straight)
+    assert (part / "checkpoints" / "last").readlink().name == "000007"
+
+
 def test_with_pictures_too(tiny_run, tmp_path):
     asked = ("--dataset.eval_split=0.3", "--eval_steps=2", "--save_freq=2", "--steps=4", *AVERAGED)
     straight = train(tiny_run(*asked))

@@ -16,6 +16,7 @@ from rich.console import Console
 from kata.config import encode
 from kata.errors import CheckpointError
 from kata.run import Run
+from kata.run.pointer import LAST, point
 from kata.train import preflight
 from kata.train.beside import newest_strips
 from kata.train.checkpoint import Saver, checkpoint_bytes, weight_bytes, write_json
@@ -130,6 +131,8 @@ def claim(live: ExitStack, folder: Path, run: Run) -> Resumable:
     where = f"continuing from {found.source}"
     if found.source is None:
         where = "no checkpoint in the run folder yet: starting from step 0"
+    else:
+        point(home / LAST, found.source.name)  # the run may have died before that
     return Resumable(found.source, [*notes, *found.notes, where])
 
 

@@ -25,7 +25,7 @@ from kata.train.progress import Progress
 from kata.train.retention import Keep
 from kata.train.saving import Saving
 from kata.train.state import TrainState
-from kata.train.store import home_of
+from kata.train.store import checkpoints, home_of
 from kata.train.trackers import TrackedRun, Tracker, open_trackers
 from kata.train.validate import Validator, mean_action, spread_rows
 from kata.train.watch import Watch
@@ -73,6 +73,8 @@ def open_job(live: ExitStack, prepared: Prepared, saver: Saver, state: TrainStat
         )
     )
     saving = live.enter_context(Saving(home_of(folder), saver, meter, Keep.of(run), state.step or None))
+    if state.step > 0:
+        _complete_record(meter, state.step, home_of(folder))
     watch = live.enter_context(_watch(run, folder, meter, feed, state.step))
     best = Best()
     chores: list[tuple[int, Chore]] = []
@@ -166,6 +168,14 @@ def _evaluation(run: Run, beside: Beside, state: TrainState) -> list[tuple[int, 
         beside.collect(wait=state.step == run.steps)
 
     return [(run.env_eval_freq, start), (run.log_freq, lambda _: beside.collect())]
+
+
+def _complete_record(meter: Meter, step: int, home: Path) -> None:
+    """The line of the checkpoint that the run continues from, where the line did not reach the disk with it."""
+    lines = read_metrics(meter.path)
+    source = next((path for path in checkpoints(home) if int(path.name) == step), None)
+    if source is not None and not any(x["kind"] == "checkpoint" and x["step"] == step for x in lines):
+        meter.note(step, "checkpoint", {"path": str(source)})
 
 
 def _best_before(folder: Path, step: int) -> dict[str, Any] | None:

@@ -70,13 +70,14 @@ class Saving:
         digits = max(6, len(str(self.saver.run.steps)))
         target = self.home / f"{state.step:0{digits}d}"
         policy = state.policy
+        # Said first: a run that is killed once the checkpoint is there has the line too.
+        self.meter.note(state.step, "checkpoint", {"path": str(target)})
         self._save(
             LAST,
             target,
             lambda memory: snapshot(state, memory),
             lambda folder, held: self.saver.write(folder, policy, held),
         )
-        self.meter.note(state.step, "checkpoint", {"path": str(target)})
 
     def best(self, policy: Policy, step: int, figures: dict[str, Any], lost: Callable[[], None]) -> Path:
         """Save these weights as the best so far; `lost` is called if a full disk does not take them."""
