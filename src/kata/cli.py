@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KataError as error:
         if debug:
             raise
-        print(f"kata: {error}", file=sys.stderr)
+        print(log.redacted(f"kata: {error}"), file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("kata: interrupted", file=sys.stderr)

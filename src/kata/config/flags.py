@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from kata.errors import ConfigError
+from kata.log import redacted
 
 
 def parse_flags(args: Sequence[str]) -> dict[str, Any]:
@@ -31,8 +32,19 @@ def parse_flags(args: Sequence[str]) -> dict[str, Any]:
                 rule="options are --name=value, --name value or name=value",
                 remedy="put '--' in front, or quote a value that holds spaces",
             )
+        _refuse_secrets(name, text)
         found[name] = parse_value(text, name) if equals else True
     return found
+
+
+def _refuse_secrets(name: str, text: str) -> None:
+    """Options are written to configs, checkpoints, reports and trackers: no credential may be among them."""
+    if redacted(text) != text:
+        raise ConfigError(
+            f"{name}: {redacted(text)} holds a password or token",
+            rule="options are written into configs, checkpoints and reports, where credentials do not belong",
+            remedy="leave them to the environment (HF_TOKEN, WANDB_API_KEY, …) or to the tool's own login",
+        )
 
 
 def _is_flag(token: str) -> bool:
@@ -72,6 +84,8 @@ def read_config(path: Path) -> dict[str, Any]:
         ) from error
     if raw is None:
         return {}
+    for number, line in enumerate(text.splitlines(), start=1):
+        _refuse_secrets(f"config {path}, line {number}", line.strip())
     if not isinstance(raw, dict):
         raise ConfigError(
             f"config {path}: holds a {type(raw).__name__}",

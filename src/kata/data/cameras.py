@@ -23,6 +23,9 @@ from kata.spec import Column
 _KEEP_BYTES = 2 * 1024**3
 """Encoded images kept per camera; the least recently used row group goes first."""
 
+_IMAGES = ("PNG", "JPEG", "WEBP", "BMP", "TIFF")
+"""What a cell may hold. Pillow knows more, some of which it hands to other programs, as EPS to Ghostscript."""
+
 Job: TypeAlias = Callable[[Pixels], None]
 """Decodes some frames and writes each into its places in an array (frames, H, W, C)."""
 
@@ -174,9 +177,13 @@ class ImageCamera:
     def _decode(self, path: Path, row: int, encoded: Any) -> Pixels:
         height, width, channels = self._column.shape
         try:
-            with Image.open(io.BytesIO(encoded)) as image:
+            with Image.open(io.BytesIO(encoded), formats=_IMAGES) as image:
+                if image.size != (width, height):  # before it is decoded: a small file can hold a huge picture
+                    raise _mismatch(
+                        self._key, self._column.shape, (*image.size[::-1], channels), f"row {row} of {path}"
+                    )
                 pixels = np.asarray(image.convert("L" if channels == 1 else "RGB"))
-        except (UnidentifiedImageError, OSError, SyntaxError) as error:
+        except (UnidentifiedImageError, Image.DecompressionBombError, OSError, SyntaxError) as error:
             raise self._bad(path, f"has an image in row {row} that cannot be decoded ({error})") from error
         pixels = pixels.reshape(*pixels.shape[:2], -1)
         if pixels.shape != (height, width, channels):

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from kata.data.columns import Columns, schema_names
 from kata.data.info import Info, read_info
 from kata.data.layout import Layout, read_layout
+from kata.data.links import refuse_outside
 from kata.data.order import Int64
 from kata.data.select import choose, drop_absent_cameras, only_whole
 from kata.data.source import Source, locate
@@ -180,6 +181,8 @@ def open_dataset(
     Raises: DataError for a dataset that is absent, damaged or incomplete, and for unknown episodes.
     """
     source = locate(repo_id, root, revision)
+    meta = (str(path.relative_to(source.root)) for path in (source.root / "meta").rglob("*"))
+    refuse_outside(source.root, ["meta/info.json", *meta])
     info = read_info(source.root)
     notes = [*source.notes, *info.notes]
     whole = read_layout(source.root, info, source.ensure, notes)
@@ -187,6 +190,7 @@ def open_dataset(
     layout = whole.take(choose(repo_id, whole.index, episodes, exclude_episodes))
     if not available:
         source.ensure([name for span in layout.spans() for name in span.used()])
+    refuse_outside(source.root, [name for span in layout.spans() for name in span.used()])
     layout, absent = drop_absent_cameras(source.root, info, whole, layout)
     layout = only_whole(repo_id, source.root, layout, available=available)
     notes += [f"'{key}' is left out: info.json declares it, but it has no files" for key in absent]

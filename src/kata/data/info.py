@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import string
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -186,12 +187,16 @@ def _template(path: Path, field: str, template: Any) -> str:
     if not isinstance(template, str):
         raise _bad(path, f"has {field} {template!r}", "a path with places in braces")
     try:
-        used = [name for _, name, _, _ in string.Formatter().parse(template) if name is not None]
+        parts = [(name, spec or "") for _, name, spec, _ in string.Formatter().parse(template) if name is not None]
     except ValueError as error:
         raise _bad(path, f"has {field} '{template}': {error}", "a path with places in braces") from error
-    unknown = [name for name in used if name not in _PLACES]
+    unknown = [name for name, spec in parts if name not in _PLACES or not re.fullmatch(r"0?\d?d?", spec)]
     if unknown:
-        raise _bad(path, f"has {field} '{template}' with the place '{unknown[0]}'", f"places: {', '.join(_PLACES)}")
+        raise _bad(
+            path,
+            f"has {field} '{template}' with the place '{unknown[0]}'",
+            f"places: {', '.join(_PLACES)}, also with ':03d'",
+        )
     _inside(template)
     return template
 

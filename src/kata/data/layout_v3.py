@@ -94,6 +94,8 @@ def _ints(root: Path, table: pa.Table, name: str) -> Int64:
     column = table[name]
     if column.null_count:
         raise _bad(root, f"has {column.null_count} empty values in '{name}'")
+    if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type)):
+        raise _bad(root, f"has {column.type} in '{name}', not whole numbers")
     return np.asarray(column.to_numpy()).astype(np.int64)
 
 

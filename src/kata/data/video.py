@@ -27,6 +27,9 @@ from kata.errors import DataError
 _OPEN_DECODERS = 8
 """Per thread; one per codec and stream parameters, which files of one camera share."""
 
+_FORMATS = {"protocol_whitelist": "file", "format_whitelist": "mov,matroska,webm,avi"}
+"""FFmpeg tells a format by its content, and would follow a playlist that calls itself a video to other files."""
+
 Pixels: TypeAlias = NDArray[np.uint8]
 _Colour: TypeAlias = tuple[int, int, int, int]
 
@@ -94,7 +97,7 @@ def build_index(path: Path) -> FrameIndex:
     Raises: DataError when the file is no video, is cut off, or changes its parameters on the way.
     """
     try:
-        with av.open(str(path)) as container:
+        with av.open(str(path), options=_FORMATS) as container:
             if not container.streams.video:
                 raise _damaged(path, "holds no video")
             stream = container.streams.video[0]

@@ -112,7 +112,15 @@ def _read(path: Path, task: str) -> tuple[NDArray[np.float64], NDArray[np.float6
     names = [f"sim_{task}_scripted_{what}" for what in ("actions", "env")]
     if not path.is_file():
         raise DataError(f"{path}: no such file", rule="an npz file of trajectories", remedy="check the path")
-    with np.load(path) as file:
+    try:
+        file = np.load(path, allow_pickle=False)
+    except (ValueError, EOFError, OSError) as error:
+        raise DataError(
+            f"{path}: {error}", rule="an npz file of numbers", remedy="write it with numpy.savez"
+        ) from error
+    if not isinstance(file, np.lib.npyio.NpzFile):
+        raise DataError(f"{path}: one array", rule="an npz file of several", remedy="write it with numpy.savez")
+    with file:
         if missing := [name for name in names if name not in file]:
             raise DataError(
                 f"{path}: has no {' and no '.join(missing)}",

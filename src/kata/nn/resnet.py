@@ -37,11 +37,12 @@ def build_resnet(
 def _imagenet_weights(backbone: str, name: str) -> dict[str, Tensor]:
     """torchvision's tensors, from torch hub's cache or downloaded into it.
 
-    A download is checked against the hash in the file's name; a file that is in the cache already is trusted.
+    A download is checked against the hash in the file's name. Of the pickle that torchvision publishes only tensors
+    are read, whatever else is in it.
     """
     weights = models.get_model_weights(backbone)[name.rpartition(".")[2]]
     try:
-        return dict(weights.get_state_dict(progress=False, check_hash=True))
+        return dict(weights.get_state_dict(progress=False, check_hash=True, weights_only=True))
     except (OSError, RuntimeError, UnpicklingError) as error:
         folder, file = os.path.join(torch.hub.get_dir(), "checkpoints"), os.path.basename(weights.url)
         raise PolicyError(

@@ -30,6 +30,9 @@ from kata.train.checkpoint import Saver, write_json
 from kata.train.meter import Meter
 from kata.train.report import Filmstrip
 
+WORKER = ("-P", "-m", "kata.eval.worker")
+"""-P: what lies in the present folder, perhaps downloaded, is not to be imported."""
+
 SHOWN = (
     "num_success",
     "num_episodes",
@@ -95,7 +98,7 @@ class Beside:
         options = {"env": encode(self.run.env), "eval": encode(self.run.eval), "seed": self.run.seed}
         write_json(home / "options.json", {**options, "policy": {"device": self.run.policy.device}})
         result = home / "eval.json"
-        command = [sys.executable, "-m", "kata.eval.worker", str(checkpoint), str(home / "options.json"), str(result)]
+        command = [sys.executable, *WORKER, str(checkpoint), str(home / "options.json"), str(result)]
         began_s = time.perf_counter()
         with (home / "log.txt").open("wb") as output:
             # One thread: more would fight with the training for the same cores, and both would stand still.
@@ -126,7 +129,7 @@ def newest_strips(folder: Path) -> list[Filmstrip]:
     if not result.get("strips"):
         return []
     won = {e["episode"]: e["success"] for e in result["episodes"]}
-    with np.load(found[-1].parent / result["strips"]) as frames:
+    with np.load(found[-1].parent / Path(result["strips"]).name) as frames:
         return [
             Filmstrip(
                 title=f"{name.replace('_', ' ')}: {'success' if won[int(name.rpartition('_')[2])] else 'failure'}",

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from kata.config import decode, read_config
 from kata.errors import CheckpointError, ConfigError
+from kata.log import redacted
 from kata.run import Run
 from kata.run.foreign import drop_foreign
 
@@ -41,7 +42,7 @@ def _send(pretrained: Path, repo_id: str, private: bool | None, run: Run | None)
         api.create_repo(repo_id, private=private, exist_ok=True)
         found = api.upload_folder(repo_id=repo_id, folder_path=pretrained, commit_message="Upload policy")
     except Exception as error:  # whatever the Hub's client raises, what it should have sent is still here
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        reason = redacted(str(error).splitlines()[0] if str(error) else type(error).__name__)
         raise CheckpointError(
             f"not uploaded to {repo_id}: {reason}",
             rule="the Hub can be reached, and its token (`hf auth login`) may write there",
