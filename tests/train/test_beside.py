@@ -1,7 +1,11 @@
 """Evaluation beside training: its own process, its result in the record, training undisturbed."""
 
 import json
+import os
+import signal
 import sys
+import threading
+import time
 
 import pytest
 import torch
@@ -39,6 +43,26 @@ def test_results_land_in_the_record_and_the_report_and_change_nothing(run_of, tm
     assert not list((trained.folder / "evaluations").glob("*/pretrained_model"))
     straight, beside = (t.state.policy.state_dict() for t in (alone, trained))
     assert all(torch.equal(straight[name], beside[name]) for name in straight)
+
+
+def test_a_signal_ends_an_evaluation_that_is_waited_for(run_of, tmp_path):
+    """After the last step, with everything saved, only the evaluation is left, and it would take hours."""
+    log = tmp_path / "run" / "evaluations" / "000002" / "log.txt"
+
+    def ask():
+        until_s = time.monotonic() + 120
+        while not log.exists() and time.monotonic() < until_s:
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    trained = train(run_of("--env.type=kata", "--eval.n_episodes=1000000", "--eval.videos=0", "--env_eval_freq=0"))
+    asking.join()
+    assert trained.stopped is None
+    assert "the evaluation ended with status" in trained.evaluations[2]["error"]
+    assert (trained.folder / "checkpoints" / "000002" / "training_state").is_dir()
+    assert not list((trained.folder / "evaluations").glob("*/pretrained_model"))
 
 
 def test_an_evaluation_that_fails_is_said_and_training_goes_on(run_of, monkeypatch, tmp_path):

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -13,18 +14,27 @@ import torch
 from kata.errors import ConfigError
 from kata.train import train
 from kata.train.guard import SIGNALS, STOPPED, Guard
+from tests.conftest import TINY_ACT
 
 
-def test_a_run_out_of_time_continues_exactly(tiny_run, tmp_path):
-    straight = train(tiny_run())
+def test_a_run_out_of_time_continues_exactly(vector_run, tmp_path):
+    straight = train(vector_run())
     part = f"--output_dir={tmp_path}/part"
-    stopped = train(tiny_run(part, "--max_time=0.001"))
+    stopped = train(vector_run(part, "--max_time=0.001"))
     assert stopped.stopped is not None
     assert stopped.state.step < 6
     while stopped.stopped is not None:
-        stopped = train(tiny_run(part, "--resume=true", "--max_time=0.4"))
+        stopped = train(vector_run(part, "--resume=true", "--max_time=0.05"))
     ours, theirs = straight.state.policy.state_dict(), stopped.state.policy.state_dict()
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+def test_a_stop_before_the_first_step_leaves_a_folder_that_can_be_continued(vector_run):
+    stopped = train(vector_run("--max_time=1e-9"))
+    assert stopped.state.step == 0
+    assert stopped.stopped is not None
+    assert not (stopped.folder / "checkpoints").exists()
+    assert train(vector_run("--resume=true", "--max_time=null")).state.step == 6
 
 
 @pytest.mark.parametrize("number", SIGNALS)
@@ -66,6 +76,45 @@ def test_a_signal_ends_the_command_with_its_own_status_and_a_checkpoint(tiny_arg
     assert "stopped after" in out
     assert "--resume=true" in out
     assert (tmp_path / "run" / "checkpoints" / "last" / "training_state" / "training_step.json").is_file()
+
+
+def started(vector_run, *more):
+    """A process that trains and saves at every step, and its folder of checkpoints; returns while it saves."""
+    run = vector_run()
+    args = [f"--dataset.root={run.dataset.root}", "--dataset.repo_id=tests/vectors", *TINY_ACT, "--save_freq=1", *more]
+    command = [sys.executable, "-m", "kata", "train", *args, f"--output_dir={run.output_dir}"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    checkpoints = Path(run.output_dir) / "checkpoints"
+    until_s = time.monotonic() + 120
+    while process.poll() is None and time.monotonic() < until_s:
+        if checkpoints.is_dir() and any(name.startswith(".") for name in os.listdir(checkpoints)):
+            return process, checkpoints
+        time.sleep(0.002)
+    raise AssertionError(process.communicate()[0])
+
+
+def test_a_signal_during_a_save_leaves_the_save_whole(vector_run, tmp_path):
+    process, checkpoints = started(vector_run, "--steps=60")
+    process.send_signal(signal.SIGUSR1)
+    said = process.communicate(timeout=60)[0]
+    assert process.returncode == STOPPED, said
+    done = sorted(p.name for p in checkpoints.iterdir() if p.name.isdigit())
+    assert 0 < len(done) < 60
+    assert (checkpoints / "last").readlink().name == done[-1]
+    resumed = train(vector_run("--steps=60", "--save_freq=1", "--resume=true"))
+    straight = train(vector_run("--steps=60", "--save_freq=60", f"--output_dir={tmp_path}/straight"))
+    ours, theirs = straight.state.policy.state_dict(), resumed.state.policy.state_dict()
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+def test_a_second_signal_leaves_at_once(vector_run):
+    process, checkpoints = started(vector_run, "--steps=100000")
+    process.send_signal(signal.SIGTERM)
+    process.send_signal(signal.SIGINT)
+    said = process.communicate(timeout=60)[0]
+    assert process.returncode == 130, said
+    assert "interrupted" in said
+    assert (checkpoints / "last").exists() == any(p.name.isdigit() for p in checkpoints.iterdir())
 
 
 @pytest.mark.parametrize("text", ["soon", "0", "-1h", "nan"])

@@ -9,6 +9,7 @@ import shutil
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 from rich.console import Console
@@ -75,8 +76,10 @@ def train(run: Run, *, notes: list[str] | None = None, command: str = "", consol
         facts = preflight.facts(prepared, state.policy, str(folder), room)
         said = [*(notes or []), *prepared.notes, *found.notes]
         preflight.show(console or Console(), facts, said)
-        job = open_job(live, prepared, saver, state, folder)
-        guard = live.enter_context(Guard(run.max_time_s, job.saving.check))
+        guard = Guard(run.max_time_s)
+        job = open_job(live, prepared, saver, state, folder, guard)
+        guard.before_steps = job.saving.check
+        live.enter_context(guard)
         loop(run, state, job.feed, job.meter, job.watch, job.chores, guard)
         job.watch.settle()
         if run.save_checkpoint:
@@ -140,13 +143,13 @@ def _begin(live: ExitStack, folder: Path, run: Run, state: TrainState) -> Room:
     """Write the resolved config where there is room for the run; a new folder goes again if no step is ever done."""
     first_step, new = state.step, not any(path.name != LOCK for path in folder.iterdir())
 
-    def undo() -> None:
-        if new and state.step == first_step < run.steps:
+    def undo(kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if new and kind is not None and state.step == first_step < run.steps:
             for path in folder.iterdir():
                 if path.name != LOCK:
                     shutil.rmtree(path) if path.is_dir() else path.unlink()
 
-    live.callback(undo)
+    live.push(undo)
     size, weights = checkpoint_bytes(state.policy, run), weight_bytes(state.policy)
     room = room_needed(run, home_of(folder), state.step, size, weights)
     check_space(folder, room)

@@ -3,7 +3,7 @@
     step -> copy of the weights -> (thread: checkpoint folder -> `kata.eval.worker` process -> result) -> metrics.jsonl
 
 Only the copy of the weights to host memory stops the loop. One evaluation runs at a time; what falls due meanwhile is
-left out and said. After the last step the last result is waited for.
+left out and said. After the last step the last result is waited for, unless the run is asked to stop.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import wait as wait_for
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -27,8 +28,12 @@ from kata.config import encode
 from kata.policies.base import Policy
 from kata.run import Run
 from kata.train.checkpoint import Saver, write_json
+from kata.train.guard import Guard
 from kata.train.meter import Meter
 from kata.train.report import Filmstrip
+
+CHECK_S = 0.5
+"""How often a wait looks whether the run was asked to stop."""
 
 WORKER = ("-P", "-m", "kata.eval.worker")
 """-P: what lies in the present folder, perhaps downloaded, is not to be imported."""
@@ -53,6 +58,7 @@ class Beside:
     folder: Path
     saver: Saver
     meter: Meter
+    guard: Guard
     _pool: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "kata-evaluate"))
     _running: tuple[int, Future[dict[str, Any]]] | None = None
     _process: subprocess.Popen[bytes] | None = None
@@ -69,9 +75,12 @@ class Beside:
         self._running = (step, self._pool.submit(self._evaluate, policy, weights, step))
 
     def collect(self, *, wait: bool = False) -> None:
-        """Write down the result if there is one; `wait` for the one at work."""
+        """Write down the result if there is one; `wait` for the one at work, but not when asked to stop."""
         if self._running is None or not (wait or self._running[1].done()):
             return
+        while not self._running[1].done() and not self.guard.stops():
+            wait_for([self._running[1]], timeout=CHECK_S)
+        self._end()
         step, future = self._running
         self._running = None
         result = future.result()
@@ -117,9 +126,15 @@ class Beside:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """End the process that is still at work when training has failed or was interrupted."""
-        if self._running is not None and self._process is not None and self._process.poll() is None:
-            self._process.terminate()
+        self._end()
         self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def _end(self) -> None:
+        """End the evaluation that is still at work; it may be about to start its process."""
+        while self._running is not None and not self._running[1].done():
+            if self._process is not None and self._process.poll() is None:
+                self._process.terminate()
+            wait_for([self._running[1]], timeout=CHECK_S)
 
 
 def newest_strips(folder: Path) -> list[Filmstrip]:

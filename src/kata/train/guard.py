@@ -26,19 +26,19 @@ class Guard:
     """Notes the first signal and lets the step end; a second one leaves at once. Use as a context manager.
 
     max_time_s: seconds after which a stop is due by itself, counted from entering; None never.
-    check: called before each step; raises what must end the run.
+    before_steps: called before each step; raises what must end the run.
     """
 
-    def __init__(self, max_time_s: float | None = None, check: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, max_time_s: float | None = None) -> None:
         self.reason: str | None = None
-        self._check = check
+        self.before_steps: Callable[[], None] = lambda: None
         self._max_time_s = max_time_s
         self._began_s = time.monotonic()
         self._before: dict[int, Any] = {}
 
     def stops(self) -> bool:
         """Whether to stop before the next step."""
-        self._check()
+        self.before_steps()
         limit_s = self._max_time_s
         if self.reason is None and limit_s is not None and time.monotonic() - self._began_s >= limit_s:
             self.reason = f"max_time of {limit_s:g} s is over"

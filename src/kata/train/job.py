@@ -18,6 +18,7 @@ from kata.spec import ACTION
 from kata.train.beside import Beside
 from kata.train.checkpoint import Saver
 from kata.train.feed import Feed
+from kata.train.guard import Guard
 from kata.train.loop import Chore
 from kata.train.meter import Meter, read_metrics
 from kata.train.prepare import Prepared
@@ -56,7 +57,7 @@ class Job:
     view_reader: Reader
 
 
-def open_job(live: ExitStack, prepared: Prepared, saver: Saver, state: TrainState, folder: Path) -> Job:
+def open_job(live: ExitStack, prepared: Prepared, saver: Saver, state: TrainState, folder: Path, guard: Guard) -> Job:
     """Open all parts; `live` closes them. The work between steps comes in this order: validate, save, evaluate."""
     run = prepared.run
     reader = live.enter_context(_reader(prepared, prepared.dataset))
@@ -88,7 +89,7 @@ def open_job(live: ExitStack, prepared: Prepared, saver: Saver, state: TrainStat
     if run.save_checkpoint:
         chores.append((run.save_freq, saving.checkpoint))
     if run.env is not None:
-        beside = live.enter_context(Beside(run, folder, saver, meter))
+        beside = live.enter_context(Beside(run, folder, saver, meter, guard))
         chores += _evaluation(run, beside, state)
     return Job(feed, meter, watch, chores, saving, best, view_feed, view_reader)
 
