@@ -16,33 +16,39 @@ from kata.optim.build import build_optimizer, step_unless
 from kata.optim.config import AdamConfig, AdamWConfig, SGDConfig
 from kata.optim.ema import ema_copy, ema_update
 from kata.policies.base import ParamGroup
+from kata.run import resolve_run
 from kata.train import train
 from kata.train.meter import read_metrics
+from kata.train.prepare import prepare
+from kata.train.state import build_state
 from kata.train.watch import ENOUGH, last_finite
 from tests.conftest import TINY_ACT
+from tests.train.test_every_policy import TINY
 from tests.train.test_resume import AVERAGED, BF16, FOURTHS, saved
 from tests.train.test_train import numbers
 
 RAW = '--policy.normalization_mapping={"STATE": "IDENTITY", "ACTION": "IDENTITY", "ENV": "IDENTITY"}'
 
 
+def poison(dataset, root, key, row, value):
+    """A copy of a dataset in which one number of one frame is changed."""
+    shutil.copytree(dataset, root)
+    path = next(root.glob("data/*/*.parquet"))
+    table = pq.read_table(path)
+    values = np.array(table[key].to_pylist())
+    values[row, 0] = value
+    column = pa.array(values.tolist(), type=table.schema.field(key).type)
+    pq.write_table(table.set_column(table.schema.get_field_index(key), table.schema.field(key), column), path)
+
+
 @pytest.fixture
 def poisoned(vector_dataset, tmp_path):
-    """A run over a copy of the data in which one number of one frame is changed: poisoned('action', row, value)."""
+    """A run over such a copy: poisoned('action', row, value, '--steps=3')."""
 
     def make(key, row, value, *more):
-        from kata.run import resolve_run
-
         root = tmp_path / "poisoned"
         if not root.exists():
-            shutil.copytree(vector_dataset, root)
-            path = next(root.glob("data/*/*.parquet"))
-            table = pq.read_table(path)
-            values = np.array(table[key].to_pylist())
-            values[row, 0] = value
-            column = pa.array(values.tolist(), type=table.schema.field(key).type)
-            number = table.schema.get_field_index(key)
-            pq.write_table(table.set_column(number, table.schema.field(key), column), path)
+            poison(vector_dataset, root, key, row, value)
         args = [f"--dataset.root={root}", "--dataset.repo_id=tests/poisoned", *TINY_ACT, RAW, "--log_freq=3"]
         return resolve_run([*args, f"--output_dir={tmp_path}/run", *more])[0]
 
@@ -80,6 +86,20 @@ def test_a_step_over_a_frame_that_overflows_changes_nothing(poisoned, options):
     assert {step for step, loss in logged.items() if not math.isfinite(loss)} == {first["step"], second["step"]}
     losses = np.fromfile(trained.folder / "losses.f32", dtype="<f4")
     assert (np.flatnonzero(~np.isfinite(losses)) + 1).tolist() == [first["step"], second["step"]]
+
+
+def test_the_statistics_of_batch_norms_stay_too(tiny_dataset, tmp_path):
+    poison(tiny_dataset, tmp_path / "poisoned", "observation.state", slice(None), 1e38)
+    args = ["--policy.type=diffusion", *TINY["diffusion"], "--policy.use_group_norm=false", "--policy.device=cpu"]
+    args += [f"--dataset.root={tmp_path}/poisoned", "--dataset.repo_id=x/y", "--policy.push_to_hub=false", RAW]
+    args += ["--steps=2", "--save_freq=1", "--batch_size=2", "--num_workers=1", f"--output_dir={tmp_path}/run"]
+    asked = prepare(resolve_run([*args, *AVERAGED])[0]).run
+    trained = train(asked)
+    assert [line["step"] for line in listed(trained.folder)] == [1, 2]
+    fresh = build_state(asked, torch.device("cpu")).policy.state_dict()
+    assert any(key.endswith("running_mean") for key in fresh)
+    for policy in (trained.state.policy, trained.state.ema):
+        assert all(torch.equal(policy.state_dict()[key], tensor) for key, tensor in fresh.items())
 
 
 def test_bad_steps_are_the_same_after_a_resume(poisoned, tmp_path):

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 from torch.amp.grad_scaler import GradScaler
+from torch.nn.modules.batchnorm import _BatchNorm  # pyright: ignore[reportPrivateUsage]: torch has no other name
 from torch.optim import Optimizer
 
 from kata.errors import PolicyError
@@ -19,13 +21,17 @@ from kata.run import Run, policy_folder, read_policy_config
 
 @dataclass(slots=True)
 class TrainState:
-    """step: updates done. ema: the average of the weights, or None. scaler: used in fp16 alone, else None."""
+    """step: updates done. ema: the average of the weights, or None. scaler: used in fp16 alone, else None.
+
+    statistics: buffers that a forward pass itself changes, those of the policy's batch norms.
+    """
 
     step: int
     policy: Policy
     optimizer: Optimizer
     ema: Policy | None = None
     scaler: GradScaler | None = None
+    statistics: tuple[Tensor, ...] = ()
 
 
 def build_state(run: Run, device: torch.device, *, weights_follow: bool = False) -> TrainState:
@@ -47,6 +53,7 @@ def build_state(run: Run, device: torch.device, *, weights_follow: bool = False)
         optimizer=build_optimizer(policy.param_groups(), run.optimizer),
         ema=ema_copy(policy) if run.ema.enable else None,
         scaler=GradScaler(device.type) if run.precision == "fp16" else None,
+        statistics=tuple(b for module in policy.modules() if isinstance(module, _BatchNorm) for b in module.buffers()),
     )
 
 

@@ -27,13 +27,14 @@ def update(state: TrainState, batch: StepBatch, run: Run) -> tuple[dict[str, Ten
     """Update number `state.step` (0 is the first); the state counts one more after it.
 
     The loss terms are sums; each is divided by its count over the global batch, so that the result does not depend
-    on how the batch is split. A loss or gradient that is not finite changes neither weights, moments nor average; the
-    step counts as taken, since rate, order and draws are keyed by it. Nothing here waits for the device.
+    on how the batch is split. A loss or gradient that is not finite changes neither weights, moments, statistics nor
+    average; the step counts as taken, since rate, order and draws are keyed by it. Nothing here waits for the device.
 
     Returns: loss and its terms as device scalars, the gradient norm before clipping, the first group's rate.
     """
     assert run.optimizer is not None
     losses: dict[str, Tensor] = {}
+    statistics = [buffer.clone() for buffer in state.statistics]
     for number, (micro, draws) in enumerate(zip(batch.micros, batch.draws, strict=True)):
         _key_dropout(run.seed, state.step, number)
         with autocast(run.precision, micro_device(state)):
@@ -49,6 +50,8 @@ def update(state: TrainState, batch: StepBatch, run: Run) -> tuple[dict[str, Ten
     grad_norm = clip_gradients(params, run.optimizer.grad_clip_norm)
     bad = ~(torch.isfinite(grad_norm) & torch.isfinite(losses["loss"]))
     step_unless(state.optimizer, bad, state.scaler)
+    for buffer, before in zip(state.statistics, statistics, strict=True):
+        buffer.copy_(torch.where(bad, before, buffer))
     state.optimizer.zero_grad(set_to_none=True)
     state.policy.after_step()
     state.step += 1
