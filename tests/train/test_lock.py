@@ -12,6 +12,7 @@ from contextlib import contextmanager
 
 import pytest
 
+from kata.cli import main
 from kata.errors import CheckpointError
 from kata.train.lock import LOCK, SILENT_S, FolderLock
 
@@ -100,11 +101,9 @@ def test_a_lock_file_that_cannot_be_read_is_no_obstacle(tmp_path):
         assert lock.note
 
 
-def test_a_second_run_in_the_same_folder_is_refused(light_args, tmp_path):
+def test_a_second_run_in_the_same_folder_is_refused_and_leaves_nothing(light_args, tmp_path, capsys):
     (tmp_path / "run").mkdir()
     with holding(tmp_path / "run") as process:
-        command = [sys.executable, "-m", "kata", "train", *light_args, "--resume=true"]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert f"in use by process {process.pid}" in done.stderr
-    assert [path.name for path in (tmp_path / "run").iterdir()] == []
+        assert main(["train", *light_args, "--resume=true"]) == 2
+        assert [path.name for path in (tmp_path / "run").iterdir()] == [LOCK]
+    assert f"in use by process {process.pid}" in capsys.readouterr().err
