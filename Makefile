@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 export MPLBACKEND := Agg
 
-.PHONY: train test check setup format peer constraints clean
+.PHONY: train test check setup format peer kill constraints clean
 
 train: setup
 	$(BIN)/kata quickstart
@@ -34,6 +34,10 @@ format: setup
 # LeRobot 0.6.1 in an environment of its own (.peer, about 6 GB): parity of data, policy and checkpoints.
 peer: setup
 	$(BIN)/python tools/peer/run.py
+
+# Kills a hundred training runs at random moments and compares what they leave with straight runs.
+kill: setup
+	$(BIN)/python tools/kill/run.py --kills 100
 
 # Take up newer versions: resolve afresh and keep what was found. torch stays at the version tested on GPUs.
 constraints: setup

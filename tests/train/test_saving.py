@@ -36,9 +36,9 @@ def started(monkeypatch):
     begun = {}
 
     def with_chore(chore):
-        def run_loop(run, state, feed, meter, chores, guard):
+        def run_loop(run, state, feed, meter, watch, chores, guard):
             saving = chores[0][1].__self__
-            loop(run, state, feed, meter, [(1, lambda state: chore(saving, state))], guard)
+            loop(run, state, feed, meter, watch, [(1, lambda state: chore(saving, state))], guard)
 
         monkeypatch.setattr("kata.train.assemble.loop", run_loop)
         return begun

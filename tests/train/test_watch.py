@@ -24,7 +24,7 @@ from kata.train.state import build_state
 from kata.train.watch import ENOUGH, last_finite
 from tests.conftest import TINY_ACT
 from tests.train.test_every_policy import TINY
-from tests.train.test_resume import AVERAGED, BF16, FOURTHS, saved
+from tests.train.test_kill import AVERAGED, BF16, FOURTHS, saved
 from tests.train.test_train import numbers
 
 RAW = '--policy.normalization_mapping={"STATE": "IDENTITY", "ACTION": "IDENTITY", "ENV": "IDENTITY"}'

@@ -125,8 +125,8 @@ class Run:
     Every `env_eval_freq` steps (0: after the last alone) the policy is evaluated in `env`, in a process beside the
     training; `env_eval_at_start` evaluates the untrained policy too. `max_time` ('90s', '45m', '2h', '1d' or seconds)
     saves and stops the run when it is over. `keep_last` newest checkpoints and those of each `keep_every` steps stay on
-    the disk (both 0: all), and `keep_best` of lowest validation error (0: all). A step whose loss or gradient is
-    not finite is skipped; `max_bad_steps` of them in a row stop the run. A loss `loss_spike` robust deviations above the
+    the disk (both 0: all), and `keep_best` of lowest validation error (0: all). A step whose loss or gradient is not
+    finite is skipped; `max_bad_steps` of them in a row stop the run. A loss `loss_spike` robust deviations above the
     recent ones is reported (0: never).
     """
 
