@@ -53,7 +53,10 @@ def _bad_value(cls: type, raw: Mapping[str, Any], at: str, error: Exception) -> 
     dotted = ".".join((at, *path) if at else path)
     if not path or value is raw:
         lines = [line.strip() for line in str(error).replace("`", "").splitlines() if line.strip()]
-        return ConfigError(" ".join(lines), rule="options have fixed names and types", remedy="see `kata train --help`")
+        where = f"{at}: " if at else ""
+        return ConfigError(
+            where + " ".join(lines), rule="options have fixed names and types", remedy="see `kata train --help`"
+        )
     return ConfigError(
         f"{dotted}={value}: not a valid value",
         rule=f"the option is of type {_type_text(hint)}",
@@ -79,7 +82,7 @@ def encode(value: Any) -> Any:
 
 
 def field_names(cls: type, prefix: str = "") -> Iterator[tuple[str, str, Any]]:
-    """(dotted name, type as text, default) of every option below a dataclass, in order."""
+    """(dotted name, type as text, default) of every option below a dataclass, in order; `name[].` for list entries."""
     hints = typing.get_type_hints(cls)
     for field in dataclasses.fields(cls):
         name, hint = prefix + field.name, hints[field.name]
@@ -91,6 +94,9 @@ def field_names(cls: type, prefix: str = "") -> Iterator[tuple[str, str, Any]]:
             yield from field_names(inner, name + ".")
         else:
             yield name, _type_text(hint), "required" if default is dataclasses.MISSING else default
+            listed = _listed_in(hint)
+            if listed is not None:
+                yield from field_names(listed, name + "[].")
 
 
 def _type_text(hint: Any) -> str:
@@ -121,6 +127,28 @@ def _dataclass_in(hint: Any) -> type | None:
     return found[0] if found else None
 
 
+def _listed_in(hint: Any) -> type | None:
+    """The dataclass inside `list[X]` or `list[X] | None`, else None."""
+    union = isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union
+    options: tuple[Any, ...] = typing.get_args(hint) if union else (hint,)
+    lists = [option for option in options if typing.get_origin(option) is list]
+    return _dataclass_in(typing.get_args(lists[0])[0]) if lists else None
+
+
+def _check_entries(cls: type, values: list[Any], dotted: str) -> None:
+    """Each entry of a list decoded for itself, so that a message names its number."""
+    for number, entry in enumerate(values):
+        at = f"{dotted}[{number}]"
+        if not isinstance(entry, Mapping):
+            first = next(f.name for f in dataclasses.fields(cls))
+            raise ConfigError(
+                f"{at}={entry}: not a group of options",
+                rule="each entry has options of its own: " + ", ".join(f.name for f in dataclasses.fields(cls)),
+                remedy=f"write '- {first}: …'",
+            )
+        decode(cls, entry, at)
+
+
 def _check_names(cls: type, raw: Mapping[str, Any], path: tuple[str, ...]) -> None:
     chosen = _choice_of(cls)
     names = dict(raw)
@@ -145,6 +173,9 @@ def _check_names(cls: type, raw: Mapping[str, Any], path: tuple[str, ...]) -> No
                 rule=f"the options{where} have fixed names",
                 remedy=did_you_mean(str(name), known),
             )
+        listed = _listed_in(known[name])
+        if listed is not None and isinstance(value, list):
+            _check_entries(listed, value, dotted)
         inner = _dataclass_in(known[name])
         if inner is None:
             continue

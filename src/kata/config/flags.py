@@ -69,19 +69,7 @@ def read_config(path: Path) -> dict[str, Any]:
     for inner in ("train_config.json", "pretrained_model/train_config.json"):
         if path.is_dir() and (path / inner).is_file():
             path = path / inner
-    if not path.is_file():
-        raise ConfigError(
-            f"config {path}: no such file",
-            rule="a .yaml or .json file, or a folder with train_config.json",
-            remedy="check the path",
-        )
-    try:
-        text = path.read_text(encoding="utf-8")
-        raw = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
-    except (json.JSONDecodeError, yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(
-            f"config {path}: {str(error).splitlines()[0]}", rule="valid YAML or JSON", remedy="correct the file"
-        ) from error
+    raw = _parsed(path)
     if raw is None:
         return {}
     for number, line in enumerate(text.splitlines(), start=1):
@@ -96,6 +84,32 @@ def read_config(path: Path) -> dict[str, Any]:
     for name, value in raw.items():
         assign(nested, str(name), value)
     return nested
+
+
+def read_list(path: Path) -> list[Any]:
+    """A YAML or JSON file that holds a list, for an option that takes one."""
+    raw = _parsed(path)
+    if not isinstance(raw, list):
+        raise ConfigError(
+            f"{path}: holds a {type(raw).__name__}", rule="a list", remedy="begin each entry with '- ' at the margin"
+        )
+    return raw
+
+
+def _parsed(path: Path) -> Any:
+    if not path.is_file():
+        raise ConfigError(
+            f"config {path}: no such file",
+            rule="a .yaml or .json file, or a folder with train_config.json",
+            remedy="check the path",
+        )
+    try:
+        text = path.read_text(encoding="utf-8")
+        return json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
+    except (json.JSONDecodeError, yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            f"config {path}: {str(error).splitlines()[0]}", rule="valid YAML or JSON", remedy="correct the file"
+        ) from error
 
 
 def assign(nested: dict[str, Any], dotted: str, value: Any) -> None:
