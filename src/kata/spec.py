@@ -18,6 +18,8 @@ STATE = "observation.state"
 ENV_STATE = "observation.environment_state"
 REWARD = "next.reward"
 TASK = "task"
+DATASET_INDEX = "dataset_index"
+"""int64 (B,) in the batches of a mixture: which of its datasets a sample comes from."""
 
 BOOKKEEPING = ("timestamp", "frame_index", "episode_index", "index", "task_index")
 """Columns that every dataset has beside its own features."""
@@ -120,6 +122,16 @@ def feature_of(key: str, column: Column) -> Feature | None:
 def pad_key(key: str) -> str:
     """Where the mask of `key` lies in a batch: True where the window reaches over the episode's edge."""
     return f"{key}_is_pad"
+
+
+def missing_key(camera: str) -> str:
+    """bool (B,): True where a mixture's dataset has no such camera and the frames are black. Only in such mixtures."""
+    return f"{camera}_is_missing"
+
+
+def dim_pad_key(key: str) -> str:
+    """bool (B, D): True for dimensions that a mixture's dataset lacks, which are zero. Only in such mixtures."""
+    return f"{key}_dim_is_pad"
 
 
 def float32(values: Any) -> NDArray[np.float32]:

@@ -4,12 +4,30 @@ from __future__ import annotations
 
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
+from typing import Protocol
 
 import numpy as np
 
-from kata.data.order import Int64, Order
-from kata.data.reader import Reader
+from kata.data.order import Int64
 from kata.spec import Batch
+
+
+class Rows(Protocol):
+    """What reads samples by the row of their anchor: of one dataset or of a mixture."""
+
+    def read(self, rows: Int64) -> Batch:
+        """The samples anchored at `rows` (B,)."""
+        ...
+
+
+class Positions(Protocol):
+    """What says which of `n` anchors stand at positions of the stream."""
+
+    n: int
+
+    def at(self, positions: Int64) -> Int64:
+        """Anchor numbers in [0, n), of the shape of `positions`."""
+        ...
 
 
 class Batches:
@@ -23,7 +41,7 @@ class Batches:
         ahead: steps read in advance; each costs one batch of memory.
     """
 
-    def __init__(self, reader: Reader, rows: Int64, order: Order, batch_size: int, *, ahead: int = 2) -> None:
+    def __init__(self, reader: Rows, rows: Int64, order: Positions, batch_size: int, *, ahead: int = 2) -> None:
         assert len(rows) == order.n, f"{len(rows)} rows, but the order counts {order.n}"
         assert batch_size > 0, "a batch has at least one sample"
         self.reader, self.rows, self.order, self.batch_size, self.ahead = (

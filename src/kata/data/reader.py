@@ -26,12 +26,19 @@ class Reader:
         windows: frame offsets per key; a key that is absent is read at the anchor alone, without a time axis.
         threads: how many decode at a time.
         keys: the columns to read, beside the bookkeeping; None for all.
+        pool: threads shared with other readers, which whoever made them ends; `threads` is then without meaning.
 
     Raises: DataError for a window over an unknown key, and for damaged files as far as their ends show it.
     """
 
     def __init__(
-        self, dataset: Dataset, windows: Windows, *, threads: int = 4, keys: Collection[str] | None = None
+        self,
+        dataset: Dataset,
+        windows: Windows,
+        *,
+        threads: int = 4,
+        keys: Collection[str] | None = None,
+        pool: ThreadPoolExecutor | None = None,
     ) -> None:
         self.dataset, self.windows = dataset, windows
         self.episodes = dataset.episodes
@@ -48,7 +55,8 @@ class Reader:
         self._book = {key: dataset.column(key) for key in BOOKKEEPING}
         self._cameras = {key: self._camera(key, column) for key, column in chosen.items() if column.is_camera}
         self._check_tasks()
-        self._pool = ThreadPoolExecutor(max(1, threads), thread_name_prefix="kata-decode")
+        self._owns_pool = pool is None
+        self._pool = pool or ThreadPoolExecutor(max(1, threads), thread_name_prefix="kata-decode")
         # One file per camera is indexed now: a camera that does not fit is found before anything is trained.
         self._prepare([(camera, int(camera.files()[0])) for camera in self._cameras.values()])
 
@@ -132,8 +140,9 @@ class Reader:
             )
 
     def close(self) -> None:
-        """End the decoding threads."""
-        self._pool.shutdown(wait=True, cancel_futures=True)
+        """End the decoding threads, unless they are shared."""
+        if self._owns_pool:
+            self._pool.shutdown(wait=True, cancel_futures=True)
 
     def __enter__(self) -> Reader:
         return self

@@ -11,10 +11,11 @@ from kata.data.order import Int64
 from kata.errors import DataError
 
 if TYPE_CHECKING:
-    from kata.data.dataset import Dataset, Episodes
+    from kata.data.dataset import Episodes
+    from kata.data.mixture import Data
 
 
-def anchor_rows(dataset: Dataset, drop_last: int = 0) -> Int64:
+def anchor_rows(dataset: Data, drop_last: int = 0) -> Int64:
     """Rows that training may start from: all but the last `drop_last` frames of each episode, ascending.
 
     Raises: DataError when no frame is left, or when `drop_last` is negative.
