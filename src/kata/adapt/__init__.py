@@ -1,5 +1,6 @@
 """Between recorded values and what a policy computes with: one list of steps for training and for acting."""
 
+from kata.adapt.each import PerDataset
 from kata.adapt.frames import frames_to_float
 from kata.adapt.pipeline import Pipeline, load_pipeline
 from kata.adapt.steps import AddBatchAxis, Normalize, Rename, Step, ToDevice, Unnormalize
@@ -7,6 +8,7 @@ from kata.adapt.steps import AddBatchAxis, Normalize, Rename, Step, ToDevice, Un
 __all__ = [
     "AddBatchAxis",
     "Normalize",
+    "PerDataset",
     "Pipeline",
     "Rename",
     "Step",

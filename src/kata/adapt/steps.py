@@ -161,18 +161,29 @@ class Normalize(Step):
     def __call__(self, batch: Batch) -> Batch:
         """Normalised copies of the features that are in the batch."""
         out = dict(batch)
-        for key, feature in self.features.items():
-            if key in batch and not self._skips(key, feature):
-                out[key] = self.apply(key, batch[key])
+        for key in self.keys(batch):
+            out[key] = self.apply(key, batch[key])
         return out
+
+    def keys(self, batch: Batch) -> list[str]:
+        """The features in the batch that this step changes."""
+        return [key for key, feature in self.features.items() if key in batch and not self._skips(key, feature)]
 
     def apply(self, key: str, value: Tensor) -> Tensor:
         """One feature's values, with any leading axes."""
+        pair = self.pair(key, value)
+        return value if pair is None else self.scaled(key, value, *pair)
+
+    def pair(self, key: str, like: Tensor) -> tuple[Tensor, Tensor] | None:
+        """The two statistics that the feature's mode needs, where `like` lies; None where it stays as it is."""
+        names = _PAIRS.get(self._mode(self.features[key]))
+        if names is None or key not in self.stats:
+            return None
+        return self._stat(key, names[0], like), self._stat(key, names[1], like)
+
+    def scaled(self, key: str, value: Tensor, first: Tensor, second: Tensor) -> Tensor:
+        """The feature's values with these statistics in the place of its own."""
         mode = self._mode(self.features[key])
-        pair = _PAIRS.get(mode)
-        if pair is None or key not in self.stats:
-            return value
-        first, second = (self._stat(key, name, value) for name in pair)
         if mode is NormMode.MEAN_STD:
             return value * second + first if self.inverse else (value - first) / (second + self.eps)
         span = second - first
