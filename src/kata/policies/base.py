@@ -28,8 +28,8 @@ class Term(NamedTuple):
 class Loss(NamedTuple):
     """Sums by term name, never means: means per rank or per micro-batch make the result depend on the split.
 
-    The denominators come from `PolicyConfig.loss_weights` for the global batch. `detail` holds device tensors
-    (B,) worth showing per sample; empty when there are none.
+    The denominators come from `PolicyConfig.loss_weights` for the global batch. `detail` holds each sample's part of
+    a term's sum, (B,) under the term's name; empty where a policy does not tell them apart.
     """
 
     terms: dict[str, Term]

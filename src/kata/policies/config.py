@@ -31,6 +31,8 @@ class PolicyConfig:
     """Base of every policy's config. `type` names the policy and is the first key of config.json."""
 
     type_name: ClassVar[str] = ""
+    masks_action_dims: ClassVar[bool] = False
+    """Whether the loss and its denominators leave out action dimensions marked in `action_dim_is_pad`."""
 
     n_obs_steps: int = 1
     input_features: dict[str, Feature] = field(default_factory=dict)
@@ -70,7 +72,8 @@ class PolicyConfig:
 
         Args:
             size: samples in the global batch.
-            pads: `<key>_is_pad` masks of the global batch, bool (size, T), numpy.
+            pads: `<key>_is_pad` masks of the global batch, bool (size, T), numpy; of a mixture whose actions differ
+                in size also `action_dim_is_pad`, bool (size, A).
 
         Returns: term name -> the count that the term's sum is divided by.
         """

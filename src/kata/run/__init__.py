@@ -1,6 +1,7 @@
 """What the user asks for, as plain values: options, their defaults, and how flags and files become one Run."""
 
 from kata.run.evaluation import EnvConfig, EvalConfig
+from kata.run.mix import MixEntry
 from kata.run.options import (
     AcceleratorConfig,
     AccumulationConfig,
@@ -18,6 +19,7 @@ __all__ = [
     "DatasetConfig",
     "EnvConfig",
     "EvalConfig",
+    "MixEntry",
     "Run",
     "TensorboardConfig",
     "TrackioConfig",

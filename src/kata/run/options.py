@@ -12,6 +12,7 @@ from kata.errors import ConfigError, did_you_mean
 from kata.optim.config import EmaConfig, OptimizerConfig, SchedulerConfig
 from kata.policies.config import PolicyConfig
 from kata.run.evaluation import EnvConfig, EvalConfig
+from kata.run.mix import MixEntry, check_choices, check_entries
 from kata.run.transforms import ImageTransformsConfig
 from kata.units import duration_s
 
@@ -24,16 +25,26 @@ def _refuse(name: str, value: object, rule: str, remedy: str) -> ConfigError:
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetConfig:
-    """Which data. `episodes` is a list of episode numbers, or 'available' for those whose files are all here.
+    """Which data: one dataset by `repo_id`, or several by `mix`, a list of entries or the YAML file that holds it.
 
-    `eval_split` is the share of episodes held out per task, spread over the dataset.
+    `episodes` is a list of episode numbers, or 'available' for those whose files are all here. `eval_split` is the
+    share of episodes held out per task, spread over the dataset (over each dataset of a mixture).
+
+    mix_stats: 'joint' normalises by the statistics of all frames together, 'each' by those of a sample's own dataset.
+    mix_primary: the dataset whose processors a checkpoint acts with; null is the first. mix_pad_vectors: shorter state
+    and action vectors are filled with zeros, which the loss leaves out. mix_any_fps: frame rates may differ.
     """
 
-    repo_id: str
+    repo_id: str | None = None
     root: str | None = None
     episodes: list[int] | str | None = None
     exclude_episodes: list[int] | None = None
     revision: str | None = None
+    mix: list[MixEntry] | None = None
+    mix_stats: str = "joint"
+    mix_primary: str | None = None
+    mix_pad_vectors: bool = False
+    mix_any_fps: bool = False
     use_imagenet_stats: bool = True
     eval_split: float = 0.0
     image_transforms: ImageTransformsConfig = field(default_factory=ImageTransformsConfig)
@@ -41,20 +52,65 @@ class DatasetConfig:
     def __post_init__(self) -> None:
         if not 0.0 <= self.eval_split < 1.0:
             raise _refuse("dataset.eval_split", self.eval_split, "at least 0 and below 1", "for example 0.1")
-        if isinstance(self.episodes, str) and self.episodes != "available":
-            raise _refuse("dataset.episodes", self.episodes, "a list of episode numbers, or 'available'", "e.g. [0,3]")
-        for name, chosen in (("episodes", self.episodes), ("exclude_episodes", self.exclude_episodes)):
-            numbers = chosen if isinstance(chosen, list) else []
-            doubled = sorted({n for n in numbers if numbers.count(n) > 1})
-            if doubled or any(n < 0 for n in numbers):
-                raise _refuse(
-                    f"dataset.{name}",
-                    numbers,
-                    "episode numbers of at least 0, each once",
-                    f"remove the doubled ones: {doubled}" if doubled else "remove the negative ones",
-                )
-        if self.episodes == []:
-            raise _refuse("dataset.episodes", [], "at least one episode", "leave the option out to use all")
+        if bool(self.repo_id) == (self.mix is not None):
+            raise ConfigError(
+                "dataset.repo_id: not given" if self.mix is None else f"dataset.repo_id={self.repo_id} and dataset.mix",
+                rule="a run needs one dataset (dataset.repo_id) or several (dataset.mix)",
+                remedy="add --dataset.repo_id=<user>/<name> (and --dataset.root=<folder> for one on this disk)"
+                if self.mix is None
+                else "leave out one of the two",
+            )
+        _check_episodes("dataset.", self.episodes, self.exclude_episodes)
+        if self.mix is None:
+            self._refuse_beside("is about several datasets", "add --dataset.mix", _OF_A_MIX)
+            return
+        self._refuse_beside("belongs to one dataset", "set it in the entries of dataset.mix", _OF_ONE)
+        check_entries(self.mix)
+        for number, entry in enumerate(self.mix):
+            _check_episodes(f"dataset.mix[{number}].", entry.episodes, entry.exclude_episodes)
+        check_choices(self.mix, self.mix_stats, self.mix_primary)
+
+    def _refuse_beside(self, rule: str, remedy: str, defaults: dict[str, object]) -> None:
+        for name, default in defaults.items():
+            value = getattr(self, name)
+            if value != default:
+                raise _refuse(f"dataset.{name}", value, f"this option {rule}", remedy)
+
+    @property
+    def name(self) -> str:
+        """The dataset, or the names of those in the mixture."""
+        return self.repo_id or " + ".join(entry.called for entry in self.mix or ())
+
+    @property
+    def repo_ids(self) -> list[str]:
+        """The dataset's name, or those of the mixture's datasets, each once."""
+        return list(dict.fromkeys(e.repo_id for e in self.mix or ())) or [self.repo_id or ""]
+
+
+_OF_ONE: dict[str, object] = {"root": None, "episodes": None, "exclude_episodes": None, "revision": None}
+_OF_A_MIX: dict[str, object] = {
+    "mix_stats": "joint",
+    "mix_primary": None,
+    "mix_pad_vectors": False,
+    "mix_any_fps": False,
+}
+
+
+def _check_episodes(at: str, episodes: list[int] | str | None, exclude_episodes: list[int] | None) -> None:
+    if isinstance(episodes, str) and episodes != "available":
+        raise _refuse(f"{at}episodes", episodes, "a list of episode numbers, or 'available'", "e.g. [0,3]")
+    for name, chosen in (("episodes", episodes), ("exclude_episodes", exclude_episodes)):
+        numbers = chosen if isinstance(chosen, list) else []
+        doubled = sorted({n for n in numbers if numbers.count(n) > 1})
+        if doubled or any(n < 0 for n in numbers):
+            raise _refuse(
+                f"{at}{name}",
+                numbers,
+                "episode numbers of at least 0, each once",
+                f"remove the doubled ones: {doubled}" if doubled else "remove the negative ones",
+            )
+    if episodes == []:
+        raise _refuse(f"{at}episodes", [], "at least one episode", "leave the option out to use all")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,6 +244,13 @@ class Run:
                 self.env_eval_at_start or self.env_eval_freq,
                 "evaluating while training needs an environment",
                 "add --env.type=kata (or pusht, aloha, gym with --env.id)",
+            )
+        if self.dataset.mix is not None and self.rename_map:
+            raise _refuse(
+                "rename_map",
+                self.rename_map,
+                "the datasets of a mixture are renamed one by one",
+                "move it into the entries of dataset.mix",
             )
         if self.dataset.eval_split == 0 and (self.eval_steps or self.max_eval_samples):
             raise _refuse(

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from kata.config import assign, decode, encode, merge, parse_flags, read_config
+from kata.config import assign, decode, encode, merge, parse_flags, read_config, read_list
 from kata.errors import ConfigError, PolicyError
 from kata.optim.schedule import lr_factor
 from kata.policies import config_class, policy_types
@@ -92,12 +92,9 @@ def _resolve(given: dict[str, Any], notes: list[str]) -> Run:
             rule="without the policy's preset the optimiser must be named",
             remedy="add --optimizer.type=adamw --optimizer.lr=1e-4, or leave the preset on",
         )
-    if "dataset" not in given or not (given["dataset"] or {}).get("repo_id"):
-        raise ConfigError(
-            "dataset.repo_id: not given",
-            rule="a run needs a dataset",
-            remedy="add --dataset.repo_id=<user>/<name> (and --dataset.root=<folder> for one on this disk)",
-        )
+    raw["dataset"] = dict(given.get("dataset") or {})
+    if isinstance(raw["dataset"].get("mix"), str):
+        raw["dataset"]["mix"] = read_list(Path(raw["dataset"]["mix"]))
     run = decode(Run, raw)
     if run.scheduler is not None:
         fitted, note = run.scheduler.fitted(run.steps)
@@ -228,6 +225,9 @@ def _flat(raw: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     for name, value in raw.items():
         if isinstance(value, dict):
             flat |= _flat(value, f"{prefix}{name}.")
+        elif isinstance(value, list) and any(isinstance(each, dict) for each in value):
+            for number, each in enumerate(value):
+                flat |= _flat(each, f"{prefix}{name}[{number}].")
         else:
             flat[prefix + name] = value
     return flat

@@ -68,7 +68,7 @@ def train(run: Run, *, notes: list[str] | None = None, command: str = "", consol
     set_switches(tf32=run.tf32, deterministic=run.cudnn_deterministic)
     with ExitStack() as live:
         found = claim(live, folder, run)
-        saver = Saver(run, prepared.before, prepared.after)
+        saver = Saver(run, *prepared.scales.acting, prepared.scales.by_dataset)
         state = build_state(run, prepared.device, weights_follow=found.source is not None)
         if found.source is not None:
             saver.restore(state, found.source)
@@ -91,7 +91,7 @@ def train(run: Run, *, notes: list[str] | None = None, command: str = "", consol
     metrics = read_metrics(folder / "metrics.jsonl")
     best = job.best.figures
     report = Report(
-        title=f"{run.name} on {run.dataset.repo_id}",
+        title=f"{run.name} on {run.dataset.name}",
         facts=facts,
         metrics=metrics,
         samples=views,

@@ -1,6 +1,7 @@
 """What a checkpoint holds, in LeRobot's layout.
 
 <run>/checkpoints/000500/pretrained_model/   config.json model.safetensors train_config.json policy_*processor*
+                                          processors/<name>/policy_*processor* per dataset of a mixture
                         /pretrained_model_ema/  the same with averaged weights (only with --ema.enable)
                         /training_state/     training_step.json optimizer_* scaler.json
                         /manifest.json       size and hash of each of these files
@@ -10,7 +11,8 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -32,15 +34,20 @@ from kata.train.state import TrainState
 from kata.train.store import VALIDATION
 
 TEXT_BYTES = 65_536
+PROCESSORS = "processors"
 
 
 @dataclass(frozen=True)
 class Saver:
-    """Writes what a checkpoint of one run holds, and fills a state from one. `policy` gives names, not weights."""
+    """Writes what a checkpoint of one run holds, and fills a state from one. `policy` gives names, not weights.
+
+    by_dataset: the pipelines of each dataset of a mixture.
+    """
 
     run: Run
     before: Pipeline
     after: Pipeline
+    by_dataset: Mapping[str, tuple[Pipeline, Pipeline]] = field(default_factory=dict)
 
     def write(self, folder: Path, policy: Policy, held: Snapshot) -> None:
         """The content of a checkpoint."""
@@ -70,6 +77,11 @@ class Saver:
         write_json(folder / "train_config.json", encode(self.run))
         self.before.save(folder)
         self.after.save(folder)
+        for name, pipelines in self.by_dataset.items():
+            own = folder / PROCESSORS / name
+            own.mkdir(parents=True)
+            for pipeline in pipelines:
+                pipeline.save(own)
         return folder
 
     def restore(self, state: TrainState, source: Path) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -20,7 +20,15 @@ from kata.adapt.augment import Augment
 from kata.data import Batches
 from kata.data.draws import draw
 from kata.policies.config import PolicyConfig
-from kata.spec import Batch, Draw, pad_key
+from kata.spec import ACTION, DATASET_INDEX, Batch, Draw, dim_pad_key, missing_key, pad_key
+
+
+class Share(NamedTuple):
+    """A dataset of a mixture in one batch: its number, its name, and the loss denominators over its samples there."""
+
+    number: int
+    name: str
+    weights: dict[str, float]
 
 
 @dataclass(frozen=True)
@@ -29,6 +37,7 @@ class StepBatch:
 
     micros: batches to put through the model one after the other. draws: per micro-batch, the policy's random numbers.
     weights: denominators of the loss terms over the global batch. positions: where the samples stand in the stream.
+    shares: the part of each dataset of a mixture in the global batch; empty for one dataset.
     """
 
     micros: list[Batch]
@@ -37,6 +46,7 @@ class StepBatch:
     positions: np.ndarray
     dataloading_s: float
     preprocessing_s: float
+    shares: list[Share] = field(default_factory=list)
 
 
 class Copier:
@@ -64,6 +74,7 @@ class Copier:
 class Feed:
     """Batches by step number. `seed` and `purpose` key the draws, so that validation draws other numbers.
 
+    datasets: names of a mixture's datasets; empty for one dataset.
     `augment` changes the frames, each sample and camera by numbers of its own; None leaves them.
     """
 
@@ -76,6 +87,7 @@ class Feed:
     cameras: tuple[str, ...]
     purpose: str = "train"
     windows: tuple[str, ...] = field(default=())
+    datasets: tuple[str, ...] = field(default=())
     augment: Augment | None = None
     copier: Copier = field(init=False, repr=False)
 
@@ -88,18 +100,34 @@ class Feed:
         raw = self.batches.at(step)
         read_s = time.perf_counter()
         ready = self.ready(raw)
-        return StepBatch(*ready, dataloading_s=read_s - began_s, preprocessing_s=time.perf_counter() - read_s)
+        shares = self.shares(raw)
+        preprocessing_s = time.perf_counter() - read_s
+        return StepBatch(*ready, dataloading_s=read_s - began_s, preprocessing_s=preprocessing_s, shares=shares)
 
     def ready(self, raw: Batch) -> tuple[list[Batch], list[dict[str, Tensor]], dict[str, float], np.ndarray]:
         """A batch as read, turned into micro-batches, draws, denominators and positions."""
         positions: np.ndarray = raw["position"]
-        pads = {pad_key(key): raw[pad_key(key)] for key in self.windows}
-        weights = self.config.loss_weights(len(positions), pads)
+        weights = self.config.loss_weights(len(positions), self._pads(raw))
         drawn = {name: self._draw(name, spec, positions) for name, spec in self.config.draws().items()}
         parts = [slice(i, i + self.micro_size) for i in range(0, len(positions), self.micro_size)]
         micros = [self.preprocess(self._augmented(self._placed(raw, part), positions[part])) for part in parts]
         draws = [{name: self._tensor(value[part]) for name, value in drawn.items()} for part in parts]
         return micros, draws, weights, positions
+
+    def shares(self, raw: Batch) -> list[Share]:
+        """Which datasets of the mixture are in a batch as read, with their denominators."""
+        shares: list[Share] = []
+        for number, name in enumerate(self.datasets):
+            mine = raw[DATASET_INDEX] == number
+            if size := int(mine.sum()):
+                pads = {key: pad[mine] for key, pad in self._pads(raw).items()}
+                shares.append(Share(number, name, self.config.loss_weights(size, pads)))
+        return shares
+
+    def _pads(self, raw: Batch) -> dict[str, np.ndarray]:
+        """The masks that denominators are counted with."""
+        dims = [dim_pad_key(ACTION)] if dim_pad_key(ACTION) in raw else []
+        return {key: raw[key] for key in (*map(pad_key, self.windows), *dims)}
 
     def _placed(self, raw: Mapping[str, Any], part: slice) -> Batch:
         """One micro-batch on the device, frames as floats. Arrays are views until they are copied there."""
@@ -123,6 +151,8 @@ class Feed:
         for key in self.cameras:
             uniforms = Draw("uniform", (self.augment.uniforms,))
             changed[key] = self.augment(changed[key], draw(self.seed, positions, f"augment/{key}", uniforms))
+            if missing_key(key) in batch:  # black stays black, as it is when the policy acts without that camera
+                changed[key][batch[missing_key(key)]] = 0
         return changed
 
     def _tensor(self, values: np.ndarray) -> Tensor:

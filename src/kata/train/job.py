@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,7 +11,9 @@ from typing import Any
 import numpy as np
 
 from kata.config import encode
-from kata.data import Batches, Dataset, Order, Reader, anchor_rows
+from kata.data import Batches, Order, Reader, anchor_rows
+from kata.data.batches import Rows
+from kata.data.mixture import Data, MixedReader, Mixture, open_reader, training_order
 from kata.data.places import sample_places
 from kata.policies.base import Policy
 from kata.run import Run
@@ -28,7 +31,7 @@ from kata.train.saving import Saving
 from kata.train.state import TrainState
 from kata.train.store import checkpoints, home_of
 from kata.train.trackers import TrackedRun, Tracker, open_trackers
-from kata.train.validate import Validator, mean_action, spread_rows
+from kata.train.validate import Validator, mean_actions, spread_rows
 from kata.train.watch import Watch
 
 
@@ -54,7 +57,7 @@ class Job:
     saving: Saving
     best: Best
     view_feed: Feed
-    view_reader: Reader
+    view_reader: Rows
 
 
 def open_job(live: ExitStack, prepared: Prepared, saver: Saver, state: TrainState, folder: Path, guard: Guard) -> Job:
@@ -71,6 +74,7 @@ def open_job(live: ExitStack, prepared: Prepared, saver: Saver, state: TrainStat
             trackers=_trackers(run, folder, state.step),
             progress=Progress(run.steps),
             first_step=state.step,
+            seen=_seen(prepared),
         )
     )
     saving = live.enter_context(Saving(home_of(folder), saver, meter, Keep.of(run), state.step or None))
@@ -105,15 +109,24 @@ def _watch(run: Run, folder: Path, meter: Meter, feed: Feed, first_step: int) ->
     )
 
 
-def _reader(prepared: Prepared, dataset: Dataset) -> Reader:
-    return Reader(dataset, prepared.windows, threads=prepared.run.num_workers, keys=prepared.keys)
+def _reader(prepared: Prepared, data: Data) -> Reader | MixedReader:
+    return open_reader(data, prepared.windows, threads=prepared.run.num_workers, keys=prepared.keys)
+
+
+def _seen(prepared: Prepared) -> Callable[[int], dict[str, int]] | None:
+    """How many of the first samples came from each dataset of a mixture."""
+    if not isinstance(prepared.dataset, Mixture):
+        return None
+    names, shares = prepared.names, prepared.dataset.shares(prepared.rows)
+    return lambda samples: dict(zip(names, shares.seen(samples), strict=True))
 
 
 def _feed(
-    live: ExitStack, prepared: Prepared, reader: Reader, rows: np.ndarray, size: int, purpose: str, ahead: int
+    live: ExitStack, prepared: Prepared, reader: Rows, rows: np.ndarray, size: int, purpose: str, ahead: int
 ) -> Feed:
     run = prepared.run
-    order = Order(len(rows), run.seed, shuffle=purpose == "train")
+    training = purpose == "train"
+    order = training_order(prepared.dataset, rows, run.seed) if training else Order(len(rows), run.seed, shuffle=False)
     return Feed(
         batches=live.enter_context(Batches(reader, rows, order, size, ahead=ahead)),
         config=run.policy,
@@ -125,16 +138,17 @@ def _feed(
         purpose=purpose,
         windows=tuple(prepared.windows),
         augment=prepared.augment if purpose == "train" else None,
+        datasets=prepared.names,
     )
 
 
-def _validator(live: ExitStack, prepared: Prepared, held: Dataset, reader: Reader) -> tuple[Validator, Feed]:
+def _validator(live: ExitStack, prepared: Prepared, held: Data, reader: Rows) -> tuple[Validator, Feed]:
     run = prepared.run
     rows = spread_rows(anchor_rows(held, run.policy.drop_last_frames()), run.max_eval_samples)
     feed = _feed(live, prepared, reader, rows, min(run.batch_size, len(rows)), "validate", 1)
     action_dim = run.policy.action.shape[0]
     names = prepared.dataset.columns[ACTION].names or tuple(f"{ACTION}[{i}]" for i in range(action_dim))
-    mean = mean_action(prepared.before, prepared.stats, prepared.device)
+    mean = mean_actions(prepared.scales.by_itself, prepared.device)
     return Validator(feed, len(rows), run.precision, mean, names), feed
 
 
@@ -203,7 +217,7 @@ def _trackers(run: Run, folder: Path, resumed_at: int) -> list[Tracker]:
         resumed_at=resumed_at,
         entity=w.entity,
         notes=w.notes,
-        tags=(run.policy.type, run.dataset.repo_id) if w.add_tags else (),
+        tags=(run.policy.type, run.dataset.name) if w.add_tags else (),
         run_id=w.run_id,
         mode=w.mode,
     )

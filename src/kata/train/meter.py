@@ -15,7 +15,7 @@ import os
 import sys
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -55,6 +55,7 @@ class Meter:
         steps: steps of the whole run.
         first_step: steps already done when this run was resumed; lines of later steps are dropped from the
             file, so that a resumed run leaves the same lines as a straight one.
+        seen: samples of each dataset of a mixture among the first so many; None for one dataset.
     """
 
     def __init__(
@@ -67,8 +68,9 @@ class Meter:
         trackers: Sequence[Tracker] = (),
         progress: Progress | None = None,
         first_step: int = 0,
+        seen: Callable[[int], Mapping[str, int]] | None = None,
     ) -> None:
-        self.path = path
+        self.path, self._seen = path, seen
         self._batch_size, self._num_frames, self._steps = batch_size, num_frames, steps
         self._trackers, self._progress = trackers, progress
         drop_lines_after(path, first_step)
@@ -87,6 +89,7 @@ class Meter:
         """Takes the figures of one step (`step` counts updates done, from 1); the device is not waited for.
 
         losses: device scalars, already divided by their denominators; `loss` is the total that is trained on.
+            `<group>/<name>` goes into a mapping of that group.
         """
         assert step == self._step + 1, f"step {step} after {self._step}"
         assert not _RESERVED.intersection(losses), f"reserved names among {sorted(losses)}"
@@ -112,7 +115,9 @@ class Meter:
         began_s = time.perf_counter()
         figures = self._read_figures()
         waited_s = time.perf_counter() - began_s
-        line = {**self._head("train", step), **figures, **self._time_figures(step, waited_s)}
+        line = {**self._head("train", step), **_grouped(figures), **self._time_figures(step, waited_s)}
+        if self._seen is not None:
+            line["samples_by_dataset"] = dict(self._seen(step * self._batch_size))
         line["memory_bytes"] = _peak_memory_bytes(self._tensors[0].device)
         self._names, self._tensors, self._times = [], [], []
         self._write(line)
@@ -220,6 +225,18 @@ class Meter:
                 raise
             if not said:
                 _log.warning("%s: %s; lines are kept in memory until there is space", self.path, error.strerror)
+
+
+def _grouped(figures: Mapping[str, float]) -> dict[str, Any]:
+    """{'a': 1, 'b/x': 2, 'b/y': 3} as {'a': 1, 'b': {'x': 2, 'y': 3}}."""
+    grouped: dict[str, Any] = {}
+    for name, value in figures.items():
+        group, _, inner = name.partition("/")
+        if inner:
+            grouped.setdefault(group, {})[inner] = value
+        else:
+            grouped[name] = value
+    return grouped
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:

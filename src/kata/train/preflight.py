@@ -6,6 +6,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from kata.data import Dataset
+from kata.data.mixture import Data, Mixture
 from kata.optim.schedule import lr_factor
 from kata.policies.base import Policy
 from kata.run import Run
@@ -19,16 +21,8 @@ Facts = list[tuple[str, str]]
 
 def facts(prepared: Prepared, policy: Policy, folder: str, room: Room) -> Facts:
     """(name, value) rows: data, features on both sides, parameters, batch, epochs, learning rate, device."""
-    run, data = prepared.run, prepared.dataset
-    rows: Facts = [
-        ("dataset", f"{data.repo_id} ({data.version}, {data.fps} fps, {data.robot_type or 'robot not named'})"),
-        ("training data", _amount(len(data.episodes.index), data.num_frames)),
-    ]
-    if prepared.held_out is not None:
-        held = prepared.held_out
-        numbers = ", ".join(map(str, held.episodes.index[:8])) + (", …" if len(held.episodes.index) > 8 else "")
-        rows.append(("held out", f"{_amount(len(held.episodes.index), held.num_frames)} (episodes {numbers})"))
-    rows += _features(prepared)
+    run = prepared.run
+    rows = [*_data(prepared), *_features(prepared)]
     trained = sum(p.numel() for p in policy.parameters() if p.requires_grad)
     frozen = sum(p.numel() for p in policy.frozen())
     samples, epoch = run.steps * run.effective_batch, len(prepared.rows)
@@ -61,6 +55,35 @@ def show(console: Console, rows: Facts, notes: list[str]) -> None:
         console.print(f"note: {note}", markup=False, highlight=False)
 
 
+def _data(prepared: Prepared) -> Facts:
+    """What is trained on and held out; of a mixture a row per dataset, with its share and its epochs."""
+    data, held = prepared.dataset, prepared.held_out
+    if not isinstance(data, Mixture):
+        rows = [("dataset", _named(data)), ("training data", _amount(data))]
+        return [*rows, ("held out", _held(held))] if held is not None else rows
+    shares, sizes = data.shares(prepared.rows), data.sizes(prepared.rows)
+    seen = shares.seen(prepared.run.steps * prepared.run.effective_batch)
+    rows: Facts = []
+    for i, part in enumerate(data.parts):
+        share = f"{shares.counts[i] / shares.period:.4g} of the samples, {seen[i] / sizes[i]:.2f} epochs"
+        apart = f", held out {_held(held.parts[i].dataset)}" if isinstance(held, Mixture) else ""
+        rows.append((f"dataset {i}", f"{part.name}: {_named(part.dataset)}"))
+        rows.append(("", f"{share} of {_amount(part.dataset)}{apart}"))
+    options = prepared.run.dataset
+    acting = options.mix_primary or data.names[0]
+    rows.append(("mixture", f"statistics: {options.mix_stats}; a checkpoint acts as for {acting}"))
+    return rows
+
+
+def _named(data: Dataset) -> str:
+    return f"{data.repo_id} ({data.version}, {data.fps} fps, {data.robot_type or 'robot not named'})"
+
+
+def _held(held: Data) -> str:
+    index = held.episodes.index
+    return f"{_amount(held)} (episodes {', '.join(map(str, index[:8]))}{', …' if len(index) > 8 else ''})"
+
+
 def _features(prepared: Prepared) -> Facts:
     """One row per key: as the dataset has it and as the policy wants it; columns that no one reads are named."""
     policy, rename = prepared.run.policy, prepared.run.rename_map
@@ -80,8 +103,9 @@ def _shape(feature: Feature) -> str:
     return "x".join(map(str, feature.shape))
 
 
-def _amount(num_episodes: int, num_frames: int) -> str:
-    return f"{count_text(num_episodes)} episode{'s' * (num_episodes != 1)}, {count_text(num_frames)} frames"
+def _amount(data: Data) -> str:
+    count = len(data.episodes.index)
+    return f"{count_text(count)} episode{'s' * (count != 1)}, {count_text(data.num_frames)} frames"
 
 
 def _rates(run: Run) -> str:

@@ -12,31 +12,32 @@ import torch
 
 from kata.adapt import Pipeline
 from kata.adapt.augment import Augment, build_augment
-from kata.data import Dataset, anchor_rows, open_dataset
+from kata.data import Dataset, anchor_rows
+from kata.data.mixture import Data, Mixture
 from kata.errors import ConfigError, DataError, PolicyError, did_you_mean
 from kata.policies.config import PolicyConfig
 from kata.policies.device import choose_device
-from kata.policies.pipelines import canonical_pipelines
 from kata.run import Run
-from kata.spec import IMAGENET_MEAN, IMAGENET_STD, Feature, FeatureType, NormMode, Stats, Windows
+from kata.spec import Feature, FeatureType, Stats, Windows
 from kata.train.device import check_precision
+from kata.train.mixing import check_together, datasets, open_data
+from kata.train.scales import Scales, fit_scales
 
 
 @dataclass(frozen=True)
 class Prepared:
     """What a run is made of.
 
-    run: with the policy's features filled in. rows: training anchors. stats: under the policy's names.
+    run: with the policy's features filled in. rows: training anchors.
     keys: dataset keys that are read. windows: under the dataset's names. notes: what the user should be told.
+    scales: how values are normalised.
     """
 
     run: Run
-    dataset: Dataset
-    held_out: Dataset | None
+    dataset: Data
+    held_out: Data | None
     rows: np.ndarray
-    stats: Stats
-    before: Pipeline
-    after: Pipeline
+    scales: Scales
     windows: Windows
     keys: tuple[str, ...]
     device: torch.device
@@ -44,30 +45,46 @@ class Prepared:
     notes: list[str]
 
     @property
+    def stats(self) -> Stats:
+        """Statistics of the frames trained on, under the policy's names."""
+        return self.scales.stats
+
+    @property
+    def before(self) -> Pipeline:
+        """What batches pass through before the policy."""
+        return self.scales.before
+
+    @property
+    def after(self) -> Pipeline:
+        """What predicted actions pass through."""
+        return self.scales.after
+
+    @property
     def cameras(self) -> tuple[str, ...]:
         """Dataset keys of the cameras that are read."""
         return tuple(key for key in self.keys if key in self.dataset.cameras)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The datasets of a mixture; empty for one dataset."""
+        return self.dataset.names if isinstance(self.dataset, Mixture) else ()
 
 
 def prepare(run: Run) -> Prepared:
     """Open the data and fit policy and data to each other. Every mismatch is found here, before step 1."""
     device = choose_device(run.policy.device)
     check_precision(run.precision, device)
-    data, tfs = run.dataset, run.dataset.image_transforms
+    tfs = run.dataset.image_transforms
     augment = (
         build_augment(tfs.tfs, count=tfs.max_num_transforms, random_order=tfs.random_order) if tfs.enable else None
     )
-    whole = open_dataset(
-        data.repo_id,
-        root=data.root,
-        episodes=data.episodes,
-        exclude_episodes=data.exclude_episodes,
-        revision=data.revision,
-    )
+    whole = open_data(run.dataset)
     policy = fit_features(run.policy, whole, run.rename_map)
     policy.validate_features()
-    refuse_short_episodes(whole, policy.drop_last_frames())
-    train, held_out = split(whole, data.eval_split)
+    said = check_together(whole, policy, run.dataset) if isinstance(whole, Mixture) else []
+    for dataset in datasets(whole):
+        refuse_short_episodes(dataset, policy.drop_last_frames())
+    train, held_out = split_data(whole, run.dataset.eval_split)
     rows = anchor_rows(train, policy.drop_last_frames())
     if run.effective_batch > len(rows):
         raise ConfigError(
@@ -76,26 +93,23 @@ def prepare(run: Run) -> Prepared:
             remedy=f"--batch_size={max(1, len(rows) // run.accumulation)} or less",
         )
     back = {new: old for old, new in run.rename_map.items()}
-    stats = policy_stats(train, policy, run)
-    before, after = canonical_pipelines(policy, stats, rename_map=run.rename_map, device=device.type)
     features = {**policy.input_features, **policy.output_features}
+    scales = fit_scales(train, policy, run, device.type)
     return Prepared(
         run=dataclasses.replace(run, policy=policy),
         dataset=train,
         held_out=held_out,
         rows=rows,
-        stats=stats,
-        before=before,
-        after=after,
         windows={back.get(key, key): offsets for key, offsets in policy.windows().items()},
         keys=tuple(back.get(key, key) for key in features),
         device=device,
         augment=augment,
-        notes=[*whole.notes, *_constant_dimensions(stats, policy)],
+        notes=[*whole.notes, *said, *scales.notes],
+        scales=scales,
     )
 
 
-def fit_features(config: PolicyConfig, dataset: Dataset, rename_map: dict[str, str]) -> PolicyConfig:
+def fit_features(config: PolicyConfig, dataset: Data, rename_map: dict[str, str]) -> PolicyConfig:
     """The config with inputs and outputs taken from the dataset where it has none, checked against it where it has.
 
     Raises PolicyError for a rename of an unknown key, a missing input, or a shape that differs.
@@ -155,6 +169,15 @@ def refuse_short_episodes(dataset: Dataset, drop_last: int) -> None:
         )
 
 
+def split_data(data: Data, share: float) -> tuple[Data, Data | None]:
+    """`split` of the dataset, or of each dataset of a mixture."""
+    if not isinstance(data, Mixture):
+        return split(data, share)
+    train, held = zip(*(split(dataset, share) for dataset in datasets(data)), strict=True)
+    found = [dataset for dataset in held if dataset is not None]
+    return data.with_datasets(train), data.with_datasets(found) if found else None
+
+
 def split(dataset: Dataset, share: float) -> tuple[Dataset, Dataset | None]:
     """Training and held-out episodes. Per task, `share` of its episodes (at least one where it has two or more) are
     held out, spread evenly over the recording, since the last ones are often recorded in another light or mood.
@@ -174,43 +197,9 @@ def split(dataset: Dataset, share: float) -> tuple[Dataset, Dataset | None]:
         held |= {positions[math.floor((i + 0.5) * len(positions) / count)] for i in range(count)}
     if not held:
         raise ConfigError(
-            f"dataset.eval_split={share}: nothing can be held out",
+            f"dataset.eval_split={share}: nothing of {dataset.repo_id} can be held out",
             rule="validation needs at least two episodes",
             remedy="leave out --dataset.eval_split",
         )
     everything = range(len(dataset.episodes.index))
     return dataset.subset([i for i in everything if i not in held]), dataset.subset(sorted(held))
-
-
-def policy_stats(dataset: Dataset, config: PolicyConfig, run: Run) -> Stats:
-    """Statistics of exactly the frames trained on, under the policy's names; ImageNet's for colour where asked."""
-    visual = config.normalization_mapping.get(FeatureType.VISUAL.value, NormMode.IDENTITY)
-    imagenet = run.dataset.use_imagenet_stats
-    # Camera statistics may have to decode frames: only done when they are used.
-    needed = visual is not NormMode.IDENTITY and not (imagenet and visual is NormMode.MEAN_STD)
-    stats = {run.rename_map.get(key, key): dict(named) for key, named in dataset.stats(cameras=needed).items()}
-    if imagenet:
-        for key, feature in config.cameras.items():
-            if feature.shape[0] == 3:
-                colour = {"mean": IMAGENET_MEAN, "std": IMAGENET_STD}
-                named = {name: np.array(v, dtype=np.float64).reshape(3, 1, 1) for name, v in colour.items()}
-                stats[key] = {**stats.get(key, {}), **named}
-    return stats
-
-
-def _constant_dimensions(stats: Stats, config: PolicyConfig) -> list[str]:
-    notes: list[str] = []
-    for key, feature in {**config.input_features, **config.output_features}.items():
-        if feature.type is FeatureType.VISUAL or key not in stats:
-            continue
-        spread = np.asarray(stats[key]["max"]) - np.asarray(stats[key]["min"])
-        constant = np.flatnonzero(spread == 0).tolist()
-        if constant and len(constant) == spread.size:
-            raise DataError(
-                f"{key}: every dimension is constant",
-                rule="a state or action that never changes cannot be learnt from",
-                remedy="check the recording, or leave the feature out of policy.input_features",
-            )
-        if constant:
-            notes.append(f"{key}: dimensions {constant} never change in the selected frames")
-    return notes

@@ -55,7 +55,7 @@ class Progress:
             line = self._line
             parts += [
                 f"epoch {line['epoch']:.2f}",
-                f"loss {line['loss']:.4g}",
+                f"loss {line['loss']:.4g}{_each_text(line.get('loss_by_dataset', {}))}",
                 f"lr {line['lr']:.3g}",
                 f"{line['samples_per_s']:,.0f} samples/s",
                 f"data wait {line['data_wait_share']:.0%}",
@@ -88,6 +88,11 @@ class Progress:
 
     def _print(self, text: str) -> None:
         self._console.print(text, soft_wrap=True, markup=False, highlight=False)
+
+
+def _each_text(values: Mapping[str, float]) -> str:
+    """' (pusht 0.12, aloha 0.3)', or nothing."""
+    return f" ({', '.join(f'{name} {value:.3g}' for name, value in values.items())})" if values else ""
 
 
 def _is_plain(value: Any) -> bool:

@@ -54,10 +54,11 @@ def _send(pretrained: Path, repo_id: str, private: bool | None, run: Run | None)
 
 def _card(run: Run) -> str:
     """The model card's head as the Hub reads it, and one sentence."""
+    names = run.dataset.repo_ids
     tags = ["robotics", "lerobot", run.policy.type, *(run.policy.tags or [])]
     lines = [
         "---",
-        f"datasets: {run.dataset.repo_id}",
+        f"datasets: {names[0] if len(names) == 1 else names}",
         "library_name: lerobot",
         f"license: {run.policy.license or 'apache-2.0'}",
         "pipeline_tag: robotics",
@@ -67,7 +68,7 @@ def _card(run: Run) -> str:
         "",
         f"# {run.name}",
         "",
-        f"A {run.policy.type} policy trained with kata on {run.dataset.repo_id}, {run.steps} steps of "
+        f"A {run.policy.type} policy trained with kata on {', '.join(names)}, {run.steps} steps of "
         f"{run.effective_batch} samples. LeRobot loads it.",
         "",
     ]

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from kata.adapt import Pipeline
-from kata.data import Dataset, Reader
+from kata.data.batches import Rows
+from kata.data.mixture import Data
 from kata.policies.base import Policy, evaluating
-from kata.spec import ACTION, pad_key
+from kata.spec import ACTION, DATASET_INDEX, Batch, dim_pad_key, pad_key
 from kata.train.feed import Feed
 from kata.train.report import SampleView
 
 
 @torch.no_grad()
 def sample_views(
-    policy: Policy, feed: Feed, reader: Reader, after: Pipeline, dataset: Dataset, count: int = 3
+    policy: Policy, feed: Feed, reader: Rows, after: Pipeline, dataset: Data, count: int = 3
 ) -> list[SampleView]:
     """Predicted against recorded actions, in the dataset's units, a third into `count` episodes."""
     episodes = dataset.episodes
@@ -26,24 +28,37 @@ def sample_views(
     micros, draws, _, _ = feed.ready(raw)
     with evaluating(policy):
         chunks = [
-            after({ACTION: policy.predict_chunk(micro, noise=drawn.get("noise")).float()})[ACTION]
+            after(_beside(micro, policy.predict_chunk(micro, noise=drawn.get("noise")).float()))[ACTION]
             for micro, drawn in zip(micros, draws, strict=True)
         ]
     predicted = torch.cat(chunks).numpy()
     names = dataset.columns[ACTION].names or ()
     start = feed.config.chunk_start()
     part = slice(start, start + predicted.shape[1])
+    # Dimensions that the sample's dataset does not have are not shown.
+    real = ~raw.get(dim_pad_key(ACTION), np.zeros((len(rows), predicted.shape[2]), dtype=bool))
     return [
         SampleView(
-            title=f"episode {raw['episode_index'][i]}, frame {raw['frame_index'][i]}: {raw['task'][i]}",
+            title=_title(feed, raw, i),
             frames={key: _latest(raw[key][i]) for key in feed.cameras},
-            recorded=raw[ACTION][i][part],
-            predicted=predicted[i],
-            action_names=names,
+            recorded=raw[ACTION][i][part, real[i]],
+            predicted=predicted[i][:, real[i]],
+            action_names=[name for name, there in zip(names, real[i], strict=True) if there] if names else (),
             is_pad=raw[pad_key(ACTION)][i][part] if pad_key(ACTION) in raw else None,
         )
         for i in range(len(rows))
     ]
+
+
+def _beside(micro: Batch, chunk_bta: Tensor) -> Batch:
+    """Predicted actions with what tells whose they are."""
+    return {ACTION: chunk_bta} | {key: micro[key] for key in (DATASET_INDEX,) if key in micro}
+
+
+def _title(feed: Feed, raw: Batch, number: int) -> str:
+    dataset = f"{feed.datasets[raw[DATASET_INDEX][number]]}, " if feed.datasets else ""
+    where = f"episode {raw['episode_index'][number]}, frame {raw['frame_index'][number]}"
+    return f"{dataset}{where}: {raw['task'][number]}"
 
 
 def _latest(frames: np.ndarray) -> np.ndarray:

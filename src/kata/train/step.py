@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -15,10 +15,11 @@ from kata.optim.ema import ema_decay, ema_update
 from kata.optim.schedule import lr_factor
 from kata.policies.base import Loss
 from kata.run import Run
+from kata.spec import DATASET_INDEX, Batch
 from kata.train.state import TrainState
 
 if TYPE_CHECKING:
-    from kata.train.feed import StepBatch
+    from kata.train.feed import Share, StepBatch
 
 PRECISION_TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -41,7 +42,7 @@ def update(state: TrainState, batch: StepBatch, run: Run) -> tuple[dict[str, Ten
             loss = state.policy(micro, **draws)
         total, terms = weighted(loss, batch.weights)
         (total if state.scaler is None else state.scaler.scale(total)).backward()
-        for name, value in {"loss": total, **terms}.items():
+        for name, value in {"loss": total, **terms, **loss_by_dataset(loss, micro, batch.shares)}.items():
             losses[name] = losses[name] + value.detach() if name in losses else value.detach()
     lr = set_lr(state.optimizer, lr_factor(run.scheduler, state.step, run.steps))
     if state.scaler is not None:
@@ -65,6 +66,23 @@ def weighted(loss: Loss, weights: dict[str, float]) -> tuple[Tensor, dict[str, T
     terms = {name: term.total / weights[name] for name, term in loss.terms.items()}
     parts = [value * loss.terms[name].scale for name, value in terms.items()]
     return torch.stack(parts).sum(), terms
+
+
+def loss_by_dataset(loss: Loss, micro: Batch, shares: Sequence[Share]) -> dict[str, Tensor]:
+    """`loss_by_dataset/<name>`: what this micro-batch adds to the loss that the samples of a dataset would have alone.
+
+    Empty for one dataset, and for a policy that does not tell the samples of a term apart.
+    """
+    if not shares or not set(loss.terms) <= set(loss.detail):
+        return {}
+    index, bins = micro[DATASET_INDEX], shares[-1].number + 1
+    sums = {n: loss.detail[n].new_zeros(bins).index_add_(0, index, loss.detail[n]) for n in loss.terms}
+    return {
+        f"loss_by_dataset/{name}": torch.stack(
+            [term.scale * sums[n][number] / weights[n] for n, term in loss.terms.items()]
+        ).sum()
+        for number, name, weights in shares
+    }
 
 
 def micro_device(state: TrainState) -> torch.device:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -10,8 +11,8 @@ import torch
 from torch import Tensor
 
 from kata.adapt import Normalize, Pipeline
-from kata.policies.base import Policy, evaluating
-from kata.spec import ACTION, Batch, FeatureType, Stats, pad_key
+from kata.policies.base import Loss, Policy, evaluating
+from kata.spec import ACTION, DATASET_INDEX, Batch, FeatureType, Stats, dim_pad_key, pad_key
 from kata.train.feed import Feed
 from kata.train.step import autocast
 
@@ -20,18 +21,19 @@ from kata.train.step import autocast
 class Validator:
     """Judges a policy on `size` held-out samples, always the same, in order, with the same draws.
 
-    mean_action: the normalised mean action (A,), the prediction of somebody who never looks.
+    mean_actions: per dataset the normalised mean action (k, A), the prediction of somebody who never looks.
     """
 
     feed: Feed
     size: int
     precision: str
-    mean_action: Tensor
+    mean_actions: Tensor
     action_names: tuple[str, ...]
 
     def __call__(self, policy: Policy) -> dict[str, Any]:
         """The loss and its terms; `action_error`, the mean |predicted - recorded| action in normalised units, also
-        per dimension; and `mean_action_error`, the same for always predicting the mean action.
+        per dimension; and `mean_action_error`, the same for always predicting the mean action. Of a mixture also
+        `loss_by_dataset` (where the policy tells samples apart) and `action_error_by_dataset`.
         """
         device = self.feed.device
         with evaluating(policy), torch.no_grad(), torch.random.fork_rng([device] if device.type == "cuda" else []):
@@ -39,60 +41,108 @@ class Validator:
             return self._judge(policy)
 
     def _judge(self, policy: Policy) -> dict[str, Any]:
-        sums: dict[str, float] = {}
-        counts: dict[str, float] = {}
-        scales: dict[str, float] = {}
-        errors = _Errors(self.mean_action, self.feed.config.chunk_start())
+        whole, each = _Losses(), {name: _Losses() for name in self.feed.datasets}
+        errors = _Errors(self.mean_actions, self.feed.config.chunk_start())
         batch_size = self.feed.batches.batch_size
         for number, start in enumerate(range(0, self.size, batch_size)):
-            micros, draws, weights = self._read(number, min(batch_size, self.size - start))
-            for name, weight in weights.items():
-                counts[name] = counts.get(name, 0.0) + weight
+            raw = self._read(number, min(batch_size, self.size - start))
+            micros, draws, weights, _ = self.feed.ready(raw)
+            shares = self.feed.shares(raw)
+            whole.count(weights)
+            for share in shares:
+                each[share.name].count(share.weights)
             for micro, drawn in zip(micros, draws, strict=True):
                 with autocast(self.precision, self.feed.device):
                     loss = policy(micro, **drawn)
                     chunk = policy.predict_chunk(micro, noise=drawn.get("noise"))
-                for name, term in loss.terms.items():
-                    sums[name] = sums.get(name, 0.0) + float(term.total)
-                    scales[name] = term.scale
+                whole.add({name: float(term.total) for name, term in loss.terms.items()}, loss)
+                for share in shares if set(loss.terms) <= set(loss.detail) else ():
+                    mine = micro[DATASET_INDEX] == share.number
+                    each[share.name].add({n: float(loss.detail[n][mine].sum()) for n in loss.terms}, loss)
                 errors.add(micro, chunk.float())
-        terms = {name: total / counts[name] for name, total in sums.items()}
-        whole = sum(terms[name] * scales[name] for name in terms)
-        return {"loss": whole, **terms, **errors.figures(self.action_names)}
+        told = {name: losses.figures()["loss"] for name, losses in each.items() if losses.sums}
+        return {
+            **whole.figures(),
+            **errors.figures(self.action_names),
+            **({"loss_by_dataset": told} if told else {}),
+            **errors.by_dataset(self.feed.datasets),
+        }
 
-    def _read(self, number: int, size: int) -> tuple[list[Batch], list[dict[str, Tensor]], dict[str, float]]:
+    def _read(self, number: int, size: int) -> Batch:
         raw = self.feed.batches.at(number)
         # The last batch wraps round to the first samples; what does not belong to this pass is cut off.
-        cut = {key: value[:size] for key, value in raw.items()}
-        micros, draws, weights, _ = self.feed.ready(cut)
-        return micros, draws, weights
+        return {key: value[:size] for key, value in raw.items()}
+
+
+@dataclass
+class _Losses:
+    """Sums of loss terms and their denominators."""
+
+    sums: dict[str, float] = field(default_factory=dict)
+    counts: dict[str, float] = field(default_factory=dict)
+    scales: dict[str, float] = field(default_factory=dict)
+
+    def count(self, weights: dict[str, float]) -> None:
+        for name, weight in weights.items():
+            self.counts[name] = self.counts.get(name, 0.0) + weight
+
+    def add(self, sums: dict[str, float], loss: Loss) -> None:
+        for name, total in sums.items():
+            self.sums[name] = self.sums.get(name, 0.0) + total
+            self.scales[name] = loss.terms[name].scale
+
+    def figures(self) -> dict[str, float]:
+        terms = {name: total / self.counts[name] for name, total in self.sums.items()}
+        return {"loss": sum(terms[name] * self.scales[name] for name in terms), **terms}
 
 
 class _Errors:
-    """Sums of |predicted - recorded| per action dimension over unpadded steps."""
+    """Sums of |predicted - recorded| per dataset and action dimension (k, A) over real steps and dimensions."""
 
-    def __init__(self, mean_action: Tensor, start: int) -> None:
-        self.mean_action, self.start = mean_action, start
+    def __init__(self, mean_actions: Tensor, start: int) -> None:
+        self.mean_actions, self.start = mean_actions, start
         # Summed on the host: not every device has float64.
-        self.policy = torch.zeros(mean_action.shape, dtype=torch.float64)
+        self.policy = torch.zeros(mean_actions.shape, dtype=torch.float64)
         self.mean = torch.zeros_like(self.policy)
-        self.steps = 0
+        self.steps = torch.zeros_like(self.policy)
 
     def add(self, batch: Batch, chunk_bta: Tensor) -> None:
         part = slice(self.start, self.start + chunk_bta.shape[1])
-        recorded, pad = batch[ACTION][:, part], batch.get(pad_key(ACTION))
+        recorded, pad, lacks = batch[ACTION][:, part], batch.get(pad_key(ACTION)), batch.get(dim_pad_key(ACTION))
         valid = torch.ones(recorded.shape[:2], dtype=torch.bool) if pad is None else ~pad[:, part]
         valid = valid.to(recorded.device)
-        self.policy += (chunk_bta - recorded).abs()[valid].sum(0).cpu()
-        self.mean += (self.mean_action - recorded).abs()[valid].sum(0).cpu()
-        self.steps += int(valid.sum())
+        index = batch.get(DATASET_INDEX, torch.zeros(len(recorded), dtype=torch.int64, device=recorded.device))
+        for number in torch.unique(index).tolist():
+            mine = valid & (index == number)[:, None]
+            # Every sample of a dataset lacks the same dimensions.
+            real = 1.0 if lacks is None else (~lacks[index == number][0]).double().cpu()
+            self.policy[number] += (chunk_bta - recorded).abs()[mine].sum(0).cpu() * real
+            self.mean[number] += (self.mean_actions[number] - recorded).abs()[mine].sum(0).cpu() * real
+            self.steps[number] += int(mine.sum()) * real
 
     def figures(self, names: tuple[str, ...]) -> dict[str, Any]:
-        per_dimension = (self.policy / self.steps).tolist()
+        seen = self.steps.sum(0)
+        per_dimension, mean = (total.sum(0)[seen > 0] / seen[seen > 0] for total in (self.policy, self.mean))
+        named = [name for name, steps in zip(names, seen.tolist(), strict=True) if steps]
         return {
-            "action_error": float(np.mean(per_dimension)),
-            "mean_action_error": float((self.mean / self.steps).mean()),
-            "action_error_by_dimension": dict(zip(names, per_dimension, strict=True)),
+            "action_error": float(np.mean(per_dimension.tolist())),
+            "mean_action_error": float(mean.mean()),
+            "action_error_by_dimension": dict(zip(named, per_dimension.tolist(), strict=True)),
+        }
+
+    def by_dataset(self, names: tuple[str, ...]) -> dict[str, dict[str, float]]:
+        """`action_error_by_dataset` and `mean_action_error_by_dataset`; empty for one dataset."""
+        if not names:
+            return {}
+        sums = {"action_error_by_dataset": self.policy, "mean_action_error_by_dataset": self.mean}
+        real = self.steps > 0
+        return {
+            figure: {
+                n: float((s[r] / c[r]).mean())
+                for n, s, c, r in zip(names, total, self.steps, real, strict=True)
+                if r.any()
+            }
+            for figure, total in sums.items()
         }
 
 
@@ -103,8 +153,12 @@ def spread_rows(rows: np.ndarray, most: int) -> np.ndarray:
     return rows[np.linspace(0, len(rows) - 1, most).round().astype(np.int64)]
 
 
-def mean_action(before: Pipeline, stats: Stats, device: torch.device) -> Tensor:
-    """The mean recorded action (A,), normalised as the policy sees it."""
+def mean_actions(by_itself: Sequence[tuple[Pipeline, Stats]], device: torch.device) -> Tensor:
+    """Per dataset the mean recorded action (k, A), normalised as the policy sees it."""
+    return torch.stack([_mean_action(before, stats, device) for before, stats in by_itself])
+
+
+def _mean_action(before: Pipeline, stats: Stats, device: torch.device) -> Tensor:
     mean = torch.as_tensor(np.asarray(stats[ACTION]["mean"]), dtype=torch.float32).to(device)
     for step in before.steps:
         if isinstance(step, Normalize) and step.features[ACTION].type is FeatureType.ACTION:

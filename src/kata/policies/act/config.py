@@ -9,11 +9,13 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, ClassVar
 
+import numpy as np
+
 from kata.errors import PolicyError, did_you_mean
 from kata.optim.config import AdamWConfig
 from kata.policies.config import PolicyConfig
 from kata.policies.resnets import resnet_rules
-from kata.spec import ACTION, Draw, FeatureType, NormMode, Windows, pad_key
+from kata.spec import ACTION, Draw, FeatureType, NormMode, Windows, dim_pad_key, pad_key
 
 UNDILATED = ("resnet18", "resnet34")
 """Their blocks know no dilation."""
@@ -49,6 +51,7 @@ class Config(PolicyConfig):
     """
 
     type_name: ClassVar[str] = "act"
+    masks_action_dims: ClassVar[bool] = True
 
     chunk_size: int = 100
     n_action_steps: int = 100
@@ -168,10 +171,11 @@ class Config(PolicyConfig):
         return {"noise": Draw("normal", (self.latent_dim,))} if self.use_vae else {}
 
     def loss_weights(self, size: int, pads: Mapping[str, Any]) -> dict[str, float]:
-        """l1_loss: unpadded action numbers of the global batch; kld_loss: its samples."""
-        pad = pads.get(pad_key(ACTION))
-        valid = size * self.chunk_size - (0 if pad is None else int(pad.sum()))
-        weights = {"l1_loss": float(max(valid, 1) * self.action.shape[0])}
+        """l1_loss: real action numbers of the global batch; kld_loss: its samples."""
+        pad, dim_pad = pads.get(pad_key(ACTION)), pads.get(dim_pad_key(ACTION))
+        steps = np.full(size, self.chunk_size) if pad is None else (~pad).sum(1)
+        dims = np.full(size, self.action.shape[0]) if dim_pad is None else (~dim_pad).sum(1)
+        weights = {"l1_loss": float(max(int((steps * dims).sum()), 1))}
         return {**weights, "kld_loss": float(size)} if self.use_vae else weights
 
     def without_downloads(self) -> Config:

@@ -13,7 +13,7 @@ from kata.policies.act.config import Config
 from kata.policies.act.load import KEY_MAP
 from kata.policies.base import ActState, KeyMap, Loss, ParamGroup, Term, evaluating
 from kata.policies.base import Policy as BasePolicy
-from kata.spec import ACTION, ENV_STATE, STATE, Batch, pad_key
+from kata.spec import ACTION, ENV_STATE, STATE, Batch, dim_pad_key, pad_key
 
 
 class Latent(NamedTuple):
@@ -118,7 +118,7 @@ class Policy(BasePolicy):
         self.model = Network(config)
 
     def forward(self, batch: Batch, *, noise: Tensor | None = None, **draws: Tensor) -> Loss:
-        """Sums of |action - prediction| over unpadded actions, and of the latent's KL to a standard normal.
+        """Sums of |action - prediction| over real steps and dimensions, and of the latent's KL to a standard normal.
 
         noise: (B, L) standard normal, drawn where None. In eval mode the latent is zero without a KL term.
         """
@@ -131,12 +131,16 @@ class Policy(BasePolicy):
         error = (batch[ACTION] - self.model(batch, sample).float()).abs()
         if pad_key(ACTION) in batch:
             error = error * ~batch[pad_key(ACTION)][..., None]
+        if dim_pad_key(ACTION) in batch:
+            error = error * ~batch[dim_pad_key(ACTION)][:, None]
         terms = {"l1_loss": Term(error.sum())}
+        detail = {"l1_loss": error.detach().sum((1, 2))}
         if latent is not None:
             # Kingma and Welling, arXiv 1312.6114, appendix B.
             kl = -0.5 * (1 + latent.log_variance - latent.mean**2 - latent.log_variance.exp())
             terms["kld_loss"] = Term(kl.sum(), self.model.config.kl_weight)
-        return Loss(terms, {})
+            detail["kld_loss"] = kl.detach().sum(1)
+        return Loss(terms, detail)
 
     @torch.no_grad()
     def predict_chunk(self, batch: Batch, *, noise: Tensor | None = None) -> Tensor:

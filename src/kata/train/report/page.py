@@ -53,7 +53,8 @@ def write_report(path: Path, report: Report) -> None:
         _section("Curves", _curves(charts(train, validation, judged_by, report.baseline))),
         "" if report.metrics else '<p class="remark">Nothing was logged yet.</p>',
         _section("Where the time went", _time(spent)) if spent else "",
-        _section("Where the error is", _details(validation)),
+        _section("Datasets", _details(train, "Training")),
+        _section("Where the error is", _details(validation, "Validation")),
         _section("Predicted against recorded", samples_html(report.samples)),
         _evaluations(report.metrics),
         _section("Episodes", strips_html(report.strips)),
@@ -155,14 +156,14 @@ def _time(spent: TimeSpent) -> str:
     )
 
 
-def _details(validation: Sequence[Line]) -> str:
-    """The figures per task, per action and so on of the last validation, as bars."""
-    if not validation:
+def _details(lines: Sequence[Line], title: str) -> str:
+    """The figures per task, per action, per dataset and so on of the last line, as bars."""
+    if not lines:
         return ""
     cards: list[str] = []
-    for name, values in validation[-1].items():
+    for name, values in lines[-1].items():
         if isinstance(values, Mapping) and values:
-            cards.append(_card(f"<h3>Validation {escape(words(name))}</h3>", _bars(values)))
+            cards.append(_card(f"<h3>{escape(title)} {escape(words(name))}</h3>", _bars(values)))
     return f'<div class="pair">{"".join(cards)}</div>' if cards else ""
 
 

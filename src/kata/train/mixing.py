@@ -1,0 +1,193 @@
+"""Several datasets made ready for one policy: opened, held against each other, normalised."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from kata.adapt import Normalize, PerDataset, Pipeline, Rename, Step, Unnormalize
+from kata.config import encode
+from kata.data import Dataset, open_dataset
+from kata.data.mixture import Data, Mixture, Part, is_vector
+from kata.errors import DataError
+from kata.policies.config import PolicyConfig
+from kata.policies.pipelines import canonical_pipelines
+from kata.run import DatasetConfig, MixEntry
+from kata.spec import ACTION, Feature, FeatureType, Stats
+
+Pipelines = tuple[Pipeline, Pipeline]
+"""Before a policy and after it."""
+
+
+def open_data(options: DatasetConfig) -> Data:
+    """The dataset or the mixture that a run names."""
+    if options.mix is not None:
+        return Mixture(tuple(_part(entry) for entry in options.mix))
+    assert options.repo_id is not None
+    return open_dataset(
+        options.repo_id,
+        root=options.root,
+        episodes=options.episodes,
+        exclude_episodes=options.exclude_episodes,
+        revision=options.revision,
+    )
+
+
+def _part(entry: MixEntry) -> Part:
+    data = open_dataset(
+        entry.repo_id,
+        root=entry.root,
+        episodes=entry.episodes,
+        exclude_episodes=entry.exclude_episodes,
+        revision=entry.revision,
+    )
+    return Part(entry.called, data, entry.weight, entry.rename_map, entry.fill)
+
+
+def datasets(data: Data) -> list[Dataset]:
+    """The datasets themselves."""
+    return [part.dataset for part in data.parts] if isinstance(data, Mixture) else [data]
+
+
+def check_together(mixture: Mixture, policy: PolicyConfig, options: DatasetConfig) -> list[str]:
+    """What the user should be told of datasets that fit together under the policy's inputs and outputs.
+
+    Raises: DataError with one table and all differences that the options do not allow.
+    """
+    wanted = {**policy.input_features, **policy.output_features}
+    found = [*_rates(mixture, options), *_nothing_shared(mixture, policy)]
+    for key, feature in wanted.items():
+        found += _lacking(mixture, key, feature, policy)
+        found += _sizes(mixture, key, options, policy)
+    if found:
+        problems, remedies = zip(*found, strict=True)
+        raise DataError(
+            "the datasets of the mixture do not fit together:\n"
+            + "\n".join("    " + line for line in (*_table(mixture, list(wanted)), "", *problems)),
+            rule="one policy sees the same inputs and actions from every dataset, or is told where it does not",
+            remedy="; ".join(dict.fromkeys(remedies)),
+        )
+    return _names_differ(mixture, wanted)
+
+
+Problem = tuple[str, str]
+"""What differs, and what can be done about it."""
+
+
+def _rates(mixture: Mixture, options: DatasetConfig) -> list[Problem]:
+    rates = {part.name: part.dataset.fps for part in mixture.parts}
+    if len(set(rates.values())) == 1 or options.mix_any_fps:
+        return []
+    told = ", ".join(f"{name} {fps}" for name, fps in rates.items())
+    return [
+        (
+            f"frames per second differ ({told}): a step lasts differently long",
+            "--dataset.mix_any_fps=true takes the frames as they come",
+        )
+    ]
+
+
+def _nothing_shared(mixture: Mixture, policy: PolicyConfig) -> list[Problem]:
+    if any(not mixture.lacking(key) for key in policy.input_features):
+        return []
+    return [("no input is in all of the datasets", "give what is the same one name with `rename_map` in the entries")]
+
+
+def _lacking(mixture: Mixture, key: str, feature: Feature, policy: PolicyConfig) -> list[Problem]:
+    visual = feature.type is FeatureType.VISUAL
+    without = [p.name for p in mixture.parts if key not in p.columns and not (visual and p.fill)]
+    if not without:
+        return []
+    shared = {k: encode(f) for k, f in policy.input_features.items() if not mixture.lacking(k)}
+    remedy = "name it with `rename_map` in the entry"
+    if key in policy.input_features and shared:
+        remedy += f", or train on what all have: --policy.input_features='{json.dumps(shared)}'"
+    if visual:
+        remedy += ", or set `fill: true` in the entry to see black frames instead"
+    return [(f"{', '.join(without)}: no {key}", remedy)]
+
+
+def _sizes(mixture: Mixture, key: str, options: DatasetConfig, policy: PolicyConfig) -> list[Problem]:
+    columns = {part.name: part.columns[key] for part in mixture.parts if key in part.columns}
+    if len({column.shape for column in columns.values()}) < 2:
+        return []
+    told = ", ".join(f"{name} {_shape(column.shape)}" for name, column in columns.items())
+    if not all(is_vector(column) for column in columns.values()):
+        return [
+            (
+                f"{key}: sizes differ ({told})",
+                "bring the recordings to one size, or leave the key out of --policy.input_features",
+            )
+        ]
+    if not options.mix_pad_vectors:
+        return [(f"{key}: sizes differ ({told})", "--dataset.mix_pad_vectors=true fills the shorter with zeros")]
+    if key == ACTION and not policy.masks_action_dims:
+        return [(f"{key}: {policy.type} cannot leave padded dimensions out of its loss ({told})", "train with act")]
+    return []
+
+
+def _names_differ(mixture: Mixture, wanted: dict[str, Feature]) -> list[str]:
+    """Notes on vectors of one size whose dimensions have other names.
+
+    Raises: DataError where the same names stand in another order, which would train on exchanged joints.
+    """
+    notes: list[str] = []
+    for key in wanted:
+        named = {p.name: p.columns[key].names for p in mixture.parts if key in p.columns}
+        named = {name: names for name, names in named.items() if names is not None}
+        if len(set(named.values())) < 2 or mixture.columns[key].is_camera:
+            continue
+        told = "; ".join(f"{name}: {', '.join(names)}" for name, names in named.items())
+        if len({frozenset(names) for names in named.values()}) == 1:
+            raise DataError(
+                f"{key}: the datasets have the same dimensions in another order ({told})",
+                rule="dimension i means the same in every dataset of a mixture",
+                remedy="reorder the columns of one of the recordings",
+            )
+        notes.append(f"{key}: its dimensions have other names in other datasets ({told})")
+    return notes
+
+
+def _table(mixture: Mixture, keys: list[str]) -> list[str]:
+    """Lines of text: one row per key, one column per dataset."""
+    rows = [["", *mixture.names], ["fps", *(str(part.dataset.fps) for part in mixture.parts)]]
+    for key in keys:
+        cells = [_shape(p.columns[key].shape) if key in p.columns else "-" for p in mixture.parts]
+        rows.append([key, *cells])
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+def _shape(shape: tuple[int, ...]) -> str:
+    return "x".join(map(str, shape))
+
+
+def dataset_pipelines(
+    mixture: Mixture, policy: PolicyConfig, stats: Sequence[Stats], device: str
+) -> dict[str, Pipelines]:
+    """What each dataset acts with: its own names, its own statistics or the joint ones."""
+    return {
+        part.name: canonical_pipelines(policy, own, rename_map=_of_observations(part, policy), device=device)
+        for part, own in zip(mixture.parts, stats, strict=True)
+    }
+
+
+def _of_observations(part: Part, policy: PolicyConfig) -> dict[str, str]:
+    return {old: new for old, new in (part.rename or {}).items() if new in policy.input_features}
+
+
+def training_pipelines(each: list[Pipelines], *, alike: bool) -> Pipelines:
+    """The pipelines for batches of all datasets, which the reader has named alike already.
+
+    alike: all have the same statistics, so that the first one's steps serve for all.
+    """
+    before: dict[str, Step] = {Rename.registry_name: Rename({})}
+    after: dict[str, Step] = {}
+    if not alike:
+        before[Normalize.registry_name] = _merged([pair[0] for pair in each], Normalize)
+        after[Unnormalize.registry_name] = _merged([pair[1] for pair in each], Unnormalize)
+    return each[0][0].replaced(**before), each[0][1].replaced(**after)
+
+
+def _merged(pipelines: list[Pipeline], kind: type[Normalize]) -> PerDataset:
+    return PerDataset(tuple(step for p in pipelines for step in p.steps if type(step) is kind))

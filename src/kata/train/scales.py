@@ -1,0 +1,102 @@
+"""From statistics to the pipelines that a run trains and acts with, for one dataset and for several."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from kata.adapt import Pipeline
+from kata.data.joint import joint_stats, part_stats
+from kata.data.mixture import Data, Mixture
+from kata.errors import DataError
+from kata.policies.config import PolicyConfig
+from kata.policies.pipelines import canonical_pipelines
+from kata.run import DatasetConfig, Run
+from kata.spec import IMAGENET_MEAN, IMAGENET_STD, FeatureType, NormMode, Stats
+from kata.train.mixing import Pipelines, dataset_pipelines, training_pipelines
+
+
+@dataclass(frozen=True)
+class Scales:
+    """How values are normalised.
+
+    stats: of the frames trained on (all datasets together), under the policy's names. before, after: for training.
+    acting: what a checkpoint acts with. by_dataset: the same for each dataset of a mixture. by_itself: the pipeline
+    before the policy and the statistics in it, per dataset in order.
+    """
+
+    stats: Stats
+    before: Pipeline
+    after: Pipeline
+    acting: Pipelines
+    by_itself: list[tuple[Pipeline, Stats]]
+    by_dataset: dict[str, Pipelines] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+
+def fit_scales(data: Data, policy: PolicyConfig, run: Run, device: str) -> Scales:
+    """Statistics of exactly the frames trained on, and the pipelines made of them."""
+    if isinstance(data, Mixture):
+        return _of_mixture(data, policy, run.dataset, device)
+    own = data.stats(cameras=_camera_stats_needed(policy, run.dataset))
+    stats = _coloured({run.rename_map.get(key, key): named for key, named in own.items()}, policy, run.dataset)
+    before, after = canonical_pipelines(policy, stats, rename_map=run.rename_map, device=device)
+    return Scales(stats, before, after, (before, after), [(before, stats)], notes=constant_dimensions(stats, policy))
+
+
+def _of_mixture(mixture: Mixture, policy: PolicyConfig, options: DatasetConfig, device: str) -> Scales:
+    cameras, each = _camera_stats_needed(policy, options), options.mix_stats == "each"
+    joint = joint_stats(mixture, cameras)
+    parts = [_coloured(own, policy, options) for own in part_stats(mixture, joint, own=each, cameras=cameras)]
+    joint = _coloured(joint, policy, options)
+    wanted = {**policy.input_features, **policy.output_features}
+    alike = not each and not any(mixture.padded(key) for key in wanted)
+    by_dataset = dataset_pipelines(mixture, policy, parts, device)
+    before, after = training_pipelines(list(by_dataset.values()), alike=alike)
+    judged = zip(mixture.names, parts, strict=True) if each else [("", joint)]
+    return Scales(
+        joint,
+        before,
+        after,
+        by_dataset[options.mix_primary or mixture.names[0]],
+        [(by_dataset[name][0], own) for name, own in zip(mixture.names, parts, strict=True)],
+        by_dataset,
+        [f"{name}: {note}" if name else note for name, own in judged for note in constant_dimensions(own, policy)],
+    )
+
+
+def _camera_stats_needed(config: PolicyConfig, options: DatasetConfig) -> bool:
+    """Camera statistics may have to decode frames: only done when they are used."""
+    visual = config.normalization_mapping.get(FeatureType.VISUAL.value, NormMode.IDENTITY)
+    return visual is not NormMode.IDENTITY and not (options.use_imagenet_stats and visual is NormMode.MEAN_STD)
+
+
+def _coloured(stats: Stats, config: PolicyConfig, options: DatasetConfig) -> Stats:
+    """The statistics with ImageNet's for colour cameras, where these are asked for."""
+    coloured = {key: dict(named) for key, named in stats.items()}
+    for key, feature in config.cameras.items() if options.use_imagenet_stats else ():
+        if feature.shape[0] == 3:
+            colour = {"mean": IMAGENET_MEAN, "std": IMAGENET_STD}
+            named = {name: np.array(v, dtype=np.float64).reshape(3, 1, 1) for name, v in colour.items()}
+            coloured[key] = {**coloured.get(key, {}), **named}
+    return coloured
+
+
+def constant_dimensions(stats: Stats, config: PolicyConfig) -> list[str]:
+    """What to say of dimensions that never change; DataError for a feature that never does."""
+    notes: list[str] = []
+    for key, feature in {**config.input_features, **config.output_features}.items():
+        if feature.type is FeatureType.VISUAL or key not in stats:
+            continue
+        spread = np.asarray(stats[key]["max"]) - np.asarray(stats[key]["min"])
+        constant = np.flatnonzero(spread == 0).tolist()
+        if constant and len(constant) == spread.size:
+            raise DataError(
+                f"{key}: every dimension is constant",
+                rule="a state or action that never changes cannot be learnt from",
+                remedy="check the recording, or leave the feature out of policy.input_features",
+            )
+        if constant:
+            notes.append(f"{key}: dimensions {constant} never change in the selected frames")
+    return notes
