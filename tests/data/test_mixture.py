@@ -10,7 +10,7 @@ import pytest
 
 from kata.data import Dataset, Reader, anchor_rows, open_dataset
 from kata.data.joint import joint_stats, part_stats
-from kata.data.mixture import MixedReader, Mixture, Part
+from kata.data.mixture import MixedReader, Mixture, Part, training_order
 from kata.errors import DataError
 from tests.data.small_maker import CAMERA, small
 
@@ -92,7 +92,10 @@ def test_rows_and_episodes_are_numbered_through(mixture, pair):
     assert mixture.sizes(rows) == [len(anchor_rows(data, 1)) for data in pair]
     assert mixture.shares(rows).counts == (3, 1)
     unweighted = Mixture(tuple(Part(p.name, p.dataset, None, p.rename) for p in mixture.parts))
-    assert unweighted.shares(anchor_rows(unweighted)).counts == (4, 5), "12 and 15 samples"
+    rows = anchor_rows(unweighted)
+    assert unweighted.shares(rows).counts == (4, 5), "12 and 15 samples"
+    epoch = training_order(unweighted, rows, 3).at(np.arange(len(rows)))
+    assert sorted(epoch) == list(range(27)), "an epoch of the mixture shows every sample once"
 
 
 def test_an_episode_in_two_entries_is_refused_and_a_division_is_not(pair):

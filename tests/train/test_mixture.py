@@ -1,22 +1,25 @@
 """Training on several datasets: a mixture of one is that dataset, and each dataset keeps what is its own."""
 
 import json
+from contextlib import ExitStack
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from kata.adapt import load_pipeline
+from kata.adapt import Pipeline, load_pipeline
 from kata.adapt.pipeline import POSTPROCESSOR, PREPROCESSOR
 from kata.cli import main
-from kata.data import Order
+from kata.data import Batches, Order
+from kata.data.mixture import open_reader, training_order
 from kata.errors import KataError
 from kata.policies import build_policy
 from kata.policies.base import Loss, Term
 from kata.run import resolve_run
 from kata.spec import Feature, FeatureType
 from kata.train import train
-from kata.train.feed import Share
+from kata.train.feed import Feed, Share
 from kata.train.prepare import prepare
 from kata.train.step import loss_by_dataset
 from tests.conftest import TINY_ACT
@@ -167,8 +170,6 @@ def test_a_datasets_loss_is_that_of_its_samples_alone():
 
 def test_the_stream_of_a_run_is_each_datasets_own_order(run, entries):
     prepared = prepare(run(entries(**weighted(3, 1))))
-    from kata.data.mixture import training_order
-
     stream = training_order(prepared.dataset, prepared.rows, 1000).at(np.arange(40))
     assert (stream < 38).sum() == 30
     np.testing.assert_array_equal(stream[stream < 38], Order(38, 1000).at(np.arange(30)))
@@ -250,6 +251,27 @@ def test_black_frames_are_read_where_they_are_asked_for(run, entries):
     assert prepared.dataset.lacking(CAMERA) == ["one"]
 
 
+def test_augmentation_leaves_black_frames_black(run, entries):
+    tfs = {"noise": {"type": "GaussianNoise", "kwargs": {"std": [5, 25]}}}
+    noise = f"--dataset.image_transforms={json.dumps({'enable': True, 'tfs': tfs})}"
+    prepared = prepare(run(entries("seen", one={"fill": True}), noise, "--batch_size=8"))
+    with ExitStack() as live:
+        reader = live.enter_context(open_reader(prepared.dataset, prepared.windows, threads=1, keys=prepared.keys))
+        order = training_order(prepared.dataset, prepared.rows, 1000)
+        feed = Feed(
+            live.enter_context(Batches(reader, prepared.rows, order, 8)), prepared.run.policy, Pipeline("none", ()),
+            prepared.device, 8, 0, prepared.cameras, windows=("action",), augment=prepared.augment,
+        )  # fmt: skip
+        micro = feed.at(0).micros[0]
+    dark = micro[CAMERA].flatten(1).abs().amax(1) == 0
+    assert torch.equal(dark, micro[f"{CAMERA}_is_missing"])
+    assert 0 < dark.sum() < 8
+
+
+def test_frames_of_other_rates_are_taken_as_they_come_where_that_is_asked_for(run, entries):
+    assert len(prepare(run(entries("one", "fast"), "--dataset.mix_any_fps=true")).rows) == 76
+
+
 def test_the_same_dataset_twice_is_refused(capsys, tmp_path, entries):
     said = refused(capsys, tmp_path, entries("one", **{"one-again": {}}))
     assert "are the same dataset and share 4 episodes" in said
@@ -263,3 +285,8 @@ def test_the_list_may_stand_in_a_file_and_a_resume_keeps_it(run, entries, tmp_pa
     assert [entry.weight for entry in recorded.dataset.mix] == [3, 1]
     with pytest.raises(KataError, match=r"dataset\.mix\[0\]\.weight was 3\.0 and is now 2\.0"):
         run(entries(**weighted(2, 1)), "--resume=true")
+
+
+def test_the_example_config_is_a_run():
+    example = resolve_run([f"--config={Path(__file__).parents[2]}/configs/mix.yaml"])[0]
+    assert [(entry.called, entry.weight) for entry in example.dataset.mix] == [("reach-a", 0.7), ("reach-b", 0.3)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from itertools import zip_longest
 
 from kata.adapt import Normalize, PerDataset, Pipeline, Rename, Step, Unnormalize
 from kata.config import encode
@@ -137,14 +138,16 @@ def _names_differ(mixture: Mixture, wanted: dict[str, Feature]) -> list[str]:
         named = {name: names for name, names in named.items() if names is not None}
         if len(set(named.values())) < 2 or mixture.columns[key].is_camera:
             continue
-        told = "; ".join(f"{name}: {', '.join(names)}" for name, names in named.items())
         if len({frozenset(names) for names in named.values()}) == 1:
+            told = "; ".join(f"{name}: {', '.join(names)}" for name, names in named.items())
             raise DataError(
                 f"{key}: the datasets have the same dimensions in another order ({told})",
                 rule="dimension i means the same in every dataset of a mixture",
                 remedy="reorder the columns of one of the recordings",
             )
-        notes.append(f"{key}: its dimensions have other names in other datasets ({told})")
+        differ = next(i for i, names in enumerate(zip_longest(*named.values())) if len(set(names)) > 1)
+        told = ", ".join(f"{name} {names[differ] if differ < len(names) else '-'}" for name, names in named.items())
+        notes.append(f"{key}: the datasets name its dimensions differently; dimension {differ} is: {told}")
     return notes
 
 
