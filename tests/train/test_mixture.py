@@ -14,12 +14,13 @@ from kata.cli import main
 from kata.data import Batches, Order
 from kata.data.mixture import open_reader, training_order
 from kata.errors import KataError
-from kata.policies import build_policy
+from kata.policies import build_policy, config_class
 from kata.policies.base import Loss, Term
 from kata.run import resolve_run
 from kata.spec import Feature, FeatureType
 from kata.train import train
 from kata.train.feed import Feed, Share
+from kata.train.mixing import check_together
 from kata.train.prepare import prepare
 from kata.train.step import loss_by_dataset
 from tests.conftest import TINY_ACT
@@ -197,6 +198,15 @@ def refused(capsys, tmp_path, *args):
     assert "remedy:" in said
     assert not (tmp_path / "run").exists()
     return said
+
+
+def test_padded_actions_need_a_policy_that_leaves_them_out(run, entries):
+    prepared = prepare(run(entries("one", "large"), "--dataset.mix_pad_vectors=true"))
+    policy, options = prepared.run.policy, prepared.run.dataset
+    assert check_together(prepared.dataset, policy, options) == []
+    counting = config_class("diffusion")().with_features(policy.input_features, policy.output_features)
+    with pytest.raises(KataError, match="diffusion cannot leave padded dimensions out of its loss"):
+        check_together(prepared.dataset, counting, options)
 
 
 @pytest.mark.parametrize("name", MISFITS)

@@ -120,7 +120,7 @@ class Policy(BasePolicy):
         error = (given - self.process.target(action, noise)).square()
         if config.do_mask_loss_for_padding and pad_key(ACTION) in batch:
             error = error * ~batch[pad_key(ACTION)][..., None]
-        return Loss({"denoising_loss": Term(error.sum())}, {})
+        return Loss({"denoising_loss": Term(error.sum())}, {"denoising_loss": error.detach().sum((1, 2))})
 
     @torch.no_grad()
     def predict_chunk(self, batch: Batch, *, noise: Tensor | None = None) -> Tensor:
