@@ -72,8 +72,6 @@ def read_config(path: Path) -> dict[str, Any]:
     raw = _parsed(path)
     if raw is None:
         return {}
-    for number, line in enumerate(text.splitlines(), start=1):
-        _refuse_secrets(f"config {path}, line {number}", line.strip())
     if not isinstance(raw, dict):
         raise ConfigError(
             f"config {path}: holds a {type(raw).__name__}",
@@ -105,11 +103,14 @@ def _parsed(path: Path) -> Any:
         )
     try:
         text = path.read_text(encoding="utf-8")
-        return json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
+        raw = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
     except (json.JSONDecodeError, yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigError(
             f"config {path}: {str(error).splitlines()[0]}", rule="valid YAML or JSON", remedy="correct the file"
         ) from error
+    for number, line in enumerate(text.splitlines(), start=1):
+        _refuse_secrets(f"config {path}, line {number}", line.strip())
+    return raw
 
 
 def assign(nested: dict[str, Any], dotted: str, value: Any) -> None:

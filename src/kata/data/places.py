@@ -8,6 +8,7 @@ import numpy as np
 
 from kata.data.batches import Batches
 from kata.data.dataset import Dataset
+from kata.data.mixture import Data, Mixture
 from kata.data.order import Int64
 from kata.data.window import episode_of
 
@@ -27,9 +28,21 @@ def places(dataset: Dataset, rows: Int64) -> list[dict[str, Any]]:
     ]
 
 
-def sample_places(batches: Batches, step: int) -> list[dict[str, Any]]:
-    """The samples of one step (0 is the first) by `position`, with their places; reads nothing."""
+def mixed_places(mixture: Mixture, rows: Int64) -> list[dict[str, Any]]:
+    """The same over the rows of a mixture, with `dataset`, the name that the mixture has for it."""
+    numbers = mixture.part_of(rows)
+    found: list[dict[str, Any]] = []
+    for row, number in zip(rows, numbers, strict=True):
+        part = mixture.parts[number]
+        place = places(part.dataset, np.array([row - mixture.first_rows[number]]))[0]
+        found.append({"dataset": part.name, **place})
+    return found
+
+
+def sample_places(data: Data, batches: Batches, step: int) -> list[dict[str, Any]]:
+    """The samples of one step (0 is the first) by `position`, with their places in `data`; reads nothing."""
     first = step * batches.batch_size
     positions = np.arange(first, first + batches.batch_size, dtype=np.int64)
-    found = places(batches.reader.dataset, batches.rows[batches.order.at(positions)])
+    rows = batches.rows[batches.order.at(positions)]
+    found = mixed_places(data, rows) if isinstance(data, Mixture) else places(data, rows)
     return [{"position": int(position), **place} for position, place in zip(positions, found, strict=True)]

@@ -23,12 +23,12 @@ from kata.train.beside import newest_strips
 from kata.train.checkpoint import Saver, checkpoint_bytes, weight_bytes, write_json
 from kata.train.device import set_switches
 from kata.train.guard import Guard
-from kata.train.job import judged, open_job
+from kata.train.job import Job, judged, open_job
 from kata.train.lock import LOCK, FolderLock
 from kata.train.loop import loop
 from kata.train.meter import read_metrics
 from kata.train.prepare import prepare
-from kata.train.report import Report, write_report
+from kata.train.report import Report, SampleView, write_report
 from kata.train.retention import Room, check_space, room_needed
 from kata.train.samples import sample_views
 from kata.train.state import TrainState, build_state
@@ -88,29 +88,36 @@ def train(run: Run, *, notes: list[str] | None = None, command: str = "", consol
         views = sample_views(
             judged(run, state), job.view_feed, job.view_reader, prepared.after, prepared.held_out or prepared.dataset
         )
-    metrics = read_metrics(folder / "metrics.jsonl")
-    best = job.best.figures
-    report = Report(
-        title=f"{run.name} on {run.dataset.name}",
-        facts=facts,
-        metrics=metrics,
-        samples=views,
-        strips=newest_strips(folder),
-        notes=[*said, *job.watch.remarks()],
-        command=command,
-        best={name: best[name] for name in ("step", "checkpoint", "action_error") if name in best} if best else None,
-        baseline={"action_error": best["mean_action_error"]} if best else {},
-    )
+    report = _report(run, job, facts, said, views, command)
     try:
         write_report(folder / "report.html", report)
     except OSError as error:  # everything that it shows is on the disk; it is no reason to call the run a failure
         _log.warning("%s was not written: %s", folder / "report.html", error.strerror)
+    metrics, best = read_metrics(job.meter.path), job.best.figures
     last = next((line for line in reversed(metrics) if line["kind"] == "train"), {})
     evaluations = {line["step"]: line for line in metrics if line["kind"] == "evaluation" and "note" not in line}
     stopped = guard.reason if state.step < run.steps else None
     saves = [line for line in metrics if line["kind"] == "saved"]
     remarks = job.watch.remarks()
     return Trained(folder, folder / "report.html", last, best, evaluations, stopped, remarks, state, saves)
+
+
+def _report(
+    run: Run, job: Job, facts: preflight.Facts, said: list[str], views: list[SampleView], command: str
+) -> Report:
+    """What the report of the run shows."""
+    best = job.best.figures
+    return Report(
+        title=f"{run.name} on {run.dataset.name}",
+        facts=facts,
+        metrics=read_metrics(job.meter.path),
+        samples=views,
+        strips=newest_strips(job.meter.path.parent),
+        notes=[*said, *job.watch.remarks()],
+        command=command,
+        best={name: best[name] for name in ("step", "checkpoint", "action_error") if name in best} if best else None,
+        baseline={"action_error": best["mean_action_error"]} if best else {},
+    )
 
 
 def claim(live: ExitStack, folder: Path, run: Run) -> Resumable:

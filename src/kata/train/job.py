@@ -80,7 +80,7 @@ def open_job(live: ExitStack, prepared: Prepared, saver: Saver, state: TrainStat
     saving = live.enter_context(Saving(home_of(folder), saver, meter, Keep.of(run), state.step or None))
     if state.step > 0:
         _complete_record(meter, state.step, home_of(folder))
-    watch = live.enter_context(_watch(run, folder, meter, feed, state.step))
+    watch = live.enter_context(_watch(prepared, folder, meter, feed, state.step))
     best = Best()
     chores: list[tuple[int, Chore]] = []
     view_feed, view_reader = replace(feed, augment=None), reader
@@ -98,13 +98,13 @@ def open_job(live: ExitStack, prepared: Prepared, saver: Saver, state: TrainStat
     return Job(feed, meter, watch, chores, saving, best, view_feed, view_reader)
 
 
-def _watch(run: Run, folder: Path, meter: Meter, feed: Feed, first_step: int) -> Watch:
+def _watch(prepared: Prepared, folder: Path, meter: Meter, feed: Feed, first_step: int) -> Watch:
     return Watch(
         folder,
         meter,
-        lambda step: sample_places(feed.batches, step),
-        max_in_a_row=run.max_bad_steps,
-        spike=run.loss_spike,
+        lambda step: sample_places(prepared.dataset, feed.batches, step),
+        max_in_a_row=prepared.run.max_bad_steps,
+        spike=prepared.run.loss_spike,
         first_step=first_step,
     )
 
