@@ -197,7 +197,9 @@ def left(run: Path) -> dict[str, Any]:
             found[name] = str(path.readlink())
         elif path.suffix in COMPARED and "manifest" not in path.name and path.name != "metrics.jsonl":
             found[name] = path.read_bytes()
-    lines = [{k: v for k, v in line.items() if not MEASURED.search(k)} for line in read_metrics(run / "metrics.jsonl")]
+    # `saved` says how long a save took: a process killed right after one has no chance to say it.
+    told = [line for line in read_metrics(run / "metrics.jsonl") if line["kind"] != "saved"]
+    lines = [{k: v for k, v in line.items() if not MEASURED.search(k)} for line in told]
     found["metrics.jsonl"] = sorted(map(repr, lines))
     page = (run / "report.html").read_text()
     for section in re.findall(r"<section><h2>(.+?)</h2>\n(.*?)</section>", page, re.DOTALL):
