@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from kata.data import Reader, open_dataset
-from kata.data.video import Decoder, build_index
+from kata.data.index import build_index
+from kata.data.video import Decoder
 from tests.data.dataset_maker import CAMERA, change_table, level, make, picture, write_video
 
 

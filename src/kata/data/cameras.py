@@ -14,9 +14,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image, UnidentifiedImageError
 
+from kata.data.index import FrameIndex, build_index, check_whole
 from kata.data.layout import Layout, Span
 from kata.data.order import Int64
-from kata.data.video import Decoder, FrameIndex, Pixels, build_index, check_whole
+from kata.data.video import Decoder, Pixels
 from kata.errors import DataError
 from kata.spec import Column
 
