@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image, UnidentifiedImageError
 
-from kata.data.index import FrameIndex, build_index, check_whole
+from kata.data.index import FrameIndex, check_whole, open_index
 from kata.data.layout import Layout, Span
 from kata.data.order import Int64
 from kata.data.video import Decoder, Pixels
@@ -66,7 +66,7 @@ class VideoCamera:
         """Build the file's index and compare it with what info.json and the episode table claim."""
         if file in self._index:
             return
-        index = build_index(self._root / self.span.files[file])
+        index = open_index(self._root / self.span.files[file])
         declared = self._column.shape
         if declared != (index.height, index.width, 3):
             raise _mismatch(self._key, declared, (index.height, index.width, 3), str(index.path))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import time
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from types import TracebackType
 from typing import Any
 
@@ -15,7 +17,11 @@ from kata.data.dataset import Dataset
 from kata.data.order import Int64
 from kata.data.window import episode_of, window_rows
 from kata.errors import DataError, did_you_mean
+from kata.log import counting
 from kata.spec import BOOKKEEPING, TASK, Batch, Column, Windows, pad_key
+
+_AT_ONCE = 5000
+"""Files that are indexed when a reader opens; of a larger dataset the others are indexed when they are met."""
 
 
 class Reader:
@@ -49,8 +55,10 @@ class Reader:
         self._cameras = {key: self._camera(key, column) for key, column in chosen.items() if column.is_camera}
         self._check_tasks()
         self._pool = ThreadPoolExecutor(max(1, threads), thread_name_prefix="kata-decode")
-        # One file per camera is indexed now: a camera that does not fit is found before anything is trained.
-        self._prepare([(camera, int(camera.files()[0])) for camera in self._cameras.values()])
+        # Files are indexed now, at least one per camera: what does not fit is found before anything is trained.
+        files = [(camera, int(file)) for camera in self._cameras.values() for file in camera.files()]
+        firsts = [(camera, int(camera.files()[0])) for camera in self._cameras.values()]
+        self._prepare(files if len(files) <= _AT_ONCE else firsts)
 
     def _camera(self, key: str, column: Column) -> Camera:
         root, layout = self.dataset.root, self.dataset.layout
@@ -117,8 +125,15 @@ class Reader:
         return camera.span.file[position], camera.span.first[position] + rows - self.episodes.start[position]
 
     def _prepare(self, files: list[tuple[Camera, int]]) -> None:
-        for _ in self._pool.map(lambda pair: pair[0].prepare(pair[1]), files):
-            pass
+        """Index files in threads; a bar is shown where that takes longer than a second."""
+        began_s = time.monotonic()
+        with ExitStack() as live:
+            show: Callable[[int, int], None] | None = None
+            for done, _ in enumerate(self._pool.map(lambda pair: pair[0].prepare(pair[1]), files), start=1):
+                if show is None and time.monotonic() - began_s > 1:
+                    show = live.enter_context(counting("indexing files"))
+                if show is not None:
+                    show(done, len(files))
 
     def _check_tasks(self) -> None:
         number = self._book["task_index"]
