@@ -17,7 +17,17 @@ import av
 import numpy as np
 from av.error import FFmpegError
 
-from kata.data.bundle import Bundle, Note, Put, cache_folder, load, save, say_unwritable
+from kata.data.bundle import (
+    Bundle,
+    Note,
+    Put,
+    cache_folder,
+    file_ends,
+    file_identity,
+    load,
+    save,
+    say_unwritable,
+)
 from kata.data.moov import frame_table
 from kata.data.order import Int64
 from kata.errors import DataError
@@ -29,7 +39,6 @@ _FORMAT = 1
 """Of kept indexes; raise it when their content or its meaning changes."""
 
 _ARRAYS = {"pts", "offset", "size", "packet", "start"}
-_END_BYTES = 64 * 1024
 _ELEMENT_BYTES = 64
 """More than the head of an element in Matroska takes."""
 
@@ -92,12 +101,6 @@ def check_whole(path: Path) -> None:
             place += max(length, 8)
     if place != size or size == 0:
         raise _damaged(path, f"has {size} bytes, but its parts need {place or 'more'}")
-
-
-def file_identity(path: Path) -> tuple[int, int]:
-    """(size in bytes, mtime_ns): another pair means that the file was replaced."""
-    found = path.stat()
-    return found.st_size, found.st_mtime_ns
 
 
 def open_index(path: Path) -> FrameIndex:
@@ -190,14 +193,6 @@ def _place(path: Path) -> Path:
     digest.update(file_ends(path, size))
     name = digest.hexdigest()[:32]
     return cache_folder() / "index" / name[:2] / f"{name[2:]}.bin"
-
-
-def file_ends(path: Path, size: int) -> bytes:
-    """The first and the last 64 KiB: times and sizes alone may agree where archives set all times alike."""
-    with path.open("rb") as file:
-        head = file.read(_END_BYTES)
-        file.seek(max(0, size - _END_BYTES))
-        return head + file.read(_END_BYTES)
 
 
 def _narrow(*arrays: Int64) -> list[Int64]:

@@ -50,8 +50,7 @@ class Reader:
                     remedy=did_you_mean(key, dataset.columns),
                 )
         chosen = {key: column for key, column in dataset.columns.items() if key in wanted}
-        self._vectors = {key: dataset.column(key) for key, c in chosen.items() if not c.is_camera}
-        self._book = {key: dataset.column(key) for key in BOOKKEEPING}
+        self._vectors = {key for key, column in chosen.items() if not column.is_camera}
         self._cameras = {key: self._camera(key, column) for key, column in chosen.items() if column.is_camera}
         self._check_tasks()
         self._pool = ThreadPoolExecutor(max(1, threads), thread_name_prefix="kata-decode")
@@ -87,12 +86,13 @@ class Reader:
             if key in self._cameras:
                 frames[key] = at
             elif key in self._vectors:
-                values = self._vectors[key][at]
+                values = self.dataset.take(key, at)
                 batch[key] = values.tolist() if values.dtype == object else values
         batch |= self._read_frames(frames)
-        for key, values in self._book.items():
-            batch.setdefault(key, values[rows])
-        batch[TASK] = [self.dataset.tasks[number] for number in self._book["task_index"][rows]]
+        for key in BOOKKEEPING:
+            if key not in batch:
+                batch[key] = self.dataset.take(key, rows)
+        batch[TASK] = [self.dataset.tasks[number] for number in self.dataset.take("task_index", rows)]
         return batch
 
     def pads(self, rows: Int64) -> dict[str, NDArray[np.bool_]]:
@@ -136,10 +136,10 @@ class Reader:
                     show(done, len(files))
 
     def _check_tasks(self) -> None:
-        number = self._book["task_index"]
+        low, high = self.dataset.task_range()
         count = len(self.dataset.tasks)
-        if number.size and (number.min() < 0 or number.max() >= count):
-            bad = number[(number < 0) | (number >= count)][0]
+        if low < 0 or high >= count:
+            bad = low if low < 0 else high
             raise DataError(
                 f"a frame of {self.dataset.repo_id} has task_index {bad}, but the dataset has {count} tasks",
                 rule=f"task_index lies between 0 and {count - 1}",
