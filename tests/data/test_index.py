@@ -17,9 +17,8 @@ import pytest
 from kata.data import Reader, index, open_dataset
 from kata.data.bundle import cache_folder
 from kata.data.index import build_index, open_index
-from kata.data.video import Decoder
 from kata.errors import DataError
-from tests.data.dataset_maker import CAMERA, FPS, SHARED, change_info, make, picture, write_video
+from tests.data.dataset_maker import CAMERA, FPS, SHARED, change_info, decoded, make, picture, write_video
 
 # 64 by 64: libx265 writes beyond its memory at smaller sizes.
 PICTURES = np.random.default_rng(0).integers(0, 40, (24, 64, 64, 3), dtype=np.uint8)
@@ -94,7 +93,7 @@ def test_every_frame_of_every_writer_is_the_one_shown_then(
     again.check_rate(FPS)
     found: dict[int, np.ndarray] = {}
     for number in np.random.default_rng(1).permutation(24):
-        Decoder().run(again, "c", np.array([number]), lambda _, rgb, n=int(number): found.update({n: rgb.copy()}))
+        found |= decoded(again, np.array([number]))
     for number in range(24):
         np.testing.assert_array_equal(found[number], expected[number])
 
@@ -135,7 +134,7 @@ def test_an_edit_list_that_hides_frames_is_obeyed(tmp_path: Path) -> None:
     shown = in_sequence(path)
     found = open_index(path)
     assert len(found) == len(shown)
-    Decoder().run(found, "c", np.array([0]), lambda _, rgb: np.testing.assert_array_equal(rgb, shown[0]))
+    np.testing.assert_array_equal(decoded(found, np.array([0]))[0], shown[0])
 
 
 def test_what_was_kept_is_used_and_changes_nothing(tmp_path: Path, cache: Path, monkeypatch: Any) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,16 @@ def _mix(values: _UInt64) -> _UInt64:
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return values ^ (values >> np.uint64(31))
+
+
+class Anchors(Protocol):
+    """An order of n anchors: which one stands at a position of the endless stream."""
+
+    n: int
+
+    def at(self, positions: NDArray[np.integer]) -> Int64:
+        """Anchor numbers in [0, n) at these positions, any shape; position // n is the epoch."""
+        ...
 
 
 class Order:
