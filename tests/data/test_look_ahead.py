@@ -1,0 +1,165 @@
+"""Frames held for later batches change what is decoded, never what is read."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from kata.data import Batches, Dataset, Order, Reader, anchor_rows, open_dataset
+from kata.data.plan import NEVER, Uses
+from kata.data.store import Frame, FrameStore
+from kata.errors import ConfigError, DataError, FrameError
+from tests.data.dataset_maker import CAMERA, HEIGHT, WIDTH, make, picture, write_video
+
+FRAME = HEIGHT * WIDTH * 3
+STEPS = (0, 1, 2, 3, 4, 5, 20, 21, 22, 3, 4, 60)
+
+
+@pytest.fixture(scope="module", params=["video", "image"])
+def data(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Dataset:
+    root = tmp_path_factory.mktemp(request.param)
+    return open_dataset("x/y", root=make(root, lengths=(21, 8, 30, 13), camera=request.param, b_frames=2, per_file=1))
+
+
+def read(
+    data: Dataset, window: tuple[int, ...], memory: int, *, threads: int = 2, steps: tuple[int, ...] = STEPS
+) -> Iterator[dict]:
+    rows = anchor_rows(data)
+    with (
+        Reader(data, {CAMERA: window}, threads=threads, frame_memory=memory) as reader,
+        Batches(reader, rows, Order(len(rows), 3), 4) as batches,
+    ):
+        for step in steps:
+            yield batches.at(step)
+            store = reader._frames.store
+            assert store.held_bytes <= store.budget_bytes
+            assert store.allocated_bytes <= store.budget_bytes
+
+
+@pytest.mark.parametrize("window", [(0,), (-1, 0), (-9, -6, -3, 0)])
+@pytest.mark.parametrize(("frames", "threads"), [(30, 1), (55, 3), (80, 2), (10_000, 2)])
+def test_batches_are_the_same_with_any_budget(data: Dataset, window: tuple[int, ...], frames: int, threads: int) -> None:
+    plain = list(read(data, window, 0))
+    ahead = list(read(data, window, frames * FRAME, threads=threads))
+    for one, other in zip(plain, ahead, strict=True):
+        assert one.keys() == other.keys()
+        for key, values in one.items():
+            np.testing.assert_array_equal(values, other[key], err_msg=key)
+
+
+def test_each_frame_is_decoded_once_when_all_fit(data: Dataset) -> None:
+    rows = anchor_rows(data)
+    with (
+        Reader(data, {CAMERA: (-5, 0)}, frame_memory=10_000 * FRAME) as reader,
+        Batches(reader, rows, Order(len(rows), 3), 4) as batches,
+    ):
+        for step in range(3 * len(rows) // 4):
+            batches.at(step)
+        work = reader.work()
+    assert work.frames_decoded == data.num_frames
+    assert work.frames_asked >= 3 * 2 * len(rows) - 8
+    assert work.frames_held >= work.frames_asked - data.num_frames
+
+
+def test_a_budget_below_one_batch_is_refused(data: Dataset) -> None:
+    rows = anchor_rows(data)
+    with (
+        Reader(data, {CAMERA: (-1, 0)}, frame_memory=7 * FRAME) as reader,
+        pytest.raises(ConfigError, match=r"dataset.frame_memory=31.5 KiB[^$]*4 samples take 36.0 KiB"),
+    ):
+        Batches(reader, rows, Order(len(rows), 0), 4)
+
+
+def test_fewer_batches_are_read_ahead_where_memory_is_short(data: Dataset) -> None:
+    rows = anchor_rows(data)
+    for batches, frames in ((1, 4), (2, 11), (3, 12), (3, 100)):
+        with Reader(data, {}, frame_memory=frames * FRAME) as reader:
+            assert Batches(reader, rows, Order(len(rows), 0), 4, ahead=2).ahead == batches - 1
+            assert reader._frames.store.budget_bytes == (frames - 4 * batches) * FRAME
+
+
+# --- what goes wrong --------------------------------------------------------------------------------------
+
+
+def broken(root: Path, number: int) -> Dataset:
+    """Frame `number` of the only episode does not decode."""
+    path = make(root, lengths=(24,)) / f"videos/{CAMERA}/chunk-000/file-000.mp4"
+    noise = np.random.default_rng(0).integers(0, 255, (24, HEIGHT, WIDTH, 3), dtype=np.uint8)
+    write_video(path, list(noise), gop=12)
+    from kata.data.index import build_index
+
+    index = build_index(path)
+    content = bytearray(path.read_bytes())
+    at, size = int(index.offset[number]), int(index.size[number])
+    content[at : at + size] = b"\x00\x00\x00\x02ab" * (size // 6) + b"\xff" * (size % 6)
+    path.write_bytes(bytes(content))
+    return open_dataset("x/y", root=root)
+
+
+@pytest.mark.parametrize("memory", [0, 10_000 * FRAME])
+def test_a_bad_frame_is_an_error_of_its_own_step_alone(tmp_path: Path, memory: int) -> None:
+    data = broken(tmp_path, 9)
+    with (
+        Reader(data, {}, frame_memory=memory) as reader,
+        Batches(reader, anchor_rows(data), Order(24, 0, shuffle=False), 3) as batches,
+    ):
+        for step in (0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10):
+            if step % 8 != 3:
+                batches.at(step)
+                continue
+            with pytest.raises(FrameError) as caught:
+                batches.at(step)
+            error = caught.value
+            assert (error.camera, error.frame, error.row) == (CAMERA, 9, 9)
+            assert error.file.endswith("file-000.mp4")
+
+
+@pytest.mark.parametrize("change", ["content", "gone", "shorter"])
+def test_a_file_replaced_under_the_run_is_refused(tmp_path: Path, change: str) -> None:
+    data = open_dataset("x/y", root=make(tmp_path, lengths=(9,)))
+    path = tmp_path / f"videos/{CAMERA}/chunk-000/file-000.mp4"
+    with Reader(data, {}) as reader:
+        reader.read(np.array([0]))
+        if change == "content":
+            write_video(path, [picture(5, k) for k in range(9)])
+        elif change == "gone":
+            path.unlink()
+        else:
+            path.write_bytes(path.read_bytes()[:-100])
+        with pytest.raises(DataError, match=r"file-000\.mp4 has changed since the run began"):
+            reader.read(np.array([0]))
+
+
+# --- the parts --------------------------------------------------------------------------------------------
+
+
+def test_uses_answer_what_a_search_through_all_steps_answers() -> None:
+    rng = np.random.default_rng(1)
+    rows, steps = rng.integers(0, 40, (60, 3)), np.repeat(np.arange(100, 120), 3)
+    uses = Uses(rows, steps)
+    for step in (90, 99, 100, 107, 119, 130):
+        for row in range(45):
+            later = [s for r, s in zip(rows, steps, strict=True) if row in r and s > step]
+            assert uses.after(np.array([row]), step)[0] == min(later, default=NEVER)
+
+
+def test_the_frame_wanted_last_goes_first() -> None:
+    store = FrameStore(3 * 10)
+    frames = {due: Frame(("c", due), 10) for due in (5, 9, 7, 6, 8)}
+    for due in (5, 9, 7):
+        assert store.keep(frames[due], due)
+        frames[due].pixels, frames[due].taken = store.room((10,)), True
+    assert store.keep(frames[6], 6)
+    assert sorted(store.keys()) == [("c", 5), ("c", 6), ("c", 7)]
+    assert not store.keep(frames[8], 8)
+    assert not store.keep(frames[8], 1, evict=False)
+    assert store.held_bytes == 30
+
+
+def test_closing_ends_all_threads(data: Dataset) -> None:
+    list(read(data, (0,), 10_000 * FRAME))
+    assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("kata-")]
