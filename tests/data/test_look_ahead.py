@@ -42,7 +42,9 @@ def read(
 
 @pytest.mark.parametrize("window", [(0,), (-1, 0), (-9, -6, -3, 0)])
 @pytest.mark.parametrize(("frames", "threads"), [(30, 1), (55, 3), (80, 2), (10_000, 2)])
-def test_batches_are_the_same_with_any_budget(data: Dataset, window: tuple[int, ...], frames: int, threads: int) -> None:
+def test_batches_are_the_same_with_any_budget(
+    data: Dataset, window: tuple[int, ...], frames: int, threads: int
+) -> None:
     plain = list(read(data, window, 0))
     ahead = list(read(data, window, frames * FRAME, threads=threads))
     for one, other in zip(plain, ahead, strict=True):

@@ -48,7 +48,10 @@ def test_a_run_repeats_bit_for_bit(tiny_run, tmp_path):
     assert numbers(first) == numbers(second)
 
 
-@pytest.mark.parametrize("options", [(), ("--ema.enable=true", "--accelerator.gradient_accumulation.steps=2")])
+CLIPS = ("--dataset.shuffle=clips", "--dataset.clip_pool=5", "--dataset.frame_memory=400KB")
+
+
+@pytest.mark.parametrize("options", [(), CLIPS, ("--ema.enable=true", "--accelerator.gradient_accumulation.steps=2")])
 def test_resumed_equals_straight(tiny_run, tmp_path, options):
     straight = train(tiny_run("--dataset.eval_split=0.3", "--eval_steps=3", "--save_freq=3", *options))
     part = train(tiny_run("--dataset.eval_split=0.3", "--eval_steps=3", "--save_freq=3", "--steps=3",

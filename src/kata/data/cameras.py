@@ -95,10 +95,6 @@ class VideoCamera:
         self._stamp[file] = stamp
         self._index[file] = index
 
-    def gop_frames(self, file: int) -> int:
-        """The usual number of frames from one key frame to the next in a prepared file."""
-        return int(np.median(np.unique(self._index[file].start, return_counts=True)[1]))
-
     def groups(self, file: Int64, number: Int64) -> tuple[Int64, Int64]:
         """Groups of pictures."""
         first, end = np.empty_like(number), np.empty_like(number)

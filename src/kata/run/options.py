@@ -13,9 +13,10 @@ from kata.optim.config import EmaConfig, OptimizerConfig, SchedulerConfig
 from kata.policies.config import PolicyConfig
 from kata.run.evaluation import EnvConfig, EvalConfig
 from kata.run.transforms import ImageTransformsConfig
-from kata.units import duration_s
+from kata.units import duration_s, num_bytes
 
 PRECISIONS = ("no", "bf16", "fp16")
+SHUFFLES = ("auto", "full", "clips")
 
 
 def _refuse(name: str, value: object, rule: str, remedy: str) -> ConfigError:
@@ -27,6 +28,11 @@ class DatasetConfig:
     """Which data. `episodes` is a list of episode numbers, or 'available' for those whose files are all here.
 
     `eval_split` is the share of episodes held out per task, spread over the dataset.
+
+    `shuffle` is 'full' (a permutation of all samples per epoch), 'clips' (samples from a pool of `clip_pool` clips of
+    `clip_frames` frames, so that each frame is decoded about once) or 'auto'. Clips keep `clip_gop` consecutive frames
+    together. Numbers left at 0 are derived, and written down when the run begins. `frame_memory` ('4GB') bounds what
+    decoded frames take on the host.
     """
 
     repo_id: str
@@ -37,8 +43,14 @@ class DatasetConfig:
     use_imagenet_stats: bool = True
     eval_split: float = 0.0
     image_transforms: ImageTransformsConfig = field(default_factory=ImageTransformsConfig)
+    shuffle: str = "auto"
+    clip_pool: int = 0
+    clip_frames: int = 0
+    clip_gop: int = 0
+    frame_memory: str | None = None
 
     def __post_init__(self) -> None:
+        self._check_order()
         if not 0.0 <= self.eval_split < 1.0:
             raise _refuse("dataset.eval_split", self.eval_split, "at least 0 and below 1", "for example 0.1")
         if isinstance(self.episodes, str) and self.episodes != "available":
@@ -55,6 +67,31 @@ class DatasetConfig:
                 )
         if self.episodes == []:
             raise _refuse("dataset.episodes", [], "at least one episode", "leave the option out to use all")
+
+    def _check_order(self) -> None:
+        if self.shuffle not in SHUFFLES:
+            raise _refuse(
+                "dataset.shuffle", self.shuffle, f"one of: {', '.join(SHUFFLES)}", did_you_mean(self.shuffle, SHUFFLES)
+            )
+        for name, value in (
+            ("clip_pool", self.clip_pool),
+            ("clip_frames", self.clip_frames),
+            ("clip_gop", self.clip_gop),
+        ):
+            if value < 0 or (value and self.shuffle != "clips"):
+                raise _refuse(
+                    f"dataset.{name}",
+                    value,
+                    "a number from 1 on, with --dataset.shuffle=clips",
+                    "add --dataset.shuffle=clips, or leave the option out",
+                )
+        if self.frame_memory is not None and not num_bytes(self.frame_memory) >= 1:
+            raise _refuse(
+                "dataset.frame_memory",
+                self.frame_memory,
+                "bytes, or a number with KB, MB, GB or GiB",
+                "for example 4GB",
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

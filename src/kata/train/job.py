@@ -11,6 +11,8 @@ import numpy as np
 
 from kata.config import encode
 from kata.data import Batches, Dataset, Order, Reader, anchor_rows
+from kata.data.order import Anchors
+from kata.data.shuffle import make_order
 from kata.policies.base import Policy
 from kata.run import Run
 from kata.spec import ACTION
@@ -19,7 +21,7 @@ from kata.train.checkpoint import Saver
 from kata.train.feed import Feed
 from kata.train.loop import Chore
 from kata.train.meter import Meter, read_metrics
-from kata.train.prepare import Prepared
+from kata.train.prepare import Prepared, shuffle_of
 from kata.train.progress import Progress
 from kata.train.state import TrainState
 from kata.train.trackers import TrackedRun, Tracker, open_trackers
@@ -48,7 +50,7 @@ class Job:
 def open_job(live: ExitStack, prepared: Prepared, saver: Saver, state: TrainState, folder: Path) -> Job:
     """Open all parts; `live` closes them. The work between steps comes in this order: validate, save, evaluate."""
     run = prepared.run
-    reader = live.enter_context(_reader(prepared, prepared.dataset))
+    reader = live.enter_context(_reader(prepared, prepared.dataset, prepared.frame_memory))
     feed = _feed(live, prepared, reader, prepared.rows, run.effective_batch, "train", run.prefetch_factor)
     meter = live.enter_context(
         Meter(
@@ -78,15 +80,16 @@ def open_job(live: ExitStack, prepared: Prepared, saver: Saver, state: TrainStat
     return Job(feed, meter, chores, best, view_feed, view_reader)
 
 
-def _reader(prepared: Prepared, dataset: Dataset) -> Reader:
-    return Reader(dataset, prepared.windows, threads=prepared.run.num_workers, keys=prepared.keys)
+def _reader(prepared: Prepared, dataset: Dataset, frame_memory: int = 0) -> Reader:
+    threads = prepared.run.num_workers
+    return Reader(dataset, prepared.windows, threads=threads, keys=prepared.keys, frame_memory=frame_memory)
 
 
 def _feed(
     live: ExitStack, prepared: Prepared, reader: Reader, rows: np.ndarray, size: int, purpose: str, ahead: int
 ) -> Feed:
     run = prepared.run
-    order = Order(len(rows), run.seed, shuffle=purpose == "train")
+    order = _order(prepared, rows) if purpose == "train" else Order(len(rows), run.seed, shuffle=False)
     return Feed(
         batches=live.enter_context(Batches(reader, rows, order, size, ahead=ahead)),
         config=run.policy,
@@ -99,6 +102,11 @@ def _feed(
         windows=tuple(prepared.windows),
         augment=prepared.augment if purpose == "train" else None,
     )
+
+
+def _order(prepared: Prepared, rows: np.ndarray) -> Anchors:
+    shuffle = shuffle_of(prepared.run.dataset)
+    return make_order(shuffle, prepared.dataset, prepared.windows, prepared.cameras, rows, prepared.run.seed)
 
 
 def _validator(live: ExitStack, prepared: Prepared, held: Dataset, reader: Reader) -> tuple[Validator, Feed]:

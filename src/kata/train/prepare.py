@@ -13,13 +13,16 @@ import torch
 from kata.adapt import Pipeline
 from kata.adapt.augment import Augment, build_augment
 from kata.data import Dataset, anchor_rows, open_dataset
+from kata.data.shuffle import Shuffle, ShuffleChoice, default_frame_memory
 from kata.errors import ConfigError, DataError, PolicyError, did_you_mean
 from kata.policies.config import PolicyConfig
 from kata.policies.device import choose_device
 from kata.policies.pipelines import canonical_pipelines
 from kata.run import Run
+from kata.run.options import DatasetConfig
 from kata.spec import IMAGENET_MEAN, IMAGENET_STD, Feature, FeatureType, NormMode, Stats, Windows
 from kata.train.device import check_precision
+from kata.units import num_bytes
 
 
 @dataclass(frozen=True)
@@ -28,6 +31,7 @@ class Prepared:
 
     run: with the policy's features filled in. rows: training anchors. stats: under the policy's names.
     keys: dataset keys that are read. windows: under the dataset's names. notes: what the user should be told.
+    frame_memory: bytes for decoded frames.
     """
 
     run: Run
@@ -42,6 +46,7 @@ class Prepared:
     device: torch.device
     augment: Augment | None
     notes: list[str]
+    frame_memory: int
 
     @property
     def cameras(self) -> tuple[str, ...]:
@@ -78,20 +83,42 @@ def prepare(run: Run) -> Prepared:
     back = {new: old for old, new in run.rename_map.items()}
     stats = policy_stats(train, policy, run)
     before, after = canonical_pipelines(policy, stats, rename_map=run.rename_map, device=device.type)
-    features = {**policy.input_features, **policy.output_features}
+    keys = tuple(back.get(key, key) for key in {**policy.input_features, **policy.output_features})
+    windows = {back.get(key, key): offsets for key, offsets in policy.windows().items()}
+    frame_memory = default_frame_memory() if data.frame_memory is None else int(num_bytes(data.frame_memory))
+    cameras = [key for key in keys if key in train.cameras]
+    choice = ShuffleChoice(shuffle_of(data), frame_memory, run.effective_batch, run.prefetch_factor + 1)
+    shuffle, order_note = choice.choose(train, windows, cameras, rows)
     return Prepared(
-        run=dataclasses.replace(run, policy=policy),
+        run=dataclasses.replace(run, policy=policy, dataset=_recorded(data, shuffle)),
         dataset=train,
         held_out=held_out,
         rows=rows,
         stats=stats,
         before=before,
         after=after,
-        windows={back.get(key, key): offsets for key, offsets in policy.windows().items()},
-        keys=tuple(back.get(key, key) for key in features),
+        windows=windows,
+        keys=keys,
         device=device,
         augment=augment,
-        notes=[*whole.notes, *_constant_dimensions(stats, policy)],
+        notes=[*whole.notes, *_constant_dimensions(stats, policy), order_note],
+        frame_memory=frame_memory,
+    )
+
+
+def shuffle_of(data: DatasetConfig) -> Shuffle:
+    """The order that the options ask for."""
+    return Shuffle(data.shuffle, data.clip_pool, data.clip_frames, data.clip_gop)
+
+
+def _recorded(data: DatasetConfig, shuffle: Shuffle) -> DatasetConfig:
+    """The options with what was chosen, so that a resumed run has the same order whatever memory it finds."""
+    return dataclasses.replace(
+        data,
+        shuffle=shuffle.kind,
+        clip_pool=shuffle.clip_pool,
+        clip_frames=shuffle.clip_frames,
+        clip_gop=shuffle.clip_gop,
     )
 
 
