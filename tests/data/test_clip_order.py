@@ -144,10 +144,10 @@ def test_the_choice_follows_memory_and_is_said(tmp_path: Path) -> None:
     def choose(kind: str, frames: int) -> tuple[Shuffle, str]:
         return ShuffleChoice(Shuffle(kind), frames * FRAME, 4, 3).choose(data, {}, [CAMERA], rows)
 
-    fits, said = choose("auto", 450)
+    fits, said = choose("auto", 230)
     assert fits == Shuffle()
     assert "fit" in said
-    clips, said = choose("auto", 112)
+    clips, said = choose("auto", 62)
     assert (clips.kind, clips.clip_gop, clips.clip_frames) == ("clips", 4, 4)
     assert 30 < clips.clip_pool < 100
     assert f"{clips.clip_pool} of 100 clips of 4 frames" in said

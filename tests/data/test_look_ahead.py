@@ -6,12 +6,17 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import av
 import numpy as np
 import pytest
 
 from kata.data import Batches, Dataset, Order, Reader, anchor_rows, open_dataset
+from kata.data.index import build_index
 from kata.data.plan import NEVER, Uses
+from kata.data.planar import copy_half_size, is_half_size
 from kata.data.store import Frame, FrameStore
+from kata.data.video import Decoder
+from kata.data.work import Tally
 from kata.errors import ConfigError, DataError, FrameError
 from tests.data.dataset_maker import CAMERA, HEIGHT, WIDTH, make, picture, write_video
 
@@ -92,7 +97,6 @@ def broken(root: Path, number: int) -> Dataset:
     path = make(root, lengths=(24,)) / f"videos/{CAMERA}/chunk-000/file-000.mp4"
     noise = np.random.default_rng(0).integers(0, 255, (24, HEIGHT, WIDTH, 3), dtype=np.uint8)
     write_video(path, list(noise), gop=12)
-    from kata.data.index import build_index
 
     index = build_index(path)
     content = bytearray(path.read_bytes())
@@ -154,7 +158,7 @@ def test_the_frame_wanted_last_goes_first() -> None:
     frames = {due: Frame(("c", due), 10) for due in (5, 9, 7, 6, 8)}
     for due in (5, 9, 7):
         assert store.keep(frames[due], due)
-        frames[due].pixels, frames[due].taken = store.room((10,)), True
+        frames[due].memory = store.take(frames[due], 10)
     assert store.keep(frames[6], 6)
     assert sorted(store.keys()) == [("c", 5), ("c", 6), ("c", 7)]
     assert not store.keep(frames[8], 8)
@@ -165,3 +169,24 @@ def test_the_frame_wanted_last_goes_first() -> None:
 def test_closing_ends_all_threads(data: Dataset) -> None:
     list(read(data, (0,), 10_000 * FRAME))
     assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("kata-")]
+
+
+@pytest.mark.parametrize("pixels", ["yuv420p", "yuvj420p"])
+@pytest.mark.parametrize("colour", [(1, 1), (2, 1), (5, 2), (6, 0), (9, 1)])
+def test_a_held_picture_converts_to_the_same_pixels(pixels: str, colour: tuple[int, int]) -> None:
+    """Whatever the colour space and the range of the stream."""
+    noise = np.random.default_rng(0).integers(0, 255, (32, 50, 3), dtype=np.uint8)
+    frame = av.VideoFrame.from_ndarray(noise, format="rgb24").reformat(format=pixels)
+    frame.colorspace, frame.color_range = colour
+    assert is_half_size(frame)
+    held = copy_half_size(frame, np.empty(32 * 50 * 3 // 2, np.uint8))
+    decoder, found = Decoder(Tally()), np.empty((2, 32, 50, 3), np.uint8)
+    decoder.paint(frame, found[0])
+    decoder.paint(held, found[1])
+    np.testing.assert_array_equal(found[0], found[1])
+
+
+def test_other_pictures_are_held_as_rgb() -> None:
+    assert not is_half_size(av.VideoFrame(31, 20, "yuv420p"))
+    assert not is_half_size(av.VideoFrame(30, 20, "yuv444p"))
+    assert not is_half_size(av.VideoFrame(50, 30, "yuv420p"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +19,7 @@ from kata.data.encoded import EncodedImages
 from kata.data.index import FrameIndex, check_whole, open_index
 from kata.data.layout import Layout, Span
 from kata.data.order import Int64
+from kata.data.planar import copy_half_size, is_half_size
 from kata.data.video import Decoder, Gop, Pixels, Stamp
 from kata.data.work import Tally, Work
 from kata.errors import DataError, FrameError
@@ -53,13 +55,24 @@ class Camera(Protocol):
         """Write a picture of this camera into `out` (H, W, C)."""
         ...
 
+    def held_bytes(self, picture: Picture) -> int:
+        """Bytes that `hold` wants for a picture, no more than H · W · C."""
+        ...
+
+    def hold(self, picture: Picture, memory: Pixels) -> Picture:
+        """The picture, copied from where its decoder put it into `memory` (held_bytes,)."""
+        ...
+
 
 class VideoCamera:
-    """A camera whose frames lie in video files."""
+    """A camera whose frames lie in video files. `as_rgb`: frames are held as RGB, worth it for those used often."""
 
-    def __init__(self, root: Path, key: str, column: Column, layout: Layout, *, fps: int, tally: Tally) -> None:
+    def __init__(
+        self, root: Path, key: str, column: Column, layout: Layout, *, fps: int, as_rgb: bool, tally: Tally
+    ) -> None:
         self.span, self.shape = layout.videos[key], column.shape
         self._root, self._key, self._layout, self._fps, self._tally = root, key, layout, fps, tally
+        self._as_rgb = as_rgb
         self._index: dict[int, FrameIndex] = {}
         self._stamp: dict[int, Stamp] = {}
         self._decoder = Decoder(tally)
@@ -110,11 +123,30 @@ class VideoCamera:
         return self._decoder.pictures(Gop(self._index[file], self._stamp[file], self._key, numbers, rows))
 
     def paint(self, picture: Picture, out: Pixels) -> None:
-        """Convert to RGB."""
-        assert isinstance(picture, VideoFrame)
+        """Convert to RGB, or copy what is RGB already."""
         began_s = time.perf_counter()
-        self._decoder.paint(picture, out)
+        if isinstance(picture, VideoFrame):
+            self._decoder.paint(picture, out)
+        else:
+            np.copyto(out, picture)
         self._tally.add(Work(convert_s=time.perf_counter() - began_s))
+
+    def held_bytes(self, picture: Picture) -> int:
+        """4:2:0 takes half of RGB."""
+        assert isinstance(picture, VideoFrame)
+        return math.prod(self.shape) // (1 if self._as_rgb or not is_half_size(picture) else 2)
+
+    def hold(self, picture: Picture, memory: Pixels) -> Picture:
+        """As decoded where that is 4:2:0, else as RGB."""
+        assert isinstance(picture, VideoFrame)
+        if memory.nbytes < math.prod(self.shape):
+            began_s = time.perf_counter()
+            held: Picture = copy_half_size(picture, memory)
+            self._tally.add(Work(convert_s=time.perf_counter() - began_s))
+            return held
+        held = memory.reshape(self.shape)
+        self.paint(picture, held)
+        return held
 
 
 class ImageCamera:
@@ -168,6 +200,17 @@ class ImageCamera:
         began_s = time.perf_counter()
         np.copyto(out, picture)
         self._tally.add(Work(convert_s=time.perf_counter() - began_s))
+
+    def held_bytes(self, picture: Picture) -> int:
+        """As RGB or grey."""
+        del picture
+        return math.prod(self.shape)
+
+    def hold(self, picture: Picture, memory: Pixels) -> Picture:
+        """As it is."""
+        held = memory.reshape(self.shape)
+        self.paint(picture, held)
+        return held
 
     def _cells(self, path: Path, group: int) -> Any:
         """The encoded bytes of one row group, (rows,) binary."""

@@ -157,7 +157,7 @@ class Frames:
                     absent[row] = Frame((key, row), out[0].nbytes, due, waiting=[target])
                     continue
                 held += len(place)
-                if frame.pixels is None:
+                if frame.memory is None:
                     frame.waiting.append(target)
                 else:
                     frame.readers += 1
@@ -234,31 +234,26 @@ class Frames:
         """Write a picture to everybody who waits for it, and hold it if it is wanted later."""
         with self.store.lock:
             targets, frame.waiting = frame.waiting, []
-            frame.taken = frame.kept
-            pixels = self.store.room(camera.shape) if frame.kept else None
+            memory = self.store.take(frame, camera.held_bytes(picture)) if frame.kept else None
         try:
-            if pixels is not None:
-                camera.paint(picture, pixels)
+            if memory is not None:
+                picture = camera.hold(picture, memory)
                 with self.store.lock:
-                    frame.pixels, frame.readers = pixels, 1
+                    frame.memory, frame.picture, frame.readers = memory, picture, 1
                     targets += frame.waiting
                     frame.waiting = []
-            _write(camera, picture, pixels, targets)
+            _write(camera, picture, targets)
         except BaseException as error:
             for target in targets:
                 target.failed(error)
             raise
-        if pixels is not None:
+        if memory is not None:
             self._released(frame)
 
     def _copy(self, ready: list[tuple[Frame, Target]]) -> None:
-        began_s = time.perf_counter()
         for frame, target in ready:
-            assert frame.pixels is not None
-            target.out[target.places] = frame.pixels
+            _write(self._cameras[frame.key[0]], frame.picture, [target])
             self._released(frame)
-            target.landed(len(target.places))
-        self._tally.add(Work(convert_s=time.perf_counter() - began_s))
 
     def _released(self, frame: Frame) -> None:
         with self.store.lock:
@@ -279,7 +274,7 @@ class Frames:
             rows = np.array([group.frames[place].key[1] for place, _ in mine], np.int64)
             try:
                 for at, picture in group.camera.decode(group.file, numbers, rows):
-                    _write(group.camera, picture, None, [mine[at][1]])
+                    _write(group.camera, picture, [mine[at][1]])
             except DataError as error:
                 for _, target in mine:
                     target.failed(error)
@@ -304,8 +299,9 @@ class Frames:
             self.store.clear()
 
 
-def _write(camera: Camera, picture: Picture, painted: Pixels | None, targets: list[Target]) -> None:
-    """Write a picture to all places; the first is converted into where none is `painted` yet, the others are copies."""
+def _write(camera: Camera, picture: Picture, targets: list[Target]) -> None:
+    """Write a picture to all places; it is converted once, the others are copies."""
+    painted: Pixels | None = None
     for target in targets:
         for place in target.places.tolist():
             if painted is None:

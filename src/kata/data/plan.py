@@ -14,6 +14,14 @@ MAX_STEPS = 1 << _STEP_BITS
 """Steps that one `Uses` can tell apart."""
 
 
+def held_as_rgb(offsets: tuple[int, ...]) -> bool:
+    """Whether frames of this window are held converted: a copy is cheaper than a conversion, but takes twice the room.
+
+    A frame serves as many samples as the window has offsets.
+    """
+    return len(offsets) > 2
+
+
 class Uses:
     """The uses of frames over some steps, as one sorted array of (row, step): 8 bytes per frame of each batch.
 

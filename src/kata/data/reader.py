@@ -13,7 +13,7 @@ from kata.data.dataset import Dataset
 from kata.data.encoded import EncodedImages
 from kata.data.frames import Filling, Frames
 from kata.data.order import Int64
-from kata.data.plan import Uses
+from kata.data.plan import Uses, held_as_rgb
 from kata.data.window import episode_of, window_rows
 from kata.data.work import Tally, Work
 from kata.errors import ConfigError, DataError, did_you_mean
@@ -88,7 +88,8 @@ class Reader:
     def _camera(self, key: str, column: Column) -> Camera:
         root, layout = self.dataset.root, self.dataset.layout
         if column.dtype == "video":
-            return VideoCamera(root, key, column, layout, fps=self.dataset.fps, tally=self._tally)
+            as_rgb = held_as_rgb(self.windows.get(key, (0,)))
+            return VideoCamera(root, key, column, layout, fps=self.dataset.fps, as_rgb=as_rgb, tally=self._tally)
         return ImageCamera(root, key, column, layout, encoded=self._encoded, tally=self._tally)
 
     def work(self) -> Work:

@@ -16,6 +16,8 @@ from kata.data.dataset import Dataset
 from kata.data.encoded import ENCODED_BYTES
 from kata.data.index import open_index
 from kata.data.order import Anchors, Int64, Order
+from kata.data.plan import held_as_rgb
+from kata.data.planar import stores_half_size
 from kata.data.quality import order_quality
 from kata.data.window import episode_of
 from kata.spec import Windows
@@ -109,9 +111,10 @@ class ShuffleChoice:
 
     def choose(self, dataset: Dataset, windows: Windows, cameras: Collection[str], rows: Int64) -> tuple[Shuffle, str]:
         """The order with all its numbers, and a sentence that says what was chosen and why."""
-        sizes = {key: math.prod(dataset.columns[key].shape) for key in cameras}
+        sizes = {key: _held_frame_bytes(dataset, key, windows.get(key, (0,))) for key in cameras}
         total = sum(sizes.values()) * dataset.num_frames
-        batch = sum(self.batch_size * len(windows.get(key, (0,))) * size for key, size in sizes.items())
+        places = {key: self.batch_size * len(windows.get(key, (0,))) for key in cameras}
+        batch = sum(count * math.prod(dataset.columns[key].shape) for key, count in places.items())
         room = max(self.frame_memory - self.ahead * batch, 0)
         if self.asked.kind == "full" or not sizes:
             return Shuffle(), "order: full, a permutation of all samples per epoch"
@@ -162,6 +165,19 @@ class ShuffleChoice:
         )
 
 
+def _held_frame_bytes(dataset: Dataset, key: str, offsets: tuple[int, ...]) -> int:
+    """Bytes of one held frame, as in the camera's first file."""
+    column = dataset.columns[key]
+    if column.dtype == "video" and not held_as_rgb(offsets) and stores_half_size(_first_file(dataset, key)):
+        return math.prod(column.shape) // 2
+    return math.prod(column.shape)
+
+
+def _first_file(dataset: Dataset, key: str) -> Path:
+    span = dataset.layout.videos[key]
+    return dataset.root / span.files[int(span.file[0])]
+
+
 def _gop(dataset: Dataset, cameras: Collection[str]) -> int:
     """Frames per group of pictures, as in nine of ten in the first file of each camera; 1 for images.
 
@@ -170,8 +186,7 @@ def _gop(dataset: Dataset, cameras: Collection[str]) -> int:
     found = [1]
     for key in cameras:
         if dataset.columns[key].dtype == "video":
-            span = dataset.layout.videos[key]
-            index = open_index(dataset.root / span.files[int(span.file[0])])
+            index = open_index(_first_file(dataset, key))
             lengths = np.unique(index.start, return_counts=True)[1]
             found.append(int(np.quantile(lengths, 0.9, method="higher")))
     return max(found)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import heapq
-import math
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from threading import Lock
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kata.data.order import Int64
 from kata.data.plan import NEVER
@@ -24,8 +24,8 @@ FrameKey: TypeAlias = tuple[str, int]
 class Frame:
     """One frame that somebody waits for. kept: it stays after that. due: the next step that wants it.
 
-    taken: memory for it is in use. pixels: that memory, once the picture is in it. readers: copies out of `pixels`
-    that are under way. waiting: what to do with the picture when it comes.
+    size: bytes, an upper bound until the picture is there. taken: memory for it is in use. memory: where the picture
+    lies, once it is there. readers: copies of it that are under way. waiting: who is to get the picture when it comes.
     """
 
     key: FrameKey
@@ -33,7 +33,8 @@ class Frame:
     due: int = NEVER
     kept: bool = False
     taken: bool = False
-    pixels: Pixels | None = None
+    memory: NDArray[np.uint8] | None = None
+    picture: Any = None
     readers: int = 0
     waiting: list[Target] = field(default_factory=list)
 
@@ -61,7 +62,7 @@ class FrameStore:
         self._frames: dict[FrameKey, Frame] = {}
         self._farthest: list[tuple[int, int, FrameKey]] = []
         self._pushed = 0
-        self._free: dict[tuple[int, ...], list[Pixels]] = defaultdict(list)
+        self._free: dict[int, list[NDArray[np.uint8]]] = defaultdict(list)
 
     def get(self, key: FrameKey) -> Frame | None:
         """A frame that is held or about to be."""
@@ -96,21 +97,23 @@ class FrameStore:
 
     def settle(self, frame: Frame) -> None:
         """Free the memory of a frame that is no longer kept once nobody reads it."""
-        if not frame.kept and frame.readers == 0 and frame.pixels is not None:
-            self._free[frame.pixels.shape].append(frame.pixels)
-            frame.pixels, frame.taken = None, False
+        if not frame.kept and frame.readers == 0 and frame.memory is not None:
+            self._free[frame.memory.nbytes].append(frame.memory)
+            frame.memory, frame.picture, frame.taken = None, None, False
             self.held_bytes -= frame.size
 
-    def room(self, shape: tuple[int, ...]) -> Pixels:
-        """Memory for one frame that `keep` has counted: reused, so that it does not scatter over the heap."""
-        if self._free[shape]:
-            return self._free[shape].pop()
-        size = math.prod(shape)
+    def take(self, frame: Frame, size: int) -> NDArray[np.uint8]:
+        """Memory (size,) for a frame that `keep` has counted: reused, so that it does not scatter over the heap."""
+        assert size <= frame.size, "more than was counted"
+        self.held_bytes += size - frame.size
+        frame.size, frame.taken = size, True
+        if self._free[size]:
+            return self._free[size].pop()
         for spare in self._free.values():
             while spare and self.allocated_bytes + size > self.budget_bytes:
                 self.allocated_bytes -= spare.pop().nbytes
         self.allocated_bytes += size
-        return np.empty(shape, np.uint8)
+        return np.empty(size, np.uint8)
 
     def forget(self, frame: Frame) -> None:
         """Take back `keep` of a frame that will never come."""
@@ -141,7 +144,7 @@ class FrameStore:
             if not self._is_current(entry):
                 continue
             frame = self._frames[entry[2]]
-            if frame.pixels is None or frame.readers:
+            if frame.memory is None or frame.readers:
                 passed.append(entry)
             else:
                 self._drop(frame)
