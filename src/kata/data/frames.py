@@ -26,6 +26,10 @@ _COPIES_PER_JOB = 8
 """Held frames that one job copies: handing out a job costs about as much as a small copy."""
 
 
+_AHEAD = 0.93
+"""Share of the budget up to which decoding runs ahead: what batches want meanwhile must not be driven out for it."""
+
+
 class Filling:
     """The frames of one batch on their way; `wait` ends when all have landed or one has failed."""
 
@@ -139,7 +143,7 @@ class Frames:
     @property
     def has_leisure(self) -> bool:
         """True when the decoders will soon run out of work and there is free room."""
-        return self._at_work < 2 * self._threads and self.store.held_bytes < self.store.budget_bytes
+        return self._at_work < 2 * self._threads and self.store.held_bytes < _AHEAD * self.store.budget_bytes
 
     def _fill_camera(self, key: str, wanted: Int64, out: Pixels, filling: Filling, step: int | None) -> list[_Missing]:
         order = np.argsort(wanted, kind="stable")
