@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -190,3 +192,38 @@ def test_other_pictures_are_held_as_rgb() -> None:
     assert not is_half_size(av.VideoFrame(31, 20, "yuv420p"))
     assert not is_half_size(av.VideoFrame(30, 20, "yuv444p"))
     assert not is_half_size(av.VideoFrame(50, 30, "yuv420p"))
+
+
+def test_memory_does_not_grow_with_the_batches(data: Dataset) -> None:
+    rows = anchor_rows(data)
+    with (
+        Reader(data, {CAMERA: (-1, 0)}, frame_memory=60 * FRAME) as reader,
+        Batches(reader, rows, Order(len(rows), 3), 4) as batches,
+    ):
+        sizes: list[int] = []
+        for step in range(450):
+            if step == 100:
+                tracemalloc.start()
+            batches.at(step)
+            if step in (200, 449):
+                gc.collect()
+                sizes.append(tracemalloc.get_traced_memory()[0])
+        tracemalloc.stop()
+    assert sizes[1] - sizes[0] < 40 * FRAME
+
+
+def test_a_file_that_does_not_begin_with_a_key_frame_is_refused(tmp_path: Path) -> None:
+    """Its first frames need one that is not there."""
+    data = open_dataset("x/y", root=make(tmp_path, lengths=(12,)))
+    path = tmp_path / f"videos/{CAMERA}/chunk-000/file-000.mp4"
+    whole = path.with_name("whole.mp4")
+    noise = np.random.default_rng(0).integers(0, 255, (13, HEIGHT, WIDTH, 3), dtype=np.uint8)
+    write_video(whole, list(noise), gop=20)
+    with av.open(str(whole)) as source, av.open(str(path), "w") as target:
+        stream = target.add_stream_from_template(source.streams.video[0])
+        for packet in list(source.demux(video=0))[1:]:
+            if packet.size:
+                packet.stream = stream
+                target.mux(packet)
+    with pytest.raises(DataError, match=r"frame 0 of .*file-000\.mp4"), Reader(data, {}) as reader:
+        reader.read(np.array([0]))
