@@ -289,12 +289,19 @@ class Frames:
         self._pool.submit(self._decode, group).add_done_callback(lambda done: self._finished(group, done))
 
     def _finished(self, group: _Missing, done: Future[None]) -> None:
+        """Nobody waits for ever: frames that did not come are forgotten, and who waits for them is told."""
+        error = CancelledError() if done.cancelled() else done.exception()
+        targets: list[Target] = []
         with self.store.lock:
             self._at_work -= 1
-        error = CancelledError() if done.cancelled() else done.exception()
-        if error is not None:
-            for target in [target for frame in group.frames for target in frame.waiting]:
-                target.failed(error)
+            for frame in group.frames if error is not None else []:
+                targets += frame.waiting
+                frame.waiting = []
+                if frame.memory is None:
+                    frame.taken = False
+                    self.store.forget(frame)
+        for target in targets:
+            target.failed(error or CancelledError())
 
     def close(self) -> None:
         """End the decoding threads and free what is held."""
