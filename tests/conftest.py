@@ -20,6 +20,14 @@ def one_thread():
     torch.set_num_threads(1)
 
 
+@pytest.fixture(autouse=True, scope="session")
+def own_cache(tmp_path_factory):
+    """What is kept between runs lies in a folder of this session, for sub-processes too."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("KATA_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
 @pytest.fixture(scope="session")
 def tiny_dataset(tmp_path_factory) -> Path:
     """Six episodes of 12-17 frames, two tasks, two cameras of unequal size; the action follows state and picture."""

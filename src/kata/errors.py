@@ -36,6 +36,18 @@ class DataError(KataError):
     """A dataset is absent, damaged, or does not fit what is asked of it."""
 
 
+class FrameError(DataError):
+    """One frame of a camera cannot be had; the rest of the dataset may be sound.
+
+    camera: the dataset's key. file: path of the video or table. frame: its number in the file (presentation order of a
+    video, row of a table). row: in the dataset, as in `Dataset.column`.
+    """
+
+    def __init__(self, what: str, *, rule: str, remedy: str, camera: str, file: str, frame: int, row: int) -> None:
+        super().__init__(what, rule=rule, remedy=remedy)
+        self.camera, self.file, self.frame, self.row = camera, file, frame, row
+
+
 class PolicyError(KataError):
     """A policy does not fit the data, its own options, or its weights."""
 

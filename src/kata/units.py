@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 
 def bytes_text(num_bytes: float) -> str:
     """1536 -> '1.5 KiB'."""
@@ -41,3 +43,12 @@ def duration_s(text: str) -> float:
 
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+
+
+def num_bytes(text: str) -> float:
+    """'4GB' -> 4e9; '512MiB'; '1.5 TB'; a bare number is bytes. NaN for anything else."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(i?)B?\s*", text, re.IGNORECASE)
+    if match is None:
+        return float("nan")
+    number, unit, binary = match.groups()
+    return float(number) * (1024 if binary else 1000) ** " KMGT".index(unit.upper() or " ")

@@ -16,6 +16,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image
 
+from kata.data.index import FrameIndex
+from kata.data.video import Decoder, Gop, Stamp
+from kata.data.work import Tally
+
 FPS = 10
 HEIGHT, WIDTH = 32, 48
 TASKS = ["pick", "place"]
@@ -31,6 +35,15 @@ def level(episode: int, frame: int) -> int:
 
 def picture(episode: int, frame: int) -> np.ndarray:
     return np.full((HEIGHT, WIDTH, 3), level(episode, frame), dtype=np.uint8)
+
+
+def decoded(index: FrameIndex, frames: np.ndarray) -> dict[int, np.ndarray]:
+    """Frames of one group of pictures by number."""
+    decoder = Decoder(Tally())
+    found: dict[int, np.ndarray] = {}
+    for place, one in decoder.pictures(Gop(index, Stamp.of(index.path.stat()), "c", frames, frames)):
+        decoder.paint(one, found.setdefault(int(frames[place]), np.empty((index.height, index.width, 3), np.uint8)))
+    return found
 
 
 def write_video(

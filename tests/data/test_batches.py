@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from kata.data import Batches, Order, Reader, anchor_rows, open_dataset
+from kata.data.reader import Reading
 from kata.errors import DataError
 from tests.data.dataset_maker import make
 
@@ -31,9 +32,9 @@ def test_reading_ahead_is_bounded_and_can_be_off(tmp_path: Path) -> None:
     seen: list[int] = []
 
     class Watched(Reader):
-        def read(self, rows: np.ndarray) -> dict:
+        def start(self, rows: np.ndarray, step: int | None = None) -> Reading:
             seen.append(len(rows))
-            return super().read(rows)
+            return super().start(rows, step)
 
     for ahead, reads in ((0, 1), (3, 4)):
         seen.clear()
@@ -51,10 +52,10 @@ def test_errors_of_the_background_surface_at_their_step(tmp_path: Path) -> None:
     rows = anchor_rows(data)
 
     class Broken(Reader):
-        def read(self, rows: np.ndarray) -> dict:
+        def start(self, rows: np.ndarray, step: int | None = None) -> Reading:
             if 3 in rows:
                 raise DataError("row 3 is broken")
-            return super().read(rows)
+            return super().start(rows, step)
 
     with Broken(data, {}) as reader, Batches(reader, rows, Order(16, 0, shuffle=False), 2) as batches:
         assert batches.at(0)["index"].tolist() == [0, 1]

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from kata.data import Reader, open_dataset
-from kata.data.video import Decoder, build_index
-from tests.data.dataset_maker import CAMERA, change_table, level, make, picture, write_video
+from kata.data.encoded import EncodedImages
+from kata.data.index import build_index
+from tests.data.dataset_maker import CAMERA, change_table, decoded, level, make, picture, write_video
 
 
 def levels(batch: dict) -> np.ndarray:
@@ -65,7 +66,7 @@ def test_frame_numbers_count_from_the_first_frame_shown(tmp_path: Path, first_pt
     found: dict[int, int] = {}
     for start in np.unique(index.start):
         frames = np.flatnonzero(index.start == start)
-        Decoder().run(index, "c", frames, lambda n, rgb, f=frames: found.update({int(f[n]): int(rgb[16, 24, 0])}))
+        found |= {number: int(rgb[16, 24, 0]) for number, rgb in decoded(index, frames).items()}
     np.testing.assert_allclose([found[k] for k in range(20)], [level(0, k) for k in range(20)], atol=2)
 
 
@@ -80,12 +81,7 @@ def test_frames_that_lead_an_open_group_of_pictures_are_right(tmp_path: Path) ->
     key_before = np.maximum.accumulate(np.isin(np.arange(len(index.pts)), index.start) * np.arange(len(index.pts)))
     assert (index.start != key_before[index.packet]).any(), "this file has no open group"
     for number in range(30):
-        Decoder().run(
-            index,
-            "c",
-            np.array([number]),
-            lambda _, rgb, n=number: np.testing.assert_array_equal(rgb, whole[n]),
-        )
+        np.testing.assert_array_equal(decoded(index, np.array([number]))[number], whole[number])
 
 
 def test_images_in_the_table_are_exact(tmp_path: Path) -> None:
@@ -99,7 +95,7 @@ def test_images_in_the_table_are_exact(tmp_path: Path) -> None:
 
 
 def test_image_row_groups_may_be_forgotten_and_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kata.data.cameras._KEEP_BYTES", 1)
+    monkeypatch.setattr(EncodedImages.__init__, "__defaults__", (1,))
     data = open_dataset("x/y", root=make(tmp_path, camera="image"))
     with Reader(data, {}) as reader:
         for _ in range(2):

@@ -10,7 +10,8 @@ import pytest
 
 from kata.data import Dataset, Reader, anchor_rows, open_dataset
 from kata.data.joint import joint_stats, part_stats
-from kata.data.mixture import MixedReader, Mixture, Part, training_order
+from kata.data.mixture import MixedReader, Mixture, Part
+from kata.data.shares import MixedOrder
 from kata.errors import DataError
 from tests.data.small_maker import CAMERA, small
 
@@ -94,7 +95,7 @@ def test_rows_and_episodes_are_numbered_through(mixture, pair):
     unweighted = Mixture(tuple(Part(p.name, p.dataset, None, p.rename) for p in mixture.parts))
     rows = anchor_rows(unweighted)
     assert unweighted.shares(rows).counts == (4, 5), "12 and 15 samples"
-    epoch = training_order(unweighted, rows, 3).at(np.arange(len(rows)))
+    epoch = MixedOrder(unweighted.sizes(rows), unweighted.shares(rows), 3).at(np.arange(len(rows)))
     assert sorted(epoch) == list(range(27)), "an epoch of the mixture shows every sample once"
 
 

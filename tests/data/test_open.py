@@ -22,7 +22,7 @@ def test_every_format_reads_the_same_frames(tmp_path: Path, version: str) -> Non
     assert (data.version, data.fps, data.robot_type, data.num_frames) == (version, 10, "made", 16)
     np.testing.assert_array_equal(data.episodes.length, [5, 7, 4])
     np.testing.assert_array_equal(data.episodes.start, [0, 5, 12])
-    assert data.episodes.tasks == [("pick",), ("place",), ("pick",)]
+    assert list(data.episodes.tasks) == [("pick",), ("place",), ("pick",)]
     assert data.tasks == ["pick", "place"]
     assert data.notes == []
     base = np.concatenate([100.0 * e + np.arange(n) for e, n in enumerate((5, 7, 4))])

@@ -8,6 +8,7 @@ from kata.errors import ConfigError, KataError, PolicyError
 from kata.optim.schedule import lr_factor
 from kata.run import Run, resolve_run
 from kata.run.foreign import ABSENT
+from kata.units import num_bytes
 
 BASE = ["--policy.type=act", "--dataset.repo_id=user/data"]
 
@@ -241,6 +242,38 @@ def test_fewer_steps_keep_the_rates_or_are_refused(tmp_path):
         resolve_run(["--resume=true", f"--output_dir={tmp_path}", "--steps=50"])
     resumable(tmp_path, "--steps=100")
     assert resolve_run(["--resume=true", f"--output_dir={tmp_path}", "--steps=50"])[0].steps == 50
+
+
+def test_a_resumed_run_keeps_the_order_that_was_chosen(tmp_path):
+    """Memory may be another now; the order of the samples is the recorded one."""
+    resumable(tmp_path, "--dataset.shuffle=clips", "--dataset.clip_pool=40")
+    again = ["--resume=true", f"--output_dir={tmp_path}"]
+    run = resolve_run([*again, "--dataset.shuffle=auto", "--dataset.clip_pool=0", "--dataset.frame_memory=1GB"])[0]
+    assert (run.dataset.shuffle, run.dataset.clip_pool, run.dataset.frame_memory) == ("clips", 40, "1GB")
+    with pytest.raises(ConfigError, match=r"dataset\.clip_pool was 40 and is now 50"):
+        resolve_run([*again, "--dataset.clip_pool=50"])
+
+
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        ("shuffle=clip", "did you mean 'clips'"),
+        ("clip_pool=40", "--dataset.shuffle=clips"),
+        ("clip_frames=-1", "from 1 on"),
+        ("frame_memory=lots", "for example 4GB"),
+        ("frame_memory=0", "for example 4GB"),
+    ],
+)
+def test_impossible_orders_are_refused(option, words):
+    with pytest.raises(ConfigError, match=words):
+        resolve_run(["--policy.type=act", "--dataset.repo_id=a/b", f"--dataset.{option}"])
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("4GB", 4e9), ("512MiB", 2**29), ("1.5 tb", 1.5e12), ("12", 12), ("3k", 3000)]
+)
+def test_bytes_are_read_with_their_unit(text, size):
+    assert num_bytes(text) == size
 
 
 def test_more_steps_are_refused_where_they_would_bend_the_schedule(tmp_path):

@@ -12,7 +12,8 @@ from kata.adapt import Pipeline, load_pipeline
 from kata.adapt.pipeline import POSTPROCESSOR, PREPROCESSOR
 from kata.cli import main
 from kata.data import Batches, Order
-from kata.data.mixture import open_reader, training_order
+from kata.data.mixture import open_reader
+from kata.data.shares import MixedOrder
 from kata.errors import KataError
 from kata.policies import build_policy, config_class
 from kata.policies.base import Loss, Term
@@ -171,7 +172,9 @@ def test_a_datasets_loss_is_that_of_its_samples_alone():
 
 def test_the_stream_of_a_run_is_each_datasets_own_order(run, entries):
     prepared = prepare(run(entries(**weighted(3, 1))))
-    stream = training_order(prepared.dataset, prepared.rows, 1000).at(np.arange(40))
+    stream = MixedOrder(prepared.dataset.sizes(prepared.rows), prepared.dataset.shares(prepared.rows), 1000).at(
+        np.arange(40)
+    )
     assert (stream < 38).sum() == 30
     np.testing.assert_array_equal(stream[stream < 38], Order(38, 1000).at(np.arange(30)))
 
@@ -267,7 +270,7 @@ def test_augmentation_leaves_black_frames_black(run, entries):
     prepared = prepare(run(entries("seen", one={"fill": True}), noise, "--batch_size=8"))
     with ExitStack() as live:
         reader = live.enter_context(open_reader(prepared.dataset, prepared.windows, threads=1, keys=prepared.keys))
-        order = training_order(prepared.dataset, prepared.rows, 1000)
+        order = MixedOrder(prepared.dataset.sizes(prepared.rows), prepared.dataset.shares(prepared.rows), 1000)
         feed = Feed(
             live.enter_context(Batches(reader, prepared.rows, order, 8)), prepared.run.policy, Pipeline("none", ()),
             prepared.device, 8, 0, prepared.cameras, windows=("action",), augment=prepared.augment,

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from kata.data import open_dataset
+from kata.data.layout import TaskLists
 from kata.errors import DataError, PolicyError
 from kata.spec import Feature, FeatureType
 from kata.train.prepare import fit_features, prepare, refuse_short_episodes, split
@@ -26,7 +27,7 @@ def test_tasks_shown_once_give_an_episode_together(tmp_path):
 
     root = dataset_maker.make(tmp_path / "set", lengths=[4, 5, 6, 7])
     data = open_dataset("tests/once", root=root)
-    tasks = [(f"task {number}",) for number in range(4)]
+    tasks = TaskLists.of((f"task {number}",) for number in range(4))
     once = dataclasses.replace(data, layout=dataclasses.replace(data.layout, tasks=tasks))
     train, held = split(once, 0.25)
     assert (len(train.episodes.index), held.episodes.index.tolist()) == (3, [2])

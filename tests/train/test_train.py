@@ -49,6 +49,26 @@ def test_a_run_repeats_bit_for_bit(tiny_run, tmp_path):
     assert numbers(first) == numbers(second)
 
 
+CLIPS = ("--dataset.shuffle=clips", "--dataset.clip_pool=5", "--dataset.frame_memory=400KB")
+
+
+@pytest.mark.parametrize("options", [(), CLIPS, ("--ema.enable=true", "--accelerator.gradient_accumulation.steps=2")])
+def test_resumed_equals_straight(tiny_run, tmp_path, options):
+    straight = train(tiny_run("--dataset.eval_split=0.3", "--eval_steps=3", "--save_freq=3", *options))
+    part = train(tiny_run("--dataset.eval_split=0.3", "--eval_steps=3", "--save_freq=3", "--steps=3",
+                          f"--output_dir={tmp_path}/part", *options))  # fmt: skip
+    assert part.state.step == 3
+    args = ["--dataset.eval_split=0.3", "--eval_steps=3", "--save_freq=3", f"--output_dir={tmp_path}/part", *options]
+    resumed = train(tiny_run(*args, "--resume=true"))
+    assert equal(weights(straight), weights(resumed))
+    assert numbers(straight) == numbers(resumed)
+    assert straight.best["action_error"] == resumed.best["action_error"]
+    if straight.state.ema is not None:
+        assert equal(straight.state.ema.state_dict(), resumed.state.ema.state_dict())
+    moments = [t.state.optimizer.state_dict()["state"] for t in (straight, resumed)]
+    assert all(torch.equal(moments[0][i][n], moments[1][i][n]) for i in moments[0] for n in moments[0][i])
+
+
 def test_accumulation_does_not_change_the_update(tiny_run, tmp_path):
     """Four micro-batches of one sample are one batch of four: the padded tails differ from sample to sample."""
     # Without dropout, whose masks belong to a micro-batch; by SGD, since Adam turns rounding near zero into steps.

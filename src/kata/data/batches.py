@@ -8,25 +8,52 @@ from typing import Protocol
 
 import numpy as np
 
-from kata.data.order import Int64
+from kata.data.order import Anchors, Int64
 from kata.spec import Batch
+
+FORESEEN = 1 << 17
+"""Positions of the stream that are planned for at a time: 1 MB per frame of a sample's window."""
+
+_FURTHER = 32
+"""Steps looked at per batch for something to decode ahead of the batches being read."""
+
+
+class Coming(Protocol):
+    """A batch on its way."""
+
+    batch: Batch
+
+    def result(self) -> Batch:
+        """The batch, once its frames are there."""
+        ...
 
 
 class Rows(Protocol):
-    """What reads samples by the row of their anchor: of one dataset or of a mixture."""
+    """What reads samples by the row of their anchor: of one dataset or of a mixture. See Reader."""
+
+    @property
+    def looks_ahead(self) -> bool:
+        """True when there is room to hold frames, so that `foresee` and `prefetch` are of use."""
+        ...
+
+    def allot(self, batch_size: int, batches: int) -> int:
+        """How many batches may be in the making at a time, at most `batches`."""
+        ...
 
     def read(self, rows: Int64) -> Batch:
         """The samples anchored at `rows` (B,)."""
         ...
 
+    def start(self, rows: Int64, step: int | None = None) -> Coming:
+        """Begin to read samples."""
+        ...
 
-class Positions(Protocol):
-    """What says which of `n` anchors stand at positions of the stream."""
+    def foresee(self, rows: Int64, steps: Int64) -> None:
+        """Say which anchors come."""
+        ...
 
-    n: int
-
-    def at(self, positions: Int64) -> Int64:
-        """Anchor numbers in [0, n), of the shape of `positions`."""
+    def prefetch(self, rows: Int64, step: int) -> bool:
+        """Decode ahead for a step."""
         ...
 
 
@@ -38,21 +65,22 @@ class Batches:
         rows: the rows that may be anchors; `order` counts over them, so len(rows) == order.n.
         order: which anchor stands at which position.
         batch_size: samples per step.
-        ahead: steps read in advance; each costs one batch of memory.
+        ahead: steps read in advance, fewer where the reader's `frame_memory` does not hold that many.
+
+    Raises: ConfigError when `frame_memory` does not hold one batch.
     """
 
-    def __init__(self, reader: Rows, rows: Int64, order: Positions, batch_size: int, *, ahead: int = 2) -> None:
+    def __init__(self, reader: Rows, rows: Int64, order: Anchors, batch_size: int, *, ahead: int = 2) -> None:
         assert len(rows) == order.n, f"{len(rows)} rows, but the order counts {order.n}"
         assert batch_size > 0, "a batch has at least one sample"
-        self.reader, self.rows, self.order, self.batch_size, self.ahead = (
-            reader,
-            rows,
-            order,
-            batch_size,
-            ahead,
-        )
+        self.reader, self.rows, self.order, self.batch_size = reader, rows, order, batch_size
+        self.ahead = reader.allot(batch_size, ahead + 1) - 1
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="kata-batches")
-        self._coming: dict[int, Future[Batch]] = {}
+        self._coming: dict[int, Future[Coming]] = {}
+        self._foreseen = range(0)
+        self._fetched = 0
+        # Two epochs: then every frame of a dataset that fits into the budget is seen to come again.
+        self._span = max(2 * (self.ahead + 2), -(-min(FORESEEN, 2 * order.n) // batch_size))
 
     def at(self, step: int) -> Batch:
         """The batch of positions [step * batch_size, (step + 1) * batch_size); these are batch["position"].
@@ -65,14 +93,39 @@ class Batches:
             self._coming.pop(other).cancel()
         for number in wanted:
             if number not in self._coming:
-                self._coming[number] = self._pool.submit(self._read, number)
-        return self._coming.pop(step).result()
+                self._coming[number] = self._pool.submit(self._start, number)
+        if self.reader.looks_ahead:
+            self._pool.submit(self._further, step + self.ahead + 1)
+        return self._coming.pop(step).result().result()
 
-    def _read(self, step: int) -> Batch:
-        positions = np.arange(step * self.batch_size, (step + 1) * self.batch_size, dtype=np.int64)
-        batch = self.reader.read(self.rows[self.order.at(positions)])
-        batch["position"] = positions
-        return batch
+    def _start(self, step: int) -> Coming:
+        self._look_ahead(step)
+        reading = self.reader.start(self._anchors(step, step + 1), step)
+        reading.batch["position"] = np.arange(step * self.batch_size, (step + 1) * self.batch_size, dtype=np.int64)
+        return reading
+
+    def _anchors(self, begin: int, end: int) -> Int64:
+        return self.rows[self.order.at(np.arange(begin * self.batch_size, end * self.batch_size, dtype=np.int64))]
+
+    def _look_ahead(self, step: int) -> None:
+        """Plan for the steps from this one on, again when half of the plan is used up."""
+        left = self._foreseen.stop - step
+        if not self.reader.looks_ahead or (step >= self._foreseen.start and left > self._span // 2):
+            return
+        self._foreseen = range(step, step + self._span)
+        steps = np.repeat(np.arange(step, step + self._span, dtype=np.int64), self.batch_size)
+        self.reader.foresee(self._anchors(step, step + self._span), steps)
+
+    def _further(self, step: int) -> None:
+        """Keep idle decoders busy with the steps that come after those being read."""
+        if not step <= self._fetched <= self._foreseen.stop:
+            self._fetched = step
+        for _ in range(_FURTHER):
+            if self._fetched >= self._foreseen.stop:
+                return
+            if not self.reader.prefetch(self._anchors(self._fetched, self._fetched + 1), self._fetched):
+                return
+            self._fetched += 1
 
     def close(self) -> None:
         """Stop reading ahead; returns when the background thread is idle."""

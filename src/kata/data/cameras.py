@@ -3,59 +3,82 @@
 from __future__ import annotations
 
 import io
-from collections import OrderedDict
-from collections.abc import Callable, Iterator
+import math
+import time
+from collections.abc import Iterator
 from pathlib import Path
-from threading import Lock
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from av.video.frame import VideoFrame
 from PIL import Image, UnidentifiedImageError
 
+from kata.data.encoded import EncodedImages
+from kata.data.index import FrameIndex, check_whole, open_index
 from kata.data.layout import Layout, Span
 from kata.data.order import Int64
-from kata.data.video import Decoder, FrameIndex, Pixels, build_index, check_whole
-from kata.errors import DataError
+from kata.data.planar import copy_half_size, is_half_size
+from kata.data.video import Decoder, Gop, Pixels, Stamp
+from kata.data.work import Tally, Work
+from kata.errors import DataError, FrameError
 from kata.spec import Column
-
-_KEEP_BYTES = 2 * 1024**3
-"""Encoded images kept per camera; the least recently used row group goes first."""
 
 _IMAGES = ("PNG", "JPEG", "WEBP", "BMP", "TIFF")
 """What a cell may hold. Pillow knows more, some of which it hands to other programs, as EPS to Ghostscript."""
 
-Job: TypeAlias = Callable[[Pixels], None]
-"""Decodes some frames and writes each into its places in an array (frames, H, W, C)."""
+Picture: TypeAlias = VideoFrame | Pixels
+"""A decoded frame, as its decoder gives it."""
 
 
 class Camera(Protocol):
-    """One camera of a dataset: what a reader needs of it."""
+    """One camera of a dataset: what a reader needs of it. `file` and `number` are those of its span."""
 
     span: Span
+    shape: tuple[int, ...]
 
     def files(self) -> Int64:
-        """Numbers of the files in use that must be prepared before `jobs`."""
+        """Numbers of the files in use that must be prepared before anything is decoded."""
         ...
 
     def prepare(self, file: int) -> None:
-        """Index one file; called once per file, from any thread."""
+        """Index one file; from any thread, once or more."""
         ...
 
-    def jobs(self, file: int, frames: Int64, places: list[Int64]) -> Iterator[Job]:
-        """Work that fills `places` with `frames` (ascending, each once) of one prepared file."""
+    def groups(self, file: Int64, number: Int64) -> tuple[Int64, Int64]:
+        """Per frame (n,), the first and the end of the frames that are decoded on the way to one another."""
+        ...
+
+    def decode(self, file: int, numbers: Int64, rows: Int64) -> Iterator[tuple[int, Picture]]:
+        """Decode frames of one group, ascending; yields (place in `numbers`, picture). `rows` name them in errors."""
+        ...
+
+    def paint(self, picture: Picture, out: Pixels) -> None:
+        """Write a picture of this camera into `out` (H, W, C)."""
+        ...
+
+    def held_bytes(self, picture: Picture) -> int:
+        """Bytes that `hold` wants for a picture, no more than H · W · C."""
+        ...
+
+    def hold(self, picture: Picture, memory: Pixels) -> Picture:
+        """The picture, copied from where its decoder put it into `memory` (held_bytes,)."""
         ...
 
 
 class VideoCamera:
-    """A camera whose frames lie in video files."""
+    """A camera whose frames lie in video files. `as_rgb`: frames are held as RGB, worth it for those used often."""
 
-    def __init__(self, root: Path, key: str, column: Column, layout: Layout, fps: int) -> None:
-        self.span = layout.videos[key]
-        self._root, self._key, self._column, self._layout, self._fps = root, key, column, layout, fps
+    def __init__(
+        self, root: Path, key: str, column: Column, layout: Layout, *, fps: int, as_rgb: bool, tally: Tally
+    ) -> None:
+        self.span, self.shape = layout.videos[key], column.shape
+        self._root, self._key, self._layout, self._fps, self._tally = root, key, layout, fps, tally
+        self._as_rgb = as_rgb
         self._index: dict[int, FrameIndex] = {}
-        self._decoder = Decoder()
+        self._stamp: dict[int, Stamp] = {}
+        self._decoder = Decoder(tally)
         for number in self.files():
             if self.span.files[number].endswith(".mp4"):
                 check_whole(root / self.span.files[number])
@@ -68,10 +91,11 @@ class VideoCamera:
         """Build the file's index and compare it with what info.json and the episode table claim."""
         if file in self._index:
             return
-        index = build_index(self._root / self.span.files[file])
-        declared = self._column.shape
-        if declared != (index.height, index.width, 3):
-            raise _mismatch(self._key, declared, (index.height, index.width, 3), str(index.path))
+        path = self._root / self.span.files[file]
+        stamp = Stamp.of(path.stat())
+        index = open_index(path)
+        if self.shape != (index.height, index.width, 3):
+            raise _mismatch(self._key, self.shape, (index.height, index.width, 3), str(index.path))
         index.check_rate(self._fps)
         episodes = np.flatnonzero(self.span.file == file)
         ends = self.span.first[episodes] + self._layout.length[episodes]
@@ -83,35 +107,59 @@ class VideoCamera:
                 rule="a video has at least the frames that its episodes claim",
                 remedy="download the file again, or leave its episodes out with --dataset.exclude_episodes",
             )
+        # The stamp first: who sees the index finds the stamp, too.
+        self._stamp[file] = stamp
         self._index[file] = index
 
-    def jobs(self, file: int, frames: Int64, places: list[Int64]) -> Iterator[Job]:
-        """One job per group of pictures, which is decoded once for all frames wanted of it."""
-        index = self._index[file]
-        cuts = np.flatnonzero(np.diff(index.start[frames])) + 1
-        for part in np.split(np.arange(len(frames)), cuts):
-            yield self._job(index, frames[part], [places[number] for number in part])
+    def groups(self, file: Int64, number: Int64) -> tuple[Int64, Int64]:
+        """Groups of pictures."""
+        first, end = np.empty_like(number), np.empty_like(number)
+        for one in np.unique(file):
+            mine = file == one
+            start = self._index[int(one)].start
+            key = start[number[mine]]
+            first[mine], end[mine] = np.searchsorted(start, key), np.searchsorted(start, key, side="right")
+        return first, end
 
-    def _job(self, index: FrameIndex, frames: Int64, places: list[Int64]) -> Job:
-        def run(out: Pixels) -> None:
-            def write(number: int, pixels: Pixels) -> None:
-                for place in places[number]:
-                    out[place] = pixels
+    def decode(self, file: int, numbers: Int64, rows: Int64) -> Iterator[tuple[int, Picture]]:
+        """Decode up to the last of `numbers`, in one pass."""
+        return self._decoder.pictures(Gop(self._index[file], self._stamp[file], self._key, numbers, rows))
 
-            self._decoder.run(index, self._key, frames, write)
+    def paint(self, picture: Picture, out: Pixels) -> None:
+        """Convert to RGB, or copy what is RGB already."""
+        began_s = time.perf_counter()
+        if isinstance(picture, VideoFrame):
+            self._decoder.paint(picture, out)
+        else:
+            np.copyto(out, picture)
+        self._tally.add(Work(convert_s=time.perf_counter() - began_s))
 
-        return run
+    def held_bytes(self, picture: Picture) -> int:
+        """4:2:0 takes half of RGB."""
+        assert isinstance(picture, VideoFrame)
+        return math.prod(self.shape) // (1 if self._as_rgb or not is_half_size(picture) else 2)
+
+    def hold(self, picture: Picture, memory: Pixels) -> Picture:
+        """As decoded where that is 4:2:0, else as RGB."""
+        assert isinstance(picture, VideoFrame)
+        if memory.nbytes < math.prod(self.shape):
+            began_s = time.perf_counter()
+            held: Picture = copy_half_size(picture, memory)
+            self._tally.add(Work(convert_s=time.perf_counter() - began_s))
+            return held
+        held = memory.reshape(self.shape)
+        self.paint(picture, held)
+        return held
 
 
 class ImageCamera:
     """A camera whose frames lie encoded in the table; row groups are read when first needed."""
 
-    def __init__(self, root: Path, key: str, column: Column, layout: Layout) -> None:
-        self.span = layout.data
-        self._root, self._key, self._column = root, key, column
-        self._lock = Lock()
-        self._groups: OrderedDict[tuple[int, int], Any] = OrderedDict()
-        self._kept_bytes = 0
+    def __init__(
+        self, root: Path, key: str, column: Column, layout: Layout, *, encoded: EncodedImages, tally: Tally
+    ) -> None:
+        self.span, self.shape = layout.data, column.shape
+        self._root, self._key, self._encoded, self._tally = root, key, encoded, tally
         self._starts: dict[int, Int64] = {}
 
     def files(self) -> Int64:
@@ -130,72 +178,86 @@ class ImageCamera:
         rows = [meta.row_group(number).num_rows for number in range(meta.num_row_groups)]
         self._starts[file] = np.cumsum([0, *rows])
 
-    def jobs(self, file: int, frames: Int64, places: list[Int64]) -> Iterator[Job]:
-        """One job per image."""
+    def groups(self, file: Int64, number: Int64) -> tuple[Int64, Int64]:
+        """Each image stands alone."""
+        del file
+        return number, number + 1
+
+    def decode(self, file: int, numbers: Int64, rows: Int64) -> Iterator[tuple[int, Picture]]:
+        """Decode images of the table."""
+        path = self._root / self.span.files[file]
         starts = self._starts[file]
-        groups = np.searchsorted(starts, frames, side="right") - 1
-        for row, group, slots in zip(frames, groups, places, strict=True):
-            cell = self._group(file, int(group))[int(row - starts[group])]
-            yield self._job(self._root / self.span.files[file], int(row), cell, slots)
+        for place, (number, row) in enumerate(zip(numbers.tolist(), rows.tolist(), strict=True)):
+            group = int(np.searchsorted(starts, number, side="right")) - 1
+            cell = self._cells(path, group)[number - int(starts[group])]
+            if not cell.is_valid:
+                raise self._bad_frame(path, number, row, f"has no image in row {number}")
+            began_s = time.perf_counter()
+            picture = self._picture(path, number, row, cell.as_buffer())
+            self._tally.add(Work(decode_s=time.perf_counter() - began_s, frames_decoded=1))
+            yield place, picture
 
-    def _group(self, file: int, group: int) -> Any:
+    def paint(self, picture: Picture, out: Pixels) -> None:
+        """Copy."""
+        assert isinstance(picture, np.ndarray)
+        began_s = time.perf_counter()
+        np.copyto(out, picture)
+        self._tally.add(Work(convert_s=time.perf_counter() - began_s))
+
+    def held_bytes(self, picture: Picture) -> int:
+        """As RGB or grey."""
+        del picture
+        return math.prod(self.shape)
+
+    def hold(self, picture: Picture, memory: Pixels) -> Picture:
+        """As it is."""
+        held = memory.reshape(self.shape)
+        self.paint(picture, held)
+        return held
+
+    def _cells(self, path: Path, group: int) -> Any:
         """The encoded bytes of one row group, (rows,) binary."""
-        with self._lock:
-            known = self._groups.get((file, group))
-            if known is not None:
-                self._groups.move_to_end((file, group))
-                return known
-            array = self._read(self._root / self.span.files[file], group)
-            self._groups[file, group] = array
-            self._kept_bytes += array.nbytes
-            while self._kept_bytes > _KEEP_BYTES and len(self._groups) > 1:
-                self._kept_bytes -= self._groups.popitem(last=False)[1].nbytes
-            return array
-
-    def _read(self, path: Path, group: int) -> Any:
         try:
-            column: Any = pq.ParquetFile(path).read_row_group(group, columns=[self._key])[self._key]
-        except (pa.ArrowInvalid, OSError) as error:
+            array = self._encoded.get(path, self._key, group)
+        except (pa.ArrowInvalid, OSError, KeyError) as error:
             raise self._bad(path, f"cannot be read: {error}") from error
-        array = column.combine_chunks()
-        if isinstance(array, pa.ChunkedArray):
-            array = pa.concat_arrays(array.chunks)
         if not pa.types.is_struct(array.type) or array.type.get_field_index("bytes") < 0:
             raise self._bad(path, f"holds {array.type}, no encoded images")
         return array.field("bytes")
 
-    def _job(self, path: Path, row: int, cell: Any, slots: Int64) -> Job:
-        def run(out: Pixels) -> None:
-            if not cell.is_valid:
-                raise self._bad(path, f"has no image in row {row}")
-            pixels = self._decode(path, row, cell.as_buffer())
-            for place in slots:
-                out[place] = pixels
-
-        return run
-
-    def _decode(self, path: Path, row: int, encoded: Any) -> Pixels:
-        height, width, channels = self._column.shape
+    def _picture(self, path: Path, number: int, row: int, encoded: Any) -> Pixels:
+        height, width, channels = self.shape
         try:
             with Image.open(io.BytesIO(encoded), formats=_IMAGES) as image:
                 if image.size != (width, height):  # before it is decoded: a small file can hold a huge picture
-                    raise _mismatch(
-                        self._key, self._column.shape, (*image.size[::-1], channels), f"row {row} of {path}"
-                    )
+                    raise _mismatch(self._key, self.shape, (*image.size[::-1], channels), f"row {number} of {path}")
                 pixels = np.asarray(image.convert("L" if channels == 1 else "RGB"))
         except (UnidentifiedImageError, Image.DecompressionBombError, OSError, SyntaxError) as error:
-            raise self._bad(path, f"has an image in row {row} that cannot be decoded ({error})") from error
+            raise self._bad_frame(
+                path, number, row, f"has an image in row {number} that cannot be decoded ({error})"
+            ) from error
         pixels = pixels.reshape(*pixels.shape[:2], -1)
-        if pixels.shape != (height, width, channels):
-            raise _mismatch(self._key, self._column.shape, pixels.shape, f"row {row} of {path}")
+        if pixels.shape != self.shape:
+            raise _mismatch(self._key, self.shape, pixels.shape, f"row {number} of {path}")
         return pixels
 
     def _bad(self, path: Path, what: str) -> DataError:
-        return DataError(
+        return DataError(f"camera '{self._key}': {path} {what}", rule=_ONE_IMAGE, remedy=_REPAIR)
+
+    def _bad_frame(self, path: Path, number: int, row: int, what: str) -> FrameError:
+        return FrameError(
             f"camera '{self._key}': {path} {what}",
-            rule="a complete parquet file with one encoded image per row",
-            remedy="download the file again, or leave its episodes out with --dataset.exclude_episodes",
+            rule=_ONE_IMAGE,
+            remedy=_REPAIR,
+            camera=self._key,
+            file=str(path),
+            frame=number,
+            row=row,
         )
+
+
+_ONE_IMAGE = "a complete parquet file with one encoded image per row"
+_REPAIR = "download the file again, or leave its episodes out with --dataset.exclude_episodes"
 
 
 def _mismatch(key: str, declared: tuple[int, ...], found: tuple[int, ...], where: str) -> DataError:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -11,19 +13,28 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from kata.data.bundle import Bundle, Note, Put, alone, cache_folder, file_ends, file_identity, load_or_make
 from kata.data.layout import Layout
 from kata.data.order import Int64
 from kata.data.window import ranges
 from kata.errors import DataError
 from kata.spec import BOOKKEEPING, Column
 
+_FORMAT = 1
+"""Of kept columns; raise it when their content or its meaning changes."""
+
 _REPAIR = "download the file again, or leave its episodes out with --dataset.exclude_episodes"
 
 
 class Columns:
-    """All columns of the opened episodes that are neither camera nor derived, read at first use.
+    """All columns of the opened episodes that are neither camera nor derived, as arrays mapped from the cache folder.
 
-    One pass over the files reads every column, because opening a file costs more than its numbers.
+    They are written there in one pass over the data files when they are first asked for, because opening a file costs
+    more than its numbers. Later runs and other processes touch only the pages that they gather from.
+
+    What is kept is found by format, columns, fps, the place of every opened episode, and name, size and time of every
+    data file with the ends of up to a thousand of them. So any change of a file makes the columns anew, and copies that
+    keep names and times share them.
 
     Args:
         root: the dataset's folder.
@@ -43,48 +54,89 @@ class Columns:
     ) -> None:
         self._root, self._layout, self._fps, self._task_number = root, layout, fps, task_number
         self._columns, self._derived = columns, derived
-        self._arrays: dict[str, NDArray[Any]] | None = None
+        self._starts = np.concatenate([[0], np.cumsum(layout.length)])
+        self._bundle: Bundle | None = None
         self._lock = Lock()
 
-    def get(self, key: str) -> NDArray[Any]:
-        """(frames, *shape) or (frames,) for shape [1]; float32, int64, bool, or object for strings."""
+    def take(self, key: str, rows: Int64 | slice) -> NDArray[Any]:
+        """The column at `rows`: (*rows.shape, *shape), without the last axis for shape [1]; float32, int64, bool, or
+        object for strings. A slice of numbers is a view."""
+        bundle = self._open()
+        values = bundle.arrays[key][rows]
+        if key not in bundle.note["strings"]:
+            return values
+        return np.array(bundle.note["strings"][key], dtype=object)[values]
+
+    def task_range(self) -> tuple[int, int]:
+        """Smallest and largest task_index of all opened frames."""
+        low, high = self._open().note["tasks"]
+        return low, high
+
+    def _open(self) -> Bundle:
         with self._lock:
-            if self._arrays is None:
-                self._arrays = self._read()
-        return self._arrays[key]
+            if self._bundle is None:
+                place = cache_folder() / "columns" / f"{self._key()}.bin"
+                rows = int(self._starts[-1])
+                shapes = {key: (_stored_dtype(c), (rows, *_tail(c))) for key, c in self._columns.items()}
+                with alone(place):
+                    self._bundle = load_or_make(place, shapes, self._fill)
+            return self._bundle
 
-    def _read(self) -> dict[str, NDArray[Any]]:
-        stored = {key: column for key, column in self._columns.items() if key not in self._derived}
-        layout = self._layout
-        starts = np.concatenate([[0], np.cumsum(layout.length)])
-        arrays = {key: _empty(column, int(starts[-1])) for key, column in stored.items()}
+    def _key(self) -> str:
+        layout, used = self._layout, self._layout.data.used()
+        columns = {key: [column.dtype, column.shape] for key, column in self._columns.items()}
+        files = [(name, *file_identity(self._root / name)) for name in used]
+        text = json.dumps([_FORMAT, columns, sorted(self._derived), self._fps, files])
+        digest = hashlib.sha256(text.encode())
+        for array in (layout.index, layout.length, layout.data.first, layout.data.file, self._task_number):
+            digest.update(array.tobytes())
+        for name, size, _ in files[:: -(-len(files) // 1000)]:
+            digest.update(file_ends(self._root / name, size))
+        return digest.hexdigest()[:32]
+
+    def _fill(self, put: Put) -> Note:
+        """Write all columns, file by file. Every frame must belong to the episode whose table entry points at it, and
+        every number be finite."""
+        layout, stored = self._layout, [key for key in self._columns if key not in self._derived]
+        strings = {key: _Strings() for key in stored if self._columns[key].dtype == "string"}
+        bad: dict[str, list[Int64]] = {}
+        tasks: list[int] = []
         for number in np.unique(layout.data.file):
-            episodes = np.flatnonzero(layout.data.file == number)
             path = self._root / layout.data.files[number]
-            table = _read_table(path, list(stored))
+            episodes = np.flatnonzero(layout.data.file == number)
+            table = _read_table(path, stored)
             self._check_rows(path, table.num_rows, episodes)
-            source = ranges(layout.data.first[episodes], layout.length[episodes])
-            target = ranges(starts[episodes], layout.length[episodes])
-            for key, column in stored.items():
-                arrays[key][target] = _values(path, key, table[key], column)[source]
-        for key in self._derived:
-            arrays[key] = self._derive(key, arrays)
-        self._check(arrays, starts)
-        return arrays
+            whole = {key: _values(path, key, table[key], self._columns[key], strings.get(key)) for key in stored}
+            for run in np.split(episodes, np.flatnonzero(np.diff(episodes) != 1) + 1):
+                rows = ranges(layout.data.first[run], layout.length[run])
+                first = int(self._starts[run[0]])
+                values = {key: array[rows] for key, array in whole.items()}
+                values |= {key: self._derive(key, run) for key in self._derived}
+                self._check_episode(values["episode_index"], run)
+                tasks += [int(values["task_index"].min()), int(values["task_index"].max())]
+                for key, part in values.items():
+                    put(key, first, part)
+                    if part.dtype == np.float32 and key not in BOOKKEEPING:
+                        wrong = ~np.isfinite(part).reshape(len(part), -1).all(axis=1)
+                        bad.setdefault(key, []).append(first + np.flatnonzero(wrong))
+        for key, rows in bad.items():
+            self._check_finite(key, np.sort(np.concatenate(rows)))
+        return {"strings": {key: found.names() for key, found in strings.items()}, "tasks": [min(tasks), max(tasks)]}
 
-    def _derive(self, key: str, arrays: dict[str, NDArray[Any]]) -> NDArray[Any]:
-        length = self._layout.length
+    def _derive(self, key: str, episodes: Int64) -> NDArray[Any]:
+        """Rows of a column that the files lack, for episodes that follow each other."""
+        length = self._layout.length[episodes]
         frame = ranges(np.zeros_like(length), length)
         if key == "frame_index":
             return frame
         if key == "timestamp":
             return (frame / self._fps).astype(np.float32)
         if key == "episode_index":
-            return np.repeat(self._layout.index, length)
+            return np.repeat(self._layout.index[episodes], length)
         if key == "task_index":
-            return np.repeat(self._task_number, length)
+            return np.repeat(self._task_number[episodes], length)
         assert key == "index"
-        return np.arange(len(frame), dtype=np.int64)
+        return int(self._starts[episodes[0]]) + np.arange(len(frame), dtype=np.int64)
 
     def _check_rows(self, path: Path, rows: int, episodes: Int64) -> None:
         ends = self._layout.data.first[episodes] + self._layout.length[episodes]
@@ -97,38 +149,45 @@ class Columns:
                 remedy=_REPAIR,
             )
 
-    def _check(self, arrays: dict[str, NDArray[Any]], starts: Int64) -> None:
-        """Every frame belongs to the episode whose table entry points at it, and every number is finite."""
-        layout = self._layout
-        claimed = np.repeat(layout.index, layout.length)
-        wrong = np.flatnonzero(arrays["episode_index"] != claimed)
+    def _check_episode(self, found: Int64, episodes: Int64) -> None:
+        claimed = np.repeat(self._layout.index[episodes], self._layout.length[episodes])
+        wrong = np.flatnonzero(found != claimed)
         if wrong.size:
-            row = wrong[0]
             raise DataError(
-                f"{self._root}: the rows of episode {claimed[row]} say that they belong to episode "
-                f"{arrays['episode_index'][row]} ({wrong.size} rows differ)",
+                f"{self._root}: the rows of episode {claimed[wrong[0]]} say that they belong to episode "
+                f"{found[wrong[0]]} ({wrong.size} rows differ)",
                 rule="the episode table and the column 'episode_index' agree",
                 remedy=_REPAIR,
             )
-        for key, values in arrays.items():
-            if values.dtype == np.float32 and key not in BOOKKEEPING:
-                _check_finite(self._root, key, values, layout, starts)
+
+    def _check_finite(self, key: str, bad: Int64) -> None:
+        if not bad.size:
+            return
+        layout, starts = self._layout, self._starts
+        where = int(np.searchsorted(starts, bad[0], side="right")) - 1
+        episodes = np.unique(np.searchsorted(starts, bad, side="right") - 1)
+        names = ", ".join(str(layout.index[e]) for e in episodes[:5]) + (", ..." if len(episodes) > 5 else "")
+        raise DataError(
+            f"column '{key}' of {self._root} is NaN or infinite in {bad.size} frames, first in episode "
+            f"{layout.index[where]}, frame {bad[0] - starts[where]}",
+            rule="every number of a float column is finite",
+            remedy=f"repair the data, or leave these episodes out: --dataset.exclude_episodes=[{names}]",
+        )
 
 
-def _check_finite(root: Path, key: str, values: NDArray[Any], layout: Layout, starts: Int64) -> None:
-    good = np.isfinite(values).reshape(len(values), -1).all(axis=1)
-    if good.all():
-        return
-    bad = np.flatnonzero(~good)
-    where = int(np.searchsorted(starts, bad[0], side="right")) - 1
-    episodes = np.unique(np.searchsorted(starts, bad, side="right") - 1)
-    names = ", ".join(str(layout.index[e]) for e in episodes[:5]) + (", ..." if len(episodes) > 5 else "")
-    raise DataError(
-        f"column '{key}' of {root} is NaN or infinite in {bad.size} frames, first in episode "
-        f"{layout.index[where]}, frame {bad[0] - starts[where]}",
-        rule="every number of a float column is finite",
-        remedy=f"repair the data, or leave these episodes out: --dataset.exclude_episodes=[{names}]",
-    )
+class _Strings:
+    """The distinct strings of a column; rows hold their numbers."""
+
+    def __init__(self) -> None:
+        self._number: dict[str, int] = {}
+
+    def numbers(self, strings: pa.Array) -> NDArray[np.int32]:
+        encoded = strings.dictionary_encode()
+        known = [self._number.setdefault(name, len(self._number)) for name in encoded.dictionary.to_pylist()]
+        return np.array(known, dtype=np.int32)[encoded.indices.to_numpy(zero_copy_only=False)]
+
+    def names(self) -> list[str]:
+        return list(self._number)
 
 
 def schema_names(path: Path) -> list[str]:
@@ -166,23 +225,21 @@ def _damaged(path: Path, error: Exception) -> DataError:
 
 
 def _dtype(column: Column) -> type:
-    if column.dtype == "string":
-        return object
     if column.dtype.startswith("float"):
         return np.float32
     return np.bool_ if column.dtype == "bool" else np.int64
+
+
+def _stored_dtype(column: Column) -> type:
+    return np.int32 if column.dtype == "string" else _dtype(column)
 
 
 def _tail(column: Column) -> tuple[int, ...]:
     return () if column.shape == (1,) else column.shape
 
 
-def _empty(column: Column, rows: int) -> NDArray[Any]:
-    return np.empty((rows, *_tail(column)), dtype=_dtype(column))
-
-
-def _values(path: Path, key: str, chunks: pa.ChunkedArray, column: Column) -> NDArray[Any]:
-    """One column of one file as (rows, *shape)."""
+def _values(path: Path, key: str, chunks: pa.ChunkedArray, column: Column, strings: _Strings | None) -> NDArray[Any]:
+    """One column of one file as (rows, *shape); strings as their numbers."""
     array: Any = chunks.combine_chunks()
     if isinstance(array, pa.ChunkedArray):
         array = pa.concat_arrays(array.chunks)
@@ -198,12 +255,20 @@ def _values(path: Path, key: str, chunks: pa.ChunkedArray, column: Column) -> ND
             rule=f"info.json declares shape {list(column.shape)}: {size} values in every row",
             remedy="repair the file or the shape in meta/info.json",
         )
+    if pa.types.is_string(array.type) != (strings is not None):
+        raise _other_type(path, key, array.type, column)
+    if strings is not None:
+        return strings.numbers(array).reshape(rows, *_tail(column))
     try:
         values = np.asarray(array.to_numpy(zero_copy_only=False))
         return values.astype(_dtype(column), copy=False).reshape(rows, *_tail(column))
     except (ValueError, TypeError) as error:
-        raise DataError(
-            f"column '{key}' of {path} holds {array.type}",
-            rule=f"info.json declares {column.dtype}",
-            remedy="repair the file or the dtype in meta/info.json",
-        ) from error
+        raise _other_type(path, key, array.type, column) from error
+
+
+def _other_type(path: Path, key: str, found: pa.DataType, column: Column) -> DataError:
+    return DataError(
+        f"column '{key}' of {path} holds {found}",
+        rule=f"info.json declares {column.dtype}",
+        remedy="repair the file or the dtype in meta/info.json",
+    )

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,13 @@ from numpy.typing import NDArray
 
 from kata.data.columns import Columns, schema_names
 from kata.data.info import Info, read_info
-from kata.data.layout import Layout, read_layout
+from kata.data.layout import Layout, TaskLists, read_layout
 from kata.data.links import refuse_outside
 from kata.data.order import Int64
 from kata.data.select import choose, drop_absent_cameras, only_whole
 from kata.data.source import Source, locate
 from kata.data.tasks import read_tasks, task_numbers
-from kata.data.window import ranges
+from kata.data.window import episode_of, ranges
 from kata.errors import DataError, did_you_mean
 from kata.spec import BOOKKEEPING, Column, Feature, Stats, feature_of
 
@@ -36,7 +37,7 @@ class Episodes:
     index: Int64
     length: Int64
     start: Int64
-    tasks: list[tuple[str, ...]]
+    tasks: TaskLists
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,8 +58,7 @@ class Dataset:
     notes: list[str]
     total_episodes: int
     _storage: Columns
-    _rows: Int64 | None = None
-    _cut: dict[str, NDArray[Any]] = field(default_factory=dict)
+    _first: Int64 | None = None
 
     @property
     def version(self) -> str:
@@ -75,13 +75,13 @@ class Dataset:
         """The robot's name as recorded, or None."""
         return self.info.robot_type
 
-    @property
+    @cached_property
     def episodes(self) -> Episodes:
         """The selected episodes."""
         length = self.layout.length
-        return Episodes(self.layout.index, length, np.cumsum(length) - length, list(self.layout.tasks))
+        return Episodes(self.layout.index, length, np.cumsum(length) - length, self.layout.tasks)
 
-    @property
+    @cached_property
     def num_frames(self) -> int:
         """Frames of all selected episodes."""
         return int(self.layout.length.sum())
@@ -111,12 +111,34 @@ class Dataset:
         return {key: feature for key, feature in found.items() if feature is not None}
 
     def column(self, key: str) -> NDArray[Any]:
-        """All frames of a column that is no camera: (frames, *shape), or (frames,) for shape [1].
+        """All frames of a column that is no camera: (frames, *shape), or (frames,) for shape [1]; read-only.
 
-        Floats are float32, whole numbers int64, truth values bool, strings object. The first call reads all.
+        Floats are float32, whole numbers int64, truth values bool, strings object. Numbers of a dataset that is not
+        cut lie in a file that is mapped, so that memory is needed only for what is touched.
 
         Raises: DataError for an unknown name, a camera, a damaged file, or numbers that are not finite.
         """
+        self._check_key(key)
+        if self._first is None:
+            return self._storage.take(key, slice(None))
+        return self._storage.take(key, ranges(self._first, self.layout.length))
+
+    def take(self, key: str, rows: Int64) -> NDArray[Any]:
+        """A column at some rows (any shape), as `column(key)[rows]` would be; touches only these.
+
+        Raises: as `column`; IndexError for a row outside the dataset.
+        """
+        self._check_key(key)
+        if self._first is not None:
+            position = episode_of(rows, self.episodes)
+            rows = rows + (self._first - self.episodes.start)[position]
+        return self._storage.take(key, rows)
+
+    def task_range(self) -> tuple[int, int]:
+        """Smallest and largest task_index of all frames that were opened."""
+        return self._storage.task_range()
+
+    def _check_key(self, key: str) -> None:
         known = [name for name, column in self.columns.items() if not column.is_camera]
         if key not in known:
             raise DataError(
@@ -124,11 +146,6 @@ class Dataset:
                 rule="cameras are read with a Reader" if key in self.columns else "the name of a feature",
                 remedy=did_you_mean(key, known),
             )
-        if self._rows is None:
-            return self._storage.get(key)
-        if key not in self._cut:
-            self._cut[key] = self._storage.get(key)[self._rows]
-        return self._cut[key]
 
     def subset(self, positions: Sequence[int]) -> Dataset:
         """Some of the selected episodes by position in `episodes`, in ascending order; shares what is loaded.
@@ -143,10 +160,8 @@ class Dataset:
                 rule=f"one or more positions from 0 to {count - 1}",
                 remedy="choose among the selected episodes",
             )
-        episodes = self.episodes
-        rows = ranges(episodes.start[chosen], episodes.length[chosen])
-        rows = rows if self._rows is None else self._rows[rows]
-        return replace(self, layout=self.layout.take(chosen), _rows=rows, _cut={})
+        first = self.episodes.start if self._first is None else self._first
+        return replace(self, layout=self.layout.take(chosen), _first=first[chosen])
 
     def stats(self, cameras: bool = True) -> Stats:
         """min, max, mean, std, count, q01, q10, q50, q90, q99 of the selected frames, per feature.

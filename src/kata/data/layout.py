@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
@@ -11,6 +12,7 @@ import numpy as np
 
 from kata.data.info import Info
 from kata.data.order import Int64
+from kata.data.window import ranges
 from kata.errors import DataError
 
 Fetch: TypeAlias = Callable[[Sequence[str]], None]
@@ -38,13 +40,63 @@ class Span:
         return [self.files[number] for number in np.unique(self.file)]
 
 
+class TaskLists:
+    """The distinct sentences of each episode, in two arrays for all of them: `lists[position]` gives a tuple.
+
+    Args:
+        names: all sentences.
+        number: (N,) places in `names`, episode after episode.
+        end: (E,) where each episode's numbers end.
+    """
+
+    def __init__(self, names: Sequence[str], number: Int64, end: Int64) -> None:
+        self._names, self._number, self._end = names, number, end
+
+    @classmethod
+    def of(cls, lists: Iterable[Sequence[str]]) -> TaskLists:
+        """From one sequence of sentences per episode."""
+        places: dict[str, int] = {}
+        number, end = array("q"), array("q")
+        for sentences in lists:
+            number.extend(places.setdefault(str(sentence), len(places)) for sentence in sentences)
+            end.append(len(number))
+        return cls(list(places), np.array(number, dtype=np.int64), np.array(end, dtype=np.int64))
+
+    def __len__(self) -> int:
+        return len(self._end)
+
+    def __getitem__(self, position: int) -> tuple[str, ...]:
+        start = self._end[position - 1] if position else 0
+        return tuple(self._names[int(number)] for number in self._number[start : self._end[position]].tolist())
+
+    def __iter__(self) -> Iterator[tuple[str, ...]]:
+        return (self[position] for position in range(len(self)))
+
+    def take(self, positions: Int64) -> TaskLists:
+        """The sentences of some episodes, by position."""
+        length = np.diff(self._end, prepend=0)[positions]
+        rows = ranges(self._end[positions] - length, length)
+        return TaskLists(self._names, self._number[rows], np.cumsum(length))
+
+    def first(self) -> Int64:
+        """(E,) place in `names` of each episode's first sentence, -1 without any."""
+        length = np.diff(self._end, prepend=0)
+        known = np.append(self._number, -1)
+        return np.where(length > 0, known[np.minimum(self._end - length, len(self._number))], -1)
+
+    @property
+    def names(self) -> Sequence[str]:
+        """All sentences of the dataset."""
+        return self._names
+
+
 @dataclass(frozen=True, eq=False)
 class Layout:
     """Every episode with its place in the table files and in each video camera's files, by episode index."""
 
     index: Int64
     length: Int64
-    tasks: tuple[tuple[str, ...], ...]
+    tasks: TaskLists
     data: Span
     videos: dict[str, Span]
 
@@ -53,7 +105,7 @@ class Layout:
         return Layout(
             self.index[positions],
             self.length[positions],
-            tuple(self.tasks[position] for position in positions),
+            self.tasks.take(positions),
             self.data.take(positions),
             {key: span.take(positions) for key, span in self.videos.items()},
         )

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from kata.data.info import V2_PATHS, Info, file_name
-from kata.data.layout import Fetch, Layout, Span
+from kata.data.layout import Fetch, Layout, Span, TaskLists
 from kata.data.order import Int64
 from kata.errors import DataError
 
@@ -30,7 +30,7 @@ def read(root: Path, info: Info, fetch: Fetch, notes: list[str]) -> Layout:
     return Layout(
         index=index,
         length=np.array([row["length"] for row in rows], dtype=np.int64),
-        tasks=tuple(tuple(row.get("tasks") or ()) for row in rows),
+        tasks=TaskLists.of(row.get("tasks") or () for row in rows),
         data=span(info.data_path, V2_PATHS[0], ""),
         videos={key: span(info.video_path, V2_PATHS[1], key) for key in cameras},
     )

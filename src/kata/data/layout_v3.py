@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kata.data.info import Info, file_name
-from kata.data.layout import Layout, Span
+from kata.data.layout import Layout, Span, TaskLists
 from kata.data.order import Int64
 from kata.errors import DataError
 
@@ -81,11 +82,16 @@ def _row_in_file(file: Int64, begin: Int64) -> Int64:
     return begin - first[file]
 
 
-def _tasks(table: pa.Table, order: Int64) -> tuple[tuple[str, ...], ...]:
+def _tasks(table: pa.Table, order: Int64) -> TaskLists:
     if "tasks" not in table.column_names:
-        return ((),) * len(order)
-    values = table["tasks"].to_pylist()
-    return tuple(tuple(values[row] or ()) for row in order)
+        return TaskLists.of([()] * len(order))
+    if not len(table):
+        return TaskLists.of([])
+    lists: Any = pa.concat_arrays(table["tasks"].chunks)
+    length = lists.value_lengths().fill_null(0).to_numpy().astype(np.int64)
+    encoded = lists.flatten().dictionary_encode()
+    number = encoded.indices.to_numpy().astype(np.int64)
+    return TaskLists(encoded.dictionary.to_pylist(), number, np.cumsum(length)).take(order)
 
 
 def _ints(root: Path, table: pa.Table, name: str) -> Int64:

@@ -5,7 +5,7 @@ row of the mixture -> dataset, row in it -> that dataset's Reader -> common name
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from types import TracebackType
@@ -14,9 +14,11 @@ from typing import TypeAlias
 import numpy as np
 
 from kata.data.dataset import Dataset, Episodes
-from kata.data.order import Int64, Order
+from kata.data.layout import TaskLists
+from kata.data.order import Int64
 from kata.data.reader import Reader
-from kata.data.shares import MixedOrder, Shares, whole_shares
+from kata.data.shares import Shares, whole_shares
+from kata.data.work import Work
 from kata.errors import DataError, did_you_mean
 from kata.spec import (
     BOOKKEEPING,
@@ -107,7 +109,7 @@ class Mixture:
             np.concatenate([e.index for e in each]),
             length,
             np.cumsum(length) - length,
-            [tasks for e in each for tasks in e.tasks],
+            TaskLists.of(tasks for e in each for tasks in e.tasks),
         )
 
     @property
@@ -196,6 +198,21 @@ def _refuse_shared_episodes(parts: Sequence[Part]) -> None:
                 )
 
 
+class MixedReading:
+    """A batch of a mixture on its way; `batch` takes what is known before its frames are there."""
+
+    def __init__(self, join: Callable[[], Batch]) -> None:
+        self.batch: Batch = {}
+        self._join = join
+
+    def result(self) -> Batch:
+        """The batch, once the frames of all datasets are there.
+
+        Raises: as Reading.
+        """
+        return self._join() | self.batch
+
+
 class MixedReader:
     """Reads samples of a mixture by row, as a Reader does of one dataset. Safe to call from several threads.
 
@@ -222,8 +239,6 @@ class MixedReader:
         self._padded = [key for key, column in self._wanted.items() if is_vector(column) and mixture.padded(key)]
         self._first = mixture.first_rows
         self._decoding = ThreadPoolExecutor(max(1, threads), thread_name_prefix="kata-decode")
-        # Datasets are read side by side, so that the decoding threads never wait for one of them to finish.
-        self._reading = ThreadPoolExecutor(len(mixture.parts), thread_name_prefix="kata-mixture")
         self._readers = [self._reader(part) for part in mixture.parts]
 
     def _reader(self, part: Part) -> Reader:
@@ -231,20 +246,49 @@ class MixedReader:
         windows = {part.own(key): offsets for key, offsets in self.windows.items() if key in here}
         return Reader(part.dataset, windows, keys=[part.own(key) for key in here], pool=self._decoding)
 
+    @property
+    def looks_ahead(self) -> bool:
+        """False: a mixture holds no frames for later batches."""
+        return False
+
+    def allot(self, batch_size: int, batches: int) -> int:
+        """All the batches that are asked for."""
+        del batch_size
+        return batches
+
+    def foresee(self, rows: Int64, steps: Int64) -> None:
+        """Nothing is planned for."""
+
+    def prefetch(self, rows: Int64, step: int) -> bool:
+        """Nothing is decoded ahead of the batches being read."""
+        del rows, step
+        return False
+
+    def work(self) -> Work:
+        """What reading has cost so far, over all datasets."""
+        return sum((reader.work() for reader in self._readers[1:]), self._readers[0].work())
+
     def read(self, rows: Int64) -> Batch:
         """The samples anchored at `rows` (B,), rows of the mixture; see Reader.read.
 
         `index`, `episode_index` and `task_index` count within a sample's own dataset.
         """
+        return self.start(rows).result()
+
+    def start(self, rows: Int64, step: int | None = None) -> MixedReading:
+        """Begin to read samples of all datasets side by side."""
+        del step
         rows = np.asarray(rows, dtype=np.int64)
         number = self.mixture.part_of(rows)
         present = np.unique(number).tolist()
         places = [np.flatnonzero(number == i) for i in present]
-        read = self._reading.map(
-            lambda i, place: self._named(i, self._readers[i].read(rows[place] - self._first[i])), present, places
-        )
-        batch = _joined(list(read), places, len(rows))
-        return batch | {DATASET_INDEX: number}
+        coming = [self._readers[i].start(rows[at] - self._first[i]) for i, at in zip(present, places, strict=True)]
+
+        def join() -> Batch:
+            whole = [self._named(i, one.result()) for i, one in zip(present, coming, strict=True)]
+            return _joined(whole, places, len(rows)) | {DATASET_INDEX: number}
+
+        return MixedReading(join)
 
     def _named(self, number: int, raw: Batch) -> Batch:
         """One part's samples under common names, complete with black frames, zeros and their marks."""
@@ -270,7 +314,8 @@ class MixedReader:
 
     def close(self) -> None:
         """End the threads."""
-        self._reading.shutdown(wait=True, cancel_futures=True)
+        for reader in self._readers:
+            reader.close()
         self._decoding.shutdown(wait=True, cancel_futures=True)
 
     def __enter__(self) -> MixedReader:
@@ -305,16 +350,9 @@ Data: TypeAlias = Dataset | Mixture
 
 
 def open_reader(
-    data: Data, windows: Windows, *, threads: int, keys: Collection[str] | None = None
+    data: Data, windows: Windows, *, threads: int, keys: Collection[str] | None = None, frame_memory: int = 0
 ) -> Reader | MixedReader:
-    """The reader of one dataset or of a mixture."""
+    """The reader of one dataset or of a mixture, which holds no frames."""
     if isinstance(data, Mixture):
         return MixedReader(data, windows, threads=threads, keys=keys)
-    return Reader(data, windows, threads=threads, keys=keys)
-
-
-def training_order(data: Data, rows: Int64, seed: int) -> Order | MixedOrder:
-    """The order in which these anchors are trained on."""
-    if isinstance(data, Mixture):
-        return MixedOrder(data.sizes(rows), data.shares(rows), seed)
-    return Order(len(rows), seed)
+    return Reader(data, windows, threads=threads, keys=keys, frame_memory=frame_memory)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TypeAlias
+import zlib
+from typing import Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,24 @@ def _mix(values: _UInt64) -> _UInt64:
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return values ^ (values >> np.uint64(31))
+
+
+def keyed(seed: int, purpose: str, epoch: int, values: Int64) -> _UInt64:
+    """A random 64-bit number for each value (n,), the same for the same (seed, purpose, epoch, value)."""
+    with np.errstate(over="ignore"):
+        key = _mix(np.full(1, seed % 2**64, np.uint64) + _STEP * np.uint64(zlib.crc32(purpose.encode()) | 1))
+        key = _mix(key ^ np.uint64(epoch % 2**64))
+        return _mix(_mix(values.astype(np.uint64) + _STEP) ^ key)
+
+
+class Anchors(Protocol):
+    """An order of n anchors: which one stands at a position of the endless stream."""
+
+    n: int
+
+    def at(self, positions: NDArray[np.integer]) -> Int64:
+        """Anchor numbers in [0, n) at these positions, any shape; position // n is the epoch."""
+        ...
 
 
 class Order:

@@ -5,17 +5,39 @@ from __future__ import annotations
 from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kata.data.cameras import Camera, ImageCamera, Job, VideoCamera
+from kata.data.cameras import Camera, ImageCamera, VideoCamera
 from kata.data.dataset import Dataset
+from kata.data.encoded import EncodedImages
+from kata.data.frames import Filling, Frames
 from kata.data.order import Int64
+from kata.data.plan import Uses, held_as_rgb
 from kata.data.window import episode_of, window_rows
-from kata.errors import DataError, did_you_mean
+from kata.data.work import Tally, Work
+from kata.errors import ConfigError, DataError, did_you_mean
 from kata.spec import BOOKKEEPING, TASK, Batch, Column, Windows, pad_key
+from kata.units import bytes_text
+
+_AT_ONCE = 5000
+"""Files that are indexed when a reader opens; of a larger dataset the others are indexed when they are met."""
+
+
+class Reading:
+    """A batch on its way: everything but the frames is there, and these are coming."""
+
+    def __init__(self, batch: Batch, filling: Filling) -> None:
+        self.batch, self._filling = batch, filling
+
+    def result(self) -> Batch:
+        """The batch, once its frames are there.
+
+        Raises: FrameError for a frame that cannot be decoded, DataError for other damage.
+        """
+        self._filling.wait()
+        return self.batch
 
 
 class Reader:
@@ -27,6 +49,8 @@ class Reader:
         threads: how many decode at a time.
         keys: the columns to read, beside the bookkeeping; None for all.
         pool: threads shared with other readers, which whoever made them ends; `threads` is then without meaning.
+        frame_memory: bytes for decoded frames, those of batches read ahead included; 0 holds no frame for later
+            batches and sets no limit to batches. See `allot` and `foresee`.
 
     Raises: DataError for a window over an unknown key, and for damaged files as far as their ends show it.
     """
@@ -39,8 +63,9 @@ class Reader:
         threads: int = 4,
         keys: Collection[str] | None = None,
         pool: ThreadPoolExecutor | None = None,
+        frame_memory: int = 0,
     ) -> None:
-        self.dataset, self.windows = dataset, windows
+        self.dataset, self.windows, self.frame_memory = dataset, windows, frame_memory
         self.episodes = dataset.episodes
         wanted = [*(dataset.columns if keys is None else keys), *windows]
         for key in wanted:
@@ -51,20 +76,30 @@ class Reader:
                     remedy=did_you_mean(key, dataset.columns),
                 )
         chosen = {key: column for key, column in dataset.columns.items() if key in wanted}
-        self._vectors = {key: dataset.column(key) for key, c in chosen.items() if not c.is_camera}
-        self._book = {key: dataset.column(key) for key in BOOKKEEPING}
+        self._vectors = {key for key, column in chosen.items() if not column.is_camera}
+        self._tasks = np.array(dataset.tasks, dtype=object)
+        self._tally = Tally()
+        self._encoded = EncodedImages(self._tally)
         self._cameras = {key: self._camera(key, column) for key, column in chosen.items() if column.is_camera}
         self._check_tasks()
-        self._owns_pool = pool is None
-        self._pool = pool or ThreadPoolExecutor(max(1, threads), thread_name_prefix="kata-decode")
-        # One file per camera is indexed now: a camera that does not fit is found before anything is trained.
-        self._prepare([(camera, int(camera.files()[0])) for camera in self._cameras.values()])
+        self._frames = Frames(
+            self._cameras, self.episodes, threads=threads, budget_bytes=0, tally=self._tally, pool=pool
+        )
+        # Files are indexed now, at least one per camera: what does not fit is found before anything is trained.
+        files = [(key, int(file)) for key, camera in self._cameras.items() for file in camera.files()]
+        firsts = [(key, int(camera.files()[0])) for key, camera in self._cameras.items()]
+        self._frames.prepare(files if len(files) <= _AT_ONCE else firsts)
 
     def _camera(self, key: str, column: Column) -> Camera:
         root, layout = self.dataset.root, self.dataset.layout
         if column.dtype == "video":
-            return VideoCamera(root, key, column, layout, self.dataset.fps)
-        return ImageCamera(root, key, column, layout)
+            as_rgb = held_as_rgb(self.windows.get(key, (0,)))
+            return VideoCamera(root, key, column, layout, fps=self.dataset.fps, as_rgb=as_rgb, tally=self._tally)
+        return ImageCamera(root, key, column, layout, encoded=self._encoded, tally=self._tally)
+
+    def work(self) -> Work:
+        """What reading has cost so far; the difference of two of these is what happened in between."""
+        return self._tally.snapshot()
 
     def read(self, rows: Int64) -> Batch:
         """The samples anchored at `rows` (B,).
@@ -75,6 +110,14 @@ class Reader:
         Offsets beyond an episode repeat its edge frame and are marked.
 
         Raises: DataError for a file that turns out to be damaged.
+        """
+        return self.start(rows).result()
+
+    def start(self, rows: Int64, step: int | None = None) -> Reading:
+        """Begin to read samples; `step` is the place of this batch among those that `foresee` was told of.
+
+        Frames held from earlier steps are used, and those that later steps want are held, within the budget. Without
+        `step` nothing is held. The pixels are the same in any case. Steps are for one thread at a time.
         """
         rows = np.asarray(rows, dtype=np.int64)
         episode_of(rows, self.episodes)  # numpy would take a negative row from the end
@@ -87,52 +130,94 @@ class Reader:
             if key in self._cameras:
                 frames[key] = at
             elif key in self._vectors:
-                values = self._vectors[key][at]
+                values = self.dataset.take(key, at)
                 batch[key] = values.tolist() if values.dtype == object else values
-        batch |= self._read_frames(frames)
-        for key, values in self._book.items():
-            batch.setdefault(key, values[rows])
-        batch[TASK] = [self.dataset.tasks[number] for number in self._book["task_index"][rows]]
-        return batch
+        for key in BOOKKEEPING:
+            if key not in batch:
+                batch[key] = self.dataset.take(key, rows)
+        batch[TASK] = self._tasks[self.dataset.take("task_index", rows)].tolist()
+        wanted = {key: at.reshape(-1) for key, at in frames.items()}
+        self._prepare(wanted)
+        outs = {key: np.empty((len(at), *self._cameras[key].shape), np.uint8) for key, at in wanted.items()}
+        for key, out in outs.items():
+            batch[key] = out.reshape(*frames[key].shape, *out.shape[1:])
+        return Reading(batch, self._frames.fill(wanted, outs, step))
 
     def pads(self, rows: Int64) -> dict[str, NDArray[np.bool_]]:
         """The masks alone, `<key>_is_pad` bool (B, T) per window; reads nothing."""
         rows = np.asarray(rows, dtype=np.int64)
         return {pad_key(key): window_rows(rows, offsets, self.episodes)[1] for key, offsets in self.windows.items()}
 
-    def _read_frames(self, frames: dict[str, Int64]) -> dict[str, Any]:
-        """Decode all cameras of a batch in one go, so that threads never wait for one camera to finish."""
-        places = {key: self._locate(self._cameras[key], at.reshape(-1)) for key, at in frames.items()}
-        self._prepare([(self._cameras[key], int(f)) for key, (file, _) in places.items() for f in np.unique(file)])
-        result: dict[str, Any] = {}
-        work: list[tuple[Job, NDArray[np.uint8]]] = []
-        for key, (file, number) in places.items():
-            out = np.empty((len(file), *self.dataset.columns[key].shape), dtype=np.uint8)
-            result[key] = out.reshape(*frames[key].shape, *out.shape[1:])
-            work += [(job, out) for job in _jobs(self._cameras[key], file, number)]
-        futures = [self._pool.submit(job, out) for job, out in work]
-        try:
-            for future in futures:
-                future.result()
-        finally:
-            for future in futures:
-                future.cancel()
-        return result
+    def batch_bytes(self, size: int) -> int:
+        """Bytes of the frames of a batch of `size` samples."""
+        return sum(
+            size * len(self.windows.get(key, (0,))) * int(np.prod(camera.shape))
+            for key, camera in self._cameras.items()
+        )
 
-    def _locate(self, camera: Camera, rows: Int64) -> tuple[Int64, Int64]:
-        """File and number in that file of each row's frame."""
-        position = episode_of(rows, self.episodes)
-        return camera.span.file[position], camera.span.first[position] + rows - self.episodes.start[position]
+    def allot(self, batch_size: int, batches: int) -> int:
+        """Divide `frame_memory` between batches read ahead and frames held.
 
-    def _prepare(self, files: list[tuple[Camera, int]]) -> None:
-        for _ in self._pool.map(lambda pair: pair[0].prepare(pair[1]), files):
-            pass
+        Returns: how many batches may be in the making at a time, at most `batches`. The frames of that many are set
+        aside, what is left is for frames held for later. A batch that was handed over is the caller's.
+
+        Raises: ConfigError when the budget is smaller than one batch.
+        """
+        size = self.batch_bytes(batch_size)
+        if not self.frame_memory or not size:
+            return batches
+        if self.frame_memory < size:
+            raise ConfigError(
+                f"dataset.frame_memory={bytes_text(self.frame_memory)}, but the frames of one batch of {batch_size} "
+                f"samples take {bytes_text(size)}",
+                rule="decoded frames of at least one batch fit into the budget",
+                remedy=f"--dataset.frame_memory={-(-size // 10**6)}MB or more, or a smaller --batch_size",
+            )
+        count = min(batches, self.frame_memory // size)
+        self._frames.store.budget_bytes = self.frame_memory - count * size
+        return count
+
+    @property
+    def looks_ahead(self) -> bool:
+        """True when there is room to hold frames, so that `foresee` and `prefetch` are of use."""
+        return self._frames.store.budget_bytes > 0
+
+    def foresee(self, rows: Int64, steps: Int64) -> None:
+        """Say which anchors come: `rows` (N,) at `steps` (N,), the first of which is the next to be started."""
+        used: dict[tuple[int, ...], Uses] = {}
+        for key in self._cameras:
+            offsets = self.windows.get(key, (0,))
+            if offsets not in used:
+                used[offsets] = Uses(window_rows(rows, offsets, self.episodes)[0], steps)
+        uses = {key: used[self.windows.get(key, (0,))] for key in self._cameras}
+        self._frames.foresee(uses, int(steps.min(initial=0)))
+
+    def prefetch(self, rows: Int64, step: int) -> bool:
+        """Decode ahead for a step that `foresee` was told of, as far as there is free room and a decoder is idle.
+
+        Returns: False when there is nothing to be gained by asking for the step after it.
+        """
+        if not self._frames.has_leisure:
+            return False
+        wanted = {
+            key: window_rows(rows, self.windows.get(key, (0,)), self.episodes)[0].reshape(-1) for key in self._cameras
+        }
+        self._prepare(wanted)
+        return self._frames.prefetch(wanted, step)
+
+    def _prepare(self, wanted: dict[str, Int64]) -> None:
+        files: list[tuple[str, int]] = []
+        for key, rows in wanted.items():
+            files += [
+                (key, int(file)) for file in np.unique(self._cameras[key].span.file[episode_of(rows, self.episodes)])
+            ]
+        self._frames.prepare(files)
 
     def _check_tasks(self) -> None:
-        number = self._book["task_index"]
+        low, high = self.dataset.task_range()
         count = len(self.dataset.tasks)
-        if number.size and (number.min() < 0 or number.max() >= count):
-            bad = number[(number < 0) | (number >= count)][0]
+        if low < 0 or high >= count:
+            bad = low if low < 0 else high
             raise DataError(
                 f"a frame of {self.dataset.repo_id} has task_index {bad}, but the dataset has {count} tasks",
                 rule=f"task_index lies between 0 and {count - 1}",
@@ -140,9 +225,8 @@ class Reader:
             )
 
     def close(self) -> None:
-        """End the decoding threads, unless they are shared."""
-        if self._owns_pool:
-            self._pool.shutdown(wait=True, cancel_futures=True)
+        """End the decoding threads, unless they are shared, and free what is held."""
+        self._frames.close()
 
     def __enter__(self) -> Reader:
         return self
@@ -151,16 +235,3 @@ class Reader:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def _jobs(camera: Camera, file: Int64, number: Int64) -> list[Job]:
-    """Decoding work of one camera; a frame wanted several times is decoded once."""
-    order = np.lexsort((number, file))
-    file, number = file[order], number[order]
-    fresh = np.flatnonzero(np.append(True, (np.diff(file) != 0) | (np.diff(number) != 0))) if len(file) else order
-    places = np.split(order, fresh[1:])
-    work: list[Job] = []
-    for one in np.unique(file):
-        mine = np.flatnonzero(file[fresh] == one)
-        work += camera.jobs(int(one), number[fresh[mine]], [places[n] for n in mine])
-    return work

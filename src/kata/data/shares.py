@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kata.data.order import Int64, Order
 from kata.errors import DataError
@@ -128,9 +129,9 @@ class MixedOrder:
         self.orders = [Order(size, seed + number * _SPREAD) for number, size in enumerate(sizes)]
         self._first = np.cumsum(sizes) - np.asarray(sizes)
 
-    def at(self, positions: Int64) -> Int64:
+    def at(self, positions: NDArray[np.integer]) -> Int64:
         """Anchor numbers in [0, n) at these positions, any shape."""
-        number, place = self.shares.at(positions)
+        number, place = self.shares.at(np.asarray(positions, dtype=np.int64))
         anchors = np.empty(number.shape, dtype=np.int64)
         for i, order in enumerate(self.orders):
             mine = number == i

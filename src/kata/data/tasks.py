@@ -32,8 +32,8 @@ def read_tasks(root: Path, info: Info, layout: Layout, notes: list[str]) -> list
 def task_numbers(layout: Layout, tasks: list[str]) -> Int64:
     """Per episode the number of its first task, for data without the column task_index."""
     number = {task: place for place, task in enumerate(tasks)}
-    first = [names[0] if names else tasks[0] for names in layout.tasks]
-    return np.array([number.get(name, 0) for name in first], dtype=np.int64)
+    known = np.array([number.get(name, 0) for name in layout.tasks.names] + [0], dtype=np.int64)
+    return known[layout.tasks.first()]
 
 
 def _from_lines(path: Path) -> dict[int, str]:

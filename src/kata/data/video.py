@@ -1,14 +1,15 @@
-"""Frames of video files by number: an index of packets per file, and decoders that stay open per thread.
+"""Frames of video files by number, with decoders that stay open per thread.
 
-The index holds where each packet lies, so decoding reads bytes and never seeks in a container. Frame numbers
-count presentation time stamps in ascending order: B-frames and edit lists need no special case.
+A file's index holds where each packet lies, so decoding reads bytes and never seeks in a container.
 """
 
 from __future__ import annotations
 
+import os
 import threading
+import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -21,169 +22,122 @@ from av.video.frame import VideoFrame
 from av.video.reformatter import VideoReformatter
 from numpy.typing import NDArray
 
+from kata.data.index import FrameIndex
 from kata.data.order import Int64
-from kata.errors import DataError
+from kata.data.work import Tally, Work
+from kata.errors import DataError, FrameError
 
 _OPEN_DECODERS = 8
 """Per thread; one per codec and stream parameters, which files of one camera share."""
 
-_FORMATS = {"protocol_whitelist": "file", "format_whitelist": "mov,matroska,webm,avi"}
-"""FFmpeg tells a format by its content, and would follow a playlist that calls itself a video to other files."""
-
 Pixels: TypeAlias = NDArray[np.uint8]
-_Colour: TypeAlias = tuple[int, int, int, int]
+
+
+@dataclass(frozen=True)
+class Stamp:
+    """What tells that a file is still the one that was indexed."""
+
+    size: int
+    mtime_ns: int
+    inode: int
+
+    @staticmethod
+    def of(stat: os.stat_result) -> Stamp:
+        """The stamp of a file."""
+        return Stamp(stat.st_size, stat.st_mtime_ns, stat.st_ino)
 
 
 @dataclass(frozen=True, eq=False)
-class FrameIndex:
-    """Every packet of one video file in decoding order, and every frame in presentation order.
+class Gop:
+    """Frames wanted of one group of pictures: `frames` (n,) ascending, all of one start; `rows` (n,) in the dataset."""
 
-    pts, offset, size: (P,) time stamp and bytes of each packet. packet: (N,) the packet of frame n.
-    start: (N,) the key packet from which decoding reaches frame n. setup: codec name, parameters, colour.
-    tick_s: seconds per unit of pts.
-    """
+    index: FrameIndex
+    stamp: Stamp
+    camera: str
+    frames: Int64
+    rows: Int64
 
-    path: Path
-    width: int
-    height: int
-    setup: tuple[str, bytes, _Colour]
-    tick_s: float
-    pts: Int64
-    offset: Int64
-    size: Int64
-    packet: Int64
-    start: Int64
-
-    def __len__(self) -> int:
-        return len(self.packet)
-
-    def check_rate(self, fps: int) -> None:
-        """Frame n must be the one shown nearest to n / fps after the first.
-
-        Raises: DataError for another rate, or for frames that are missing or doubled.
-        """
-        time_s = (self.pts[self.packet] - self.pts[self.packet[:1]]) * self.tick_s
-        off = np.flatnonzero(np.abs(time_s * fps - np.arange(len(self))) > 0.5)
-        if off.size:
-            raise _damaged(
-                self.path,
-                f"shows frame {off[0]} at {time_s[off[0]]:.3f} s; {fps} fps want {off[0] / fps:.3f} s",
-            )
-
-
-def check_whole(path: Path) -> None:
-    """Compare the boxes of an mp4 file with its size; reads a few bytes per box.
-
-    Raises: DataError when the file is cut off, wherever its frame table lies.
-    """
-    size, place = path.stat().st_size, 0
-    with path.open("rb") as file:
-        while place < size:
-            file.seek(place)
-            head = file.read(16)
-            length = int.from_bytes(head[:4], "big")
-            if length == 1:
-                length = int.from_bytes(head[8:16], "big")
-            elif length == 0:
-                return
-            place += max(length, 8)
-    if place != size or size == 0:
-        raise _damaged(path, f"has {size} bytes, but its parts need {place or 'more'}")
-
-
-def build_index(path: Path) -> FrameIndex:
-    """Read the packets of a video file without decoding them.
-
-    Raises: DataError when the file is no video, is cut off, or changes its parameters on the way.
-    """
-    try:
-        with av.open(str(path), options=_FORMATS) as container:
-            if not container.streams.video:
-                raise _damaged(path, "holds no video")
-            stream = container.streams.video[0]
-            codec = stream.codec_context
-            setup = (codec.codec.name, bytes(codec.extradata or b""), _colour(codec))
-            shape = (codec.width, codec.height)
-            claimed, tick_s = stream.frames, float(stream.time_base or 0)
-            rows = list(_packets(path, container.demux(stream)))
-    except (FFmpegError, OSError) as error:
-        raise _damaged(path, f"cannot be read ({error})") from error
-    table = np.array(rows, dtype=np.int64).reshape(-1, 5)
-    pts, offset, size, key, hidden = table.T
-    if len(table) < claimed or (offset + size).max(initial=0) > path.stat().st_size:
-        raise _damaged(path, f"is cut off: {len(table)} of {claimed} frames are whole")
-    shown = np.flatnonzero(hidden == 0)
-    packet = shown[np.argsort(pts[shown], kind="stable")]
-    return FrameIndex(path, *shape, setup, tick_s, pts, offset, size, packet, _starts(pts, np.flatnonzero(key), packet))
-
-
-def _packets(path: Path, packets: Iterator[Any]) -> Iterator[tuple[int, int, int, int, int]]:
-    for packet in packets:
-        if not packet.size:
-            continue
-        if packet.is_corrupt or packet.pts is None or packet.pos is None or packet.pos < 0:
-            raise _damaged(path, "has a damaged packet")
-        if packet.has_sidedata("new_extradata"):
-            raise _damaged(path, "changes its coding parameters on the way")
-        yield packet.pts, packet.pos, packet.size, packet.is_keyframe, packet.is_discard
-
-
-def _starts(pts: Int64, keys: Int64, packet: Int64) -> Int64:
-    """The last key packet before each frame that is also shown before it: frames that lead an open group of
-    pictures are decoded from the group before."""
-    if not len(keys):
-        return np.zeros(len(packet), np.int64)
-    place = np.searchsorted(keys, packet, side="right") - 1
-    early = (pts[keys[np.maximum(place, 0)]] > pts[packet]) & (place > 0)
-    while early.any():
-        place = place - early
-        early = (pts[keys[np.maximum(place, 0)]] > pts[packet]) & (place > 0)
-    return np.where(place < 0, 0, keys[np.maximum(place, 0)])
+    def bad(self, place: int, why: str) -> FrameError:
+        """The error of a frame that cannot be had."""
+        index, number = self.index, int(self.frames[place])
+        return FrameError(
+            f"frame {number} of {index.path} (camera '{self.camera}') cannot be decoded: {why}",
+            rule=f"every one of its {len(index)} frames decodes to {index.width}x{index.height} pixels",
+            remedy="download the file again, or leave its episodes out with --dataset.exclude_episodes",
+            camera=self.camera,
+            file=str(index.path),
+            frame=number,
+            row=int(self.rows[place]),
+        )
 
 
 class Decoder:
-    """Decodes runs of frames in the calling thread; each thread keeps its own open codecs."""
+    """Decodes frames in the calling thread; each thread keeps its own open codecs."""
 
-    def __init__(self) -> None:
-        self._local = threading.local()
+    def __init__(self, tally: Tally) -> None:
+        self._local, self._tally = threading.local(), tally
 
-    def run(self, index: FrameIndex, camera: str, frames: Int64, write: Callable[[int, Pixels], None]) -> None:
-        """Decode `frames` (ascending, of one start) and hand each to `write` as (place in frames, (H, W, 3)).
+    def pictures(self, gop: Gop) -> Iterator[tuple[int, VideoFrame]]:
+        """Yield (place in `gop.frames`, decoded frame), as the decoder gives them; the last packet is the last wanted.
 
-        The pixels are valid only during the call of `write`.
-
-        Raises: DataError naming file, camera and frame.
+        Raises: FrameError for a frame that cannot be decoded, DataError for a file that has been replaced.
         """
-        packets = index.packet[frames]
-        first, last = int(index.start[frames[0]]), int(packets.max())
+        index = gop.index
+        packets = index.packet[gop.frames]
+        first, last = int(index.start[gop.frames[0]]), int(packets.max())
         wanted = {int(pts): place for place, pts in enumerate(index.pts[packets])}
+        began_s = time.perf_counter()
+        data, begin = self._read(gop, first, last)
+        read_s = time.perf_counter() - began_s
+        decode_s, count = 0.0, 0
         try:
-            for frame in self._decode(index, first, last):
+            frames = self._decode(index, data, begin, first, last)
+            while True:
+                began_s = time.perf_counter()
+                frame = next(frames, None)
+                decode_s += time.perf_counter() - began_s
+                if frame is None:
+                    break
+                count += 1
                 place = wanted.pop(frame.pts, None) if frame.pts is not None else None
                 if place is not None:
-                    write(place, self._rgb(index, camera, int(frames[place]), frame))
+                    _check_picture(gop, place, frame)
+                    yield place, frame
         except (FFmpegError, OSError) as error:
-            number = int(frames[min(wanted.values(), default=0)])
-            raise _undecodable(index, camera, number, str(error)) from error
+            raise gop.bad(min(wanted.values(), default=0), str(error)) from error
+        finally:
+            self._tally.add(Work(read_s=read_s, decode_s=decode_s, frames_decoded=count, bytes_read=len(data)))
         if wanted:
-            raise _undecodable(index, camera, int(frames[min(wanted.values())]), "the decoder gave no picture")
+            raise gop.bad(min(wanted.values()), "the decoder gave no picture")
 
-    def _decode(self, index: FrameIndex, first: int, last: int) -> Iterator[VideoFrame]:
-        """All frames of packets first..last, those held back for reordering included."""
-        codec = self._codec(index)
+    def _read(self, gop: Gop, first: int, last: int) -> tuple[bytes, int]:
+        """The bytes that packets first..last lie in, and where in the file they begin."""
+        index = gop.index
         begin = int(index.offset[first : last + 1].min())
         end = int((index.offset[first : last + 1] + index.size[first : last + 1]).max())
-        with index.path.open("rb", buffering=0) as file:
+        try:
+            file = index.path.open("rb", buffering=0)
+        except OSError as error:
+            raise _replaced(index.path, f"cannot be opened ({error.strerror})") from error
+        with file:
+            if Stamp.of(os.fstat(file.fileno())) != gop.stamp:
+                raise _replaced(index.path, "is another file, or has other content")
             file.seek(begin)
             data = file.read(end - begin)
         if len(data) < end - begin:
-            raise OSError("the file is shorter than when it was opened")
+            raise _replaced(index.path, "is shorter")
+        return data, begin
+
+    def _decode(self, index: FrameIndex, data: bytes, begin: int, first: int, last: int) -> Iterator[VideoFrame]:
+        """All frames of packets first..last, those held back for reordering included."""
+        codec = self._codec(index)
         # Before, not after: a run that an error ended leaves frames behind.
         codec.flush_buffers()
-        for number in range(first, last + 1):
-            at = int(index.offset[number]) - begin
-            packet = av.Packet(data[at : at + int(index.size[number])])
-            packet.pts = int(index.pts[number])
+        offset = (index.offset[first : last + 1] - begin).tolist()
+        size, pts = index.size[first : last + 1].tolist(), index.pts[first : last + 1].tolist()
+        for at, length, shown in zip(offset, size, pts, strict=True):
+            packet = av.Packet(data[at : at + length])
+            packet.pts = shown
             yield from codec.decode(packet)
         yield from codec.decode(None)
 
@@ -204,33 +158,28 @@ class Decoder:
             codecs.popitem(last=False)
         return codec
 
-    def _rgb(self, index: FrameIndex, camera: str, number: int, frame: VideoFrame) -> Pixels:
-        if frame.is_corrupt:
-            raise _undecodable(index, camera, number, "the picture is damaged")
-        if (frame.width, frame.height) != (index.width, index.height):
-            raise _undecodable(index, camera, number, f"its size is {frame.width}x{frame.height}")
-        reformatter = self._local.__dict__.setdefault("reformatter", VideoReformatter())
-        plane = reformatter.reformat(frame, format="rgb24", threads=1).planes[0]
+    def paint(self, frame: VideoFrame, out: Pixels) -> None:
+        """Write a decoded frame as RGB into `out` (H, W, 3)."""
+        # One converter per picture format: it is set up anew whenever size or format change.
+        converters: dict[Any, VideoReformatter] = self._local.__dict__.setdefault("converters", {})
+        kind = (frame.width, frame.height, frame.format.name)
+        if kind not in converters:
+            converters[kind] = VideoReformatter()
+        plane: Any = converters[kind].reformat(frame, format="rgb24", threads=1).planes[0]
         lines = np.frombuffer(plane, np.uint8).reshape(-1, plane.line_size)
-        return lines[: frame.height, : frame.width * 3].reshape(frame.height, frame.width, 3)
+        np.copyto(out, lines[: frame.height, : frame.width * 3].reshape(frame.height, frame.width, 3))
 
 
-def _colour(codec: Any) -> _Colour:
-    """What the container says about colour; a stream may leave it to the container."""
-    return codec.color_range, codec.colorspace, codec.color_primaries, codec.color_trc
+def _check_picture(gop: Gop, place: int, frame: VideoFrame) -> None:
+    if frame.is_corrupt:
+        raise gop.bad(place, "the picture is damaged")
+    if (frame.width, frame.height) != (gop.index.width, gop.index.height):
+        raise gop.bad(place, f"its size is {frame.width}x{frame.height}")
 
 
-def _damaged(path: Path, what: str) -> DataError:
+def _replaced(path: Path, how: str) -> DataError:
     return DataError(
-        f"{path} {what}",
-        rule="a complete video file",
-        remedy="download the file again, or leave its episodes out with --dataset.exclude_episodes",
-    )
-
-
-def _undecodable(index: FrameIndex, camera: str, number: int, why: str) -> DataError:
-    return DataError(
-        f"frame {number} of {index.path} (camera '{camera}') cannot be decoded: {why}",
-        rule=f"every one of its {len(index)} frames decodes to {index.width}x{index.height} pixels",
-        remedy="download the file again, or leave its episodes out with --dataset.exclude_episodes",
+        f"{path} has changed since the run began: it {how}",
+        rule="the files of a dataset stay as they are while it is read",
+        remedy="restore the file, or start again once the dataset is complete",
     )

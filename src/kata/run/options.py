@@ -14,9 +14,10 @@ from kata.policies.config import PolicyConfig
 from kata.run.evaluation import EnvConfig, EvalConfig
 from kata.run.mix import MixEntry, check_choices, check_entries
 from kata.run.transforms import ImageTransformsConfig
-from kata.units import duration_s
+from kata.units import duration_s, num_bytes
 
 PRECISIONS = ("no", "bf16", "fp16")
+SHUFFLES = ("auto", "full", "clips")
 
 
 def _refuse(name: str, value: object, rule: str, remedy: str) -> ConfigError:
@@ -33,6 +34,11 @@ class DatasetConfig:
     mix_stats: 'joint' normalises by the statistics of all frames together, 'each' by those of a sample's own dataset.
     mix_primary: the dataset whose processors a checkpoint acts with; null is the first. mix_pad_vectors: shorter state
     and action vectors are filled with zeros, which the loss leaves out. mix_any_fps: frame rates may differ.
+
+    `shuffle` is 'full' (a permutation of all samples per epoch), 'clips' (samples from a pool of `clip_pool` clips of
+    `clip_frames` frames, so that each frame is decoded about once) or 'auto'. Clips keep `clip_gop` consecutive frames
+    together. Numbers left at 0 are derived, and written down when the run begins. `frame_memory` ('4GB') bounds what
+    decoded frames take on the host.
     """
 
     repo_id: str | None = None
@@ -48,8 +54,14 @@ class DatasetConfig:
     use_imagenet_stats: bool = True
     eval_split: float = 0.0
     image_transforms: ImageTransformsConfig = field(default_factory=ImageTransformsConfig)
+    shuffle: str = "auto"
+    clip_pool: int = 0
+    clip_frames: int = 0
+    clip_gop: int = 0
+    frame_memory: str | None = None
 
     def __post_init__(self) -> None:
+        self._check_order()
         if not 0.0 <= self.eval_split < 1.0:
             raise _refuse("dataset.eval_split", self.eval_split, "at least 0 and below 1", "for example 0.1")
         if bool(self.repo_id) == (self.mix is not None):
@@ -69,12 +81,39 @@ class DatasetConfig:
         for number, entry in enumerate(self.mix):
             _check_episodes(f"dataset.mix[{number}].", entry.episodes, entry.exclude_episodes)
         check_choices(self.mix, self.mix_stats, self.mix_primary)
+        if self.shuffle == "clips":
+            raise _refuse("dataset.shuffle", "clips", "a mixture is read in full order", "leave the option out")
 
     def _refuse_beside(self, rule: str, remedy: str, defaults: dict[str, object]) -> None:
         for name, default in defaults.items():
             value = getattr(self, name)
             if value != default:
                 raise _refuse(f"dataset.{name}", value, f"this option {rule}", remedy)
+
+    def _check_order(self) -> None:
+        if self.shuffle not in SHUFFLES:
+            raise _refuse(
+                "dataset.shuffle", self.shuffle, f"one of: {', '.join(SHUFFLES)}", did_you_mean(self.shuffle, SHUFFLES)
+            )
+        for name, value in (
+            ("clip_pool", self.clip_pool),
+            ("clip_frames", self.clip_frames),
+            ("clip_gop", self.clip_gop),
+        ):
+            if value < 0 or (value and self.shuffle != "clips"):
+                raise _refuse(
+                    f"dataset.{name}",
+                    value,
+                    "a number from 1 on, with --dataset.shuffle=clips",
+                    "add --dataset.shuffle=clips, or leave the option out",
+                )
+        if self.frame_memory is not None and not num_bytes(self.frame_memory) >= 1:
+            raise _refuse(
+                "dataset.frame_memory",
+                self.frame_memory,
+                "bytes, or a number with KB, MB, GB or GiB",
+                "for example 4GB",
+            )
 
     @property
     def name(self) -> str:

@@ -38,7 +38,7 @@ CHANGEABLE = {
         "keep_best",
     ),
     *("eval_steps", "env_eval_freq", "env_eval_at_start", "env", "eval"),
-    *("wandb", "tensorboard", "trackio", "job_name"),
+    *("wandb", "tensorboard", "trackio", "job_name", "dataset.frame_memory"),
     *("policy.device", "policy.push_to_hub", "policy.repo_id", "policy.private", "policy.tags", "policy.license"),
 }
 """Options that a resumed run may set anew: none of them changes what is computed."""
@@ -52,9 +52,17 @@ def resolve_run(args: Sequence[str]) -> tuple[Run, list[str]]:
     recorded = _recorded(Path(str(folder))) if given.get("resume") is True and folder else None
     if recorded is None:
         return _resolve(given, notes), notes
-    run = _resolve(merge(recorded, given), notes)
+    run = _resolve(merge(recorded, _without_choices_made(given)), notes)
     _refuse_changes(decode(Run, recorded), run)
     return run, notes
+
+
+def _without_choices_made(given: dict[str, Any]) -> dict[str, Any]:
+    """The options without those that ask for a choice which the recorded run has made."""
+    dataset = given.get("dataset") or {}
+    open_choices = {"shuffle": "auto", "clip_pool": 0, "clip_frames": 0, "clip_gop": 0}
+    kept = {name: value for name, value in dataset.items() if str(value) != str(open_choices.get(name, ...))}
+    return {**given, "dataset": kept}
 
 
 def _gather(args: Sequence[str]) -> dict[str, Any]:

@@ -13,8 +13,11 @@ import numpy as np
 from kata.config import encode
 from kata.data import Batches, Order, Reader, anchor_rows
 from kata.data.batches import Rows
-from kata.data.mixture import Data, MixedReader, Mixture, open_reader, training_order
+from kata.data.mixture import Data, MixedReader, Mixture, open_reader
+from kata.data.order import Anchors
 from kata.data.places import sample_places
+from kata.data.shares import MixedOrder
+from kata.data.shuffle import make_order
 from kata.policies.base import Policy
 from kata.run import Run
 from kata.spec import ACTION
@@ -24,7 +27,7 @@ from kata.train.feed import Feed
 from kata.train.guard import Guard
 from kata.train.loop import Chore
 from kata.train.meter import Meter, read_metrics
-from kata.train.prepare import Prepared
+from kata.train.prepare import Prepared, shuffle_of
 from kata.train.progress import Progress
 from kata.train.retention import Keep
 from kata.train.saving import Saving
@@ -63,7 +66,7 @@ class Job:
 def open_job(live: ExitStack, prepared: Prepared, saver: Saver, state: TrainState, folder: Path, guard: Guard) -> Job:
     """Open all parts; `live` closes them. The work between steps comes in this order: validate, save, evaluate."""
     run = prepared.run
-    reader = live.enter_context(_reader(prepared, prepared.dataset))
+    reader = live.enter_context(_reader(prepared, prepared.dataset, prepared.frame_memory))
     feed = _feed(live, prepared, reader, prepared.rows, run.effective_batch, "train", run.prefetch_factor)
     meter = live.enter_context(
         Meter(
@@ -109,8 +112,9 @@ def _watch(prepared: Prepared, folder: Path, meter: Meter, feed: Feed, first_ste
     )
 
 
-def _reader(prepared: Prepared, data: Data) -> Reader | MixedReader:
-    return open_reader(data, prepared.windows, threads=prepared.run.num_workers, keys=prepared.keys)
+def _reader(prepared: Prepared, data: Data, frame_memory: int = 0) -> Reader | MixedReader:
+    threads = prepared.run.num_workers
+    return open_reader(data, prepared.windows, threads=threads, keys=prepared.keys, frame_memory=frame_memory)
 
 
 def _seen(prepared: Prepared) -> Callable[[int], dict[str, int]] | None:
@@ -125,8 +129,7 @@ def _feed(
     live: ExitStack, prepared: Prepared, reader: Rows, rows: np.ndarray, size: int, purpose: str, ahead: int
 ) -> Feed:
     run = prepared.run
-    training = purpose == "train"
-    order = training_order(prepared.dataset, rows, run.seed) if training else Order(len(rows), run.seed, shuffle=False)
+    order = _order(prepared, rows) if purpose == "train" else Order(len(rows), run.seed, shuffle=False)
     return Feed(
         batches=live.enter_context(Batches(reader, rows, order, size, ahead=ahead)),
         config=run.policy,
@@ -140,6 +143,14 @@ def _feed(
         augment=prepared.augment if purpose == "train" else None,
         datasets=prepared.names,
     )
+
+
+def _order(prepared: Prepared, rows: np.ndarray) -> Anchors:
+    """The order in which the anchors are trained on."""
+    data, seed = prepared.dataset, prepared.run.seed
+    if isinstance(data, Mixture):
+        return MixedOrder(data.sizes(rows), data.shares(rows), seed)
+    return make_order(shuffle_of(prepared.run.dataset), data, prepared.windows, prepared.cameras, rows, seed)
 
 
 def _validator(live: ExitStack, prepared: Prepared, held: Data, reader: Rows) -> tuple[Validator, Feed]:

@@ -14,14 +14,17 @@ from kata.adapt import Pipeline
 from kata.adapt.augment import Augment, build_augment
 from kata.data import Dataset, anchor_rows
 from kata.data.mixture import Data, Mixture
+from kata.data.shuffle import Shuffle, ShuffleChoice, default_frame_memory
 from kata.errors import ConfigError, DataError, PolicyError, did_you_mean
 from kata.policies.config import PolicyConfig
 from kata.policies.device import choose_device
 from kata.run import Run
+from kata.run.options import DatasetConfig
 from kata.spec import Feature, FeatureType, Stats, Windows
 from kata.train.device import check_precision
 from kata.train.mixing import check_together, datasets, open_data
 from kata.train.scales import Scales, fit_scales
+from kata.units import num_bytes
 
 
 @dataclass(frozen=True)
@@ -30,7 +33,7 @@ class Prepared:
 
     run: with the policy's features filled in. rows: training anchors.
     keys: dataset keys that are read. windows: under the dataset's names. notes: what the user should be told.
-    scales: how values are normalised.
+    scales: how values are normalised. frame_memory: bytes for decoded frames.
     """
 
     run: Run
@@ -43,6 +46,7 @@ class Prepared:
     device: torch.device
     augment: Augment | None
     notes: list[str]
+    frame_memory: int
 
     @property
     def stats(self) -> Stats:
@@ -93,19 +97,53 @@ def prepare(run: Run) -> Prepared:
             remedy=f"--batch_size={max(1, len(rows) // run.accumulation)} or less",
         )
     back = {new: old for old, new in run.rename_map.items()}
-    features = {**policy.input_features, **policy.output_features}
     scales = fit_scales(train, policy, run, device.type)
+    keys = tuple(back.get(key, key) for key in {**policy.input_features, **policy.output_features})
+    windows = {back.get(key, key): offsets for key, offsets in policy.windows().items()}
+    asked = run.dataset
+    frame_memory = default_frame_memory() if asked.frame_memory is None else int(num_bytes(asked.frame_memory))
+    shuffle, order_note = _shuffle(
+        run, train, windows, [key for key in keys if key in train.cameras], rows, frame_memory
+    )
     return Prepared(
-        run=dataclasses.replace(run, policy=policy),
+        run=dataclasses.replace(run, policy=policy, dataset=_recorded(asked, shuffle)),
         dataset=train,
         held_out=held_out,
         rows=rows,
-        windows={back.get(key, key): offsets for key, offsets in policy.windows().items()},
-        keys=tuple(back.get(key, key) for key in features),
+        windows=windows,
+        keys=keys,
         device=device,
         augment=augment,
-        notes=[*whole.notes, *said, *scales.notes],
+        notes=[*whole.notes, *said, *scales.notes, *order_note],
         scales=scales,
+        frame_memory=frame_memory,
+    )
+
+
+def shuffle_of(data: DatasetConfig) -> Shuffle:
+    """The order that the options ask for."""
+    return Shuffle(data.shuffle, data.clip_pool, data.clip_frames, data.clip_gop)
+
+
+def _shuffle(
+    run: Run, train: Data, windows: Windows, cameras: list[str], rows: np.ndarray, frame_memory: int
+) -> tuple[Shuffle, list[str]]:
+    """The order with all its numbers, and what was chosen. A mixture is read in full order."""
+    if isinstance(train, Mixture):
+        return Shuffle(), []
+    choice = ShuffleChoice(shuffle_of(run.dataset), frame_memory, run.effective_batch, run.prefetch_factor + 1)
+    shuffle, note = choice.choose(train, windows, cameras, rows)
+    return shuffle, [note]
+
+
+def _recorded(data: DatasetConfig, shuffle: Shuffle) -> DatasetConfig:
+    """The options with what was chosen, so that a resumed run has the same order whatever memory it finds."""
+    return dataclasses.replace(
+        data,
+        shuffle=shuffle.kind,
+        clip_pool=shuffle.clip_pool,
+        clip_frames=shuffle.clip_frames,
+        clip_gop=shuffle.clip_gop,
     )
 
 

@@ -1,0 +1,162 @@
+"""The order that decodes each frame once: clips enter a pool one by one, and samples are drawn from the whole pool.
+
+A clip is a set of anchors of one episode that share groups of pictures. Per epoch the clips are permuted; one in slot s
+gives its L anchors, in random order, at the times s + W · (i + v) / L with v from [0, 1): one in every L-th part of its
+life of W slots. Anchors sorted by time are the order. So W clips are alive, each sample comes from another of them, and
+clips come and go evenly (compare MosaicML Streaming's `py1e`, which draws the times freely; one in every part lets the
+anchors in any stretch of time be counted per clip, not one by one).
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from threading import Lock
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kata.data.order import Int64, Order, keyed
+from kata.data.window import ranges
+
+_FRACTION_BITS = 24
+_KEPT_BLOCKS = 4
+
+
+class Clips:
+    """Anchors cut into clips.
+
+    A clip is `frames` anchors: runs of `gop` consecutive ones, each `stride` after the one before; with stride == gop
+    it is one run. The last clips of an episode are shorter.
+
+    Args:
+        counts: (E,) anchors of each episode; these are numbered through, episode after episode.
+        frames: anchors per clip, a multiple of gop. gop: anchors that stay together. stride: a multiple of gop.
+    """
+
+    def __init__(self, counts: Int64, frames: int, gop: int = 1, stride: int = 0) -> None:
+        stride = stride or gop
+        assert frames > 0
+        assert gop > 0
+        assert frames % gop == 0
+        assert stride % gop == 0
+        self.frames, self.gop, self.stride = frames, gop, stride
+        self._runs, self._classes = frames // gop, stride // gop
+        self._starts = np.cumsum(counts) - counts
+        episode = np.repeat(np.arange(len(counts)), self._classes)
+        phase = np.tile(np.arange(self._classes), len(counts))
+        runs_of_episode = -(-counts[episode] // gop)
+        runs = np.maximum(-(-(runs_of_episode - phase) // self._classes), 0)
+        parts = -(-runs // self._runs)
+        self._base = np.cumsum(parts) - parts
+        part = ranges(np.zeros_like(parts), parts)
+        where = np.repeat(np.arange(len(parts)), parts)
+        first_run = phase[where] + part * self._runs * self._classes
+        self.first = self._starts[episode[where]] + first_run * gop
+        here = np.minimum(runs[where] - part * self._runs, self._runs)
+        last_run = first_run + (here - 1) * self._classes
+        cut = np.where(last_run == runs_of_episode[where] - 1, -counts[episode[where]] % gop, 0)
+        self.length = here * gop - cut
+        self.n = int(counts.sum())
+
+    def __len__(self) -> int:
+        return len(self.first)
+
+    def of(self, anchors: Int64) -> Int64:
+        """The clip of each anchor (n,)."""
+        episode = np.searchsorted(self._starts, anchors, side="right") - 1
+        run = (anchors - self._starts[episode]) // self.gop
+        return self._base[episode * self._classes + run % self._classes] + run // self._classes // self._runs
+
+    def anchors(self, clips: Int64) -> tuple[Int64, Int64]:
+        """All anchors of some clips, clip after clip, and for each the place of its clip in `clips`."""
+        length = self.length[clips]
+        number = ranges(np.zeros_like(length), length)
+        place = np.repeat(np.arange(len(clips)), length)
+        return self.first[clips][place] + number // self.gop * self.stride + number % self.gop, place
+
+
+class ClipOrder:
+    """The anchors of `clips`, each once per epoch, drawn from a pool of clips; a function of (seed, position).
+
+    Any position costs the sorting of the anchors of about 2 · pool clips, once, and per epoch one number per clip.
+
+    Args:
+        clips: the anchors. pool: clips alive at a time, W. seed: any integer.
+    """
+
+    def __init__(self, clips: Clips, pool: int, seed: int) -> None:
+        assert pool > 0, "a pool has at least one clip"
+        assert int(clips.length.max()) * pool < 1 << (62 - _FRACTION_BITS), "pool too large"
+        self.clips, self.n, self.seed = clips, clips.n, seed
+        self.pool = min(pool, len(clips))
+        self._slots = Order(len(clips), seed)
+        self._lock = Lock()
+        self._ends: OrderedDict[int, Int64] = OrderedDict()
+        self._blocks: OrderedDict[tuple[int, int], Int64] = OrderedDict()
+
+    def at(self, positions: NDArray[np.integer]) -> Int64:
+        """Anchor numbers in [0, n) at these positions, any shape; position // n is the epoch."""
+        flat = np.asarray(positions, dtype=np.int64).reshape(-1)
+        out = np.empty_like(flat)
+        epochs, places = np.divmod(flat, self.n)
+        with self._lock:
+            for epoch in np.unique(epochs).tolist():
+                ends = self._epoch(epoch)
+                of_epoch = np.flatnonzero(epochs == epoch)
+                blocks = np.searchsorted(ends, places[of_epoch], side="right")
+                for block in np.unique(blocks).tolist():
+                    mine = of_epoch[blocks == block]
+                    begin = int(ends[block - 1]) if block else 0
+                    out[mine] = self._block(epoch, block)[places[mine] - begin]
+        return out.reshape(np.shape(positions))
+
+    def _epoch(self, epoch: int) -> Int64:
+        """Where each block of `pool` slots of time ends in the epoch, counted in anchors."""
+        if epoch not in self._ends:
+            slots = np.arange(len(self.clips), dtype=np.int64)
+            clips = self._slots.at(epoch * len(self.clips) + slots)
+            length, left = self.clips.length[clips], self.pool - slots % self.pool
+            whole = left * length // self.pool
+            early = self._is_early(epoch, clips, np.minimum(whole, length - 1), left) & (whole < length)
+            inside = whole + early
+            blocks = len(self.clips) // self.pool + 2
+            counts = np.bincount(slots // self.pool, inside, blocks)
+            counts += np.bincount(slots // self.pool + 1, length - inside, blocks)
+            self._ends[epoch] = np.cumsum(counts.astype(np.int64))
+            if len(self._ends) > 2:
+                self._ends.popitem(last=False)
+        return self._ends[epoch]
+
+    def _is_early(self, epoch: int, clips: Int64, number: Int64, left: Int64) -> NDArray[np.bool_]:
+        """Whether anchor `number` of a clip comes before the time `left` slots after the clip's own."""
+        return self._time(epoch, clips, number) * self.pool < (left * self.clips.length[clips]) << _FRACTION_BITS
+
+    def _time(self, epoch: int, clips: Int64, number: Int64) -> Int64:
+        """i + v in units of 2^-24 of an L-th of the clip's life."""
+        v = keyed(self.seed, "clip/time", epoch, self.clips.first[clips] + (number << 40))
+        return (number << _FRACTION_BITS) + (v >> np.uint64(64 - _FRACTION_BITS)).astype(np.int64)
+
+    def _block(self, epoch: int, block: int) -> Int64:
+        """The anchors of one block in their order."""
+        key = (epoch, block)
+        if key in self._blocks:
+            self._blocks.move_to_end(key)
+            return self._blocks[key]
+        slots = np.arange(max(block - 1, 0) * self.pool, min((block + 1) * self.pool, len(self.clips)), dtype=np.int64)
+        clips = self._slots.at(epoch * len(self.clips) + slots)
+        anchors, place = self.clips.anchors(clips)
+        # Within each clip in random order: the number i of an anchor is its rank among random numbers.
+        drawn = keyed(self.seed, "clip/anchor", epoch, anchors)
+        by_clip = np.lexsort((drawn, place))
+        anchors = anchors[by_clip]
+        length = self.clips.length[clips]
+        number = ranges(np.zeros_like(length), length)
+        left = self.pool - slots % self.pool
+        early = self._is_early(epoch, clips[place], number, left[place])
+        mine = early == (slots[place] // self.pool == block)
+        share = self._time(epoch, clips[place], number) / (length[place] << _FRACTION_BITS)
+        when = slots[place] + self.pool * share
+        self._blocks[key] = anchors[mine][np.argsort(when[mine], kind="stable")]
+        if len(self._blocks) > _KEPT_BLOCKS:
+            self._blocks.popitem(last=False)
+        return self._blocks[key]

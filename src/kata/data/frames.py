@@ -1,0 +1,327 @@
+"""Frames of all cameras into batches: planned per step, decoded by threads, each frame once while it is held."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from threading import Lock
+
+import numpy as np
+
+from kata.data.cameras import Camera, Picture
+from kata.data.dataset import Episodes
+from kata.data.order import Int64
+from kata.data.plan import NEVER, Uses
+from kata.data.store import Frame, FrameStore, Target
+from kata.data.video import Pixels
+from kata.data.window import episode_of, ranges
+from kata.data.work import Tally, Work
+from kata.errors import DataError
+from kata.log import counting
+
+_COPIES_PER_JOB = 8
+"""Held frames that one job copies: handing out a job costs about as much as a small copy."""
+
+
+_AHEAD = 0.93
+"""Share of the budget up to which decoding runs ahead: what batches want meanwhile must not be driven out for it."""
+
+
+class Filling:
+    """The frames of one batch on their way; `wait` ends when all have landed or one has failed."""
+
+    def __init__(self, count: int) -> None:
+        self._left, self._lock, self._done = count, Lock(), Future[None]()
+        self.landed(0)
+
+    def landed(self, count: int) -> None:
+        """Some frames are in their place."""
+        with self._lock:
+            self._left -= count
+            if self._left == 0 and not self._done.done():
+                self._done.set_result(None)
+
+    def failed(self, error: BaseException) -> None:
+        """A frame cannot be had."""
+        with self._lock:
+            if not self._done.done():
+                self._done.set_exception(error)
+
+    def wait(self) -> None:
+        """Raises: the error of the first frame that failed."""
+        self._done.result()
+
+
+@dataclass(frozen=True, eq=False)
+class _Missing:
+    """Frames to decode together: of one file and group, ascending."""
+
+    camera: Camera
+    file: int
+    numbers: Int64
+    frames: list[Frame]
+
+
+class Frames:
+    """Decodes what batches want. Without a budget nothing is held; with one, `foresee` says what is worth holding.
+
+    Planning (`fill`, `prefetch`, `foresee`) is for one thread at a time and quick; decoding is done by the pool.
+
+    Args:
+        cameras: by key. offsets: window of each camera, (0,) for none. episodes: of the rows asked for.
+        threads: decoders at work. budget_bytes: for decoded frames that are held. pool: shared threads to use
+            instead, which whoever made them ends.
+    """
+
+    def __init__(
+        self,
+        cameras: dict[str, Camera],
+        episodes: Episodes,
+        *,
+        threads: int,
+        budget_bytes: int,
+        tally: Tally,
+        pool: ThreadPoolExecutor | None = None,
+    ) -> None:
+        self.store = FrameStore(budget_bytes)
+        self._cameras, self._episodes, self._tally = cameras, episodes, tally
+        self._threads = max(1, threads)
+        self._owns_pool = pool is None
+        self._pool = pool or ThreadPoolExecutor(self._threads, thread_name_prefix="kata-decode")
+        self._uses: dict[str, Uses] = {}
+        self._at_work = 0
+        self._prepared: set[tuple[str, int]] = set()
+
+    def prepare(self, files: Sequence[tuple[str, int]]) -> None:
+        """Index files that are not indexed yet, in threads; a bar is shown where that takes longer than a second."""
+        new = [place for place in files if place not in self._prepared]
+        began_s = time.monotonic()
+        with ExitStack() as live:
+            show: Callable[[int, int], None] | None = None
+            for done, _ in enumerate(self._pool.map(lambda at: self._cameras[at[0]].prepare(at[1]), new), start=1):
+                if show is None and time.monotonic() - began_s > 1:
+                    show = live.enter_context(counting("indexing files"))
+                if show is not None:
+                    show(done, len(new))
+        self._prepared.update(new)
+
+    def foresee(self, uses: dict[str, Uses], step: int) -> None:
+        """What each camera will be asked for from `step` on. Frames that nobody wants any more are let go."""
+        self._uses = uses
+        with self.store.lock:
+            keys = self.store.keys()
+            for camera in uses:
+                rows = np.array([row for key, row in keys if key == camera], np.int64)
+                for row, due in zip(rows.tolist(), uses[camera].after(rows, step - 1).tolist(), strict=True):
+                    frame = self.store.get((camera, row))
+                    assert frame is not None
+                    self.store.postpone(frame, due)
+
+    def fill(self, rows: dict[str, Int64], outs: dict[str, Pixels], step: int | None) -> Filling:
+        """Start to write frame rows[key][i] of each camera to outs[key][i]; (N,) and (N, H, W, C)."""
+        filling = Filling(sum(len(wanted) for wanted in rows.values()))
+        missing: list[_Missing] = []
+        for key, wanted in rows.items():
+            missing += self._fill_camera(key, wanted, outs[key], filling, step)
+        for group in missing:
+            self._submit(group)
+        return filling
+
+    def prefetch(self, rows: dict[str, Int64], step: int) -> bool:
+        """Decode ahead what a later step wants, as far as there is free room. False when the room is too small."""
+        enough = True
+        for key, wanted in rows.items():
+            unique = np.unique(wanted)
+            with self.store.lock:
+                absent = np.array([self.store.get((key, row)) is None for row in unique.tolist()], bool)
+                groups = self._groups(key, unique[absent], step - 1, {}, evict=False)
+                enough &= all(self.store.get((key, row)) is not None for row in unique.tolist())
+            for group in groups:
+                self._submit(group)
+        return enough
+
+    @property
+    def has_leisure(self) -> bool:
+        """True when the decoders will soon run out of work and there is free room."""
+        return self._at_work < 2 * self._threads and self.store.held_bytes < _AHEAD * self.store.budget_bytes
+
+    def _fill_camera(self, key: str, wanted: Int64, out: Pixels, filling: Filling, step: int | None) -> list[_Missing]:
+        order = np.argsort(wanted, kind="stable")
+        unique, first = np.unique(wanted[order], return_index=True)
+        places = np.split(order, first[1:])
+        dues = self._after(key, unique, step).tolist()
+        ready: list[tuple[Frame, Target]] = []
+        absent: dict[int, Frame] = {}
+        held = 0
+        with self.store.lock:
+            for row, place, due in zip(unique.tolist(), places, dues, strict=True):
+                target = Target(out, place, filling.landed, filling.failed)
+                frame = None if step is None else self.store.get((key, row))
+                if frame is None:
+                    absent[row] = Frame((key, row), out[0].nbytes, due, waiting=[target])
+                    continue
+                held += len(place)
+                if frame.memory is None:
+                    frame.waiting.append(target)
+                else:
+                    frame.readers += 1
+                    ready.append((frame, target))
+                self.store.postpone(frame, due)
+            groups = self._groups(key, np.array(list(absent), np.int64), step, absent, evict=True)
+        self._tally.add(Work(frames_asked=len(wanted), frames_held=held))
+        for begin in range(0, len(ready), _COPIES_PER_JOB):
+            self._pool.submit(self._copy, ready[begin : begin + _COPIES_PER_JOB])
+        return groups
+
+    def _after(self, key: str, rows: Int64, step: int | None) -> Int64:
+        uses = self._uses.get(key)
+        return np.full(len(rows), NEVER) if step is None or uses is None else uses.after(rows, step)
+
+    def _groups(
+        self, key: str, rows: Int64, step: int | None, wanted: dict[int, Frame], *, evict: bool
+    ) -> list[_Missing]:
+        """What to decode for `rows` (ascending), with the frames of the same groups that later steps want.
+
+        `wanted` are the frames that somebody waits for; the others are decoded only if there is room to hold them.
+        """
+        if not len(rows):
+            return []
+        camera = self._cameras[key]
+        episode = episode_of(rows, self._episodes)
+        begin, length = self._episodes.start[episode], self._episodes.length[episode]
+        file, origin = camera.span.file[episode], camera.span.first[episode] - begin
+        first, end = camera.groups(file, rows + origin)
+        fresh = np.append(True, (np.diff(file) != 0) | (np.diff(first) != 0) | (np.diff(episode) != 0))
+        # A group may reach into the next episode, whose rows need not follow: only this episode's are considered.
+        low = np.maximum(first - origin, begin)[fresh]
+        count = np.minimum(end - origin, begin + length)[fresh] - low
+        members = ranges(low, count)
+        dues = self._after(key, members, step)
+        result: list[_Missing] = []
+        for at, (rows_of, dues_of) in zip(
+            np.flatnonzero(fresh),
+            zip(np.split(members, np.cumsum(count)[:-1]), np.split(dues, np.cumsum(count)[:-1]), strict=True),
+            strict=True,
+        ):
+            frames = self._choose(key, rows_of, dues_of, wanted, evict)
+            if frames:
+                numbers = np.array([frame.key[1] for frame in frames], np.int64) + origin[at]
+                result.append(_Missing(camera, int(file[at]), numbers, frames))
+        return result
+
+    def _choose(self, key: str, rows: Int64, dues: Int64, wanted: dict[int, Frame], evict: bool) -> list[Frame]:
+        """The frames of one group that are worth decoding now."""
+        chosen: list[Frame] = []
+        size = int(np.prod(self._cameras[key].shape))
+        worth = np.array([row in wanted for row in rows.tolist()], bool) | (dues < NEVER)
+        for row, due in zip(rows[worth].tolist(), dues[worth].tolist(), strict=True):
+            frame = wanted.get(row)
+            if frame is None:
+                if self.store.get((key, row)) is not None:
+                    continue
+                frame = Frame((key, row), size)
+            if (due < NEVER and self.store.keep(frame, due, evict=evict)) or frame.waiting:
+                chosen.append(frame)
+        return chosen
+
+    def _decode(self, group: _Missing) -> None:
+        rows = np.array([frame.key[1] for frame in group.frames], np.int64)
+        came: set[int] = set()
+        try:
+            for place, picture in group.camera.decode(group.file, group.numbers, rows):
+                came.add(place)
+                self._hand_out(group.camera, group.frames[place], picture)
+        except DataError:
+            self._one_by_one(group, [place for place in range(len(rows)) if place not in came])
+
+    def _hand_out(self, camera: Camera, frame: Frame, picture: Picture) -> None:
+        """Write a picture to everybody who waits for it, and hold it if it is wanted later."""
+        with self.store.lock:
+            targets, frame.waiting = frame.waiting, []
+            memory = self.store.take(frame, camera.held_bytes(picture)) if frame.kept else None
+        try:
+            if memory is not None:
+                picture = camera.hold(picture, memory)
+                with self.store.lock:
+                    frame.memory, frame.picture, frame.readers = memory, picture, 1
+                    targets += frame.waiting
+                    frame.waiting = []
+            _write(camera, picture, targets)
+        except BaseException as error:
+            for target in targets:
+                target.failed(error)
+            raise
+        if memory is not None:
+            self._released(frame)
+
+    def _copy(self, ready: list[tuple[Frame, Target]]) -> None:
+        for frame, target in ready:
+            _write(self._cameras[frame.key[0]], frame.picture, [target])
+            self._released(frame)
+
+    def _released(self, frame: Frame) -> None:
+        with self.store.lock:
+            frame.readers -= 1
+            self.store.settle(frame)
+
+    def _one_by_one(self, group: _Missing, places: list[int]) -> None:
+        """Decode again after an error, each batch's frames alone: what was decoded for later must not harm now."""
+        with self.store.lock:
+            targets = [(place, target) for place in places for target in group.frames[place].waiting]
+            for place in places:
+                group.frames[place].waiting = []
+                self.store.forget(group.frames[place])
+        batches = {id(target.out): target.out for _, target in targets}
+        for out in batches.values():
+            mine = [(place, target) for place, target in targets if target.out is out]
+            numbers = group.numbers[[place for place, _ in mine]]
+            rows = np.array([group.frames[place].key[1] for place, _ in mine], np.int64)
+            try:
+                for at, picture in group.camera.decode(group.file, numbers, rows):
+                    _write(group.camera, picture, [mine[at][1]])
+            except DataError as error:
+                for _, target in mine:
+                    target.failed(error)
+
+    def _submit(self, group: _Missing) -> None:
+        with self.store.lock:
+            self._at_work += 1
+        self._pool.submit(self._decode, group).add_done_callback(lambda done: self._finished(group, done))
+
+    def _finished(self, group: _Missing, done: Future[None]) -> None:
+        """Nobody waits for ever: frames that did not come are forgotten, and who waits for them is told."""
+        error = CancelledError() if done.cancelled() else done.exception()
+        targets: list[Target] = []
+        with self.store.lock:
+            self._at_work -= 1
+            for frame in group.frames if error is not None else []:
+                targets += frame.waiting
+                frame.waiting = []
+                if frame.memory is None:
+                    frame.taken = False
+                    self.store.forget(frame)
+        for target in targets:
+            target.failed(error or CancelledError())
+
+    def close(self) -> None:
+        """End the decoding threads, unless they are shared, and free what is held."""
+        if self._owns_pool:
+            self._pool.shutdown(wait=True, cancel_futures=True)
+        with self.store.lock:
+            self.store.clear()
+
+
+def _write(camera: Camera, picture: Picture, targets: list[Target]) -> None:
+    """Write a picture to all places; it is converted once, the others are copies."""
+    painted: Pixels | None = None
+    for target in targets:
+        for place in target.places.tolist():
+            if painted is None:
+                painted = target.out[place]
+                camera.paint(picture, painted)
+            else:
+                np.copyto(target.out[place], painted)
+        target.landed(len(target.places))

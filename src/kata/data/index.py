@@ -1,0 +1,247 @@
+"""Where every packet of a video file lies and which frame it shows: what decoding needs instead of seeking.
+
+Frame numbers count presentation time stamps in ascending order: B-frames and edit lists need no special case.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, TypeAlias
+
+import av
+import numpy as np
+from av.error import FFmpegError
+
+from kata.data.bundle import (
+    Bundle,
+    Note,
+    Put,
+    cache_folder,
+    file_ends,
+    file_identity,
+    load,
+    save,
+    say_unwritable,
+)
+from kata.data.moov import frame_table
+from kata.data.order import Int64
+from kata.errors import DataError
+
+Colour: TypeAlias = tuple[int, int, int, int]
+"""Range, space, primaries and transfer as FFmpeg numbers them."""
+
+_FORMATS = {"protocol_whitelist": "file", "format_whitelist": "mov,matroska,webm,avi"}
+"""FFmpeg tells a format by its content, and would follow a playlist that calls itself a video to other files."""
+
+_FORMAT = 1
+"""Of kept indexes; raise it when their content or its meaning changes."""
+
+_ARRAYS = {"pts", "offset", "size", "packet", "start"}
+_ELEMENT_BYTES = 64
+"""More than the head of an element in Matroska takes."""
+
+
+@dataclass(frozen=True, eq=False)
+class FrameIndex:
+    """Every packet of one video file in decoding order, and every frame in presentation order.
+
+    pts, offset, size: (P,) time stamp, counted from the first frame shown, and bytes of each packet.
+    packet: (N,) the packet of frame n. start: (N,) the key packet from which decoding reaches frame n.
+    They are 32 bits wide where a file allows it: the sum of an offset and a size fits, a product does not.
+    setup: codec name, parameters, colour.
+    tick_s: seconds per unit of pts. identity: (size in bytes, mtime_ns) of the file that was indexed.
+    """
+
+    path: Path
+    identity: tuple[int, int]
+    width: int
+    height: int
+    setup: tuple[str, bytes, Colour]
+    tick_s: float
+    pts: Int64
+    offset: Int64
+    size: Int64
+    packet: Int64
+    start: Int64
+
+    def __len__(self) -> int:
+        return len(self.packet)
+
+    def check_rate(self, fps: int) -> None:
+        """Frame n must be the one shown nearest to n / fps after the first.
+
+        Raises: DataError for another rate, or for frames that are missing or doubled.
+        """
+        time_s = (self.pts[self.packet] - self.pts[self.packet[:1]]) * self.tick_s
+        off = np.flatnonzero(np.abs(time_s * fps - np.arange(len(self))) > 0.5)
+        if off.size:
+            raise _damaged(
+                self.path,
+                f"shows frame {off[0]} at {time_s[off[0]]:.3f} s; {fps} fps want {off[0] / fps:.3f} s",
+            )
+
+
+def check_whole(path: Path) -> None:
+    """Compare the boxes of an mp4 file with its size; reads a few bytes per box.
+
+    Raises: DataError when the file is cut off, wherever its frame table lies.
+    """
+    size, place = path.stat().st_size, 0
+    with path.open("rb") as file:
+        while place < size:
+            file.seek(place)
+            head = file.read(16)
+            length = int.from_bytes(head[:4], "big")
+            if length == 1:
+                length = int.from_bytes(head[8:16], "big")
+            elif length == 0:
+                return
+            place += max(length, 8)
+    if place != size or size == 0:
+        raise _damaged(path, f"has {size} bytes, but its parts need {place or 'more'}")
+
+
+def open_index(path: Path) -> FrameIndex:
+    """The index of a video file from the cache folder; built and kept there when it is met for the first time.
+
+    Raises: DataError as `build_index`.
+    """
+    place = _place(path)
+    kept = load(place)
+    if kept is not None:
+        return _from_bundle(path, kept)
+    index = build_index(path)
+    arrays, note = _to_bundle(index)
+
+    def fill(put: Put) -> Note:
+        for name, values in arrays.items():
+            put(name, 0, values)
+        return note
+
+    try:
+        save(place, {name: (values.dtype, values.shape) for name, values in arrays.items()}, fill)
+    except OSError as error:
+        say_unwritable(error)
+    return index
+
+
+def build_index(path: Path) -> FrameIndex:
+    """Read where the packets of a video file lie, without decoding them.
+
+    Raises: DataError when the file is no video, is cut off, does not start with a keyframe, changes its parameters on
+    the way, or stores frames in a way that cannot be read without its container.
+    """
+    identity = file_identity(path)
+    try:
+        with av.open(str(path), options=_FORMATS) as container:
+            if not container.streams.video:
+                raise _damaged(path, "holds no video")
+            stream = container.streams.video[0]
+            codec = stream.codec_context
+            setup = (codec.codec.name, bytes(codec.extradata or b""), _colour(codec))
+            shape = (codec.width, codec.height)
+            tick_s = float(stream.time_base or 0)
+            claimed = min(stream.frames, len(stream.index_entries))  # an edit list may drop frames at either end
+            table = frame_table(path, stream) if "mp4" in container.format.name else None
+            if table is None:
+                table = np.array(list(_packets(path, container.demux(stream))), dtype=np.int64).reshape(-1, 5)
+    except (FFmpegError, OSError) as error:
+        raise _damaged(path, f"cannot be read ({error})") from error
+    pts, offset, size, key, hidden = table.T
+    if len(table) < claimed or (offset + size).max(initial=0) > identity[0]:
+        whole = int(((offset + size) <= identity[0]).sum())
+        raise _damaged(path, f"is cut off: {whole} of {max(claimed, len(table))} frames are whole")
+    shown = np.flatnonzero(hidden == 0)
+    packet = shown[np.argsort(pts[shown], kind="stable")]
+    pts = pts - pts[packet[:1]]
+    start = _starts(path, pts, np.flatnonzero(key), packet)
+    if file_identity(path) != identity:
+        raise _damaged(path, "was written while it was read")
+    return FrameIndex(path, identity, *shape, setup, tick_s, *_narrow(pts, offset, size, packet, start))
+
+
+def _packets(path: Path, packets: Iterator[Any]) -> Iterator[tuple[int, int, int, int, int]]:
+    with path.open("rb") as file:
+        for packet in packets:
+            if not packet.size:
+                continue
+            if packet.is_corrupt or packet.pos is None or packet.pos < 0:
+                raise _damaged(path, "has a damaged packet")
+            if packet.pts is None:
+                raise _damaged(path, "has a frame without a time stamp")
+            if packet.has_sidedata("new_extradata"):
+                raise _damaged(path, "changes its coding parameters on the way")
+            place = _payload(file, packet.pos, bytes(packet))
+            if place is None:
+                raise _damaged(path, "stores its packets in pieces or compressed")
+            yield packet.pts, place, packet.size, packet.is_keyframe, packet.is_discard
+
+
+def _payload(file: BinaryIO, near: int, data: bytes) -> int | None:
+    """Where the bytes of a packet lie: Matroska tells where the element starts that holds them."""
+    file.seek(near)
+    found = file.read(len(data) + _ELEMENT_BYTES).find(data)
+    return None if found < 0 else near + found
+
+
+def _place(path: Path) -> Path:
+    """The index's file, by what the video is: another path to the same file finds it, another content does not."""
+    size, mtime_ns = file_identity(path)
+    digest = hashlib.sha256(json.dumps([_FORMAT, av.__version__, path.name, size, mtime_ns]).encode())
+    digest.update(file_ends(path, size))
+    name = digest.hexdigest()[:32]
+    return cache_folder() / "index" / name[:2] / f"{name[2:]}.bin"
+
+
+def _narrow(*arrays: Int64) -> list[Int64]:
+    """As 32-bit numbers where every value and every end of a packet allows it, which halves index and reading."""
+    pts, offset, size = arrays[:3]
+    fits = (offset + size).max(initial=0) < 2**31 and np.abs(pts).max(initial=0) < 2**31
+    return [array.astype(np.int32) if fits else np.ascontiguousarray(array) for array in arrays]  # type: ignore
+
+
+def _to_bundle(index: FrameIndex) -> tuple[dict[str, Int64], Note]:
+    arrays = {name: array for name, array in vars(index).items() if name in _ARRAYS}
+    codec, extradata, colour = index.setup
+    setup = [codec, base64.b64encode(extradata).decode(), colour]
+    note = {"identity": index.identity, "size": [index.width, index.height], "setup": setup, "tick_s": index.tick_s}
+    return arrays, note
+
+
+def _from_bundle(path: Path, kept: Bundle) -> FrameIndex:
+    codec, extradata, colour = kept.note["setup"]
+    size, mtime_ns = kept.note["identity"]
+    width, height = kept.note["size"]
+    setup = (codec, base64.b64decode(extradata), tuple(colour))
+    return FrameIndex(path, (size, mtime_ns), width, height, setup, kept.note["tick_s"], **kept.arrays)
+
+
+def _starts(path: Path, pts: Int64, keys: Int64, packet: Int64) -> Int64:
+    """The last key packet before each frame that is also shown before it: frames that lead an open group of
+    pictures are decoded from the group before."""
+    place = np.searchsorted(keys, packet, side="right") - 1
+    if (place < 0).any():
+        raise _damaged(path, f"has {(place < 0).sum()} frames before its first keyframe")
+    early = (pts[keys[place]] > pts[packet]) & (place > 0)
+    while early.any():
+        place = place - early
+        early = (pts[keys[place]] > pts[packet]) & (place > 0)
+    return keys[place]
+
+
+def _colour(codec: Any) -> Colour:
+    """What the container says about colour; a stream may leave it to the container."""
+    return codec.color_range, codec.colorspace, codec.color_primaries, codec.color_trc
+
+
+def _damaged(path: Path, what: str) -> DataError:
+    return DataError(
+        f"{path} {what}",
+        rule="a complete video file",
+        remedy="download the file again, or leave its episodes out with --dataset.exclude_episodes",
+    )

@@ -1,0 +1,219 @@
+"""Which order a run reads in, and how much memory decoded frames may take: decided once, then written down."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from kata.data.clips import ClipOrder, Clips
+from kata.data.dataset import Dataset
+from kata.data.encoded import ENCODED_BYTES
+from kata.data.index import open_index
+from kata.data.order import Anchors, Int64, Order
+from kata.data.plan import held_as_rgb
+from kata.data.planar import stores_half_size
+from kata.data.quality import order_quality
+from kata.data.window import episode_of
+from kata.spec import Windows
+from kata.units import bytes_text, count_text
+
+FRAME_BYTES = 4 * 10**9
+"""Decoded frames held where nothing is said and four times as much is free."""
+
+_MOST_CLIPS = 1 << 20
+"""More would make tables that take longer than they save; longer clips are cut instead."""
+
+_EXTRA_DECODING = 0.25
+"""Share of frames that may be decoded twice because a window reaches over the edge of its clip."""
+
+_FILL = 0.85
+"""Share of the budget that the expected number of held frames takes: it varies, and decoding runs ahead."""
+
+_CLIPS_PER_SAMPLE = 4
+"""`auto` wants a pool of at least so many clips per sample of a batch."""
+
+
+@dataclass(frozen=True)
+class Shuffle:
+    """An order of training by its name: 'full' (a permutation of all anchors) or 'clips'.
+
+    clip_pool: clips alive at a time. clip_frames: anchors per clip. clip_gop: consecutive anchors that stay together.
+    All three are 0 with 'full'.
+    """
+
+    kind: str = "full"
+    clip_pool: int = 0
+    clip_frames: int = 0
+    clip_gop: int = 0
+
+
+def default_frame_memory() -> int:
+    """Bytes for decoded frames: FRAME_BYTES, but no more than a quarter of the memory that is free."""
+    return min(FRAME_BYTES, _free_memory() // 4)
+
+
+def _free_memory() -> int:
+    """What programs may still take, in bytes; half of all where the system does not say."""
+    meminfo = Path("/proc/meminfo")
+    if not meminfo.is_file():
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+    fields = dict(line.split(":", 1) for line in meminfo.read_text().splitlines())
+    free = int(fields["MemAvailable"].split()[0]) * 1024
+    limit, used = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")
+    if limit.is_file() and used.is_file() and (most := limit.read_text().strip()).isdigit():
+        free = min(free, int(most) - int(used.read_text()))
+    return max(free, 0)
+
+
+def clip_stride(windows: Windows, cameras: Collection[str], gop: int) -> int:
+    """From one run of a clip to the next: the common spacing of the cameras' windows where it keeps groups whole.
+
+    Anchors that lie that far apart want the same frames; those in between want others.
+    """
+    offsets = sorted({offset for key in cameras for offset in windows.get(key, (0,))})
+    spacing = math.gcd(*np.diff(offsets).tolist())
+    return spacing if spacing > gop and spacing % gop == 0 else gop
+
+
+def make_order(
+    shuffle: Shuffle, dataset: Dataset, windows: Windows, cameras: Collection[str], rows: Int64, seed: int
+) -> Anchors:
+    """The order over `rows`, the anchors of `dataset` in ascending order."""
+    if shuffle.kind == "full":
+        return Order(len(rows), seed)
+    return ClipOrder(_clips(shuffle, dataset, windows, cameras, rows), shuffle.clip_pool, seed)
+
+
+def _clips(shuffle: Shuffle, dataset: Dataset, windows: Windows, cameras: Collection[str], rows: Int64) -> Clips:
+    episodes = dataset.episodes
+    counts = np.bincount(episode_of(rows, episodes), minlength=len(episodes.length)).astype(np.int64)
+    stride = clip_stride(windows, cameras, shuffle.clip_gop)
+    return Clips(counts, shuffle.clip_frames, shuffle.clip_gop, stride)
+
+
+@dataclass(frozen=True)
+class ShuffleChoice:
+    """What `choose_shuffle` weighs. asked: kind may be 'auto'; numbers left at 0 are derived.
+
+    frame_memory: bytes for decoded frames. batch_size: samples per step. ahead: batches in the making at a time.
+    """
+
+    asked: Shuffle
+    frame_memory: int
+    batch_size: int
+    ahead: int
+
+    def choose(self, dataset: Dataset, windows: Windows, cameras: Collection[str], rows: Int64) -> tuple[Shuffle, str]:
+        """The order with all its numbers, and a sentence that says what was chosen and why."""
+        sizes = {key: _held_frame_bytes(dataset, key, windows.get(key, (0,))) for key in cameras}
+        total = sum(sizes.values()) * dataset.num_frames
+        places = {key: self.batch_size * len(windows.get(key, (0,))) for key in cameras}
+        batch = sum(count * math.prod(dataset.columns[key].shape) for key, count in places.items())
+        room = max(self.frame_memory - self.ahead * batch, 0)
+        if self.asked.kind == "full" or not sizes:
+            return Shuffle(), "order: full, a permutation of all samples per epoch"
+        if self.asked.kind == "auto" and total <= room:
+            return Shuffle(), f"order: full, for all decoded frames ({bytes_text(total)}) fit into frame_memory"
+        encoded = sum((dataset.root / name).stat().st_size for name in dataset.layout.data.used())
+        is_image = all(dataset.columns[key].dtype == "image" for key in cameras)
+        if self.asked.kind == "auto" and is_image and encoded <= ENCODED_BYTES:
+            return Shuffle(), "order: full, for images are decoded one by one and their bytes fit into memory"
+        gop = self.asked.clip_gop or _gop(dataset, cameras)
+        shuffle = self._fit(dataset, windows, sizes, gop, room)
+        order = make_order(shuffle, dataset, windows, cameras, rows, 0)
+        assert isinstance(order, ClipOrder)
+        shuffle = dataclasses.replace(shuffle, clip_pool=order.pool)
+        if self.asked.kind == "auto" and order.pool < min(_CLIPS_PER_SAMPLE * self.batch_size, len(order.clips)):
+            return Shuffle(), (
+                f"order: full, for {bytes_text(self.frame_memory)} of frame_memory hold only {order.pool} clips of "
+                f"{shuffle.clip_frames} frames; more of it, or --dataset.shuffle=clips, decodes each frame about once"
+            )
+        return shuffle, self._sentence(order, gop)
+
+    def _fit(self, dataset: Dataset, windows: Windows, sizes: dict[str, int], gop: int, room: int) -> Shuffle:
+        """The shortest clips whose windows cost little extra, shorter where the pool would be too small."""
+        offsets = np.unique([offset for key in sizes for offset in windows.get(key, (0,))])
+        stride = clip_stride(windows, sizes, gop)
+        longest = int(dataset.episodes.length.max())
+        runs_of_episode = -(-longest // stride)
+        halo = 0 if stride > gop else -(-int(offsets[-1] - offsets[0]) // gop)
+        runs = runs_of_episode if stride > gop else min(math.ceil(halo / _EXTRA_DECODING) or 1, runs_of_episode)
+        runs = max(runs, -(-dataset.num_frames // (_MOST_CLIPS * gop)))
+        while True:
+            frames = self.asked.clip_frames or runs * gop
+            shuffle = Shuffle("clips", 1, frames - frames % gop or gop, gop)
+            held = held_bytes_per_clip(shuffle, stride, windows, sizes, longest)
+            pool = self.asked.clip_pool or max(int(_FILL * room / held), 1)
+            if self.asked.clip_frames or runs <= 1 or pool >= 2 * _CLIPS_PER_SAMPLE * self.batch_size:
+                return dataclasses.replace(shuffle, clip_pool=pool)
+            runs = -(-runs // 2)
+
+    def _sentence(self, order: ClipOrder, gop: int) -> str:
+        found = order_quality(order, order.clips, max(self.batch_size, 2))
+        return (
+            f"order: clips, {count_text(order.pool)} of {count_text(len(order.clips))} clips of {order.clips.frames} "
+            f"frames at a time (groups of pictures of {gop}; frame_memory {bytes_text(self.frame_memory)}): "
+            f"{found.distinct_clips:.1f} clips per batch of {self.batch_size} "
+            f"({found.uniform_distinct_clips:.1f} in a full shuffle), pairs of one clip "
+            f"{found.same_clip_pairs:.2%} ({found.uniform_same_clip_pairs:.2%})"
+        )
+
+
+def _held_frame_bytes(dataset: Dataset, key: str, offsets: tuple[int, ...]) -> int:
+    """Bytes of one held frame, as in the camera's first file."""
+    column = dataset.columns[key]
+    if column.dtype == "video" and not held_as_rgb(offsets) and stores_half_size(_first_file(dataset, key)):
+        return math.prod(column.shape) // 2
+    return math.prod(column.shape)
+
+
+def _first_file(dataset: Dataset, key: str) -> Path:
+    span = dataset.layout.videos[key]
+    return dataset.root / span.files[int(span.file[0])]
+
+
+def _gop(dataset: Dataset, cameras: Collection[str]) -> int:
+    """Frames per group of pictures, as in nine of ten in the first file of each camera; 1 for images.
+
+    Groups shorter than that, as at the end of an episode, still lie within the clips; a longer one reaches over.
+    """
+    found = [1]
+    for key in cameras:
+        if dataset.columns[key].dtype == "video":
+            index = open_index(_first_file(dataset, key))
+            lengths = np.unique(index.start, return_counts=True)[1]
+            found.append(int(np.quantile(lengths, 0.9, method="higher")))
+    return max(found)
+
+
+def held_bytes_per_clip(shuffle: Shuffle, stride: int, windows: Windows, sizes: dict[str, int], longest: int) -> float:
+    """Bytes that one living clip holds on average.
+
+    A frame is held from the first use of its group of pictures to its own last use. The clip's L anchors take equal
+    parts of its life in random order: the last of k comes at k / (k + 1) of (L + 1) / L lives, the first of m at
+    1 / (m + 1), both half a part earlier.
+    """
+    gop, frames = shuffle.clip_gop, shuffle.clip_frames
+    number = np.arange(frames)
+    anchors = number // gop * stride + number % gop
+    total = 0.0
+    for key, size in sizes.items():
+        offsets = np.array(windows.get(key, (0,)))
+        wanted = np.clip(anchors[:, None] + offsets, anchors[-1] - longest + 1, None)
+        shown, users = np.unique(
+            np.unique(np.stack([wanted, np.broadcast_to(anchors[:, None], wanted.shape)], -1).reshape(-1, 2), axis=0)[
+                :, 0
+            ],
+            return_counts=True,
+        )
+        group = shown // gop
+        first = {g: len(np.unique(anchors[np.isin(wanted // gop, g).any(axis=1)])) for g in np.unique(group).tolist()}
+        openers = np.array([first[g] for g in group.tolist()])
+        total += size * float((users / (users + 1) - 1 / (openers + 1)).sum()) * (frames + 1) / frames
+    return max(total, 1.0)

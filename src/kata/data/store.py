@@ -1,0 +1,158 @@
+"""Decoded frames held for later batches, within a budget of bytes; the one wanted last goes first (Belady 1966)."""
+
+from __future__ import annotations
+
+import heapq
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from threading import Lock
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kata.data.order import Int64
+from kata.data.plan import NEVER
+from kata.data.video import Pixels
+
+FrameKey: TypeAlias = tuple[str, int]
+"""Camera and row in the dataset."""
+
+
+@dataclass(eq=False)
+class Frame:
+    """One frame that somebody waits for. kept: it stays after that. due: the next step that wants it.
+
+    size: bytes, an upper bound until the picture is there. taken: memory for it is in use. memory: where the picture
+    lies, once it is there. readers: copies of it that are under way. waiting: who is to get the picture when it comes.
+    """
+
+    key: FrameKey
+    size: int
+    due: int = NEVER
+    kept: bool = False
+    taken: bool = False
+    memory: NDArray[np.uint8] | None = None
+    picture: Any = None
+    readers: int = 0
+    waiting: list[Target] = field(default_factory=list)
+
+
+@dataclass(frozen=True, eq=False)
+class Target:
+    """Places of a batch's array that one frame is written to. landed: told how many; failed: told why not."""
+
+    out: Pixels
+    places: Int64
+    landed: Callable[[int], None]
+    failed: Callable[[BaseException], None]
+
+
+class FrameStore:
+    """Frames by camera and row. `lock` guards every change, also those that callers make to a Frame.
+
+    `held_bytes` counts every kept frame from the moment it is planned to be kept until its memory is free for another;
+    `allocated_bytes` counts memory, that which waits for another frame included. Neither exceeds the budget.
+    """
+
+    def __init__(self, budget_bytes: int) -> None:
+        self.budget_bytes, self.held_bytes, self.allocated_bytes = budget_bytes, 0, 0
+        self.lock = Lock()
+        self._frames: dict[FrameKey, Frame] = {}
+        self._farthest: list[tuple[int, int, FrameKey]] = []
+        self._pushed = 0
+        self._free: dict[int, list[NDArray[np.uint8]]] = defaultdict(list)
+
+    def get(self, key: FrameKey) -> Frame | None:
+        """A frame that is held or about to be."""
+        return self._frames.get(key)
+
+    def keys(self) -> list[FrameKey]:
+        """All frames held or about to be."""
+        return list(self._frames)
+
+    def keep(self, frame: Frame, due: int, *, evict: bool = True) -> bool:
+        """Hold a frame until step `due` if there is room, or room can be made of frames wanted later than that."""
+        while self.held_bytes + frame.size > self.budget_bytes:
+            if not evict or not self._evict_later_than(due):
+                return False
+        frame.kept = True
+        self._frames[frame.key] = frame
+        self.held_bytes += frame.size
+        self.postpone(frame, due)
+        return True
+
+    def postpone(self, frame: Frame, due: int) -> None:
+        """A held frame's next use is now `due`; NEVER lets it go."""
+        frame.due = due
+        if due == NEVER:
+            self._drop(frame)
+            return
+        self._pushed += 1
+        heapq.heappush(self._farthest, (-due, self._pushed, frame.key))
+        if len(self._farthest) > 64 + 4 * len(self._frames):
+            self._farthest = [entry for entry in self._farthest if self._is_current(entry)]
+            heapq.heapify(self._farthest)
+
+    def settle(self, frame: Frame) -> None:
+        """Free the memory of a frame that is no longer kept once nobody reads it."""
+        if not frame.kept and frame.readers == 0 and frame.memory is not None:
+            self._free[frame.memory.nbytes].append(frame.memory)
+            frame.memory, frame.picture, frame.taken = None, None, False
+            self.held_bytes -= frame.size
+
+    def take(self, frame: Frame, size: int) -> NDArray[np.uint8]:
+        """Memory (size,) for a frame that `keep` has counted: reused, so that it does not scatter over the heap."""
+        assert size <= frame.size, "more than was counted"
+        self.held_bytes += size - frame.size
+        frame.size, frame.taken = size, True
+        if self._free[size]:
+            return self._free[size].pop()
+        for spare in self._free.values():
+            while spare and self.allocated_bytes + size > self.budget_bytes:
+                self.allocated_bytes -= spare.pop().nbytes
+        self.allocated_bytes += size
+        return np.empty(size, np.uint8)
+
+    def forget(self, frame: Frame) -> None:
+        """Take back `keep` of a frame that will never come."""
+        if frame.kept:
+            self._drop(frame)
+
+    def clear(self) -> None:
+        """Let everything go."""
+        for frame in list(self._frames.values()):
+            self._drop(frame)
+        self.allocated_bytes -= sum(spare.nbytes for spares in self._free.values() for spare in spares)
+        self._free.clear()
+
+    def _drop(self, frame: Frame) -> None:
+        frame.kept = False
+        del self._frames[frame.key]
+        if frame.taken:
+            self.settle(frame)
+        else:
+            self.held_bytes -= frame.size
+
+    def _evict_later_than(self, due: int) -> bool:
+        """Drop the frame with the farthest next use if that is later than `due`. Frames on their way stay."""
+        passed: list[tuple[int, int, FrameKey]] = []
+        found = False
+        while self._farthest and -self._farthest[0][0] > due and not found:
+            entry = heapq.heappop(self._farthest)
+            if not self._is_current(entry):
+                continue
+            frame = self._frames[entry[2]]
+            if frame.memory is None or frame.readers:
+                passed.append(entry)
+            else:
+                self._drop(frame)
+                found = True
+        for entry in passed:
+            heapq.heappush(self._farthest, entry)
+        return found
+
+    def _is_current(self, entry: tuple[int, int, FrameKey]) -> bool:
+        frame = self._frames.get(entry[2])
+        return frame is not None and frame.due == -entry[0]

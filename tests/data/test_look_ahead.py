@@ -1,0 +1,240 @@
+"""Frames held for later batches change what is decoded, never what is read."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import tracemalloc
+from collections.abc import Iterator
+from pathlib import Path
+
+import av
+import numpy as np
+import pytest
+
+from kata.data import Batches, Dataset, Order, Reader, anchor_rows, open_dataset
+from kata.data.index import build_index
+from kata.data.plan import NEVER, Uses
+from kata.data.planar import copy_half_size, is_half_size
+from kata.data.store import Frame, FrameStore
+from kata.data.video import Decoder
+from kata.data.work import Tally
+from kata.errors import ConfigError, DataError, FrameError
+from tests.data.dataset_maker import CAMERA, HEIGHT, WIDTH, make, picture, write_video
+
+FRAME = HEIGHT * WIDTH * 3
+STEPS = (0, 1, 2, 3, 4, 5, 20, 21, 22, 3, 4, 60)
+
+
+@pytest.fixture(scope="module", params=["video", "image"])
+def data(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Dataset:
+    root = tmp_path_factory.mktemp(request.param)
+    return open_dataset("x/y", root=make(root, lengths=(21, 8, 30, 13), camera=request.param, b_frames=2, per_file=1))
+
+
+def read(
+    data: Dataset, window: tuple[int, ...], memory: int, *, threads: int = 2, steps: tuple[int, ...] = STEPS
+) -> Iterator[dict]:
+    rows = anchor_rows(data)
+    with (
+        Reader(data, {CAMERA: window}, threads=threads, frame_memory=memory) as reader,
+        Batches(reader, rows, Order(len(rows), 3), 4) as batches,
+    ):
+        for step in steps:
+            yield batches.at(step)
+            store = reader._frames.store
+            assert store.held_bytes <= store.budget_bytes
+            assert store.allocated_bytes <= store.budget_bytes
+
+
+@pytest.mark.parametrize("window", [(0,), (-1, 0), (-9, -6, -3, 0)])
+@pytest.mark.parametrize(("frames", "threads"), [(30, 1), (55, 3), (80, 2), (10_000, 2)])
+def test_batches_are_the_same_with_any_budget(
+    data: Dataset, window: tuple[int, ...], frames: int, threads: int
+) -> None:
+    plain = list(read(data, window, 0))
+    ahead = list(read(data, window, frames * FRAME, threads=threads))
+    for one, other in zip(plain, ahead, strict=True):
+        assert one.keys() == other.keys()
+        for key, values in one.items():
+            np.testing.assert_array_equal(values, other[key], err_msg=key)
+
+
+def test_each_frame_is_decoded_once_when_all_fit(data: Dataset) -> None:
+    rows = anchor_rows(data)
+    with (
+        Reader(data, {CAMERA: (-5, 0)}, frame_memory=10_000 * FRAME) as reader,
+        Batches(reader, rows, Order(len(rows), 3), 4) as batches,
+    ):
+        for step in range(3 * len(rows) // 4):
+            batches.at(step)
+        work = reader.work()
+    assert work.frames_decoded == data.num_frames
+    assert work.frames_asked >= 3 * 2 * len(rows) - 8
+    assert work.frames_held >= work.frames_asked - data.num_frames
+
+
+def test_a_budget_below_one_batch_is_refused(data: Dataset) -> None:
+    rows = anchor_rows(data)
+    with (
+        Reader(data, {CAMERA: (-1, 0)}, frame_memory=7 * FRAME) as reader,
+        pytest.raises(ConfigError, match=r"dataset.frame_memory=31.5 KiB[^$]*4 samples take 36.0 KiB"),
+    ):
+        Batches(reader, rows, Order(len(rows), 0), 4)
+
+
+def test_fewer_batches_are_read_ahead_where_memory_is_short(data: Dataset) -> None:
+    rows = anchor_rows(data)
+    for batches, frames in ((1, 4), (2, 11), (3, 12), (3, 100)):
+        with Reader(data, {}, frame_memory=frames * FRAME) as reader:
+            assert Batches(reader, rows, Order(len(rows), 0), 4, ahead=2).ahead == batches - 1
+            assert reader._frames.store.budget_bytes == (frames - 4 * batches) * FRAME
+
+
+# --- what goes wrong --------------------------------------------------------------------------------------
+
+
+def broken(root: Path, number: int, b_frames: int) -> Dataset:
+    """Frame `number` of the only episode does not decode."""
+    path = make(root, lengths=(24,)) / f"videos/{CAMERA}/chunk-000/file-000.mp4"
+    noise = np.random.default_rng(0).integers(0, 255, (24, HEIGHT, WIDTH, 3), dtype=np.uint8)
+    write_video(path, list(noise), gop=12, b_frames=b_frames)
+    index = build_index(path)
+    content = bytearray(path.read_bytes())
+    packet = index.packet[number]
+    at, size = int(index.offset[packet]), int(index.size[packet])
+    content[at : at + size] = b"\x00\x00\x00\x02ab" * (size // 6) + b"\xff" * (size % 6)
+    path.write_bytes(bytes(content))
+    return open_dataset("x/y", root=root)
+
+
+@pytest.mark.parametrize(("number", "b_frames", "row"), [(9, 0, 9), (8, 2, 8)])
+def test_a_bad_frame_is_an_error_of_the_steps_that_need_it_alone(
+    tmp_path: Path, number: int, b_frames: int, row: int
+) -> None:
+    """What is decoded on the way for later steps does not make an earlier one fail."""
+    data = broken(tmp_path, number, b_frames)
+
+    def errors(memory: int) -> dict[int, FrameError]:
+        found: dict[int, FrameError] = {}
+        with (
+            Reader(data, {}, frame_memory=memory) as reader,
+            Batches(reader, anchor_rows(data), Order(24, 0, shuffle=False), 1) as batches,
+        ):
+            for step in range(48):
+                try:
+                    batches.at(step)
+                except FrameError as error:
+                    found[step] = error
+        return found
+
+    direct, held = errors(0), errors(10_000 * FRAME)
+    assert direct.keys() == held.keys()
+    assert min(direct) == row
+    assert len(direct) < 12
+    for step, error in held.items():
+        assert (error.camera, error.frame, error.row) == (CAMERA, step % 24, step % 24)
+        assert error.file.endswith("file-000.mp4")
+
+
+@pytest.mark.parametrize("change", ["content", "gone", "shorter"])
+def test_a_file_replaced_under_the_run_is_refused(tmp_path: Path, change: str) -> None:
+    data = open_dataset("x/y", root=make(tmp_path, lengths=(9,)))
+    path = tmp_path / f"videos/{CAMERA}/chunk-000/file-000.mp4"
+    with Reader(data, {}) as reader:
+        reader.read(np.array([0]))
+        if change == "content":
+            write_video(path, [picture(5, k) for k in range(9)])
+        elif change == "gone":
+            path.unlink()
+        else:
+            path.write_bytes(path.read_bytes()[:-100])
+        with pytest.raises(DataError, match=r"file-000\.mp4 has changed since the run began"):
+            reader.read(np.array([0]))
+
+
+# --- the parts --------------------------------------------------------------------------------------------
+
+
+def test_uses_answer_what_a_search_through_all_steps_answers() -> None:
+    rng = np.random.default_rng(1)
+    rows, steps = rng.integers(0, 40, (60, 3)), np.repeat(np.arange(100, 120), 3)
+    uses = Uses(rows, steps)
+    for step in (90, 99, 100, 107, 119, 130):
+        for row in range(45):
+            later = [s for r, s in zip(rows, steps, strict=True) if row in r and s > step]
+            assert uses.after(np.array([row]), step)[0] == min(later, default=NEVER)
+
+
+def test_the_frame_wanted_last_goes_first() -> None:
+    store = FrameStore(3 * 10)
+    frames = {due: Frame(("c", due), 10) for due in (5, 9, 7, 6, 8)}
+    for due in (5, 9, 7):
+        assert store.keep(frames[due], due)
+        frames[due].memory = store.take(frames[due], 10)
+    assert store.keep(frames[6], 6)
+    assert sorted(store.keys()) == [("c", 5), ("c", 6), ("c", 7)]
+    assert not store.keep(frames[8], 8)
+    assert not store.keep(frames[8], 1, evict=False)
+    assert store.held_bytes == 30
+
+
+def test_closing_ends_all_threads(data: Dataset) -> None:
+    list(read(data, (0,), 10_000 * FRAME))
+    assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("kata-")]
+
+
+@pytest.mark.parametrize("pixels", ["yuv420p", "yuvj420p"])
+@pytest.mark.parametrize("colour", [(1, 1), (2, 1), (5, 2), (6, 0), (9, 1)])
+def test_a_held_picture_converts_to_the_same_pixels(pixels: str, colour: tuple[int, int]) -> None:
+    """Whatever the colour space and the range of the stream."""
+    noise = np.random.default_rng(0).integers(0, 255, (32, 50, 3), dtype=np.uint8)
+    frame = av.VideoFrame.from_ndarray(noise, format="rgb24").reformat(format=pixels)
+    frame.colorspace, frame.color_range = colour
+    assert is_half_size(frame)
+    held = copy_half_size(frame, np.empty(32 * 50 * 3 // 2, np.uint8))
+    decoder, found = Decoder(Tally()), np.empty((2, 32, 50, 3), np.uint8)
+    decoder.paint(frame, found[0])
+    decoder.paint(held, found[1])
+    np.testing.assert_array_equal(found[0], found[1])
+
+
+def test_other_pictures_are_held_as_rgb() -> None:
+    assert not is_half_size(av.VideoFrame(31, 20, "yuv420p"))
+    assert not is_half_size(av.VideoFrame(30, 20, "yuv444p"))
+    assert not is_half_size(av.VideoFrame(50, 30, "yuv420p"))
+
+
+def test_memory_does_not_grow_with_the_batches(data: Dataset) -> None:
+    rows = anchor_rows(data)
+    with (
+        Reader(data, {CAMERA: (-1, 0)}, frame_memory=60 * FRAME) as reader,
+        Batches(reader, rows, Order(len(rows), 3), 4) as batches,
+    ):
+        sizes: list[int] = []
+        for step in range(450):
+            if step == 100:
+                tracemalloc.start()
+            batches.at(step)
+            if step in (200, 449):
+                gc.collect()
+                sizes.append(tracemalloc.get_traced_memory()[0])
+        tracemalloc.stop()
+    assert sizes[1] - sizes[0] < 40 * FRAME
+
+
+def test_a_file_that_does_not_begin_with_a_key_frame_is_refused(tmp_path: Path) -> None:
+    """Its first frames need one that is not there."""
+    data = open_dataset("x/y", root=make(tmp_path, lengths=(12,)))
+    path = tmp_path / f"videos/{CAMERA}/chunk-000/file-000.mp4"
+    whole = path.with_name("whole.mp4")
+    noise = np.random.default_rng(0).integers(0, 255, (13, HEIGHT, WIDTH, 3), dtype=np.uint8)
+    write_video(whole, list(noise), gop=20)
+    with av.open(str(whole)) as source, av.open(str(path), "w") as target:
+        stream = target.add_stream_from_template(source.streams.video[0])
+        for packet in list(source.demux(video=0))[1:]:
+            if packet.size:
+                packet.stream = stream
+                target.mux(packet)
+    with pytest.raises(DataError, match=r"frame 0 of .*file-000\.mp4"), Reader(data, {}) as reader:
+        reader.read(np.array([0]))
