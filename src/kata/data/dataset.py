@@ -128,10 +128,19 @@ class Dataset:
         Raises: as `column`; IndexError for a row outside the dataset.
         """
         self._check_key(key)
-        if self._first is not None:
-            position = episode_of(rows, self.episodes)
-            rows = rows + (self._first - self.episodes.start)[position]
-        return self._storage.take(key, rows)
+        return self._storage.take(key, self.opened_rows(rows))
+
+    @property
+    def opened(self) -> Layout:
+        """The episodes that were opened, of which these may be a subset."""
+        return self._storage.layout
+
+    def opened_rows(self, rows: Int64) -> Int64:
+        """The same rows counted over `opened`; IndexError for a row outside the dataset."""
+        if self._first is None:
+            return rows
+        position = episode_of(rows, self.episodes)
+        return rows + (self._first - self.episodes.start)[position]
 
     def task_range(self) -> tuple[int, int]:
         """Smallest and largest task_index of all frames that were opened."""

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from kata.data.cameras import Camera, ImageCamera, VideoCamera
 from kata.data.dataset import Dataset
 from kata.data.encoded import EncodedImages
+from kata.data.framecache import FrameCache
 from kata.data.frames import Filling, Frames
 from kata.data.order import Int64
 from kata.data.plan import Uses, held_as_rgb
@@ -49,6 +50,7 @@ class Reader:
         keys: the columns to read, beside the bookkeeping; None for all.
         frame_memory: bytes for decoded frames, those of batches read ahead included; 0 holds no frame for later
             batches and sets no limit to batches. See `allot` and `foresee`.
+        cache: asked first for frames, and given those that were decoded; made for this dataset or what it is a part of.
 
     Raises: DataError for a window over an unknown key, and for damaged files as far as their ends show it.
     """
@@ -61,6 +63,7 @@ class Reader:
         threads: int = 4,
         keys: Collection[str] | None = None,
         frame_memory: int = 0,
+        cache: FrameCache | None = None,
     ) -> None:
         self.dataset, self.windows, self.frame_memory = dataset, windows, frame_memory
         self.episodes = dataset.episodes
@@ -79,7 +82,7 @@ class Reader:
         self._encoded = EncodedImages(self._tally)
         self._cameras = {key: self._camera(key, column) for key, column in chosen.items() if column.is_camera}
         self._check_tasks()
-        self._frames = Frames(self._cameras, self.episodes, threads=threads, budget_bytes=0, tally=self._tally)
+        self._frames = Frames(self._cameras, dataset, threads=threads, cache=cache, tally=self._tally)
         # Files are indexed now, at least one per camera: what does not fit is found before anything is trained.
         files = [(key, int(file)) for key, camera in self._cameras.items() for file in camera.files()]
         firsts = [(key, int(camera.files()[0])) for key, camera in self._cameras.items()]

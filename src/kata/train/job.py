@@ -11,6 +11,7 @@ import numpy as np
 
 from kata.config import encode
 from kata.data import Batches, Dataset, Order, Reader, anchor_rows
+from kata.data.framecache import CacheOptions, FrameCache
 from kata.data.order import Anchors
 from kata.data.shuffle import make_order
 from kata.policies.base import Policy
@@ -26,6 +27,7 @@ from kata.train.progress import Progress
 from kata.train.state import TrainState
 from kata.train.trackers import TrackedRun, Tracker, open_trackers
 from kata.train.validate import Validator, mean_action, spread_rows
+from kata.units import num_bytes
 
 
 @dataclass
@@ -50,7 +52,8 @@ class Job:
 def open_job(live: ExitStack, prepared: Prepared, saver: Saver, state: TrainState, folder: Path) -> Job:
     """Open all parts; `live` closes them. The work between steps comes in this order: validate, save, evaluate."""
     run = prepared.run
-    reader = live.enter_context(_reader(prepared, prepared.dataset, prepared.frame_memory))
+    cache = _frame_cache(live, prepared)
+    reader = live.enter_context(_reader(prepared, prepared.dataset, cache, prepared.frame_memory))
     feed = _feed(live, prepared, reader, prepared.rows, run.effective_batch, "train", run.prefetch_factor)
     meter = live.enter_context(
         Meter(
@@ -67,7 +70,7 @@ def open_job(live: ExitStack, prepared: Prepared, saver: Saver, state: TrainStat
     chores: list[tuple[int, Chore]] = []
     view_feed, view_reader = replace(feed, augment=None), reader
     if prepared.held_out is not None:
-        view_reader = live.enter_context(_reader(prepared, prepared.held_out))
+        view_reader = live.enter_context(_reader(prepared, prepared.held_out, cache))
         validator, view_feed = _validator(live, prepared, prepared.held_out, view_reader)
         best.figures = _best_before(folder, state.step)
         every = run.eval_steps or run.save_freq
@@ -80,9 +83,21 @@ def open_job(live: ExitStack, prepared: Prepared, saver: Saver, state: TrainStat
     return Job(feed, meter, chores, best, view_feed, view_reader)
 
 
-def _reader(prepared: Prepared, dataset: Dataset, frame_memory: int = 0) -> Reader:
-    threads = prepared.run.num_workers
-    return Reader(dataset, prepared.windows, threads=threads, keys=prepared.keys, frame_memory=frame_memory)
+def _frame_cache(live: ExitStack, prepared: Prepared) -> FrameCache | None:
+    """One for all readers: held-out episodes are rows of the same dataset."""
+    wanted = prepared.run.dataset
+    if wanted.cache == "none" or not prepared.cameras:
+        return None
+    folder = None if wanted.cache_dir is None else Path(wanted.cache_dir).expanduser()
+    budget = None if wanted.cache_size is None else int(num_bytes(wanted.cache_size))
+    return live.enter_context(
+        FrameCache(prepared.dataset, prepared.cameras, CacheOptions(wanted.cache, folder, budget))
+    )
+
+
+def _reader(prepared: Prepared, dataset: Dataset, cache: FrameCache | None, frame_memory: int = 0) -> Reader:
+    threads, keys = prepared.run.num_workers, prepared.keys
+    return Reader(dataset, prepared.windows, threads=threads, keys=keys, cache=cache, frame_memory=frame_memory)
 
 
 def _feed(
