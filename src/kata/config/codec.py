@@ -53,11 +53,11 @@ def _bad_value(cls: type, raw: Mapping[str, Any], at: str, error: Exception) -> 
     dotted = ".".join((at, *path) if at else path)
     if not path or value is raw:
         lines = [line.strip() for line in str(error).replace("`", "").splitlines() if line.strip()]
-        return ConfigError(" ".join(lines), rule="options have fixed names and types", remedy="see `kata train --help`")
+        return ConfigError(" ".join(lines), rule="options have fixed names and types", remedy="see --help")
     return ConfigError(
         f"{dotted}={value}: not a valid value",
         rule=f"the option is of type {_type_text(hint)}",
-        remedy=f"leave out --{dotted} for the default, or see `kata train --help`",
+        remedy=f"leave out --{dotted} for the default, or see --help",
     )
 
 
