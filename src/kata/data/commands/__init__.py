@@ -16,7 +16,9 @@ class Verb(NamedTuple):
     says: str
 
 
-VERBS: dict[str, Verb] = {}
+VERBS = {
+    "info": Verb("kata.data.commands.info:main", "what a dataset holds, and what a training run would see of it"),
+}
 """The verbs of this package, in the order in which --help lists them."""
 
 

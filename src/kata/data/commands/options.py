@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from kata.config import assign, decode, encode, field_names, parse_flags
+from kata.data.source import Source, locate
 from kata.errors import ConfigError
 
 T = TypeVar("T")
@@ -27,10 +28,19 @@ class Place:
     repo_id: str | None = option(None, "<owner>/<name>: under $HF_LEROBOT_HOME, else on the Hub")
     revision: str | None = option(None, "tag, branch or commit on the Hub")
 
-    @property
-    def name(self) -> str:
-        """What messages call the dataset."""
-        return self.repo_id or Path(str(self.root)).expanduser().resolve().name
+    def source(self) -> Source:
+        """Where the dataset's files are; of one on the Hub only the metadata is fetched.
+
+        Raises: ConfigError when no dataset is given, DataError when it is not found.
+        """
+        if self.root is None and self.repo_id is None:
+            raise ConfigError(
+                "no dataset given",
+                rule="a folder or a repo_id",
+                remedy="add --root=<folder> or --repo_id=<owner>/<name>",
+            )
+        name = self.repo_id or Path(str(self.root)).expanduser().resolve().name
+        return locate(name, self.root, self.revision)
 
 
 def resolve(cls: type[T], args: Sequence[str], usage: str, *, free: str = "root") -> T | None:
@@ -58,14 +68,6 @@ def resolve(cls: type[T], args: Sequence[str], usage: str, *, free: str = "root"
     if words:
         nested[free] = words if many else words[0]
     return decode(cls, nested)
-
-
-def need_place(place: Place) -> None:
-    """ConfigError unless the options say which dataset is meant."""
-    if place.root is None and place.repo_id is None:
-        raise ConfigError(
-            "no dataset given", rule="a folder or a repo_id", remedy="add --root=<folder> or --repo_id=<owner>/<name>"
-        )
 
 
 def _help(cls: type, usage: str) -> str:
