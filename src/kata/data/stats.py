@@ -117,7 +117,7 @@ def differences(found: Stats, stored: Stats, *, sampled: Sequence[str] = ()) -> 
             ours, theirs = found[key][stat].reshape(-1).astype(float), stats[stat].reshape(-1).astype(float)
             span = float(np.max(found[key]["max"] - found[key]["min"], initial=0.0))
             allowed = 0.5 if stat == "count" else 0.02 if key in sampled else 1e-4 * span
-            allowed += 0.0 if stat == "count" else 1e-6 * float(np.abs(ours).max())
+            allowed += 0.0 if stat == "count" else 1e-6 * float(np.abs(ours).max()) + 1e-9
             same_shape = ours.shape == theirs.shape and np.isfinite(theirs).all()
             off = float(np.abs(ours - theirs).max()) if same_shape else np.inf
             if off > allowed:
@@ -132,7 +132,7 @@ def is_quantile(stat: str) -> bool:
 
 def _own(dataset: Dataset) -> Stats:
     """The dataset's stored statistics of exactly the selected episodes, where all ten figures are there."""
-    return _complete(stored_stats(dataset, list(dataset.cameras))[0])
+    return complete(stored_stats(dataset, list(dataset.cameras))[0])
 
 
 def _per_episode(dataset: Dataset, keys: Sequence[str]) -> dict[str, list[Summary]]:
@@ -190,7 +190,8 @@ def _arrays(raw: dict[str, dict[str, Any]]) -> Stats:
     return {key: {stat: np.atleast_1d(np.asarray(v)) for stat, v in stats.items()} for key, stats in raw.items()}
 
 
-def _complete(stats: Stats) -> Stats:
+def complete(stats: Stats) -> Stats:
+    """Only the features that have all ten figures, in their usual order."""
     return {key: {name: found[name] for name in STATS} for key, found in stats.items() if set(STATS) <= set(found)}
 
 

@@ -18,6 +18,7 @@ class Verb(NamedTuple):
 
 VERBS = {
     "info": Verb("kata.data.commands.info:main", "what a dataset holds, and what a training run would see of it"),
+    "stats": Verb("kata.data.commands.stats:main", "compute the statistics anew and compare them with the stored ones"),
 }
 """The verbs of this package, in the order in which --help lists them."""
 
