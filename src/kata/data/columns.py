@@ -69,6 +69,21 @@ class Columns:
         low, high = self._open().note["tasks"]
         return low, high
 
+    def fresh(self) -> dict[str, NDArray[Any]]:
+        """All columns read from the files themselves, past the cache folder: (frames, *shape), without the last axis
+        for shape [1]; strings as numbers.
+
+        Raises: DataError as the first use of any column does.
+        """
+        rows = int(self._starts[-1])
+        arrays = {key: np.empty((rows, *_tail(c)), _stored_dtype(c)) for key, c in self._columns.items()}
+
+        def put(key: str, first: int, values: NDArray[Any]) -> None:
+            arrays[key][first : first + len(values)] = values
+
+        self._fill(put)
+        return arrays
+
     def _open(self) -> Bundle:
         with self._lock:
             if self._bundle is None:

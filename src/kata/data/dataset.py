@@ -214,7 +214,7 @@ def open_dataset(
     layout, absent = drop_absent_cameras(source.root, info, whole, layout)
     layout = only_whole(repo_id, source.root, layout, available=available)
     notes += [f"'{key}' is left out: info.json declares it, but it has no files" for key in absent]
-    columns, derived = _columns(source, info, layout, absent, notes)
+    columns, derived = readable_columns(source, info, layout, absent, notes)
     tasks = read_tasks(source.root, info, layout, notes)
     storage = Columns(
         source.root,
@@ -227,7 +227,7 @@ def open_dataset(
     return Dataset(repo_id, source.root, info, columns, tasks, layout, notes, len(whole.index), storage)
 
 
-def _columns(
+def readable_columns(
     source: Source, info: Info, layout: Layout, absent: list[str], notes: list[str]
 ) -> tuple[dict[str, Column], set[str]]:
     """The columns that can be read, and those of them that are derived because the files lack them."""

@@ -15,6 +15,7 @@ from kata.data.framecache import FrameCache
 from kata.data.frames import Filling, Frames
 from kata.data.order import Int64
 from kata.data.plan import Uses, held_as_rgb
+from kata.data.tasks import check_task_range
 from kata.data.window import episode_of, window_rows
 from kata.data.work import Tally, Work
 from kata.errors import ConfigError, DataError, did_you_mean
@@ -81,7 +82,7 @@ class Reader:
         self._tally = Tally()
         self._encoded = EncodedImages(self._tally)
         self._cameras = {key: self._camera(key, column) for key, column in chosen.items() if column.is_camera}
-        self._check_tasks()
+        check_task_range(dataset.repo_id, *dataset.task_range(), dataset.tasks)
         self._frames = Frames(self._cameras, dataset, threads=threads, cache=cache, tally=self._tally)
         # Files are indexed now, at least one per camera: what does not fit is found before anything is trained.
         files = [(key, int(file)) for key, camera in self._cameras.items() for file in camera.files()]
@@ -210,17 +211,6 @@ class Reader:
                 (key, int(file)) for file in np.unique(self._cameras[key].span.file[episode_of(rows, self.episodes)])
             ]
         self._frames.prepare(files)
-
-    def _check_tasks(self) -> None:
-        low, high = self.dataset.task_range()
-        count = len(self.dataset.tasks)
-        if low < 0 or high >= count:
-            bad = low if low < 0 else high
-            raise DataError(
-                f"a frame of {self.dataset.repo_id} has task_index {bad}, but the dataset has {count} tasks",
-                rule=f"task_index lies between 0 and {count - 1}",
-                remedy="repair the task file of the dataset, or download it again",
-            )
 
     def close(self) -> None:
         """End the decoding threads and free what is held."""

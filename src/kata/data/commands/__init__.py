@@ -19,6 +19,7 @@ class Verb(NamedTuple):
 VERBS = {
     "info": Verb("kata.data.commands.info:main", "what a dataset holds, and what a training run would see of it"),
     "stats": Verb("kata.data.commands.stats:main", "compute the statistics anew and compare them with the stored ones"),
+    "check": Verb("kata.data.commands.check:main", "find damaged files, wrong counts, gaps in time, NaN and the like"),
 }
 """The verbs of this package, in the order in which --help lists them."""
 
