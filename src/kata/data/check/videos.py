@@ -110,10 +110,10 @@ class CameraCheck:
             )
 
     def _check_declared(self, path: Path, part: Layout, found: Findings) -> None:
-        probe = probe_video(path)
-        for name in _DECLARED:
-            said = self._declared.get(name)
-            if said is not None and said != probe[name]:
+        declared = {name: said for name in _DECLARED if (said := self._declared.get(name)) is not None}
+        probe = probe_video(path) if declared else {}
+        for name, said in declared.items():
+            if said != probe[name]:
                 found.warning(
                     "declared video",
                     f"{path.relative_to(self._root)} has {name.removeprefix('video.')} {probe[name]}, "

@@ -20,6 +20,9 @@ VERBS = {
     "info": Verb("kata.data.commands.info:main", "what a dataset holds, and what a training run would see of it"),
     "stats": Verb("kata.data.commands.stats:main", "compute the statistics anew and compare them with the stored ones"),
     "check": Verb("kata.data.commands.check:main", "find damaged files, wrong counts, gaps in time, NaN and the like"),
+    "view": Verb(
+        "kata.data.commands.view:main", "a picture of one episode: frames of all cameras, curves of all values"
+    ),
 }
 """The verbs of this package, in the order in which --help lists them."""
 
