@@ -90,11 +90,11 @@ class VideoOptions:
         """The options that `info()` describes; what an older file leaves open takes its default."""
         preset = info.get("video.preset")
         return cls(
-            codec=info.get("video.codec", cls().codec),
+            codec=info.get("video.codec") or cls().codec,
             gop=info.get("video.g") or cls().gop,
             crf=info.get("video.crf"),
             preset=None if preset is None else str(preset),
-            pix_fmt=info.get("video.pix_fmt", cls().pix_fmt),
+            pix_fmt=info.get("video.pix_fmt") or cls().pix_fmt,
         )
 
 

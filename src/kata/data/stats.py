@@ -139,14 +139,15 @@ def _per_episode(dataset: Dataset, keys: Sequence[str]) -> dict[str, list[Summar
     """Stored statistics of the selected episodes; a feature lacks those of an episode that has none."""
     parts: dict[str, list[Summary]] = {key: [] for key in keys}
     wanted = set(dataset.layout.index.tolist())
-    for number, stored in _stored_rows(dataset, keys):
+    for number, stored in episode_stats(dataset, keys):
         for key, found in parts.items():
             if number in wanted and STATS[0] in stored.get(key, {}):
                 found.append(stored[key])
     return parts
 
 
-def _stored_rows(dataset: Dataset, keys: Sequence[str]) -> list[tuple[int, Stats]]:
+def episode_stats(dataset: Dataset, keys: Sequence[str]) -> list[tuple[int, Stats]]:
+    """The stored statistics of every episode that has some, with its index; those of `keys` at least."""
     if dataset.info.is_v3:
         return _rows_v3(dataset, keys)
     path = dataset.root / "meta" / "episodes_stats.jsonl"

@@ -16,6 +16,8 @@ class Verb(NamedTuple):
     says: str
 
 
+_EDITING = "kata.data.commands.editing"
+
 VERBS = {
     "info": Verb("kata.data.commands.info:main", "what a dataset holds, and what a training run would see of it"),
     "stats": Verb("kata.data.commands.stats:main", "compute the statistics anew and compare them with the stored ones"),
@@ -23,6 +25,10 @@ VERBS = {
     "view": Verb(
         "kata.data.commands.view:main", "a picture of one episode: frames of all cameras, curves of all values"
     ),
+    "convert": Verb(f"{_EDITING}:run_convert", "make a v3.0 dataset of a v2.0 or v2.1 one, frames bit for bit"),
+    "merge": Verb(f"{_EDITING}:run_merge", "make one dataset of several"),
+    "split": Verb(f"{_EDITING}:run_split", "make datasets of some episodes: chosen, left out, in shares, by task"),
+    "transcode": Verb(f"{_EDITING}:run_transcode", "encode the cameras anew: codec, keyframes, quality, size"),
 }
 """The verbs of this package, in the order in which --help lists them."""
 
