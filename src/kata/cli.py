@@ -9,7 +9,6 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 
 from kata import __version__, log
 from kata.errors import ConfigError, KataError, did_you_mean
@@ -25,11 +24,8 @@ usage: kata <verb> [options]
                         let a policy act, and say how often it succeeds; `kata eval --help`
   kata checkpoint list|verify|prune|export|push <run folder>
                         look after what a run saved; `kata checkpoint --help`
-  kata data demo --root=<folder> [--episodes=50] [--seed=0] [--codec=av1|h264]
-                        record demonstrations of the built-in task as a LeRobot dataset
-
-  kata data replay --trajectories=<file>.npz --root=<folder> [--task=transfer_cube|insertion]
-                        replay joint trajectories in the ALOHA simulation as a LeRobot dataset
+  kata data <verb> --root=<folder>
+                        look at, check and make datasets; `kata data --help` lists the verbs
   kata quickstart       record the built-in task, train a small ACT on it, evaluate it, write the report
 
   kata --version        print the version
@@ -122,53 +118,14 @@ def _shown(default: object) -> str:
 
 
 def _data(args: list[str]) -> int:
-    verbs = {"demo": _data_demo, "replay": _data_replay}
-    if not args or args[0] not in verbs:
-        given = args[0] if args else ""
-        raise ConfigError(
-            f"data '{given}': no such verb", rule=f"verbs: {', '.join(verbs)}", remedy=did_you_mean(given, verbs)
-        )
-    return verbs[args[0]](args[1:])
+    from kata.data.commands import VERBS as TOOLS
+    from kata.data.commands import Verb, run_verb
 
-
-def _data_demo(args: list[str]) -> int:
-    options = _options(args, {"root": None, "episodes": 50, "seed": 0, "codec": "av1"})
-    if not options["root"]:
-        raise ConfigError("root: not given", rule="the demonstrations need a folder", remedy="add --root=<folder>")
-    from kata.eval.demo import record
-
-    with log.counting("episodes recorded") as progress:
-        folder = record(
-            str(options["root"]),
-            num_episodes=_whole("episodes", options["episodes"]),
-            seed=_whole("seed", options["seed"]),
-            codec=str(options["codec"]),
-            progress=progress,
-        )
-    print(f"{options['episodes']} episodes in {folder}")
-    return 0
-
-
-def _data_replay(args: list[str]) -> int:
-    options = _options(args, {"root": None, "trajectories": None, "task": "transfer_cube", "codec": "av1"})
-    for name, example in (("root", "<folder>"), ("trajectories", "<file>.npz")):
-        if not options[name]:
-            raise ConfigError(f"{name}: not given", rule="a replay needs both", remedy=f"add --{name}={example}")
-    from kata.eval.envs import ENVIRONMENTS, register
-
-    register(ENVIRONMENTS["aloha"])
-    from kata.eval.replay import replay_aloha
-
-    with log.counting("episodes replayed") as progress:
-        folder = replay_aloha(
-            Path(str(options["trajectories"])),
-            Path(str(options["root"])),
-            task=str(options["task"]),
-            codec=str(options["codec"]),
-            progress=progress,
-        )
-    print(f"replayed into {folder}")
-    return 0
+    recorded = {
+        "demo": Verb("kata.eval.recording:demo", "record demonstrations of the built-in task as a LeRobot dataset"),
+        "replay": Verb("kata.eval.recording:replay", "replay joint trajectories in the ALOHA simulation as a dataset"),
+    }
+    return run_verb(args, {**TOOLS, **recorded})
 
 
 def _quickstart(args: list[str]) -> int:

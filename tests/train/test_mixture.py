@@ -12,7 +12,7 @@ from kata.adapt import Pipeline, load_pipeline
 from kata.adapt.pipeline import POSTPROCESSOR, PREPROCESSOR
 from kata.cli import main
 from kata.data import Batches, Order
-from kata.data.mixture import open_reader
+from kata.data.mixture import MixedReader
 from kata.data.shares import MixedOrder
 from kata.errors import KataError
 from kata.policies import build_policy, config_class
@@ -269,7 +269,7 @@ def test_augmentation_leaves_black_frames_black(run, entries):
     noise = f"--dataset.image_transforms={json.dumps({'enable': True, 'tfs': tfs})}"
     prepared = prepare(run(entries("seen", one={"fill": True}), noise, "--batch_size=8"))
     with ExitStack() as live:
-        reader = live.enter_context(open_reader(prepared.dataset, prepared.windows, threads=1, keys=prepared.keys))
+        reader = live.enter_context(MixedReader(prepared.dataset, prepared.windows, threads=1, keys=prepared.keys))
         order = MixedOrder(prepared.dataset.sizes(prepared.rows), prepared.dataset.shares(prepared.rows), 1000)
         feed = Feed(
             live.enter_context(Batches(reader, prepared.rows, order, 8)), prepared.run.policy, Pipeline("none", ()),

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from kata.cli import main
 from kata.data import Reader, open_dataset
 from kata.eval.demo import record
 
@@ -44,9 +45,31 @@ def compare(root: Path, seen: Path) -> int:
     return int(wrong > 0 or compared == 0)
 
 
+def edit(folder: Path) -> None:
+    """Datasets that `kata data` makes out of others: reordered frames, cuts between keyframes, several codings."""
+    from tests.data.dataset_maker import make
+
+    lengths = (12, 9, 15)
+    old = make(folder / "old", version="v2.1", lengths=lengths, b_frames=2)
+    one = make(folder / "one", lengths=lengths, per_file=3, b_frames=2)
+    two = make(folder / "two", lengths=lengths)
+    images = make(folder / "images", lengths=lengths, camera="image")
+    jobs = {
+        "convert": [old],
+        "split": [one, "--exclude=[0]"],
+        "transcode": [images, "--codec=av1", "--gop=30"],
+        "merge": [one, two, folder / "transcode"],
+    }
+    for verb, arguments in jobs.items():
+        if status := main(["data", verb, *map(str, arguments), f"--out={folder / verb}"]):
+            sys.exit(status)
+
+
 if __name__ == "__main__":
     verb, folder = sys.argv[1], Path(sys.argv[2])
     if verb == "make":
         record(folder, num_episodes=EPISODES, codec=sys.argv[3], workers=1)
+    elif verb == "edit":
+        edit(folder)
     else:
         sys.exit(compare(folder, Path(sys.argv[3])))

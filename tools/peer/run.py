@@ -28,8 +28,8 @@ def report(passed: bool, text: str) -> bool:
 
 
 def execute(python: Path | str, *arguments: Path | str, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Run a script of this folder with kata's source importable; its output is kept for a failure."""
-    path = os.pathsep.join([str(setup.ROOT / "src"), str(HERE)])
+    """Run a script of this folder with kata's source and tests importable; its output is kept for a failure."""
+    path = os.pathsep.join([str(setup.ROOT / "src"), str(setup.ROOT), str(HERE)])
     env = {**os.environ, "PYTHONPATH": path, "HF_HUB_OFFLINE": "1", **variables}
     command = [str(python), *map(str, arguments)]
     return subprocess.run(command, env=env, cwd=setup.ROOT, capture_output=True, text=True, check=False)
@@ -115,13 +115,28 @@ def written_datasets(peer: Path, folder: Path) -> list[bool]:
     """LeRobot opens what kata's writer makes, and sees the frames and numbers that kata's reader sees."""
     results: list[bool] = []
     for codec in ("av1", "h264"):
-        what, root, seen = f"dataset written by kata ({codec})", folder / codec, folder / f"{codec}.npz"
-        kata = HERE / "kata_dataset.py"
-        fine = ran(execute(sys.executable, kata, "make", root, codec), what)
-        fine = fine and ran(execute(peer, HERE / "check_dataset.py", root, "--out", seen), what)
-        done = execute(sys.executable, kata, "compare", root, seen)
-        results.append(fine and ran(done, what) and report(True, f"{what}: {done.stdout.strip()}"))
+        what, root = f"dataset written by kata ({codec})", folder / codec
+        fine = ran(execute(sys.executable, HERE / "kata_dataset.py", "make", root, codec), what)
+        results.append(fine and seen_alike(peer, root, what))
     return results
+
+
+def edited_datasets(peer: Path, folder: Path) -> list[bool]:
+    """The same of what kata converts, splits, merges and encodes anew."""
+    done = execute(sys.executable, HERE / "kata_dataset.py", "edit", folder)
+    if not ran(done, "datasets edited by kata"):
+        return [False]
+    verbs = ("convert", "split", "merge", "transcode")
+    return [seen_alike(peer, folder / verb, f"dataset out of kata data {verb}") for verb in verbs]
+
+
+def seen_alike(peer: Path, root: Path, what: str) -> bool:
+    """LeRobot and kata see the same items in a dataset."""
+    seen = root.with_suffix(".npz")
+    if not ran(execute(peer, HERE / "check_dataset.py", root, "--out", seen), what):
+        return False
+    done = execute(sys.executable, HERE / "kata_dataset.py", "compare", root, seen)
+    return ran(done, what) and report(True, f"{what}: {done.stdout.strip()}")
 
 
 def main() -> int:
@@ -137,6 +152,7 @@ def main() -> int:
             *checkpoints(peer, folder),
             *dataset_items(peer, folder / "data"),
             *written_datasets(peer, folder / "written"),
+            *edited_datasets(peer, folder / "edited"),
         ]
     print(f"{sum(results)} of {len(results)} groups of checks passed")
     return int(not all(results))

@@ -54,13 +54,11 @@ def _bad_value(cls: type, raw: Mapping[str, Any], at: str, error: Exception) -> 
     if not path or value is raw:
         lines = [line.strip() for line in str(error).replace("`", "").splitlines() if line.strip()]
         where = f"{at}: " if at else ""
-        return ConfigError(
-            where + " ".join(lines), rule="options have fixed names and types", remedy="see `kata train --help`"
-        )
+        return ConfigError(where + " ".join(lines), rule="options have fixed names and types", remedy="see --help")
     return ConfigError(
         f"{dotted}={value}: not a valid value",
         rule=f"the option is of type {_type_text(hint)}",
-        remedy=f"leave out --{dotted} for the default, or see `kata train --help`",
+        remedy=f"leave out --{dotted} for the default, or see --help",
     )
 
 

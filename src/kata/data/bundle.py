@@ -37,8 +37,6 @@ because a check would read what is otherwise mapped and never touched."""
 _READ_BYTES = 64 * 1024
 """Files up to this size are read, not mapped: a process may hold 65,530 maps, a dataset more files."""
 
-_END_BYTES = 64 * 1024
-
 Shapes: TypeAlias = Mapping[str, tuple[DTypeLike, tuple[int, ...]]]
 Put: TypeAlias = Callable[[str, int, NDArray[Any]], None]
 """put(name, first row, values) sets rows of one array."""
@@ -62,20 +60,6 @@ def cache_folder() -> Path:
     if sys.platform == "darwin":
         return Path.home() / "Library" / "Caches" / "kata"
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").expanduser() / "kata"
-
-
-def file_identity(path: Path) -> tuple[int, int]:
-    """(size in bytes, mtime_ns): another pair means that the file was replaced."""
-    found = path.stat()
-    return found.st_size, found.st_mtime_ns
-
-
-def file_ends(path: Path, size: int) -> bytes:
-    """The first and the last 64 KiB: times and sizes alone may agree where archives set all times alike."""
-    with path.open("rb") as file:
-        head = file.read(_END_BYTES)
-        file.seek(max(0, size - _END_BYTES))
-        return head + file.read(_END_BYTES)
 
 
 def load(path: Path) -> Bundle | None:

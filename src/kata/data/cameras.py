@@ -111,6 +111,10 @@ class VideoCamera:
         self._stamp[file] = stamp
         self._index[file] = index
 
+    def frames(self, file: int) -> int:
+        """How many frames a prepared file has."""
+        return len(self._index[file])
+
     def groups(self, file: Int64, number: Int64) -> tuple[Int64, Int64]:
         """Groups of pictures."""
         first, end = np.empty_like(number), np.empty_like(number)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -13,7 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from kata.data.bundle import Bundle, Note, Put, alone, cache_folder, file_ends, file_identity, load_or_make
+from kata.data.bundle import Bundle, Note, Put, alone, cache_folder, load_or_make
+from kata.data.identity import digest
 from kata.data.layout import Layout
 from kata.data.order import Int64
 from kata.data.window import ranges
@@ -32,9 +31,7 @@ class Columns:
     They are written there in one pass over the data files when they are first asked for, because opening a file costs
     more than its numbers. Later runs and other processes touch only the pages that they gather from.
 
-    What is kept is found by format, columns, fps, the place of every opened episode, and name, size and time of every
-    data file with the ends of up to a thousand of them. So any change of a file makes the columns anew, and copies that
-    keep names and times share them.
+    What is kept is found by columns, fps and `digest`, so that any change of a data file makes the columns anew.
 
     Args:
         root: the dataset's folder.
@@ -52,7 +49,7 @@ class Columns:
         fps: int,
         task_number: Int64,
     ) -> None:
-        self._root, self._layout, self._fps, self._task_number = root, layout, fps, task_number
+        self._root, self.layout, self._fps, self._task_number = root, layout, fps, task_number
         self._columns, self._derived = columns, derived
         self._starts = np.concatenate([[0], np.cumsum(layout.length)])
         self._bundle: Bundle | None = None
@@ -72,6 +69,21 @@ class Columns:
         low, high = self._open().note["tasks"]
         return low, high
 
+    def fresh(self) -> dict[str, NDArray[Any]]:
+        """All columns read from the files themselves, past the cache folder: (frames, *shape), without the last axis
+        for shape [1]; strings as numbers.
+
+        Raises: DataError as the first use of any column does.
+        """
+        rows = int(self._starts[-1])
+        arrays = {key: np.empty((rows, *_tail(c)), _stored_dtype(c)) for key, c in self._columns.items()}
+
+        def put(key: str, first: int, values: NDArray[Any]) -> None:
+            arrays[key][first : first + len(values)] = values
+
+        self._fill(put)
+        return arrays
+
     def _open(self) -> Bundle:
         with self._lock:
             if self._bundle is None:
@@ -83,21 +95,20 @@ class Columns:
             return self._bundle
 
     def _key(self) -> str:
-        layout, used = self._layout, self._layout.data.used()
         columns = {key: [column.dtype, column.shape] for key, column in self._columns.items()}
-        files = [(name, *file_identity(self._root / name)) for name in used]
-        text = json.dumps([_FORMAT, columns, sorted(self._derived), self._fps, files])
-        digest = hashlib.sha256(text.encode())
-        for array in (layout.index, layout.length, layout.data.first, layout.data.file, self._task_number):
-            digest.update(array.tobytes())
-        for name, size, _ in files[:: -(-len(files) // 1000)]:
-            digest.update(file_ends(self._root / name, size))
-        return digest.hexdigest()[:32]
+        words = (
+            _FORMAT,
+            columns,
+            sorted(self._derived),
+            self._fps,
+            self._task_number.tolist() if self._derived else [],
+        )
+        return digest(self._root, self.layout, self.layout.data, *words)
 
     def _fill(self, put: Put) -> Note:
         """Write all columns, file by file. Every frame must belong to the episode whose table entry points at it, and
         every number be finite."""
-        layout, stored = self._layout, [key for key in self._columns if key not in self._derived]
+        layout, stored = self.layout, [key for key in self._columns if key not in self._derived]
         strings = {key: _Strings() for key in stored if self._columns[key].dtype == "string"}
         bad: dict[str, list[Int64]] = {}
         tasks: list[int] = []
@@ -125,32 +136,32 @@ class Columns:
 
     def _derive(self, key: str, episodes: Int64) -> NDArray[Any]:
         """Rows of a column that the files lack, for episodes that follow each other."""
-        length = self._layout.length[episodes]
+        length = self.layout.length[episodes]
         frame = ranges(np.zeros_like(length), length)
         if key == "frame_index":
             return frame
         if key == "timestamp":
             return (frame / self._fps).astype(np.float32)
         if key == "episode_index":
-            return np.repeat(self._layout.index[episodes], length)
+            return np.repeat(self.layout.index[episodes], length)
         if key == "task_index":
             return np.repeat(self._task_number[episodes], length)
         assert key == "index"
         return int(self._starts[episodes[0]]) + np.arange(len(frame), dtype=np.int64)
 
     def _check_rows(self, path: Path, rows: int, episodes: Int64) -> None:
-        ends = self._layout.data.first[episodes] + self._layout.length[episodes]
+        ends = self.layout.data.first[episodes] + self.layout.length[episodes]
         short = np.flatnonzero(ends > rows)
         if short.size:
             worst = episodes[short[0]]
             raise DataError(
-                f"{path} has {rows} rows, but episode {self._layout.index[worst]} ends at row {ends[short[0]]}",
+                f"{path} has {rows} rows, but episode {self.layout.index[worst]} ends at row {ends[short[0]]}",
                 rule="a file has at least the rows that its episodes claim",
                 remedy=_REPAIR,
             )
 
     def _check_episode(self, found: Int64, episodes: Int64) -> None:
-        claimed = np.repeat(self._layout.index[episodes], self._layout.length[episodes])
+        claimed = np.repeat(self.layout.index[episodes], self.layout.length[episodes])
         wrong = np.flatnonzero(found != claimed)
         if wrong.size:
             raise DataError(
@@ -163,7 +174,7 @@ class Columns:
     def _check_finite(self, key: str, bad: Int64) -> None:
         if not bad.size:
             return
-        layout, starts = self._layout, self._starts
+        layout, starts = self.layout, self._starts
         where = int(np.searchsorted(starts, bad[0], side="right")) - 1
         episodes = np.unique(np.searchsorted(starts, bad, side="right") - 1)
         names = ", ".join(str(layout.index[e]) for e in episodes[:5]) + (", ..." if len(episodes) > 5 else "")

@@ -129,10 +129,19 @@ class Dataset:
         Raises: as `column`; IndexError for a row outside the dataset.
         """
         self._check_key(key)
-        if self._first is not None:
-            position = episode_of(rows, self.episodes)
-            rows = rows + (self._first - self.episodes.start)[position]
-        return self._storage.take(key, rows)
+        return self._storage.take(key, self.opened_rows(rows))
+
+    @property
+    def opened(self) -> Layout:
+        """The episodes that were opened, of which these may be a subset."""
+        return self._storage.layout
+
+    def opened_rows(self, rows: Int64) -> Int64:
+        """The same rows counted over `opened`; IndexError for a row outside the dataset."""
+        if self._first is None:
+            return rows
+        position = episode_of(rows, self.episodes)
+        return rows + (self._first - self.episodes.start)[position]
 
     def task_range(self) -> tuple[int, int]:
         """Smallest and largest task_index of all frames that were opened."""
@@ -209,7 +218,7 @@ def open_dataset(
     layout, absent = drop_absent_cameras(source.root, info, whole, layout)
     layout = only_whole(repo_id, source.root, layout, available=available)
     notes += [f"'{key}' is left out: info.json declares it, but it has no files" for key in absent]
-    columns, derived = _columns(source, info, layout, absent, notes)
+    columns, derived = readable_columns(source, info, layout, absent, notes)
     tasks = read_tasks(source.root, info, layout, notes)
     storage = Columns(
         source.root,
@@ -222,7 +231,7 @@ def open_dataset(
     return Dataset(repo_id, source.root, info, columns, tasks, layout, notes, len(whole.index), storage)
 
 
-def _columns(
+def readable_columns(
     source: Source, info: Info, layout: Layout, absent: list[str], notes: list[str]
 ) -> tuple[dict[str, Column], set[str]]:
     """The columns that can be read, and those of them that are derived because the files lack them."""

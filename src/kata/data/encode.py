@@ -21,12 +21,16 @@ from numpy.typing import NDArray
 
 from kata.errors import DataError
 
-ENCODERS = {"av1": "libsvtav1", "h264": "libx264"}
+ENCODERS = {"av1": "libsvtav1", "h264": "libx264", "hevc": "libx265"}
 """Stream codec (what info.json names) to the encoder that makes it."""
 
-_DEFAULT_CRF = {"av1": 30, "h264": 23}
-_DEFAULT_PRESET = {"av1": "12", "h264": "veryfast"}
-_FASTSTART = {"movflags": "faststart"}  # the index in front: a player or a range read starts without the file's end
+_HEVC_SIDE = 64
+"""One block of x265. An encoder for 32x48 that follows another one overwrites memory, and the process is aborted."""
+
+_DEFAULT_CRF = {"av1": 30, "h264": 23, "hevc": 28}
+_DEFAULT_PRESET = {"av1": "12", "h264": "veryfast", "hevc": "veryfast"}
+FASTSTART = {"movflags": "faststart"}
+"""The index in front: a player or a range read starts without the file's end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +38,10 @@ class VideoOptions:
     """How camera frames are encoded.
 
     Args:
-        codec: 'av1' (smaller; LeRobot's own choice) or 'h264' (encodes about twice as fast).
+        codec: 'av1' (smaller; LeRobot's own choice), 'h264' (encodes about twice as fast) or 'hevc'.
         gop: a keyframe every so many frames. 2 makes any frame cheap to reach; larger is smaller and slower.
-        crf: quality, lower is better; None takes 30 for av1 and 23 for h264.
-        preset: the encoder's own effort name; None takes '12' for av1 and 'veryfast' for h264.
+        crf: quality, lower is better; None takes 30 for av1, 23 for h264 and 28 for hevc.
+        preset: the encoder's own effort name; None takes '12' for av1, else 'veryfast'.
         pix_fmt: 'yuv420p' (even sizes only) or another that the encoder and the readers know.
     """
 
@@ -86,17 +90,23 @@ class VideoOptions:
         """The options that `info()` describes; what an older file leaves open takes its default."""
         preset = info.get("video.preset")
         return cls(
-            codec=info.get("video.codec", cls().codec),
+            codec=info.get("video.codec") or cls().codec,
             gop=info.get("video.g") or cls().gop,
             crf=info.get("video.crf"),
             preset=None if preset is None else str(preset),
-            pix_fmt=info.get("video.pix_fmt", cls().pix_fmt),
+            pix_fmt=info.get("video.pix_fmt") or cls().pix_fmt,
         )
 
 
 def require_encoder(options: VideoOptions, *, fps: int, height: int, width: int) -> None:
     """DataError when this PyAV cannot encode such frames: no encoder, or one that refuses the options."""
     encoder = ENCODERS[options.codec]
+    if options.codec == "hevc" and min(height, width) < _HEVC_SIDE:
+        raise DataError(
+            f"{height}x{width} frames cannot be encoded as hevc",
+            rule=f"{_HEVC_SIDE} pixels or more a side: the encoder damages its memory on smaller ones",
+            remedy="take codec av1 or h264, or larger frames",
+        )
     try:
         context = av.CodecContext.create(encoder, "w")
         assert isinstance(context, VideoCodecContext)
@@ -128,6 +138,9 @@ def _set_up(context: VideoCodecContext, options: VideoOptions, rate: Fraction, h
         # shown in the order they are stored, so pts 0 is the first and files join without gaps
         context.max_b_frames = 0
         context.options |= {"sc_threshold": "0"}  # keyframes where gop says, not at every change of scene
+    if options.codec == "hevc":
+        # the same in this encoder's own words; and it would print about itself
+        context.options |= {"x265-params": "bframes=0:scenecut=0:open-gop=0:log-level=none"}
 
 
 class VideoEncoder:
@@ -137,7 +150,7 @@ class VideoEncoder:
     """
 
     def __init__(self, path: Path, *, fps: int, height: int, width: int, options: VideoOptions) -> None:
-        self._container: OutputContainer = av.open(str(path), "w", options=_FASTSTART)
+        self._container: OutputContainer = av.open(str(path), "w", options=FASTSTART)
         stream = self._container.add_stream(ENCODERS[options.codec], rate=fps)
         assert isinstance(stream, VideoStream)
         _set_up(stream.codec_context, options, Fraction(fps), height, width)
@@ -172,7 +185,7 @@ def join_videos(parts: Sequence[Path], path: Path, fps: int) -> None:
 
     The parts have one frame rate and no B-frames; frame k of part p comes to (frames before p + k) / fps.
     """
-    with av.open(str(path), "w", options=_FASTSTART) as target:
+    with av.open(str(path), "w", options=FASTSTART) as target:
         stream: VideoStream | None = None
         offset = 0
         for part in parts:

@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from threading import Lock
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kata.data.cameras import Camera, Picture
-from kata.data.dataset import Episodes
+from kata.data.dataset import Dataset
+from kata.data.framecache import FrameCache
 from kata.data.order import Int64
 from kata.data.plan import NEVER, Uses
 from kata.data.store import Frame, FrameStore, Target
@@ -71,23 +73,23 @@ class Frames:
     Planning (`fill`, `prefetch`, `foresee`) is for one thread at a time and quick; decoding is done by the pool.
 
     Args:
-        cameras: by key. offsets: window of each camera, (0,) for none. episodes: of the rows asked for.
-        threads: decoders at work. budget_bytes: for decoded frames that are held. pool: shared threads to use
-            instead, which whoever made them ends.
+        cameras: by key. dataset: whose rows are asked for. threads: decoders at work.
+        cache: asked before anything is decoded or held, and given what is decoded; what it takes is not held.
+        pool: shared threads to use instead, which whoever made them ends.
     """
 
     def __init__(
         self,
         cameras: dict[str, Camera],
-        episodes: Episodes,
+        dataset: Dataset,
         *,
         threads: int,
-        budget_bytes: int,
         tally: Tally,
         pool: ThreadPoolExecutor | None = None,
+        cache: FrameCache | None = None,
     ) -> None:
-        self.store = FrameStore(budget_bytes)
-        self._cameras, self._episodes, self._tally = cameras, episodes, tally
+        self.store = FrameStore(budget_bytes=0)
+        self._cameras, self._dataset, self._tally, self._cache = cameras, dataset, tally, cache
         self._threads = max(1, threads)
         self._owns_pool = pool is None
         self._pool = pool or ThreadPoolExecutor(self._threads, thread_name_prefix="kata-decode")
@@ -136,6 +138,7 @@ class Frames:
         for key, wanted in rows.items():
             unique = np.unique(wanted)
             with self.store.lock:
+                unique = unique[~self._cached(key, unique)]
                 absent = np.array([self.store.get((key, row)) is None for row in unique.tolist()], bool)
                 groups = self._groups(key, unique[absent], step - 1, {}, evict=False)
                 enough &= all(self.store.get((key, row)) is not None for row in unique.tolist())
@@ -149,14 +152,15 @@ class Frames:
         return self._at_work < 2 * self._threads and self.store.held_bytes < _AHEAD * self.store.budget_bytes
 
     def _fill_camera(self, key: str, wanted: Int64, out: Pixels, filling: Filling, step: int | None) -> list[_Missing]:
-        order = np.argsort(wanted, kind="stable")
-        unique, first = np.unique(wanted[order], return_index=True)
-        places = np.split(order, first[1:])
-        dues = self._after(key, unique, step).tolist()
         ready: list[tuple[Frame, Target]] = []
         absent: dict[int, Frame] = {}
-        held = 0
         with self.store.lock:
+            at = self._from_cache(key, wanted, out)
+            held = len(wanted) - len(at)
+            order = at[np.argsort(wanted[at], kind="stable")]
+            unique, first = np.unique(wanted[order], return_index=True)
+            places = np.split(order, first[1:]) if len(at) else []
+            dues = self._after(key, unique, step).tolist()
             for row, place, due in zip(unique.tolist(), places, dues, strict=True):
                 target = Target(out, place, filling.landed, filling.failed)
                 frame = None if step is None else self.store.get((key, row))
@@ -171,10 +175,32 @@ class Frames:
                     ready.append((frame, target))
                 self.store.postpone(frame, due)
             groups = self._groups(key, np.array(list(absent), np.int64), step, absent, evict=True)
+        filling.landed(len(wanted) - len(at))
         self._tally.add(Work(frames_asked=len(wanted), frames_held=held))
         for begin in range(0, len(ready), _COPIES_PER_JOB):
             self._pool.submit(self._copy, ready[begin : begin + _COPIES_PER_JOB])
         return groups
+
+    def _from_cache(self, key: str, wanted: Int64, out: Pixels) -> Int64:
+        """Copy what the cache has, which is then held no longer; the places of the other frames.
+
+        The store is locked until these are planned: none goes to the cache in between.
+        """
+        if self._cache is None:
+            return np.arange(len(wanted))
+        began_s = time.perf_counter()
+        missing = self._cache.fetch(key, self._dataset.opened_rows(wanted), out)
+        self._tally.add(Work(convert_s=time.perf_counter() - began_s))
+        for row in np.unique(wanted[~missing]).tolist() if self.store.held_bytes else []:
+            frame = self.store.get((key, row))
+            if frame is not None:
+                self.store.postpone(frame, NEVER)
+        return np.flatnonzero(missing)
+
+    def _cached(self, key: str, rows: Int64) -> NDArray[np.bool_]:
+        if self._cache is None:
+            return np.zeros(len(rows), bool)
+        return self._cache.has(key, self._dataset.opened_rows(rows))
 
     def _after(self, key: str, rows: Int64, step: int | None) -> Int64:
         uses = self._uses.get(key)
@@ -190,8 +216,9 @@ class Frames:
         if not len(rows):
             return []
         camera = self._cameras[key]
-        episode = episode_of(rows, self._episodes)
-        begin, length = self._episodes.start[episode], self._episodes.length[episode]
+        episodes = self._dataset.episodes
+        episode = episode_of(rows, episodes)
+        begin, length = episodes.start[episode], episodes.length[episode]
         file, origin = camera.span.file[episode], camera.span.first[episode] - begin
         first, end = camera.groups(file, rows + origin)
         fresh = np.append(True, (np.diff(file) != 0) | (np.diff(first) != 0) | (np.diff(episode) != 0))
@@ -200,6 +227,7 @@ class Frames:
         count = np.minimum(end - origin, begin + length)[fresh] - low
         members = ranges(low, count)
         dues = self._after(key, members, step)
+        dues[self._cached(key, members)] = NEVER
         result: list[_Missing] = []
         for at, (rows_of, dues_of) in zip(
             np.flatnonzero(fresh),
@@ -233,9 +261,25 @@ class Frames:
         try:
             for place, picture in group.camera.decode(group.file, group.numbers, rows):
                 came.add(place)
-                self._hand_out(group.camera, group.frames[place], picture)
+                self._hand_out(group.camera, group.frames[place], self._to_cache(group, place, picture))
         except DataError:
             self._one_by_one(group, [place for place in range(len(rows)) if place not in came])
+
+    def _to_cache(self, group: _Missing, place: int, picture: Picture) -> Picture:
+        """Give a picture to the cache if it takes it, before anybody may change the pixels; then it is not held."""
+        frame = group.frames[place]
+        key, row = frame.key
+        if self._cache is None:
+            return picture
+        opened = int(self._dataset.opened_rows(np.array([row]))[0])
+        if not self._cache.takes(key, opened):
+            return picture
+        painted = np.empty(group.camera.shape, np.uint8)
+        group.camera.paint(picture, painted)
+        self._cache.store(key, opened, painted)
+        with self.store.lock:
+            self.store.forget(frame)
+        return painted
 
     def _hand_out(self, camera: Camera, frame: Frame, picture: Picture) -> None:
         """Write a picture to everybody who waits for it, and hold it if it is wanted later."""

@@ -17,17 +17,8 @@ import av
 import numpy as np
 from av.error import FFmpegError
 
-from kata.data.bundle import (
-    Bundle,
-    Note,
-    Put,
-    cache_folder,
-    file_ends,
-    file_identity,
-    load,
-    save,
-    say_unwritable,
-)
+from kata.data.bundle import Bundle, Note, Put, cache_folder, load, save, say_unwritable
+from kata.data.identity import file_ends, file_identity
 from kata.data.moov import frame_table
 from kata.data.order import Int64
 from kata.errors import DataError

@@ -54,7 +54,7 @@ def read_info(root: Path) -> Info:
     Raises: DataError naming the file and what in it is wrong.
     """
     path = root / "meta" / "info.json"
-    raw = _load(path)
+    raw = raw_info(root)
     for name in _FIELDS:
         if name not in raw:
             raise _bad(path, f"has no field '{name}'", f"needs {', '.join(_FIELDS)}")
@@ -79,6 +79,27 @@ def read_info(root: Path) -> Info:
     )
 
 
+def raw_info(root: Path) -> dict[str, Any]:
+    """`root`/meta/info.json as it stands, with what kata does not need as well.
+
+    Raises: DataError when it is absent or no JSON object.
+    """
+    path = root / "meta" / "info.json"
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise DataError(
+            f"there is no dataset in {path.parent.parent}: meta/info.json is absent",
+            rule="a LeRobot dataset has meta/info.json",
+            remedy="check --dataset.root and --dataset.repo_id",
+        ) from error
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise _bad(path, f"is no JSON: {error}", "a JSON object in UTF-8") from error
+    if not isinstance(raw, dict):
+        raise _bad(path, f"holds a {type(raw).__name__}", "a JSON object")
+    return raw
+
+
 def file_name(template: str, **places: int | str) -> str:
     """The path of one file below the dataset's folder.
 
@@ -94,22 +115,6 @@ def file_name(template: str, **places: int | str) -> str:
         ) from error
     _inside(name)
     return name
-
-
-def _load(path: Path) -> dict[str, Any]:
-    try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise DataError(
-            f"there is no dataset in {path.parent.parent}: meta/info.json is absent",
-            rule="a LeRobot dataset has meta/info.json",
-            remedy="check --dataset.root and --dataset.repo_id",
-        ) from error
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise _bad(path, f"is no JSON: {error}", "a JSON object in UTF-8") from error
-    if not isinstance(raw, dict):
-        raise _bad(path, f"holds a {type(raw).__name__}", "a JSON object")
-    return raw
 
 
 def _version(path: Path, value: Any) -> str:

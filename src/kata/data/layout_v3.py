@@ -15,7 +15,7 @@ from kata.data.layout import Layout, Span, TaskLists
 from kata.data.order import Int64
 from kata.errors import DataError
 
-_PATTERN = "meta/episodes/*/*.parquet"
+EPISODE_FILES = "meta/episodes/*/*.parquet"
 
 
 def read(root: Path, info: Info) -> Layout:
@@ -50,9 +50,9 @@ def read(root: Path, info: Info) -> Layout:
 
 def episode_table(root: Path, prefix: str = "") -> pa.Table:
     """All episode rows without statistics, or only 'episode_index' and columns that start with `prefix`."""
-    paths = sorted(root.glob(_PATTERN))
+    paths = sorted(root.glob(EPISODE_FILES))
     if not paths:
-        raise _bad(root, f"is absent: no {_PATTERN}")
+        raise _bad(root, f"is absent: no {EPISODE_FILES}")
     tables: list[pa.Table] = []
     for path in paths:
         try:

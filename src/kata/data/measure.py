@@ -22,15 +22,23 @@ Summary = dict[str, NDArray[Any]]
 
 def summarise(values: NDArray[Any]) -> Summary:
     """Statistics of one column over its frames, (N,) or (N, D); of more axes only the last one stays."""
-    flat = values.reshape(-1, values.shape[-1] if values.ndim > 1 else 1).astype(np.float64)
-    summary = {
+    return moments(values) | quantiles(_flat(values))
+
+
+def moments(values: NDArray[Any]) -> Summary:
+    """The figures of `summarise` that `merge` joins exactly: all but the quantiles."""
+    flat = _flat(values)
+    return {
         "min": flat.min(axis=0),
         "max": flat.max(axis=0),
         "mean": flat.mean(axis=0),
         "std": flat.std(axis=0),
         "count": np.array([len(values)]),
     }
-    return summary | quantiles(flat)
+
+
+def _flat(values: NDArray[Any]) -> NDArray[np.float64]:
+    return values.reshape(-1, values.shape[-1] if values.ndim > 1 else 1).astype(np.float64)
 
 
 def quantiles(flat: NDArray[Any]) -> Summary:

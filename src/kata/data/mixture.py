@@ -347,12 +347,3 @@ def _joined(parts: list[Batch], places: list[Int64], size: int) -> Batch:
 
 Data: TypeAlias = Dataset | Mixture
 """What a run is trained on: one dataset, or several read as one."""
-
-
-def open_reader(
-    data: Data, windows: Windows, *, threads: int, keys: Collection[str] | None = None, frame_memory: int = 0
-) -> Reader | MixedReader:
-    """The reader of one dataset or of a mixture, which holds no frames."""
-    if isinstance(data, Mixture):
-        return MixedReader(data, windows, threads=threads, keys=keys)
-    return Reader(data, windows, threads=threads, keys=keys, frame_memory=frame_memory)

@@ -9,20 +9,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow.parquet as pq
 
 from kata.data.encode import join_videos, probe_video
-from kata.data.measure import STATS, Summary, merge, quantiles
 from kata.data.staging import copy_frames, sync
-from kata.data.tables import episode_table, frame_schema, measured, task_table
+from kata.data.tables import episode_table, frame_schema, task_table
+from kata.data.totals import Totals
 from kata.spec import Column
 
 DATA_PATH = "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
 VIDEO_PATH = "videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mp4"
-_EPISODES_PATH = "meta/episodes/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
+EPISODES_PATH = "meta/episodes/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
 _INFO, _STATS, _TASKS = Path("meta/info.json"), Path("meta/stats.json"), Path("meta/tasks.parquet")
-_EXACT_VALUES = 2**26  # a column of more numbers than this (0.5 GB as float64) gets the mean of its episodes' quantiles
 
 
 class Publisher:
@@ -39,14 +37,14 @@ class Publisher:
         self.columns = {key: Column(entry["dtype"], tuple(entry["shape"])) for key, entry in info["features"].items()}
         self._cameras = [key for key, column in self.columns.items() if column.dtype == "video"]
         self._root, self._hidden = root, hidden
-        self._summaries: dict[str, Summary] = {}
+        self._totals = Totals(self.columns)
         self._file = 0  # number of the next file, over all chunks
 
     def publish(self, rows: Sequence[Mapping[str, Any]], folders: Sequence[Path], tasks: Sequence[str]) -> None:
         """Copy saved episodes into one new file per stream, then say so in info.json."""
         work = self._hidden / "publish"
         shutil.rmtree(work, ignore_errors=True)
-        data, episodes = self._place(DATA_PATH), self._place(_EPISODES_PATH)
+        data, episodes = self._place(DATA_PATH), self._place(EPISODES_PATH)
         videos = [self._place(VIDEO_PATH, key) for key in self._cameras]
         for path in (data, episodes, _TASKS, *videos):
             (work / path).parent.mkdir(parents=True, exist_ok=True)
@@ -61,9 +59,10 @@ class Publisher:
             self._move(work / path, path)
         shutil.rmtree(work)
         for row in rows:
-            self._add_summaries(row)
+            self._totals.add(row)
         total = rows[-1]["dataset_to_index"]
-        self._publish_json(_STATS, self._dataset_stats(total))
+        files = sorted((self._root / "data").glob("*/*.parquet"))
+        self._publish_json(_STATS, self._totals.stats(files, total))
         count = rows[-1]["episode_index"] + 1
         self.info |= {"total_episodes": count, "total_frames": total, "total_tasks": len(tasks)}
         self.info["splits"] = {"train": f"0:{count}"}
@@ -86,7 +85,7 @@ class Publisher:
             if rows and rows[0]["episode_index"] >= self.info["total_episodes"]:
                 continue
             for row in rows:
-                self._add_summaries(row)
+                self._totals.add(row)
                 places += self._files_of(row)
         self._file = max(places, default=-1) + 1
         count = self.info["total_tasks"]
@@ -121,27 +120,6 @@ class Publisher:
             placed_rows.append(placed)
         return placed_rows
 
-    def _add_summaries(self, row: Mapping[str, Any]) -> None:
-        for key in measured(self.columns):
-            found = {stat: row.get(f"stats/{key}/{stat}") for stat in STATS}
-            summary = {stat: np.array(value) for stat, value in found.items() if value is not None}
-            if summary:
-                known = self._summaries.get(key)
-                self._summaries[key] = merge([known, summary]) if known else summary
-
-    def _dataset_stats(self, frames: int) -> dict[str, Any]:
-        """The content of stats.json; quantiles of columns go over all frames while they fit in memory."""
-        files = sorted((self._root / "data").glob("*/*.parquet"))
-        stats: dict[str, Any] = {}
-        for key, summary in self._summaries.items():
-            column = self.columns[key]
-            exact: Summary = {}
-            if not column.is_camera and frames * int(np.prod(column.shape)) <= _EXACT_VALUES:
-                values = np.concatenate([_flat_column(path, key) for path in files])
-                exact = quantiles(values.reshape(-1, column.shape[-1]).astype(np.float64))
-            stats[key] = {name: value.tolist() for name, value in (summary | exact).items()}
-        return stats
-
     def _publish_json(self, place: Path, content: Mapping[str, Any]) -> None:
         part = self._hidden / place.name
         part.write_text(json.dumps(content, indent=4, ensure_ascii=False), encoding="utf-8")
@@ -154,11 +132,3 @@ class Publisher:
         sync(source)
         os.replace(source, target)
         sync(target.parent)
-
-
-def _flat_column(path: Path, key: str) -> np.ndarray:
-    """All numbers of one column of a file, flattened."""
-    column = pq.read_table(path, columns=[key])[key].combine_chunks()
-    while "list" in str(column.type):
-        column = column.flatten()
-    return column.to_numpy(zero_copy_only=False)

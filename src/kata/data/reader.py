@@ -12,9 +12,11 @@ from numpy.typing import NDArray
 from kata.data.cameras import Camera, ImageCamera, VideoCamera
 from kata.data.dataset import Dataset
 from kata.data.encoded import EncodedImages
+from kata.data.framecache import FrameCache
 from kata.data.frames import Filling, Frames
 from kata.data.order import Int64
 from kata.data.plan import Uses, held_as_rgb
+from kata.data.tasks import check_task_range
 from kata.data.window import episode_of, window_rows
 from kata.data.work import Tally, Work
 from kata.errors import ConfigError, DataError, did_you_mean
@@ -51,6 +53,7 @@ class Reader:
         pool: threads shared with other readers, which whoever made them ends; `threads` is then without meaning.
         frame_memory: bytes for decoded frames, those of batches read ahead included; 0 holds no frame for later
             batches and sets no limit to batches. See `allot` and `foresee`.
+        cache: asked first for frames, and given those that were decoded; made for this dataset or what it is a part of.
 
     Raises: DataError for a window over an unknown key, and for damaged files as far as their ends show it.
     """
@@ -64,6 +67,7 @@ class Reader:
         keys: Collection[str] | None = None,
         pool: ThreadPoolExecutor | None = None,
         frame_memory: int = 0,
+        cache: FrameCache | None = None,
     ) -> None:
         self.dataset, self.windows, self.frame_memory = dataset, windows, frame_memory
         self.episodes = dataset.episodes
@@ -81,10 +85,8 @@ class Reader:
         self._tally = Tally()
         self._encoded = EncodedImages(self._tally)
         self._cameras = {key: self._camera(key, column) for key, column in chosen.items() if column.is_camera}
-        self._check_tasks()
-        self._frames = Frames(
-            self._cameras, self.episodes, threads=threads, budget_bytes=0, tally=self._tally, pool=pool
-        )
+        check_task_range(dataset.repo_id, *dataset.task_range(), dataset.tasks)
+        self._frames = Frames(self._cameras, dataset, threads=threads, cache=cache, tally=self._tally, pool=pool)
         # Files are indexed now, at least one per camera: what does not fit is found before anything is trained.
         files = [(key, int(file)) for key, camera in self._cameras.items() for file in camera.files()]
         firsts = [(key, int(camera.files()[0])) for key, camera in self._cameras.items()]
@@ -212,17 +214,6 @@ class Reader:
                 (key, int(file)) for file in np.unique(self._cameras[key].span.file[episode_of(rows, self.episodes)])
             ]
         self._frames.prepare(files)
-
-    def _check_tasks(self) -> None:
-        low, high = self.dataset.task_range()
-        count = len(self.dataset.tasks)
-        if low < 0 or high >= count:
-            bad = low if low < 0 else high
-            raise DataError(
-                f"a frame of {self.dataset.repo_id} has task_index {bad}, but the dataset has {count} tasks",
-                rule=f"task_index lies between 0 and {count - 1}",
-                remedy="repair the task file of the dataset, or download it again",
-            )
 
     def close(self) -> None:
         """End the decoding threads, unless they are shared, and free what is held."""

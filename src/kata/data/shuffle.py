@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import os
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from kata.data.clips import ClipOrder, Clips
 from kata.data.dataset import Dataset
 from kata.data.encoded import ENCODED_BYTES
 from kata.data.index import open_index
+from kata.data.memory import free_memory
 from kata.data.order import Anchors, Int64, Order
 from kata.data.plan import held_as_rgb
 from kata.data.planar import stores_half_size
@@ -55,20 +55,7 @@ class Shuffle:
 
 def default_frame_memory() -> int:
     """Bytes for decoded frames: FRAME_BYTES, but no more than a quarter of the memory that is free."""
-    return min(FRAME_BYTES, _free_memory() // 4)
-
-
-def _free_memory() -> int:
-    """What programs may still take, in bytes; half of all where the system does not say."""
-    meminfo = Path("/proc/meminfo")
-    if not meminfo.is_file():
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
-    fields = dict(line.split(":", 1) for line in meminfo.read_text().splitlines())
-    free = int(fields["MemAvailable"].split()[0]) * 1024
-    limit, used = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")
-    if limit.is_file() and used.is_file() and (most := limit.read_text().strip()).isdigit():
-        free = min(free, int(most) - int(used.read_text()))
-    return max(free, 0)
+    return min(FRAME_BYTES, free_memory() // 4)
 
 
 def clip_stride(windows: Windows, cameras: Collection[str], gop: int) -> int:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kata.data.dataset import Dataset
 from kata.data.layout_v2 import json_lines
 from kata.data.layout_v3 import episode_table
-from kata.data.measure import STATS, ImageCounts, Summary, merge, summarise
+from kata.data.measure import QUANTILES, STATS, ImageCounts, Summary, merge, summarise
 from kata.data.order import Int64
 from kata.errors import DataError
 from kata.spec import Stats
@@ -29,55 +32,124 @@ def camera_stats(dataset: Dataset) -> Stats:
     """All cameras, (C, 1, 1) in [0, 1]: the dataset's own where complete, else from sampled frames."""
     own = {key: summary for key, summary in _own(dataset).items() if key in dataset.cameras}
     sampled = [key for key in dataset.cameras if key not in own]
-    return own | _sampled(dataset, sampled) if sampled else own
+    if not sampled:
+        return own
+    rows = sample_rows(dataset.layout.length)
+    _note(dataset, f"statistics of {', '.join(sampled)} come from {len(rows)} evenly spread frames")
+    return own | frame_stats(dataset, sampled, rows)
 
 
 def sample_rows(lengths: Int64) -> Int64:
-    """Evenly spread rows: as many as LeRobot takes (length ** 0.75 an episode, at least 100), at most 500."""
-    per_episode = np.maximum(np.minimum(100, lengths), np.minimum((lengths**0.75).astype(np.int64), 10_000))
-    count = min(int(per_episode.sum()), SAMPLED_FRAMES)
+    """Evenly spread rows: as many as LeRobot takes, but no more than 500 in all."""
+    count = min(int(_sampled_of(lengths).sum()), SAMPLED_FRAMES)
     return np.linspace(0, int(lengths.sum()) - 1, count).round().astype(np.int64)
 
 
-def _sampled(dataset: Dataset, keys: list[str]) -> Stats:
+def episode_sample_rows(lengths: Int64) -> Int64:
+    """The rows that LeRobot samples: of each episode evenly spread ones."""
+    starts, counts = np.cumsum(lengths) - lengths, _sampled_of(lengths)
+    parts = [
+        start + np.linspace(0, length - 1, count).round().astype(np.int64)
+        for start, length, count in zip(starts, lengths, counts, strict=True)
+    ]
+    return np.concatenate(parts)
+
+
+def _sampled_of(lengths: Int64) -> Int64:
+    """LeRobot's number of sampled frames per episode: length ** 0.75, but at least 100 (or all) and at most 10,000."""
+    return np.maximum(np.minimum(100, lengths), np.minimum((lengths**0.75).astype(np.int64), 10_000))
+
+
+def frame_stats(
+    dataset: Dataset, keys: Sequence[str], rows: Int64, progress: Callable[[int, int], None] | None = None
+) -> Stats:
+    """Statistics of these cameras over the decoded frames `rows`, (C, 1, 1) in [0, 1]; count is their number."""
     from kata.data.reader import Reader
 
-    rows = sample_rows(dataset.layout.length)
     counts = {key: ImageCounts(dataset.columns[key].shape[2]) for key in keys}
+    done = 0
     with Reader(dataset, {}, keys=keys) as reader:
         for part in np.array_split(rows, max(1, len(rows) // 16)):
             batch = reader.read(part)
             for key in keys:
                 for frame in batch[key]:
                     counts[key].add(frame)
-    _note(dataset, f"statistics of {', '.join(keys)} come from {len(rows)} evenly spread frames")
+            done += len(part)
+            if progress:
+                progress(done, len(rows))
     return {key: count.summary() for key, count in counts.items()}
+
+
+def stored_stats(dataset: Dataset, keys: Sequence[str]) -> tuple[Stats, str]:
+    """The statistics that the dataset brings for exactly the selected episodes, and the name of where they lie.
+
+    meta/stats.json for a whole dataset, else those of the episodes joined; ({}, '') where there are none.
+    """
+    path = dataset.root / "meta" / "stats.json"
+    if dataset.is_whole and path.is_file():
+        return {key: stats for key, stats in load_stats(path).items() if key in keys}, "meta/stats.json"
+    parts = _per_episode(dataset, keys)
+    merged = {key: merge(found) for key, found in parts.items() if len(found) == len(dataset.layout.index)}
+    return merged, ("the statistics of the episodes" if merged else "")
+
+
+class Difference(NamedTuple):
+    """One figure of one feature that is not what the data give; both as flat arrays, `off` their largest distance."""
+
+    key: str
+    stat: str
+    found: NDArray[Any]
+    stored: NDArray[Any]
+    off: float
+
+
+def differences(found: Stats, stored: Stats, *, sampled: Sequence[str] = ()) -> list[Difference]:
+    """Where stored statistics are not those of the data.
+
+    Equal means within 1e-4 of the feature's range: numbers are float32, and sums are rounded in their order. Of the
+    features in `sampled`, which come from other frames than the stored ones, mean and std are compared, within 0.02.
+    """
+    rows: list[Difference] = []
+    for key, stats in stored.items():
+        for stat in (name for name in STATS if name in stats and key in found):
+            if key in sampled and stat not in ("mean", "std"):
+                continue
+            ours, theirs = found[key][stat].reshape(-1).astype(float), stats[stat].reshape(-1).astype(float)
+            span = float(np.max(found[key]["max"] - found[key]["min"], initial=0.0))
+            allowed = 0.5 if stat == "count" else 0.02 if key in sampled else 1e-4 * span
+            allowed += 0.0 if stat == "count" else 1e-6 * float(np.abs(ours).max()) + 1e-9
+            same_shape = ours.shape == theirs.shape and np.isfinite(theirs).all()
+            off = float(np.abs(ours - theirs).max()) if same_shape else np.inf
+            if off > allowed:
+                rows.append(Difference(key, stat, ours, theirs, off))
+    return rows
+
+
+def is_quantile(stat: str) -> bool:
+    """True for q01 to q99, which LeRobot averages over episodes: its values are not those of the whole."""
+    return stat in QUANTILES
 
 
 def _own(dataset: Dataset) -> Stats:
     """The dataset's stored statistics of exactly the selected episodes, where all ten figures are there."""
-    path = dataset.root / "meta" / "stats.json"
-    if dataset.is_whole and path.is_file():
-        return _complete(_load(path))
-    parts = _per_episode(dataset)
-    merged = {key: merge(found) for key, found in parts.items() if len(found) == len(dataset.layout.index)}
-    return _complete(merged)
+    return complete(stored_stats(dataset, list(dataset.cameras))[0])
 
 
-def _per_episode(dataset: Dataset) -> dict[str, list[Summary]]:
-    """Stored camera statistics of the selected episodes; a camera lacks those of an episode that has none."""
-    parts: dict[str, list[Summary]] = {key: [] for key in dataset.cameras}
+def _per_episode(dataset: Dataset, keys: Sequence[str]) -> dict[str, list[Summary]]:
+    """Stored statistics of the selected episodes; a feature lacks those of an episode that has none."""
+    parts: dict[str, list[Summary]] = {key: [] for key in keys}
     wanted = set(dataset.layout.index.tolist())
-    for number, stored in _stored_rows(dataset):
+    for number, stored in episode_stats(dataset, keys):
         for key, found in parts.items():
             if number in wanted and STATS[0] in stored.get(key, {}):
                 found.append(stored[key])
     return parts
 
 
-def _stored_rows(dataset: Dataset) -> list[tuple[int, Stats]]:
+def episode_stats(dataset: Dataset, keys: Sequence[str]) -> list[tuple[int, Stats]]:
+    """The stored statistics of every episode that has some, with its index; those of `keys` at least."""
     if dataset.info.is_v3:
-        return _rows_v3(dataset)
+        return _rows_v3(dataset, keys)
     path = dataset.root / "meta" / "episodes_stats.jsonl"
     if not path.is_file():
         return []
@@ -85,9 +157,9 @@ def _stored_rows(dataset: Dataset) -> list[tuple[int, Stats]]:
     return [(int(line["episode_index"]), _arrays(line["stats"])) for line in lines]
 
 
-def _rows_v3(dataset: Dataset) -> list[tuple[int, Stats]]:
+def _rows_v3(dataset: Dataset, keys: Sequence[str]) -> list[tuple[int, Stats]]:
     table = episode_table(dataset.root, prefix="stats/")
-    names = [f"stats/{key}/{stat}" for key in dataset.cameras for stat in STATS]
+    names = [f"stats/{key}/{stat}" for key in keys for stat in STATS]
     names = [name for name in names if name in table.column_names]
     if not names or "episode_index" not in table.column_names:
         return []
@@ -102,7 +174,8 @@ def _rows_v3(dataset: Dataset) -> list[tuple[int, Stats]]:
     return rows
 
 
-def _load(path: Any) -> Stats:
+def load_stats(path: Path) -> Stats:
+    """The figures of a stats.json as arrays; DataError when it is damaged."""
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
         return _arrays(raw)
@@ -118,7 +191,8 @@ def _arrays(raw: dict[str, dict[str, Any]]) -> Stats:
     return {key: {stat: np.atleast_1d(np.asarray(v)) for stat, v in stats.items()} for key, stats in raw.items()}
 
 
-def _complete(stats: Stats) -> Stats:
+def complete(stats: Stats) -> Stats:
+    """Only the features that have all ten figures, in their usual order."""
     return {key: {name: found[name] for name in STATS} for key, found in stats.items() if set(STATS) <= set(found)}
 
 

@@ -31,7 +31,7 @@ def frame_schema(columns: Mapping[str, Column]) -> pa.Schema:
 
 def frame_table(columns: Mapping[str, Column], values: Mapping[str, Any]) -> pa.Table:
     """One episode's frames: arrays (N, *shape), (N,) for shape [1], lists of str, lists of PNG bytes."""
-    arrays = [_arrow_array(column, values[key]) for key, column in stored(columns).items()]
+    arrays = [arrow_array(column, values[key]) for key, column in stored(columns).items()]
     return pa.Table.from_arrays(arrays, schema=frame_schema(columns))
 
 
@@ -85,7 +85,7 @@ def episode_table(columns: Mapping[str, Column], rows: Sequence[Mapping[str, Any
 
 def measured(columns: Mapping[str, Column]) -> dict[str, Column]:
     """The columns that have statistics: all but text."""
-    return {key: column for key, column in columns.items() if column.dtype != "string"}
+    return {key: column for key, column in columns.items() if column.dtype not in ("string", "language")}
 
 
 def _arrow_type(column: Column) -> pa.DataType:
@@ -103,7 +103,8 @@ def _arrow_type(column: Column) -> pa.DataType:
     return kind
 
 
-def _arrow_array(column: Column, values: Any) -> pa.Array:
+def arrow_array(column: Column, values: Any) -> pa.Array:
+    """One column of frames, given as `frame_table` takes it."""
     if column.dtype == "image":
         rows = [{"bytes": png, "path": f"frame-{number:06d}.png"} for number, png in enumerate(values)]
         return pa.array(rows, _IMAGE)

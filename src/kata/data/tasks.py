@@ -36,6 +36,16 @@ def task_numbers(layout: Layout, tasks: list[str]) -> Int64:
     return known[layout.tasks.first()]
 
 
+def check_task_range(name: str, low: int, high: int, tasks: list[str]) -> None:
+    """DataError unless the smallest and largest task_index of some frames stand for tasks."""
+    if low < 0 or high >= len(tasks):
+        raise DataError(
+            f"a frame of {name} has task_index {low if low < 0 else high}, but the dataset has {len(tasks)} tasks",
+            rule=f"task_index lies between 0 and {len(tasks) - 1}",
+            remedy="repair the task file of the dataset, or download it again",
+        )
+
+
 def _from_lines(path: Path) -> dict[int, str]:
     return {int(row["task_index"]): str(row["task"]) for row in json_lines(path, ("task_index", "task"))}
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from kata.errors import ConfigError, did_you_mean
 from kata.optim.config import EmaConfig, OptimizerConfig, SchedulerConfig
 from kata.policies.config import PolicyConfig
+from kata.run.caching import check_cache
 from kata.run.evaluation import EnvConfig, EvalConfig
 from kata.run.mix import MixEntry, check_choices, check_entries
 from kata.run.transforms import ImageTransformsConfig
@@ -39,6 +40,10 @@ class DatasetConfig:
     `clip_frames` frames, so that each frame is decoded about once) or 'auto'. Clips keep `clip_gop` consecutive frames
     together. Numbers left at 0 are derived, and written down when the run begins. `frame_memory` ('4GB') bounds what
     decoded frames take on the host.
+
+    cache: keep decoded frames in memory ('frames') or on a disk ('disk', below `cache_dir` or else $KATA_CACHE), up to
+    `cache_size` ('20GB', '512MiB') over all cameras; null takes a quarter of the memory, or 80 % of the disk, that is
+    free.
     """
 
     repo_id: str | None = None
@@ -59,9 +64,13 @@ class DatasetConfig:
     clip_frames: int = 0
     clip_gop: int = 0
     frame_memory: str | None = None
+    cache: str = "none"
+    cache_dir: str | None = None
+    cache_size: str | None = None
 
     def __post_init__(self) -> None:
         self._check_order()
+        check_cache(self.cache, self.cache_dir, self.cache_size)
         if not 0.0 <= self.eval_split < 1.0:
             raise _refuse("dataset.eval_split", self.eval_split, "at least 0 and below 1", "for example 0.1")
         if bool(self.repo_id) == (self.mix is not None):
@@ -83,6 +92,8 @@ class DatasetConfig:
         check_choices(self.mix, self.mix_stats, self.mix_primary)
         if self.shuffle == "clips":
             raise _refuse("dataset.shuffle", "clips", "a mixture is read in full order", "leave the option out")
+        if self.cache != "none":
+            raise _refuse("dataset.cache", self.cache, "a mixture has no frame cache", "leave the option out")
 
     def _refuse_beside(self, rule: str, remedy: str, defaults: dict[str, object]) -> None:
         for name, default in defaults.items():

@@ -37,6 +37,7 @@ CHANGEABLE = {
         "keep_every",
         "keep_best",
     ),
+    *("dataset.cache", "dataset.cache_dir", "dataset.cache_size"),
     *("eval_steps", "env_eval_freq", "env_eval_at_start", "env", "eval"),
     *("wandb", "tensorboard", "trackio", "job_name", "dataset.frame_memory"),
     *("policy.device", "policy.push_to_hub", "policy.repo_id", "policy.private", "policy.tags", "policy.license"),

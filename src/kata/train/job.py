@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 
 from kata.config import encode
-from kata.data import Batches, Order, Reader, anchor_rows
+from kata.data import Batches, Dataset, Order, Reader, anchor_rows
 from kata.data.batches import Rows
-from kata.data.mixture import Data, MixedReader, Mixture, open_reader
+from kata.data.framecache import CacheOptions, FrameCache
+from kata.data.mixture import Data, MixedReader, Mixture
 from kata.data.order import Anchors
 from kata.data.places import sample_places
 from kata.data.shares import MixedOrder
@@ -36,6 +37,7 @@ from kata.train.store import checkpoints, home_of
 from kata.train.trackers import TrackedRun, Tracker, open_trackers
 from kata.train.validate import Validator, mean_actions, spread_rows
 from kata.train.watch import Watch
+from kata.units import num_bytes
 
 
 @dataclass
@@ -66,7 +68,8 @@ class Job:
 def open_job(live: ExitStack, prepared: Prepared, saver: Saver, state: TrainState, folder: Path, guard: Guard) -> Job:
     """Open all parts; `live` closes them. The work between steps comes in this order: validate, save, evaluate."""
     run = prepared.run
-    reader = live.enter_context(_reader(prepared, prepared.dataset, prepared.frame_memory))
+    cache = _frame_cache(live, prepared)
+    reader = live.enter_context(_reader(prepared, prepared.dataset, cache, prepared.frame_memory))
     feed = _feed(live, prepared, reader, prepared.rows, run.effective_batch, "train", run.prefetch_factor)
     meter = live.enter_context(
         Meter(
@@ -88,7 +91,7 @@ def open_job(live: ExitStack, prepared: Prepared, saver: Saver, state: TrainStat
     chores: list[tuple[int, Chore]] = []
     view_feed, view_reader = replace(feed, augment=None), reader
     if prepared.held_out is not None:
-        view_reader = live.enter_context(_reader(prepared, prepared.held_out))
+        view_reader = live.enter_context(_reader(prepared, prepared.held_out, cache))
         validator, view_feed = _validator(live, prepared, prepared.held_out, view_reader)
         best.figures = _best_before(folder, state.step)
         every = run.eval_steps or run.save_freq
@@ -99,6 +102,19 @@ def open_job(live: ExitStack, prepared: Prepared, saver: Saver, state: TrainStat
         beside = live.enter_context(Beside(run, folder, saver, meter, guard))
         chores += _evaluation(run, beside, state)
     return Job(feed, meter, watch, chores, saving, best, view_feed, view_reader)
+
+
+def _frame_cache(live: ExitStack, prepared: Prepared) -> FrameCache | None:
+    """One for all readers: held-out episodes are rows of the same dataset."""
+    wanted = prepared.run.dataset
+    if wanted.cache == "none" or not prepared.cameras:
+        return None
+    assert isinstance(prepared.dataset, Dataset), "refused beside a mixture"
+    folder = None if wanted.cache_dir is None else Path(wanted.cache_dir).expanduser()
+    budget = None if wanted.cache_size is None else int(num_bytes(wanted.cache_size))
+    return live.enter_context(
+        FrameCache(prepared.dataset, prepared.cameras, CacheOptions(wanted.cache, folder, budget))
+    )
 
 
 def _watch(prepared: Prepared, folder: Path, meter: Meter, feed: Feed, first_step: int) -> Watch:
@@ -112,9 +128,11 @@ def _watch(prepared: Prepared, folder: Path, meter: Meter, feed: Feed, first_ste
     )
 
 
-def _reader(prepared: Prepared, data: Data, frame_memory: int = 0) -> Reader | MixedReader:
-    threads = prepared.run.num_workers
-    return open_reader(data, prepared.windows, threads=threads, keys=prepared.keys, frame_memory=frame_memory)
+def _reader(prepared: Prepared, data: Data, cache: FrameCache | None, frame_memory: int = 0) -> Reader | MixedReader:
+    threads, keys = prepared.run.num_workers, prepared.keys
+    if isinstance(data, Mixture):
+        return MixedReader(data, prepared.windows, threads=threads, keys=keys)
+    return Reader(data, prepared.windows, threads=threads, keys=keys, cache=cache, frame_memory=frame_memory)
 
 
 def _seen(prepared: Prepared) -> Callable[[int], dict[str, int]] | None:

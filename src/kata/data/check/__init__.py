@@ -1,0 +1,200 @@
+"""Looks for all that is wrong with a dataset: the rules of opening one, applied to each file by itself, and more.
+
+No rule is written twice: what opening refuses is found by calling it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+
+from kata.data.check.figures import check_constant, check_stored
+from kata.data.check.metadata import (
+    check_episode_table,
+    check_files,
+    check_numbering,
+    check_overlaps,
+    check_tasks,
+    check_totals,
+)
+from kata.data.check.problems import Findings, Problem, Report
+from kata.data.check.values import TableCheck
+from kata.data.check.videos import CameraCheck, Piece, run_all
+from kata.data.columns import schema_names
+from kata.data.dataset import open_dataset, readable_columns
+from kata.data.info import Info, raw_info, read_info
+from kata.data.layout import Layout, read_layout
+from kata.data.select import AVAILABLE, choose, drop_absent_cameras, only_whole
+from kata.data.source import Source
+from kata.data.tasks import read_tasks
+from kata.errors import DataError
+
+__all__ = ["Problem", "Report", "check_dataset"]
+
+Counting: TypeAlias = Callable[[str], AbstractContextManager[Callable[[int, int], None]]]
+"""Shows how far something is, as `kata.log.counting` does."""
+
+
+def check_dataset(
+    source: Source,
+    *,
+    episodes: Sequence[int] | str | None = None,
+    exclude_episodes: Sequence[int] | None = None,
+    decode: bool = False,
+    threads: int | None = None,
+    counting: Counting,
+) -> Report:
+    """Check a dataset, or some episodes of it; files are only read.
+
+    Args:
+        source: where it is. What only the Hub has is fetched first.
+        episodes, exclude_episodes: as for `open_dataset`; 'available' takes a part of a download as it is.
+        decode: decode every frame too.
+        threads: None for one per core.
+        counting: shows how far it is.
+
+    Raises: DataError when there is no dataset, or no such episode.
+    """
+    root, found = source.root, Findings()
+    if not (root / "meta" / "info.json").is_file():
+        read_info(root)
+    try:
+        info, notes = read_info(root), [*source.notes]
+        whole = read_layout(root, info, source.ensure, notes)
+        tasks = read_tasks(root, info, whole, notes)
+    except DataError as error:
+        found.caught("metadata", error)
+        return _report(source, found)
+    layout = whole.take(choose(source.repo_id, whole.index, episodes, exclude_episodes))
+    if episodes != AVAILABLE:
+        source.ensure([name for span in layout.spans() for name in span.used()])
+    found.count("episodes", len(layout.index))
+    found.count("frames", int(layout.length.sum()))
+    _check_metadata(root, info, whole, tasks, found)
+    layout, absent = drop_absent_cameras(root, info, whole, layout)
+    if episodes != AVAILABLE:
+        check_files(root, layout, found)
+    job = _Job(source, info, whole, tasks, absent, found, threads or os.cpu_count() or 1, counting)
+    job.run(layout, decode)
+    return _report(source, found)
+
+
+def _report(source: Source, found: Findings) -> Report:
+    return Report(source.repo_id, tuple(found.problems), found.seen)
+
+
+def _check_metadata(root: Path, info: Info, whole: Layout, tasks: list[str], found: Findings) -> None:
+    check_totals(raw_info(root), whole, tasks, found)
+    check_numbering(whole, found)
+    if info.is_v3:
+        check_episode_table(root, info, found)
+    check_tasks(root, info, whole, tasks, found)
+    check_overlaps(whole, found)
+
+
+@dataclass(frozen=True)
+class _Job:
+    """The part of a check that looks into files."""
+
+    source: Source
+    info: Info
+    whole: Layout
+    tasks: list[str]
+    absent: list[str]
+    found: Findings
+    threads: int
+    counting: Counting
+
+    def run(self, layout: Layout, decode: bool) -> None:
+        """Look at tables and cameras of the episodes whose files are here."""
+        layout = self._readable(layout)
+        if not len(layout.index):
+            return
+        notes: list[str] = []
+        columns, derived = readable_columns(self.source, self.info, layout, self.absent, notes)
+        tables = TableCheck(
+            self.source.root,
+            self.info,
+            layout,
+            self.whole,
+            {key: column for key, column in columns.items() if not column.is_camera},
+            derived,
+            self.tasks,
+        )
+        raw = raw_info(self.source.root)["features"]
+        cameras = [
+            CameraCheck(self.source.root, self.info, key, layout, self.whole, raw[key])
+            for key, column in columns.items()
+            if column.is_camera
+        ]
+        good = self._look(layout, tables, cameras)
+        check_constant(columns, tables.figures(), self.found)
+        self._open(layout, tables)
+        if decode:
+            self._decode(good)
+
+    def _readable(self, layout: Layout) -> Layout:
+        """The episodes whose files exist and whose tables have a footer."""
+        root = self.source.root
+        try:
+            layout = only_whole(self.source.repo_id, root, layout, available=True)
+        except DataError:
+            return layout.take(np.empty(0, np.int64))  # each absent file is noted already
+        bad: list[int] = []
+        for number in np.unique(layout.data.file).tolist():
+            try:
+                schema_names(root / layout.data.files[number])
+            except DataError as error:
+                bad.append(number)
+                self.found.caught("data", error, layout.index[layout.data.file == number])
+        return layout.take(np.flatnonzero(~np.isin(layout.data.file, bad)))
+
+    def _look(self, layout: Layout, tables: TableCheck, cameras: list[CameraCheck]) -> list[tuple[CameraCheck, int]]:
+        """Look at every file once without decoding; returns the camera files whose frames can be read."""
+        good: list[tuple[CameraCheck, int]] = []
+
+        def look(camera: CameraCheck, file: int) -> int:
+            if camera.check(file, self.found):
+                good.append((camera, file))
+            return 1
+
+        def read(file: int) -> int:
+            tables.check(file, self.found)
+            return 1
+
+        pieces: list[Piece] = [partial(read, file) for file in np.unique(layout.data.file).tolist()]
+        self.found.count("table files", len(pieces))
+        pieces += [partial(look, camera, file) for camera in cameras for file in camera.files()]
+        self.found.count("camera files", sum(len(camera.files()) for camera in cameras))
+        with self.counting("files looked at") as progress:
+            run_all(iter(pieces), self.threads, progress, len(pieces))
+        return good
+
+    def _open(self, layout: Layout, tables: TableCheck) -> None:
+        """Open what is left as training does, for what only that says, and for the stored statistics."""
+        try:
+            data = open_dataset(self.source.repo_id, root=self.source.root, episodes=layout.index.tolist())
+            figures = {key: figure for key, figure in tables.figures().items() if figure["count"][0] == data.num_frames}
+            check_stored(data, figures, self.found)
+        except DataError as error:
+            self.found.caught("metadata", error)
+            return
+        for note in data.notes:
+            self.found.warning("oddities", note, rule="what is unusual is said", remedy="none needed: it is handled")
+
+    def _decode(self, good: list[tuple[CameraCheck, int]]) -> None:
+        def pieces() -> Iterator[Piece]:
+            for camera, file in good:
+                yield from camera.pieces(file, self.found)
+
+        total = sum(camera.num_frames(file) for camera, file in good)
+        self.found.count("frames decoded", total)
+        with self.counting("frames decoded") as progress:
+            run_all(pieces(), self.threads, progress, total)

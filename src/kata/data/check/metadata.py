@@ -1,0 +1,177 @@
+"""Checks of the metadata against each other: info.json, the episode table, the tasks, places in files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+
+from kata.data.check.problems import Findings, numbers_text
+from kata.data.info import Info
+from kata.data.layout import Layout, Span
+from kata.data.layout_v3 import episode_table
+from kata.data.order import Int64
+
+_REPAIR = "repair the metadata, or download the dataset again"
+
+
+def check_totals(raw: dict[str, Any], layout: Layout, tasks: list[str], found: Findings) -> None:
+    """What info.json counts, against what the tables hold."""
+    counted = {
+        "total_episodes": len(layout.index),
+        "total_frames": int(layout.length.sum()),
+        "total_tasks": len(tasks),
+    }
+    for name, number in counted.items():
+        if name in raw and raw[name] != number:
+            found.error(
+                "totals",
+                f"meta/info.json says {name} = {raw[name]}, the tables hold {number}",
+                rule="info.json counts what the episode and task tables hold",
+                remedy=_REPAIR,
+            )
+
+
+def check_numbering(layout: Layout, found: Findings) -> None:
+    """Episodes are 0, 1, 2, ... without holes: LeRobot looks them up by position."""
+    if not np.array_equal(layout.index, np.arange(len(layout.index))):
+        holes = np.setdiff1d(np.arange(int(layout.index.max()) + 1), layout.index)
+        found.warning(
+            "episode numbers",
+            f"the episode table lacks {numbers_text(holes.tolist())}",
+            rule="episodes are numbered from 0 without holes; LeRobot finds them by position",
+            remedy=_REPAIR,
+        )
+
+
+def check_episode_table(root: Path, info: Info, found: Findings) -> None:
+    """The rows of a v3.0 episode table: lengths, frame ranges and times in the videos agree."""
+    table = episode_table(root)
+    columns = {name: np.asarray(table[name].to_numpy()) for name in table.column_names if _is_number(table, name)}
+    index = columns["episode_index"] if "episode_index" in columns else np.arange(table.num_rows)
+    order = np.argsort(index, kind="stable")
+    columns = {name: values[order] for name, values in columns.items()}
+    index = index[order]
+    begin, end = columns["dataset_from_index"], columns["dataset_to_index"]
+    length = end - begin
+    if "length" in columns:
+        _table_rows(
+            found, index, columns["length"] != length, "length", columns["length"], "dataset_to - dataset_from", length
+        )
+    expected = np.concatenate([[0], end[:-1]])
+    _table_rows(found, index, begin != expected, "dataset_from_index", begin, "the episode before ends at", expected)
+    for key, column in info.columns.items():
+        first, last = (columns.get(f"videos/{key}/{edge}_timestamp") for edge in ("from", "to"))
+        if column.dtype == "video" and first is not None and last is not None:
+            _check_times(key, info.fps, index, length, first, last, found)
+
+
+def _is_number(table: Any, name: str) -> bool:
+    kind = str(table.schema.field(name).type)
+    return kind.startswith(("int", "uint", "float", "double"))
+
+
+def _table_rows(
+    found: Findings, index: Int64, bad: np.ndarray, name: str, values: Int64, other: str, expected: Int64
+) -> None:
+    for row in np.flatnonzero(bad):
+        found.error(
+            "episode table",
+            f"episode {index[row]}: {name} is {values[row]}, {other} {expected[row]}",
+            rule="frame ranges follow each other without gaps, and are as long as their episodes",
+            remedy=_REPAIR,
+            episodes=[index[row]],
+        )
+
+
+def _check_times(
+    key: str, fps: int, index: Int64, length: Int64, first: np.ndarray, last: np.ndarray, found: Findings
+) -> None:
+    """LeRobot's readers use both times; kata counts frames from the first one alone."""
+    long = np.abs((last - first) * fps - length) > 0.5
+    between = np.abs(first * fps - np.rint(first * fps)) > 0.1
+    for row in np.flatnonzero(long | between):
+        what = (
+            f"lasts {last[row] - first[row]:.4f} s, its frames {length[row] / fps:.4f} s"
+            if long[row]
+            else f"begins between two frames, at {first[row]:.4f} s"
+        )
+        found.warning(
+            "video times",
+            f"episode {index[row]}: '{key}' {what}",
+            rule="from_timestamp is a whole number of frames, to_timestamp one episode later",
+            remedy=_REPAIR,
+            episodes=[index[row]],
+        )
+
+
+def check_tasks(root: Path, info: Info, layout: Layout, tasks: list[str], found: Findings) -> None:
+    """The task table as LeRobot wants it, and the sentences of the episode table in it."""
+    unknown = {task: e for task_names, e in zip(layout.tasks, layout.index, strict=True) for task in task_names}
+    for task in set(unknown) - set(tasks):
+        found.warning(
+            "tasks",
+            f"episode {unknown[task]} has the task '{task}', which the task table lacks",
+            rule="every task of an episode stands in the task table",
+            remedy=_REPAIR,
+            episodes=[unknown[task]],
+        )
+    path = root / "meta" / "tasks.parquet"
+    if not info.is_v3 or not path.is_file():
+        return
+    table = pq.read_table(path)
+    if table["task_index"].to_pylist() != list(range(table.num_rows)):
+        found.error(
+            "tasks",
+            f"meta/tasks.parquet begins with the numbers {str(table['task_index'].to_pylist()[:8])[1:-1]}",
+            rule="task_index counts the rows from 0; LeRobot finds sentences by position",
+            remedy=_REPAIR,
+        )
+    note = json.loads((table.schema.metadata or {}).get(b"pandas", b"{}"))
+    if not note.get("index_columns"):
+        found.warning(
+            "tasks",
+            "meta/tasks.parquet does not say that the sentence is its index",
+            rule="LeRobot reads the sentence from the pandas index; without it the task is a number",
+            remedy="write the table with pandas: frame.set_index('task').to_parquet(...)",
+        )
+
+
+def check_overlaps(layout: Layout, found: Findings) -> None:
+    """No two episodes claim the same rows or the same frames of a video."""
+    for name, span in {"the table": layout.data, **{f"'{key}'": span for key, span in layout.videos.items()}}.items():
+        _check_overlap(name, span, layout, found)
+
+
+def _check_overlap(name: str, span: Span, layout: Layout, found: Findings) -> None:
+    order = np.lexsort((span.first, span.file))
+    file, first, end = span.file[order], span.first[order], (span.first + layout.length)[order]
+    for place in np.flatnonzero((file[1:] == file[:-1]) & (first[1:] < end[:-1])):
+        episodes = layout.index[order[place : place + 2]]
+        found.error(
+            "overlap",
+            f"episodes {episodes[0]} and {episodes[1]} share frames of {name}: {first[place + 1]} to "
+            f"{min(end[place], end[place + 1]) - 1} of {span.files[file[place]]}",
+            rule="every frame of a file belongs to one episode",
+            remedy=_REPAIR,
+            episodes=episodes,
+        )
+
+
+def check_files(root: Path, layout: Layout, found: Findings) -> None:
+    """Every file that the episodes need exists."""
+    for span in layout.spans():
+        for number in np.unique(span.file):
+            if not (root / span.files[number]).is_file():
+                episodes = layout.index[span.file == number]
+                found.error(
+                    "missing files",
+                    f"{span.files[number]} is absent: episode{'s' if len(episodes) > 1 else ''} "
+                    f"{numbers_text(episodes.tolist())}",
+                    rule="every episode has its table file and one file per video camera",
+                    remedy="download the rest, or use --dataset.episodes=available",
+                    episodes=episodes,
+                )

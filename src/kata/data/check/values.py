@@ -1,0 +1,182 @@
+"""Checks of the data files: what opening them refuses, the clock and the counters, and figures over all frames."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from kata.data.check.problems import Findings
+from kata.data.columns import Columns
+from kata.data.info import Info
+from kata.data.layout import Layout
+from kata.data.measure import Summary, merge, moments
+from kata.data.order import Int64
+from kata.data.tasks import check_task_range, task_numbers
+from kata.data.window import ranges
+from kata.spec import Column
+
+_TOLERANCE_S = 1e-4
+"""How far LeRobot lets a timestamp be off."""
+
+Values = dict[str, NDArray[Any]]
+
+
+class TableCheck:
+    """Checks data files one by one, from any thread, and keeps the figures of their columns.
+
+    Args:
+        layout: the episodes that are checked. whole: all episodes of the dataset.
+        columns: the readable columns that are no cameras; `derived` names those that the files lack.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        info: Info,
+        layout: Layout,
+        whole: Layout,
+        columns: dict[str, Column],
+        derived: set[str],
+        tasks: list[str],
+    ) -> None:
+        self._root, self._info, self._layout = root, info, layout
+        self._columns, self._derived, self._tasks = columns, derived, tasks
+        self._start = dict(zip(whole.index.tolist(), (np.cumsum(whole.length) - whole.length).tolist(), strict=True))
+        self._claimed = np.bincount(whole.data.file, weights=whole.length).astype(np.int64)
+        self._figures: dict[str, list[Summary]] = {}
+        self._lock = Lock()
+
+    def check(self, file: int, found: Findings) -> None:
+        """Read one data file with the rules of opening, then look at what it says."""
+        part = self._layout.take(np.flatnonzero(self._layout.data.file == file))
+        path = self._root / part.data.files[file]
+        rows = pq.read_metadata(path).num_rows
+        if rows > self._claimed[file]:
+            found.warning(
+                "unused rows",
+                f"{path.name} has {rows} rows, its episodes claim {self._claimed[file]}",
+                rule="every row of a data file belongs to an episode",
+                remedy="none needed for training; LeRobot's own readers count rows over all files",
+            )
+        values: Values = {}
+        if not found.attempt("data", part, lambda layout: values.update(self._read(layout, list(self._columns)))):
+            values = self._rest(part, found)
+        with self._lock:
+            for key, array in values.items():
+                if self._columns[key].dtype != "string":
+                    self._figures.setdefault(key, []).append(moments(array))
+        self._check_counters(part, values, found)
+        if "timestamp" in values:
+            _check_clock(part, values["timestamp"], self._info.fps, found)
+        if "task_index" in values:
+            tasks = values["task_index"]
+            split = dict(zip(part.index.tolist(), np.split(tasks, np.cumsum(part.length)[:-1]), strict=True))
+            found.attempt("task numbers", part, lambda layout: self._check_tasks(split, layout))
+
+    def figures(self) -> dict[str, Summary]:
+        """min, max, mean, std and count of each column over every frame that could be read."""
+        return {key: merge(parts) for key, parts in self._figures.items()}
+
+    def _read(self, layout: Layout, keys: list[str]) -> Values:
+        columns = {key: self._columns[key] for key in {*keys, "episode_index", "task_index"}}
+        derived = self._derived & set(columns)
+        reader = Columns(self._root, layout, columns, derived, self._info.fps, task_numbers(layout, self._tasks))
+        values = reader.fresh()
+        return {key: values[key] for key in keys}
+
+    def _rest(self, part: Layout, found: Findings) -> Values:
+        """The columns of a bad file that are good by themselves; the faults of the others are noted, each once."""
+        values: Values = {}
+        known = {problem.what for problem in found.problems}
+        for key in self._columns:
+            own = Findings()
+            if own.attempt("data", part, lambda layout, k=key: values.update(self._read(layout, [k]))):
+                continue
+            values.pop(key, None)
+            found.problems += [problem for problem in own.problems if problem.what not in known]
+            known |= {problem.what for problem in own.problems}
+        return values
+
+    def _check_counters(self, part: Layout, values: Values, found: Findings) -> None:
+        frame = ranges(np.zeros_like(part.length), part.length)
+        start = np.repeat([self._start[episode] for episode in part.index.tolist()], part.length)
+        for key, expected in (("frame_index", frame), ("index", start + frame)):
+            if key not in values:
+                continue
+            for episode, rows in _by_episode(part, values[key] != expected):
+                row = rows[0]
+                found.error(
+                    key,
+                    f"episode {episode}: {key} is {values[key][row]} where {expected[row]} is due "
+                    f"({len(rows)} frames differ, first frame {frame[row]})",
+                    rule="frame_index counts the frames of an episode, index those of the dataset",
+                    remedy="repair the column, or record the episode again; LeRobot's readers use both",
+                    episodes=[episode],
+                )
+
+    def _check_tasks(self, split: dict[int, Int64], layout: Layout) -> None:
+        for episode in layout.index.tolist():
+            numbers = split[episode]
+            check_task_range(f"episode {episode}", int(numbers.min()), int(numbers.max()), self._tasks)
+
+
+def _by_episode(part: Layout, bad: NDArray[np.bool_]) -> list[tuple[int, Int64]]:
+    """(episode, bad rows of the part) for the episodes that have any."""
+    rows = np.flatnonzero(bad)
+    position = np.searchsorted(np.cumsum(part.length), rows, side="right")
+    return [(int(part.index[each]), rows[position == each]) for each in np.unique(position)]
+
+
+def _check_clock(part: Layout, time_s: NDArray[np.float32], fps: int, found: Findings) -> None:
+    """Time runs on, by one frame per row, from 0: three rules, of which the first that fails is told."""
+    time = time_s.astype(np.float64)
+    frame = ranges(np.zeros_like(part.length), part.length)
+    step = np.diff(time, prepend=0.0)
+    step[frame == 0] = 1 / fps
+    unordered = ~np.isfinite(time) | ~(step > 0)
+    jumps = ~unordered & (np.abs(step * fps - 1) > 0.5)
+    # A float32 of many seconds cannot be nearer.
+    off = np.abs(time - frame / fps) > np.maximum(_TOLERANCE_S, 2 * np.spacing(time_s).astype(np.float64))
+    told: set[int] = set()
+
+    def rows_of(bad: NDArray[np.bool_]) -> list[tuple[int, Int64]]:
+        rows = [(episode, rows) for episode, rows in _by_episode(part, bad) if episode not in told]
+        told.update(episode for episode, _ in rows)
+        return rows
+
+    rule = f"timestamps begin at 0 and rise by {1 / fps:.4g} s"
+    for episode, rows in rows_of(unordered):
+        at = rows[0]
+        found.error(
+            "time order",
+            f"episode {episode}: time goes from {time[at - 1] if frame[at] else time[at]:.4f} s to {time[at]:.4f} s at "
+            f"frame {frame[at]} ({len(rows)} such places)",
+            rule=rule,
+            remedy="frames are swapped or doubled: record the episode again or leave it out",
+            episodes=[episode],
+        )
+    for episode, rows in rows_of(jumps):
+        at = rows[0]
+        found.error(
+            "time gaps",
+            f"episode {episode}: {step[at]:.4f} s between frames {frame[at] - 1} and {frame[at]} "
+            f"({len(rows)} such places)",
+            rule=rule,
+            remedy="frames were lost while recording: leave the episode out, or cut it at the gap",
+            episodes=[episode],
+        )
+    for episode, rows in rows_of(off):
+        at, furthest = rows[0], np.abs(time[rows] - frame[rows] / fps).max()
+        found.warning(
+            "time offset",
+            f"episode {episode}: frame {frame[at]} is stamped {time[at]:.4f} s, {frame[at] / fps:.4f} s is due "
+            f"({len(rows)} frames are off, by up to {furthest:.4f} s)",
+            rule=rule,
+            remedy=f"none for kata, which counts frames; LeRobot refuses more than {_TOLERANCE_S:g} s on videos",
+            episodes=[episode],
+        )

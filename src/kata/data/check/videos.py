@@ -1,0 +1,188 @@
+"""Checks of the cameras' files: whole, of the size, rate and length that the metadata say; and every frame decoded."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow.parquet as pq
+
+from kata.data.cameras import Camera, ImageCamera, VideoCamera
+from kata.data.check.problems import Findings
+from kata.data.encode import probe_video
+from kata.data.encoded import EncodedImages
+from kata.data.info import Info
+from kata.data.layout import Layout, Span
+from kata.data.order import Int64
+from kata.data.window import ranges
+from kata.data.work import Tally
+from kata.errors import FrameError
+
+Piece: TypeAlias = Callable[[], int]
+"""Work for a thread; notes its own faults and returns how much was done."""
+
+_DECLARED = ("video.codec", "video.pix_fmt", "video.fps", "video.height", "video.width")
+_AHEAD = 64  # pieces of work that wait for a thread
+
+
+class CameraCheck:
+    """Checks the files of one camera one by one, from any thread.
+
+    Args:
+        layout: the episodes that are checked. whole: all episodes of the dataset.
+        declared: the camera's entry in info.json.
+    """
+
+    def __init__(
+        self, root: Path, info: Info, key: str, layout: Layout, whole: Layout, declared: dict[str, Any]
+    ) -> None:
+        self.key = key
+        self._root, self._info, self._layout, self._whole = root, info, layout, whole
+        self._declared = declared.get("info") or declared.get("video_info") or {}
+        self._tally = Tally()
+        self._encoded = EncodedImages(self._tally)
+        self._is_video = info.columns[key].dtype == "video"
+        self.span = layout.videos[key] if self._is_video else layout.data
+
+    def files(self) -> list[int]:
+        """Numbers of the files that hold the episodes."""
+        return np.unique(self.span.file).tolist()
+
+    def check(self, file: int, found: Findings) -> bool:
+        """Look at one file without decoding; True when its frames can be read."""
+        part = self._part(file)
+        cameras: list[VideoCamera | ImageCamera] = []
+        if not found.attempt(f"camera '{self.key}'", part, lambda layout: cameras.append(self._ready(layout, file))):
+            return False
+        path = self._root / self.span.files[file]
+        if isinstance(cameras[0], VideoCamera):
+            self._check_length(cameras[0].frames(file), file, found)
+            self._check_declared(path, part, found)
+        else:
+            self._check_cells(path, part, found)
+        return True
+
+    def num_frames(self, file: int) -> int:
+        """Frames that the episodes claim of a file."""
+        return int(self._part(file).length.sum())
+
+    def pieces(self, file: int, found: Findings) -> Iterator[Piece]:
+        """Work that decodes the frames of a file that `check` found good."""
+        part = self._part(file)
+        camera = self._ready(part, file)
+        frames = np.unique(ranges(self._span_of(part).first, part.length))
+        first, _ = camera.groups(np.full_like(frames, file), frames)
+        for group in np.split(frames, np.flatnonzero(np.diff(first)) + 1):
+            yield self._piece(camera, file, part, group, found)
+
+    def _part(self, file: int) -> Layout:
+        return self._layout.take(np.flatnonzero(self.span.file == file))
+
+    def _span_of(self, layout: Layout) -> Span:
+        """Where episodes lie in this camera's files."""
+        return layout.videos[self.key] if self._is_video else layout.data
+
+    def _ready(self, layout: Layout, file: int) -> VideoCamera | ImageCamera:
+        """The camera with one file prepared, as a reader has it."""
+        column = self._info.columns[self.key]
+        if self._is_video:
+            fps = self._info.fps
+            camera = VideoCamera(self._root, self.key, column, layout, fps=fps, as_rgb=False, tally=self._tally)
+        else:
+            camera = ImageCamera(self._root, self.key, column, layout, encoded=self._encoded, tally=self._tally)
+        camera.prepare(file)
+        return camera
+
+    def _check_length(self, frames: int, file: int, found: Findings) -> None:
+        span = self._whole.videos[self.key]
+        mine = span.file == file
+        claimed = int(self._whole.length[mine].sum())
+        if frames > claimed:
+            found.warning(
+                "unused frames",
+                f"{self.span.files[file]} has {frames} frames, its episodes claim {claimed}",
+                rule="every frame of a video belongs to an episode",
+                remedy="none needed: these frames are never read",
+            )
+
+    def _check_declared(self, path: Path, part: Layout, found: Findings) -> None:
+        declared = {name: said for name in _DECLARED if (said := self._declared.get(name)) is not None}
+        probe = probe_video(path) if declared else {}
+        for name, said in declared.items():
+            if said != probe[name]:
+                found.warning(
+                    "declared video",
+                    f"{path.relative_to(self._root)} has {name.removeprefix('video.')} {probe[name]}, "
+                    f"info.json says {said}",
+                    rule="the camera's info in meta/info.json describes its files",
+                    remedy="none for kata, which looks at the files; correct meta/info.json",
+                    episodes=part.index.tolist(),
+                )
+
+    def _check_cells(self, path: Path, part: Layout, found: Findings) -> None:
+        """Images that the footer already knows to be absent."""
+        meta = pq.read_metadata(path)
+        empty = 0
+        for group in range(meta.num_row_groups):
+            for number in range(meta.num_columns):
+                column = meta.row_group(group).column(number)
+                if column.path_in_schema == f"{self.key}.bytes" and column.is_stats_set:
+                    empty += column.statistics.null_count or 0
+        if empty:
+            found.error(
+                f"camera '{self.key}'",
+                f"{path.relative_to(self._root)} has {empty} empty images",
+                rule="one encoded image per row",
+                remedy="find the frames with --decode; leave their episodes out",
+                episodes=part.index.tolist() if len(part.index) == 1 else (),
+            )
+
+    def _piece(self, camera: Camera, file: int, part: Layout, frames: Int64, found: Findings) -> Piece:
+        def run() -> int:
+            out = np.empty(camera.shape, np.uint8)
+            left = frames
+            while len(left):
+                try:
+                    for _, picture in camera.decode(file, left, left):
+                        camera.paint(picture, out)
+                    break
+                except FrameError as error:
+                    self._note(part, error, found)
+                    left = left[left > error.frame]
+            return len(frames)
+
+        return run
+
+    def _note(self, part: Layout, error: FrameError, found: Findings) -> None:
+        span, frame = self._span_of(part), error.frame
+        owner = int(np.flatnonzero((span.first <= frame) & (frame < span.first + part.length))[0])
+        episode = int(part.index[owner])
+        found.error(
+            f"camera '{self.key}'",
+            f"episode {episode}, frame {frame - int(span.first[owner])}: {error.what}",
+            rule="every frame decodes to the size that info.json declares",
+            remedy=error.remedy,
+            episodes=[episode],
+        )
+
+
+def run_all(pieces: Iterator[Piece], threads: int, progress: Callable[[int, int], None], total: int) -> None:
+    """Run pieces on threads, a bounded number ahead; an interruption ends after the pieces that are being run."""
+    pool = ThreadPoolExecutor(threads, thread_name_prefix="kata-check")
+    waiting: deque[Future[int]] = deque()
+    done = 0
+    try:
+        for piece in pieces:
+            waiting.append(pool.submit(piece))
+            while len(waiting) >= _AHEAD:
+                done += waiting.popleft().result()
+                progress(done, total)
+        while waiting:
+            done += waiting.popleft().result()
+            progress(done, total)
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)

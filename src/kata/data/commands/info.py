@@ -1,0 +1,135 @@
+"""`kata data info`: what a dataset holds, and what a training run would see of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kata.data.commands.options import Place, option, resolve
+from kata.data.facts import facts
+from kata.data.measure import STATS
+from kata.units import bytes_text, count_text, seconds_text
+
+_SHOWN = 8  # tasks in the text; --json has all
+_NAMES_WIDTH = 60
+
+
+@dataclass(frozen=True)
+class InfoOptions(Place):
+    """Options of `kata data info`."""
+
+    json: bool = option(False, "print everything as JSON")
+
+
+def main(args: Sequence[str]) -> int:
+    """Print the facts of a dataset."""
+    options = resolve(InfoOptions, args, "kata data info <folder> [options]")
+    if options is None:
+        return 0
+    found = facts(options.source())
+    print(json.dumps(found, indent=2, ensure_ascii=False) if options.json else "\n".join(_lines(found)))
+    return 0
+
+
+def aligned(rows: Iterable[Sequence[str]], indent: str = "  ") -> list[str]:
+    """Rows of words as lines whose columns begin below each other."""
+    table = [list(row) for row in rows]
+    widths = [max(len(row[place]) for row in table if place < len(row)) for place in range(max(map(len, table)))]
+    return [
+        (indent + "  ".join(word.ljust(width) for word, width in zip(row, widths, strict=False))).rstrip()
+        for row in table
+    ]
+
+
+def _lines(found: dict[str, Any]) -> list[str]:
+    frames, episodes, sizes = found["frames"], found["episodes"], found["bytes"]
+    length = found["episode_frames"]
+    lines = [f"{found['name']}  ({found['root']})", ""]
+    rows = [
+        ("format", f"{found['version']}, robot {found['robot_type'] or 'not named'}, {found['fps']} frames per second"),
+        ("episodes", f"{count_text(episodes['total'])}, of {_span(length)} frames"),
+        ("frames", f"{count_text(frames['total'])} ({seconds_text(found['duration_s'])})"),
+        ("on disk", _sizes(sizes)),
+        ("statistics", _statistics(found["statistics"], len(found["columns"]) + len(found["cameras"]))),
+    ]
+    if episodes["here"] < episodes["total"]:
+        here = f"{episodes['here']} of {episodes['total']} episodes, {count_text(frames['here'])} frames"
+        rows.insert(3, ("files here", f"of {here}"))
+    lines += aligned(rows)
+    if found["cameras"]:
+        lines += ["", "cameras (height x width x channels)"]
+        lines += aligned(_camera(key, camera) for key, camera in found["cameras"].items())
+    lines += ["", "columns"]
+    lines += aligned(_column(key, column) for key, column in found["columns"].items())
+    tasks = found["tasks"]
+    lines += ["", f"tasks ({len(tasks)})"]
+    lines += [f"  {number}  {task or '(empty)'}" for number, task in enumerate(tasks[:_SHOWN])]
+    lines += [f"  ... and {len(tasks) - _SHOWN} more"] if len(tasks) > _SHOWN else []
+    return [*lines, "", *_training(found["training"])]
+
+
+def _span(length: dict[str, Any]) -> str:
+    low, high = length["min"], length["max"]
+    return str(low) if low == high else f"{low} to {high}"
+
+
+def _sizes(sizes: dict[str, int]) -> str:
+    parts = [f"{name} {bytes_text(size)}" for name, size in sizes.items() if name != "total"]
+    return f"{bytes_text(sizes['total'])} ({', '.join(parts)})"
+
+
+def _statistics(found: dict[str, Any], features: int) -> str:
+    if "damaged" in found:
+        return f"damaged: {found['damaged']}"
+    if not found["dataset"]:
+        return "per episode" if found["per_episode"] else "none"
+    groups: dict[str, int] = {}
+    for stats in found["lacking"].values():
+        words = "have none" if len(stats) == len(STATS) else f"lack {' '.join(stats)}"
+        groups[words] = groups.get(words, 0) + 1
+    parts = [f"{count} of {features} features {words}" for words, count in groups.items()] or ["complete"]
+    return ", ".join([*parts, "per episode too" if found["per_episode"] else "none per episode"])
+
+
+def _camera(key: str, camera: dict[str, Any]) -> list[str]:
+    words = [key, "x".join(map(str, camera["shape"]))]
+    if "damaged" in camera:
+        return [*words, f"damaged: {camera['damaged']}"]
+    if not camera["files"]:
+        return [*words, "no files here"]
+    group = ""
+    if "gop" in camera:
+        group = f"keyframe every {camera['gop']}"
+    cost = f"{bytes_text(camera['bytes_per_frame'])} a frame"
+    kind = "video" if camera["dtype"] == "video" else "table"
+    where = f"{camera['files']} {kind} file{'s' if camera['files'] > 1 else ''}"
+    return [*words, camera["codec"], camera["pix_fmt"], group, cost, where]
+
+
+def _column(key: str, column: dict[str, Any]) -> list[str]:
+    shape = "x".join(map(str, column["shape"]))
+    return [key, column["dtype"], shape, column["role"] or "", _names(column["names"] or [])]
+
+
+def _names(names: list[str]) -> str:
+    joined = " ".join(names)
+    return joined if len(joined) <= _NAMES_WIDTH else f"{names[0]} {names[1]} ... {names[-1]}"
+
+
+def _training(seen: dict[str, Any]) -> list[str]:
+    lines: list[str] = []
+    if "refused" in seen:
+        lines += ["a training run would refuse it:", *(f"  {line}" for line in seen["refused"].splitlines())]
+        if "with_episodes_available" not in seen:
+            return lines
+        seen = seen["with_episodes_available"]
+        lines += ["", "with --dataset.episodes=available a training run would see"]
+    else:
+        lines.append("a training run would see")
+    if "features" in seen:
+        lines.append(f"  {count_text(seen['frames'])} frames of {count_text(seen['episodes'])} episodes")
+        features = seen["features"].items()
+        lines += aligned((f["role"], key, "x".join(map(str, f["shape"]))) for key, f in features) if features else []
+    return lines + [f"  note: {note}" for note in seen["notes"]]

@@ -1,0 +1,65 @@
+"""A file that a verb writes: refused before the work where it must not be, and there whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+from kata.errors import ConfigError, did_you_mean
+
+
+def new_file(option: str, text: str, *, dataset: Path, overwrite: bool, endings: tuple[str, ...]) -> Path:
+    """The path to write to.
+
+    Raises: ConfigError for another ending, a file that exists (unless `overwrite`), or one inside the dataset.
+    """
+    path = Path(text).expanduser()
+    if path.suffix.lower() not in endings:
+        raise ConfigError(
+            f"{option}={text}", rule=f"a file name that ends in {' or '.join(endings)}", remedy=_ending(path, endings)
+        )
+    if path.resolve().is_relative_to(dataset.resolve()):
+        raise ConfigError(
+            f"{option}={text}: lies inside the dataset",
+            rule="a dataset that is read is never changed",
+            remedy="choose a file elsewhere",
+        )
+    if path.is_dir() or (path.exists() and not overwrite):
+        raise ConfigError(
+            f"{option}={text}: exists already",
+            rule="nothing is overwritten unasked",
+            remedy="choose another name" + ("" if path.is_dir() else ", or add --overwrite"),
+        )
+    return path
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write beside the path, then rename: an interruption leaves no half file.
+
+    Raises: ConfigError when the folder cannot be written to.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, part = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(content)
+            # As for any new file: mkstemp gives the owner alone the right to read.
+            mask = os.umask(0)
+            os.umask(mask)
+            os.chmod(part, 0o666 & ~mask)
+            os.replace(part, path)
+        except BaseException:
+            os.unlink(part)
+            raise
+    except OSError as error:
+        raise ConfigError(
+            f"{path} cannot be written: {error.strerror}",
+            rule="a folder with room that you may write to",
+            remedy="choose another file",
+        ) from error
+
+
+def _ending(path: Path, endings: tuple[str, ...]) -> str:
+    return did_you_mean(path.suffix, endings) if path.suffix else f"for example {path}{endings[0]}"

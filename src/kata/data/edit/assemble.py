@@ -1,0 +1,321 @@
+"""Opened datasets into one new dataset of format v3.0: rows, packets, statistics, metadata."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from kata.data.accept import BOOKKEEPING_COLUMNS
+from kata.data.edit.cut import Cuts, FilePath, VideoSeries
+from kata.data.edit.fit import Common, common, shared
+from kata.data.edit.frames import image_frames, video_frames
+from kata.data.edit.part import SUBTASKS, Part
+from kata.data.edit.recode import Recoder
+from kata.data.edit.rows import TIME_TOLERANCE_S, EpisodeRows, TableSeries, cells, new_rows, numbers, viewer_note
+from kata.data.encode import probe_video
+from kata.data.measure import STATS, ImageCounts, Summary, summarise
+from kata.data.order import Int64
+from kata.data.publish import DATA_PATH, EPISODES_PATH, VIDEO_PATH
+from kata.data.tables import episode_table, stored, task_table
+from kata.data.totals import Totals
+from kata.data.video import Pixels
+from kata.errors import ConfigError, DataError
+from kata.spec import BOOKKEEPING, Stats
+
+CHUNKS_SIZE = 1000
+_EPISODES_AT_ONCE = 500
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Rules:
+    """How a new dataset is made.
+
+    robot_type: a name for the result; None keeps that of the sources.
+    camera_stats: 'exact' measures cameras whose stored statistics lack figures over all frames; 'kept' takes what
+    there is and measures only where there is nothing.
+    """
+
+    robot_type: str | None = None
+    camera_stats: str = "exact"
+    data_files_size_in_mb: int = 100
+    video_files_size_in_mb: int = 200
+
+    def __post_init__(self) -> None:
+        if self.camera_stats not in ("exact", "kept"):
+            raise ConfigError(f"camera_stats={self.camera_stats}", rule="exact or kept", remedy="choose one")
+        for name in ("data_files_size_in_mb", "video_files_size_in_mb"):
+            if vars(self)[name] < 1:
+                raise ConfigError(f"{name}={vars(self)[name]}", rule="1 or more", remedy=f"leave out --{name}")
+
+
+def assemble(
+    parts: Sequence[Part], folder: Path, rules: Rules, progress: Progress, recode: Recoder | None = None
+) -> list[str]:
+    """Fill an empty folder with the episodes of all parts, in order; returns sentences that the user should read.
+
+    Raises: DataError for parts that differ, and for files that are damaged.
+    """
+    agreed = common(parts, rules.robot_type)
+    return _Assembly(parts, agreed, folder, rules, recode).run(progress)
+
+
+class _Assembly:
+    """The state of one run: series of files that grow, and the rows of the episode table."""
+
+    def __init__(
+        self, parts: Sequence[Part], agreed: Common, folder: Path, rules: Rules, recode: Recoder | None
+    ) -> None:
+        self.parts, self.agreed, self.folder, self.rules, self.recode = parts, agreed, folder, rules, recode
+        self.old = agreed.columns
+        self.changed = recode.columns(agreed.columns, parts[0].unread) if recode else {}
+        self.columns = {**agreed.columns, **self.changed, **BOOKKEEPING_COLUMNS}
+        self.notes = [*dict.fromkeys(note for part in parts for note in part.notes), *agreed.notes]
+        limit = rules.video_files_size_in_mb
+        self.videos = {
+            key: VideoSeries(self._file(VIDEO_PATH, key), agreed.fps, limit)
+            for key, column in self.columns.items()
+            if column.dtype == "video"
+        }
+        schema = pq.read_schema(parts[0].root / parts[0].layout.data.files[parts[0].layout.data.file[0]])
+        self.data = TableSeries(self._file(DATA_PATH), rules.data_files_size_in_mb, viewer_note(self.columns, schema))
+        self.rows: list[dict[str, Any]] = []
+        self.frames = 0
+        self.cuts: dict[str, Cuts] = {}
+
+    def run(self, progress: Progress) -> list[str]:
+        """All episodes, then the metadata; info.json comes last."""
+        total = sum(len(part.layout.index) for part in self.parts)
+        try:
+            for part, renumber in zip(self.parts, self.agreed.renumber, strict=True):
+                table = EpisodeRows(part)
+                known = part.stored_stats([key for key, column in self.old.items() if column.is_camera])
+                for position in range(len(part.layout.index)):
+                    self._episode(part, position, table, renumber, known)
+                    progress(len(self.rows), total)
+        finally:
+            self.data.close()
+        for series in self.videos.values():
+            series.flush()
+        self._metadata()
+        return self.notes
+
+    def _file(self, template: str, key: str = "") -> FilePath:
+        def path(number: int) -> Path:
+            chunk, file = divmod(number, CHUNKS_SIZE)
+            return self.folder / template.format(video_key=key, chunk_index=chunk, file_index=file)
+
+        return path
+
+    def _episode(self, part: Part, position: int, table: EpisodeRows, renumber: Int64, known: dict[int, Stats]) -> None:
+        path, first = table.place(position)
+        rows = table.get(position)
+        values = self._values(path, rows, part, position) | self._book(path, rows, part, position, renumber)
+        length, episode = len(rows), len(self.rows)
+        row: dict[str, Any] = {
+            "episode_index": episode,
+            "tasks": list(part.layout.tasks[position])
+            or [self.agreed.tasks[n] for n in dict.fromkeys(values["task_index"].tolist())],
+            "length": length,
+            "dataset_from_index": self.frames,
+            "dataset_to_index": self.frames + length,
+            **_place("data", self.data.place(length)),
+        }
+        summaries = {key: summarise(found) for key, found in values.items() if isinstance(found, np.ndarray)}
+        for key in self.columns:
+            if self.columns[key].is_camera:
+                frames = self._frames(part, position, key, path, first, rows)
+                summaries |= self._camera(part, position, key, frames, known, row)
+        for key, summary in summaries.items():
+            row |= {f"stats/{key}/{stat}": value.tolist() for stat, value in summary.items()}
+        self.data.add(new_rows(values, self.columns))
+        self.frames += length
+        self.rows.append(row)
+
+    def _values(self, path: Path, rows: pa.Table, part: Part, position: int) -> dict[str, Any]:
+        """The columns that are not bookkeeping."""
+        found: dict[str, Any] = {}
+        for key, column in stored(self.columns).items():
+            if key not in BOOKKEEPING:
+                copied = column.dtype in ("image", "string", "language")
+                found[key] = (cells if copied else numbers)(path, key, rows, column)
+        return found
+
+    def _book(self, path: Path, rows: pa.Table, part: Part, position: int, renumber: Int64) -> dict[str, Any]:
+        """The bookkeeping columns of an episode at its new place."""
+        count, fps = len(rows), self.agreed.fps
+        frame = np.arange(count, dtype=np.int64)
+        time_s = (frame / fps).astype(np.float32)
+        if "timestamp" in rows.column_names:
+            given = numbers(path, "timestamp", rows, BOOKKEEPING_COLUMNS["timestamp"])
+            off_s = float(np.abs(given - time_s).max())
+            time_s = given if off_s <= TIME_TOLERANCE_S else time_s
+            if off_s > TIME_TOLERANCE_S:
+                self._note(f"time stamps of {part.name} are off frame / fps and were made anew")
+        start = part.dataset.episodes.start[position]
+        task = part.dataset.column("task_index")[start : start + count]
+        return {
+            "timestamp": time_s,
+            "frame_index": frame,
+            "episode_index": np.full(count, len(self.rows), dtype=np.int64),
+            "index": frame + self.frames,
+            "task_index": renumber[task],
+        }
+
+    def _frames(
+        self, part: Part, position: int, key: str, path: Path, first: int, rows: pa.Table
+    ) -> Callable[[], Iterator[Pixels]]:
+        """The episode's frames of one camera, each time it is called."""
+        column, count = self.old[key], len(rows)
+        if column.dtype == "image":
+            return lambda: image_frames(path, cells(path, key, rows, column), first, column.shape)
+        cuts, start = self._cuts(part, position, key), int(part.layout.videos[key].first[position])
+        return lambda: video_frames(cuts.index, start, count)
+
+    def _camera(
+        self,
+        part: Part,
+        position: int,
+        key: str,
+        frames: Callable[[], Iterator[Pixels]],
+        known: dict[int, Stats],
+        row: dict[str, Any],
+    ) -> dict[str, Summary]:
+        """Take over or encode an episode's video; its place goes into `row`, its statistics come back."""
+        first, length = 0, row["length"]
+        cuts: Cuts | None = None
+        summary: Summary | None = None
+        if key in self.changed and self.recode:
+            cuts, summary = self.recode.episode(key, frames)
+        elif self.columns[key].dtype == "video":
+            cuts, first = self._cuts(part, position, key), int(part.layout.videos[key].first[position])
+        if cuts is not None:
+            place = self.videos[key].add(cuts, first, length)
+            row |= _place(f"videos/{key}", place.file)
+            row[f"videos/{key}/from_timestamp"] = place.first / self.agreed.fps
+            row[f"videos/{key}/to_timestamp"] = (place.first + length) / self.agreed.fps
+        if summary is None:
+            stored_one = known.get(int(part.layout.index[position]), {}).get(key, {})
+            summary = self._camera_stats(part, key, stored_one, frames, length)
+        return {key: summary} if summary else {}
+
+    def _camera_stats(
+        self, part: Part, key: str, known: Summary, frames: Callable[[], Iterator[Pixels]], length: int
+    ) -> Summary:
+        """What the dataset brings where it suffices, else measured over all frames."""
+        basic = set(STATS[:5])
+        if set(known) >= (set(STATS) if self.rules.camera_stats == "exact" else basic):
+            # counts of some recorders are of pixels; of frames they weigh alike
+            return {**known, "count": np.minimum(known["count"].reshape(-1)[:1], length)}
+        if key in part.unread:
+            self._note(f"'{key}' of {part.name} brings no statistics; depth maps are not measured")
+            return {}
+        counts = ImageCounts(self.old[key].shape[2])
+        for frame in frames():
+            counts.add(frame)
+        self._note(f"statistics of '{key}' of {part.name} were measured over all frames")
+        return counts.summary()
+
+    def _cuts(self, part: Part, position: int, key: str) -> Cuts:
+        """The packets of the file that holds an episode, after comparing them with what is declared."""
+        span = part.layout.videos[key]
+        path = part.root / span.files[span.file[position]]
+        cuts = self.cuts.get(key)
+        if cuts is None or cuts.path != path:
+            cuts = self.cuts[key] = Cuts(path, self.agreed.fps)
+        height, width, _ = self.old[key].shape
+        last = int(span.first[position] + part.layout.length[position])
+        if (cuts.index.height, cuts.index.width) != (height, width) or last > len(cuts.index):
+            raise DataError(
+                f"{path} has {len(cuts.index)} frames of {cuts.index.height}x{cuts.index.width}; episode "
+                f"{part.layout.index[position]} needs {last} of {height}x{width}",
+                rule="a video has the frames and the size that the metadata claim",
+                remedy="download the file again, or leave the episode out with --exclude",
+            )
+        return cuts
+
+    def _note(self, text: str) -> None:
+        if text not in self.notes:
+            self.notes.append(text)
+
+    def _metadata(self) -> None:
+        extras = _united([part.extras() for part in self.parts])
+        totals = Totals(self.columns)
+        series = TableSeries(self._file(EPISODES_PATH), self.rules.data_files_size_in_mb)
+        for begin in range(0, len(self.rows), _EPISODES_AT_ONCE):
+            rows = self.rows[begin : begin + _EPISODES_AT_ONCE]
+            number = series.place(len(rows))
+            for row in rows:
+                row |= _place("meta/episodes", number)
+                totals.add(row)
+            table = episode_table(self.columns, rows)
+            for name in extras.column_names:
+                table = table.append_column(name, extras[name].slice(begin, len(rows)))
+            series.add(table)
+        series.close()
+        meta = self.folder / "meta"
+        pq.write_table(task_table(self.agreed.tasks), meta / "tasks.parquet", compression="snappy")
+        subtasks = self.parts[0].root / SUBTASKS
+        if subtasks.is_file():
+            shutil.copyfile(subtasks, self.folder / SUBTASKS)
+        _write_json(meta / "stats.json", totals.stats(self.data.files, self.frames))
+        _write_json(meta / "info.json", self._info())
+
+    def _info(self) -> dict[str, Any]:
+        features = {key: dict(entry) for key, entry in self.agreed.features.items()}
+        for key in self.videos:
+            if key in self.changed and self.recode:
+                features[key] = self.recode.entry(key, features[key])
+            entry = features[key]
+            probed = shared([probe_video(path) for path in self.videos[key].files])
+            if key in self.parts[0].unread:
+                del probed["video.channels"]  # a depth map has one
+            entry["info"] = {**entry.get("info", {}), **probed}
+        for key, column in BOOKKEEPING_COLUMNS.items():
+            features[key] = {"dtype": column.dtype, "shape": list(column.shape), "names": None}
+        return {
+            "codebase_version": "v3.0",
+            "fps": self.agreed.fps,
+            "features": features,
+            "total_episodes": len(self.rows),
+            "total_frames": self.frames,
+            "total_tasks": len(self.agreed.tasks),
+            "chunks_size": CHUNKS_SIZE,
+            "data_files_size_in_mb": self.rules.data_files_size_in_mb,
+            "video_files_size_in_mb": self.rules.video_files_size_in_mb,
+            "data_path": DATA_PATH,
+            "video_path": VIDEO_PATH if self.videos else None,
+            "robot_type": self.agreed.robot_type,
+            "splits": {"train": f"0:{len(self.rows)}"},
+            **self.agreed.rest,
+        }
+
+
+def _place(stream: str, number: int) -> dict[str, int]:
+    chunk, file = divmod(number, CHUNKS_SIZE)
+    return {f"{stream}/chunk_index": chunk, f"{stream}/file_index": file}
+
+
+def _united(tables: Sequence[pa.Table]) -> pa.Table:
+    """Extra columns of the episodes; null where a dataset lacks one."""
+    try:
+        return pa.concat_tables(tables, promote_options="permissive").drop_columns(["row"])
+    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+        raise DataError(
+            f"the episode tables have columns of one name and other types: {error}",
+            rule="columns of equal names have equal types",
+            remedy="rename one of them in its dataset",
+        ) from error
+
+
+def _write_json(path: Path, content: dict[str, Any]) -> None:
+    path.write_text(json.dumps(content, indent=4, ensure_ascii=False), encoding="utf-8")

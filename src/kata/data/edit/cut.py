@@ -1,0 +1,192 @@
+"""Stretches of video files moved into new files by copying packets: every frame keeps its bits.
+
+A stretch is cut where the decoder needs nothing from before: at a keyframe that nothing later is shown before.
+Frames that a stretch brings along (between such a keyframe and the first wanted frame, or up to the end of a
+reordered group) stay in the new file; no episode points at them. So a cut never needs encoding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import NamedTuple, TypeAlias
+
+import av
+import numpy as np
+from av.video.stream import VideoStream
+
+from kata.data.encode import FASTSTART
+from kata.data.index import FrameIndex, build_index
+from kata.data.order import Int64
+from kata.errors import DataError
+
+MB = 1024**2
+
+FilePath: TypeAlias = Callable[[int], Path]
+"""Where file number n of a series lies, over all chunks."""
+
+
+class Cuts:
+    """Where one video file can be cut. Frames are counted over all packets, in presentation order.
+
+    Args:
+        path: a video file with a constant frame rate.
+        fps: that rate.
+        passing: whether the file is deleted once its packets are copied.
+
+    Raises:
+        DataError: for a damaged file, another rate, or frames that are missing or doubled.
+    """
+
+    def __init__(self, path: Path, fps: int, *, passing: bool = False) -> None:
+        self.path, self.passing = path, passing
+        self.index = build_index(path)
+        self.index.check_rate(fps)
+        order = np.argsort(self.index.pts, kind="stable")
+        self.rank: Int64 = np.empty_like(order)
+        self.rank[order] = np.arange(len(order))
+        time_s = (self.index.pts[order] - self.index.pts[order[:1]]) * self.index.tick_s
+        if (np.abs(time_s * fps - np.arange(len(order))) > 0.5).any():
+            raise DataError(
+                f"{path} holds hidden frames at odd times",
+                rule="its packets can be copied when every frame, shown or not, is 1 / fps after the one before",
+                remedy="encode it anew with `kata data transcode`",
+            )
+        self.keys = np.unique(self.index.start)
+        reached = np.maximum.accumulate(np.concatenate([[-1], self.rank]))
+        self._clean = reached == np.arange(-1, len(order))  # before packet p: exactly the frames 0..p-1
+        self._refreshes: dict[int, bool] = {}
+
+    def frame(self, number: int) -> int:
+        """The number over all packets of a frame that is shown."""
+        return int(self.rank[self.index.packet[number]])
+
+    def begin(self, frame: int) -> int:
+        """The last clean start at or before a frame."""
+        for key in self.keys[: np.searchsorted(self.keys, frame, side="right")][::-1]:
+            if self._clean[key] and self.rank[key] == key and self._is_refresh(int(key)):
+                return int(key)
+        return 0
+
+    def end(self, frame: int) -> int:
+        """The first clean end after the frame before `frame`."""
+        return frame + int(np.argmax(self._clean[frame:]))
+
+    def bytes(self, begin: int, end: int) -> int:
+        """Bytes of a clean stretch."""
+        return int(self.index.size[begin:end].sum())
+
+    def _is_refresh(self, key: int) -> bool:
+        """False for a keyframe behind which a decoder may still use what came before (an open group)."""
+        if key not in self._refreshes:
+            with self.path.open("rb") as file:
+                file.seek(int(self.index.offset[key]))
+                data = file.read(int(self.index.size[key]))
+            self._refreshes[key] = refreshes(self.index.setup[0], self.index.setup[1], data)
+        return self._refreshes[key]
+
+
+def refreshes(codec: str, setup: bytes, data: bytes) -> bool:
+    """Whether a key packet resets the decoder: of h264 and hevc only IDR pictures do (H.264 7.4.1.2.4, H.265 8.1)."""
+    if codec not in ("h264", "hevc") or setup[:1] != b"\x01":
+        return True
+    wide = (setup[4] if codec == "h264" else setup[21]) % 4 + 1
+    place = 0
+    while place + wide < len(data):
+        unit = data[place + wide]
+        if unit & 31 == 5 if codec == "h264" else 16 <= unit >> 1 & 63 <= 20:
+            return True
+        place += wide + int.from_bytes(data[place : place + wide], "big")
+    return False
+
+
+class Place(NamedTuple):
+    """Where an episode begins: file number over all chunks, and frame in that file."""
+
+    file: int
+    first: int
+
+
+@dataclass
+class _Run:
+    cuts: Cuts
+    begin: int
+    end: int
+    offset: int
+
+
+class VideoSeries:
+    """The video files of one camera of a new dataset.
+
+    Args:
+        path: the file of each number.
+        fps: frames per second.
+        limit_mb: a file is closed before it outgrows this.
+    """
+
+    def __init__(self, path: FilePath, fps: int, limit_mb: int) -> None:
+        self._path, self._fps, self._limit = path, fps, limit_mb * MB
+        self._runs: list[_Run] = []
+        self._bytes = 0
+        self.files: list[Path] = []
+
+    def add(self, cuts: Cuts, first: int, count: int) -> Place:
+        """Take over `count` frames of a file from its shown frame `first` on; says where they will lie."""
+        start = cuts.frame(first)
+        begin, end = cuts.begin(start), cuts.end(cuts.frame(first + count - 1) + 1)
+        last = self._runs[-1] if self._runs else None
+        joins = last is not None and last.cuts is cuts and last.begin <= begin <= last.end
+        fresh = max(begin, last.end) if joins and last else begin
+        more = cuts.bytes(fresh, max(fresh, end))
+        if last is not None and (self._bytes + more >= self._limit or not _alike(last.cuts.index, cuts.index)):
+            self.flush()
+            last, joins, more = None, False, cuts.bytes(begin, end)
+        if joins and last is not None:
+            last.end = max(last.end, end)
+        else:
+            last = _Run(cuts, begin, end, last.offset + last.end - last.begin if last else 0)
+            self._runs.append(last)
+        self._bytes += more
+        return Place(len(self.files), last.offset + start - last.begin)
+
+    def flush(self) -> None:
+        """Write the file that is being collected; the next frames go to a new one."""
+        if self._runs:
+            path = self._path(len(self.files))
+            path.parent.mkdir(parents=True, exist_ok=True)
+            _copy(self._runs, path, self._fps)
+            for run in self._runs:
+                if run.cuts.passing:
+                    run.cuts.path.unlink()
+            self.files.append(path)
+            self._runs, self._bytes = [], 0
+
+
+def _alike(one: FrameIndex, other: FrameIndex) -> bool:
+    """Whether one decoder setup serves both, so that they may share a file."""
+    return (one.setup, one.width, one.height) == (other.setup, other.width, other.height)
+
+
+def _copy(runs: list[_Run], path: Path, fps: int) -> None:
+    """One file from packets of several, frame k shown at k / fps."""
+    numbers = [np.arange(run.begin, run.end) for run in runs]
+    # a packet is decoded at the latest when it is shown: with reordered frames that many places earlier
+    delay = max(int((n - run.cuts.rank[n]).max()) for n, run in zip(numbers, runs, strict=True))
+    with av.open(str(path), "w", options=FASTSTART) as target:
+        with av.open(str(runs[0].cuts.path)) as source:
+            stream = target.add_stream_from_template(source.streams.video[0], opaque=True)
+        assert isinstance(stream, VideoStream)
+        stream.time_base = Fraction(1, fps)
+        for run in runs:
+            index, keys = run.cuts.index, set(run.cuts.keys.tolist())
+            shift = run.offset - run.begin
+            with run.cuts.path.open("rb") as file:
+                for number in range(run.begin, run.end):
+                    file.seek(int(index.offset[number]))
+                    packet = av.Packet(file.read(int(index.size[number])))
+                    packet.stream, packet.time_base, packet.duration = stream, Fraction(1, fps), 1
+                    packet.pts, packet.dts = int(run.cuts.rank[number]) + shift, number + shift - delay
+                    packet.is_keyframe = number in keys
+                    target.mux(packet)

@@ -1,0 +1,182 @@
+"""What a dataset is, as plain values: what its metadata declares, and what its files turn out to be."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from PIL import Image, UnidentifiedImageError
+
+from kata.data.columns import schema_names
+from kata.data.dataset import Dataset, open_dataset
+from kata.data.encode import probe_video
+from kata.data.index import build_index
+from kata.data.info import Info, raw_info, read_info
+from kata.data.layout import Layout, read_layout
+from kata.data.layout_v3 import EPISODE_FILES
+from kata.data.measure import STATS
+from kata.data.select import AVAILABLE
+from kata.data.source import Source
+from kata.data.stats import load_stats
+from kata.data.tasks import read_tasks
+from kata.errors import DataError
+from kata.spec import BOOKKEEPING, role_of
+
+
+def facts(source: Source) -> dict[str, Any]:
+    """Everything that `kata data info` says, ready for JSON. No frame is decoded, nothing is fetched but metadata.
+
+    Raises: DataError when the metadata is absent or damaged.
+    """
+    root = source.root
+    info = read_info(root)
+    notes = [*source.notes, *info.notes]
+    layout = read_layout(root, info, source.ensure, notes)
+    here = _here(root, layout)
+    length = layout.length
+    return {
+        "name": source.repo_id,
+        "root": str(root),
+        "version": info.version,
+        "robot_type": info.robot_type,
+        "fps": info.fps,
+        "episodes": {"total": len(length), "here": int(here.sum()), "declared": raw_info(root).get("total_episodes")},
+        "frames": {"total": int(length.sum()), "here": int(length[here].sum())},
+        "duration_s": float(length.sum() / info.fps),
+        "episode_frames": {"min": int(length.min()), "median": float(np.median(length)), "max": int(length.max())},
+        "bytes": _sizes(root),
+        "tasks": read_tasks(root, info, layout, notes),
+        "columns": {key: _column(info, key) for key, column in info.columns.items() if not column.is_camera},
+        "cameras": {key: _camera(root, info, layout, key) for key, c in info.columns.items() if c.is_camera},
+        "statistics": _statistics(root, info),
+        "training": _training(source, here, notes),
+    }
+
+
+def _here(root: Path, layout: Layout) -> np.ndarray:
+    """(E,) whether every file of an episode exists; a camera without any file does not count."""
+    whole = np.ones(len(layout.index), dtype=bool)
+    for span in layout.spans():
+        present = np.array([(root / name).is_file() for name in span.files], dtype=bool)
+        if present.any() or span is layout.data:
+            whole &= present[span.file]
+    return whole
+
+
+def _sizes(root: Path) -> dict[str, int]:
+    """Bytes on the disk by top folder, of the files beside these, and in all."""
+    sizes: dict[str, int] = {}
+    for path in root.rglob("*"):
+        if path.is_file():
+            parts = path.relative_to(root).parts
+            top = parts[0] if len(parts) > 1 else "other"
+            sizes[top] = sizes.get(top, 0) + path.stat().st_size
+    return {**dict(sorted(sizes.items())), "total": sum(sizes.values())}
+
+
+def _column(info: Info, key: str) -> dict[str, Any]:
+    column = info.columns[key]
+    role = None if key in BOOKKEEPING else role_of(key, column)
+    return {
+        "dtype": column.dtype,
+        "shape": list(column.shape),
+        "names": list(column.names) if column.names else None,
+        "role": role.value if role else None,
+    }
+
+
+def _camera(root: Path, info: Info, layout: Layout, key: str) -> dict[str, Any]:
+    column = info.columns[key]
+    span = layout.videos.get(key) if column.dtype == "video" else layout.data
+    known: dict[str, Any] = {"dtype": column.dtype, "shape": list(column.shape), "files": 0}
+    if span is None:
+        return known
+    present = [name for name in span.used() if (root / name).is_file()]
+    known["files"] = len(present)
+    if not present:
+        return known
+    try:
+        return known | (_video(root / present[0]) if column.dtype == "video" else _image(root, present[0], key))
+    except DataError as error:
+        return known | {"damaged": error.what}
+
+
+def _video(path: Path) -> dict[str, Any]:
+    """Codec and cost of a camera from its first file."""
+    index, probe = build_index(path), probe_video(path)
+    edges = np.flatnonzero(np.diff(index.start, prepend=-1, append=-1))
+    return {
+        "codec": probe["video.codec"],
+        "pix_fmt": probe["video.pix_fmt"],
+        "gop": int(np.diff(edges).max()),
+        "bytes_per_frame": round(float(index.size.sum()) / len(index), 1),
+    }
+
+
+def _image(root: Path, name: str, key: str) -> dict[str, Any]:
+    try:
+        file = pq.ParquetFile(root / name)
+        group = file.metadata.row_group(0)
+        parts = [group.column(number) for number in range(group.num_columns)]
+        size = sum(part.total_compressed_size for part in parts if part.path_in_schema.startswith(f"{key}."))
+        cell = next(file.iter_batches(1, columns=[key]))[key][0].as_py()
+        with Image.open(io.BytesIO(cell["bytes"])) as image:
+            kind, mode = str(image.format).lower(), image.mode
+    except (pa.ArrowInvalid, OSError, UnidentifiedImageError, KeyError, TypeError) as error:
+        return {"damaged": f"{name}: {error}"}
+    return {"codec": kind, "pix_fmt": mode, "bytes_per_frame": round(size / group.num_rows, 1)}
+
+
+def _statistics(root: Path, info: Info) -> dict[str, Any]:
+    """Which statistics are stored: for the dataset, per episode, and what the former lack of LeRobot's ten figures."""
+    path = root / "meta" / "stats.json"
+    try:
+        stored = load_stats(path) if path.is_file() else {}
+    except DataError as error:
+        return {"damaged": error.what}
+    wanted = [key for key, column in info.columns.items() if column.dtype != "string"]
+    lacking = {key: [stat for stat in STATS if stat not in stored.get(key, {})] for key in wanted}
+    if info.is_v3:
+        names = [name for path in root.glob(EPISODE_FILES) for name in schema_names(path)]
+        per_episode = any(name.startswith("stats/") for name in names)
+    else:
+        per_episode = (root / "meta" / "episodes_stats.jsonl").is_file()
+    return {
+        "dataset": path.is_file(),
+        "per_episode": per_episode,
+        "lacking": {key: stats for key, stats in lacking.items() if stats},
+    }
+
+
+def _training(source: Source, here: np.ndarray, notes: list[str]) -> dict[str, Any]:
+    """What `kata train` would read, or the message with which it would refuse."""
+    if source.revision is not None and not here.all():
+        return {"notes": [*notes, f"{int((~here).sum())} episodes are still to be fetched from the Hub"]}
+    refused = None
+    try:
+        data = open_dataset(source.repo_id, root=source.root)
+    except DataError as error:
+        refused = str(error)
+        if not here.any():
+            return {"refused": refused, "notes": notes}
+        try:
+            data = open_dataset(source.repo_id, root=source.root, episodes=AVAILABLE)
+        except DataError:
+            return {"refused": refused, "notes": notes}
+    seen = _seen(data)
+    return seen if refused is None else {"refused": refused, "with_episodes_available": seen}
+
+
+def _seen(data: Dataset) -> dict[str, Any]:
+    features = {key: {"role": f.type.value, "shape": list(f.shape)} for key, f in data.features().items()}
+    return {
+        "episodes": len(data.layout.index),
+        "frames": data.num_frames,
+        "features": features,
+        "fingerprint": data.fingerprint,
+        "notes": data.notes,
+    }

@@ -1,0 +1,319 @@
+"""Decoded frames kept in one file per camera, filled while they are decoded, gathered from ever after.
+
+A frame counts as present only when its flag says so, and the flag is written after all of its bytes: a process that
+dies at any point leaves frames absent, never wrong. Bytes may reach a disk in another order than they were written, so
+a flag tells apart WRITTEN, which is believed until the machine restarts, and SAFE, which is set when the disk has
+confirmed the bytes and is believed for ever.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import os
+import shutil
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Lock
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+import av
+import numpy as np
+import PIL
+from numpy.typing import NDArray
+
+from kata.data.bundle import alone, cache_folder
+from kata.data.identity import digest
+from kata.data.memory import free_memory
+from kata.data.order import Int64
+from kata.data.staging import sync
+from kata.units import bytes_text, count_text
+
+if TYPE_CHECKING:
+    from kata.data.dataset import Dataset
+
+_log = logging.getLogger(__name__)
+
+_FORMAT = 1
+_HEAD_BYTES = 4096
+_WRITTEN, _SAFE = b"\1", b"\2"
+_SYNC_BYTES = 1024**3
+_SHARED_MEMORY = Path("/dev/shm")
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
+_MEMORY_SHARE, _DISK_SHARE = 0.25, 0.8
+_MADE_BY = [av.__version__, list(av.library_versions.items()), PIL.__version__]
+"""What pixels may depend on beside the files."""
+
+
+@dataclass(frozen=True)
+class CacheOptions:
+    """kind: 'frames' keeps them in shared memory until the last process that uses them ends, 'disk' in `folder`.
+
+    num_bytes: the budget of all cameras together; None takes a quarter of the available memory, or 80 % of the disk's
+    free space.
+    """
+
+    kind: str
+    folder: Path | None = None
+    num_bytes: int | None = None
+
+
+class FrameCache:
+    """The cached cameras of a dataset. Safe for several threads and processes; all subsets of a dataset share it.
+
+    Where the budget does not hold all frames, the first ones of the opened episodes are kept, equally many of every
+    camera, so that what is not kept is whole files that are decoded group by group.
+
+    Args:
+        dataset: as opened; what is kept is found by the identity of its files, the camera, its size and the decoder.
+        cameras: their keys.
+    """
+
+    def __init__(self, dataset: Dataset, cameras: tuple[str, ...], options: CacheOptions) -> None:
+        self._folder, self._temporary = _folder(options)
+        self._lock, self._stopped = Lock(), False
+        self._files: dict[str, _CameraFile] = {}
+        self._syncing = ThreadPoolExecutor(1, thread_name_prefix="kata-cache")
+        rows = int(dataset.opened.length.sum())
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            with alone(self._folder / "all"):
+                if self._temporary:
+                    _remove_orphans(self._folder)
+                for key in cameras:
+                    shape = dataset.columns[key].shape
+                    self._files[key] = _CameraFile(self._folder / _name(dataset, key), rows, shape)
+        except OSError as error:
+            self._stop(error)
+            self._files.clear()
+        self.kept_rows = self._fit(options, rows)
+
+    def _fit(self, options: CacheOptions, rows: int) -> int:
+        """How many rows the budget holds; says so."""
+        per_row = sum(file.frame_bytes for file in self._files.values())
+        if not per_row:
+            return 0
+        budget = options.num_bytes
+        if budget is None:
+            budget = _free_bytes(self._folder, self._temporary) + sum(
+                file.used_bytes() for file in self._files.values()
+            )
+        kept = min(rows, budget // per_row)
+        ready = min(file.count() for file in self._files.values())
+        _log.info(
+            "frame cache in %s: %s of %s frames per camera fit into %s (all take %s); %s are there already",
+            self._folder, count_text(kept), count_text(rows), bytes_text(budget), bytes_text(rows * per_row),
+            count_text(ready),
+        )  # fmt: skip
+        return kept
+
+    def fetch(self, key: str, rows: Int64, out: NDArray[np.uint8]) -> NDArray[np.bool_]:
+        """Copy frames that are present to `out` (N, H, W, C); rows (N,) count over `Dataset.opened`.
+
+        Returns: (N,) True where a frame is missing; its place in `out` is untouched.
+        """
+        file = self._files.get(key)
+        return np.ones(len(rows), bool) if file is None else file.fetch(rows, out)
+
+    def has(self, key: str, rows: Int64) -> NDArray[np.bool_]:
+        """(N,) True where a frame is present."""
+        file = self._files.get(key)
+        return np.zeros(len(rows), bool) if file is None else file.flags[rows] != 0
+
+    def takes(self, key: str, row: int) -> bool:
+        """True where `store` would keep this frame: it fits, and is not there yet."""
+        file = self._files.get(key)
+        return file is not None and not self._stopped and row < self.kept_rows and not file.flags[row]
+
+    def store(self, key: str, row: int, pixels: NDArray[np.uint8]) -> None:
+        """Keep one decoded frame (H, W, C) if it is among those that fit. A full disk ends the filling, not the run."""
+        if not self.takes(key, row):
+            return
+        file = self._files[key]
+        try:
+            file.store(row, pixels)
+        except OSError as error:
+            self._stop(error)
+            return
+        if not self._temporary and file.unsafe_bytes() >= _SYNC_BYTES:
+            self._syncing.submit(self._make_safe, file)
+
+    def _make_safe(self, file: _CameraFile) -> None:
+        try:
+            file.make_safe()
+        except OSError as error:
+            self._stop(error)
+
+    def _stop(self, error: OSError) -> None:
+        with self._lock:
+            if self._stopped:
+                return
+            self._stopped = True
+        _log.warning("the frame cache in %s is filled no further (%s); the run goes on without", self._folder, error)
+
+    def close(self) -> None:
+        """Confirm what was written; frames in memory are freed by the last process that uses them."""
+        self._syncing.shutdown(wait=True)
+        if not self._temporary:
+            for file in self._files.values():
+                self._make_safe(file)
+        with alone(self._folder / "all"):
+            for file in self._files.values():
+                file.close(remove=self._temporary)
+        self._files.clear()
+
+    def __enter__(self) -> FrameCache:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class _CameraFile:
+    """The frames of one camera: <name>.pixels, sparse, and <name>.flags, a head and one byte per row.
+
+    A shared lock on the flags says that somebody uses the pair. Made and removed under the folder's lock alone.
+    """
+
+    def __init__(self, place: Path, rows: int, shape: tuple[int, ...]) -> None:
+        self._paths = (place.with_suffix(".flags"), place.with_suffix(".pixels"))
+        self.frame_bytes = int(np.prod(shape))
+        head = json.dumps({"format": _FORMAT, "rows": rows, "shape": shape, "boot": _boot()}).encode()
+        if not self._is_whole(rows):
+            self._make(rows, head)
+        self._flags_handle, self._pixels_handle = (os.open(path, os.O_RDWR) for path in self._paths)
+        fcntl.flock(self._flags_handle, fcntl.LOCK_SH)
+        self.flags = np.asarray(np.memmap(self._paths[0], np.uint8, "r", offset=_HEAD_BYTES, shape=(rows,)))
+        self._pixels = np.asarray(np.memmap(self._paths[1], np.uint8, "r", shape=(rows, *shape)))
+        self._lock = Lock()
+        self._unsafe = self._believed(head)
+
+    def _is_whole(self, rows: int) -> bool:
+        if not any(path.exists() for path in self._paths):
+            return False
+        sizes = [path.stat().st_size if path.exists() else -1 for path in self._paths]
+        if sizes == [_HEAD_BYTES + rows, rows * self.frame_bytes]:
+            return True
+        _log.warning("the frame cache %s is not whole; it is filled anew", self._paths[1])
+        return False
+
+    def _make(self, rows: int, head: bytes) -> None:
+        for path in self._paths:
+            path.unlink(missing_ok=True)  # never truncated: another process may have mapped it
+        with self._paths[1].open("wb") as file:
+            file.truncate(rows * self.frame_bytes)
+        sync(self._paths[1])
+        beside = self._paths[0].with_suffix(".part")
+        with beside.open("wb") as file:
+            file.write(head.ljust(_HEAD_BYTES))
+            file.write(bytes(rows))
+        sync(beside)
+        beside.replace(self._paths[0])
+        sync(self._paths[0].parent)
+
+    def _believed(self, head: bytes) -> list[int]:
+        """Rows that are written but not safe. After a restart of the machine they are not believed: none is left."""
+        rows = np.flatnonzero(self.flags == _WRITTEN[0]).tolist()
+        if os.pread(self._flags_handle, _HEAD_BYTES, 0).strip() == head:
+            return rows
+        for row in rows:
+            os.pwrite(self._flags_handle, b"\0", _HEAD_BYTES + row)
+        os.fsync(self._flags_handle)
+        os.pwrite(self._flags_handle, head.ljust(_HEAD_BYTES), 0)
+        return []
+
+    def count(self) -> int:
+        return int(np.count_nonzero(self.flags))
+
+    def used_bytes(self) -> int:
+        return os.fstat(self._pixels_handle).st_blocks * 512
+
+    def unsafe_bytes(self) -> int:
+        return len(self._unsafe) * self.frame_bytes
+
+    def fetch(self, rows: Int64, out: NDArray[np.uint8]) -> NDArray[np.bool_]:
+        present = self.flags[rows] != 0
+        if present.all():
+            np.take(self._pixels, rows, axis=0, out=out, mode="clip")  # the mode 'raise' would copy twice
+        else:
+            for place in np.flatnonzero(present).tolist():
+                out[place] = self._pixels[rows[place]]
+        return ~present
+
+    def store(self, row: int, pixels: NDArray[np.uint8]) -> None:
+        data = np.ascontiguousarray(pixels).data.cast("B")
+        done = 0
+        while done < len(data):
+            done += os.pwrite(self._pixels_handle, data[done:], row * self.frame_bytes + done)
+        os.pwrite(self._flags_handle, _WRITTEN, _HEAD_BYTES + row)
+        with self._lock:
+            self._unsafe.append(row)
+
+    def make_safe(self) -> None:
+        with self._lock:
+            rows, self._unsafe = self._unsafe, []
+        if not rows:
+            return
+        try:
+            os.fsync(self._pixels_handle)
+        except OSError:
+            for row in rows:
+                os.pwrite(self._flags_handle, b"\0", _HEAD_BYTES + row)
+            raise
+        for row in rows:
+            os.pwrite(self._flags_handle, _SAFE, _HEAD_BYTES + row)
+
+    def close(self, *, remove: bool) -> None:
+        try:
+            fcntl.flock(self._flags_handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            remove = False
+        if remove:
+            for path in self._paths:
+                path.unlink(missing_ok=True)
+        os.close(self._flags_handle)
+        os.close(self._pixels_handle)
+
+
+def _folder(options: CacheOptions) -> tuple[Path, bool]:
+    """Where frames are kept, and whether only as long as they are used."""
+    if options.kind == "disk":
+        return (options.folder or cache_folder()) / "frames", False
+    shared = _SHARED_MEMORY if _SHARED_MEMORY.is_dir() else cache_folder()
+    return shared / f"kata-frames-{os.getuid()}", True
+
+
+def _name(dataset: Dataset, key: str) -> str:
+    column, opened = dataset.columns[key], dataset.opened
+    span = opened.videos[key] if column.dtype == "video" else opened.data
+    return digest(dataset.root, opened, span, _FORMAT, key, column.dtype, column.shape, "rgb24", _MADE_BY)
+
+
+def _remove_orphans(folder: Path) -> None:
+    """Frames whose processes were killed before they could remove them."""
+    for flags in folder.glob("*.flags"):
+        with flags.open("rb") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                continue
+            for path in (flags, flags.with_suffix(".pixels")):
+                path.unlink(missing_ok=True)
+
+
+def _free_bytes(folder: Path, memory: bool) -> int:
+    disk = int(shutil.disk_usage(folder).free * _DISK_SHARE)
+    if not memory:
+        return disk
+    return min(int(free_memory() * _MEMORY_SHARE), disk)
+
+
+def _boot() -> str:
+    """What changes when the machine restarts; where that cannot be told, with every process."""
+    return _BOOT.read_text().strip() if _BOOT.is_file() else uuid.uuid4().hex

@@ -1,0 +1,72 @@
+"""`kata data info` says what the metadata declare and what the files are, and changes nothing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from kata.cli import main
+from tests.data.dataset_maker import CAMERA, change_info, cut, make
+
+
+def info(root: Path, capsys: pytest.CaptureFixture[str]) -> dict:
+    assert main(["data", "info", str(root), "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("version", ["v3.0", "v2.1"])
+def test_facts_of_a_video_dataset(tmp_path: Path, version: str, capsys: pytest.CaptureFixture[str]) -> None:
+    found = info(make(tmp_path / "made", version=version, lengths=(5, 7, 4)), capsys)
+    assert (found["name"], found["version"], found["robot_type"], found["fps"]) == ("made", version, "made", 10)
+    assert found["episodes"] == {"total": 3, "here": 3, "declared": 3}
+    assert found["frames"] == {"total": 16, "here": 16}
+    assert found["duration_s"] == 1.6
+    assert found["episode_frames"] == {"min": 4, "median": 5.0, "max": 7}
+    camera = found["cameras"][CAMERA]
+    assert camera["shape"] == [32, 48, 3]
+    assert (camera["codec"], camera["pix_fmt"], camera["gop"]) == ("h264", "yuv420p", 4)
+    assert camera["files"] == (2 if version == "v3.0" else 3)
+    assert found["columns"]["action"] == {"dtype": "float64", "shape": [2], "names": ["x", "y"], "role": "ACTION"}
+    assert found["tasks"] == ["pick", "place"]
+    assert found["bytes"]["total"] == sum(p.stat().st_size for p in (tmp_path / "made").rglob("*") if p.is_file())
+    seen = found["training"]
+    assert (seen["episodes"], seen["frames"]) == (3, 16)
+    assert seen["features"][CAMERA] == {"role": "VISUAL", "shape": [3, 32, 48]}
+    assert seen["features"]["observation.state"] == {"role": "STATE", "shape": [3]}
+
+
+def test_images_in_the_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    camera = info(make(tmp_path, camera="image"), capsys)["cameras"][CAMERA]
+    assert (camera["codec"], camera["pix_fmt"]) == ("png", "RGB")
+    assert camera["bytes_per_frame"] > 0
+
+
+def test_the_text_says_what_training_would_refuse(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = make(tmp_path)
+    (root / "data/chunk-000/file-001.parquet").unlink()
+    assert main(["data", "info", f"--root={root}"]) == 0
+    said = capsys.readouterr().out
+    assert "2 of 3 episodes" in said
+    assert "a training run would refuse it" in said
+    assert "--dataset.episodes=available" in said
+    cut(root / f"videos/{CAMERA}/chunk-000/file-000.mp4", 0.5)
+    assert main(["data", "info", f"--root={root}"]) == 0
+    assert "damaged: " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("args", "word"), [([], "no dataset given"), (["nowhere"], "nowhere"), (["--rot=x"], "did you mean 'root'?")]
+)
+def test_wrong_input_is_one_message(args: list[str], word: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["data", "info", *args]) == 2
+    said = capsys.readouterr().err
+    assert word in said
+    assert "remedy:" in said
+
+
+def test_damaged_metadata_is_one_message(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    change_info(make(tmp_path, camera=""), codebase_version="v9")
+    assert main(["data", "info", str(tmp_path)]) == 2
+    assert "v9" in capsys.readouterr().err
