@@ -26,7 +26,7 @@ from kata.errors import DataError
 Colour: TypeAlias = tuple[int, int, int, int]
 """Range, space, primaries and transfer as FFmpeg numbers them."""
 
-_FORMATS = {"protocol_whitelist": "file", "format_whitelist": "mov,matroska,webm,avi"}
+FORMATS = {"protocol_whitelist": "file", "format_whitelist": "mov,matroska,webm,avi"}
 """FFmpeg tells a format by its content, and would follow a playlist that calls itself a video to other files."""
 
 _FORMAT = 1
@@ -129,7 +129,7 @@ def build_index(path: Path) -> FrameIndex:
     """
     identity = file_identity(path)
     try:
-        with av.open(str(path), options=_FORMATS) as container:
+        with av.open(str(path), options=FORMATS) as container:
             if not container.streams.video:
                 raise _damaged(path, "holds no video")
             stream = container.streams.video[0]

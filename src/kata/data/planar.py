@@ -6,8 +6,10 @@ from pathlib import Path
 
 import av
 import numpy as np
+from av.error import FFmpegError
 from av.video.frame import VideoFrame
 
+from kata.data.index import FORMATS
 from kata.data.video import Pixels
 
 _HALF_SIZE = ("yuv420p", "yuvj420p")
@@ -19,10 +21,13 @@ def is_half_size(frame: VideoFrame) -> bool:
 
 
 def stores_half_size(path: Path) -> bool:
-    """Whether a video file holds such frames."""
-    with av.open(str(path)) as container:
-        codec = container.streams.video[0].codec_context
-        return _is_half_size(codec.pix_fmt or "", codec.width, codec.height)
+    """Whether a video file holds such frames; False for one that cannot be read, which its index will say."""
+    try:
+        with av.open(str(path), options=FORMATS) as container:
+            codec = container.streams.video[0].codec_context
+            return _is_half_size(codec.pix_fmt or "", codec.width, codec.height)
+    except (FFmpegError, OSError, IndexError):
+        return False
 
 
 def _is_half_size(name: str, width: int, height: int) -> bool:

@@ -18,7 +18,7 @@ import numpy as np
 from av.video.stream import VideoStream
 
 from kata.data.encode import FASTSTART
-from kata.data.index import FrameIndex, build_index
+from kata.data.index import FORMATS, FrameIndex, build_index
 from kata.data.order import Int64
 from kata.errors import DataError
 
@@ -175,7 +175,7 @@ def _copy(runs: list[_Run], path: Path, fps: int) -> None:
     # a packet is decoded at the latest when it is shown: with reordered frames that many places earlier
     delay = max(int((n - run.cuts.rank[n]).max()) for n, run in zip(numbers, runs, strict=True))
     with av.open(str(path), "w", options=FASTSTART) as target:
-        with av.open(str(runs[0].cuts.path)) as source:
+        with av.open(str(runs[0].cuts.path), options=FORMATS) as source:
             stream = target.add_stream_from_template(source.streams.video[0], opaque=True)
         assert isinstance(stream, VideoStream)
         stream.time_base = Fraction(1, fps)

@@ -12,7 +12,7 @@ import numpy as np
 from av.error import FFmpegError
 from PIL import Image, UnidentifiedImageError
 
-from kata.data.index import FrameIndex
+from kata.data.index import FORMATS, FrameIndex
 from kata.data.video import Pixels
 from kata.errors import DataError
 
@@ -26,12 +26,14 @@ def video_frames(index: FrameIndex, first: int, count: int) -> Iterator[Pixels]:
     wanted = {int(pts): first + place for place, pts in enumerate(index.pts[packets])}
     why = "the decoder gave no picture"
     try:
-        with av.open(str(index.path)) as container:
+        with av.open(str(index.path), options=FORMATS) as container:
             stream = container.streams.video[0]
             stream.thread_type = "AUTO"
-            container.seek(int(index.pts[index.start[first]]), stream=stream)
+            # The index counts from where the file's table does; FFmpeg adds what an empty edit puts before it.
+            before = 0 if stream.start_time is None else stream.start_time - int(index.pts[index.packet[0]])
+            container.seek(int(index.pts[index.start[first]]) + before, stream=stream)
             for frame in container.decode(stream):
-                if frame.pts is not None and wanted.pop(frame.pts, None) is not None:
+                if frame.pts is not None and wanted.pop(frame.pts - before, None) is not None:
                     yield _rgb(frame)
                 if not wanted:
                     break
