@@ -63,6 +63,13 @@ ACT = """
     --policy.type=act --policy.pretrained_backbone_weights=null --policy.push_to_hub=false --dataset.repo_id=kata/data
 """
 LARGE = f"{ACT} --accelerator.mixed_precision=bf16 --num_workers=12"
+ONE_CAMERA = {
+    "observation.images.top": {"type": "VISUAL", "shape": [3, 64, 64]},
+    "observation.state": {"type": "STATE", "shape": [2]},
+}
+VQBET = """
+    --policy.type=vqbet --policy.pretrained_backbone_weights=null --policy.push_to_hub=false --dataset.repo_id=kata/data
+"""
 CASES = {
     "act_reach": Case(
         "kata",
@@ -71,6 +78,16 @@ CASES = {
         --optimizer.lr=3e-4 --policy.optimizer_lr_backbone=3e-4 --num_workers=2
         --scheduler.type=cosine_annealing_with_warmup --scheduler.num_warmup_steps=100""",
         steps=2000,
+        save_freq=100,
+    ),
+    "vqbet_reach": Case(
+        "kata",
+        f"""{VQBET} --policy.n_obs_steps=2 --policy.crop_shape=null --policy.gpt_n_layer=4 --policy.gpt_n_head=4
+        --policy.gpt_input_dim=128 --policy.gpt_output_dim=128 --policy.gpt_hidden_dim=128
+        --policy.n_vqvae_training_steps=400 --policy.keep_unused_codes=true --policy.offset_loss_weight=100
+        --batch_size=16 --optimizer.lr=5e-4 --policy.scheduler_warmup_steps=50 --policy.scheduler_decay_to_zero=true
+        --num_workers=1 --policy.input_features='{json.dumps(ONE_CAMERA)}'""",
+        steps=1200,
         save_freq=100,
     ),
     "act_pusht": Case(
@@ -108,7 +125,7 @@ def train(case: Case, flags: str, root: Path, folder: Path, until_s: float) -> b
     write(folder / "pieces.json", pieces)
     print(f"trained {step} of {case.steps} steps", flush=True)
     if done:
-        write(folder / "trained.json", {"flags": f"{case.train} {flags}".split(), "steps": step, "pieces": pieces})
+        write(folder / "trained.json", {"flags": shlex.split(f"{case.train} {flags}"), "steps": step, "pieces": pieces})
     return done
 
 

@@ -6,6 +6,7 @@ from kata.optim.config import (
     CosineDecayWithWarmupConfig,
     DiffuserSchedulerConfig,
     EmaConfig,
+    VQBeTSchedulerConfig,
 )
 from kata.optim.ema import ema_decay
 from kata.optim.schedule import lr_factor
@@ -26,6 +27,11 @@ KNOWN = [
     (ConstantWithWarmupConfig(num_warmup_steps=10), 99, 100, 1.0),
     (CosineAnnealingWithWarmupConfig(num_warmup_steps=0), 50, 100, 0.5),
     (None, 3, 10, 1.0),
+    (VQBeTSchedulerConfig(), 19_999, 100_000, 1.0),
+    (VQBeTSchedulerConfig(), 20_000, 100_000, 0.0),
+    (VQBeTSchedulerConfig(), 20_250, 100_000, 0.5),
+    (VQBeTSchedulerConfig(), 60_000, 100_000, 0.6590057681196191),
+    (VQBeTSchedulerConfig(), 100_000, 100_000, 0.09642144811900738),
 ]
 
 
@@ -38,6 +44,13 @@ def test_a_schedule_fitted_to_the_run_ends_at_its_floor():
     fitted, note = CosineDecayWithWarmupConfig().fitted(1000)
     assert lr_factor(fitted, 1000, 1000) == pytest.approx(0.025)
     assert "1000" in note
+
+
+def test_vqbets_cosine_ends_at_zero_where_it_is_asked_to():
+    config = VQBeTSchedulerConfig(num_warmup_steps=10, num_vqvae_training_steps=100, decay_to_zero=True)
+    assert lr_factor(config, 110, 200) == 1.0
+    assert lr_factor(config, 155, 200) == pytest.approx(0.5)
+    assert lr_factor(config, 200, 200) == pytest.approx(0.0)
 
 
 def test_the_averages_decay_follows_the_diffusers_curve():

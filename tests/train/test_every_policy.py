@@ -5,6 +5,7 @@ import torch
 
 from kata.run import resolve_run
 from kata.train import train
+from kata.train.guard import Guard
 from kata.train.meter import read_metrics
 
 TINY = {
@@ -13,6 +14,17 @@ TINY = {
         *("--policy.diffusion_step_embed_dim=8", "--policy.num_train_timesteps=10", "--policy.num_inference_steps=2"),
         *("--policy.spatial_softmax_num_keypoints=4", "--policy.pretrained_backbone_weights=null"),
         *("--policy.crop_shape=[20,24]", "--policy.crop_per_sample=true", "--policy.use_group_norm=true"),
+        '--policy.input_features={"observation.images.top": {"type": "VISUAL", "shape": [3, 48, 64]}, '
+        '"observation.state": {"type": "STATE", "shape": [3]}}',
+    ),
+    "vqbet": (  # the second of four steps is the last one of the first phase
+        *("--policy.n_obs_steps=3", "--policy.n_action_pred_token=2", "--policy.action_chunk_size=3"),
+        *("--policy.vqvae_n_embed=6", "--policy.vqvae_embedding_dim=8", "--policy.vqvae_enc_hidden_dim=12"),
+        *("--policy.gpt_input_dim=12", "--policy.gpt_output_dim=10", "--policy.gpt_hidden_dim=16"),
+        *("--policy.gpt_n_layer=2", "--policy.gpt_n_head=2", "--policy.gpt_block_size=16", "--policy.dropout=0"),
+        *("--policy.spatial_softmax_num_keypoints=4", "--policy.pretrained_backbone_weights=null"),
+        *("--policy.crop_shape=[20,24]", "--policy.crop_per_sample=true", "--policy.use_group_norm=true"),
+        *("--policy.n_vqvae_training_steps=2", "--policy.offset_loss_weight=2"),
         '--policy.input_features={"observation.images.top": {"type": "VISUAL", "shape": [3, 48, 64]}, '
         '"observation.state": {"type": "STATE", "shape": [3]}}',
     ),
@@ -46,10 +58,14 @@ def figures(trained):
 
 
 @pytest.mark.parametrize("name", TINY)
-def test_resumed_equals_straight(name, policy_run):
+def test_resumed_equals_straight(name, policy_run, monkeypatch):
     straight = train(policy_run(name, "straight", "--ema.enable=true"))
-    train(policy_run(name, "half", "--ema.enable=true", "--max_time=0.001"))
-    resumed = train(policy_run(name, "half", "--ema.enable=true", "--resume=true", "--max_time=null"))
+    answers = iter([False, True])
+    with monkeypatch.context() as patched:
+        patched.setattr(Guard, "stops", lambda guard: next(answers))
+        stopped = train(policy_run(name, "half", "--ema.enable=true"))
+    assert stopped.state.step == 1
+    resumed = train(policy_run(name, "half", "--ema.enable=true", "--resume=true"))
     for before, after in ((straight.state.policy, resumed.state.policy), (straight.state.ema, resumed.state.ema)):
         for key, tensor in before.state_dict().items():
             assert torch.equal(after.state_dict()[key], tensor), key

@@ -18,10 +18,10 @@ from kata.optim.ema import ema_copy, ema_update
 from kata.policies.base import ParamGroup
 from kata.run import resolve_run
 from kata.train import train
-from kata.train.meter import read_metrics
+from kata.train.meter import Meter, read_metrics
 from kata.train.prepare import prepare
 from kata.train.state import build_state
-from kata.train.watch import ENOUGH, last_finite
+from kata.train.watch import ENOUGH, Watch, last_finite
 from tests.conftest import TINY_ACT
 from tests.train.test_every_policy import TINY
 from tests.train.test_kill import AVERAGED, BF16, FOURTHS, saved
@@ -170,6 +170,26 @@ def test_a_sudden_jump_of_the_loss_is_reported_and_learnt_from(poisoned):
     assert "far above" in trained.remarks[0]
     quiet = train(poisoned(*asked, "--loss_spike=0", f"--output_dir={trained.folder}/quiet"))
     assert not (quiet.folder / "bad_steps.jsonl").exists()
+
+
+@pytest.mark.parametrize("resumed_at", [None, 50, 60, 61, 110])
+def test_a_loss_that_is_another_one_is_compared_with_its_own(tmp_path, resumed_at):
+    """Sixty steps around 1, then as many around 100 with one at 1000."""
+
+    def spikes(folder, changes_after, parts):
+        folder.mkdir()
+        with Meter(folder / "metrics.jsonl", batch_size=1, num_frames=1, steps=200) as meter:
+            for first, last in parts:
+                how = {"max_in_a_row": 3, "spike": 20.0, "first_step": first, "changes_after": changes_after}
+                with Watch(folder, meter, lambda step: [], **how) as watch:
+                    for step in range(first + 1, last + 1):
+                        loss = 1000.0 if step == 115 else (1.0 if step <= 60 else 100.0) + step % 3 / 10
+                        watch.add(step, torch.tensor(loss), torch.tensor(1.0))
+        return [line["step"] for line in listed(folder)]
+
+    parts = [(0, 120)] if resumed_at is None else [(0, resumed_at), (resumed_at, 120)]
+    assert spikes(tmp_path / "told", 60, parts) == [115]
+    assert spikes(tmp_path / "untold", 0, parts)[0] == 61
 
 
 @pytest.mark.parametrize("option", ["--max_bad_steps=0", "--loss_spike=-1"])

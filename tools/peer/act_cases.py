@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import zlib
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -127,25 +128,23 @@ def batch(case: Case, chunk_size: int) -> dict[str, Tensor]:
     }
 
 
-def stats(case: Case) -> dict[str, dict[str, Tensor]]:
-    """Means and deviations per feature as a dataset has them, cameras as (3, 1, 1)."""
-    shapes = {key: (shape[0], 1, 1) if len(shape) == 3 else shape for key, shape in case.inputs.items()}
-    shapes["action"] = (case.action_dim,)
-    return {
-        key: {
-            "mean": torch.from_numpy(0.5 * numbers(f"{key} mean", shape)),
-            "std": torch.from_numpy(1 + 0.5 * numbers(f"{key} std", shape)),
-        }
-        for key, shape in shapes.items()
-    }
+def build_peer(case: Case) -> Any:
+    """LeRobot's policy of a case, with the weights of the formula."""
+    import golden_act
+
+    return golden_act.build(case, case.config)
 
 
-def robot_observations(case: Case) -> dict[str, Tensor]:
-    """Raw observations (ACT_STEPS, ...), cameras in [0, 1]."""
-    return {
-        key: torch.from_numpy((numbers(f"{key} raw", (ACT_STEPS, *shape)) + 1) / 2)
-        for key, shape in case.inputs.items()
-    }
+def build_own(case: Case) -> Any:
+    """kata's policy of a case, with the weights of the formula."""
+    import kata_act
+
+    return kata_act.build(case, case.config)
+
+
+def steady() -> AbstractContextManager[None]:
+    """Both sides act alike inside: ACT draws nothing when it acts."""
+    return nullcontext()
 
 
 def noise(latent_dim: int) -> Tensor:

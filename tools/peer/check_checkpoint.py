@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import checkpoint_cases
 import torch
 from lerobot.configs.policies import PreTrainedConfig
 from lerobot.policies.factory import get_policy_class, make_pre_post_processors
@@ -21,8 +22,6 @@ def actions_of(folder: Path, observations: dict[str, Tensor]) -> Tensor:
     """LeRobot's actions (steps, A), loaded with the overrides that its own robot loop uses, and strictly."""
     config = PreTrainedConfig.from_pretrained(folder)
     config.device = "cpu"
-    if config.type == "act":
-        config.pretrained_backbone_weights = None  # the checkpoint holds the backbone: nothing to download
     policy = get_policy_class(config.type).from_pretrained(folder, config=config, strict=True)
     before, after = make_pre_post_processors(
         config,
@@ -36,9 +35,10 @@ def actions_of(folder: Path, observations: dict[str, Tensor]) -> Tensor:
     policy.reset()
     steps = range(len(next(iter(observations.values()))))
     actions = []
-    for step in steps:
-        batch = before({**{key: value[step] for key, value in observations.items()}, "task": ""})
-        actions.append(after(policy.select_action(batch)))
+    with checkpoint_cases.cases_of(config.type).steady():
+        for step in steps:
+            batch = before({**{key: value[step] for key, value in observations.items()}, "task": ""})
+            actions.append(after(policy.select_action(batch)))
     return torch.cat(actions)
 
 

@@ -1,4 +1,4 @@
-"""Writes a small ACT checkpoint as LeRobot writes it: `make_checkpoint.py OUT_DIR`, in the peer environment.
+"""Writes a small checkpoint as LeRobot writes it: `make_checkpoint.py POLICY OUT_DIR`, in the peer environment.
 
 OUT_DIR then holds `pretrained_model`, `observations.safetensors` and LeRobot's own `actions.safetensors`, in
 the form that check_checkpoint describes.
@@ -9,25 +9,24 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-import act_cases
 import check_checkpoint
-import golden_act
+import checkpoint_cases
 import torch
 from lerobot.policies.factory import make_pre_post_processors
 from safetensors.torch import save_file
 
 
-def main(folder: Path) -> None:
+def main(name: str, folder: Path) -> None:
     torch.set_num_threads(1)
     model = folder / "pretrained_model"
-    case = act_cases.CHECKPOINT
-    policy = golden_act.build(case, case.config)
-    before, after = make_pre_post_processors(policy.config, dataset_stats=act_cases.stats(case))
+    cases = checkpoint_cases.cases_of(name)
+    policy = cases.build_peer(cases.CHECKPOINT)
+    before, after = make_pre_post_processors(policy.config, dataset_stats=checkpoint_cases.stats(cases.CHECKPOINT))
     for part in (policy, before, after):
         part.save_pretrained(model)
-    save_file(act_cases.robot_observations(case), folder / "observations.safetensors")
+    save_file(checkpoint_cases.robot_observations(cases.CHECKPOINT), folder / "observations.safetensors")
     check_checkpoint.main(model, folder / "observations.safetensors", folder / "actions.safetensors")
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(sys.argv[1], Path(sys.argv[2]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 from unittest import mock
@@ -65,6 +66,9 @@ GOLDEN: dict[str, Case] = {
     ),
 }  # fmt: skip
 
+CHECKPOINT = Case(options={"num_inference_steps": 5, "crop_shape": (56, 50)})
+"""What a checkpoint is written of and acted from, both ways."""
+
 DEFAULT = {"pretrained_backbone_weights": None, "drop_n_last_frames": 7, "num_inference_steps": 5}
 LIVE: dict[str, Case] = {**GOLDEN, "default_96x96": Case({STATE: (2,), CAMERA: (3, 96, 96)}, 2, base=DEFAULT)}
 
@@ -88,12 +92,18 @@ def noise(config: Any, case: Case) -> Tensor:
     return 1.7 * tensor("noise", (BATCH_SIZE, config.horizon, case.action_dim))
 
 
+def steady() -> AbstractContextManager[None]:
+    """Both sides act alike inside."""
+    return drawn("checkpoint")
+
+
 TIMES = (0.15, 0.55, 0.97)
 PLACE = (0.3, 0.8)
 """The crop lies there, as a share of the way, rows first."""
 
 
-def peer(case: Case) -> dict[str, Tensor]:
+def build_peer(case: Case) -> Any:
+    """LeRobot's policy of a case, with the weights of the formula."""
     from lerobot.configs.types import FeatureType, PolicyFeature
     from lerobot.policies.diffusion.configuration_diffusion import DiffusionConfig
     from lerobot.policies.diffusion.modeling_diffusion import DiffusionPolicy
@@ -107,6 +117,12 @@ def peer(case: Case) -> dict[str, Tensor]:
     )
     policy = DiffusionPolicy(config)
     fill(policy, FIXED)
+    return policy
+
+
+def peer(case: Case) -> dict[str, Tensor]:
+    policy = build_peer(case)
+    config = policy.config
     given = batch(case, config)
     times = torch.tensor([int(t * config.num_train_timesteps) for t in TIMES])
 
@@ -140,7 +156,8 @@ def peer(case: Case) -> dict[str, Tensor]:
     return out
 
 
-def own(case: Case) -> dict[str, Tensor]:
+def build_own(case: Case) -> Any:
+    """kata's policy of a case, with the weights of the formula."""
     from kata.policies.diffusion.config import Config
     from kata.policies.diffusion.model import Policy
     from kata.spec import Feature, FeatureType
@@ -153,6 +170,12 @@ def own(case: Case) -> dict[str, Tensor]:
     )
     policy = Policy(config)
     fill(policy, FIXED)
+    return policy
+
+
+def own(case: Case) -> dict[str, Tensor]:
+    policy = build_own(case)
+    config = policy.config
     given = batch(case, config)
     draws = {
         "noise": noise(config, case),

@@ -82,18 +82,18 @@ def policy(peer: Path, folder: Path, name: str) -> list[bool]:
     return [*golden, *live(peer, "check_policy.py", name)]
 
 
-def checkpoints(peer: Path, folder: Path) -> list[bool]:
-    """Each side acts from the other's checkpoint as the writer itself does."""
+def checkpoints(peer: Path, folder: Path, name: str) -> list[bool]:
+    """Each side acts from the other's checkpoint of a policy as the writer itself does."""
     sides = {
-        "lerobot": ([peer, HERE / "make_checkpoint.py"], [peer, HERE / "check_checkpoint.py"]),
+        "lerobot": ([peer, HERE / "make_checkpoint.py", name], [peer, HERE / "check_checkpoint.py"]),
         "kata": (
-            [sys.executable, HERE / "kata_checkpoint.py", "make"],
+            [sys.executable, HERE / "kata_checkpoint.py", "make", name],
             [sys.executable, HERE / "kata_checkpoint.py", "act"],
         ),
     }
     results: list[bool] = []
     for writer, reader in (("lerobot", "kata"), ("kata", "lerobot")):
-        what, place = f"checkpoint of {writer} driven by {reader}", folder / writer
+        what, place = f"{name} checkpoint of {writer} driven by {reader}", folder / writer
         given = [place / "pretrained_model", place / "observations.safetensors", place / "read.safetensors"]
         fine = ran(execute(*sides[writer][0], place), what) and ran(execute(*sides[reader][1], *given), what)
         results.append(fine and same(place / "read.safetensors", place / "actions.safetensors", what))
@@ -149,7 +149,7 @@ def main() -> int:
             *live(peer, "check_act.py"),
             *live(peer, "check_augment.py"),
             *(passed for name in POLICIES for passed in policy(peer, folder / name, name)),
-            *checkpoints(peer, folder),
+            *(passed for name in ("act", *POLICIES) for passed in checkpoints(peer, folder / f"{name}_saved", name)),
             *dataset_items(peer, folder / "data"),
             *written_datasets(peer, folder / "written"),
             *edited_datasets(peer, folder / "edited"),

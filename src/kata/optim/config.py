@@ -190,6 +190,30 @@ class CosineDecayWithWarmupConfig(SchedulerConfig):
         )
 
 
+@dataclass(frozen=True, kw_only=True)
+class VQBeTSchedulerConfig(SchedulerConfig):
+    """Constant while VQ-BeT learns its codes, then warm-up from zero, then cosine.
+
+    As in LeRobot the cosine is stretched over all steps of the run, although it begins late, and never quite reaches
+    zero; `decay_to_zero` lets it end with the run.
+    """
+
+    type_name: ClassVar[str] = "vqbet"
+    num_warmup_steps: int = 500
+    num_vqvae_training_steps: int = 20_000
+    num_cycles: float = 0.5
+    decay_to_zero: bool = False
+
+    def fitted(self, steps: int) -> tuple[SchedulerConfig, str]:
+        """With a warm-up that ends by the last step."""
+        room = max(0, steps - self.num_vqvae_training_steps)
+        if self.num_warmup_steps <= room:
+            return self, ""
+        return dataclasses.replace(self, num_warmup_steps=room), (
+            f"warm-up shortened from {self.num_warmup_steps} to {room} steps, those left after the codes are learnt"
+        )
+
+
 SchedulerConfig.choices.update(
     {
         c.type_name: c
@@ -198,6 +222,7 @@ SchedulerConfig.choices.update(
             CosineAnnealingWithWarmupConfig,
             DiffuserSchedulerConfig,
             CosineDecayWithWarmupConfig,
+            VQBeTSchedulerConfig,
         )
     }
 )

@@ -9,6 +9,7 @@ from kata.optim.config import (
     CosineDecayWithWarmupConfig,
     DiffuserSchedulerConfig,
     SchedulerConfig,
+    VQBeTSchedulerConfig,
 )
 
 
@@ -21,6 +22,8 @@ def lr_factor(config: SchedulerConfig | None, step: int, steps: int) -> float:
         return 1.0
     if isinstance(config, CosineDecayWithWarmupConfig):
         return _cosine_decay(config, step)
+    if isinstance(config, VQBeTSchedulerConfig):
+        return _after_codes(config, step, steps)
     warmup = config.num_warmup_steps
     if isinstance(config, DiffuserSchedulerConfig) and config.name == "constant":
         return 1.0
@@ -42,3 +45,13 @@ def _cosine_decay(config: CosineDecayWithWarmupConfig, step: int) -> float:
     floor = config.decay_lr / config.peak_lr
     progress = min(step, config.num_decay_steps) / config.num_decay_steps
     return floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * progress))
+
+
+def _after_codes(config: VQBeTSchedulerConfig, step: int, steps: int) -> float:
+    since, warmup = step - config.num_vqvae_training_steps, config.num_warmup_steps
+    if since < 0:
+        return 1.0
+    if since < warmup:
+        return since / max(1, warmup)
+    length = steps - warmup - (config.num_vqvae_training_steps if config.decay_to_zero else 0)
+    return max(0.0, 0.5 * (1.0 + math.cos(2 * math.pi * config.num_cycles * (since - warmup) / max(1, length))))

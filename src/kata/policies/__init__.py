@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 POLICIES: dict[str, str] = {
     "act": "kata.policies.act",
     "diffusion": "kata.policies.diffusion",
+    "vqbet": "kata.policies.vqbet",
 }
 
 __all__ = ["POLICIES", "build_policy", "config_class", "policy_types"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -63,11 +63,13 @@ class KeyMap:
 
     prefixes: (own prefix, LeRobot prefix) pairs, longest first; a name outside them keeps its name.
     aliases: LeRobot names stored once for several own names. passthrough: LeRobot tensors kept but not used.
+    constants: LeRobot tensors that follow from the config: made when weights are written, passed over when read.
     """
 
     prefixes: tuple[tuple[str, str], ...] = ()
     aliases: dict[str, str] = field(default_factory=dict)
     passthrough: tuple[str, ...] = ()
+    constants: dict[str, Callable[[], Tensor]] = field(default_factory=dict)
 
     def to_lerobot(self, name: str) -> str:
         """LeRobot's name of an own tensor."""
@@ -110,9 +112,21 @@ class Policy(nn.Module, ABC):
     def param_groups(self) -> list[ParamGroup]:
         """All trainable parameters, each in exactly one group."""
 
-    def after_step(self) -> None:
-        """Called after each optimiser step (EMA targets and the like)."""
-        return
+    def step_sums(self) -> list[Tensor]:
+        """What `forward` summed up since the last `after_step` for its use; several ranks add theirs in place first."""
+        return []
+
+    def after_step(self, step: int, bad: Tensor) -> dict[str, Tensor]:
+        """Called after each optimiser step (EMA targets and the like).
+
+        Args:
+            step: updates done, this one included.
+            bad: bool scalar on the device; where it is true the update was skipped, and nothing may change here either.
+
+        Returns: device scalars for the log, by name.
+        """
+        del step, bad
+        return {}
 
     @abstractmethod
     def shard_units(self) -> list[nn.Module]:

@@ -87,6 +87,14 @@ class PolicyConfig:
         """Raise PolicyError when the inputs and outputs do not suit this policy."""
         raise NotImplementedError
 
+    def loss_changes_after(self) -> int:
+        """The number of steps after which the loss is another one, not to be compared with those before it; 0: none."""
+        return 0
+
+    def validate_steps(self, steps: int) -> None:
+        """Raise PolicyError when a run of `steps` steps is too short to train this policy."""
+        del steps
+
     def optimizer_preset(self) -> OptimizerConfig:
         """The optimiser this policy is trained with unless flags say otherwise."""
         raise NotImplementedError

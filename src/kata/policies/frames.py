@@ -16,22 +16,16 @@ Rule = tuple[bool, str, str, str]
 
 
 @dataclass(frozen=True, kw_only=True)
-class CropConfig:
-    """Resizing and cropping of frames. The fields' defaults belong to each policy.
+class RandomCropConfig:
+    """Cropping of frames. The fields' defaults belong to each policy.
 
     In training the crop lies at random where crop_is_random says so: at one place for a whole batch (and, with one
     encoder for all cameras, for all cameras) as in LeRobot, or with crop_per_sample at a place of each sample's own.
     """
 
-    resize_shape: tuple[int, int] | None = None
-    crop_ratio: float = 1.0
     crop_shape: tuple[int, int] | None = None
     crop_is_random: bool = True
     crop_per_sample: bool = False
-
-    def crop_of_resized(self, size: tuple[int, int]) -> tuple[int, int] | None:
-        """The crop of frames resized to `size`: crop_ratio of it, or none."""
-        return None if self.crop_ratio >= 1.0 else (int(size[0] * self.crop_ratio), int(size[1] * self.crop_ratio))
 
     def crop_draws(self, cameras: int) -> dict[str, Draw]:
         """Where the crop lies, per camera, as shares of the way (rows, columns); nothing without a random crop."""
@@ -40,21 +34,17 @@ class CropConfig:
         return {"crop": Draw("uniform", (cameras, 2), shared=not self.crop_per_sample)}
 
     def crop_rules(self) -> Iterator[Rule]:
-        """Sizes and shares that make sense."""
-        for name, size in (("resize_shape", self.resize_shape), ("crop_shape", self.crop_shape)):
-            wrong = size is not None and any(side < 1 for side in size)
-            yield wrong, f"policy.{name}={size}", "height and width of at least 1", f"--policy.{name}=null for none"
-        yield (
-            not 0 < self.crop_ratio <= 1,
-            f"policy.crop_ratio={self.crop_ratio}",
-            "a share above 0 and up to 1",
-            "--policy.crop_ratio=1 for no crop",
-        )
+        """A size that makes sense."""
+        yield _size_rule("crop_shape", self.crop_shape)
+
+    def size_before_crop(self, camera: Feature) -> tuple[int, ...]:
+        """Height and width that the crop is taken from."""
+        return camera.shape[1:]
 
     def crop_fits_rules(self, cameras: Mapping[str, Feature]) -> Iterator[Rule]:
         """The crop is no larger than what it is taken from."""
         for key, feature in cameras.items():
-            size = self.resize_shape or feature.shape[1:]
+            size = self.size_before_crop(feature)
             crop = self.crop_shape or size
             yield (
                 crop[0] > size[0] or crop[1] > size[1],
@@ -62,6 +52,38 @@ class CropConfig:
                 "a crop is no larger than the picture",
                 f"--policy.crop_shape=[{min(crop[0], size[0])},{min(crop[1], size[1])}], or null for none",
             )
+
+
+@dataclass(frozen=True, kw_only=True)
+class CropConfig(RandomCropConfig):
+    """Resizing before the crop, too."""
+
+    resize_shape: tuple[int, int] | None = None
+    crop_ratio: float = 1.0
+
+    def crop_of_resized(self, size: tuple[int, int]) -> tuple[int, int] | None:
+        """The crop of frames resized to `size`: crop_ratio of it, or none."""
+        return None if self.crop_ratio >= 1.0 else (int(size[0] * self.crop_ratio), int(size[1] * self.crop_ratio))
+
+    def crop_rules(self) -> Iterator[Rule]:
+        """Sizes and shares that make sense."""
+        yield _size_rule("resize_shape", self.resize_shape)
+        yield from super().crop_rules()
+        yield (
+            not 0 < self.crop_ratio <= 1,
+            f"policy.crop_ratio={self.crop_ratio}",
+            "a share above 0 and up to 1",
+            "--policy.crop_ratio=1 for no crop",
+        )
+
+    def size_before_crop(self, camera: Feature) -> tuple[int, ...]:
+        """resize_shape, or the camera's own size."""
+        return self.resize_shape or camera.shape[1:]
+
+
+def _size_rule(name: str, size: tuple[int, int] | None) -> Rule:
+    wrong = size is not None and any(side < 1 for side in size)
+    return wrong, f"policy.{name}={size}", "height and width of at least 1", f"--policy.{name}=null for none"
 
 
 def chunk_windows(config: PolicyConfig, horizon: int) -> Windows:

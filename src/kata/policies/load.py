@@ -36,6 +36,7 @@ def load_weights(policy: Policy, file: Path) -> None:
     loaded = {name: found[stored] for name, stored in _stored_names(key_map, own, found) if stored in found}
     used = {stored for _, stored in _stored_names(key_map, own, found)}
     accepted = used | set(key_map.aliases) | set(key_map.aliases.values()) | set(key_map.passthrough)
+    accepted |= set(key_map.constants)
     problems = {
         "missing": [key_map.to_lerobot(name) for name in own if name not in loaded],
         "unexpected": [name for name in found if name not in accepted],
@@ -82,6 +83,7 @@ def save_weights(
     if key_map.passthrough and passthrough_from is not None:
         source = read_tensors(passthrough_from)
         tensors.update({name: source[name] for name in key_map.passthrough if name in source})
+    tensors.update({name: make() for name, make in key_map.constants.items()})
     write_tensors(file, tensors)
 
 

@@ -16,8 +16,10 @@ RESNET_WEIGHTS: dict[str, tuple[str, ...]] = {
 """Backbones and torchvision's weights for each."""
 
 
-def resnet_rules(backbone: str, weights: str | None) -> Iterator[tuple[bool, str, str, str]]:
-    """(broken, what, rule, remedy) of `vision_backbone` and `pretrained_backbone_weights`."""
+def resnet_rules(
+    backbone: str, weights: str | None, *, group_norm: bool = False
+) -> Iterator[tuple[bool, str, str, str]]:
+    """(broken, what, rule, remedy) of `vision_backbone`, `pretrained_backbone_weights` and `use_group_norm`."""
     yield (
         backbone not in RESNET_WEIGHTS,
         f"policy.vision_backbone={backbone}",
@@ -31,4 +33,10 @@ def resnet_rules(backbone: str, weights: str | None) -> Iterator[tuple[bool, str
         f"policy.pretrained_backbone_weights={weights} with policy.vision_backbone={backbone}",
         f"one of: {', '.join(family + name for name in known)}, null",
         f"--policy.pretrained_backbone_weights={family}{known[0]}",
+    )
+    yield (
+        group_norm and weights is not None,
+        "policy.use_group_norm=true with policy.pretrained_backbone_weights",
+        "ImageNet's weights belong to batch norm",
+        "--policy.pretrained_backbone_weights=null, or --policy.use_group_norm=false",
     )

@@ -105,6 +105,7 @@ def _resolve(given: dict[str, Any], notes: list[str]) -> Run:
     if isinstance(raw["dataset"].get("mix"), str):
         raw["dataset"]["mix"] = read_list(Path(raw["dataset"]["mix"]))
     run = decode(Run, raw)
+    run.policy.validate_steps(run.steps)
     if run.scheduler is not None:
         fitted, note = run.scheduler.fitted(run.steps)
         run = dataclasses.replace(run, scheduler=fitted)

@@ -125,6 +125,7 @@ def _watch(prepared: Prepared, folder: Path, meter: Meter, feed: Feed, first_ste
         max_in_a_row=prepared.run.max_bad_steps,
         spike=prepared.run.loss_spike,
         first_step=first_step,
+        changes_after=prepared.run.policy.loss_changes_after(),
     )
 
 

@@ -31,7 +31,8 @@ def update(state: TrainState, batch: StepBatch, run: Run) -> tuple[dict[str, Ten
     on how the batch is split. A loss or gradient that is not finite changes neither weights, moments, statistics nor
     average; the step counts as taken, since rate, order and draws are keyed by it. Nothing here waits for the device.
 
-    Returns: loss and its terms as device scalars, the gradient norm before clipping, the first group's rate.
+    Returns: loss, its terms and the policy's own figures as device scalars; the gradient norm before clipping; the
+    first group's rate.
     """
     assert run.optimizer is not None
     losses: dict[str, Tensor] = {}
@@ -54,8 +55,8 @@ def update(state: TrainState, batch: StepBatch, run: Run) -> tuple[dict[str, Ten
     for buffer, before in zip(state.statistics, statistics, strict=True):
         buffer.copy_(torch.where(bad, before, buffer))
     state.optimizer.zero_grad(set_to_none=True)
-    state.policy.after_step()
     state.step += 1
+    losses |= state.policy.after_step(state.step, bad)
     if state.ema is not None:
         ema_update(state.ema, state.policy, ema_decay(run.ema, state.step), bad)
     return losses, grad_norm, lr

@@ -48,20 +48,30 @@ class Watch:
         max_in_a_row: bad steps in a row after which the run stops.
         spike: robust deviations above the median of the recent losses that make a spike; 0 looks for none.
         first_step: steps already done.
+        changes_after: steps after which the loss is another one; those before it say nothing of those after it.
     """
 
     def __init__(
-        self, folder: Path, meter: Meter, samples: Samples, *, max_in_a_row: int, spike: float, first_step: int
+        self,
+        folder: Path,
+        meter: Meter,
+        samples: Samples,
+        *,
+        max_in_a_row: int,
+        spike: float,
+        first_step: int,
+        changes_after: int = 0,
     ) -> None:
         self._folder, self._meter, self._samples = folder, meter, samples
-        self._max_in_a_row, self._spike = max_in_a_row, spike
+        self._max_in_a_row, self._spike, self._changes_after = max_in_a_row, spike, changes_after
         self.path = folder / "bad_steps.jsonl"
         drop_lines_after(self.path, first_step)
         known = read_metrics(self.path) if self.path.exists() else []
         self._skipped = {line["step"] for line in known if line["update"] == "skipped"}
         self._spikes = len(known) - len(self._skipped)
         before = _cut_losses(folder / "losses.f32", first_step)
-        self._recent = deque((x for x in before.tolist() if math.isfinite(x)), maxlen=RECENT)
+        comparable = before[changes_after:] if first_step > changes_after else before
+        self._recent = deque((x for x in comparable.tolist() if math.isfinite(x)), maxlen=RECENT)
         self._losses = (folder / "losses.f32").open("ab")
         self._coming: deque[tuple[int, Tensor, torch.cuda.Event | None]] = deque()
 
@@ -110,6 +120,8 @@ class Watch:
         step, pair, _ = self._coming.popleft()
         loss, grad_norm = pair.tolist()
         self._losses.write(np.float32(loss).astype("<f4").tobytes())
+        if step == self._changes_after + 1:
+            self._recent.clear()
         if not (math.isfinite(loss) and math.isfinite(grad_norm)):
             self._skipped.add(step)
             self._list(step, {"update": "skipped", "loss": loss, "grad_norm": grad_norm}, "bad_step")

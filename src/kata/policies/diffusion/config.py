@@ -106,7 +106,7 @@ class Config(CropConfig, PolicyConfig):
         rules = chain(
             self._time_rules(),
             self._choice_rules(),
-            resnet_rules(self.vision_backbone, self.pretrained_backbone_weights),
+            resnet_rules(self.vision_backbone, self.pretrained_backbone_weights, group_norm=self.use_group_norm),
             self.crop_rules(),
         )
         for broken, what, rule, remedy in rules:
@@ -153,12 +153,6 @@ class Config(CropConfig, PolicyConfig):
             value: str = getattr(self, name)
             wrong = value not in known
             yield (wrong, f"policy.{name}={value}", f"one of: {', '.join(known)}", did_you_mean(value, known))
-        yield (
-            self.use_group_norm and self.pretrained_backbone_weights is not None,
-            "policy.use_group_norm=true with policy.pretrained_backbone_weights",
-            "ImageNet's weights belong to batch norm",
-            "--policy.pretrained_backbone_weights=null, or --policy.use_group_norm=false",
-        )
         yield (
             self.diffusion_step_embed_dim % 2 != 0 or self.diffusion_step_embed_dim < 4,
             f"policy.diffusion_step_embed_dim={self.diffusion_step_embed_dim}",

@@ -1,0 +1,1 @@
+"""VQ-BeT: behaviour transformer over vector-quantised action chunks."""

@@ -1,0 +1,228 @@
+"""Options of VQ-BeT, with LeRobot's names and defaults. Torch-free."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import operator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any, ClassVar
+
+from kata.config import encode
+from kata.errors import PolicyError
+from kata.optim.config import AdamConfig, VQBeTSchedulerConfig
+from kata.policies.config import PolicyConfig, own
+from kata.policies.frames import RandomCropConfig, chunk_windows, vector_rules
+from kata.policies.resnets import resnet_rules
+from kata.spec import ACTION, STATE, Draw, FeatureType, NormMode, Windows, pad_key
+
+LAYERS = 2
+"""Residual codebooks: a primary and a secondary code."""
+
+INPUTS = 2
+"""Tokens of one observation: camera and state."""
+
+SIZES = (
+    *("n_obs_steps", "n_action_pred_token", "action_chunk_size", "spatial_softmax_num_keypoints"),
+    *("n_vqvae_training_steps", "vqvae_n_embed", "vqvae_embedding_dim", "vqvae_enc_hidden_dim"),
+    *("gpt_block_size", "gpt_input_dim", "gpt_output_dim", "gpt_n_layer", "gpt_n_head", "gpt_hidden_dim"),
+)
+
+
+def _modes() -> dict[str, NormMode]:
+    ranged = {kind.value: NormMode.MIN_MAX for kind in (FeatureType.STATE, FeatureType.ACTION)}
+    return {FeatureType.VISUAL.value: NormMode.IDENTITY, **ranged}
+
+
+def padded_chunks(pad: Any, size: int) -> Any:
+    """Which chunks of `size` actions hold a padded one: bool (B, T) -> (B, T - size + 1), numpy or torch."""
+    count = pad.shape[1] - size + 1
+    return functools.reduce(operator.or_, (pad[:, i : i + count] for i in range(size)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(RandomCropConfig, PolicyConfig):
+    """VQ-BeT's options. Impossible values raise PolicyError at once.
+
+    The first n_vqvae_training_steps steps of a run learn codes for chunks of action_chunk_size actions; the others
+    teach a GPT to predict them, for each of n_obs_steps observations and n_action_pred_token - 1 chunks further ahead.
+    The chunk of the latest observation is executed.
+    """
+
+    type_name: ClassVar[str] = "vqbet"
+
+    n_obs_steps: int = 5
+    n_action_pred_token: int = 3
+    action_chunk_size: int = 5
+    normalization_mapping: dict[str, NormMode] = field(default_factory=_modes)
+    vision_backbone: str = "resnet18"
+    crop_shape: tuple[int, int] | None = (84, 84)
+    crop_is_random: bool = True
+    pretrained_backbone_weights: str | None = "ResNet18_Weights.IMAGENET1K_V1"
+    use_group_norm: bool = False
+    spatial_softmax_num_keypoints: int = 32
+    n_vqvae_training_steps: int = 20_000
+    vqvae_n_embed: int = 16
+    vqvae_embedding_dim: int = 256
+    vqvae_enc_hidden_dim: int = 128
+    gpt_block_size: int = 500
+    gpt_input_dim: int = 512
+    gpt_output_dim: int = 512
+    gpt_n_layer: int = 8
+    gpt_n_head: int = 8
+    gpt_hidden_dim: int = 512
+    dropout: float = 0.1
+    offset_loss_weight: float = 10_000.0
+    primary_code_loss_weight: float = 5.0
+    secondary_code_loss_weight: float = 0.5
+    bet_softmax_temperature: float = 0.1
+    sequentially_select: bool = False
+    optimizer_lr: float = 1e-4
+    optimizer_betas: tuple[float, float] = (0.95, 0.999)
+    optimizer_eps: float = 1e-8
+    optimizer_weight_decay: float = 1e-6
+    optimizer_vqvae_lr: float = 1e-3
+    optimizer_vqvae_weight_decay: float = 1e-4
+    scheduler_warmup_steps: int = 500
+    crop_per_sample: bool = own(False)
+    do_mask_loss_for_padding: bool = own(False)
+    keep_unused_codes: bool = own(False)
+    scheduler_decay_to_zero: bool = own(False)
+
+    def __post_init__(self) -> None:
+        rules = chain(
+            self._size_rules(),
+            resnet_rules(self.vision_backbone, self.pretrained_backbone_weights, group_norm=self.use_group_norm),
+            self.crop_rules(),
+        )
+        _refuse(rules)
+
+    def _size_rules(self) -> Iterator[tuple[bool, str, str, str]]:
+        """(broken, what, rule, remedy) of sizes and shares."""
+        for name in SIZES:
+            value: int = getattr(self, name)
+            yield value < 1, f"policy.{name}={value}", "at least 1", f"give --policy.{name} a positive number"
+        yield (
+            self.gpt_hidden_dim % max(1, self.gpt_n_head) != 0,
+            f"policy.gpt_hidden_dim={self.gpt_hidden_dim} with policy.gpt_n_head={self.gpt_n_head}",
+            "a multiple of the heads: each takes an equal part",
+            "--policy.gpt_n_head=8 with a multiple of 8",
+        )
+        tokens = self.n_obs_steps * (INPUTS + 1) + self.n_action_pred_token - 1
+        yield (
+            tokens > self.gpt_block_size,
+            f"policy.gpt_block_size={self.gpt_block_size}",
+            f"at least the {tokens} tokens that n_obs_steps={self.n_obs_steps} and "
+            f"n_action_pred_token={self.n_action_pred_token} make",
+            f"--policy.gpt_block_size={tokens}",
+        )
+        yield (
+            not 0 <= self.dropout < 1,
+            f"policy.dropout={self.dropout}",
+            "a share from 0 up to below 1",
+            "--policy.dropout=0.1",
+        )
+        yield (
+            not self.bet_softmax_temperature > 0,
+            f"policy.bet_softmax_temperature={self.bet_softmax_temperature}",
+            "above 0; the lower, the more often the likeliest code is taken",
+            "--policy.bet_softmax_temperature=0.1",
+        )
+
+    @property
+    def chunks(self) -> int:
+        """Chunks that are predicted: one for each observation, and those further ahead."""
+        return self.n_obs_steps + self.n_action_pred_token - 1
+
+    def windows(self) -> Windows:
+        """n_obs_steps observations up to the anchor, and the actions of all chunks."""
+        return chunk_windows(self, self.chunks + self.action_chunk_size - 1)
+
+    def chunk_start(self) -> int:
+        """The action of the anchor is the first that is executed."""
+        return self.n_obs_steps - 1
+
+    def draws(self) -> dict[str, Draw]:
+        """What chooses the codes among the probable ones, and where the crop lies."""
+        return {"noise": Draw("uniform", (self.chunks, LAYERS)), **self.crop_draws(1)}
+
+    def loss_weights(self, size: int, pads: Mapping[str, Any]) -> dict[str, float]:
+        """The terms of both phases, over the chunks of the global batch; only those without padded actions where
+        do_mask_loss_for_padding says so.
+        """
+        count = size * self.chunks
+        if self.do_mask_loss_for_padding and pad_key(ACTION) in pads:
+            count = max(1, int((~padded_chunks(pads[pad_key(ACTION)], self.action_chunk_size)).sum()))
+        numbers = float(count * self.action_chunk_size * self.action.shape[0])
+        return {
+            "reconstruction_loss": numbers,
+            "commitment_loss": float(count * self.vqvae_embedding_dim),
+            "offset_loss": numbers,
+            "decoded_error": numbers,
+            **dict.fromkeys(("primary_code_loss", "secondary_code_loss"), float(count)),
+            **dict.fromkeys(("primary_code_match", "secondary_code_match"), float(count)),
+        }
+
+    def without_downloads(self) -> Config:
+        """Without ImageNet's backbone weights."""
+        return dataclasses.replace(self, pretrained_backbone_weights=None)
+
+    def validate_features(self) -> None:
+        """Raise PolicyError unless there are one camera, the state, nothing else, and an action vector."""
+        _refuse(chain(self._input_rules(), vector_rules(self, "VQ-BeT"), self.crop_fits_rules(self.cameras)))
+
+    def _input_rules(self) -> Iterator[tuple[bool, str, str, str]]:
+        cameras = list(self.cameras)
+        pair = [*cameras[:1], STATE]
+        kept = {key: encode(feature) for key, feature in self.input_features.items() if key in pair}
+        yield (
+            set(self.input_features) != set(pair) or not cameras,
+            f"inputs of VQ-BeT: {', '.join(self.input_features) or 'none'}",
+            f"one camera and '{STATE}', as in LeRobot: each observation is one token of either",
+            f"--policy.input_features='{json.dumps(kept)}'"
+            if len(kept) == INPUTS
+            else "choose a dataset that has both, or another policy",
+        )
+
+    def loss_changes_after(self) -> int:
+        """The first phase's length."""
+        return self.n_vqvae_training_steps
+
+    def validate_steps(self, steps: int) -> None:
+        """Raise PolicyError when a run would end before the GPT is trained; a pretrained policy may have its codes."""
+        _refuse(
+            [
+                (
+                    steps <= self.n_vqvae_training_steps and self.pretrained_path is None,
+                    f"steps={steps} with policy.n_vqvae_training_steps={self.n_vqvae_training_steps}",
+                    "the first n_vqvae_training_steps learn codes of actions, and only those after them to act",
+                    f"--policy.n_vqvae_training_steps={max(1, steps // 5)}, or more --steps",
+                )
+            ]
+        )
+
+    def optimizer_preset(self) -> AdamConfig:
+        """Adam with the fields' rates; the codes' encoder and decoder have theirs in a group of their own."""
+        return AdamConfig(
+            lr=self.optimizer_lr,
+            betas=self.optimizer_betas,
+            eps=self.optimizer_eps,
+            weight_decay=self.optimizer_weight_decay,
+        )
+
+    def scheduler_preset(self) -> VQBeTSchedulerConfig:
+        """Constant for the codes, then warm-up and cosine for the GPT."""
+        return VQBeTSchedulerConfig(
+            num_warmup_steps=self.scheduler_warmup_steps,
+            num_vqvae_training_steps=self.n_vqvae_training_steps,
+            decay_to_zero=self.scheduler_decay_to_zero,
+        )
+
+
+def _refuse(rules: Iterator[tuple[bool, str, str, str]] | list[tuple[bool, str, str, str]]) -> None:
+    for broken, what, rule, remedy in rules:
+        if broken:
+            raise PolicyError(what, rule=rule, remedy=remedy)

@@ -1,0 +1,42 @@
+"""What a checkpoint of each policy is written of and acted from, both ways.
+
+The module of a policy (`act_cases`, else `policy_<name>`) gives the case `CHECKPOINT`, `build_peer` and `build_own`,
+which make its policy on either side, and `steady`, in which both sides draw the same numbers as they act.
+"""
+
+from __future__ import annotations
+
+import importlib
+from types import ModuleType
+from typing import Any
+
+from numbers_of import tensor
+from torch import Tensor
+
+STEPS = 6
+"""Observations that are acted on one after the other."""
+
+
+def cases_of(name: str) -> ModuleType:
+    """The module that describes a policy's cases."""
+    return importlib.import_module("act_cases" if name == "act" else f"policy_{name}")
+
+
+def stats(case: Any) -> dict[str, dict[str, Tensor]]:
+    """Statistics per feature as a dataset has them, cameras as (3, 1, 1)."""
+    shapes = {key: (shape[0], 1, 1) if len(shape) == 3 else shape for key, shape in case.inputs.items()}
+    shapes["action"] = (case.action_dim,)
+    return {
+        key: {
+            "mean": 0.5 * tensor(f"{key} mean", shape),
+            "std": 1 + 0.5 * tensor(f"{key} std", shape),
+            "min": -1 - 0.5 * tensor(f"{key} min", shape).abs(),
+            "max": 1 + 0.5 * tensor(f"{key} max", shape).abs(),
+        }
+        for key, shape in shapes.items()
+    }
+
+
+def robot_observations(case: Any) -> dict[str, Tensor]:
+    """Raw observations (STEPS, ...), cameras in [0, 1]."""
+    return {key: (tensor(f"{key} raw", (STEPS, *shape)) + 1) / 2 for key, shape in case.inputs.items()}
