@@ -26,6 +26,8 @@ usage: kata <verb> [options]
                         look after what a run saved; `kata checkpoint --help`
   kata data <verb> --root=<folder>
                         look at, check and make datasets; `kata data --help` lists the verbs
+  kata bench data --root=<dataset or folder of datasets> [--peer]
+                        measure reading: against the decode floor, and against LeRobot; `kata bench data --help`
   kata quickstart       record the built-in task, train a small ACT on it, evaluate it, write the report
 
   kata --version        print the version
@@ -172,10 +174,17 @@ def _checkpoint(args: list[str]) -> int:
     return look_after(args)
 
 
+def _bench(args: list[str]) -> int:
+    from kata.bench.command import main as bench
+
+    return bench(args)
+
+
 VERBS: dict[str, Callable[[list[str]], int]] = {
     "train": _train,
     "eval": _eval,
     "checkpoint": _checkpoint,
     "data": _data,
+    "bench": _bench,
     "quickstart": _quickstart,
 }

@@ -1,0 +1,102 @@
+"""`kata bench data`: measures reading, prints a table, and keeps every figure as JSON."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from kata.bench import gauges
+from kata.bench.options import BenchRun, chosen_cases, resolve_bench
+from kata.bench.patterns import CASES
+from kata.bench.peer import make_datasets, peer_python
+from kata.bench.rounds import by_kata, measure_rounds, threads_of
+from kata.bench.show import text
+from kata.bench.verdict import summarise_all
+from kata.config import encode, field_names
+from kata.data import open_dataset
+from kata.errors import ConfigError, did_you_mean
+from kata.log import counting
+from kata.units import bytes_text
+
+
+def main(args: Sequence[str]) -> int:
+    """Run `kata bench <what>` and return the exit status; 0 also where a target is missed."""
+    if not args or args[0] != "data":
+        given = args[0] if args else ""
+        raise ConfigError(f"bench '{given}': no such verb", rule="verbs: data", remedy=did_you_mean(given, ["data"]))
+    if any(arg in ("-h", "--help") for arg in args):
+        print(help_text(), end="")
+        return 0
+    run = resolve_bench(args[1:])
+    gauges.require_linux()
+    if run.make:
+        folders = tuple(dict.fromkeys(case.folder for case in CASES))
+        make_datasets(peer_python(run.peer_python), Path(run.root).expanduser(), folders)
+    return _soak(run) if run.soak else _compare(run, shlex.join(["kata", "bench", *args]))
+
+
+def help_text() -> str:
+    """All options with types and defaults."""
+    lines = ["usage: kata bench data --root=<dataset, or folder of datasets> [--peer] [--name=value ...]\n\noptions\n"]
+    lines += [f"  --{name:<18} {kind} = {encode(default)}\n" for name, kind, default in field_names(BenchRun)]
+    return "".join(lines)
+
+
+def _compare(run: BenchRun, command: str) -> int:
+    cases = chosen_cases(run)
+    began = datetime.datetime.now(datetime.UTC)
+    with counting("measurements") as told:
+        rounds, peer = measure_rounds(run, cases, told)
+    result: dict[str, Any] = {
+        "command": command,
+        "began": began.isoformat(timespec="seconds"),
+        "machine": gauges.machine(),
+        "versions": {"kata": gauges.versions(), "peer": peer},
+        "settings": {**encode(run), "threads": threads_of(run)},
+        "datasets": {case.folder: facts(Path(run.root).expanduser() / case.folder) for case in cases},
+        "summary": summarise_all(cases, rounds),
+        "rounds": rounds,
+    }
+    print(text(result), end="")
+    if run.out is not None:
+        folder = Path(run.out).expanduser()
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / f"data_{began:%Y%m%d_%H%M%S}.json"
+        path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+        print(f"every round's figures: {path}")
+    return 0
+
+
+def facts(root: Path) -> dict[str, Any]:
+    """What a dataset is: enough to make one like it, and to tell whether two results are of the same files."""
+    dataset = open_dataset("bench/" + root.resolve().name, root=root)
+    features = json.loads((root / "meta" / "info.json").read_text(encoding="utf-8"))["features"]
+    return {
+        "fingerprint": dataset.fingerprint,
+        "episodes": len(dataset.episodes.index),
+        "frames": dataset.num_frames,
+        "fps": dataset.fps,
+        "bytes": sum((root / name).stat().st_size for span in dataset.layout.spans() for name in span.used()),
+        "cameras": {key: {"shape": column.shape, **_coding(features, key)} for key, column in dataset.cameras.items()},
+    }
+
+
+def _coding(features: dict[str, Any], key: str) -> dict[str, Any]:
+    """How a camera is coded, as far as info.json tells."""
+    known = features.get(key, {}).get("info") or {}
+    return {name.removeprefix("video."): value for name, value in known.items() if name.startswith("video.")}
+
+
+def _soak(run: BenchRun) -> int:
+    case = chosen_cases(run)[0]
+    figures = by_kata(run, case, "soak", 0, batches=run.soak)
+    grown = figures["after_bytes"] - figures["before_bytes"]
+    print(
+        f"{case}: {figures['batches']} batches; resident {bytes_text(figures['before_bytes'])} after the first "
+        f"hundredth, {bytes_text(figures['after_bytes'])} at the end: {bytes_text(grown)} grown"
+    )
+    return 0

@@ -1,0 +1,66 @@
+"""What is read in a benchmark: the windows of known policies, the ways of reading, and the ratios to be reached."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from kata.data import Dataset
+from kata.errors import DataError
+from kata.spec import ACTION, STATE, Windows
+
+PATTERNS = ("act", "diffusion", "sarm", "single")
+WAYS = ("full",)
+"""full: one random order over all frames."""
+
+
+class Case(NamedTuple):
+    """A dataset, by its folder below the benchmark's root, and a pattern."""
+
+    folder: str
+    pattern: str
+
+    def __str__(self) -> str:
+        return self.pattern if self.folder == "." else f"{self.folder}:{self.pattern}"
+
+
+TARGETS: dict[Case, dict[str, float]] = {
+    Case("a", "act"): {"full": 2.4, "clips": 4.5, "cache": 60},
+    Case("a", "diffusion"): {"full": 1.7, "clips": 4.6, "cache": 35},
+    Case("a", "sarm"): {"full": 1.4, "clips": 14, "cache": 35},
+    Case("b", "act"): {"full": 1.5, "clips": 20, "cache": 120},
+    Case("c", "act"): {"full": 1.1, "clips": 50, "cache": 400},
+    Case("d", "act"): {"full": 100},
+}
+"""The peer's CPU time per sample over kata's, at least; the folders are those that --make writes."""
+
+CASES = tuple(TARGETS)
+FLOOR_SHARE = 0.8
+"""Of the decode floor, at least, in clip order."""
+FIRST_BATCH_S = 1.0
+"""From opening the reader to the first batch, at most."""
+MEMORY_BYTES = 1024**3
+"""Resident memory beyond the stated budgets, at most."""
+
+
+def windows_of(pattern: str, dataset: Dataset) -> tuple[Windows, tuple[str, ...]]:
+    """Windows in frames, and the columns that are read.
+
+    act: one frame of every camera, 100 actions. diffusion: two frames of every camera and two states, 16 actions.
+    sarm: 8 frames of the first camera, one second apart, and the action. single: one frame of every camera.
+
+    Raises: DataError when the dataset has no camera.
+    """
+    cameras, fps = list(dataset.cameras), dataset.fps
+    if not cameras:
+        raise DataError(
+            f"{dataset.repo_id} has no camera", rule="reading frames is measured", remedy="take another dataset"
+        )
+    others = tuple(key for key in dataset.columns if key not in cameras)
+    if pattern == "act":
+        return {ACTION: tuple(range(100))}, (*cameras, *others)
+    if pattern == "diffusion":
+        two = dict.fromkeys([*cameras, *(key for key in (STATE,) if key in others)], (-1, 0))
+        return {**two, ACTION: tuple(range(-1, 15))}, (*cameras, *others)
+    if pattern == "sarm":
+        return {cameras[0]: tuple(range(-7 * fps, 1, fps)), ACTION: (0,)}, (cameras[0], *others)
+    return {}, (*cameras, *others)

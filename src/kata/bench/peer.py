@@ -1,0 +1,108 @@
+"""LeRobot 0.6.1 as a process that answers: its own Python, a script of ours, one JSON object a line."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Self
+
+from kata.errors import ConfigError
+
+_SCRIPTS = Path(__file__).parent
+
+
+def peer_python(named: str | None) -> Path:
+    """The interpreter of the peer's environment: the named one, or that of `make peer` in this folder.
+
+    Raises: ConfigError when there is none.
+    """
+    python = Path(named or ".peer/bin/python").expanduser().absolute()
+    if not python.is_file():
+        raise ConfigError(
+            f"peer_python={python}: no such file",
+            rule="the Python of an environment with lerobot 0.6.1 and psutil",
+            remedy="`python tools/peer/setup.py` builds it in .peer of the repository",
+        )
+    return python
+
+
+def make_datasets(python: Path, root: Path, folders: tuple[str, ...]) -> None:
+    """Write benchmark datasets below root with LeRobot's writer, those that are not there yet; takes minutes.
+
+    Raises: ConfigError when the writer fails.
+    """
+    for folder in folders:
+        if (root / folder).exists():
+            continue
+        root.mkdir(parents=True, exist_ok=True)
+        command = [str(python), str(_SCRIPTS / "peer_writes.py"), folder, str(root / folder)]
+        if subprocess.run(command, check=False).returncode:
+            raise ConfigError(
+                f"{root / folder}: not written",
+                rule="LeRobot's writer ends well",
+                remedy="see its message above; delete the folder before the next try",
+            )
+
+
+class Peer:
+    """The process. Closed with its context."""
+
+    def __init__(self, python: Path) -> None:
+        self._said: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
+        command = [str(python), str(_SCRIPTS / "peer_reads.py")]
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._said, text=True
+        )
+        try:
+            self.versions: dict[str, str] = self._answer()
+        except ConfigError:
+            self.close()
+            raise
+
+    def measure(self, spec: Mapping[str, Any]) -> dict[str, Any]:
+        """The figures of one request, or its `error`. Raises ConfigError when the process has died."""
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError):  # the answer says why
+            self._process.stdin.write(json.dumps(spec) + "\n")
+            self._process.stdin.flush()
+        return self._answer()
+
+    def _answer(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            self._process.wait()
+            self._said.seek(0)
+            last = self._said.read().decode(errors="replace").strip().splitlines()[-1:]
+            raise ConfigError(
+                f"the peer ended with {self._process.returncode}: {''.join(last)}",
+                rule="an environment with lerobot 0.6.1 and psutil",
+                remedy="`python tools/peer/setup.py` builds it, or leave out --peer",
+            )
+        return json.loads(line)
+
+    def close(self) -> None:
+        """End the process."""
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        try:
+            self._process.wait(timeout=20)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+        self._said.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

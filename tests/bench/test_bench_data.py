@@ -1,0 +1,155 @@
+"""`kata bench data` measures what it says, keeps every figure, and judges by them."""
+
+import json
+import sys
+
+import numpy as np
+import pytest
+
+from kata.bench.floor import decode_floor
+from kata.bench.options import chosen_cases, resolve_bench
+from kata.bench.patterns import Case, windows_of
+from kata.bench.peer import Peer
+from kata.bench.show import text
+from kata.bench.verdict import summarise
+from kata.cli import main
+from kata.data import open_dataset
+from kata.errors import ConfigError, DataError
+from tests.data import dataset_maker
+
+QUICK = ("--rounds=1", "--seconds=0.05", "--floor_seconds=0.05", "--batch_size=2")
+NUMBERS = ("cpu_ms", "samples_s", "samples", "first_batch_s", "open_s", "peak_bytes", "episodes_per_batch")
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    return dataset_maker.make(tmp_path_factory.mktemp("bench") / "set", lengths=(20, 15, 12))
+
+
+@pytest.fixture(scope="module")
+def result(root):
+    out = root.parent / "results"
+    assert main(["bench", "data", f"--root={root}", *QUICK, f"--out={out}"]) == 0
+    (path,) = out.glob("data_*.json")
+    return json.loads(path.read_text())
+
+
+def test_the_record_says_what_was_measured_where_and_how(result, root):
+    assert result["command"].startswith("kata bench data --root=")
+    assert result["machine"]["cores"] >= 1
+    assert {"kata", "python", "av", "numpy"} <= result["versions"]["kata"].keys()
+    assert result["settings"]["batch_size"] == 2
+    facts = result["datasets"]["."]
+    assert (facts["episodes"], facts["frames"], facts["fps"]) == (3, 47, dataset_maker.FPS)
+    assert facts["bytes"] == sum(p.stat().st_size for p in root.rglob("*") if p.suffix in (".mp4", ".parquet")) - sum(
+        p.stat().st_size for p in (root / "meta").rglob("*.parquet")
+    )
+
+
+def test_every_round_and_the_medians_are_kept(result):
+    rounds, summary = result["rounds"]["act"], result["summary"]["act"]
+    for way in result["settings"]["ways"]:
+        (one,) = rounds[way]
+        for name in NUMBERS:
+            assert one[name] > 0
+            assert summary[way][name] == one[name]
+        assert summary[way]["floor_share"] == pytest.approx(rounds["floor"][0]["cpu_ms"] / one["cpu_ms"])
+        assert "peer_ratio" not in summary[way], "nothing to compare with"
+
+
+def test_the_floor_counts_decoding_and_colour(root):
+    floor = decode_floor(open_dataset("t/t", root=root), dataset_maker.CAMERA, threads=2, seconds=0.1)
+    assert 0 < floor.decode_ms < floor.rgb_ms < 1e3
+    assert floor.frames_s > 10
+
+
+def test_the_floor_of_images(tmp_path):
+    made = dataset_maker.make(tmp_path / "set", camera="image")
+    floor = decode_floor(open_dataset("t/t", root=made), dataset_maker.CAMERA, threads=1, seconds=0.05)
+    assert 0 < floor.decode_ms < floor.rgb_ms
+
+
+@pytest.mark.parametrize(
+    ("pattern", "camera", "action"),
+    [("act", None, 100), ("diffusion", (-1, 0), 16), ("sarm", tuple(range(-70, 1, 10)), 1), ("single", None, None)],
+)
+def test_patterns_are_the_policies_windows(root, pattern, camera, action):
+    windows, keys = windows_of(pattern, open_dataset("t/t", root=root))
+    assert windows.get(dataset_maker.CAMERA) == camera
+    assert (len(windows["action"]) if "action" in windows else None) == action
+    assert dataset_maker.CAMERA in keys
+
+
+def figures(cpu_ms: float, **more: float) -> dict[str, float]:
+    return {"cpu_ms": cpu_ms, "first_batch_s": 0.5, "peak_bytes": 2e8, **more}
+
+
+def test_ratios_pair_the_rounds_and_targets_are_judged():
+    found = {
+        "floor": [figures(4.0), figures(8.0), figures(4.0)],
+        "full": [figures(10.0), figures(20.0), figures(10.0)],
+        "peer": [figures(30.0), figures(60.0), figures(20.0)],
+    }
+    summary = summarise(Case("a", "act"), found)
+    assert summary["full"]["peer_ratio"] == 3.0, "a round in which everything took twice as long changes nothing"
+    assert summary["full"]["floor_share"] == 0.4
+    assert summary["full"]["targets"]["times less CPU than the peer"] == {
+        "wanted": 2.4, "measured": 3.0, "reached": True,
+    }  # fmt: skip
+    slow = {**found, "full": [figures(10.0, peak_bytes=3e9), figures(10.0), figures(60.0, peak_bytes=2e9)]}
+    targets = summarise(Case("a", "act"), slow)["full"]["targets"]
+    assert not targets["bytes resident"]["reached"]
+    shown = text({"settings": {"rounds": 3}, "summary": {"a:act": summarise(Case("a", "act"), slow)}})
+    assert "not reached: a:act full: bytes resident" in shown
+    assert shown.endswith("of 3 targets reached\n")
+
+
+def test_a_peer_that_fails_is_a_result():
+    found = {"floor": [figures(4.0)], "full": [figures(10.0)], "peer": [{"error": "IndexError: 150"}]}
+    summary = summarise(Case("multi", "act"), found)
+    assert summary["peer"] == {"error": "IndexError: 150"}
+    assert "peer_ratio" not in summary["full"]
+    assert "IndexError: 150" in text({"settings": {"rounds": 1}, "summary": {"multi:act": summary}})
+
+
+def test_a_soak_says_how_memory_grew(root, capsys):
+    assert main(["bench", "data", f"--root={root}", "--soak=200", "--batch_size=2"]) == 0
+    assert "200 batches; resident" in capsys.readouterr().out
+
+
+def test_a_folder_of_datasets_gives_the_cases_with_targets(root, tmp_path):
+    (tmp_path / "b").symlink_to(root)
+    assert chosen_cases(resolve_bench([f"--root={tmp_path}"])) == [Case("b", "act")]
+    asked = resolve_bench([f"--root={tmp_path}", "--cases=[b:sarm]"])
+    assert chosen_cases(asked) == [Case("b", "sarm")]
+
+
+@pytest.mark.parametrize(
+    ("flags", "what"),
+    [
+        ([], "root"),
+        (["--root=x", "--rounds=0"], "rounds=0"),
+        (["--root=x", "--cases=[a:atc]"], "a:atc"),
+        (["--root=x", "--ways=[ful]"], "ful"),
+        (["--root=x", "--secnds=1"], "secnds"),
+    ],
+)
+def test_wrong_options_are_refused(flags, what):
+    with pytest.raises(ConfigError, match=what) as caught:
+        resolve_bench(flags)
+    assert caught.value.remedy
+
+
+def test_what_is_no_dataset_and_no_peer_is_named(tmp_path):
+    with pytest.raises(DataError, match=str(tmp_path)):
+        chosen_cases(resolve_bench([f"--root={tmp_path}"]))
+    assert main(["bench", "data", f"--root={tmp_path}", "--make", f"--peer_python={tmp_path}/python"]) == 2
+    assert main(["bench", "dat"]) == 2
+    # Any Python without lerobot: its own message is passed on.
+    with pytest.raises(ConfigError, match="lerobot"):
+        Peer(sys.executable)
+
+
+def test_episodes_per_batch_are_counted(result):
+    assert 1 <= result["summary"]["act"]["full"]["episodes_per_batch"] <= 2
+    assert np.isfinite(result["summary"]["act"]["full"]["other_cores"])
