@@ -11,7 +11,6 @@ from typing import Any
 
 from kata.bench import gauges
 from kata.bench.options import BenchRun, chosen_cases, resolve_bench
-from kata.bench.patterns import CASES
 from kata.bench.peer import make_datasets, peer_python
 from kata.bench.rounds import by_kata, measure_rounds, threads_of
 from kata.bench.show import text
@@ -34,8 +33,7 @@ def main(args: Sequence[str]) -> int:
     run = resolve_bench(args[1:])
     gauges.require_linux()
     if run.make:
-        folders = tuple(dict.fromkeys(case.folder for case in CASES))
-        make_datasets(peer_python(run.peer_python), Path(run.root).expanduser(), folders)
+        make_datasets(peer_python(run.peer_python), Path(run.root).expanduser())
     return _soak(run) if run.soak else _compare(run, shlex.join(["kata", "bench", *args]))
 
 

@@ -21,7 +21,7 @@ class BenchRun:
     order is in clips, if that ends within `epoch_seconds`. num_workers: decoding threads of kata, processes of the
     peer; 0 takes one per core. cache_episodes: the frame cache is measured on so many first episodes.
     peer: measure LeRobot 0.6.1 too, with `peer_python` or the environment that `make peer` builds.
-    make: first write the datasets a, b, c and d to root with LeRobot's own writer.
+    make: first write the datasets a, b, c, d and multi to root with LeRobot's own writer.
     soak: instead of all that, read so many batches and say how much memory grew. out: folder of the result.
     """
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import tempfile
 from collections.abc import Mapping
@@ -14,6 +15,8 @@ from typing import IO, Any, Self
 from kata.errors import ConfigError
 
 _SCRIPTS = Path(__file__).parent
+MADE = ("a", "b", "c", "d", "multi")
+"""What peer_writes.py makes; it says how they differ."""
 
 
 def peer_python(named: str | None) -> Path:
@@ -31,22 +34,23 @@ def peer_python(named: str | None) -> Path:
     return python
 
 
-def make_datasets(python: Path, root: Path, folders: tuple[str, ...]) -> None:
-    """Write benchmark datasets below root with LeRobot's writer, those that are not there yet; takes minutes.
+def make_datasets(python: Path, root: Path) -> None:
+    """Write the benchmark datasets below root with LeRobot's writer, those that are not there yet; takes minutes.
 
     Raises: ConfigError when the writer fails.
     """
-    for folder in folders:
+    root.mkdir(parents=True, exist_ok=True)
+    for folder in MADE:
         if (root / folder).exists():
             continue
-        root.mkdir(parents=True, exist_ok=True)
-        command = [str(python), str(_SCRIPTS / "peer_writes.py"), folder, str(root / folder)]
+        partial = root / f"{folder}.partial"
+        shutil.rmtree(partial, ignore_errors=True)
+        command = [str(python), str(_SCRIPTS / "peer_writes.py"), folder, str(partial)]
         if subprocess.run(command, check=False).returncode:
             raise ConfigError(
-                f"{root / folder}: not written",
-                rule="LeRobot's writer ends well",
-                remedy="see its message above; delete the folder before the next try",
+                f"{root / folder}: not written", rule="LeRobot's writer ends well", remedy="see its message above"
             )
+        partial.rename(root / folder)
 
 
 class Peer:
