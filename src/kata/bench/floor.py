@@ -58,19 +58,24 @@ def decode_floor(dataset: Dataset, camera: str, *, threads: int, seconds: float)
 
 
 def _count(frames: Iterator[Any], stop: threading.Event) -> tuple[int, float, float]:
-    """Frames, and this thread's CPU seconds of decoding and of converting."""
+    """Frames after the first, which opens; this thread's CPU seconds of decoding them, and of converting them."""
     reformatter = VideoReformatter()
-    count, decode_s, rgb_s, before_s = 0, 0.0, 0.0, time.thread_time()
+    count, decode_s, rgb_s = -1, 0.0, 0.0
+    before_s = time.thread_time()
     for frame in frames:
-        decoded_s = time.thread_time()
         if isinstance(frame, av.VideoFrame):
+            decoded_s = time.thread_time()
             reformatter.reformat(frame, format="rgb24", threads=1)
         else:
+            before_s = time.thread_time()  # before it the table was read
+            frame.load()
+            decoded_s = time.thread_time()
             np.asarray(frame.convert("RGB"))
         after_s = time.thread_time()
-        count, decode_s, rgb_s = count + 1, decode_s + decoded_s - before_s, rgb_s + after_s - decoded_s
-        before_s = after_s
-        if stop.is_set():
+        if count >= 0:
+            decode_s, rgb_s = decode_s + decoded_s - before_s, rgb_s + after_s - decoded_s
+        count, before_s = count + 1, after_s
+        if count and stop.is_set():
             break
     return count, decode_s, rgb_s
 
@@ -91,13 +96,11 @@ def _video_frames(files: list[Path], begin: float) -> Iterator[av.VideoFrame]:
 
 
 def _images(files: list[Path], camera: str, begin: float) -> Iterator[Image.Image]:
-    """The images of all table files in order, for ever, from a share of each row group on."""
+    """The images of all table files in order, not decoded yet, for ever, from a share of each row group on."""
     while True:
         for path in files:
             table = pq.ParquetFile(path)
             for group in range(table.num_row_groups):
-                cells = table.read_row_group(group, columns=[camera])[camera].to_pylist()
-                for cell in cells[int(begin * len(cells)) :]:
-                    image = Image.open(io.BytesIO(cell["bytes"]))
-                    image.load()
-                    yield image
+                cells: Any = table.read_row_group(group, columns=[camera])[camera]
+                for row in range(int(begin * len(cells)), len(cells)):
+                    yield Image.open(io.BytesIO(cells[row]["bytes"].as_py()))

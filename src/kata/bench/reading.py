@@ -1,7 +1,6 @@
 """One measurement of kata's reader, in a process of its own: `python -m kata.bench.reading '<JSON>'`.
 
-Prints one JSON object. CPU time is that of the whole process; the clock starts when the first batch is there and stops
-with the last, so that batches read ahead are missing at one end and count at the other.
+Prints one JSON object. CPU time is that of the whole process.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ AHEAD = 4
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """What one process measures. way: one of patterns.WAYS, 'floor', or 'soak' for `batches` batches."""
+    """What one process measures: at least `batches` batches. way: one of patterns.WAYS, 'floor', or 'soak'."""
 
     root: str
     pattern: str
@@ -65,21 +64,23 @@ def _open(live: ExitStack, reading: Reading, dataset: Dataset) -> Batches:
 
 
 def _steady(batches: Batches, reading: Reading) -> dict[str, Any]:
-    """Read on from the second batch until the time is over."""
-    busy_s, cpu_s, began_s = gauges.busy_s(), time.process_time(), time.perf_counter()
-    step = 0
-    while time.perf_counter() - began_s < reading.seconds:
-        step += 1
+    """Read on for so many seconds and at least so many batches, once as many are on their way as will be at the end."""
+    for step in range(1, AHEAD + 1):
         batches.at(step)
+    busy_s, cpu_s, began_s = gauges.busy_s(), time.process_time(), time.perf_counter()
+    count = 0
+    while count < reading.batches or time.perf_counter() - began_s < reading.seconds:
+        count += 1
+        batches.at(AHEAD + count)
     wall_s, cpu_s = time.perf_counter() - began_s, time.process_time() - cpu_s
-    samples = step * batches.batch_size
+    samples = count * batches.batch_size
     return {
         "cpu_ms": 1e3 * cpu_s / samples,
         "samples_s": samples / wall_s,
         "samples": samples,
         "epochs": samples / len(batches.rows),
         "other_cores": max(0.0, gauges.busy_s() - busy_s - cpu_s) / wall_s,
-        "episodes_per_batch": _episodes_per_batch(batches, step),
+        "episodes_per_batch": _episodes_per_batch(batches, AHEAD + count),
     }
 
 

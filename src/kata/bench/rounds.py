@@ -22,6 +22,9 @@ from kata.errors import ConfigError
 ITEM_MODE = ("d",)
 """Datasets on which the peer is measured sample by sample: one takes it seconds."""
 
+LEAST_BATCHES = 16
+"""Of a measurement, however long they take: fewer would be mostly those that were read ahead."""
+
 Rounds = dict[str, dict[str, list[dict[str, Any]]]]
 """Figures per case and way ('peer' and 'floor' among them), one entry per round."""
 
@@ -46,7 +49,7 @@ def threads_of(run: BenchRun) -> int:
     return run.num_workers or gauges.cores()
 
 
-def by_kata(run: BenchRun, case: Case, way: str, number: int, *, batches: int = 0) -> dict[str, Any]:
+def by_kata(run: BenchRun, case: Case, way: str, number: int, *, batches: int = LEAST_BATCHES) -> dict[str, Any]:
     """One measurement in a fresh process.
 
     Raises: ConfigError when it fails; its last words are in the message.
@@ -85,6 +88,7 @@ def _by_peer(peer: Peer, run: BenchRun, case: Case, number: int) -> dict[str, An
             "batch_size": run.batch_size,
             "workers": threads_of(run),
             "seconds": run.seconds,
+            "batches": LEAST_BATCHES,
             "seed": run.seed + number,
         }
     )
