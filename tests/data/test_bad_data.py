@@ -317,7 +317,7 @@ def test_video_data_that_does_not_decode_names_file_camera_and_frame(tmp_path: P
     start = data.index(b"mdat") + 4
     data[start:] = b"\x00\x00\x00\x03abc" * ((len(data) - start) // 7) + b"x" * ((len(data) - start) % 7)
     path.write_bytes(bytes(data))
-    refused(opened(tmp_path), "frame 0", path.name, CAMERA)
+    refused(opened(tmp_path), "frame ", path.name, CAMERA)  # whichever thread meets a bad one first
 
 
 def test_a_file_that_is_no_video(tmp_path: Path) -> None:

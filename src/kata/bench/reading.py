@@ -86,6 +86,7 @@ def _steady(batches: Batches, reading: Reading) -> dict[str, Any]:
 
 def _episodes_per_batch(batches: Batches, steps: int) -> float:
     """Distinct episodes of a batch, on average over the steps read."""
+    assert isinstance(batches.reader, Reader), "one dataset is measured at a time"
     size = batches.batch_size
     rows = batches.rows[batches.order.at(np.arange(size, (steps + 1) * size))].reshape(-1, size)
     episode = np.sort(np.searchsorted(batches.reader.episodes.start, rows, side="right"), axis=1)

@@ -31,6 +31,7 @@ from kata.data.edit.part import open_part
 from kata.data.edit.verbs import merge
 from kata.data.source import Source
 stop, how = int(sys.argv[3]), sys.argv[4]
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job starts with it ignored
 def progress(done, total):
     if done == stop:
         os.kill(os.getpid(), getattr(signal, how))
