@@ -16,8 +16,14 @@ SHARED = Path(os.environ.get("KATA_SHARED_DATA", Path(__file__).parents[2] / "sh
 
 @pytest.fixture(autouse=True, scope="session")
 def one_thread():
-    """Two workers share two cores; one thread each is faster than two that wait for each other."""
+    """Two workers share two cores; one thread each is faster than two that wait for each other.
+
+    Sub-processes too: their sums must be ordered as ours are where a test compares bits.
+    """
     torch.set_num_threads(1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OMP_NUM_THREADS", "1")
+        yield
 
 
 @pytest.fixture(autouse=True, scope="session")
