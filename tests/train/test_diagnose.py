@@ -1,0 +1,78 @@
+"""The diagnosis names the stage that binds, on figures made for each and on real runs with each made slow."""
+
+import dataclasses
+
+import pytest
+
+from kata.train.diagnose import Diagnosis, Spent, Stage, diagnose, spent_of
+
+KEPT_UP = Spent(
+    steps=100, total_s=10.0, wait_s=0.1, copy_s=0.4, update_s=9.4, read_s=0.1, decode_s=8.0, convert_s=2.0, threads=4
+)
+"""A run on a CPU whose reader could be four times as fast as the update."""
+CUDA = dataclasses.replace(KEPT_UP, beside=True, update_s=3.0, drain_s=6.4, flushes=2)
+"""A GPU that is many steps behind when the host stops."""
+LAUNCHING = dataclasses.replace(CUDA, update_s=9.3, drain_s=0.02)
+WAITING = dataclasses.replace(KEPT_UP, wait_s=6.0, update_s=3.5, decode_s=28.0, convert_s=8.0)
+
+
+def verdict(spent: Spent) -> Diagnosis:
+    found = diagnose(spent)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    ("spent", "stage"),
+    [
+        (KEPT_UP, Stage.COMPUTE),
+        (WAITING, Stage.DECODE),
+        (dataclasses.replace(WAITING, read_s=30.0), Stage.READ),
+        (dataclasses.replace(WAITING, convert_s=30.0), Stage.CONVERT),
+        (dataclasses.replace(KEPT_UP, copy_s=6.0, update_s=3.8), Stage.COPY),
+        (CUDA, Stage.COMPUTE),
+        (LAUNCHING, Stage.LAUNCH),
+        (dataclasses.replace(LAUNCHING, copy_s=6.0, update_s=3.7), Stage.COPY),
+        # The host waits, but for batches that a device far behind does not need yet.
+        (dataclasses.replace(CUDA, wait_s=2.0, update_s=1.0), Stage.COMPUTE),
+        # The device's own last step is not behind: it starves like the host.
+        (dataclasses.replace(CUDA, wait_s=7.0, update_s=2.0, drain_s=0.1, flushes=2), Stage.DECODE),
+        # Logging at every step: the host cannot run ahead, and waits for the device each time.
+        (dataclasses.replace(CUDA, update_s=2.5, drain_s=6.9, flushes=100), Stage.COMPUTE),
+    ],
+)
+def test_the_binding_stage_is_named(spent, stage):
+    found = verdict(spent)
+    assert found.stage is stage
+    assert 1.0 <= found.halved <= found.removed
+
+
+def test_gains_follow_amdahls_law():
+    found = verdict(WAITING)
+    # Decoding is 28 of the reader's 36.1 thread seconds, and the reader sets the pace; the loop itself works 4 of 10 s.
+    assert found.share == pytest.approx(0.6)
+    assert found.halved == pytest.approx(1 / (1 - 0.5 * 28 / 36.1))
+    assert found.removed == pytest.approx(10 / 4)
+    assert "60%" in found.text
+    assert "90%" in found.text, "36.1 s of 4 threads in 10 s"
+    computing = verdict(KEPT_UP)
+    assert computing.halved == pytest.approx(10 / (10 - 4.7))
+    assert computing.removed == pytest.approx(10 / (10.1 / 4)), "then the reader sets the pace"
+
+
+def test_nothing_measured_gives_no_verdict():
+    assert diagnose(Spent()) is None
+    assert diagnose(spent_of([{"kind": "train", "step": 2}])) is None
+
+
+def test_a_reader_without_cameras_is_named_and_never_divides_by_zero():
+    found = verdict(Spent(steps=10, total_s=1.0, wait_s=1.0))
+    assert found.stage is Stage.READ
+    assert found.removed == pytest.approx(100)
+
+
+def test_intervals_add_up():
+    lines = [{"spent": dataclasses.asdict(KEPT_UP)}, {"other": 1}, {"spent": dataclasses.asdict(CUDA)}]
+    total = spent_of(lines)
+    assert total == KEPT_UP + CUDA
+    assert (total.steps, total.total_s, total.threads, total.beside) == (200, 20.0, 4, True)
