@@ -1,10 +1,21 @@
 """The diagnosis names the stage that binds, on figures made for each and on real runs with each made slow."""
 
 import dataclasses
+import time
+from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
+from kata.data.video import Decoder
+from kata.data.write import DatasetWriter, VideoOptions
+from kata.policies.act.model import Network
+from kata.spec import Column
+from kata.train import train
 from kata.train.diagnose import Diagnosis, Spent, Stage, diagnose, spent_of
+from kata.train.meter import read_metrics
+from kata.train.summary import summary
 
 KEPT_UP = Spent(
     steps=100, total_s=10.0, wait_s=0.1, copy_s=0.4, update_s=9.4, read_s=0.1, decode_s=8.0, convert_s=2.0, threads=4
@@ -76,3 +87,84 @@ def test_intervals_add_up():
     total = spent_of(lines)
     assert total == KEPT_UP + CUDA
     assert (total.steps, total.total_s, total.threads, total.beside) == (200, 20.0, 4, True)
+
+
+@pytest.fixture
+def light(monkeypatch):
+    """A policy that hardly computes anything: its frames are read and not looked at."""
+
+    def forward(network, batch, latent):
+        del latent
+        action = network.action_head(network.encoder_robot_state_input_proj(batch["observation.state"]))
+        return action[:, None].expand(-1, network.config.chunk_size, -1)
+
+    monkeypatch.setattr(Network, "forward", forward)
+
+
+@pytest.fixture(scope="module")
+def long_gops(tmp_path_factory) -> Path:
+    """Noise of 192x256 with one key frame per episode: 24 frames are decoded for one, on average."""
+    root = tmp_path_factory.mktemp("data") / "long"
+    features = {
+        "observation.images.top": Column("video", (192, 256, 3)),
+        "observation.state": Column("float32", (3,)),
+        "action": Column("float32", (2,)),
+    }
+    rng = np.random.default_rng(0)
+    with DatasetWriter.create(root, fps=10, features=features, video=VideoOptions(codec="h264", gop=48)) as writer:
+        for _ in range(2):
+            for _ in range(48):
+                frame = {"observation.images.top": rng.integers(0, 255, (192, 256, 3), np.uint8)}
+                state = rng.normal(size=3).astype(np.float32)
+                writer.add_frame({**frame, "observation.state": state, "action": state[:2]}, task="noise")
+            writer.save_episode()
+    return root
+
+
+def trained(tiny_run, *more: str) -> tuple[Diagnosis, list[str]]:
+    """A real run: its verdict, and that of each interval; the verdict stands in its last words and in its report."""
+    options = ("--policy.use_vae=false", "--batch_size=2", "--steps=16", "--log_freq=4", "--save_checkpoint=false")
+    run = tiny_run(*options, *more)
+    done = train(run)
+    lines = [line["bound_by"] for line in read_metrics(done.folder / "metrics.jsonl") if line["kind"] == "train"]
+    assert done.diagnosis is not None
+    assert done.diagnosis.text in summary(run, done)
+    assert done.diagnosis.text[:40] in done.report.read_text()
+    return done.diagnosis, lines
+
+
+def test_slow_reading_is_named(tiny_run, light, monkeypatch):
+    whole = Decoder._read
+
+    def slow(decoder, *args):
+        time.sleep(0.02)
+        return whole(decoder, *args)
+
+    monkeypatch.setattr(Decoder, "_read", slow)
+    found, lines = trained(tiny_run)
+    assert found.stage is Stage.READ
+    assert found.share > 0.5
+    assert lines.count("read") >= 3
+
+
+def test_slow_decoding_is_named(tiny_run, light, long_gops):
+    found, lines = trained(tiny_run, f"--dataset.root={long_gops}")
+    assert found.stage is Stage.DECODE
+    assert found.removed > 1.5
+    assert lines.count("decode") >= 3
+
+
+def test_a_slow_model_is_named(tiny_run, light, monkeypatch):
+    whole, matrix = Network.forward, torch.ones(400, 400)
+
+    def slow(network, batch, latent):
+        began_s = time.thread_time()
+        while time.thread_time() - began_s < 0.06:
+            matrix @ matrix  # not in Python: readers go on meanwhile
+        return whole(network, batch, latent)
+
+    monkeypatch.setattr(Network, "forward", slow)
+    found, lines = trained(tiny_run)
+    assert found.stage is Stage.COMPUTE
+    assert found.share > 0.5
+    assert lines.count("compute") >= 3

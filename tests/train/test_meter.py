@@ -12,24 +12,36 @@ import pytest
 import torch
 from rich.console import Console
 
+from kata.data.work import Work
 from kata.errors import DataError
 from kata.train import meter as meter_module
 from kata.train import progress as progress_module
+from kata.train.diagnose import Spent
 from kata.train.meter import Meter, StepTimes, read_metrics
 from kata.train.progress import Progress
 
 TIMES = StepTimes(dataloading_s=0.01, preprocessing_s=0.02, update_s=0.06, step_s=0.1)
-MEASURED = {"time", "eta_s", "update_s", "step_s", "samples_per_s", "data_wait_share", "memory_bytes"}
+MEASURED = {
+    "time",
+    "eta_s",
+    "update_s",
+    "step_s",
+    "samples_per_s",
+    "data_wait_share",
+    "memory_bytes",
+    "spent",
+    "bound_by",
+}
 
 
 def open_meter(path: Path, **options: Any) -> Meter:
     return Meter(path, **{"batch_size": 8, "num_frames": 100, "steps": 100, **options})
 
 
-def add(meter: Meter, step: int, loss: float | None = None, norm: float = 1.0) -> None:
+def add(meter: Meter, step: int, loss: float | None = None, norm: float = 1.0, times: StepTimes = TIMES) -> None:
     value = torch.tensor(float(step) if loss is None else loss)
     losses = {"loss": value, "l1": value / 2}
-    meter.add(step, losses=losses, grad_norm=torch.tensor(norm), lr=step * 1e-3, times=TIMES)
+    meter.add(step, losses=losses, grad_norm=torch.tensor(norm), lr=step * 1e-3, times=times)
 
 
 def run(path: Path, first: int, last: int) -> list[dict[str, Any]]:
@@ -57,6 +69,33 @@ def test_a_line_holds_the_averages_of_its_interval(tmp_path: Path) -> None:
     assert line["samples_per_s"] == pytest.approx(8 / line["step_s"])
     assert line["data_wait_share"] == pytest.approx(0.01 / line["step_s"])
     assert line["memory_bytes"] > 10_000_000
+
+
+def test_a_line_says_what_its_interval_was_spent_on(tmp_path: Path) -> None:
+    """Without the first step of all, which opens files, and with the reader's seconds since the last line."""
+    waiting = StepTimes(dataloading_s=0.06, preprocessing_s=0.01, update_s=0.02, step_s=0.1)
+    works = iter([Work(decode_s=5.0), Work(decode_s=7.0), Work(decode_s=7.5, convert_s=1.0)])
+    with open_meter(tmp_path / "m.jsonl") as meter:
+        meter.watch(lambda: next(works), threads=3)
+        for step in range(1, 7):
+            add(meter, step, times=waiting)
+            if step % 3 == 0:
+                meter.flush(step)
+    first, second = (Spent(**line["spent"]) for line in read_metrics(tmp_path / "m.jsonl"))
+    assert (first.steps, second.steps, first.threads, first.beside) == (2, 3, 3, False)
+    assert (first.decode_s, second.decode_s, second.convert_s) == (2.0, 0.5, 1.0)
+    assert second.wait_s == pytest.approx(0.18)
+    assert second.total_s == pytest.approx(0.3 + second.drain_s)
+    assert [line["bound_by"] for line in read_metrics(tmp_path / "m.jsonl")] == ["decode", "convert"]
+
+
+def test_one_step_gives_no_verdict(tmp_path: Path) -> None:
+    with open_meter(tmp_path / "m.jsonl") as meter:
+        add(meter, 1)
+        line = meter.flush(1)
+    assert line is not None
+    assert line["spent"]["steps"] == 0
+    assert "bound_by" not in line
 
 
 def test_adding_a_step_never_reads_a_tensor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from PIL import Image
 
 from kata.train.report import Filmstrip, Report, SampleView, write_report
 from kata.train.report.charts import POINTS_MAX, Series, curve_chart, smoothed, thinned
-from kata.train.report.curves import best_of, time_spent, validation_figure, verdict
+from kata.train.report.curves import best_of, time_spent, validation_figure
 from kata.train.report.images import jpeg_address
 
 VOID = {"meta", "img", "br", "path", "use", "rect", "stop"}
@@ -178,18 +178,10 @@ def test_time_shares_count_steps_and_sum_to_one() -> None:
     assert sum(spent.shares.values()) == pytest.approx(1)
 
 
-@pytest.mark.parametrize(
-    ("wait", "prepare", "update", "named"),
-    [
-        (0.4, 0.1, 0.4, "waited 40%"),
-        (0.05, 0.3, 0.6, "Preparing"),
-        (0, 0, 0.5, "neither"),
-        (0, 0, 1, "update took 100%"),
-    ],
-)
-def test_the_verdict_names_what_the_run_was_bound_by(wait: float, prepare: float, update: float, named: str) -> None:
-    shares = {"data": wait, "preprocessing": prepare, "update": update, "other": 1 - wait - prepare - update}
-    assert named in verdict(shares)
+def test_the_page_says_what_the_run_was_bound_by(tmp_path: Path) -> None:
+    spent = {"steps": 10, "total_s": 1.0, "wait_s": 0.4, "update_s": 0.5, "decode_s": 0.7, "convert_s": 0.2}
+    page = written(tmp_path, Report(title="run", metrics=[train_line(10, spent=spent)]))
+    assert "bound by decoding frames: the loop waited 40% of the time" in page.words
 
 
 def test_smoothing_is_a_centred_mean_without_what_is_not_finite() -> None:

@@ -19,6 +19,8 @@ SILENT = {
     "data_wait_share",
     "eta_s",
     "memory_bytes",
+    "spent",
+    "bound_by",
 }
 
 

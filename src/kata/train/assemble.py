@@ -22,6 +22,7 @@ from kata.train import preflight
 from kata.train.beside import newest_strips
 from kata.train.checkpoint import Saver, checkpoint_bytes, weight_bytes, write_json
 from kata.train.device import set_switches
+from kata.train.diagnose import Diagnosis, diagnose, spent_of
 from kata.train.guard import Guard
 from kata.train.job import Job, judged, open_job
 from kata.train.lock import LOCK, FolderLock
@@ -44,6 +45,7 @@ class Trained:
     best: figures of the best validation with `step` and `checkpoint`, or None. evaluations: figures by step.
     stopped: why the run ended before its last step, or None. remarks: what else the user should know. saves: what was
     written, with the seconds that training stood still for it (`save_stall_s`) and that writing took (`save_s`).
+    diagnosis: what its time was bound by, or None.
     """
 
     folder: Path
@@ -55,6 +57,7 @@ class Trained:
     remarks: list[str]
     state: TrainState
     saves: list[dict[str, Any]]
+    diagnosis: Diagnosis | None
 
 
 def train(run: Run, *, notes: list[str] | None = None, command: str = "", console: Console | None = None) -> Trained:
@@ -99,7 +102,8 @@ def train(run: Run, *, notes: list[str] | None = None, command: str = "", consol
     stopped = guard.reason if state.step < run.steps else None
     saves = [line for line in metrics if line["kind"] == "saved"]
     remarks = job.watch.remarks()
-    return Trained(folder, folder / "report.html", last, best, evaluations, stopped, remarks, state, saves)
+    diagnosis = diagnose(spent_of(metrics))
+    return Trained(folder, folder / "report.html", last, best, evaluations, stopped, remarks, state, saves, diagnosis)
 
 
 def _report(

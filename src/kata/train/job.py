@@ -83,6 +83,7 @@ def open_job(live: ExitStack, prepared: Prepared, saver: Saver, state: TrainStat
             seen=_seen(prepared),
         )
     )
+    meter.watch(reader.work, threads=run.num_workers)
     saving = live.enter_context(Saving(home_of(folder), saver, meter, Keep.of(run), state.step or None))
     if state.step > 0:
         _complete_record(meter, state.step, home_of(folder))

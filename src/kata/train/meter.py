@@ -16,7 +16,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 from types import TracebackType
@@ -25,7 +25,9 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
+from kata.data.work import Work
 from kata.errors import DataError
+from kata.train.diagnose import Spent, diagnose
 from kata.train.progress import Progress
 from kata.train.store import FULL
 from kata.train.trackers import Tracker
@@ -84,6 +86,14 @@ class Meter:
         self._rates: deque[float] = deque(maxlen=RATE_INTERVALS)
         self._busy_s = 0.0
         self._began_s: float | None = None
+        self._work: Callable[[], Work] = Work
+        self._threads = 1
+        self._work_before = Work()
+        self._starting = 0
+
+    def watch(self, work: Callable[[], Work], *, threads: int) -> None:
+        """Takes the reader's seconds so far, on so many threads, into the diagnosis."""
+        self._work, self._threads = work, threads
 
     def add(self, step: int, *, losses: Mapping[str, Tensor], grad_norm: Tensor, lr: float, times: StepTimes) -> None:
         """Takes the figures of one step (`step` counts updates done, from 1); the device is not waited for.
@@ -95,6 +105,8 @@ class Meter:
         assert not _RESERVED.intersection(losses), f"reserved names among {sorted(losses)}"
         if self._began_s is None:
             self._began_s = time.perf_counter() - times.step_s
+            # The first step opens files, fills the read-ahead and compiles: it says nothing about the others.
+            self._starting, self._work_before = 1, self._work()
         self._step, self._lr = step, lr
         self._names += [*losses, "grad_norm"]
         self._tensors += [value.detach() for value in losses.values()]
@@ -119,6 +131,7 @@ class Meter:
         if self._seen is not None:
             line["samples_by_dataset"] = dict(self._seen(step * self._batch_size))
         line["memory_bytes"] = _peak_memory_bytes(self._tensors[0].device)
+        line |= self._diagnosis(waited_s)
         self._names, self._tensors, self._times = [], [], []
         self._write(line)
         if self._progress is not None:
@@ -195,6 +208,28 @@ class Meter:
             "data_wait_share": data_s / total_s,
             "eta_s": self._eta_s(step),
         }
+
+    def _diagnosis(self, waited_s: float) -> dict[str, Any]:
+        """What the interval was spent on, and the stage that bound it."""
+        times, now = self._times[self._starting :], self._work()
+        done = now.since(self._work_before)
+        self._starting, self._work_before = 0, now
+        spent = Spent(
+            steps=len(times),
+            total_s=sum(t.step_s for t in times) + waited_s,
+            wait_s=sum(t.dataloading_s for t in times),
+            copy_s=sum(t.preprocessing_s for t in times),
+            update_s=sum(t.update_s for t in times),
+            drain_s=waited_s,
+            flushes=1,
+            read_s=done.read_s,
+            decode_s=done.decode_s,
+            convert_s=done.convert_s,
+            threads=self._threads,
+            beside=self._tensors[0].device.type == "cuda",
+        )
+        found = diagnose(spent)
+        return {"spent": asdict(spent)} | ({} if found is None else {"bound_by": found.stage.value})
 
     def _eta_s(self, step: int) -> float:
         """Steps left, at the median of the recent intervals, with the share that pauses have taken so far.

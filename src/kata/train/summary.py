@@ -19,6 +19,8 @@ def summary(run: Run, trained: Trained) -> str:
     lines: list[str] = []
     if last:
         lines.append(f"trained {last['step']} steps: loss {last['loss']:.4g}, {last['samples_per_s']:.1f} samples/s")
+    if trained.diagnosis is not None:
+        lines.append(trained.diagnosis.text)
     if trained.stopped is not None:
         lines.append(
             f"stopped after {trained.state.step} of {run.steps} steps ({trained.stopped}); to go on: the same command "

@@ -84,24 +84,6 @@ def time_spent(train: Sequence[Line]) -> TimeSpent | None:
     return TimeSpent(total_s, shares)
 
 
-def verdict(shares: Mapping[str, float]) -> str:
-    """One sentence on what the run was bound by, and what would make it faster."""
-    wait, prepare, update, other = shares.values()
-    if wait >= 0.15:
-        return (
-            f"The device waited {wait:.0%} of the time for data: more or faster CPU cores, a local disk or "
-            "smaller videos would shorten the run by up to that much."
-        )
-    if prepare >= 0.2 and prepare > other:
-        return f"Preparing batches took {prepare:.0%} of the time: fewer or cheaper augmentations would help."
-    if other >= 0.2:
-        return f"{other:.0%} of the time went neither to data nor to the update: the loop is the limit."
-    return (
-        f"The update took {update:.0%} of the time and data kept up (waiting: {wait:.0%}): only a faster "
-        "device or a lighter model would shorten the run."
-    )
-
-
 def charts(
     train: Sequence[Line], validation: Sequence[Line], judged_by: str | None, baseline: Mapping[str, float]
 ) -> list[Chart]:

@@ -9,6 +9,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import NamedTuple
 
+from kata.train.diagnose import Diagnosis, diagnose, spent_of
 from kata.train.report.charts import COLOURS
 from kata.train.report.curves import (
     Chart,
@@ -22,7 +23,6 @@ from kata.train.report.curves import (
     smoothed_ends,
     time_spent,
     validation_figure,
-    verdict,
     words,
 )
 from kata.train.report.parts import Report
@@ -52,7 +52,7 @@ def write_report(path: Path, report: Report) -> None:
         _notes(report.notes),
         _section("Curves", _curves(charts(train, validation, judged_by, report.baseline))),
         "" if report.metrics else '<p class="remark">Nothing was logged yet.</p>',
-        _section("Where the time went", _time(spent)) if spent else "",
+        _section("Where the time went", _time(spent, diagnose(spent_of(train)))) if spent else "",
         _section("Datasets", _details(train, "Training")),
         _section("Where the error is", _details(validation, "Validation")),
         _section("Predicted against recorded", samples_html(report.samples)),
@@ -141,8 +141,8 @@ def _command(command: str) -> str:
     return f'<pre class="card">{escape(command)}</pre>' if command else ""
 
 
-def _time(spent: TimeSpent) -> str:
-    """One stacked bar, its legend in numbers, and the verdict."""
+def _time(spent: TimeSpent, found: Diagnosis | None) -> str:
+    """One stacked bar, its legend in numbers, and the diagnosis."""
     bar = shares = ""
     for colour, (word, share) in zip(TIME_COLOURS, spent.shares.items(), strict=True):
         bar += f'<i style="flex:{share:.4f};background:var({colour})"></i>' if share > 0.0005 else ""
@@ -150,10 +150,8 @@ def _time(spent: TimeSpent) -> str:
             f'<span><i style="background:var({colour})"></i>{word}<b>{share:.1%}</b> '
             f'<span class="muted">{seconds_text(share * spent.total_s)}</span></span>'
         )
-    return (
-        f'<div class="card"><p>{escape(verdict(spent.shares))}</p>'
-        f'<div class="bar">{bar}</div><div class="shares">{shares}</div></div>'
-    )
+    said = "" if found is None else f"<p>{escape(found.text)}</p>"
+    return f'<div class="card">{said}<div class="bar">{bar}</div><div class="shares">{shares}</div></div>'
 
 
 def _details(lines: Sequence[Line], title: str) -> str:
