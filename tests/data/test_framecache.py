@@ -95,7 +95,7 @@ def test_look_ahead_and_the_cache_together_change_no_pixel(
         assert present(cache).tolist() == [row < kept for row in ROWS]
 
 
-def test_what_the_cache_takes_is_not_held(data: Dataset, on_disk: CacheOptions) -> None:
+def test_what_the_cache_takes_is_decoded_once_and_not_held(data: Dataset, on_disk: CacheOptions) -> None:
     rows = anchor_rows(data)
     order = make_order(Shuffle("full"), data, {}, [CAMERA], rows, 3)
     with (
@@ -107,6 +107,7 @@ def test_what_the_cache_takes_is_not_held(data: Dataset, on_disk: CacheOptions) 
             batches.at(step)
         assert present(cache).all()
         assert reader._frames.store.held_bytes == 0
+    assert reader.work().frames_decoded == data.num_frames
 
 
 def test_subsets_share_the_frames_of_what_was_opened(video: Dataset, options: CacheOptions) -> None:

@@ -74,6 +74,31 @@ def test_each_frame_is_decoded_once_when_all_fit(data: Dataset) -> None:
     assert work.frames_held >= work.frames_asked - data.num_frames
 
 
+@pytest.mark.parametrize("chosen", [None, [0, 2, 3]])
+def test_a_group_of_two_episodes_is_decoded_once(tmp_path: Path, chosen: list[int] | None) -> None:
+    data = open_dataset("x/y", root=make(tmp_path, lengths=(5, 2, 4, 3), per_file=4, b_frames=2))
+    data = data if chosen is None else data.subset(chosen)
+    rows = np.random.default_rng(0).permutation(data.num_frames)
+    with Reader(data, {}, frame_memory=10_000 * FRAME) as reader:
+        found = reader.read(rows)[CAMERA]
+    assert reader.work().frames_decoded == 14  # counted once the threads have ended
+    episode = np.searchsorted(data.episodes.start, rows, side="right") - 1
+    for pixels, row, at in zip(found, rows, episode, strict=True):
+        wanted = picture(data.episodes.index[at], row - data.episodes.start[at])
+        np.testing.assert_allclose(pixels, wanted, atol=3)
+
+
+def test_a_frame_of_two_episodes_is_decoded_once(tmp_path: Path) -> None:
+    """An episode table that gives the same stretch of a file twice."""
+    data = open_dataset("x/y", root=make(tmp_path, lengths=(6, 6), per_file=2))
+    data.layout.videos[CAMERA].first[:] = 2
+    with Reader(data, {}) as reader:
+        found = reader.read(np.arange(12))[CAMERA]
+    assert reader.work().frames_decoded == 8
+    np.testing.assert_array_equal(found[:6], found[6:])
+    np.testing.assert_allclose(found[0], picture(0, 2), atol=3)
+
+
 def test_a_budget_below_one_batch_is_refused(data: Dataset) -> None:
     rows = anchor_rows(data)
     with (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
@@ -15,11 +16,12 @@ from numpy.typing import NDArray
 from kata.data.cameras import Camera, Picture
 from kata.data.dataset import Dataset
 from kata.data.framecache import FrameCache
+from kata.data.groups import GroupRows
 from kata.data.order import Int64
 from kata.data.plan import NEVER, Uses
 from kata.data.store import Frame, FrameStore, Target
 from kata.data.video import Pixels
-from kata.data.window import episode_of, ranges
+from kata.data.window import episode_of
 from kata.data.work import Tally, Work
 from kata.errors import DataError
 from kata.log import counting
@@ -59,7 +61,7 @@ class Filling:
 
 @dataclass(frozen=True, eq=False)
 class _Missing:
-    """Frames to decode together: of one file and group, ascending."""
+    """Frames to decode together: of one file and group."""
 
     camera: Camera
     file: int
@@ -93,6 +95,7 @@ class Frames:
         self._threads = max(1, threads)
         self._owns_pool = pool is None
         self._pool = pool or ThreadPoolExecutor(self._threads, thread_name_prefix="kata-decode")
+        self._members = {key: GroupRows(camera.span, dataset.episodes) for key, camera in cameras.items()}
         self._uses: dict[str, Uses] = {}
         self._at_work = 0
         self._prepared: set[tuple[str, int]] = set()
@@ -215,45 +218,32 @@ class Frames:
         """
         if not len(rows):
             return []
-        camera = self._cameras[key]
-        episodes = self._dataset.episodes
+        camera, span, episodes = self._cameras[key], self._cameras[key].span, self._dataset.episodes
         episode = episode_of(rows, episodes)
-        begin, length = episodes.start[episode], episodes.length[episode]
-        file, origin = camera.span.file[episode], camera.span.first[episode] - begin
-        first, end = camera.groups(file, rows + origin)
-        fresh = np.append(True, (np.diff(file) != 0) | (np.diff(first) != 0) | (np.diff(episode) != 0))
-        # A group may reach into the next episode, whose rows need not follow: only this episode's are considered.
-        low = np.maximum(first - origin, begin)[fresh]
-        count = np.minimum(end - origin, begin + length)[fresh] - low
-        members = ranges(low, count)
-        dues = self._after(key, members, step)
-        dues[self._cached(key, members)] = NEVER
-        result: list[_Missing] = []
-        for at, (rows_of, dues_of) in zip(
-            np.flatnonzero(fresh),
-            zip(np.split(members, np.cumsum(count)[:-1]), np.split(dues, np.cumsum(count)[:-1]), strict=True),
-            strict=True,
-        ):
-            frames = self._choose(key, rows_of, dues_of, wanted, evict)
-            if frames:
-                numbers = np.array([frame.key[1] for frame in frames], np.int64) + origin[at]
-                result.append(_Missing(camera, int(file[at]), numbers, frames))
-        return result
+        file = span.file[episode]
+        first, end = camera.groups(file, rows - episodes.start[episode] + span.first[episode])
+        members = self._members[key].of(file, first, end)
+        dues = self._after(key, members.rows, step)
+        dues[self._cached(key, members.rows)] = NEVER
+        worth = np.flatnonzero((dues < NEVER) | np.isin(members.rows, list(wanted)))
+        chosen: list[list[tuple[Frame, int]]] = [[] for _ in members.file]
+        for at, row, due in zip(worth.tolist(), members.rows[worth].tolist(), dues[worth].tolist(), strict=True):
+            frame = self._choose(key, row, due, wanted.get(row), evict)
+            if frame is not None:
+                chosen[members.group[at]].append((frame, int(members.numbers[at])))
+        return [
+            _Missing(camera, int(number), np.array([at for _, at in pairs], np.int64), [frame for frame, _ in pairs])
+            for number, pairs in zip(members.file, chosen, strict=True)
+            if pairs
+        ]
 
-    def _choose(self, key: str, rows: Int64, dues: Int64, wanted: dict[int, Frame], evict: bool) -> list[Frame]:
-        """The frames of one group that are worth decoding now."""
-        chosen: list[Frame] = []
-        size = int(np.prod(self._cameras[key].shape))
-        worth = np.array([row in wanted for row in rows.tolist()], bool) | (dues < NEVER)
-        for row, due in zip(rows[worth].tolist(), dues[worth].tolist(), strict=True):
-            frame = wanted.get(row)
-            if frame is None:
-                if self.store.get((key, row)) is not None:
-                    continue
-                frame = Frame((key, row), size)
-            if (due < NEVER and self.store.keep(frame, due, evict=evict)) or frame.waiting:
-                chosen.append(frame)
-        return chosen
+    def _choose(self, key: str, row: int, due: int, wanted: Frame | None, evict: bool) -> Frame | None:
+        """The frame to decode, if it is worth that now."""
+        if wanted is None and self.store.get((key, row)) is not None:
+            return None
+        frame = wanted or Frame((key, row), math.prod(self._cameras[key].shape))
+        kept = due < NEVER and self.store.keep(frame, due, evict=evict)
+        return frame if kept or frame.waiting else None
 
     def _decode(self, group: _Missing) -> None:
         rows = np.array([frame.key[1] for frame in group.frames], np.int64)

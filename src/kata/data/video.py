@@ -49,7 +49,7 @@ class Stamp:
 
 @dataclass(frozen=True, eq=False)
 class Gop:
-    """Frames wanted of one group of pictures: `frames` (n,) ascending, all of one start; `rows` (n,) in the dataset."""
+    """Frames wanted of one group of pictures: `frames` (n,), all of one start; `rows` (n,) in the dataset."""
 
     index: FrameIndex
     stamp: Stamp
@@ -85,7 +85,9 @@ class Decoder:
         index = gop.index
         packets = index.packet[gop.frames]
         first, last = int(index.start[gop.frames[0]]), int(packets.max())
-        wanted = {int(pts): place for place, pts in enumerate(index.pts[packets])}
+        wanted: dict[int, list[int]] = {}
+        for place, pts in enumerate(index.pts[packets].tolist()):
+            wanted.setdefault(pts, []).append(place)
         began_s = time.perf_counter()
         data, begin = self._read(gop, first, last)
         read_s = time.perf_counter() - began_s
@@ -99,16 +101,15 @@ class Decoder:
                 if frame is None:
                     break
                 count += 1
-                place = wanted.pop(frame.pts, None) if frame.pts is not None else None
-                if place is not None:
+                for place in wanted.pop(frame.pts, ()) if frame.pts is not None else ():
                     _check_picture(gop, place, frame)
                     yield place, frame
         except (FFmpegError, OSError) as error:
-            raise gop.bad(min(wanted.values(), default=0), str(error)) from error
+            raise gop.bad(min(wanted.values(), default=[0])[0], str(error)) from error
         finally:
             self._tally.add(Work(read_s=read_s, decode_s=decode_s, frames_decoded=count, bytes_read=len(data)))
         if wanted:
-            raise gop.bad(min(wanted.values()), "the decoder gave no picture")
+            raise gop.bad(min(wanted.values())[0], "the decoder gave no picture")
 
     def _read(self, gop: Gop, first: int, last: int) -> tuple[bytes, int]:
         """The bytes that packets first..last lie in, and where in the file they begin."""
