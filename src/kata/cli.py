@@ -1,7 +1,7 @@
 """The command line. Each verb's module is imported when the verb runs, so that `kata --help` is instant.
 
 Exit status: 0 done, 1 `checkpoint verify` found damage, 2 something the user can correct (one message, no traceback),
-85 asked to stop and saved, 130 interrupted.
+85 asked to stop and saved, 130 interrupted; `launch` leaves with the status of the rank that failed.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ usage: kata <verb> [options]
                         look at, check and make datasets; `kata data --help` lists the verbs
   kata bench data --root=<dataset or folder of datasets> [--peer]
                         measure reading: against the decode floor, and against LeRobot; `kata bench data --help`
+  kata launch --gpus=4 -- train …
+                        train on several GPUs; `kata launch --help`
   kata quickstart       record the built-in task, train a small ACT on it, evaluate it, write the report
 
   kata --version        print the version
@@ -180,11 +182,18 @@ def _bench(args: list[str]) -> int:
     return bench(args)
 
 
+def _launch(args: list[str]) -> int:
+    from kata.launch.command import main as launch
+
+    return launch(args)
+
+
 VERBS: dict[str, Callable[[list[str]], int]] = {
     "train": _train,
     "eval": _eval,
     "checkpoint": _checkpoint,
     "data": _data,
     "bench": _bench,
+    "launch": _launch,
     "quickstart": _quickstart,
 }

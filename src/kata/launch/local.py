@@ -1,0 +1,107 @@
+"""`kata launch -- train …`: one rank per GPU of this machine, or CPU ranks."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import socket
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from kata.errors import ConfigError
+from kata.launch.gpus import visible_gpus
+from kata.launch.options import LOGS, Local, refuse
+from kata.launch.ranks import log_of, run_ranks
+from kata.units import duration_s
+
+HOST = "127.0.0.1"
+
+
+def launch_local(options: Local, args: Sequence[str]) -> int:
+    """Start the ranks of `kata <args>` and return their exit status; see `run_ranks`."""
+    gpus = None if options.ranks is not None else chosen_gpus(options.gpus, visible_gpus())
+    ranks = options.ranks or len(gpus or ())
+    port = free_port() if options.port == 0 else checked_port(options.port)
+    threads = os.environ.get("OMP_NUM_THREADS") or str(max(1, usable_cores() // ranks))
+    log_dir = Path(options.log_dir or f"{LOGS}/{datetime.datetime.now():%Y%m%d_%H%M%S}_{os.getpid()}").expanduser()
+    where = f"GPUs {','.join(gpus)}" if gpus is not None else "the CPU"
+    logs = f"; ranks 1 to {ranks - 1} write to {log_of(log_dir, 1).parent}" if ranks > 1 else ""
+    said = "as set" if "OMP_NUM_THREADS" in os.environ else f"{usable_cores()} cores"
+    print(
+        f"kata: {ranks} {'rank' if ranks == 1 else 'ranks'} on {where}, port {port}, "
+        f"OMP_NUM_THREADS={threads} ({said}){logs}",
+        file=sys.stderr,
+    )
+    envs = rank_envs(ranks, gpus, port, threads)
+    stop_after_s = None if options.stop_after is None else duration_s(options.stop_after)
+    return run_ranks([sys.executable, "-P", "-m", "kata", *args], envs, log_dir, stop_after_s)
+
+
+def chosen_gpus(asked: int | list[int] | None, visible: list[str]) -> list[str]:
+    """The GPUs asked for, of those that are visible. ConfigError where there are not so many."""
+    if not visible:
+        raise ConfigError(
+            "no GPU is visible",
+            rule="a rank per GPU; CUDA_VISIBLE_DEVICES says which, or nvidia-smi lists them",
+            remedy="--ranks=2 starts two CPU ranks; `kata doctor` says what is wrong with a GPU that should be there",
+        )
+    if asked is None:
+        return visible
+    if isinstance(asked, int):
+        if asked > len(visible):
+            raise refuse(
+                "gpus", asked, f"at most the {len(visible)} that are visible: {','.join(visible)}", "ask for fewer"
+            )
+        return visible[:asked]
+    wrong = [n for n in asked if not 0 <= n < len(visible)]
+    if wrong:
+        raise refuse(
+            "gpus", asked, f"places from 0 to {len(visible) - 1} in {','.join(visible)}", f"leave out {wrong[0]}"
+        )
+    return [visible[n] for n in asked]
+
+
+def rank_envs(ranks: int, gpus: Sequence[str] | None, port: int, threads: str) -> list[Mapping[str, str]]:
+    """The environment of each rank. CPU ranks see no GPU."""
+    shared = {
+        **os.environ,
+        "WORLD_SIZE": str(ranks),
+        "LOCAL_WORLD_SIZE": str(ranks),
+        "GROUP_RANK": "0",
+        "MASTER_ADDR": HOST,
+        "MASTER_PORT": str(port),
+        "OMP_NUM_THREADS": threads,
+        "CUDA_VISIBLE_DEVICES": "" if gpus is None else ",".join(gpus),
+        "PYTHONUNBUFFERED": "1",
+        "PYTHONFAULTHANDLER": "1",
+    }
+    return [{**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(ranks)]
+
+
+def usable_cores() -> int:
+    """The cores that this process may run on."""
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+
+
+def free_port() -> int:
+    """A port that nobody listens on at present."""
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        return int(probe.getsockname()[1])
+
+
+def checked_port(port: int) -> int:
+    """The port, where nobody listens on it; else ConfigError."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # one that lingers from a run before is free
+        try:
+            probe.bind((HOST, port))
+        except OSError as error:
+            raise refuse(
+                "port",
+                port,
+                f"a port that is free and may be used ({error.strerror})",
+                "leave --port out: a free one is taken; or end what listens there (`ss -ltnp` names it)",
+            ) from error
+    return port

@@ -1,0 +1,194 @@
+"""The ranks of this machine as processes: started, shown, told of signals, ended together.
+
+Each rank leads a session of its own, so that a Ctrl-C in the terminal reaches it once, through the launcher, and so
+that what it started (an evaluation beside the training) ends with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any, Self
+
+from kata.launch import keeper
+
+STOPPED = 85
+"""A rank's exit status that means: asked to stop, and saved. See `kata.train.guard`."""
+
+INTERRUPTED = 130
+"""The same, of one that was signalled twice: it did not save."""
+
+GRACE_S = 10.0
+"""What the other ranks get for leaving by themselves once one has failed."""
+
+FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+PATIENCE = 2
+"""So many signals are passed on; the next one kills."""
+
+SHOWN_LINES = 40
+
+
+def run_ranks(
+    command: Sequence[str],
+    envs: Sequence[Mapping[str, str]],
+    log_dir: Path,
+    stop_after_s: float | None = None,
+) -> int:
+    """Run `command` once per entry of `envs`, its environment. Rank 0's output is shown, others' goes to log files.
+
+    When one fails, the others are ended and its last output is shown. After `stop_after_s` all get SIGUSR1, which asks
+    a run to save and leave.
+
+    Returns: 0 when all did; the failed rank's exit status (128 + n where signal n ended it); else 85 where a rank left
+    with that. Nothing that the ranks started in their process groups runs on.
+    """
+    log_dir.mkdir(parents=True, exist_ok=True)
+    with _Ranks(log_dir) as ranks:
+        for rank, env in enumerate(envs):
+            ranks.start(rank, command, env)
+        return ranks.wait(stop_after_s)
+
+
+def log_of(log_dir: Path, rank: int) -> Path:
+    """Where a rank's output goes; rank 0 writes to the terminal."""
+    return log_dir / f"rank{rank}.log"
+
+
+@dataclass
+class _Ranks:
+    log_dir: Path
+    running: dict[int, subprocess.Popen[bytes]] = field(default_factory=dict)
+    ended: queue.SimpleQueue[tuple[int, int]] = field(default_factory=queue.SimpleQueue)
+    signals: list[int] = field(default_factory=list)
+    kill_at_s: float = float("inf")
+    _keeper: subprocess.Popen[str] | None = None
+    _before: dict[int, Any] = field(default_factory=dict)
+
+    def __enter__(self) -> Self:
+        # Before the first rank: a signal between two starts must not leave one behind.
+        self._before = {number: signal.signal(number, self._pass_on) for number in FORWARDED}
+        script = [sys.executable, "-I", "-S", str(keeper.__file__)]
+        self._keeper = subprocess.Popen(script, stdin=subprocess.PIPE, text=True, start_new_session=True)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.kill()
+        for process in self.running.values():
+            process.wait()
+        self._tell("done\n")
+        assert self._keeper is not None
+        self._keeper.wait()
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def start(self, rank: int, command: Sequence[str], env: Mapping[str, str]) -> None:
+        with contextlib.ExitStack() as files:
+            output = None if rank == 0 else files.enter_context(log_of(self.log_dir, rank).open("wb"))
+            process = subprocess.Popen(
+                command,
+                env=env,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=None if output is None else subprocess.STDOUT,
+                start_new_session=True,
+            )
+        self.running[rank] = process
+        self._tell(f"{process.pid}\n")
+        for number in self.signals:  # one that came before this rank is meant for it too
+            process.send_signal(number)
+        threading.Thread(target=lambda: self.ended.put((rank, process.wait())), daemon=True).start()
+
+    def wait(self, stop_after_s: float | None) -> int:
+        stop_at_s = float("inf") if stop_after_s is None else time.monotonic() + stop_after_s
+        failed: tuple[int, int] | None = None
+        stopped = False
+        while self.running:
+            now_s = time.monotonic()
+            if now_s >= stop_at_s:
+                print(f"kata: {stop_after_s:g} s are over: asking the ranks to save and leave", file=sys.stderr)
+                self.send(signal.SIGUSR1)
+                stop_at_s = float("inf")
+            if now_s >= self.kill_at_s:
+                self.kill()
+                self.kill_at_s = now_s + 1.0
+            try:
+                rank, status = self.ended.get(timeout=max(0.0, min(1.0, stop_at_s - now_s, self.kill_at_s - now_s)))
+            except queue.Empty:
+                continue
+            _kill_group(self.running.pop(rank).pid)
+            stopped = stopped or status == STOPPED
+            if status not in (0, STOPPED) and failed is None:
+                failed = rank, status
+                if self.running:
+                    self.send(signal.SIGTERM)
+                    self.kill_at_s = time.monotonic() + GRACE_S
+        if failed is None:
+            return STOPPED if stopped else 0
+        if self.signals and failed[1] in (INTERRUPTED, *(-number for number in self.signals)):
+            print(f"kata: ended by {signal.Signals(self.signals[-1]).name}", file=sys.stderr)
+        else:
+            self._show(*failed)
+        return failed[1] if failed[1] > 0 else 128 - failed[1]
+
+    def send(self, number: int) -> None:
+        """To the ranks alone: what they started is theirs to end."""
+        for process in list(self.running.values()):
+            process.send_signal(number)
+
+    def kill(self) -> None:
+        for process in list(self.running.values()):
+            _kill_group(process.pid)
+
+    def _pass_on(self, number: int, frame: FrameType | None) -> None:
+        del frame
+        self.signals.append(number)
+        if len(self.signals) > PATIENCE:
+            self.kill()
+        else:
+            self.send(number)
+
+    def _tell(self, line: str) -> None:
+        assert self._keeper is not None
+        assert self._keeper.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # somebody ended the keeper; the ranks go on
+            self._keeper.stdin.write(line)
+            self._keeper.stdin.flush()
+
+    def _show(self, rank: int, status: int) -> None:
+        """Why the run ended, last of all that is printed."""
+        how = f"left with exit status {status}" if status > 0 else f"was ended by {signal.Signals(-status).name}"
+        if status == -signal.SIGKILL:
+            how += " (often the kernel, out of memory: `dmesg` says so)"
+        print(f"kata: rank {rank} {how}; all others were ended.", file=sys.stderr)
+        if rank == 0:
+            print("kata: its output stands above.", file=sys.stderr)
+            return
+        log = log_of(self.log_dir, rank)
+        print(f"kata: the end of {log}:\n{tail(log)}", file=sys.stderr)
+
+
+def tail(log: Path) -> str:
+    """The last lines of a log, from its last traceback on where there is one."""
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    tracebacks = [
+        n for n, line in enumerate(lines) if line.startswith(("Traceback (most recent", "Fatal Python error"))
+    ]
+    start = max(0, len(lines) - SHOWN_LINES)
+    return "\n".join(lines[min(start, tracebacks[-1]) if tracebacks else start :])
+
+
+def _kill_group(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)
