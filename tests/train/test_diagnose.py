@@ -148,7 +148,9 @@ def test_slow_reading_is_named(tiny_run, light, monkeypatch):
 
 
 def test_slow_decoding_is_named(tiny_run, light, long_gops):
-    found, lines = trained(tiny_run, f"--dataset.root={long_gops}")
+    found, lines = trained(
+        tiny_run, f"--dataset.root={long_gops}", "--dataset.shuffle=full", "--dataset.frame_memory=1MB"
+    )
     assert found.stage is Stage.DECODE
     assert found.removed > 1.5
     assert lines.count("decode") >= 3

@@ -50,7 +50,7 @@ from kata.train.meter import read_metrics
 
 CAMERA, STATE, PLACE, ACTION = "observation.images.top", "observation.state", "observation.environment_state", "action"
 SAME_SECTIONS = ("Curves", "Where the error is", "Predicted against recorded")
-MEASURED = re.compile(r"(_s|_share|_bytes)$|^time$|_per_s$")
+MEASURED = re.compile(r"(_s|_share|_bytes)$|^(time|spent|bound_by)$|_per_s$")
 COMPARED = (".safetensors", ".json", ".jsonl", ".f32")
 SAVING = re.compile(r"(write_tensors|save_weights)\b|/train/(checkpoint|save|saver|snapshot|manifest|retention|prune)")
 DUMP = signal.SIGRTMIN
