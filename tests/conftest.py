@@ -43,6 +43,7 @@ def tiny_dataset(tmp_path_factory) -> Path:
         "observation.images.wrist": Column("video", (32, 32, 3)),
         "observation.state": Column("float32", (3,), ("x", "y", "grip")),
         "action": Column("float32", (2,), ("x", "y")),
+        "next.reward": Column("float32", (1,)),
     }
     rng = np.random.default_rng(7)
     with DatasetWriter.create(root, fps=10, features=features, video=VideoOptions(codec="h264")) as writer:
@@ -58,6 +59,7 @@ def tiny_dataset(tmp_path_factory) -> Path:
                     "observation.images.wrist": wrist,
                     "observation.state": state,
                     "action": state[:2] + 0.1 * goal,
+                    "next.reward": np.float32(t % 3),
                 }
                 writer.add_frame(frame, task=f"reach {episode % 2}")
             writer.save_episode()

@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 
 from kata.data.order import Anchors, Int64
-from kata.spec import Batch
+from kata.spec import Batch, Windows
 
 FORESEEN = 1 << 17
 """Positions of the stream that are planned for at a time: 1 MB per frame of a sample's window."""
@@ -30,6 +30,11 @@ class Coming(Protocol):
 
 class Rows(Protocol):
     """What reads samples by the row of their anchor: of one dataset or of a mixture. See Reader."""
+
+    @property
+    def windows(self) -> Windows:
+        """Frame offsets around the anchor, per key."""
+        ...
 
     @property
     def looks_ahead(self) -> bool:

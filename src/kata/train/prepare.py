@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import defaultdict
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -25,6 +27,8 @@ from kata.train.device import check_precision
 from kata.train.mixing import check_together, datasets, open_data
 from kata.train.scales import Scales, fit_scales
 from kata.units import num_bytes
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -85,6 +89,8 @@ def prepare(run: Run) -> Prepared:
     whole = open_data(run.dataset)
     policy = fit_features(run.policy, whole, run.rename_map)
     policy.validate_features()
+    windows = _in_dataset(policy.windows(), run.rename_map)
+    refuse_missing_columns(whole, windows)
     said = check_together(whole, policy, run.dataset) if isinstance(whole, Mixture) else []
     for dataset in datasets(whole):
         refuse_short_episodes(dataset, policy.drop_last_frames())
@@ -96,10 +102,8 @@ def prepare(run: Run) -> Prepared:
             rule="a batch is no larger than the dataset",
             remedy=f"--batch_size={max(1, len(rows) // run.accumulation)} or less",
         )
-    back = {new: old for old, new in run.rename_map.items()}
     scales = fit_scales(train, policy, run, device.type)
-    keys = tuple(back.get(key, key) for key in {**policy.input_features, **policy.output_features})
-    windows = {back.get(key, key): offsets for key, offsets in policy.windows().items()}
+    keys = tuple(_in_dataset({**policy.input_features, **policy.output_features, **policy.windows()}, run.rename_map))
     asked = run.dataset
     frame_memory = default_frame_memory() if asked.frame_memory is None else int(num_bytes(asked.frame_memory))
     shuffle, order_note = _shuffle(
@@ -118,6 +122,12 @@ def prepare(run: Run) -> Prepared:
         scales=scales,
         frame_memory=frame_memory,
     )
+
+
+def _in_dataset(named: Mapping[str, T], rename_map: dict[str, str]) -> dict[str, T]:
+    """What is told by the policy's keys, by the dataset's."""
+    back = {new: old for old, new in rename_map.items()}
+    return {back.get(key, key): value for key, value in named.items()}
 
 
 def shuffle_of(data: DatasetConfig) -> Shuffle:
@@ -154,11 +164,11 @@ def fit_features(config: PolicyConfig, dataset: Data, rename_map: dict[str, str]
     """
     columns = dataset.features()
     for old in rename_map:
-        if old not in columns:
+        if old not in dataset.columns:
             raise PolicyError(
                 f"rename_map: {old} is not in the dataset",
-                rule=f"dataset keys: {', '.join(columns)}",
-                remedy=did_you_mean(old, columns),
+                rule=f"dataset keys: {', '.join(dataset.columns)}",
+                remedy=did_you_mean(old, dataset.columns),
             )
     renamed = {rename_map.get(key, key): feature for key, feature in columns.items()}
     if len(renamed) < len(columns):
@@ -191,6 +201,25 @@ def _mismatch(key: str, feature: Feature, columns: dict[str, Feature]) -> str:
     if feature.type is FeatureType.VISUAL and have.type is FeatureType.VISUAL and have.shape[0] == feature.shape[0]:
         return ""  # frames of another size pass through the same convolutions
     return "" if have == feature else f"{key}: policy wants {feature.shape}, dataset has {have.shape}"
+
+
+def refuse_missing_columns(data: Data, keys: Collection[str]) -> None:
+    """PolicyError when a column that the policy reads beside inputs and outputs, such as the reward, is missing, or is
+    not one number per frame.
+    """
+    features = data.features()
+    for key in keys:
+        column = data.columns.get(key)
+        lacking = data.lacking(key) if isinstance(data, Mixture) else []
+        if key in features or (column is not None and column.shape == (1,) and not lacking):
+            continue
+        what = f"not in {', '.join(lacking) or 'the dataset'}" if column is None or lacking else f"shape {column.shape}"
+        raise PolicyError(
+            f"{key}: {what}",
+            rule=f"this policy learns from '{key}', one number per frame; dataset {data.repo_id} has: "
+            + ", ".join(data.columns),
+            remedy=f'choose a dataset with one, or name its column with --rename_map=\'{{"<column>": "{key}"}}\'',
+        )
 
 
 def refuse_short_episodes(dataset: Dataset, drop_last: int) -> None:

@@ -40,7 +40,7 @@ def sample_views(
     return [
         SampleView(
             title=_title(feed, raw, i),
-            frames={key: _latest(raw[key][i]) for key in feed.cameras},
+            frames={key: _now(raw[key][i], reader.windows.get(key)) for key in feed.cameras},
             recorded=raw[ACTION][i][part, real[i]],
             predicted=predicted[i][:, real[i]],
             action_names=[name for name, there in zip(names, real[i], strict=True) if there] if names else (),
@@ -61,6 +61,6 @@ def _title(feed: Feed, raw: Batch, number: int) -> str:
     return f"{dataset}{where}: {raw['task'][number]}"
 
 
-def _latest(frames: np.ndarray) -> np.ndarray:
-    """The last frame of a window, or the frame itself."""
-    return frames if frames.ndim == 3 else frames[-1]
+def _now(frames: np.ndarray, window: tuple[int, ...] | None) -> np.ndarray:
+    """The anchor's frame of a window, or the frame itself."""
+    return frames if window is None else frames[window.index(0)]
