@@ -1,5 +1,7 @@
 """What training promises, for each policy: a resume continues bit for bit, validation repeats, the loss falls."""
 
+import dataclasses
+
 import pytest
 import torch
 
@@ -14,6 +16,13 @@ TINY = {
         *("--policy.diffusion_step_embed_dim=8", "--policy.num_train_timesteps=10", "--policy.num_inference_steps=2"),
         *("--policy.spatial_softmax_num_keypoints=4", "--policy.pretrained_backbone_weights=null"),
         *("--policy.crop_shape=[20,24]", "--policy.crop_per_sample=true", "--policy.use_group_norm=true"),
+        '--policy.input_features={"observation.images.top": {"type": "VISUAL", "shape": [3, 48, 64]}, '
+        '"observation.state": {"type": "STATE", "shape": [3]}}',
+    ),
+    "tdmpc": (
+        *("--policy.horizon=3", "--policy.image_encoder_hidden_dim=4", "--policy.state_encoder_hidden_dim=8"),
+        *("--policy.latent_dim=6", "--policy.mlp_dim=12", "--policy.cem_iterations=2", "--policy.n_pi_samples=2"),
+        *("--policy.n_gaussian_samples=8", "--policy.n_elites=4", "--policy.shift_by_executed=true"),
         '--policy.input_features={"observation.images.top": {"type": "VISUAL", "shape": [3, 48, 64]}, '
         '"observation.state": {"type": "STATE", "shape": [3]}}',
     ),
@@ -88,6 +97,6 @@ def test_a_checkpoint_acts_as_the_policy_that_wrote_it(name, policy_run):
 
     trained = train(policy_run(name, "acts"))
     acting = load_for_acting(str(trained.folder / "checkpoints" / "last" / "pretrained_model"), "cpu")
-    assert acting.config.crop_per_sample
+    assert acting.config == dataclasses.replace(trained.state.policy.config, device=acting.config.device)
     for key, tensor in trained.state.policy.state_dict().items():
         assert torch.equal(acting.policy.state_dict()[key], tensor), key

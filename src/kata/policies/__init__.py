@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 POLICIES: dict[str, str] = {
     "act": "kata.policies.act",
     "diffusion": "kata.policies.diffusion",
+    "tdmpc": "kata.policies.tdmpc",
     "vqbet": "kata.policies.vqbet",
 }
 

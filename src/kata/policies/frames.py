@@ -94,19 +94,24 @@ def chunk_windows(config: PolicyConfig, horizon: int) -> Windows:
 
 
 def vector_rules(config: PolicyConfig, name: str) -> Iterator[Rule]:
-    """An action vector; a camera or an environment state; vectors where vectors are meant; colour cameras."""
+    """A camera or an environment state, beside what shape_rules ask for."""
+    yield (
+        not config.cameras and config.env_state is None,
+        f"inputs of {name}: {', '.join(config.input_features) or 'none'}",
+        "at least one camera or 'observation.environment_state'",
+        "choose a dataset with one, or keep one among the policy's inputs",
+    )
+    yield from shape_rules(config, name)
+
+
+def shape_rules(config: PolicyConfig, name: str) -> Iterator[Rule]:
+    """An action vector; vectors where vectors are meant; colour cameras."""
     action = config.output_features.get(ACTION)
     yield (
         action is None or len(action.shape) != 1,
         f"outputs of {name}: {', '.join(config.output_features) or 'none'}",
         f"'{ACTION}' is a vector",
         "choose a dataset with an action column of shape [A]",
-    )
-    yield (
-        not config.cameras and config.env_state is None,
-        f"inputs of {name}: {', '.join(config.input_features) or 'none'}",
-        "at least one camera or 'observation.environment_state'",
-        "choose a dataset with one, or keep one among the policy's inputs",
     )
     for key, feature in (("state", config.state), ("env_state", config.env_state)):
         wrong = feature is not None and len(feature.shape) != 1

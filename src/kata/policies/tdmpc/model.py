@@ -1,0 +1,189 @@
+"""TD-MPC learnt from recordings: a world model, values by expectiles, a policy by advantages (arXiv 2310.16029)."""
+
+from __future__ import annotations
+
+import copy
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from kata.nn.images import crop
+from kata.policies.base import ActState, KeyMap, Loss, ParamGroup, Term
+from kata.policies.base import Policy as BasePolicy
+from kata.policies.tdmpc.config import PICKED, Config
+from kata.policies.tdmpc.plan import lowest_picked, numbers, plan
+from kata.policies.tdmpc.world import World
+from kata.spec import ACTION, REWARD, Batch, pad_key
+
+MOST_ADVANTAGE = 100.0
+"""Exponentiated advantages weigh at most this much."""
+
+
+class Rollout(NamedTuple):
+    """What the model makes of recorded actions. latents: (B, horizon + 1, D). rewards, values: (B, horizon).
+    q_values: (B, horizon, ensemble).
+    """
+
+    latents: Tensor
+    rewards: Tensor
+    q_values: Tensor
+    values: Tensor
+
+
+class Goals(NamedTuple):
+    """What the model shall make of them, without gradient. latents: (B, horizon, D); the others (B, horizon)."""
+
+    latents: Tensor
+    q_values: Tensor
+    values: Tensor
+    advantage: Tensor
+
+
+class Policy(BasePolicy):
+    """TD-MPC with its losses, a target model that follows the trained one, and acting by planning."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        config.validate_features()
+        self.config = self._options = config
+        self.model = World(config)
+        self.model_target = copy.deepcopy(self.model).requires_grad_(False)
+
+    def forward(
+        self, batch: Batch, *, picks: Tensor | None = None, shift: Tensor | None = None, **draws: Tensor
+    ) -> Loss:
+        """Five sums over samples and steps, later steps weighing less; `q_value` and `v_value` are only measured.
+
+        batch: observations (B, horizon + 1, ...), actions (B, horizon, A), rewards (B, horizon) or (B, horizon, 1).
+        picks: (B, 2, 2) in [0, 1), which Q functions judge. shift: (B, horizon + 1, 2) in [0, 1), where frames are
+        shifted to in training, as shares of the way, rows first. Each is drawn where None.
+        """
+        del draws
+        config, action = self._options, batch[ACTION]
+        reward = batch[REWARD].reshape(action.shape[:2]).float()
+        if picks is None:
+            picks = torch.rand(1, 2, PICKED, device=action.device).expand(len(action), -1, -1)
+        seen = self._observations(batch, shift)
+        found = self._rollout(seen, action)
+        goal = self._goals(seen, action, reward, found, picks)
+        acted = ~batch[pad_key(ACTION)]
+        # The observation after the last action of an episode is padded, and teaches nothing.
+        seen_after = acted & ~batch[pad_key(next(iter(config.input_features)))][:, 1:]
+        rising = (goal.values > found.values).float()
+        expectile = rising * config.expectile_weight + (1 - rising) * (1 - config.expectile_weight)
+        weight = (goal.advantage * config.advantage_scaling).exp().clamp(max=MOST_ADVANTAGE)
+        miss = (self.model.pi(found.latents[:, :-1].detach()) - action).square().sum(-1)
+        decay = config.temporal_decay_coeff ** torch.arange(config.horizon, device=action.device)
+        parts = {
+            "consistency_loss": decay * seen_after * (found.latents[:, 1:] - goal.latents).square().mean(-1),
+            "reward_loss": decay * acted * (found.rewards - reward).square(),
+            "q_value_loss": decay * seen_after * (found.q_values - goal.q_values[..., None]).square().sum(-1),
+            "v_value_loss": decay * acted * expectile * (goal.values - found.values).square(),
+            "pi_loss": decay * acted * weight * miss,
+            "q_value": found.q_values.mean(-1).detach(),
+            "v_value": found.values.detach(),
+        }
+        scales = {
+            "consistency_loss": config.consistency_coeff,
+            "reward_loss": config.reward_coeff,
+            **dict.fromkeys(("q_value_loss", "v_value_loss"), config.value_coeff),
+            "pi_loss": config.pi_coeff,
+        }
+        sums = {name: part.sum(1) for name, part in parts.items()}
+        terms = {name: Term(part.sum(), scales.get(name, 0.0)) for name, part in sums.items()}
+        return Loss(terms, {name: part.detach() for name, part in sums.items()})
+
+    def _observations(self, batch: Batch, shift: Tensor | None) -> dict[str, Tensor]:
+        """The inputs; in training with each frame moved by a few pixels, its edge repeated."""
+        config = self._options
+        seen: dict[str, Tensor] = {key: batch[key] for key in config.input_features}
+        if not self.training or config.max_random_shift_ratio == 0:
+            return seen
+        for key in config.cameras:
+            frames = seen[key].flatten(0, 1)
+            rows, columns = (round(config.max_random_shift_ratio * side) for side in frames.shape[-2:])
+            place = torch.rand(len(frames), 2, device=frames.device) if shift is None else shift.flatten(0, 1)
+            wide = F.pad(frames, (columns, columns, rows, rows), "replicate")
+            height, width = frames.shape[-2:]
+            seen[key] = crop(wide, (height, width), place).unflatten(0, seen[key].shape[:2])
+        return seen
+
+    def _rollout(self, seen: dict[str, Tensor], action: Tensor) -> Rollout:
+        """The model's own latents from the first observation on."""
+        latents = [self.model.encode({key: value[:, 0] for key, value in seen.items()})]
+        rewards: list[Tensor] = []
+        for one in action.unbind(1):
+            z, reward = self.model.step(latents[-1], one)
+            latents.append(z)
+            rewards.append(reward)
+        z = torch.stack(latents, 1)
+        before = z[:, :-1]
+        q_values = self.model.q_values(before, action)
+        return Rollout(z, torch.stack(rewards, 1), q_values, self.model.value(before))
+
+    @torch.no_grad()
+    def _goals(self, seen: dict[str, Tensor], action: Tensor, reward: Tensor, found: Rollout, picks: Tensor) -> Goals:
+        """Latents and V by the target model, Q by the trained one's V, as in FOWM's own code."""
+        later = {key: value[:, 1:] for key, value in seen.items()}
+        latents = self.model_target.encode(later)
+        q_values = reward + self._options.discount * self.model.value(self.model.encode(later))
+        judged = self.model_target.q_values(found.latents[:, :-1], action)
+        values, again = (lowest_picked(judged, pick) for pick in picks.unbind(1))
+        return Goals(latents, q_values, values, again - found.values)
+
+    @torch.no_grad()
+    def predict_chunk(self, batch: Batch, *, noise: Tensor | None = None) -> Tensor:
+        """Actions (B, horizon, A) planned from the first observation, (B, 1, A) without planning.
+
+        batch: observations (B, T, ...). noise: (B, plan.numbers(config)), standard normal, from torch's stream where
+        None.
+        """
+        return self._plan({key: batch[key][:, 0] for key in self._options.input_features}, None, noise)[0]
+
+    def _plan(self, seen: Batch, before: Tensor | None, noise: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
+        """Actions, and what the next plan is told."""
+        config = self._options
+        z = self.model.encode(seen)
+        if not config.use_mpc:
+            return self.model.pi(z)[:, None], {}
+        if noise is None:
+            noise = torch.randn(len(z), numbers(config), device=z.device)
+        found = plan(self.model, config, z, before, noise)
+        return found.actions, {"mean": found.mean}
+
+    @torch.no_grad()
+    def act(self, batch: Batch, state: ActState) -> tuple[Tensor, ActState]:
+        """The next action from the queue, planning anew when it is empty."""
+        config, queue, memory = self._options, state.queue, state.memory
+        if queue is None or queue.shape[1] == 0:
+            chunk, memory = self._plan(batch, memory.get("mean"), None)
+            repeats = config.n_action_repeats
+            queue = chunk[:, :1].expand(-1, repeats, -1) if repeats > 1 else chunk[:, : config.n_action_steps]
+        return queue[:, 0], ActState(queue[:, 1:], memory)
+
+    def param_groups(self) -> list[ParamGroup]:
+        """The trained model; the target follows it by itself."""
+        return [ParamGroup("main", list(self.model.parameters()))]
+
+    @torch.no_grad()
+    def after_step(self, step: int, bad: Tensor) -> dict[str, Tensor]:
+        """Let the target model follow."""
+        del step
+        share = (1 - self._options.target_model_momentum) * ~bad
+        for mine, trained in zip(self.model_target.parameters(), self.model.parameters(), strict=True):
+            mine.lerp_(trained, share)
+        return {}
+
+    def shard_units(self) -> list[nn.Module]:
+        """The networks of both models."""
+        return [*self.model.units(), *self.model_target.units()]
+
+    def checkpoint_units(self) -> list[nn.Module]:
+        """The trained model's networks."""
+        return self.model.units()
+
+    def key_map(self) -> KeyMap:
+        """Every name is LeRobot's already."""
+        return KeyMap()
