@@ -23,7 +23,7 @@ from kata.data.store import Frame, FrameStore, Target
 from kata.data.video import Pixels
 from kata.data.window import episode_of
 from kata.data.work import Tally, Work
-from kata.errors import DataError
+from kata.errors import DataError, FrameError
 from kata.log import counting
 
 _COPIES_PER_JOB = 8
@@ -35,28 +35,44 @@ _AHEAD = 0.93
 
 
 class Filling:
-    """The frames of one batch on their way; `wait` ends when all have landed or one has failed."""
+    """The frames of one batch on their way; `wait` ends when the fate of each is known, or anything else went wrong."""
 
     def __init__(self, count: int) -> None:
         self._left, self._lock, self._done = count, Lock(), Future[None]()
+        self._bad: FrameError | None = None
         self.landed(0)
 
     def landed(self, count: int) -> None:
         """Some frames are in their place."""
         with self._lock:
             self._left -= count
-            if self._left == 0 and not self._done.done():
-                self._done.set_result(None)
+            self._end()
+
+    def bad(self, error: FrameError, count: int) -> None:
+        """Some frames cannot be decoded. All others are waited for: which error is told depends on no thread."""
+        with self._lock:
+            if self._bad is None or (error.camera, error.row) < (self._bad.camera, self._bad.row):
+                self._bad = error
+            self._left -= count
+            self._end()
 
     def failed(self, error: BaseException) -> None:
-        """A frame cannot be had."""
+        """The batch cannot be had."""
         with self._lock:
             if not self._done.done():
                 self._done.set_exception(error)
 
     def wait(self) -> None:
-        """Raises: the error of the first frame that failed."""
+        """Raises: FrameError for the first frame that cannot be decoded, by camera and row; what else went wrong."""
         self._done.result()
+
+    def _end(self) -> None:
+        if self._left or self._done.done():
+            return
+        if self._bad is None:
+            self._done.set_result(None)
+        else:
+            self._done.set_exception(self._bad)
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,7 +181,7 @@ class Frames:
             places = np.split(order, first[1:]) if len(at) else []
             dues = self._after(key, unique, step).tolist()
             for row, place, due in zip(unique.tolist(), places, dues, strict=True):
-                target = Target(out, place, filling.landed, filling.failed)
+                target = Target(out, place, filling.landed, filling.bad, filling.failed)
                 frame = None if step is None else self.store.get((key, row))
                 if frame is None:
                     absent[row] = Frame((key, row), out[0].nbytes, due, waiting=[target])
@@ -313,11 +329,15 @@ class Frames:
             mine = [(place, target) for place, target in targets if target.out is out]
             numbers = group.numbers[[place for place, _ in mine]]
             rows = np.array([group.frames[place].key[1] for place, _ in mine], np.int64)
+            left = dict(enumerate(target for _, target in mine))
             try:
                 for at, picture in group.camera.decode(group.file, numbers, rows):
-                    _write(group.camera, picture, [mine[at][1]])
+                    _write(group.camera, picture, [left.pop(at)])
+            except FrameError as error:
+                for target in left.values():
+                    target.bad(error, len(target.places))
             except DataError as error:
-                for _, target in mine:
+                for target in left.values():
                     target.failed(error)
 
     def _submit(self, group: _Missing) -> None:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from kata.data.order import Int64
 from kata.data.plan import NEVER
 from kata.data.video import Pixels
+from kata.errors import FrameError
 
 FrameKey: TypeAlias = tuple[str, int]
 """Camera and row in the dataset."""
@@ -41,11 +42,16 @@ class Frame:
 
 @dataclass(frozen=True, eq=False)
 class Target:
-    """Places of a batch's array that one frame is written to. landed: told how many; failed: told why not."""
+    """Places of a batch's array that one frame is written to.
+
+    landed: told how many. bad: told why a frame cannot be decoded, and for how many places. failed: told what else ends
+    the batch.
+    """
 
     out: Pixels
     places: Int64
     landed: Callable[[int], None]
+    bad: Callable[[FrameError, int], None]
     failed: Callable[[BaseException], None]
 
 
