@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import numpy as np
 
 from kata.data.order import Anchors, Int64
+from kata.errors import FrameError
 from kata.spec import Batch, Windows
 
 FORESEEN = 1 << 17
@@ -62,6 +64,10 @@ class Rows(Protocol):
         ...
 
 
+Instead: TypeAlias = Callable[[Int64, Int64], Int64]
+"""Positions (B,) and anchors (B,) of a batch with frames that cannot be decoded -> anchors (B,) that can."""
+
+
 class Batches:
     """The batch of any step; the `ahead` steps after it are read in the background meanwhile.
 
@@ -71,15 +77,26 @@ class Batches:
         order: which anchor stands at which position.
         batch_size: samples per step.
         ahead: steps read in advance, fewer where the reader's `frame_memory` does not hold that many.
+        instead: finds other samples for those that cannot be decoded; None lets the error end the run.
 
     Raises: ConfigError when `frame_memory` does not hold one batch.
     """
 
-    def __init__(self, reader: Rows, rows: Int64, order: Anchors, batch_size: int, *, ahead: int = 2) -> None:
+    def __init__(
+        self,
+        reader: Rows,
+        rows: Int64,
+        order: Anchors,
+        batch_size: int,
+        *,
+        ahead: int = 2,
+        instead: Instead | None = None,
+    ) -> None:
         assert len(rows) == order.n, f"{len(rows)} rows, but the order counts {order.n}"
         assert batch_size > 0, "a batch has at least one sample"
         self.reader, self.rows, self.order, self.batch_size = reader, rows, order, batch_size
         self.ahead = reader.allot(batch_size, ahead + 1) - 1
+        self._instead, self._replaced = instead, dict[int, Int64]()
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="kata-batches")
         self._coming: dict[int, Future[Coming]] = {}
         self._foreseen = range(0)
@@ -101,16 +118,31 @@ class Batches:
                 self._coming[number] = self._pool.submit(self._start, number)
         if self.reader.looks_ahead:
             self._pool.submit(self._further, step + self.ahead + 1)
-        return self._coming.pop(step).result().result()
+        coming = self._coming.pop(step).result()
+        try:
+            return coming.result()
+        except FrameError:
+            if self._instead is None:
+                raise
+        positions = self._positions(step, step + 1)
+        self._replaced[step] = self._instead(positions, self._anchors(step, step + 1))
+        return self.reader.read(self._replaced[step]) | {"position": positions}
+
+    def anchors(self, step: int) -> Int64:
+        """The rows (B,) that the samples of a step are anchored at, substitutes that were read for it included."""
+        return self._replaced.get(step, self._anchors(step, step + 1))
 
     def _start(self, step: int) -> Coming:
         self._look_ahead(step)
-        reading = self.reader.start(self._anchors(step, step + 1), step)
-        reading.batch["position"] = np.arange(step * self.batch_size, (step + 1) * self.batch_size, dtype=np.int64)
+        reading = self.reader.start(self.anchors(step), step)
+        reading.batch["position"] = self._positions(step, step + 1)
         return reading
 
+    def _positions(self, begin: int, end: int) -> Int64:
+        return np.arange(begin * self.batch_size, end * self.batch_size, dtype=np.int64)
+
     def _anchors(self, begin: int, end: int) -> Int64:
-        return self.rows[self.order.at(np.arange(begin * self.batch_size, end * self.batch_size, dtype=np.int64))]
+        return self.rows[self.order.at(self._positions(begin, end))]
 
     def _look_ahead(self, step: int) -> None:
         """Plan for the steps from this one on, again when half of the plan is used up."""

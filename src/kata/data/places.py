@@ -39,10 +39,13 @@ def mixed_places(mixture: Mixture, rows: Int64) -> list[dict[str, Any]]:
     return found
 
 
+def places_in(data: Data, rows: Int64) -> list[dict[str, Any]]:
+    """`places` or `mixed_places`."""
+    return mixed_places(data, rows) if isinstance(data, Mixture) else places(data, rows)
+
+
 def sample_places(data: Data, batches: Batches, step: int) -> list[dict[str, Any]]:
     """The samples of one step (0 is the first) by `position`, with their places in `data`; reads nothing."""
     first = step * batches.batch_size
-    positions = np.arange(first, first + batches.batch_size, dtype=np.int64)
-    rows = batches.rows[batches.order.at(positions)]
-    found = mixed_places(data, rows) if isinstance(data, Mixture) else places(data, rows)
-    return [{"position": int(position), **place} for position, place in zip(positions, found, strict=True)]
+    found = places_in(data, batches.anchors(step))
+    return [{"position": position, **place} for position, place in enumerate(found, start=first)]

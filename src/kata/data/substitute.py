@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from kata.data.batches import Rows
 from kata.data.draws import philox
-from kata.errors import DataError
+from kata.data.order import Int64
+from kata.errors import DataError, FrameError
 
 ATTEMPTS = 8
 """Substitutes tried for one sample; with one bad frame in a hundred, that none of them is whole is less likely than
@@ -18,6 +21,77 @@ SHARE_MAX = 0.001
 """Substituted samples out of all that were read, above which a run stops: more is no accident."""
 COUNT_MIN = 10
 """Substituted samples that are always let pass, so that one bad frame does not stop a run in its first steps."""
+FILES_SHOWN = 3
+
+
+@dataclass(frozen=True)
+class Substitution:
+    """The sample at `position`, anchored at `row`, cannot be decoded; the one anchored at `instead` was read for it."""
+
+    position: int
+    row: int
+    instead: int
+    error: FrameError
+
+
+class Substitutes:
+    """Finds whole samples for those with a frame that cannot be decoded; give it to Batches.
+
+    Whether a sample is whole is found by reading it alone, and its substitute depends on seed and position: neither
+    depends on what else is in the batch, on threads, or on what is held in memory.
+
+    Args:
+        reader: reads samples by row.
+        rows: (n,) the rows that may be anchors, ascending.
+        first_rows: (k,) where each dataset of a mixture begins, [0] for one; a substitute is of the same dataset.
+        seed: of the run.
+        note: told of each substitution; may raise to end the run.
+    """
+
+    def __init__(
+        self, reader: Rows, rows: Int64, first_rows: Int64, seed: int, note: Callable[[Substitution], None]
+    ) -> None:
+        self._reader, self._rows, self._seed, self._note = reader, rows, seed, note
+        self._bounds = np.append(np.searchsorted(rows, first_rows), len(rows))
+
+    def __call__(self, positions: Int64, rows: Int64) -> Int64:
+        """The anchors (B,) to read at `positions` (B,) in place of `rows` (B,), of which some cannot be decoded.
+
+        Raises: DataError when no whole sample is found in so many attempts.
+        """
+        chosen = rows.copy()
+        for place, error in enumerate(read_alone(self._reader, rows)):
+            if error is not None:
+                position, row = int(positions[place]), int(rows[place])
+                chosen[place] = self._instead(position, row, error)
+                self._note(Substitution(position, row, int(chosen[place]), error))
+        return chosen
+
+    def _instead(self, position: int, row: int, error: FrameError) -> int:
+        part = int(np.searchsorted(self._bounds, np.searchsorted(self._rows, row), side="right")) - 1
+        begin, end = self._bounds[part : part + 2].tolist()
+        for attempt in range(ATTEMPTS):
+            found = self._rows[begin + substitute_anchor(self._seed, position, attempt, end - begin)]
+            if read_alone(self._reader, np.array([found]))[0] is None:
+                return int(found)
+        raise DataError(
+            f"{error.what}, and {ATTEMPTS} other samples drawn in its place have frames that cannot be decoded either",
+            rule="a bad frame is an exception",
+            remedy="`kata data check --decode` lists what is damaged; get those files again",
+        ) from error
+
+
+def read_alone(reader: Rows, rows: Int64) -> list[FrameError | None]:
+    """Why each of the samples anchored at `rows` (B,), read by itself, cannot be decoded; None where it can."""
+    coming = [reader.start(rows[place : place + 1]) for place in range(len(rows))]
+    found: list[FrameError | None] = []
+    for one in coming:
+        try:
+            one.result()
+            found.append(None)
+        except FrameError as error:
+            found.append(error)
+    return found
 
 
 def substitute_anchor(seed: int, position: int, attempt: int, anchors: int) -> int:
@@ -35,8 +109,8 @@ def substitute_anchor(seed: int, position: int, attempt: int, anchors: int) -> i
 class Substituted:
     """The account of a run: what was substituted, by position, and whether it is too much.
 
-    lines: one entry per position, as bad_frames.jsonl holds them. A position that is read twice, as after a jump,
-    counts once.
+    lines: one entry per position, as bad_frames.jsonl holds them, with at least `episode` and `file`. A position that
+    is read twice, as after a jump, counts once.
     """
 
     lines: dict[int, dict[str, Any]] = field(default_factory=dict)
@@ -49,9 +123,12 @@ class Substituted:
         self.lines[position] = {"position": position, **line}
         count = len(self.lines)
         if count > max(COUNT_MIN, SHARE_MAX * samples):
-            episodes = sorted({entry["episode"] for entry in self.lines.values()})
+            files = sorted({str(entry["file"]) for entry in self.lines.values()})
+            more = f" and {len(files) - FILES_SHOWN} more" if len(files) > FILES_SHOWN else ""
             raise DataError(
-                f"{count} of {samples} samples have frames that cannot be decoded, the last: {line}",
+                f"{count} of {samples} samples have frames that cannot be decoded, in "
+                f"{', '.join(files[:FILES_SHOWN])}{more}",
                 rule=f"at most {SHARE_MAX:.1%} of the samples, or {COUNT_MIN}, are substituted",
-                remedy=f"download the files again, or --dataset.exclude_episodes={str(episodes).replace(' ', '')}",
+                remedy="`kata data check --decode` lists what is damaged: get those files again, or leave their "
+                "episodes out with --dataset.exclude_episodes",
             )

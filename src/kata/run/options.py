@@ -19,6 +19,7 @@ from kata.units import duration_s, num_bytes
 
 PRECISIONS = ("no", "bf16", "fp16")
 SHUFFLES = ("auto", "full", "clips")
+ON_BAD_FRAME = ("stop", "substitute")
 
 
 def _refuse(name: str, value: object, rule: str, remedy: str) -> ConfigError:
@@ -233,7 +234,8 @@ class Run:
     saves and stops the run when it is over. `keep_last` newest checkpoints and those of each `keep_every` steps stay on
     the disk (both 0: all), and `keep_best` of lowest validation error (0: all). A step whose loss or gradient is not
     finite is skipped; `max_bad_steps` of them in a row stop the run. A loss `loss_spike` robust deviations above the
-    recent ones is reported (0: never).
+    recent ones is reported (0: never). on_bad_frame: 'stop' at a frame that cannot be decoded, or 'substitute' another
+    sample for that one.
     """
 
     dataset: DatasetConfig
@@ -253,6 +255,7 @@ class Run:
     max_time: str | None = None
     log_freq: int = 200
     max_bad_steps: int = 10
+    on_bad_frame: str = "stop"
     loss_spike: float = 20.0
     env_eval_freq: int = 20_000
     env_eval_at_start: bool = False
@@ -284,6 +287,13 @@ class Run:
                 raise _refuse(
                     name, value, f"a whole number of at least {least}", f"for example --{name}={max(1, least)}"
                 )
+        if self.on_bad_frame not in ON_BAD_FRAME:
+            raise _refuse(
+                "on_bad_frame",
+                self.on_bad_frame,
+                f"one of: {', '.join(ON_BAD_FRAME)}",
+                did_you_mean(self.on_bad_frame, ON_BAD_FRAME),
+            )
         if self.max_time is not None and not duration_s(self.max_time) > 0:
             raise _refuse(
                 "max_time", self.max_time, "seconds, or a number with s, m, h or d", "for example --max_time=2h"

@@ -30,6 +30,7 @@ CHANGEABLE = {
         "prefetch_factor",
         "log_freq",
         "max_bad_steps",
+        "on_bad_frame",
         "loss_spike",
         "save_freq",
         "save_checkpoint",

@@ -101,7 +101,7 @@ def train(run: Run, *, notes: list[str] | None = None, command: str = "", consol
     evaluations = {line["step"]: line for line in metrics if line["kind"] == "evaluation" and "note" not in line}
     stopped = guard.reason if state.step < run.steps else None
     saves = [line for line in metrics if line["kind"] == "saved"]
-    remarks = job.watch.remarks()
+    remarks = job.remarks()
     diagnosis = diagnose(spent_of(metrics))
     return Trained(folder, folder / "report.html", last, best, evaluations, stopped, remarks, state, saves, diagnosis)
 
@@ -117,7 +117,7 @@ def _report(
         metrics=read_metrics(job.meter.path),
         samples=views,
         strips=newest_strips(job.meter.path.parent),
-        notes=[*said, *job.watch.remarks()],
+        notes=[*said, *job.remarks()],
         command=command,
         best={name: best[name] for name in ("step", "checkpoint", "action_error") if name in best} if best else None,
         baseline={"action_error": best["mean_action_error"]} if best else {},

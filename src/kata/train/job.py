@@ -22,6 +22,7 @@ from kata.data.shuffle import make_order
 from kata.policies.base import Policy
 from kata.run import Run
 from kata.spec import ACTION
+from kata.train.bad_frames import BadFrames
 from kata.train.beside import Beside
 from kata.train.checkpoint import Saver
 from kata.train.feed import Feed
@@ -58,11 +59,16 @@ class Job:
     feed: Feed
     meter: Meter
     watch: Watch
+    bad_frames: BadFrames
     chores: list[tuple[int, Chore]]
     saving: Saving
     best: Best
     view_feed: Feed
     view_reader: Rows
+
+    def remarks(self) -> list[str]:
+        """What the user should know at the end."""
+        return [*self.watch.remarks(), *self.bad_frames.remarks()]
 
 
 def open_job(live: ExitStack, prepared: Prepared, saver: Saver, state: TrainState, folder: Path, guard: Guard) -> Job:
@@ -70,7 +76,6 @@ def open_job(live: ExitStack, prepared: Prepared, saver: Saver, state: TrainStat
     run = prepared.run
     cache = _frame_cache(live, prepared)
     reader = live.enter_context(_reader(prepared, prepared.dataset, cache, prepared.frame_memory))
-    feed = _feed(live, prepared, reader, prepared.rows, run.effective_batch, "train", run.prefetch_factor)
     meter = live.enter_context(
         Meter(
             folder / "metrics.jsonl",
@@ -84,6 +89,8 @@ def open_job(live: ExitStack, prepared: Prepared, saver: Saver, state: TrainStat
         )
     )
     meter.watch(reader.work, threads=run.num_workers)
+    bad_frames = BadFrames(folder, meter, state, run)
+    feed = _train_feed(live, prepared, reader, bad_frames)
     saving = live.enter_context(Saving(home_of(folder), saver, meter, Keep.of(run), state.step or None))
     if state.step > 0:
         _complete_record(meter, state.step, home_of(folder))
@@ -93,7 +100,7 @@ def open_job(live: ExitStack, prepared: Prepared, saver: Saver, state: TrainStat
     view_feed, view_reader = replace(feed, augment=None), reader
     if prepared.held_out is not None:
         view_reader = live.enter_context(_reader(prepared, prepared.held_out, cache))
-        validator, view_feed = _validator(live, prepared, prepared.held_out, view_reader)
+        validator, view_feed = _validator(live, prepared, prepared.held_out, view_reader, bad_frames)
         best.figures = _best_before(folder, state.step)
         every = run.eval_steps or run.save_freq
         chores.append((every, _validation(run, validator, saving, meter, best)))
@@ -102,7 +109,7 @@ def open_job(live: ExitStack, prepared: Prepared, saver: Saver, state: TrainStat
     if run.env is not None:
         beside = live.enter_context(Beside(run, folder, saver, meter, guard))
         chores += _evaluation(run, beside, state)
-    return Job(feed, meter, watch, chores, saving, best, view_feed, view_reader)
+    return Job(feed, meter, watch, bad_frames, chores, saving, best, view_feed, view_reader)
 
 
 def _frame_cache(live: ExitStack, prepared: Prepared) -> FrameCache | None:
@@ -145,13 +152,17 @@ def _seen(prepared: Prepared) -> Callable[[int], dict[str, int]] | None:
     return lambda samples: dict(zip(names, shares.seen(samples), strict=True))
 
 
-def _feed(
-    live: ExitStack, prepared: Prepared, reader: Rows, rows: np.ndarray, size: int, purpose: str, ahead: int
-) -> Feed:
+def _train_feed(live: ExitStack, prepared: Prepared, reader: Rows, bad_frames: BadFrames) -> Feed:
+    run, rows, size = prepared.run, prepared.rows, prepared.run.effective_batch
+    instead = bad_frames.instead("train", prepared.dataset, reader, rows, lambda at: (at // size + 1) * size)
+    batches = Batches(reader, rows, _order(prepared, rows), size, ahead=run.prefetch_factor, instead=instead)
+    return _feed(prepared, live.enter_context(batches), "train")
+
+
+def _feed(prepared: Prepared, batches: Batches, purpose: str) -> Feed:
     run = prepared.run
-    order = _order(prepared, rows) if purpose == "train" else Order(len(rows), run.seed, shuffle=False)
     return Feed(
-        batches=live.enter_context(Batches(reader, rows, order, size, ahead=ahead)),
+        batches=batches,
         config=run.policy,
         preprocess=prepared.before,
         device=prepared.device,
@@ -173,10 +184,15 @@ def _order(prepared: Prepared, rows: np.ndarray) -> Anchors:
     return make_order(shuffle_of(prepared.run.dataset), data, prepared.windows, prepared.cameras, rows, seed)
 
 
-def _validator(live: ExitStack, prepared: Prepared, held: Data, reader: Rows) -> tuple[Validator, Feed]:
+def _validator(
+    live: ExitStack, prepared: Prepared, held: Data, reader: Rows, bad_frames: BadFrames
+) -> tuple[Validator, Feed]:
     run = prepared.run
     rows = spread_rows(anchor_rows(held, run.policy.drop_last_frames()), run.max_eval_samples)
-    feed = _feed(live, prepared, reader, rows, min(run.batch_size, len(rows)), "validate", 1)
+    order = Order(len(rows), run.seed, shuffle=False)
+    instead = bad_frames.instead("validate", held, reader, rows, lambda _: len(rows))
+    batches = Batches(reader, rows, order, min(run.batch_size, len(rows)), ahead=1, instead=instead)
+    feed = _feed(prepared, live.enter_context(batches), "validate")
     action_dim = run.policy.action.shape[0]
     names = prepared.dataset.columns[ACTION].names or tuple(f"{ACTION}[{i}]" for i in range(action_dim))
     mean = mean_actions(prepared.scales.by_itself, prepared.device)

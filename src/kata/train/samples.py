@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -9,10 +11,13 @@ from torch import Tensor
 from kata.adapt import Pipeline
 from kata.data.batches import Rows
 from kata.data.mixture import Data
+from kata.data.substitute import read_alone
 from kata.policies.base import Policy, evaluating
 from kata.spec import ACTION, DATASET_INDEX, Batch, dim_pad_key, pad_key
 from kata.train.feed import Feed
 from kata.train.report import SampleView
+
+_log = logging.getLogger(__name__)
 
 
 @torch.no_grad()
@@ -23,6 +28,12 @@ def sample_views(
     episodes = dataset.episodes
     chosen = np.unique(np.linspace(0, len(episodes.index) - 1, count).round().astype(np.int64))
     rows = episodes.start[chosen] + episodes.length[chosen] // 3
+    errors = read_alone(reader, rows)
+    for error in filter(None, errors):  # everything is saved by now: it is no reason to have no report
+        _log.warning("left out of the report: %s", error.what)
+    rows = rows[[error is None for error in errors]]
+    if not len(rows):
+        return []
     raw = reader.read(rows)
     raw["position"] = np.arange(len(rows), dtype=np.int64)
     micros, draws, _, _ = feed.ready(raw)

@@ -1,0 +1,102 @@
+"""Samples with frames that cannot be decoded: what was read in their place is counted, listed and bounded."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kata.data.batches import Instead, Rows
+from kata.data.mixture import Data, Mixture
+from kata.data.order import Int64
+from kata.data.places import places_in
+from kata.data.substitute import Substituted, Substitutes, Substitution, read_alone
+from kata.errors import FrameError
+from kata.run import Run
+from kata.train.meter import Meter, drop_lines_after, read_metrics
+from kata.train.state import TrainState
+
+USES = ("train", "validate")
+
+
+class BadFrames:
+    """The list of a run, bad_frames.jsonl, one line for each position of a stream whose sample was substituted.
+
+    Lines after the state's step are dropped, so that a resumed run leaves, and counts, what a straight one does.
+    """
+
+    def __init__(self, folder: Path, meter: Meter, state: TrainState, run: Run) -> None:
+        self.path, self._meter, self._state, self._run = folder / "bad_frames.jsonl", meter, state, run
+        drop_lines_after(self.path, state.step)
+        known = read_metrics(self.path) if self.path.exists() else []
+        self._accounts = {
+            use: Substituted({line["position"]: line for line in known if line["used_to"] == use}) for use in USES
+        }
+
+    def instead(self, use: str, data: Data, reader: Rows, rows: Int64, samples: Callable[[int], int]) -> Instead:
+        """What Batches ask about frames that cannot be decoded. samples: how many were read up to a position."""
+        if self._run.on_bad_frame == "stop":
+            return lambda _, wanted: _stop(data, reader, wanted)
+        first_rows = data.first_rows if isinstance(data, Mixture) else rows[:1]
+
+        def note(found: Substitution) -> None:
+            self._take(use, data, found, samples(found.position))
+
+        return Substitutes(reader, rows, first_rows, self._run.seed, note)
+
+    def remarks(self) -> list[str]:
+        """What the user should know at the end."""
+        count = sum(len(account.lines) for account in self._accounts.values())
+        if not count:
+            return []
+        return [f"{count} samples have frames that cannot be decoded, others were read in their place; see {self.path}"]
+
+    def _take(self, use: str, data: Data, found: Substitution, samples: int) -> None:
+        """List and count a substitution, once per position."""
+        account = self._accounts[use]
+        if found.position in account.lines:
+            return
+        # A sample is read before the step that it is for.
+        step = self._state.step + (use == "train")
+        line = {"step": step, "used_to": use, **_told(data, found)}
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+        plain = {name: value for name, value in line.items() if name not in ("step", "why", "substitute")}
+        self._meter.note(step, "bad_frame", {**plain, "listed": self.path.name})
+        account.note(found.position, line, samples)
+
+
+def _stop(data: Data, reader: Rows, rows: Int64) -> Int64:
+    """`rows`, where all are whole when read again. Raises: FrameError that says whose frame cannot be decoded."""
+    for row, error in zip(rows, read_alone(reader, rows), strict=True):
+        if error is not None:
+            sample = places_in(data, np.array([row]))[0]
+            of = f" of {sample['dataset']}" if "dataset" in sample else ""
+            raise FrameError(
+                f"{error.what}; the sample of episode {sample['episode']}{of}, frame {sample['frame']}, needs it",
+                rule=error.rule,
+                remedy=f"{error.remedy}; --on_bad_frame=substitute trains on, with other samples for such",
+                camera=error.camera,
+                file=error.file,
+                frame=error.frame,
+                row=error.row,
+            ) from error
+    return rows
+
+
+def _told(data: Data, found: Substitution) -> dict[str, Any]:
+    """A substitution in the words of whoever looks for it; files are below the dataset's folder."""
+    sample, substitute = places_in(data, np.array([found.row, found.instead]))
+    files, camera = sample.pop("files"), found.error.camera
+    del substitute["files"]
+    return {
+        "position": found.position,
+        **sample,
+        "camera": camera,
+        "file": files.get(camera, files["data"]),  # pictures lie in the table
+        "why": found.error.what,
+        "substitute": substitute,
+    }
