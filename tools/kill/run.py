@@ -44,6 +44,7 @@ import kata.policies.act.model
 import kata.train.assemble
 import kata.train.summary  # noqa: F401
 from kata.cli import main
+from kata.data.index import build_index
 from kata.data.write import DatasetWriter, VideoOptions
 from kata.spec import Column
 from kata.train.meter import read_metrics
@@ -87,6 +88,10 @@ VARIANTS = {
     "pictures in clips, accumulation 4": [
         f"--policy.input_features={PICTURES}", *ACCUMULATED, "--dataset.shuffle=clips", "--dataset.clip_frames=4",
         "--dataset.clip_pool=2", "--keep_last=1",
+    ],
+    "pictures, one of which cannot be decoded": [
+        f"--policy.input_features={PICTURES}", "--batch_size=4", "--dataset.root=../damaged",
+        "--on_bad_frame=substitute",
     ],
     "pictures cached on the disk": [
         f"--policy.input_features={PICTURES}", "--batch_size=4", "--dataset.cache=disk", "--dataset.cache_dir=cache",
@@ -134,6 +139,17 @@ def make_dataset(root: Path) -> None:
                 place = rng.normal(size=2).astype(np.float32)
                 writer.add_frame({CAMERA: picture, STATE: state, PLACE: place, ACTION: state[:2] - place}, task="go")
             writer.save_episode()
+
+
+def make_damaged(root: Path, whole: Path) -> None:
+    """The same with a frame in the last episode, which is trained on, that cannot be decoded."""
+    shutil.copytree(whole, root)
+    video = next(root.glob("videos/**/*.mp4"))
+    index = build_index(video)
+    data = bytearray(video.read_bytes())
+    at, size = int(index.offset[-3]), int(index.size[-3])
+    data[at : at + size] = b"\xff" * size
+    video.write_bytes(bytes(data))
 
 
 def start(folder: Path, options: list[str]) -> int:
@@ -300,6 +316,7 @@ def run() -> int:
         base.mkdir(parents=True, exist_ok=True)
         if not (base / "data").exists():
             make_dataset(base / "data")
+            make_damaged(base / "damaged", base / "data")
         variants = [known.only] if known.only else [*VARIANTS]
         return report(campaign(base.resolve(), known.kills, known.seed, more, variants))
 
