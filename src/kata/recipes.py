@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 
 from kata.data import open_dataset
+from kata.data.edit.staged import new_folder
 from kata.errors import DataError
 from kata.eval.demo import record
 from kata.run import resolve_run
+
+_log = logging.getLogger(__name__)
 
 QUICKSTART = (
     "--policy.type=act",
@@ -43,17 +47,32 @@ QUICKSTART = (
 
 
 def demonstrations(root: Path, episodes: int, progress: Callable[[int, int], None] | None = None) -> Path:
-    """Demonstrations of the built-in task in `root`: those that are there, or newly recorded ones."""
-    if (root / "meta" / "info.json").is_file():
-        found = len(open_dataset("kata/reach", root=root).episodes.index)
-        if found != episodes:
-            raise DataError(
-                f"{root}: holds {found} episodes",
-                rule=f"{episodes} are wanted",
-                remedy="delete the folder, or keep its number",
-            )
+    """Demonstrations of the built-in task in `root`: those that are there, or newly recorded ones.
+
+    The folder appears when all are recorded: what a killed recording left is under a hidden name, and is removed.
+    """
+    if root.exists():
+        _require_recorded(root, episodes)
         return root
-    return record(root, num_episodes=episodes, progress=progress)
+    with new_folder(root, inputs=(), need_bytes=0, say=_log.warning) as folder:
+        record(folder, num_episodes=episodes, progress=progress)
+    return root
+
+
+def _require_recorded(root: Path, episodes: int) -> None:
+    remedy = f"delete {root} to have {episodes} recorded, or name another folder with --root"
+    try:
+        found = len(open_dataset("kata/reach", root=root).episodes.index)
+    except DataError as error:
+        raise DataError(
+            f"{root} is there, but holds no dataset that can be read: {error.what}", rule=error.rule, remedy=remedy
+        ) from error
+    if found != episodes:
+        raise DataError(
+            f"{root} holds {found} episodes",
+            rule=f"{episodes} are wanted",
+            remedy=f"{remedy}, or use these with --episodes={found}",
+        )
 
 
 def quickstart(*, root: str, output_dir: str, episodes: int, steps: int) -> int:

@@ -86,7 +86,7 @@ def record(
                 progress(kept, num_episodes)
             if kept == num_episodes:
                 break
-    _log.info("%d demonstrations in %s; %d failed attempts were dropped", kept, root, tried - kept)
+    _log.info("%d demonstrations; %d failed attempts were dropped", kept, tried - kept)
     return Path(root)
 
 
