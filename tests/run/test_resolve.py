@@ -185,6 +185,15 @@ def test_resuming_needs_only_the_folder(tmp_path):
     assert (run.steps, run.policy.chunk_size, run.resume) == (60, 7, True)
 
 
+def test_a_time_limit_holds_for_the_start_that_names_it(tmp_path):
+    first = run_of("--max_time=2h", f"--output_dir={tmp_path}")
+    (tmp_path / "train_config.json").write_text(json.dumps(encode(first)))
+    again = ["--resume=true", f"--output_dir={tmp_path}"]
+    assert resolve_run(again)[0].max_time is None
+    assert resolve_run([*again, "--max_time=30m"])[0].max_time == "30m"
+    assert resolve_run([*BASE, *again, "--max_time=2h"])[0].max_time == "2h"
+
+
 def test_what_decides_the_numbers_is_not_changed_on_resume(tmp_path):
     resumable(tmp_path)
     with pytest.raises(ConfigError) as caught:

@@ -54,7 +54,8 @@ def resolve_run(args: Sequence[str]) -> tuple[Run, list[str]]:
     recorded = _recorded(Path(str(folder))) if given.get("resume") is True and folder else None
     if recorded is None:
         return _resolve(given, notes), notes
-    run = _resolve(merge(recorded, _without_choices_made(given)), notes)
+    # A time limit is one of a start, not of the run: it holds where it is given.
+    run = _resolve(merge({**recorded, "max_time": None}, _without_choices_made(given)), notes)
     _refuse_changes(decode(Run, recorded), run)
     return run, notes
 
