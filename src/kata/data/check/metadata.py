@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from kata.data.check.problems import Findings, numbers_text
 from kata.data.info import Info
@@ -74,17 +76,21 @@ def _is_number(table: Any, name: str) -> bool:
     return kind.startswith(("int", "uint", "float", "double"))
 
 
-def _table_rows(
-    found: Findings, index: Int64, bad: np.ndarray, name: str, values: Int64, other: str, expected: Int64
+def _tell(
+    level: Callable[..., None], kind: str, index: Int64, bad: NDArray[np.bool_], what: Callable[[int], str], rule: str
 ) -> None:
-    for row in np.flatnonzero(bad):
-        found.error(
-            "episode table",
-            f"episode {index[row]}: {name} is {values[row]}, {other} {expected[row]}",
-            rule="frame ranges follow each other without gaps, and are as long as their episodes",
-            remedy=_REPAIR,
-            episodes=[index[row]],
-        )
+    for row in np.flatnonzero(bad).tolist():
+        level(kind, f"episode {index[row]}: {what(row)}", rule=rule, remedy=_REPAIR, episodes=[index[row]])
+
+
+def _table_rows(
+    found: Findings, index: Int64, bad: NDArray[np.bool_], name: str, values: Int64, other: str, expected: Int64
+) -> None:
+    def what(row: int) -> str:
+        return f"{name} is {values[row]}, {other} {expected[row]}"
+
+    rule = "frame ranges follow each other without gaps, and are as long as their episodes"
+    _tell(found.error, "episode table", index, bad, what, rule)
 
 
 def _check_times(
@@ -93,19 +99,14 @@ def _check_times(
     """LeRobot's readers use both times; kata counts frames from the first one alone."""
     long = np.abs((last - first) * fps - length) > 0.5
     between = np.abs(first * fps - np.rint(first * fps)) > 0.1
-    for row in np.flatnonzero(long | between):
-        what = (
-            f"lasts {last[row] - first[row]:.4f} s, its frames {length[row] / fps:.4f} s"
-            if long[row]
-            else f"begins between two frames, at {first[row]:.4f} s"
-        )
-        found.warning(
-            "video times",
-            f"episode {index[row]}: '{key}' {what}",
-            rule="from_timestamp is a whole number of frames, to_timestamp one episode later",
-            remedy=_REPAIR,
-            episodes=[index[row]],
-        )
+
+    def what(row: int) -> str:
+        if long[row]:
+            return f"'{key}' lasts {last[row] - first[row]:.4f} s, its frames {length[row] / fps:.4f} s"
+        return f"'{key}' begins between two frames, at {first[row]:.4f} s"
+
+    rule = "from_timestamp is a whole number of frames, to_timestamp one episode later"
+    _tell(found.warning, "video times", index, long | between, what, rule)
 
 
 def check_tasks(root: Path, info: Info, layout: Layout, tasks: list[str], found: Findings) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -144,39 +145,34 @@ def _check_clock(part: Layout, time_s: NDArray[np.float32], fps: int, found: Fin
     off = np.abs(time - frame / fps) > np.maximum(_TOLERANCE_S, 2 * np.spacing(time_s).astype(np.float64))
     told: set[int] = set()
 
-    def rows_of(bad: NDArray[np.bool_]) -> list[tuple[int, Int64]]:
-        rows = [(episode, rows) for episode, rows in _by_episode(part, bad) if episode not in told]
-        told.update(episode for episode, _ in rows)
-        return rows
+    def tell(
+        level: Callable[..., None], kind: str, bad: NDArray[np.bool_], what: Callable[[Int64], str], remedy: str
+    ) -> None:
+        for episode, rows in _by_episode(part, bad):
+            if episode not in told:
+                rule = f"timestamps begin at 0 and rise by {1 / fps:.4g} s"
+                level(kind, f"episode {episode}: {what(rows)}", rule=rule, remedy=remedy, episodes=[episode])
+                told.add(episode)
 
-    rule = f"timestamps begin at 0 and rise by {1 / fps:.4g} s"
-    for episode, rows in rows_of(unordered):
+    def disorder(rows: Int64) -> str:
         at = rows[0]
-        found.error(
-            "time order",
-            f"episode {episode}: time goes from {time[at - 1] if frame[at] else time[at]:.4f} s to {time[at]:.4f} s at "
-            f"frame {frame[at]} ({len(rows)} such places)",
-            rule=rule,
-            remedy="frames are swapped or doubled: record the episode again or leave it out",
-            episodes=[episode],
-        )
-    for episode, rows in rows_of(jumps):
+        before = time[at - 1] if frame[at] else time[at]
+        return f"time goes from {before:.4f} s to {time[at]:.4f} s at frame {frame[at]} ({len(rows)} such places)"
+
+    def gap(rows: Int64) -> str:
         at = rows[0]
-        found.error(
-            "time gaps",
-            f"episode {episode}: {step[at]:.4f} s between frames {frame[at] - 1} and {frame[at]} "
-            f"({len(rows)} such places)",
-            rule=rule,
-            remedy="frames were lost while recording: leave the episode out, or cut it at the gap",
-            episodes=[episode],
-        )
-    for episode, rows in rows_of(off):
+        return f"{step[at]:.4f} s between frames {frame[at] - 1} and {frame[at]} ({len(rows)} such places)"
+
+    def offset(rows: Int64) -> str:
         at, furthest = rows[0], np.abs(time[rows] - frame[rows] / fps).max()
-        found.warning(
-            "time offset",
-            f"episode {episode}: frame {frame[at]} is stamped {time[at]:.4f} s, {frame[at] / fps:.4f} s is due "
-            f"({len(rows)} frames are off, by up to {furthest:.4f} s)",
-            rule=rule,
-            remedy=f"none for kata, which counts frames; LeRobot refuses more than {_TOLERANCE_S:g} s on videos",
-            episodes=[episode],
+        return (
+            f"frame {frame[at]} is stamped {time[at]:.4f} s, {frame[at] / fps:.4f} s is due "
+            f"({len(rows)} frames are off, by up to {furthest:.4f} s)"
         )
+
+    anew = "frames are swapped or doubled: record the episode again or leave it out"
+    tell(found.error, "time order", unordered, disorder, anew)
+    cut = "frames were lost while recording: leave the episode out, or cut it at the gap"
+    tell(found.error, "time gaps", jumps, gap, cut)
+    refused = f"none for kata, which counts frames; LeRobot refuses more than {_TOLERANCE_S:g} s on videos"
+    tell(found.warning, "time offset", off, offset, refused)
