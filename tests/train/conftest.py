@@ -1,5 +1,8 @@
 """A run without cameras: its checkpoints are small and its steps take milliseconds."""
 
+import os
+import shutil
+import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -43,3 +46,26 @@ def light_args(light_dataset, tmp_path) -> list[str]:
 def light_run(light_args):
     """That run, with options changed: light_run('--steps=3')."""
     return lambda *more: resolve_run([*light_args, *more])[0]
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of 1 MiB: a checkpoint of the light run takes 0.2."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mounted = shutil.which("mount") and os.geteuid() == 0
+    command = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(place)]
+    if not mounted or subprocess.run(command, capture_output=True, check=False).returncode != 0:
+        pytest.skip("mounting a small file system needs root")
+    yield place
+    subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+def fill_up(place: Path, pages_left: int = 1) -> None:
+    """Take all that is left of a file system, but for so many pages."""
+    with (place / "ballast").open("wb", buffering=0) as file:
+        try:
+            while True:
+                file.write(b"x" * 4096)
+        except OSError:
+            file.truncate(max(0, file.tell() - 4096 * pages_left))

@@ -2,9 +2,6 @@
 
 import json
 import logging
-import os
-import shutil
-import subprocess
 import threading
 
 import pytest
@@ -20,6 +17,7 @@ from kata.train.meter import read_metrics
 from kata.train.retention import Keep, room_needed
 from kata.train.snapshot import HostTensors, snapshot
 from kata.train.store import checkpoints
+from tests.train.conftest import fill_up
 
 
 def files(folder):
@@ -141,29 +139,6 @@ def test_the_room_for_a_run_is_what_it_takes_at_most(light_run, tmp_path):
 
 
 # A full disk, with a real small file system.
-
-
-@pytest.fixture
-def small_disk(tmp_path):
-    """A file system of 1 MiB: a checkpoint of the light run takes 0.2."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    mounted = shutil.which("mount") and os.geteuid() == 0
-    command = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(place)]
-    if not mounted or subprocess.run(command, capture_output=True, check=False).returncode != 0:
-        pytest.skip("mounting a small file system needs root")
-    yield place
-    subprocess.run(["umount", "-l", str(place)], check=True)
-
-
-def fill_up(place):
-    """Take all that is left, but for one page."""
-    with (place / "ballast").open("wb", buffering=0) as file:
-        try:
-            while True:
-                file.write(b"x" * 4096)
-        except OSError:
-            file.truncate(max(0, file.tell() - 4096))
 
 
 def test_a_run_that_will_not_fit_is_refused_before_it_starts(light_run, small_disk):

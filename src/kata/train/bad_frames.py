@@ -17,6 +17,7 @@ from kata.data.substitute import Substituted, Substitutes, Substitution, read_al
 from kata.errors import FrameError
 from kata.run import Run
 from kata.train.meter import Meter, drop_lines_after, read_metrics
+from kata.train.record import Record
 from kata.train.state import TrainState
 
 USES = ("train", "validate")
@@ -30,6 +31,7 @@ class BadFrames:
 
     def __init__(self, folder: Path, meter: Meter, state: TrainState, run: Run) -> None:
         self.path, self._meter, self._state, self._run = folder / "bad_frames.jsonl", meter, state, run
+        self._record = Record(self.path)
         drop_lines_after(self.path, state.step)
         known = read_metrics(self.path) if self.path.exists() else []
         self._accounts = {
@@ -47,6 +49,10 @@ class BadFrames:
 
         return Substitutes(reader, rows, first_rows, self._run.seed, note)
 
+    def close(self) -> None:
+        """End the list."""
+        self._record.close()
+
     def remarks(self) -> list[str]:
         """What the user should know at the end."""
         count = sum(len(account.lines) for account in self._accounts.values())
@@ -62,8 +68,7 @@ class BadFrames:
         # A sample is read before the step that it is for.
         step = self._state.step + (use == "train")
         line = {"step": step, "used_to": use, **_told(data, found)}
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
+        self._record.add((json.dumps(line) + "\n").encode())
         plain = {name: value for name, value in line.items() if name not in ("step", "why", "substitute")}
         self._meter.note(step, "bad_frame", {**plain, "listed": self.path.name})
         account.note(found.position, line, samples)

@@ -90,6 +90,7 @@ def open_job(live: ExitStack, prepared: Prepared, saver: Saver, state: TrainStat
     )
     meter.watch(reader.work, threads=run.num_workers)
     bad_frames = BadFrames(folder, meter, state, run)
+    live.callback(bad_frames.close)
     feed = _train_feed(live, prepared, reader, bad_frames)
     saving = live.enter_context(Saving(home_of(folder), saver, meter, Keep.of(run), state.step or None))
     if state.step > 0:

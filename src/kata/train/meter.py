@@ -9,7 +9,6 @@ metrics.jsonl is the record; trackers and the progress line are copies of it.
 from __future__ import annotations
 
 import json
-import logging
 import math
 import os
 import sys
@@ -29,12 +28,11 @@ from kata.data.work import Work
 from kata.errors import DataError
 from kata.train.diagnose import Spent, diagnose
 from kata.train.progress import Progress
-from kata.train.store import FULL
+from kata.train.record import Record
 from kata.train.trackers import Tracker
 
 RATE_INTERVALS = 50  # log intervals whose median step time stands for the present rate
 _NON_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
-_log = logging.getLogger(__name__)
 _RESERVED = {"kind", "step", "epoch", "samples", "grad_norm", "grad_norm_max", "lr", "eta_s", "time"}
 
 
@@ -76,8 +74,8 @@ class Meter:
         self._batch_size, self._num_frames, self._steps = batch_size, num_frames, steps
         self._trackers, self._progress = trackers, progress
         drop_lines_after(path, first_step)
-        self._file = path.open("ab", buffering=0)
-        self._unwritten = b""
+        path.touch()
+        self._record = Record(path)
         self._step = first_step
         self._names: list[str] = []
         self._tensors: list[Tensor] = []
@@ -155,8 +153,7 @@ class Meter:
             self._progress.close()
         for tracker in self._trackers:
             tracker.close()
-        self._write_out(b"")
-        self._file.close()
+        self._record.close()
 
     def __enter__(self) -> Self:
         return self
@@ -242,24 +239,11 @@ class Meter:
 
     def _write(self, line: dict[str, Any]) -> None:
         line["time"] = time.time()
-        self._write_out((json.dumps(to_json(line), allow_nan=False) + "\n").encode())
+        self._record.add((json.dumps(to_json(line), allow_nan=False) + "\n").encode())
         if self._trackers:
             numbers = _numbers(line, f"{line['kind']}/")
             for tracker in self._trackers:
                 tracker.log(numbers, line["step"])
-
-    def _write_out(self, raw: bytes) -> None:
-        """What a full disk does not take is kept, and tried again with the next line: it costs no run."""
-        said = bool(self._unwritten)
-        self._unwritten += raw
-        try:
-            while self._unwritten:
-                self._unwritten = self._unwritten[self._file.write(self._unwritten) :]
-        except OSError as error:
-            if error.errno not in FULL:
-                raise
-            if not said:
-                _log.warning("%s: %s; lines are kept in memory until there is space", self.path, error.strerror)
 
 
 def _grouped(figures: Mapping[str, float]) -> dict[str, Any]:

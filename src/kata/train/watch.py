@@ -22,6 +22,7 @@ from torch import Tensor
 from kata.adapt.tensors import read_tensors
 from kata.errors import CheckpointError, DivergedError
 from kata.train.meter import Meter, drop_lines_after, read_metrics, to_json
+from kata.train.record import Record
 
 RECENT = 200
 """Steps whose losses a new one is compared with."""
@@ -72,7 +73,8 @@ class Watch:
         before = _cut_losses(folder / "losses.f32", first_step)
         comparable = before[changes_after:] if first_step > changes_after else before
         self._recent = deque((x for x in comparable.tolist() if math.isfinite(x)), maxlen=RECENT)
-        self._losses = (folder / "losses.f32").open("ab")
+        self._losses, self._new_losses = Record(folder / "losses.f32"), b""
+        self._list_of_bad = Record(self.path)
         self._coming: deque[tuple[int, Tensor, torch.cuda.Event | None]] = deque()
 
     def add(self, step: int, loss: Tensor, grad_norm: Tensor) -> None:
@@ -97,7 +99,7 @@ class Watch:
             if arrived is not None:
                 arrived.synchronize()
             self._judge_next()
-        self._losses.flush()
+        self._write_losses()
 
     def remarks(self) -> list[str]:
         """What the user should know at the end."""
@@ -114,12 +116,18 @@ class Watch:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._write_losses()
         self._losses.close()
+        self._list_of_bad.close()
+
+    def _write_losses(self) -> None:
+        self._losses.add(self._new_losses)
+        self._new_losses = b""
 
     def _judge_next(self) -> None:
         step, pair, _ = self._coming.popleft()
         loss, grad_norm = pair.tolist()
-        self._losses.write(np.float32(loss).astype("<f4").tobytes())
+        self._new_losses += np.float32(loss).astype("<f4").tobytes()
         if step == self._changes_after + 1:
             self._recent.clear()
         if not (math.isfinite(loss) and math.isfinite(grad_norm)):
@@ -149,8 +157,7 @@ class Watch:
 
     def _list(self, step: int, figures: dict[str, Any], kind: str) -> None:
         line = {"step": step, **figures, "samples": self._samples(step - 1)}
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(to_json(line), allow_nan=False) + "\n")
+        self._list_of_bad.add((json.dumps(to_json(line), allow_nan=False) + "\n").encode())
         self._meter.note(step, kind, {**figures, "listed": self.path.name})
 
     def _stop_after(self, step: int) -> None:

@@ -1,0 +1,44 @@
+"""A file of a run that grows while it lasts, and that a full disk does not end the run over."""
+
+from __future__ import annotations
+
+import logging
+from io import RawIOBase
+from pathlib import Path
+
+from kata.train.store import FULL
+
+_log = logging.getLogger(__name__)
+
+
+class Record:
+    """Bytes are added at the end; what a full disk does not take is kept, and tried again with the next.
+
+    The file is made with the first bytes.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file: RawIOBase | None = None
+        self._unwritten = b""
+
+    def add(self, raw: bytes) -> None:
+        """Write out these bytes, and what is left from before. Raises: OSError, unless the disk is full."""
+        said = bool(self._unwritten)
+        self._unwritten += raw
+        try:
+            while self._unwritten:
+                if self._file is None:
+                    self._file = self.path.open("ab", buffering=0)
+                self._unwritten = self._unwritten[self._file.write(self._unwritten) :]
+        except OSError as error:
+            if error.errno not in FULL:
+                raise
+            if not said:
+                _log.warning("%s: %s; what it lacks is kept in memory until there is space", self.path, error.strerror)
+
+    def close(self) -> None:
+        """Try once more, and end."""
+        self.add(b"")
+        if self._file is not None:
+            self._file.close()
