@@ -53,6 +53,8 @@ def test_every_round_and_the_medians_are_kept(result):
         for name in NUMBERS:
             assert one[name] > 0
             assert summary[way][name] == one[name]
+        assert one["bytes_per_sample"] >= 0
+        assert one["work"]["frames_asked"] > 0
         assert summary[way]["floor_share"] == pytest.approx(rounds["floor"][0]["cpu_ms"] / one["cpu_ms"])
         assert "peer_ratio" not in summary[way], "nothing to compare with"
 
@@ -131,6 +133,7 @@ def test_a_folder_of_datasets_gives_the_cases_with_targets(root, tmp_path):
         (["--root=x", "--rounds=0"], "rounds=0"),
         (["--root=x", "--cases=[a:atc]"], "a:atc"),
         (["--root=x", "--ways=[ful]"], "ful"),
+        (["--root=x", "--frame_memory=much"], "frame_memory=much"),
         (["--root=x", "--secnds=1"], "secnds"),
     ],
 )
@@ -148,6 +151,13 @@ def test_what_is_no_dataset_and_no_peer_is_named(tmp_path):
     # Any Python without lerobot: its own message is passed on.
     with pytest.raises(ConfigError, match="lerobot"):
         Peer(sys.executable)
+
+
+def test_an_order_in_clips_is_measured_over_a_whole_epoch(result):
+    clips = result["rounds"]["act"]["clips"][0]
+    assert clips["samples"] == 46, "23 batches of 2 are an epoch of 47"
+    assert 1 <= clips["clips_per_batch"] <= 2
+    assert clips["uniform_distinct_clips"] > 1
 
 
 def test_episodes_per_batch_are_counted(result):

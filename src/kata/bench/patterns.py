@@ -9,8 +9,8 @@ from kata.errors import DataError
 from kata.spec import ACTION, STATE, Windows
 
 PATTERNS = ("act", "diffusion", "sarm", "single")
-WAYS = ("full",)
-"""full: one random order over all frames."""
+WAYS = ("full", "clips")
+"""full: one random order over all frames. clips: from a pool of clips, each frame decoded about once."""
 
 
 class Case(NamedTuple):

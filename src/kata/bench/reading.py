@@ -18,7 +18,12 @@ import numpy as np
 from kata.bench import gauges
 from kata.bench.floor import decode_floor
 from kata.bench.patterns import windows_of
-from kata.data import Batches, Dataset, Order, Reader, anchor_rows, open_dataset
+from kata.data import Batches, Dataset, Reader, anchor_rows, open_dataset
+from kata.data.clips import ClipOrder
+from kata.data.encoded import ENCODED_BYTES
+from kata.data.order import Anchors
+from kata.data.quality import order_quality
+from kata.data.shuffle import Shuffle, ShuffleChoice, make_order
 
 AHEAD = 4
 """Batches read in advance, as many as `kata train` reads by default."""
@@ -26,7 +31,10 @@ AHEAD = 4
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """What one process measures: at least `batches` batches. way: one of patterns.WAYS, 'floor', or 'soak'."""
+    """What one process measures: at least `batches` batches. way: one of patterns.WAYS, 'floor', or 'soak'.
+
+    frame_memory: bytes for decoded frames.
+    """
 
     root: str
     pattern: str
@@ -36,6 +44,7 @@ class Reading:
     seconds: float
     epoch_seconds: float
     seed: int
+    frame_memory: int
     batches: int = 0
 
 
@@ -47,50 +56,93 @@ def measure(reading: Reading) -> dict[str, Any]:
     if reading.way == "floor":
         return _floors(reading, dataset)
     with ExitStack() as live:
-        batches = _open(live, reading, dataset)
+        cpu_s = time.process_time()
+        reader, batches = _open(live, reading, dataset)
         batches.at(0)
-        figures = {"open_s": opened_s - began_s, "first_batch_s": time.perf_counter() - opened_s}
+        figures: dict[str, Any] = {
+            "open_s": opened_s - began_s,
+            "first_batch_s": time.perf_counter() - opened_s,
+            "first_batch_cpu_s": time.process_time() - cpu_s,
+            "budget_bytes": reading.frame_memory + _encoded_budget(dataset),
+        }
         if reading.way == "soak":
             return figures | _soak(batches, reading.batches)
-        return figures | _steady(batches, reading) | {"peak_bytes": gauges.peak_resident_bytes()}
+        return figures | _steady(reader, batches, reading) | {"peak_bytes": gauges.peak_resident_bytes()}
 
 
-def _open(live: ExitStack, reading: Reading, dataset: Dataset) -> Batches:
+def _open(live: ExitStack, reading: Reading, dataset: Dataset) -> tuple[Reader, Batches]:
     windows, keys = windows_of(reading.pattern, dataset)
-    reader = live.enter_context(Reader(dataset, windows, threads=reading.threads, keys=keys))
-    rows = anchor_rows(dataset)
-    order = Order(len(rows), reading.seed)
-    return live.enter_context(Batches(reader, rows, order, reading.batch_size, ahead=AHEAD))
+    cameras, rows = [key for key in keys if key in dataset.cameras], anchor_rows(dataset)
+    asked = Shuffle("clips" if reading.way == "clips" else "full")
+    choice = ShuffleChoice(asked, reading.frame_memory, reading.batch_size, AHEAD + 1)
+    shuffle, _ = choice.choose(dataset, windows, cameras, rows)
+    order = make_order(shuffle, dataset, windows, cameras, rows, reading.seed)
+    reader = live.enter_context(
+        Reader(dataset, windows, threads=reading.threads, keys=keys, frame_memory=reading.frame_memory)
+    )
+    return reader, live.enter_context(Batches(reader, rows, order, reading.batch_size, ahead=AHEAD))
 
 
-def _steady(batches: Batches, reading: Reading) -> dict[str, Any]:
-    """Read on for so many seconds and at least so many batches, once as many are on their way as will be at the end."""
-    for step in range(1, AHEAD + 1):
+def _encoded_budget(dataset: Dataset) -> int:
+    """Bytes that encoded images may take beside decoded frames."""
+    return ENCODED_BYTES if any(column.dtype == "image" for column in dataset.cameras.values()) else 0
+
+
+def _steady(reader: Reader, batches: Batches, reading: Reading) -> dict[str, Any]:
+    """Read on, once as much is held and on its way as will be at the end.
+
+    In clip order that takes a pool, so a fifth of an epoch is read first, and then as many batches as an epoch has:
+    what is decoded for later cancels only over a whole one.
+    """
+    epoch = len(batches.rows) // batches.batch_size
+    whole = reading.way == "clips"
+    first = 1 + (epoch // 5 if whole else AHEAD)
+    least, limit_s = (epoch, reading.epoch_seconds) if whole else (reading.batches, reading.seconds)
+    for step in range(1, first):
         batches.at(step)
-    busy_s, cpu_s, began_s = gauges.busy_s(), time.process_time(), time.perf_counter()
-    count = 0
-    while count < reading.batches or time.perf_counter() - began_s < reading.seconds:
+    before, busy_s, cpu_s = reader.work(), gauges.busy_s(), time.process_time()
+    began_s, count = time.perf_counter(), 0
+    while _goes_on(whole, count, least, time.perf_counter() - began_s, limit_s):
+        batches.at(first + count)
         count += 1
-        batches.at(AHEAD + count)
     wall_s, cpu_s = time.perf_counter() - began_s, time.process_time() - cpu_s
-    samples = count * batches.batch_size
+    work, samples = reader.work().since(before), count * batches.batch_size
     return {
         "cpu_ms": 1e3 * cpu_s / samples,
         "samples_s": samples / wall_s,
         "samples": samples,
         "epochs": samples / len(batches.rows),
+        "bytes_per_sample": work.bytes_read / samples,
+        "decoded_per_asked": work.frames_decoded / max(1, work.frames_asked),
+        "held_share": work.frames_held / max(1, work.frames_asked),
         "other_cores": max(0.0, gauges.busy_s() - busy_s - cpu_s) / wall_s,
-        "episodes_per_batch": _episodes_per_batch(batches, AHEAD + count),
+        "episodes_per_batch": _episodes_per_batch(reader, batches, first, count),
+        "work": asdict(work),
+        **_mixing(batches.order, batches.batch_size),
     }
 
 
-def _episodes_per_batch(batches: Batches, steps: int) -> float:
-    """Distinct episodes of a batch, on average over the steps read."""
-    assert isinstance(batches.reader, Reader), "one dataset is measured at a time"
+def _goes_on(whole: bool, count: int, least: int, passed_s: float, limit_s: float) -> bool:
+    """Whether another batch is measured: `least` or until the limit for a whole epoch, and both of them otherwise."""
+    if whole:
+        return count < least and (passed_s < limit_s or count == 0)
+    return count < least or passed_s < limit_s
+
+
+def _episodes_per_batch(reader: Reader, batches: Batches, first: int, count: int) -> float:
+    """Distinct episodes of a batch, on average over the batches measured."""
     size = batches.batch_size
-    rows = batches.rows[batches.order.at(np.arange(size, (steps + 1) * size))].reshape(-1, size)
-    episode = np.sort(np.searchsorted(batches.reader.episodes.start, rows, side="right"), axis=1)
+    rows = batches.rows[batches.order.at(np.arange(first * size, (first + count) * size))].reshape(-1, size)
+    episode = np.sort(np.searchsorted(reader.episodes.start, rows, side="right"), axis=1)
     return float(1 + (np.diff(episode, axis=1) != 0).sum(axis=1).mean())
+
+
+def _mixing(order: Anchors, batch_size: int) -> dict[str, float]:
+    """How an order in clips mixes them, beside what a uniform one would give."""
+    if not isinstance(order, ClipOrder) or batch_size < 2:
+        return {}
+    found = order_quality(order, order.clips, batch_size)
+    return {"clips_per_batch": found.distinct_clips} | asdict(found)
 
 
 def _soak(batches: Batches, count: int) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from kata.bench.patterns import Case
 from kata.bench.peer import Peer, peer_python
 from kata.bench.reading import Reading
 from kata.errors import ConfigError
+from kata.units import num_bytes
 
 ITEM_MODE = ("d",)
 """Datasets on which the peer is measured sample by sample: one takes it seconds."""
@@ -64,6 +65,7 @@ def by_kata(run: BenchRun, case: Case, way: str, number: int, *, batches: int = 
         seconds=run.floor_seconds if floor else run.seconds,
         epoch_seconds=run.epoch_seconds,
         seed=run.seed + number,
+        frame_memory=int(num_bytes(run.frame_memory)),
         batches=batches,
     )
     command = [sys.executable, "-m", "kata.bench.reading", json.dumps(asdict(reading))]
