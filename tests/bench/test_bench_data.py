@@ -2,10 +2,12 @@
 
 import json
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from kata.bench import peer
 from kata.bench.floor import decode_floor
 from kata.bench.options import chosen_cases, resolve_bench
 from kata.bench.patterns import Case, windows_of
@@ -150,7 +152,7 @@ def test_what_is_no_dataset_and_no_peer_is_named(tmp_path):
     assert main(["bench", "dat"]) == 2
     # Any Python without lerobot: its own message is passed on.
     with pytest.raises(ConfigError, match="lerobot"):
-        Peer(sys.executable)
+        Peer(Path(sys.executable))
 
 
 def test_an_order_in_clips_is_measured_over_a_whole_epoch(result):
@@ -158,6 +160,23 @@ def test_an_order_in_clips_is_measured_over_a_whole_epoch(result):
     assert clips["samples"] == 46, "23 batches of 2 are an epoch of 47"
     assert 1 <= clips["clips_per_batch"] <= 2
     assert clips["uniform_distinct_clips"] > 1
+
+
+def test_the_peer_is_given_ffmpeg_where_the_system_has_none(tmp_path, monkeypatch):
+    libs, links = tmp_path / "lib/python3.12/site-packages/av.libs", tmp_path / "links"
+    links.mkdir()
+    libs.mkdir(parents=True)
+    for name in ("libavutil-a63ffd27.so.59.39.100", "libswscale-5efb2ca5.so.8.3.100", "libdav1d-f1894f21.so.7.0.0"):
+        (libs / name).touch()
+    monkeypatch.setattr(peer, "find_library", lambda name: None)
+    found = peer.ffmpeg_for(tmp_path / "bin/python", links)
+    assert found["LD_LIBRARY_PATH"].split(":")[:2] == [str(links), str(libs)]
+    assert {link.name: link.readlink().name for link in links.iterdir()} == {
+        "libavutil.so.59": "libavutil-a63ffd27.so.59.39.100",
+        "libswscale.so.8": "libswscale-5efb2ca5.so.8.3.100",
+    }
+    monkeypatch.setattr(peer, "find_library", lambda name: "libavutil.so.57")
+    assert peer.ffmpeg_for(tmp_path / "bin/python", links) == {}
 
 
 def test_episodes_per_batch_are_counted(result):

@@ -127,8 +127,9 @@ def main() -> None:
     """Answer requests until the input ends. A request that fails is answered with its error: a result, too."""
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # whatever else is printed goes to stderr
-    names = ("lerobot", "torch", "torchcodec", "av")
-    print(json.dumps({"python": sys.version.split()[0], **{name: version(name) for name in names}}), file=answers)
+    versions = {name: version(name) for name in ("lerobot", "torch", "torchcodec", "av")}
+    decoder = video_utils.get_safe_default_video_backend()
+    print(json.dumps({"python": sys.version.split()[0], **versions, "decoder": decoder}), file=answers)
     for line in sys.stdin:
         spec = json.loads(line)
         try:
