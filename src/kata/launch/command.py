@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
+import re
 from collections.abc import Sequence
+from typing import Any
 
 from kata.config import decode, encode, field_names, parse_flags
 from kata.errors import ConfigError, did_you_mean
-from kata.launch.local import launch_local
-from kata.launch.options import Local, target_class
+from kata.launch.options import Local, Slurm, target_class
 
 USAGE = """\
 usage: kata launch [--target=local] [--gpus=N] [options] -- train <options of kata train>
+       kata launch --target=slurm --nodes=2 --gpus-per-node=4 --time=12:00:00 [options] -- train …
+       kata launch status|logs|cancel <job>
 
 Exit status: that of the rank that failed; 85 where the run was asked to stop and saved; 0 when it is done.
 """
@@ -18,21 +22,54 @@ Exit status: that of the rank that failed; 85 where the run was asked to stop an
 
 def main(args: Sequence[str]) -> int:
     """Launch a run, or look after one, and return the exit status."""
+    if args and args[0] in LOOKS:
+        from kata.launch.look import look
+
+        return look(args[0], args[1:])
     own, run_args = split(args)
     if not args or any(arg in ("-h", "--help") for arg in own):
         print(help_text(), end="")
         return 0
-    flags = {name.replace("-", "_"): value for name, value in parse_flags(own).items()}
+    flags = read_flags(own)
     target = str(flags.pop("target", "local"))
     cls = target_class(target)
     check_train(run_args)
-    return launch_local(decode(cls, flags), run_args)
+    options = decode(cls, {name: _shaped(cls, name, value) for name, value in flags.items()})
+    if isinstance(options, Slurm):
+        from kata.launch.slurm import launch_slurm
+
+        return launch_slurm(options, run_args)
+    from kata.launch.local import launch_local
+
+    return launch_local(options, run_args)
+
+
+LOOKS = ("status", "logs", "cancel")
 
 
 def split(args: Sequence[str]) -> tuple[list[str], list[str]]:
     """What stands before and after the first '--'."""
     where = list(args).index("--") if "--" in args else len(args)
     return list(args[:where]), list(args[where + 1 :])
+
+
+def read_flags(own: Sequence[str]) -> dict[str, Any]:
+    """The launcher's options by name. Dashes in names are underscores, as SLURM's users write them.
+
+    A time limit stays text: YAML reads 12:00:00 as a number of seconds, which SLURM would take for minutes.
+    """
+    plain: list[str] = []
+    for token in own:
+        before = plain[-1] if plain else ""
+        text = re.fullmatch(r"(--time=)(\d.*)", token) or (before == "--time" and re.fullmatch(r"()(\d.*)", token))
+        plain.append(f'{text[1]}"{text[2]}"' if text else token)
+    return {name.replace("-", "_"): value for name, value in parse_flags(plain).items()}
+
+
+def _shaped(cls: type, name: str, value: Any) -> Any:
+    """One word for an option that takes a list of words is a list of one."""
+    listed = any(field.name == name and str(field.type) == "list[str]" for field in dataclasses.fields(cls))
+    return [value] if listed and isinstance(value, str) else value
 
 
 def check_train(run_args: Sequence[str]) -> None:
@@ -49,7 +86,7 @@ def check_train(run_args: Sequence[str]) -> None:
 def help_text() -> str:
     """The usage, and all options with types and defaults."""
     lines = [USAGE]
-    for title, cls in (("--target=local", Local),):
+    for title, cls in (("--target=local", Local), ("--target=slurm", Slurm)):
         lines.append(f"\n{title}\n")
         lines += [f"  --{name:<18} {kind} = {encode(default)}\n" for name, kind, default in field_names(cls)]
     return "".join(lines)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, field
 
-from kata.errors import ConfigError
+from kata.errors import ConfigError, did_you_mean
 from kata.units import duration_s
 
 LOGS = "outputs/launch"
@@ -58,8 +59,78 @@ class Local:
         _check_duration("stop_after", self.stop_after)
 
 
-def target_class(target: str) -> type[Local]:
-    """The options of a target."""
+@dataclass(frozen=True, kw_only=True)
+class Slurm:
+    """A batch job on a SLURM cluster: one torchrun per node.
+
+    time: the job's limit as SLURM writes it ('12:00:00', '1-00:00:00', minutes). ranks_per_node: CPU ranks where
+    gpus_per_node is 0. signal_s: so long before the limit the run is asked to save; its job then goes back into the
+    queue. setup: shell lines to run first ('module load cuda', 'source .venv/bin/activate'). env: NAME=VALUE for the
+    ranks. sbatch: further options of sbatch, as they are ('--exclusive'). python: the interpreter on the nodes; null
+    is this one. log_dir: script and output; must be on a file system that all nodes share. port: 0 derives one from
+    the job's number. dry_run: print the script and submit nothing.
+
+    The run needs --output_dir on such a file system too: it is started with --resume=true, so that it goes on after a
+    requeue.
+    """
+
+    nodes: int = 1
+    gpus_per_node: int = 1
+    ranks_per_node: int = 0
+    cpus_per_task: int | None = None
+    mem: str | int | None = None
+    time: str | None = None
+    partition: str | None = None
+    account: str | None = None
+    qos: str | None = None
+    job_name: str | None = None
+    signal_s: int = 300
+    requeue: bool = True
+    setup: list[str] = field(default_factory=list)
+    env: list[str] = field(default_factory=list)
+    sbatch: list[str] = field(default_factory=list)
+    python: str | None = None
+    log_dir: str = LOGS
+    port: int = 0
+    dry_run: bool = False
+
+    def __post_init__(self) -> None:
+        _check_count("nodes", self.nodes)
+        _check_count("gpus_per_node", self.gpus_per_node, least=0)
+        _check_count("ranks_per_node", self.ranks_per_node, least=0)
+        _check_count("signal_s", self.signal_s)
+        if self.cpus_per_task is not None:
+            _check_count("cpus_per_task", self.cpus_per_task)
+        if bool(self.gpus_per_node) == bool(self.ranks_per_node):
+            raise refuse(
+                "ranks_per_node",
+                self.ranks_per_node,
+                "a node has a rank per GPU (--gpus_per_node), or CPU ranks (--gpus_per_node=0 --ranks_per_node=N)",
+                "set one of them to 0",
+            )
+        if self.time is not None and not re.fullmatch(r"(\d+-)?\d+(:\d\d){0,2}", self.time):
+            raise refuse("time", self.time, "a time limit as SLURM writes it", "for example --time=12:00:00")
+        if not 0 <= self.port <= 65_535:
+            raise refuse("port", self.port, "a port number up to 65535", "leave it out")
+        for option in self.sbatch:
+            if not re.fullmatch(r"-\S.*", option) or "\n" in option:
+                raise refuse(
+                    "sbatch", option, "an option of sbatch, in one line", "for example --sbatch='[--exclusive]'"
+                )
+        check_env(self.env)
+
+
+def check_env(entries: list[str]) -> None:
+    """ConfigError for an entry that is not NAME=VALUE."""
+    for entry in entries:
+        if not re.fullmatch(r"[A-Za-z_]\w*=[^\n]*", entry):
+            raise refuse("env", entry, "NAME=VALUE", "for example --env=[NCCL_DEBUG=INFO]")
+
+
+def target_class(target: str) -> type[Local | Slurm]:
+    """The options of a target: 'local' or 'slurm'."""
     if target == "local":
         return Local
-    raise refuse("target", target, "local", "leave --target out")
+    if target == "slurm":
+        return Slurm
+    raise refuse("target", target, "local or slurm", did_you_mean(target, ["local", "slurm"]))
