@@ -1,10 +1,7 @@
 """`kata launch -- train …`: which ranks run where, and what is refused."""
 
-import json
 import os
 import socket
-import subprocess
-import sys
 
 import pytest
 
@@ -14,8 +11,6 @@ from kata.launch import gpus
 from kata.launch.command import split
 from kata.launch.gpus import visible_gpus
 from kata.launch.local import checked_port, chosen_gpus, free_port, rank_envs
-from kata.train import train
-from tests.conftest import TINY_ACT
 
 LISTED = (
     "GPU 0: NVIDIA A100 (UUID: GPU-aa)\n  MIG 1g.10gb Device 0: (UUID: MIG-bb)\nGPU 1: NVIDIA A100 (UUID: GPU-cc)\n"
@@ -75,23 +70,6 @@ def test_a_port_in_use_is_refused():
             checked_port(port)
     assert checked_port(port) == port
     assert free_port() > 1023
-
-
-def test_a_run_of_one_rank_ends_as_a_plain_one(vector_dataset, vector_run, tmp_path):
-    """The same command with and without the launcher: equal weights."""
-    train(vector_run("--steps=3", f"--output_dir={tmp_path}/plain"))
-    command = [sys.executable, "-m", "kata", "launch", "--ranks=1", f"--log_dir={tmp_path}/logs", "--", "train"]
-    options = [f"--dataset.root={vector_dataset}", "--dataset.repo_id=tests/vectors", *TINY_ACT, "--steps=3"]
-    command += [*options, f"--output_dir={tmp_path}/launched"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "kata: 1 rank on the CPU, port " in done.stderr
-    assert "OMP_NUM_THREADS=1 (as set)" in done.stderr
-    weights = [
-        tmp_path / name / "checkpoints/last/pretrained_model/model.safetensors" for name in ("plain", "launched")
-    ]
-    assert weights[0].read_bytes() == weights[1].read_bytes()
-    assert json.loads((tmp_path / "launched/train_config.json").read_text())["steps"] == 3
 
 
 TRAIN = ["--", "train", "--policy.type=act", "--dataset.repo_id=a/b", "--policy.push_to_hub=false"]

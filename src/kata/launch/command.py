@@ -9,12 +9,15 @@ from typing import Any
 
 from kata.config import decode, encode, field_names, parse_flags
 from kata.errors import ConfigError, did_you_mean
-from kata.launch.options import Local, Slurm, target_class
+from kata.launch.options import Jobs, Local, Slurm, target_class
+from kata.run import Run, resolve_run
 
 USAGE = """\
 usage: kata launch [--target=local] [--gpus=N] [options] -- train <options of kata train>
        kata launch --target=slurm --nodes=2 --gpus-per-node=4 --time=12:00:00 [options] -- train …
+       kata launch --target=hf:a10g-large --image=<user>/kata --timeout=2h [options] -- train …
        kata launch status|logs|cancel <job>
+       kata launch flavors
 
 Exit status: that of the rank that failed; 85 where the run was asked to stop and saved; 0 when it is done.
 """
@@ -33,18 +36,22 @@ def main(args: Sequence[str]) -> int:
     flags = read_flags(own)
     target = str(flags.pop("target", "local"))
     cls = target_class(target)
-    check_train(run_args)
+    run = checked_run(run_args)
     options = decode(cls, {name: _shaped(cls, name, value) for name, value in flags.items()})
     if isinstance(options, Slurm):
         from kata.launch.slurm import launch_slurm
 
-        return launch_slurm(options, run_args)
+        return launch_slurm(options, run, run_args)
+    if isinstance(options, Jobs):
+        from kata.launch.jobs import launch_job
+
+        return launch_job(options, target.removeprefix("hf:"), run, run_args)
     from kata.launch.local import launch_local
 
-    return launch_local(options, run_args)
+    return launch_local(options, run, run_args)
 
 
-LOOKS = ("status", "logs", "cancel")
+LOOKS = ("status", "logs", "cancel", "flavors")
 
 
 def split(args: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -72,21 +79,19 @@ def _shaped(cls: type, name: str, value: Any) -> Any:
     return [value] if listed and isinstance(value, str) else value
 
 
-def check_train(run_args: Sequence[str]) -> None:
-    """ConfigError unless these are arguments of `kata train` that it would take."""
+def checked_run(run_args: Sequence[str]) -> Run:
+    """The run that these arguments of `kata train` ask for; ConfigError where it would not take them."""
     if not run_args or run_args[0] != "train":
         given = run_args[0] if run_args else "nothing"
         remedy = did_you_mean(given, ["train"]) if run_args else "for example kata launch --gpus=2 -- train --config=…"
         raise ConfigError(f"'{given}' after --", rule="what is launched is `train` with its options", remedy=remedy)
-    from kata.run import resolve_run
-
-    resolve_run(run_args[1:])
+    return resolve_run(run_args[1:])[0]
 
 
 def help_text() -> str:
     """The usage, and all options with types and defaults."""
     lines = [USAGE]
-    for title, cls in (("--target=local", Local), ("--target=slurm", Slurm)):
+    for title, cls in (("--target=local", Local), ("--target=slurm", Slurm), ("--target=hf:<flavor>", Jobs)):
         lines.append(f"\n{title}\n")
         lines += [f"  --{name:<18} {kind} = {encode(default)}\n" for name, kind, default in field_names(cls)]
     return "".join(lines)

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import os
 import socket
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 
 from kata.errors import ConfigError
 from kata.launch.gpus import visible_gpus
 from kata.launch.options import LOGS, Local, refuse
-from kata.launch.ranks import log_of, run_ranks
+from kata.launch.ranks import STOPPED, log_of, run_ranks
+from kata.run import Run
 from kata.units import duration_s
 
 HOST = "127.0.0.1"
 
+SAVED = "kata: the run was asked to stop, and has saved"
+"""Said when the ranks leave with 85; whoever follows a job's output looks for it."""
 
-def launch_local(options: Local, args: Sequence[str]) -> int:
+
+def launch_local(options: Local, run: Run, args: Sequence[str]) -> int:
     """Start the ranks of `kata <args>` and return their exit status; see `run_ranks`."""
     gpus = None if options.ranks is not None else chosen_gpus(options.gpus, visible_gpus())
     ranks = options.ranks or len(gpus or ())
@@ -35,7 +40,41 @@ def launch_local(options: Local, args: Sequence[str]) -> int:
     )
     envs = rank_envs(ranks, gpus, port, threads)
     stop_after_s = None if options.stop_after is None else duration_s(options.stop_after)
-    return run_ranks([sys.executable, "-P", "-m", "kata", *args], envs, log_dir, stop_after_s)
+    with contextlib.ExitStack() as beside:
+        if options.checkpoint_repo is not None:
+            args = beside.enter_context(_courier(options.checkpoint_repo, run, args))
+        status = run_ranks([sys.executable, "-P", "-m", "kata", *args], envs, log_dir, stop_after_s)
+    if status == STOPPED:
+        print(SAVED, file=sys.stderr)
+    return status
+
+
+@contextlib.contextmanager
+def _courier(repo_id: str, run: Run, args: Sequence[str]) -> Generator[Sequence[str]]:
+    """The run's checkpoints go to the Hub; what is there is the run's to continue, so its arguments say so."""
+    if run.output_dir is None:
+        raise ConfigError(
+            "output_dir: not given",
+            rule="--checkpoint_repo uploads what a run saves in its folder",
+            remedy="add --output_dir=<folder> to the options of train",
+        )
+    from kata.launch.courier import Courier
+
+    folder = Path(run.output_dir).expanduser()
+    refuse_taken(run, folder)
+    with Courier(repo_id, folder):
+        yield [*args, *([] if run.resume else ["--resume=true"])]
+
+
+def refuse_taken(run: Run, folder: Path) -> None:
+    """A launch that may start its run again says --resume for it; it must not take another run's folder with that."""
+    if not run.resume and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise refuse(
+            "output_dir",
+            folder,
+            "a new run gets a folder of its own",
+            "add --resume=true to continue the run in it, or choose another --output_dir",
+        )
 
 
 def chosen_gpus(asked: int | list[int] | None, visible: list[str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""`kata launch status|logs|cancel <job>`: a job after it was submitted."""
+"""`kata launch status|logs|cancel <job>`: a job after it was submitted. SLURM's numbers are digits alone."""
 
 from __future__ import annotations
 
@@ -12,11 +12,16 @@ from kata.errors import ConfigError, KataError, did_you_mean
 from kata.launch.options import LOGS
 from kata.launch.slurm import slurm
 
-OPTIONS = {"log_dir": LOGS, "follow": False}
+OPTIONS = {"log_dir": LOGS, "follow": False, "namespace": None}
 
 
 def look(verb: str, args: Sequence[str]) -> int:
-    """Run a verb on a job of SLURM, whose numbers are digits."""
+    """Run a verb on a job of SLURM or of Hugging Face, and return the exit status."""
+    if verb == "flavors":
+        from kata.launch.flavors import flavors_text
+
+        print(flavors_text(), end="")
+        return 0
     if not args or args[0].startswith("--"):
         raise ConfigError(
             f"launch {verb}: no job",
@@ -31,19 +36,21 @@ def look(verb: str, args: Sequence[str]) -> int:
                 f"{name}: no such option", rule=f"options: {', '.join(OPTIONS)}", remedy=did_you_mean(name, OPTIONS)
             )
     options = {**OPTIONS, **given}
-    if not re.fullmatch(r"\d+", job):
-        raise ConfigError(f"job {job}", rule="a number of SLURM", remedy="see what `kata launch` printed")
+    follow = options["follow"] is True
+    if not re.fullmatch(r"\d{1,12}", job):
+        namespace = None if options["namespace"] is None else str(options["namespace"])
+        return _look_at_hugging_face(verb, job, namespace, follow=follow)
     if verb == "status":
-        print(_status(job))
+        print(_slurm_status(job))
     elif verb == "cancel":
         slurm("scancel", job)
         print(f"job {job}: cancelled")
     else:
-        _logs(job, Path(str(options["log_dir"])).expanduser(), follow=options["follow"] is True)
+        _slurm_logs(job, Path(str(options["log_dir"])).expanduser(), follow=follow)
     return 0
 
 
-def _status(job: str) -> str:
+def _slurm_status(job: str) -> str:
     """From the controller while it knows the job, else from the accounting."""
     try:
         shown = slurm("scontrol", "-o", "show", "job", job)
@@ -58,7 +65,7 @@ def _status(job: str) -> str:
     return f"job {job}: {', '.join(parts)}"
 
 
-def _logs(job: str, log_dir: Path, *, follow: bool) -> None:
+def _slurm_logs(job: str, log_dir: Path, *, follow: bool) -> None:
     logs = [path for path in [log_dir / f"{job}.log", *sorted(log_dir.glob(f"{job}-*.log"))] if path.is_file()]
     if not logs:
         raise ConfigError(
@@ -68,3 +75,26 @@ def _logs(job: str, log_dir: Path, *, follow: bool) -> None:
         )
     command = ["tail", "-n", "+1", "-v", *(["-F"] if follow else []), *map(str, logs)]
     subprocess.run(command, check=True)
+
+
+def _look_at_hugging_face(verb: str, job: str, namespace: str | None, *, follow: bool) -> int:
+    from huggingface_hub import HfApi
+
+    from kata.launch import jobs
+    from kata.launch.hub import HUB_ERRORS
+
+    api = HfApi()
+    try:
+        if verb == "status":
+            print(jobs.status_text(api.inspect_job(job_id=job, namespace=namespace)))
+        elif verb == "cancel":
+            api.cancel_job(job_id=job, namespace=namespace)
+            print(f"job {job}: cancelled")
+        elif follow:
+            return jobs.follow(api, job, namespace)[0]
+        else:
+            for line in api.fetch_job_logs(job_id=job, namespace=namespace):
+                print(line)
+    except HUB_ERRORS as error:
+        raise jobs.service_error(job, error) from error
+    return 0

@@ -27,6 +27,11 @@ def _check_duration(name: str, value: str | None) -> None:
         raise refuse(name, value, "seconds, or a number with s, m, h or d", f"for example --{name}=2h")
 
 
+def _check_repo(name: str, value: str | None) -> None:
+    if value is not None and not re.fullmatch(r"[\w.-]+/[\w.-]+", value):
+        raise refuse(name, value, "a Hub repository, <user>/<name>", f"for example --{name}=me/my-run")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Local:
     """Ranks on this machine.
@@ -34,7 +39,8 @@ class Local:
     gpus: how many of the visible GPUs, or which ([0, 2]: places in CUDA_VISIBLE_DEVICES where that is set, else the
     GPUs' numbers); null takes all. ranks: so many ranks on the CPU instead. port: where the ranks meet; 0 takes a free
     one. log_dir: output of all ranks but the first; null makes a folder below outputs/launch. stop_after: after so long
-    the run is asked to save and leave (status 85).
+    the run is asked to save and leave (status 85). checkpoint_repo: a Hub repository that gets every checkpoint of the
+    run, and that a run without checkpoints of its own continues from.
     """
 
     gpus: int | list[int] | None = None
@@ -42,6 +48,7 @@ class Local:
     port: int = 0
     log_dir: str | None = None
     stop_after: str | None = None
+    checkpoint_repo: str | None = None
 
     def __post_init__(self) -> None:
         if self.gpus is not None and self.ranks is not None:
@@ -57,6 +64,7 @@ class Local:
         if not 0 <= self.port <= 65_535:
             raise refuse("port", self.port, "a port number up to 65535", "leave it out: a free one is taken")
         _check_duration("stop_after", self.stop_after)
+        _check_repo("checkpoint_repo", self.checkpoint_repo)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,6 +128,54 @@ class Slurm:
         check_env(self.env)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Jobs:
+    """A Hugging Face Job.
+
+    image: a container image that holds kata (see Dockerfile). timeout: the service ends the job after it ('90s', '2h',
+    '1d'); null leaves the service's 30 minutes. checkpoint_repo: gets every checkpoint, and a job without checkpoints
+    continues from it; created private. restarts: a job that ran out of time, or stopped and saved, is submitted again
+    so often while this command follows it. namespace: user or organisation that pays; null is your own. env: NAME=VALUE
+    for the job. secrets: names of environment variables that the job gets as secrets, beside HF_TOKEN and
+    WANDB_API_KEY. detach: submit, say how to look at it, and leave. dry_run: print what would be submitted.
+    """
+
+    image: str | None = None
+    timeout: str | int | None = None
+    checkpoint_repo: str | None = None
+    restarts: int = 0
+    namespace: str | None = None
+    job_name: str | None = None
+    env: list[str] = field(default_factory=list)
+    secrets: list[str] = field(default_factory=list)
+    detach: bool = False
+    dry_run: bool = False
+
+    def __post_init__(self) -> None:
+        if self.image is None:
+            raise ConfigError(
+                "image: not given",
+                rule="a job runs in a container image that holds kata and that the service can pull",
+                remedy="docker build -t <user>/kata . && docker push <user>/kata, then --image=<user>/kata",
+            )
+        _check_duration("timeout", None if self.timeout is None else str(self.timeout))
+        _check_repo("checkpoint_repo", self.checkpoint_repo)
+        _check_count("restarts", self.restarts, least=0)
+        if self.restarts and self.checkpoint_repo is None:
+            raise refuse(
+                "restarts",
+                self.restarts,
+                "a job continues from what was pushed: its own disk goes with it",
+                "add --checkpoint_repo=<user>/<name>",
+            )
+        if self.restarts and self.detach:
+            raise refuse("restarts", self.restarts, "this command submits again", "leave out --detach")
+        check_env(self.env)
+        for name in self.secrets:
+            if not re.fullmatch(r"[A-Za-z_]\w*", name):
+                raise refuse("secrets", "***", "names of environment variables", "for example --secrets=[MY_KEY]")
+
+
 def check_env(entries: list[str]) -> None:
     """ConfigError for an entry that is not NAME=VALUE."""
     for entry in entries:
@@ -127,10 +183,14 @@ def check_env(entries: list[str]) -> None:
             raise refuse("env", entry, "NAME=VALUE", "for example --env=[NCCL_DEBUG=INFO]")
 
 
-def target_class(target: str) -> type[Local | Slurm]:
-    """The options of a target: 'local' or 'slurm'."""
+def target_class(target: str) -> type[Local | Slurm | Jobs]:
+    """The options of a target: 'local', 'slurm' or 'hf:<flavor>'."""
     if target == "local":
         return Local
     if target == "slurm":
         return Slurm
-    raise refuse("target", target, "local or slurm", did_you_mean(target, ["local", "slurm"]))
+    if target.startswith("hf:"):
+        return Jobs
+    raise refuse(
+        "target", target, "local, slurm or hf:<flavor>", did_you_mean(target, ["local", "slurm", "hf:a10g-large"])
+    )

@@ -16,14 +16,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kata.errors import ConfigError, KataError
-from kata.launch.options import Slurm, refuse
+from kata.launch.local import refuse_taken
+from kata.launch.options import Slurm
 from kata.log import redacted
-from kata.run import Run, resolve_run
+from kata.run import Run
 
 
-def launch_slurm(options: Slurm, args: Sequence[str]) -> int:
+def launch_slurm(options: Slurm, run: Run, args: Sequence[str]) -> int:
     """Write the batch script of `kata <args>` and submit it; print it instead with dry_run."""
-    run, _ = resolve_run(args[1:])
     _check_folder(run)
     log_dir = Path(options.log_dir).expanduser().absolute()
     text = script(options, run, args, log_dir)
@@ -125,14 +125,7 @@ def _check_folder(run: Run) -> None:
             rule="after a requeue the run goes on from its folder, on a file system that all nodes share",
             remedy="add --output_dir=<folder> to the options of train",
         )
-    folder = Path(run.output_dir).expanduser()
-    if not run.resume and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise refuse(
-            "output_dir",
-            folder,
-            "a new run gets a folder of its own",
-            "add --resume=true to continue the run in it, or choose another --output_dir",
-        )
+    refuse_taken(run, Path(run.output_dir).expanduser())
 
 
 REQUEUE = 'scontrol requeue "$SLURM_JOB_ID"'
