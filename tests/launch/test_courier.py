@@ -1,7 +1,6 @@
 """What is sent when, and that a Hub that is down costs uploads only."""
 
 import json
-import logging
 from pathlib import Path
 
 import pytest
@@ -66,8 +65,7 @@ def test_each_new_checkpoint_replaces_the_one_before(courier, tmp_path):
     assert courier._api.pointers == {"last": "000020", "best": "best-000010"}
 
 
-def test_a_hub_that_is_down_is_told_once_and_tried_again(courier, tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr(logging.getLogger("kata"), "propagate", True)
+def test_a_hub_that_is_down_is_told_once_and_tried_again(courier, tmp_path, caplog):
     save(tmp_path, "000010")
     courier._api.down = True
     courier._bring()
