@@ -1,7 +1,8 @@
 """The command line. Each verb's module is imported when the verb runs, so that `kata --help` is instant.
 
-Exit status: 0 done, 1 `checkpoint verify` found damage, 2 something the user can correct (one message, no traceback),
-85 asked to stop and saved, 130 interrupted; `launch` leaves with the status of the rank that failed.
+Exit status: 0 done, 1 `checkpoint verify` found damage or `doctor` a fault, 2 something the user can correct (one
+message, no traceback), 85 asked to stop and saved, 130 interrupted; `launch` leaves with the status of the rank that
+failed.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ usage: kata <verb> [options]
                         measure reading: against the decode floor, and against LeRobot; `kata bench data --help`
   kata launch --gpus=4 -- train …
                         train on several GPUs; `kata launch --help`
+  kata doctor           look at this machine: versions, GPUs, codecs, disk, and what is wrong with a remedy each
   kata quickstart       record the built-in task, train a small ACT on it, evaluate it, write the report
 
   kata --version        print the version
@@ -188,6 +190,12 @@ def _launch(args: list[str]) -> int:
     return launch(args)
 
 
+def _doctor(args: list[str]) -> int:
+    from kata.launch.doctor.command import main as doctor
+
+    return doctor(args)
+
+
 VERBS: dict[str, Callable[[list[str]], int]] = {
     "train": _train,
     "eval": _eval,
@@ -195,5 +203,6 @@ VERBS: dict[str, Callable[[list[str]], int]] = {
     "data": _data,
     "bench": _bench,
     "launch": _launch,
+    "doctor": _doctor,
     "quickstart": _quickstart,
 }

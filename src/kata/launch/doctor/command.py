@@ -1,0 +1,96 @@
+"""`kata doctor`: the facts as text or JSON, then what is wrong."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from kata.config import parse_flags
+from kata.errors import ConfigError, did_you_mean
+from kata.launch.doctor.facts import facts
+from kata.launch.doctor.findings import Finding, findings
+from kata.launch.doctor.speeds import disk, loopback
+from kata.log import redacted
+from kata.units import bytes_text
+
+USAGE = """\
+usage: kata doctor [--output_dir=outputs] [--json]
+
+Versions, GPUs and how they are joined, video codecs, memory, speed of the disk (at output_dir) and of the loopback;
+then what is wrong, each with a remedy. Exit status: 0 nothing is wrong, 1 something is.
+"""
+
+
+def main(args: Sequence[str]) -> int:
+    """Look, print, and return the exit status."""
+    if any(arg in ("-h", "--help") for arg in args):
+        print(USAGE, end="")
+        return 0
+    known = {"output_dir": "outputs", "json": False}
+    given = {name.replace("-", "_"): value for name, value in parse_flags(args).items()}
+    for name in given:
+        if name not in known:
+            raise ConfigError(
+                f"{name}: no such option", rule=f"options: {', '.join(known)}", remedy=did_you_mean(name, known)
+            )
+    options = {**known, **given}
+    folder = Path(str(options["output_dir"])).expanduser().absolute()
+    found = {**facts(), "disk": disk(folder), "network": loopback()}
+    wrong = findings(found)
+    if options["json"] is True:
+        listed = [dataclasses.asdict(finding) for finding in wrong]
+        print(redacted(json.dumps({"facts": found, "findings": listed}, indent=1)))
+    else:
+        print(redacted(text(found, wrong)), end="")
+    return 1 if wrong else 0
+
+
+def text(found: dict[str, Any], wrong: Sequence[Finding]) -> str:
+    """What a person reads."""
+    versions = {name: version for name, version in found["versions"].items() if version is not None}
+    memory, at = found["memory"], found["disk"]
+    rows = [
+        ("system", f"{found['system']}, Python {found['python']}"),
+        ("versions", ", ".join(f"{name} {version}" for name, version in versions.items())),
+        ("not installed", ", ".join(name for name in found["versions"] if name not in versions) or "-"),
+        ("CUDA", f"torch built for {found['cuda_of_torch'] or 'the CPU'}; NCCL {found['nccl'] or 'none'}"),
+        *_gpu_rows(found),
+        ("video", _codecs(found)),
+        ("cores", f"{found['cores']}" + (f" (limit {found['cores_of_cgroup']:g})" if found["cores_of_cgroup"] else "")),
+        ("memory", f"{_size(memory['available_bytes'])} free of {_size(memory['total_bytes'])}"),
+        (
+            "disk",
+            f"{at['folder']}: {_size(at['free_bytes'])} free, writes {_speed(at, 'write')}, reads {_speed(at, 'read')}",
+        ),
+        ("loopback", f"{_size(found['network']['loopback_bytes_per_s'])} per second"),
+        ("environment", ", ".join(f"{name}={value}" for name, value in found["environment"].items()) or "-"),
+    ]
+    lines = [f"{name:<14} {value}\n" for name, value in rows]
+    lines += [f"\nwrong: {finding.what}\n  remedy: {finding.remedy}\n" for finding in wrong]
+    return "".join(lines) + ("" if wrong else "\nnothing is wrong\n")
+
+
+def _gpu_rows(found: dict[str, Any]) -> list[tuple[str, str]]:
+    rows = [
+        (f"GPU {gpu['index']}", f"{gpu['name']}, {_size(gpu['used_bytes'])} of {_size(gpu['memory_bytes'])} taken, "
+         f"compute {gpu['compute_cap']}, driver {gpu['driver_version']}")
+        for gpu in found["gpus"]
+    ]  # fmt: skip
+    joined = ", ".join(f"{pair} {link}" for pair, link in found["links"].items())
+    return [*(rows or [("GPUs", "none")]), *([("links", joined)] if joined else [])]
+
+
+def _codecs(found: dict[str, Any]) -> str:
+    reads = ", ".join(f"{name} ({' '.join(each) or 'no'})" for name, each in found["decoders"].items())
+    return f"decodes {reads}; encodes {', '.join(found['encoders']) or 'nothing'}"
+
+
+def _size(count: float | None) -> str:
+    return "?" if count is None else bytes_text(count)
+
+
+def _speed(at: dict[str, Any], way: str) -> str:
+    return f"{_size(at[f'{way}_bytes_per_s'])}/s"
