@@ -45,12 +45,12 @@ def test_a_few_are_let_pass_and_more_than_one_in_a_thousand_are_not():
     account = Substituted()
     for position in range(COUNT_MIN):
         account.note(position, {"file": "v/a.mp4"}, samples=position + 1)
-    account.note(COUNT_MIN, {"file": "v/b.mp4"}, samples=11_000)
-    account.note(COUNT_MIN, {"file": "v/b.mp4"}, samples=11_000)
+    account.note(COUNT_MIN, {"dataset": "two", "file": "v/b.mp4"}, samples=11_000)
+    account.note(COUNT_MIN, {"dataset": "two", "file": "v/b.mp4"}, samples=11_000)
     assert len(account.lines) == COUNT_MIN + 1
     with pytest.raises(DataError, match="12 of 11000") as refused:
         account.note(COUNT_MIN + 1, {"file": "v/a.mp4"}, samples=11_000)
-    assert "v/a.mp4, v/b.mp4" in refused.value.what
+    assert "two/v/b.mp4, v/a.mp4" in refused.value.what
     assert "kata data check" in refused.value.remedy
 
 

@@ -77,7 +77,7 @@ class Substitutes:
         raise DataError(
             f"{error.what}, and {ATTEMPTS} other samples drawn in its place have frames that cannot be decoded either",
             rule="a bad frame is an exception",
-            remedy="`kata data check --decode` lists what is damaged; get those files again",
+            remedy="`kata data check <folder> --decode` lists what is damaged; get those files again",
         ) from error
 
 
@@ -109,8 +109,8 @@ def substitute_anchor(seed: int, position: int, attempt: int, anchors: int) -> i
 class Substituted:
     """The account of a run: what was substituted, by position, and whether it is too much.
 
-    lines: one entry per position, as bad_frames.jsonl holds them, with at least `episode` and `file`. A position that
-    is read twice, as after a jump, counts once.
+    lines: one entry per position, as bad_frames.jsonl holds them, with `file` and, in a mixture, `dataset`. A position
+    that is read twice, as after a jump, counts once.
     """
 
     lines: dict[int, dict[str, Any]] = field(default_factory=dict)
@@ -123,12 +123,12 @@ class Substituted:
         self.lines[position] = {"position": position, **line}
         count = len(self.lines)
         if count > max(COUNT_MIN, SHARE_MAX * samples):
-            files = sorted({str(entry["file"]) for entry in self.lines.values()})
+            files = sorted({"/".join(filter(None, (x.get("dataset"), x["file"]))) for x in self.lines.values()})
             more = f" and {len(files) - FILES_SHOWN} more" if len(files) > FILES_SHOWN else ""
             raise DataError(
                 f"{count} of {samples} samples have frames that cannot be decoded, in "
                 f"{', '.join(files[:FILES_SHOWN])}{more}",
                 rule=f"at most {SHARE_MAX:.1%} of the samples, or {COUNT_MIN}, are substituted",
-                remedy="`kata data check --decode` lists what is damaged: get those files again, or leave their "
-                "episodes out with --dataset.exclude_episodes",
+                remedy="`kata data check <folder> --decode` lists what is damaged: get those files again, or leave "
+                "their episodes out with `exclude_episodes`",
             )
