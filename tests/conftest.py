@@ -1,6 +1,8 @@
 """A tiny dataset that the tests of training share, and a run on it."""
 
+import importlib
 import os
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -121,3 +123,13 @@ def vector_run(vector_dataset, tmp_path):
     """A run without pictures, with options changed: vector_run('--steps=3')."""
     args = [f"--dataset.root={vector_dataset}", "--dataset.repo_id=tests/vectors", *TINY_ACT]
     return lambda *more: resolve_run([*args, f"--output_dir={tmp_path}/run", *more])[0]
+
+
+@pytest.fixture(scope="session")
+def tiny_clip(tmp_path_factory) -> Path:
+    """A folder with the config and tokenizer files of a CLIP model of 32x32 pixels; without weights."""
+    sys.path.insert(0, str(Path(__file__).parents[1] / "tools/peer"))
+    try:
+        return importlib.import_module("tiny_clip").write(tmp_path_factory.mktemp("models") / "clip")
+    finally:
+        sys.path.pop(0)

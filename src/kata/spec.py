@@ -18,6 +18,8 @@ STATE = "observation.state"
 ENV_STATE = "observation.environment_state"
 REWARD = "next.reward"
 TASK = "task"
+LANGUAGE_TOKENS = "observation.language.tokens"
+LANGUAGE_MASK = "observation.language.attention_mask"
 DATASET_INDEX = "dataset_index"
 """int64 (B,) in the batches of a mixture: which of its datasets a sample comes from."""
 

@@ -37,17 +37,36 @@ TINY = {
         '--policy.input_features={"observation.images.top": {"type": "VISUAL", "shape": [3, 48, 64]}, '
         '"observation.state": {"type": "STATE", "shape": [3]}}',
     ),
+    "multi_task_dit": (  # {clip}: a folder of a tiny CLIP model
+        *("--policy.horizon=8", "--policy.n_action_steps=3", "--policy.hidden_dim=16", "--policy.num_layers=1"),
+        *(
+            "--policy.num_heads=2",
+            "--policy.timestep_embed_dim=8",
+            "--policy.num_train_timesteps=10",
+            "--policy.dropout=0",
+        ),
+        *("--policy.num_inference_steps=2", "--policy.crop_per_sample=true", "--policy.pretrained_encoders=false"),
+        *(
+            "--policy.image_resize_shape=[36,48]",
+            "--policy.image_crop_shape=[32,32]",
+            "--policy.tokenizer_max_length=8",
+        ),
+        *("--policy.vision_encoder_name={clip}", "--policy.text_encoder_name={clip}"),
+        '--policy.input_features={"observation.images.top": {"type": "VISUAL", "shape": [3, 48, 64]}, '
+        '"observation.state": {"type": "STATE", "shape": [3]}}',
+    ),
 }
 
 
 @pytest.fixture
-def policy_run(tiny_dataset, tmp_path):
+def policy_run(tiny_dataset, tiny_clip, tmp_path):
     """Makes a run of a tiny policy, five steps of four samples."""
 
     def make(name, folder, *options):
+        own = [option.replace("{clip}", str(tiny_clip)) for option in TINY[name]]
         return resolve_run(
             [
-                f"--policy.type={name}", *TINY[name], "--dataset.repo_id=tests/tiny", f"--dataset.root={tiny_dataset}",
+                f"--policy.type={name}", *own, "--dataset.repo_id=tests/tiny", f"--dataset.root={tiny_dataset}",
                 "--policy.device=cpu", "--policy.push_to_hub=false", "--batch_size=4", "--steps=4", "--log_freq=1",
                 "--num_workers=1", "--prefetch_factor=1", "--dataset.eval_split=0.3", "--max_eval_samples=4",
                 "--eval_steps=2", "--save_freq=2", f"--output_dir={tmp_path}/{folder}", *options,

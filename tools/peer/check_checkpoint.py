@@ -37,7 +37,8 @@ def actions_of(folder: Path, observations: dict[str, Tensor]) -> Tensor:
     actions = []
     with checkpoint_cases.cases_of(config.type).steady():
         for step in steps:
-            batch = before({**{key: value[step] for key, value in observations.items()}, "task": ""})
+            seen = {key: value[step] for key, value in observations.items()}
+            batch = before({**seen, "task": checkpoint_cases.TASK})
             actions.append(after(policy.select_action(batch)))
     return torch.cat(actions)
 

@@ -16,6 +16,9 @@ from torch import Tensor
 STEPS = 6
 """Observations that are acted on one after the other."""
 
+TASK = "push the block"
+"""What policies that read sentences are told."""
+
 
 def cases_of(name: str) -> ModuleType:
     """The module that describes a policy's cases."""

@@ -21,7 +21,7 @@ from kata.policies.config import PolicyConfig
 from kata.policies.load import load_weights, save_weights
 from kata.policies.pipelines import canonical_pipelines
 from kata.run import read_policy_config
-from kata.spec import ACTION
+from kata.spec import ACTION, TASK
 
 
 def actions_of(folder: Path, observations: dict[str, Tensor]) -> Tensor:
@@ -34,7 +34,8 @@ def actions_of(folder: Path, observations: dict[str, Tensor]) -> Tensor:
     state, actions = policy.init_state(1), []
     with checkpoint_cases.cases_of(config.type).steady():
         for step in range(len(next(iter(observations.values())))):
-            action, state = policy.act(before({key: value[step] for key, value in observations.items()}), state)
+            seen = {key: value[step] for key, value in observations.items()}
+            action, state = policy.act(before({**seen, TASK: [checkpoint_cases.TASK]}), state)
             actions.append(after({ACTION: action})[ACTION])
     return torch.cat(actions)
 

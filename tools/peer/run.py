@@ -83,7 +83,10 @@ def policy(peer: Path, folder: Path, name: str) -> list[bool]:
 
 
 def checkpoints(peer: Path, folder: Path, name: str) -> list[bool]:
-    """Each side acts from the other's checkpoint of a policy as the writer itself does."""
+    """Each side acts from the other's checkpoint of a policy as the writer itself does. Files that a checkpoint names
+    lie in `folder`, too.
+    """
+    folder.mkdir()
     sides = {
         "lerobot": ([peer, HERE / "make_checkpoint.py", name], [peer, HERE / "check_checkpoint.py"]),
         "kata": (
@@ -95,7 +98,9 @@ def checkpoints(peer: Path, folder: Path, name: str) -> list[bool]:
     for writer, reader in (("lerobot", "kata"), ("kata", "lerobot")):
         what, place = f"{name} checkpoint of {writer} driven by {reader}", folder / writer
         given = [place / "pretrained_model", place / "observations.safetensors", place / "read.safetensors"]
-        fine = ran(execute(*sides[writer][0], place), what) and ran(execute(*sides[reader][1], *given), what)
+        shared = {"KATA_PEER_FILES": str(folder)}
+        fine = ran(execute(*sides[writer][0], place, **shared), what)
+        fine = fine and ran(execute(*sides[reader][1], *given, **shared), what)
         results.append(fine and same(place / "read.safetensors", place / "actions.safetensors", what))
     return results
 

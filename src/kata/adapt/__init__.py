@@ -4,6 +4,7 @@ from kata.adapt.each import PerDataset
 from kata.adapt.frames import frames_to_float
 from kata.adapt.pipeline import Pipeline, load_pipeline
 from kata.adapt.steps import AddBatchAxis, Normalize, Rename, Step, ToDevice, Unnormalize
+from kata.adapt.tokens import Tokenize
 
 __all__ = [
     "AddBatchAxis",
@@ -13,6 +14,7 @@ __all__ = [
     "Rename",
     "Step",
     "ToDevice",
+    "Tokenize",
     "Unnormalize",
     "frames_to_float",
     "load_pipeline",

@@ -30,6 +30,20 @@ def crop(frames: Tensor, size: Size, place: Tensor | None) -> Tensor:
     return taken.gather(-1, columns.reshape(-1, *between, 1, size[1]).expand(*frames.shape[:-2], *size))
 
 
+def resize_and_crop(frames: Tensor, size: Size | None, window: Size | None, place: Tensor | None) -> Tensor:
+    """Frames (B, T, cameras, C, H, W) resized to `size`, then cropped to `window`; None leaves either out.
+
+    place: where each camera's window lies (B, cameras, 2), as for `crop`; None takes the centre.
+    """
+    if size is not None:
+        resized = F.resize(frames.flatten(0, 2), list(size), antialias=True)
+        frames = resized.reshape(*frames.shape[:-2], *size)
+    if window is None:
+        return frames
+    places = [None] * frames.shape[2] if place is None else place.unbind(1)
+    return torch.stack([crop(one, window, at) for one, at in zip(frames.unbind(2), places, strict=True)], dim=2)
+
+
 class SpatialSoftmax(nn.Module):
     """Where each of `keypoints` learned maps has its weight: expected (x, y) in [-1, 1] under a softmax over pixels.
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 POLICIES: dict[str, str] = {
     "act": "kata.policies.act",
     "diffusion": "kata.policies.diffusion",
+    "multi_task_dit": "kata.policies.multi_task_dit",
     "tdmpc": "kata.policies.tdmpc",
     "vqbet": "kata.policies.vqbet",
 }

@@ -79,6 +79,10 @@ class PolicyConfig:
         """
         raise NotImplementedError
 
+    def tokenizer(self) -> dict[str, Any] | None:
+        """Options of the step that turns task sentences into tokens; None for policies that read no sentences."""
+        return None
+
     def without_downloads(self) -> PolicyConfig:
         """A copy whose building fetches no pretrained parts, for when all weights come from a checkpoint anyway."""
         return self

@@ -29,13 +29,12 @@ class RandomCropConfig:
 
     def crop_draws(self, cameras: int) -> dict[str, Draw]:
         """Where the crop lies, per camera, as shares of the way (rows, columns); nothing without a random crop."""
-        if self.crop_shape is None or not self.crop_is_random or not cameras:
-            return {}
-        return {"crop": Draw("uniform", (cameras, 2), shared=not self.crop_per_sample)}
+        random = self.crop_shape is not None and self.crop_is_random
+        return crop_draws(cameras if random else 0, per_sample=self.crop_per_sample)
 
     def crop_rules(self) -> Iterator[Rule]:
         """A size that makes sense."""
-        yield _size_rule("crop_shape", self.crop_shape)
+        yield size_rule("crop_shape", self.crop_shape)
 
     def size_before_crop(self, camera: Feature) -> tuple[int, ...]:
         """Height and width that the crop is taken from."""
@@ -44,14 +43,7 @@ class RandomCropConfig:
     def crop_fits_rules(self, cameras: Mapping[str, Feature]) -> Iterator[Rule]:
         """The crop is no larger than what it is taken from."""
         for key, feature in cameras.items():
-            size = self.size_before_crop(feature)
-            crop = self.crop_shape or size
-            yield (
-                crop[0] > size[0] or crop[1] > size[1],
-                f"policy.crop_shape={list(crop)} of {key}, which is {size[0]}x{size[1]}",
-                "a crop is no larger than the picture",
-                f"--policy.crop_shape=[{min(crop[0], size[0])},{min(crop[1], size[1])}], or null for none",
-            )
+            yield fit_rule("crop_shape", self.crop_shape, key, self.size_before_crop(feature))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +59,7 @@ class CropConfig(RandomCropConfig):
 
     def crop_rules(self) -> Iterator[Rule]:
         """Sizes and shares that make sense."""
-        yield _size_rule("resize_shape", self.resize_shape)
+        yield size_rule("resize_shape", self.resize_shape)
         yield from super().crop_rules()
         yield (
             not 0 < self.crop_ratio <= 1,
@@ -81,7 +73,24 @@ class CropConfig(RandomCropConfig):
         return self.resize_shape or camera.shape[1:]
 
 
-def _size_rule(name: str, size: tuple[int, int] | None) -> Rule:
+def crop_draws(cameras: int, *, per_sample: bool) -> dict[str, Draw]:
+    """Where random crops lie, per camera, as shares of the way (rows, columns); nothing for no cameras."""
+    return {"crop": Draw("uniform", (cameras, 2), shared=not per_sample)} if cameras else {}
+
+
+def fit_rule(name: str, crop: tuple[int, int] | None, key: str, size: tuple[int, ...]) -> Rule:
+    """The crop of option `name` is no larger than camera `key`'s picture before it."""
+    crop = crop or (size[0], size[1])
+    return (
+        crop[0] > size[0] or crop[1] > size[1],
+        f"policy.{name}={list(crop)} of {key}, which is {size[0]}x{size[1]}",
+        "a crop is no larger than the picture",
+        f"--policy.{name}=[{min(crop[0], size[0])},{min(crop[1], size[1])}], or null for none",
+    )
+
+
+def size_rule(name: str, size: tuple[int, int] | None) -> Rule:
+    """Sides of at least one pixel."""
     wrong = size is not None and any(side < 1 for side in size)
     return wrong, f"policy.{name}={size}", "height and width of at least 1", f"--policy.{name}=null for none"
 

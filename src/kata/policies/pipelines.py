@@ -1,9 +1,10 @@
-"""The processing that most policies share: rename, batch axis, device, normalise; and back."""
+"""The processing that most policies share: rename, batch axis, (tokens,) device, normalise; and back."""
 
 from __future__ import annotations
 
 from kata.adapt.pipeline import Pipeline, build_pipelines
 from kata.adapt.steps import AddBatchAxis, Normalize, Rename, ToDevice, Unnormalize
+from kata.adapt.tokens import Tokenize
 from kata.policies.config import PolicyConfig
 from kata.spec import Stats
 
@@ -11,7 +12,7 @@ from kata.spec import Stats
 def canonical_pipelines(
     config: PolicyConfig, stats: Stats, *, rename_map: dict[str, str], device: str
 ) -> tuple[Pipeline, Pipeline]:
-    """The pipelines before and after a policy, as LeRobot lays them out for act, diffusion, vqbet and tdmpc.
+    """The pipelines before and after a policy, as LeRobot lays them out for most policies.
 
     Args:
         config: gives features and normalisation modes.
@@ -21,9 +22,11 @@ def canonical_pipelines(
     """
     features = {**config.input_features, **config.output_features}
     modes = dict(config.normalization_mapping)
+    tokenizer = config.tokenizer()
     before = (
         Rename(rename_map),
         AddBatchAxis(),
+        *([] if tokenizer is None else [Tokenize(**tokenizer)]),
         ToDevice(device),
         Normalize.from_stats(features, modes, stats),
     )

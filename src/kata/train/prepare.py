@@ -94,6 +94,8 @@ def prepare(run: Run) -> Prepared:
     said = check_together(whole, policy, run.dataset) if isinstance(whole, Mixture) else []
     for dataset in datasets(whole):
         refuse_short_episodes(dataset, policy.drop_last_frames())
+        if policy.tokenizer() is not None:
+            refuse_missing_tasks(dataset)
     train, held_out = split_data(whole, run.dataset.eval_split)
     rows = anchor_rows(train, policy.drop_last_frames())
     if run.effective_batch > len(rows):
@@ -233,6 +235,18 @@ def refuse_short_episodes(dataset: Dataset, drop_last: int) -> None:
             f"{episodes.length[short[0]]} frames",
             rule=f"this policy needs at least {drop_last + 1} frames per episode",
             remedy=f"--dataset.exclude_episodes={str(numbers).replace(' ', '')}",
+        )
+
+
+def refuse_missing_tasks(dataset: Dataset) -> None:
+    """DataError when an episode has no sentence that says what is done in it."""
+    episodes = dataset.episodes
+    silent = [int(n) for n, tasks in zip(episodes.index, episodes.tasks, strict=True) if not any(tasks)]
+    if silent:
+        raise DataError(
+            f"{dataset.repo_id}: {len(silent)} episodes have no task sentence, the first is episode {silent[0]}",
+            rule="this policy is told in a sentence what to do",
+            remedy=f"write the sentences into the dataset, or --dataset.exclude_episodes={silent}".replace(", ", ","),
         )
 
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torchvision.transforms.v2 import functional as F
 
 from kata.nn.denoising import NoiseProcess
-from kata.nn.images import KeypointEncoder, crop
+from kata.nn.images import KeypointEncoder, resize_and_crop
 from kata.nn.unet1d import UNet1d, UNetShape
 from kata.policies.base import ActState, KeyMap, Loss, ParamGroup, Term, evaluating, remember
 from kata.policies.base import Policy as BasePolicy
@@ -59,15 +58,9 @@ class Network(nn.Module):
     def _features(self, frames: Tensor, place: Tensor | None) -> Tensor:
         """Frames (B, T, cameras, C, H, W) -> (B, T, cameras * 2 keypoints)."""
         config = self.config
-        if config.resize_shape is not None:
-            resized = F.resize(frames.flatten(0, 2), list(config.resize_shape), antialias=True)
-            frames = resized.reshape(*frames.shape[:-2], *config.resize_shape)
-        if config.crop_shape is not None:
-            size = config.crop_shape
-            places = [None if place is None else place[:, n] for n in range(frames.shape[2])]
-            if place is not None and not config.use_separate_rgb_encoder_per_camera and not config.crop_per_sample:
-                places = [place[:, 0]] * frames.shape[2]
-            frames = torch.stack([crop(one, size, at) for one, at in zip(frames.unbind(2), places, strict=True)], dim=2)
+        if place is not None and not config.use_separate_rgb_encoder_per_camera and not config.crop_per_sample:
+            place = place[:, :1].expand_as(place)
+        frames = resize_and_crop(frames, config.resize_shape, config.crop_shape, place)
         steps = frames.shape[:2]
         if isinstance(self.rgb_encoder, nn.ModuleList):
             each = zip(self.rgb_encoder, frames.unbind(2), strict=True)

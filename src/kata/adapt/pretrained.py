@@ -1,0 +1,41 @@
+"""Models and tokenizers by Hub name or local folder: which files a folder must hold, and what to say without them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from kata.errors import PolicyError
+
+
+def require_files(name: str, what: str, alternatives: Sequence[tuple[str, ...]]) -> None:
+    """Raise PolicyError when `name` is a local folder that is not there, or that lacks files.
+
+    Args:
+        name: a Hub name, which passes, or a path: absolute, beginning with '.' or '~', or existing.
+        what: is to be read from there, for the message.
+        alternatives: sets of file names, one of which must be there as a whole.
+    """
+    folder = Path(name)
+    if not (name.startswith(("/", ".", "~")) or name.count("/") > 1 or folder.exists()):
+        return
+    wanted = "; or ".join(" and ".join(names) for names in alternatives)
+    if not folder.is_dir():
+        raise PolicyError(f"{name}: no such folder", rule=f"{what}: a folder with {wanted}", remedy="correct the path")
+    missing = [[file for file in names if not (folder / file).is_file()] for names in alternatives]
+    if all(missing):
+        lacks = "; or ".join(" and ".join(names) for names in missing)
+        raise PolicyError(
+            f"{name}: no {lacks}",
+            rule=f"{what}: a folder with {wanted}",
+            remedy="copy the files from the model's page on the Hub into the folder",
+        )
+
+
+def unreadable(name: str, what: str, error: Exception) -> PolicyError:
+    """The error for a name that transformers cannot load."""
+    return PolicyError(
+        f"{name}: {what} cannot be loaded ({str(error).strip().splitlines()[0]})",
+        rule="a name on the Hub, with a network or in the local cache, or a folder",
+        remedy="give a local folder with the model's files",
+    )

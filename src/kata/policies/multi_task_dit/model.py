@@ -1,0 +1,168 @@
+"""Multi-Task DiT: a transformer makes a chunk of actions from noise, told by cameras, state and a sentence."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from kata.nn.denoising import NoiseProcess
+from kata.nn.flow import beta_quantile, between, integrate, velocity
+from kata.nn.images import resize_and_crop
+from kata.policies.base import ActState, KeyMap, Loss, ParamGroup, Term, evaluating, remember
+from kata.policies.base import Policy as BasePolicy
+from kata.policies.multi_task_dit.config import Config
+from kata.policies.multi_task_dit.encoders import TextEncoder, VisionEncoder
+from kata.policies.multi_task_dit.transformer import ActionTransformer
+from kata.spec import ACTION, LANGUAGE_MASK, LANGUAGE_TOKENS, STATE, Batch, pad_key
+
+
+class ObservationEncoder(nn.Module):
+    """State, cameras and sentence as one vector."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.config = config
+        if config.use_separate_rgb_encoder_per_camera:
+            self.vision_encoders = nn.ModuleList(VisionEncoder(config) for _ in config.cameras)
+        else:
+            self.vision_encoder = VisionEncoder(config)
+        self.text_encoder = TextEncoder(config)
+        assert config.state is not None
+        seen = len(config.cameras) * self.cameras()[0].width
+        self.width = config.n_obs_steps * (config.state.shape[0] + seen + config.hidden_dim)
+
+    def cameras(self) -> list[VisionEncoder]:
+        """The image encoders."""
+        return [module for module in self.modules() if isinstance(module, VisionEncoder)]
+
+    def forward(self, batch: Batch, place: Tensor | None) -> Tensor:
+        """Observations (B, n_obs_steps, ...) and tokens (B, L) -> (B, width): by step, state, cameras and sentence.
+
+        place: where crops lie (B, cameras, 2), or None for the centre.
+        """
+        config = self.config
+        frames = torch.stack([batch[key] for key in config.cameras], dim=2)
+        if place is not None and not config.use_separate_rgb_encoder_per_camera and not config.crop_per_sample:
+            place = place[:, :1].expand_as(place)
+        frames = resize_and_crop(frames, config.image_resize_shape, config.image_crop_shape, place)
+        steps = frames.shape[:2]
+        encoders = self.cameras()
+        if config.use_separate_rgb_encoder_per_camera:
+            each = zip(encoders, frames.unbind(2), strict=True)
+            seen = torch.cat([encoder(one.flatten(0, 1)).unflatten(0, steps) for encoder, one in each], dim=-1)
+        else:
+            seen = encoders[0](frames.flatten(0, 2)).reshape(*steps, -1)
+        told = self.text_encoder(batch[LANGUAGE_TOKENS], batch[LANGUAGE_MASK])[:, None].expand(-1, steps[1], -1)
+        return torch.cat([part.float() for part in (batch[STATE], seen, told)], dim=-1).flatten(1)
+
+
+class Policy(BasePolicy):
+    """Multi-Task DiT with both objectives, and acting from a history of observations."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        config.validate_features()
+        self.config = config
+        self.options = config
+        self.observation_encoder = ObservationEncoder(config)
+        self.noise_predictor = ActionTransformer(config, self.observation_encoder.width)
+        self.process = NoiseProcess(
+            config.num_train_timesteps,
+            config.beta_schedule,
+            config.beta_start,
+            config.beta_end,
+            config.prediction_type,
+            config.clip_sample_range if config.clip_sample else None,
+        )
+
+    def forward(
+        self,
+        batch: Batch,
+        *,
+        noise: Tensor | None = None,
+        time: Tensor | None = None,
+        crop: Tensor | None = None,
+        **draws: Tensor,
+    ) -> Loss:
+        """The sum of squared errors of what the objective predicts.
+
+        noise: (B, horizon, A), standard normal. time: (B, 1), uniform in [0, 1). crop: (B, cameras, 2) in [0, 1), used
+        in training alone. Each is drawn where None.
+        """
+        del draws
+        action, config = batch[ACTION], self.options
+        noise = torch.randn_like(action) if noise is None else noise
+        time = torch.rand(len(action), 1, device=action.device) if time is None else time
+        if not (self.training and config.image_crop_is_random):
+            crop = None
+        elif crop is None:
+            crop = torch.rand(len(action), len(config.cameras), 2, device=action.device)
+        noisy, at, target = self._task(action, noise, time[:, 0])
+        given = self.noise_predictor(noisy, at, self.observation_encoder(batch, crop)).float()
+        error = (given - target).square()
+        if config.do_mask_loss_for_padding and pad_key(ACTION) in batch:
+            error = error * ~batch[pad_key(ACTION)][..., None]
+        return Loss({f"{config.objective}_loss": Term(error.sum())}, {})
+
+    def _task(self, action: Tensor, noise: Tensor, share: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """What the transformer sees, at which time (B,), and what it should give; `share` (B,) is uniform."""
+        config = self.options
+        if config.objective == "diffusion":
+            step = (share * config.num_train_timesteps).long()
+            return self.process.add(action, noise, step), step, self.process.target(action, noise)
+        if config.timestep_sampling_strategy == "beta":  # most often near the noise, never nearer the data than s
+            drawn = beta_quantile(share, config.timestep_sampling_alpha, config.timestep_sampling_beta)
+            share = config.timestep_sampling_s * (1 - drawn)
+        spread = config.sigma_min
+        return between(action, noise, share, spread), share, velocity(action, noise, spread)
+
+    @torch.no_grad()
+    def predict_chunk(self, batch: Batch, *, noise: Tensor | None = None) -> Tensor:
+        """Actions (B, n_action_steps, A) from the latest observation on.
+
+        batch: observations (B, n_obs_steps, ...) and tokens. noise: (B, horizon, A), what is started from. DDPM adds
+        noise of its own from torch's stream.
+        """
+        config = self.options
+        with evaluating(self):
+            condition = self.observation_encoder(batch, None)
+            if noise is None:
+                noise = torch.randn(len(condition), config.horizon, config.action.shape[0], device=condition.device)
+
+            def network(x: Tensor, at: Tensor) -> Tensor:
+                return self.noise_predictor(x, at, condition).float()
+
+            if config.objective == "diffusion":
+                steps = config.num_inference_steps or config.num_train_timesteps
+                actions = self.process.sample(network, noise, steps, ddim=config.noise_scheduler_type == "DDIM")
+            else:
+                actions = integrate(network, noise, config.num_integration_steps, config.integration_method)
+        start = config.chunk_start()
+        return actions[:, start : start + config.n_action_steps]
+
+    @torch.no_grad()
+    def act(self, batch: Batch, state: ActState) -> tuple[Tensor, ActState]:
+        """The next action from the queue, making a chunk when it is empty."""
+        config = self.options
+        seen = remember(state, batch, config.input_features, config.n_obs_steps)
+        queue = state.queue
+        if queue is None or queue.shape[1] == 0:
+            queue = self.predict_chunk({**seen, **{key: batch[key] for key in (LANGUAGE_TOKENS, LANGUAGE_MASK)}})
+        return queue[:, 0], ActState(queue[:, 1:], {"history": seen})
+
+    def param_groups(self) -> list[ParamGroup]:
+        """The image encoders at a rate of their own, and the rest."""
+        vision = [p for encoder in self.observation_encoder.cameras() for p in encoder.parameters() if p.requires_grad]
+        known = {id(p) for p in vision}
+        main = [p for p in self.parameters() if p.requires_grad and id(p) not in known]
+        rate = self.options.optimizer_lr * self.options.vision_encoder_lr_multiplier
+        return [ParamGroup("main", main), ParamGroup("vision", vision, lr=rate)]
+
+    def shard_units(self) -> list[nn.Module]:
+        """The transformer's blocks and the encoders."""
+        encoder = self.observation_encoder
+        return [*self.noise_predictor.transformer_blocks, *encoder.cameras(), encoder.text_encoder]
+
+    def key_map(self) -> KeyMap:
+        """Every name is LeRobot's already."""
+        return KeyMap()
