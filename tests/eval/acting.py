@@ -16,6 +16,7 @@ from kata.eval.task.picture import GOAL
 from kata.policies import build_policy
 from kata.policies.act.config import Config
 from kata.policies.base import Policy
+from kata.policies.diffusion.config import Config as DiffusionConfig
 from kata.policies.load import save_weights
 from kata.policies.pipelines import canonical_pipelines
 from kata.spec import Feature, FeatureType
@@ -42,6 +43,14 @@ def tiny_config(**options) -> Config:
 def tiny_policy(**options) -> Policy:
     torch.manual_seed(3)
     return build_policy(tiny_config(**options)).eval()
+
+
+def drawing_policy() -> Policy:
+    """A tiny diffusion policy, which adds noise at each of its denoising steps."""
+    torch.manual_seed(3)
+    small = {"horizon": 4, "n_action_steps": 2, "down_dims": (8, 16), "n_groups": 4, "diffusion_step_embed_dim": 4}
+    small |= {"num_train_timesteps": 5, "pretrained_backbone_weights": None, "use_group_norm": True}
+    return build_policy(DiffusionConfig(**{**features(), **small})).eval()
 
 
 def plain(policy: Policy) -> Acting:

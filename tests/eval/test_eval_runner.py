@@ -10,10 +10,12 @@ from kata.errors import ConfigError, PolicyError
 from kata.eval.envs import EnvSpec, resolve_env
 from kata.eval.film import chosen, read_strip
 from kata.eval.options import EnvConfig, EvalConfig
+from kata.eval.policy import episode_source
 from kata.eval.result import Result, summary, wilson
 from kata.eval.runner import evaluate
+from kata.spec import Draw
 from tests.eval import fakes
-from tests.eval.acting import Scripted, plain, tiny_policy, towards_green
+from tests.eval.acting import Scripted, drawing_policy, plain, tiny_policy, towards_green
 
 
 def toy(**options) -> EnvSpec:
@@ -33,8 +35,9 @@ def still(batch) -> torch.Tensor:
     return torch.zeros(len(batch["observation.state"]), 2)
 
 
-def test_batch_size_changes_neither_actions_nor_outcomes():
-    policy, spec = tiny_policy(), toy(clip=False)
+@pytest.mark.parametrize("made", [tiny_policy, drawing_policy])
+def test_batch_size_changes_neither_actions_nor_outcomes(made):
+    policy, spec = made(), toy(clip=False)
     alone = run(policy, spec, batch_size=1)
     actions = {seed: np.array(fakes.ACTIONS[seed]) for seed in range(10, 17)}
     for size in (3, 4):
@@ -44,6 +47,17 @@ def test_batch_size_changes_neither_actions_nor_outcomes():
             np.testing.assert_allclose(np.array(fakes.ACTIONS[seed]), expected, atol=1e-5)
     assert np.ptp(np.concatenate(list(actions.values())), axis=0).min() > 1e-3, "the policy looks at what it sees"
     assert len({e.length for e in alone.episodes}) > 1, "episodes of unequal length share batches"
+
+
+def test_what_a_policy_draws_follows_from_episode_and_step_alone():
+    wanted, cpu = Draw("normal", (3, 2)), torch.device("cpu")
+    together = episode_source([11, 2**40, 11], 4, cpu)("noise", wanted)
+    alone = episode_source([2**40], 4, cpu)("noise", wanted)
+    assert together.shape == (3, 3, 2)
+    assert torch.equal(together[1:2], alone)
+    assert torch.equal(together[0], together[2])
+    others = [(("noise", wanted), 5), (("later", wanted), 4)]
+    assert all(not torch.equal(episode_source([2**40], step, cpu)(*asked), alone) for asked, step in others)
 
 
 def test_processes_give_the_same_and_one_that_dies_costs_its_episodes(monkeypatch):

@@ -11,7 +11,7 @@ from kata.errors import PolicyError
 from kata.policies import build_policy
 from kata.policies.load import load_weights, save_weights
 from kata.policies.tdmpc.config import SMALLEST, Config
-from kata.policies.tdmpc.plan import Plan, _warm_start, lowest_picked, numbers, plan
+from kata.policies.tdmpc.plan import Plan, _warm_start, lowest_picked, plan
 from kata.run import resolve_run
 from kata.spec import ACTION, ENV_STATE, REWARD, STATE, Feature, FeatureType, NormMode, pad_key
 from kata.train import train
@@ -181,7 +181,7 @@ def test_the_target_follows_the_trained_model(policy):
 
 
 def test_each_environment_plans_for_itself(policy):
-    z, noise = torch.rand(3, 6), torch.randn(3, numbers(policy.config))
+    z, noise = torch.rand(3, 6), torch.randn(3, sum(policy.config.plan_parts()))
     before = torch.rand(3, 3, 2)
     whole = plan(policy.model, policy.config, z, before, noise)
     assert whole.actions.abs().max() <= 1
@@ -203,7 +203,7 @@ def test_planning_finds_the_actions_that_pay():
             return torch.zeros(*z.shape[:-1], 5)
 
     policy.model.__class__ = Known
-    found = plan(policy.model, policy.config, torch.rand(2, 6), None, torch.randn(2, numbers(policy.config)))
+    found = plan(policy.model, policy.config, torch.rand(2, 6), None, torch.randn(2, sum(policy.config.plan_parts())))
     assert (found.mean - wanted).abs().max() < 0.2
 
 

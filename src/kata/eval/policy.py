@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,13 +14,14 @@ from numpy.typing import NDArray
 from kata.adapt import Pipeline, Rename, ToDevice, frames_to_float, load_pipeline
 from kata.adapt.pipeline import POSTPROCESSOR, PREPROCESSOR
 from kata.config import decode
+from kata.data.draws import draw
 from kata.policies import build_policy
-from kata.policies.base import ActState, Policy
+from kata.policies.base import ActState, Policy, Source
 from kata.policies.config import PolicyConfig
 from kata.policies.device import choose_device
 from kata.policies.load import load_weights
 from kata.run import policy_folder, read_policy_config
-from kata.spec import ACTION, TASK, Batch
+from kata.spec import ACTION, TASK, Batch, Draw
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class Acting:
 
     @torch.no_grad()  # not inference_mode: a policy may keep tensors made here and train with them later
     def act(
-        self, observations: Mapping[str, NDArray[Any]], task: str, state: ActState
+        self, observations: Mapping[str, NDArray[Any]], task: str, state: ActState, source: Source | None = None
     ) -> tuple[NDArray[np.float32], ActState]:
         """The next actions, float32 (B, A), and the state for the step after.
 
@@ -53,13 +54,24 @@ class Acting:
             observations: by policy key, cameras uint8 (B, H, W, C), the rest float32 (B, D).
             task: the sentence for all of them.
             state: what `policy.init_state(B)` or the last call gave.
+            source: random numbers for policies that draw as they act; None is torch's stream.
         """
         batch: Batch = {key: torch.from_numpy(value).to(self.device) for key, value in observations.items()}
         size = len(next(iter(batch.values())))
         batch = self.before(frames_to_float({**batch, TASK: [task] * size}, self.config.cameras))
-        action, state = self.policy.act(batch, state)
+        action, state = self.policy.act(batch, dataclasses.replace(state, source=source))
         # The copy waits for the device; one that does not wait hands over numbers that are not there yet.
         return self.after({ACTION: action.float().cpu()})[ACTION].numpy(), state
+
+
+def episode_source(seeds: Sequence[int], step: int, device: torch.device) -> Source:
+    """Numbers that follow from each episode's seed and the step in it, whatever else is in the batch."""
+
+    def numbers(name: str, wanted: Draw) -> torch.Tensor:
+        each = [draw(seed, np.array([step]), f"act {name}", wanted) for seed in seeds]
+        return torch.from_numpy(np.concatenate(each)).to(device)
+
+    return numbers
 
 
 def acting(policy: Policy, before: Pipeline, after: Pipeline, device: torch.device, source: str = "") -> Acting:

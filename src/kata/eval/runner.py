@@ -23,9 +23,10 @@ from kata.eval.envs import EnvSpec, Facts, inspect
 from kata.eval.film import TRIED_PER_KEPT, Film, chosen
 from kata.eval.fit import Fit, fit
 from kata.eval.options import EvalConfig
-from kata.eval.policy import Acting
+from kata.eval.policy import Acting, episode_source
 from kata.eval.result import CrashedAt, Episode, Result, Seconds, wilson
 from kata.eval.simulation import Crash, Envs, LocalEnvs, Moment, RemoteEnvs, Start
+from kata.policies.base import ActState, Source
 
 AUTO_BATCH = 16
 
@@ -147,8 +148,9 @@ class _Rollout:
         latest = [self._blank() for _ in logs]
         device = self.acting.device
         with torch.random.fork_rng(devices=[device.index or 0] if device.type == "cuda" else []):
-            torch.manual_seed(logs[0].start.seed)  # for policies that draw as they act
+            torch.manual_seed(logs[0].start.seed)  # for policies that do not take the numbers they are given
             state, first = self.acting.policy.init_state(len(logs)), True
+            seeds, step = [log.start.seed for log in logs], 0
             while True:
                 for slot, moment in found.items():
                     logs[slot].take(moment, self.spec, first=first)
@@ -157,8 +159,8 @@ class _Rollout:
                 live = [slot for slot, log in enumerate(logs) if not log.ended]
                 if not live:
                     break
-                actions, state = self._act(latest, state)
-                found, first = self._step(actions, live, logs), False
+                actions, state = self._act(latest, state, episode_source(seeds, step, device))
+                found, first, step = self._step(actions, live, logs), False, step + 1
         self.episodes += [log.episode(number) for number, log in zip(numbers, logs, strict=True)]
 
     def _begin(self, number: int) -> _Log:
@@ -174,10 +176,12 @@ class _Rollout:
         views = self.how.views.items()
         return {key: np.zeros(v.shape, np.uint8 if v.is_camera else np.float32) for key, v in views}
 
-    def _act(self, latest: list[dict[str, NDArray[Any]]], state: Any) -> tuple[NDArray[np.float32], Any]:
+    def _act(
+        self, latest: list[dict[str, NDArray[Any]]], state: ActState, source: Source
+    ) -> tuple[NDArray[np.float32], ActState]:
         began_s = time.perf_counter()
         batch = {key: np.stack([seen[key] for seen in latest]) for key in self.how.views}
-        actions, state = self.acting.act(batch, self.spec.instruction, state)
+        actions, state = self.acting.act(batch, self.spec.instruction, state, source)
         self.call_s.append(time.perf_counter() - began_s)
         return actions, state
 

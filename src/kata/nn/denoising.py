@@ -44,10 +44,19 @@ class NoiseProcess(nn.Module):
         """What the network should have given."""
         return noise if self.predicts == "epsilon" else clean
 
-    def sample(self, predict: Callable[[Tensor, Tensor], Tensor], noise: Tensor, steps: int, *, ddim: bool) -> Tensor:
+    def sample(
+        self,
+        predict: Callable[[Tensor, Tensor], Tensor],
+        noise: Tensor,
+        steps: int,
+        *,
+        ddim: bool,
+        later: Tensor | None = None,
+    ) -> Tensor:
         """Clean samples from pure noise (B, ...), in `steps` of the T steps, evenly spaced.
 
-        predict: network of (samples, step (B,) int64). DDPM's own noise comes from torch's stream.
+        predict: network of (samples, step (B,) int64). later: the noise that DDPM adds after each step but the last,
+        (B, steps - 1, ...), from torch's stream where None.
         """
         stride = self.steps // steps
         kept = self.kept.tolist()
@@ -58,7 +67,8 @@ class NoiseProcess(nn.Module):
             x = self._step(x, given, kept[t], before, ddim=ddim)
             if t > 0 and not ddim:
                 variance = (1.0 - before) / (1.0 - kept[t]) * (1.0 - kept[t] / before)
-                x = x + math.sqrt(max(variance, 1e-20)) * torch.randn_like(x)
+                fresh = torch.randn_like(x) if later is None else later[:, steps - 1 - t // stride]
+                x = x + math.sqrt(max(variance, 1e-20)) * fresh
         return x
 
     def _step(self, x: Tensor, given: Tensor, kept: float, before: float, *, ddim: bool) -> Tensor:

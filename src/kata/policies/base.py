@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from kata.policies.config import PolicyConfig
-from kata.spec import Batch
+from kata.spec import Batch, Draw
 
 
 class Term(NamedTuple):
@@ -46,15 +46,25 @@ class ParamGroup:
     weight_decay: float | None = None
 
 
+Source = Callable[[str, Draw], Tensor]
+"""Random numbers (B, *shape) by name and kind."""
+
+
 @dataclass
 class ActState:
     """What acting remembers between steps, outside the module: batched rollouts each keep their own.
 
-    queue: planned actions (B, T, A) not yet given out, or None. memory: whatever else a policy keeps.
+    queue: planned actions (B, T, A) not yet given out, or None. memory: whatever else a policy keeps. source: where the
+    next call of `act` takes random numbers from, None for torch's stream; whoever calls it gives one for each call.
     """
 
     queue: Tensor | None = None
     memory: dict[str, Any] = field(default_factory=dict)
+    source: Source | None = None
+
+    def drawn(self, wanted: Mapping[str, Draw]) -> dict[str, Tensor]:
+        """These numbers by name; nothing where they come from torch's stream."""
+        return {} if self.source is None else {name: self.source(name, draw) for name, draw in wanted.items()}
 
 
 @dataclass(frozen=True)
@@ -168,3 +178,24 @@ def remember(state: ActState, batch: Batch, keys: Iterable[str], steps: int) -> 
         new = batch[key].unsqueeze(1)
         seen[key] = torch.cat((past[key][:, 1:], new), 1) if key in past else new.expand(-1, steps, *new.shape[2:])
     return seen
+
+
+class ChunkPolicy(Policy):
+    """Acts from a history of observations, a chunk of actions at a time."""
+
+    told: ClassVar[tuple[str, ...]] = ()
+    """Keys of the batch that chunks are predicted from beside the history."""
+
+    @abstractmethod
+    def predict_chunk(self, batch: Batch, *, noise: Tensor | None = None, **draws: Tensor) -> Tensor:
+        """Actions (B, T, A), normalised, for observations (B, n_obs_steps, ...); `act_draws` names the draws."""
+
+    @torch.no_grad()
+    def act(self, batch: Batch, state: ActState) -> tuple[Tensor, ActState]:
+        """The next action from the queue, predicting a chunk when it is empty."""
+        seen = remember(state, batch, self.config.input_features, self.config.n_obs_steps)
+        queue = state.queue
+        if queue is None or queue.shape[1] == 0:
+            told = {key: batch[key] for key in self.told}
+            queue = self.predict_chunk({**seen, **told}, **state.drawn(self.config.act_draws()))
+        return queue[:, 0], ActState(queue[:, 1:], {"history": seen})

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from kata.config import encode
-from kata.optim.config import OptimizerConfig, SchedulerConfig
+from kata.optim.config import AdamConfig, OptimizerConfig, SchedulerConfig
 from kata.policies import config_class, policy_types
 from kata.spec import ACTION, ENV_STATE, STATE, Draw, Feature, FeatureType, NormMode, Windows
 
@@ -57,6 +57,10 @@ class PolicyConfig:
 
     def draws(self) -> dict[str, Draw]:
         """Random numbers per sample that `forward` takes, by argument name ('noise', 'time')."""
+        return {}
+
+    def act_draws(self) -> dict[str, Draw]:
+        """Random numbers per environment that `predict_chunk` takes, by argument name; it draws those not given."""
         return {}
 
     def chunk_start(self) -> int:
@@ -178,3 +182,22 @@ class PolicyConfig:
     def default_choice_name(cls) -> str | None:
         """No policy is trained by default: the user names one."""
         return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdamPolicyConfig(PolicyConfig):
+    """With Adam's rates among the options."""
+
+    optimizer_lr: float = 1e-4
+    optimizer_betas: tuple[float, float] = (0.95, 0.999)
+    optimizer_eps: float = 1e-8
+    optimizer_weight_decay: float = 1e-6
+
+    def optimizer_preset(self) -> AdamConfig:
+        """Adam with these rates."""
+        return AdamConfig(
+            lr=self.optimizer_lr,
+            betas=self.optimizer_betas,
+            eps=self.optimizer_eps,
+            weight_decay=self.optimizer_weight_decay,
+        )

@@ -4,15 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from kata.policies.config import PolicyConfig, own
+from kata.policies.rules import Rule
 from kata.spec import ACTION, Draw, Feature, Windows
-
-if TYPE_CHECKING:
-    from kata.policies.config import PolicyConfig
-
-Rule = tuple[bool, str, str, str]
-"""(broken, what, rule, remedy)"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +20,7 @@ class RandomCropConfig:
 
     crop_shape: tuple[int, int] | None = None
     crop_is_random: bool = True
-    crop_per_sample: bool = False
+    crop_per_sample: bool = own(False)
 
     def crop_draws(self, cameras: int) -> dict[str, Draw]:
         """Where the crop lies, per camera, as shares of the way (rows, columns); nothing without a random crop."""

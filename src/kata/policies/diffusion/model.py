@@ -8,8 +8,7 @@ from torch import Tensor, nn
 from kata.nn.denoising import NoiseProcess
 from kata.nn.images import KeypointEncoder, resize_and_crop
 from kata.nn.unet1d import UNet1d, UNetShape
-from kata.policies.base import ActState, KeyMap, Loss, ParamGroup, Term, evaluating, remember
-from kata.policies.base import Policy as BasePolicy
+from kata.policies.base import ChunkPolicy, KeyMap, Loss, ParamGroup, Term, evaluating
 from kata.policies.diffusion.config import Config
 from kata.policies.diffusion.load import COMPILED, PLAIN
 from kata.spec import ACTION, ENV_STATE, STATE, Batch, pad_key
@@ -68,7 +67,7 @@ class Network(nn.Module):
         return self.rgb_encoder(frames.flatten(0, 2)).reshape(*steps, -1)
 
 
-class Policy(BasePolicy):
+class Policy(ChunkPolicy):
     """Diffusion with its denoising loss, and acting from a history of observations."""
 
     def __init__(self, config: Config) -> None:
@@ -76,14 +75,7 @@ class Policy(BasePolicy):
         config.validate_features()
         self.config = config
         self.diffusion = Network(config)
-        self.process = NoiseProcess(
-            config.num_train_timesteps,
-            config.beta_schedule,
-            config.beta_start,
-            config.beta_end,
-            config.prediction_type,
-            config.clip_sample_range if config.clip_sample else None,
-        )
+        self.process = NoiseProcess(**config.noise_process())
 
     def forward(
         self,
@@ -116,12 +108,15 @@ class Policy(BasePolicy):
         return Loss({"denoising_loss": Term(error.sum())}, {"denoising_loss": error.detach().sum((1, 2))})
 
     @torch.no_grad()
-    def predict_chunk(self, batch: Batch, *, noise: Tensor | None = None) -> Tensor:
+    def predict_chunk(
+        self, batch: Batch, *, noise: Tensor | None = None, later: Tensor | None = None, **draws: Tensor
+    ) -> Tensor:
         """Actions (B, n_action_steps, A) from the latest observation on.
 
-        batch: observations (B, n_obs_steps, ...). noise: (B, horizon, A), what denoising starts from. DDPM adds noise
-        of its own from torch's stream.
+        batch: observations (B, n_obs_steps, ...). noise: (B, horizon, A), what denoising starts from. later:
+        (B, steps - 1, horizon, A), what DDPM adds on the way. From torch\'s stream where None.
         """
+        del draws
         config = self.diffusion.config
         with evaluating(self):
             condition = self.diffusion.condition(batch, None)
@@ -130,21 +125,12 @@ class Policy(BasePolicy):
             actions = self.process.sample(
                 lambda x, step: self.diffusion.unet(x, step, condition).float(),
                 noise,
-                config.num_inference_steps or config.num_train_timesteps,
+                config.inference_steps,
                 ddim=config.noise_scheduler_type == "DDIM",
+                later=later,
             )
         start = config.chunk_start()
         return actions[:, start : start + config.n_action_steps]
-
-    @torch.no_grad()
-    def act(self, batch: Batch, state: ActState) -> tuple[Tensor, ActState]:
-        """The next action from the queue, denoising a chunk when it is empty."""
-        config = self.diffusion.config
-        seen = remember(state, batch, config.input_features, config.n_obs_steps)
-        queue = state.queue
-        if queue is None or queue.shape[1] == 0:
-            queue = self.predict_chunk(seen)
-        return queue[:, 0], ActState(queue[:, 1:], {"history": seen})
 
     def param_groups(self) -> list[ParamGroup]:
         """All alike."""

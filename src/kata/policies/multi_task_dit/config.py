@@ -5,22 +5,19 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any, ClassVar
 
 from kata.config import encode
-from kata.errors import PolicyError, did_you_mean
-from kata.optim.config import AdamConfig, DiffuserSchedulerConfig
-from kata.policies.config import PolicyConfig, own
-from kata.policies.frames import Rule, chunk_windows, crop_draws, fit_rule, same_size_rules, size_rule, vector_rules
-from kata.spec import ACTION, STATE, Draw, FeatureType, NormMode, Windows, pad_key
+from kata.policies.config import own
+from kata.policies.denoising import DenoisingConfig
+from kata.policies.frames import crop_draws, fit_rule, same_size_rules, size_rule, vector_rules
+from kata.policies.rules import Rule, choice_rules, refuse, size_rules
+from kata.spec import STATE, Draw
 
 CHOICES: dict[str, tuple[str, ...]] = {
     "objective": ("diffusion", "flow_matching"),
-    "noise_scheduler_type": ("DDPM", "DDIM"),
-    "prediction_type": ("epsilon", "sample"),
-    "beta_schedule": ("squaredcos_cap_v2", "linear", "scaled_linear", "sigmoid"),
     "integration_method": ("euler", "rk4"),
     "timestep_sampling_strategy": ("uniform", "beta"),
     "tokenizer_padding": ("max_length", "longest"),
@@ -28,42 +25,26 @@ CHOICES: dict[str, tuple[str, ...]] = {
 }
 
 SIZES = (
-    *("n_obs_steps", "horizon", "n_action_steps", "num_train_timesteps", "num_integration_steps"),
-    *("hidden_dim", "num_layers", "num_heads", "timestep_embed_dim", "tokenizer_max_length"),
+    *("num_integration_steps", "hidden_dim", "num_layers", "num_heads"),
+    *("timestep_embed_dim", "tokenizer_max_length"),
 )
 
 CLIP = "openai/clip-vit-base-patch16"
 
 
-def _modes() -> dict[str, NormMode]:
-    ranged = {kind.value: NormMode.MIN_MAX for kind in (FeatureType.STATE, FeatureType.ACTION)}
-    return {FeatureType.VISUAL.value: NormMode.MEAN_STD, **ranged}
-
-
 @dataclass(frozen=True, kw_only=True)
-class Config(PolicyConfig):
+class Config(DenoisingConfig):
     """Multi-Task DiT's options. Impossible values raise PolicyError at once.
 
-    Of `horizon` actions that are made together, counted from the first of n_obs_steps observations, n_action_steps are
-    executed from the latest observation on. vision_encoder_name and text_encoder_name are Hub names or local folders of
-    CLIP models. pretrained_encoders of false reads their config.json alone and leaves their weights random.
+    vision_encoder_name and text_encoder_name are Hub names or local folders of CLIP models. pretrained_encoders of
+    false reads their config.json alone and leaves their weights random.
     """
 
     type_name: ClassVar[str] = "multi_task_dit"
 
-    n_obs_steps: int = 2
     horizon: int = 32
     n_action_steps: int = 24
     objective: str = "diffusion"
-    noise_scheduler_type: str = "DDPM"
-    num_train_timesteps: int = 100
-    beta_schedule: str = "squaredcos_cap_v2"
-    beta_start: float = 0.0001
-    beta_end: float = 0.02
-    prediction_type: str = "epsilon"
-    clip_sample: bool = True
-    clip_sample_range: float = 1.0
-    num_inference_steps: int | None = None
     sigma_min: float = 0.0
     num_integration_steps: int = 100
     integration_method: str = "euler"
@@ -90,28 +71,25 @@ class Config(PolicyConfig):
     tokenizer_padding: str = "max_length"
     tokenizer_padding_side: str = "right"
     tokenizer_truncation: bool = True
-    normalization_mapping: dict[str, NormMode] = field(default_factory=_modes)
     optimizer_lr: float = 2e-5
-    optimizer_betas: tuple[float, float] = (0.95, 0.999)
-    optimizer_eps: float = 1e-8
     optimizer_weight_decay: float = 0.0
-    scheduler_name: str = "cosine"
     scheduler_warmup_steps: int = 0
-    do_mask_loss_for_padding: bool = False
-    drop_n_last_frames: int | None = None
     crop_per_sample: bool = own(False)
     pretrained_encoders: bool = own(True)
 
     def __post_init__(self) -> None:
-        if self.drop_n_last_frames is None:
-            late = max(0, self.horizon - self.n_action_steps - self.n_obs_steps + 1)
-            object.__setattr__(self, "drop_n_last_frames", late)
-        _refuse(chain(self._size_rules(), self._choice_rules(), self._time_rules(), self._frame_rules()))
+        super().__post_init__()
+        rules = chain(
+            size_rules(self, SIZES),
+            self.denoising_rules(),
+            self._width_rules(),
+            self._choice_rules(),
+            self._time_rules(),
+            self._frame_rules(),
+        )
+        refuse(rules)
 
-    def _size_rules(self) -> Iterator[Rule]:
-        for name in SIZES:
-            value: int = getattr(self, name)
-            yield value < 1, f"policy.{name}={value}", "at least 1", f"give --policy.{name} a positive number"
+    def _width_rules(self) -> Iterator[Rule]:
         heads = max(1, self.num_heads)
         yield (
             self.hidden_dim % heads != 0 or (self.use_rope and self.hidden_dim // heads % 2 != 0),
@@ -133,16 +111,9 @@ class Config(PolicyConfig):
         )
 
     def _choice_rules(self) -> Iterator[Rule]:
-        for name, known in CHOICES.items():
-            value: str = getattr(self, name)
-            yield (
-                value not in known,
-                f"policy.{name}={value}",
-                f"one of: {', '.join(known)}",
-                did_you_mean(value, known),
-            )
+        yield from choice_rules(self, CHOICES)
         for name in ("vision_encoder_name", "text_encoder_name"):
-            value = getattr(self, name)
+            value: str = getattr(self, name)
             yield (
                 "clip" not in value.lower(),
                 f"policy.{name}={value}",
@@ -151,20 +122,6 @@ class Config(PolicyConfig):
             )
 
     def _time_rules(self) -> Iterator[Rule]:
-        most = self.horizon - self.n_obs_steps + 1
-        yield (
-            self.n_action_steps > most,
-            f"policy.n_action_steps={self.n_action_steps} with policy.horizon={self.horizon}",
-            f"at most horizon - n_obs_steps + 1 = {most}: what is executed was predicted",
-            f"--policy.n_action_steps={max(1, most)}",
-        )
-        steps = self.num_inference_steps
-        yield (
-            steps is not None and not 1 <= steps <= self.num_train_timesteps,
-            f"policy.num_inference_steps={steps}",
-            f"between 1 and num_train_timesteps={self.num_train_timesteps}",
-            "for example --policy.num_inference_steps=10 with --policy.noise_scheduler_type=DDIM",
-        )
         for name, fine, rule in (
             ("beta_start", 0 <= self.beta_start <= self.beta_end, "from 0 up to beta_end"),
             ("beta_end", self.beta_end <= 1, "at most 1"),
@@ -179,31 +136,19 @@ class Config(PolicyConfig):
         yield size_rule("image_resize_shape", self.image_resize_shape)
         yield size_rule("image_crop_shape", self.image_crop_shape)
 
-    def windows(self) -> Windows:
-        """n_obs_steps observations up to the anchor, and `horizon` actions from the first of them on."""
-        return chunk_windows(self, self.horizon)
-
-    def chunk_start(self) -> int:
-        """The action of the anchor is the first that is executed."""
-        return self.n_obs_steps - 1
-
     def draws(self) -> dict[str, Draw]:
         """The noise, a uniform number that the time follows from, and where the crop lies."""
-        shape = (self.horizon, self.action.shape[0])
         crops = len(self.cameras) if self.image_crop_shape is not None and self.image_crop_is_random else 0
-        places = crop_draws(crops, per_sample=self.crop_per_sample)
-        return {"noise": Draw("normal", shape), "time": Draw("uniform", (1,)), **places}
+        return {**self.noise_draws(), **crop_draws(crops, per_sample=self.crop_per_sample)}
 
-    def drop_last_frames(self) -> int:
-        """drop_n_last_frames."""
-        assert self.drop_n_last_frames is not None
-        return self.drop_n_last_frames
+    def act_draws(self) -> dict[str, Draw]:
+        """What a chunk is made from; a flow draws nothing on its way."""
+        found = super().act_draws()
+        return found if self.objective == "diffusion" else {"noise": found["noise"]}
 
     def loss_weights(self, size: int, pads: Mapping[str, Any]) -> dict[str, float]:
-        """Action numbers of the global batch; without the padded ones where do_mask_loss_for_padding says so."""
-        pad = pads.get(pad_key(ACTION)) if self.do_mask_loss_for_padding else None
-        valid = size * self.horizon - (0 if pad is None else int(pad.sum()))
-        return {f"{self.objective}_loss": float(max(valid, 1) * self.action.shape[0])}
+        """Action numbers of the global batch."""
+        return {f"{self.objective}_loss": self.numbers_learnt(size, pads)}
 
     def tokenizer(self) -> dict[str, Any]:
         """CLIP's tokenizer."""
@@ -225,7 +170,7 @@ class Config(PolicyConfig):
             fit_rule("image_crop_shape", self.image_crop_shape, key, self.image_resize_shape or feature.shape[1:])
             for key, feature in self.cameras.items()
         )
-        _refuse(chain(vector_rules(self, "Multi-Task DiT"), self._input_rules(), same_size_rules(self), fits))
+        refuse(chain(vector_rules(self, "Multi-Task DiT"), self._input_rules(), same_size_rules(self), fits))
 
     def _input_rules(self) -> Iterator[Rule]:
         kept = {key: encode(f) for key, f in self.input_features.items() if key == STATE or key in self.cameras}
@@ -237,22 +182,3 @@ class Config(PolicyConfig):
             if STATE in kept and self.cameras
             else "choose a dataset that has both, or another policy",
         )
-
-    def optimizer_preset(self) -> AdamConfig:
-        """Adam with the fields' rates; the image encoder's is vision_encoder_lr_multiplier of it."""
-        return AdamConfig(
-            lr=self.optimizer_lr,
-            betas=self.optimizer_betas,
-            eps=self.optimizer_eps,
-            weight_decay=self.optimizer_weight_decay,
-        )
-
-    def scheduler_preset(self) -> DiffuserSchedulerConfig:
-        """Warm-up, then cosine to zero."""
-        return DiffuserSchedulerConfig(name=self.scheduler_name, num_warmup_steps=self.scheduler_warmup_steps)
-
-
-def _refuse(rules: Iterator[Rule]) -> None:
-    for broken, what, rule, remedy in rules:
-        if broken:
-            raise PolicyError(what, rule=rule, remedy=remedy)

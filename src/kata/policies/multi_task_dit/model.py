@@ -8,8 +8,7 @@ from torch import Tensor, nn
 from kata.nn.denoising import NoiseProcess
 from kata.nn.flow import beta_quantile, between, integrate, velocity
 from kata.nn.images import resize_and_crop
-from kata.policies.base import ActState, KeyMap, Loss, ParamGroup, Term, evaluating, remember
-from kata.policies.base import Policy as BasePolicy
+from kata.policies.base import ChunkPolicy, KeyMap, Loss, ParamGroup, Term, evaluating
 from kata.policies.multi_task_dit.config import Config
 from kata.policies.multi_task_dit.encoders import TextEncoder, VisionEncoder
 from kata.policies.multi_task_dit.transformer import ActionTransformer
@@ -56,8 +55,10 @@ class ObservationEncoder(nn.Module):
         return torch.cat([part.float() for part in (batch[STATE], seen, told)], dim=-1).flatten(1)
 
 
-class Policy(BasePolicy):
+class Policy(ChunkPolicy):
     """Multi-Task DiT with both objectives, and acting from a history of observations."""
+
+    told = (LANGUAGE_TOKENS, LANGUAGE_MASK)
 
     def __init__(self, config: Config) -> None:
         super().__init__()
@@ -66,14 +67,7 @@ class Policy(BasePolicy):
         self.options = config
         self.observation_encoder = ObservationEncoder(config)
         self.noise_predictor = ActionTransformer(config, self.observation_encoder.width)
-        self.process = NoiseProcess(
-            config.num_train_timesteps,
-            config.beta_schedule,
-            config.beta_start,
-            config.beta_end,
-            config.prediction_type,
-            config.clip_sample_range if config.clip_sample else None,
-        )
+        self.process = NoiseProcess(**config.noise_process())
 
     def forward(
         self,
@@ -117,12 +111,15 @@ class Policy(BasePolicy):
         return between(action, noise, share, spread), share, velocity(action, noise, spread)
 
     @torch.no_grad()
-    def predict_chunk(self, batch: Batch, *, noise: Tensor | None = None) -> Tensor:
+    def predict_chunk(
+        self, batch: Batch, *, noise: Tensor | None = None, later: Tensor | None = None, **draws: Tensor
+    ) -> Tensor:
         """Actions (B, n_action_steps, A) from the latest observation on.
 
-        batch: observations (B, n_obs_steps, ...) and tokens. noise: (B, horizon, A), what is started from. DDPM adds
-        noise of its own from torch's stream.
+        batch: observations (B, n_obs_steps, ...) and tokens. noise: (B, horizon, A), what is started from. later:
+        (B, steps - 1, horizon, A), what DDPM adds on the way. From torch\'s stream where None.
         """
+        del draws
         config = self.options
         with evaluating(self):
             condition = self.observation_encoder(batch, None)
@@ -133,22 +130,12 @@ class Policy(BasePolicy):
                 return self.noise_predictor(x, at, condition).float()
 
             if config.objective == "diffusion":
-                steps = config.num_inference_steps or config.num_train_timesteps
-                actions = self.process.sample(network, noise, steps, ddim=config.noise_scheduler_type == "DDIM")
+                ddim = config.noise_scheduler_type == "DDIM"
+                actions = self.process.sample(network, noise, config.inference_steps, ddim=ddim, later=later)
             else:
                 actions = integrate(network, noise, config.num_integration_steps, config.integration_method)
         start = config.chunk_start()
         return actions[:, start : start + config.n_action_steps]
-
-    @torch.no_grad()
-    def act(self, batch: Batch, state: ActState) -> tuple[Tensor, ActState]:
-        """The next action from the queue, making a chunk when it is empty."""
-        config = self.options
-        seen = remember(state, batch, config.input_features, config.n_obs_steps)
-        queue = state.queue
-        if queue is None or queue.shape[1] == 0:
-            queue = self.predict_chunk({**seen, **{key: batch[key] for key in (LANGUAGE_TOKENS, LANGUAGE_MASK)}})
-        return queue[:, 0], ActState(queue[:, 1:], {"history": seen})
 
     def param_groups(self) -> list[ParamGroup]:
         """The image encoders at a rate of their own, and the rest."""

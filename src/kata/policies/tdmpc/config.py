@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, ClassVar
 
 from kata.config import encode
-from kata.errors import PolicyError
 from kata.optim.config import AdamConfig
 from kata.policies.config import PolicyConfig, own
-from kata.policies.frames import Rule, shape_rules
+from kata.policies.frames import shape_rules
+from kata.policies.rules import Rule, refuse, size_rules
 from kata.spec import ACTION, ENV_STATE, REWARD, STATE, Draw, FeatureType, NormMode, Windows
 
 CONVOLUTIONS = (7, 5, 3, 3)
@@ -80,14 +81,10 @@ class Config(PolicyConfig):
     shift_by_executed: bool = own(False)
 
     def __post_init__(self) -> None:
-        _refuse(self._size_rules())
-        _refuse(self._plan_rules())
+        refuse(chain(size_rules(self, SIZES), self._share_rules(), self._plan_rules()))
 
-    def _size_rules(self) -> Iterator[Rule]:
-        """Sizes, shares and modes."""
-        for name in SIZES:
-            value: int = getattr(self, name)
-            yield value < 1, f"policy.{name}={value}", "at least 1", f"give --policy.{name} a positive number"
+    def _share_rules(self) -> Iterator[Rule]:
+        """Shares and modes."""
         for name in SHARES:
             share: float = getattr(self, name)
             yield not 0 <= share <= 1, f"policy.{name}={share}", "a share from 0 to 1", f"--policy.{name}=0.9"
@@ -171,6 +168,16 @@ class Config(PolicyConfig):
             found["shift"] = Draw("uniform", (self.horizon + 1, 2))
         return found
 
+    def plan_parts(self) -> list[int]:
+        """How many numbers a plan takes for the policy's own plans, for all rounds, and for the choice at the end."""
+        width, samples = self.action.shape[0], self.n_gaussian_samples + self.n_pi_samples
+        a_round = (self.n_gaussian_samples * self.horizon + samples) * width + PICKED
+        return [self.n_pi_samples * self.horizon * width, self.cem_iterations * a_round, 1]
+
+    def act_draws(self) -> dict[str, Draw]:
+        """All that a plan takes, at once."""
+        return {"noise": Draw("normal", (sum(self.plan_parts()),))} if self.use_mpc else {}
+
     def loss_weights(self, size: int, pads: Mapping[str, Any]) -> dict[str, float]:
         """Samples; sample steps for the policy's loss, which LeRobot alone takes the mean of over time. Padded steps
         count, as in LeRobot.
@@ -182,8 +189,7 @@ class Config(PolicyConfig):
 
     def validate_features(self) -> None:
         """Raise PolicyError unless there are an action vector and a state, an environment state or one camera."""
-        _refuse(shape_rules(self, "TD-MPC"))
-        _refuse(self._input_rules())
+        refuse(chain(shape_rules(self, "TD-MPC"), self._input_rules()))
 
     def _input_rules(self) -> Iterator[Rule]:
         cameras = list(self.cameras)
@@ -211,9 +217,3 @@ class Config(PolicyConfig):
     def optimizer_preset(self) -> AdamConfig:
         """Adam at a constant rate."""
         return AdamConfig(lr=self.optimizer_lr)
-
-
-def _refuse(rules: Iterable[Rule]) -> None:
-    for broken, what, rule, remedy in rules:
-        if broken:
-            raise PolicyError(what, rule=rule, remedy=remedy)

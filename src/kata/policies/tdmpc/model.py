@@ -13,7 +13,7 @@ from kata.nn.images import crop
 from kata.policies.base import ActState, KeyMap, Loss, ParamGroup, Term
 from kata.policies.base import Policy as BasePolicy
 from kata.policies.tdmpc.config import PICKED, Config
-from kata.policies.tdmpc.plan import lowest_picked, numbers, plan
+from kata.policies.tdmpc.plan import lowest_picked, plan
 from kata.policies.tdmpc.world import World
 from kata.spec import ACTION, REWARD, Batch, pad_key
 
@@ -137,8 +137,8 @@ class Policy(BasePolicy):
     def predict_chunk(self, batch: Batch, *, noise: Tensor | None = None) -> Tensor:
         """Actions (B, horizon, A) planned from the first observation, (B, 1, A) without planning.
 
-        batch: observations (B, T, ...). noise: (B, plan.numbers(config)), standard normal, from torch's stream where
-        None.
+        batch: observations (B, T, ...). noise: (B, N) as config.act_draws() says, standard normal, from torch's stream
+        where None.
         """
         return self._plan({key: batch[key][:, 0] for key in self._options.input_features}, None, noise)[0]
 
@@ -149,7 +149,7 @@ class Policy(BasePolicy):
         if not config.use_mpc:
             return self.model.pi(z)[:, None], {}
         if noise is None:
-            noise = torch.randn(len(z), numbers(config), device=z.device)
+            noise = torch.randn(len(z), sum(config.plan_parts()), device=z.device)
         found = plan(self.model, config, z, before, noise)
         return found.actions, {"mean": found.mean}
 
@@ -158,7 +158,7 @@ class Policy(BasePolicy):
         """The next action from the queue, planning anew when it is empty."""
         config, queue, memory = self._options, state.queue, state.memory
         if queue is None or queue.shape[1] == 0:
-            chunk, memory = self._plan(batch, memory.get("mean"), None)
+            chunk, memory = self._plan(batch, memory.get("mean"), state.drawn(config.act_draws()).get("noise"))
             repeats = config.n_action_repeats
             queue = chunk[:, :1].expand(-1, repeats, -1) if repeats > 1 else chunk[:, : config.n_action_steps]
         return queue[:, 0], ActState(queue[:, 1:], memory)

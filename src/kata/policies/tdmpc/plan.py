@@ -22,11 +22,6 @@ class Plan(NamedTuple):
     mean: Tensor
 
 
-def numbers(config: Config) -> int:
-    """Standard normal numbers that one plan takes."""
-    return sum(_parts(config))
-
-
 def plan(world: World, config: Config, z: Tensor, before: Tensor | None, noise: Tensor) -> Plan:
     """Search for actions of high value.
 
@@ -35,10 +30,11 @@ def plan(world: World, config: Config, z: Tensor, before: Tensor | None, noise: 
         config: how widely and how long.
         z: latents (B, latent_dim).
         before: the mean of the plan before (B, horizon, A), or None.
-        noise: (B, numbers(config)), standard normal; those that choose become shares through the normal distribution.
+        noise: (B, sum(config.plan_parts())), standard normal; those that choose become shares through the normal
+            distribution.
     """
     size, width, horizon = len(z), config.action.shape[0], config.horizon
-    own, rounds, last = noise.split(_parts(config), 1)
+    own, rounds, last = noise.split(config.plan_parts(), 1)
     own = _policy_plans(world, config, z, own.reshape(size, config.n_pi_samples, horizon, width))
     mean = _warm_start(config, before) if before is not None else z.new_zeros(size, horizon, width)
     std = torch.full_like(mean, config.max_std)
@@ -88,14 +84,6 @@ def lowest_picked(values: Tensor, picks: Tensor) -> Tensor:
         return values.amin(-1)
     index = (picks * count).long().clamp(max=count - 1)
     return values.gather(-1, index[:, None].expand(-1, values.shape[1], -1)).amin(-1)
-
-
-def _parts(config: Config) -> list[int]:
-    """Numbers for the policy's own plans, for all rounds, and for the choice at the end."""
-    width = config.action.shape[0]
-    samples = config.n_gaussian_samples + config.n_pi_samples
-    a_round = (config.n_gaussian_samples * config.horizon + samples) * width + PICKED
-    return [config.n_pi_samples * config.horizon * width, config.cem_iterations * a_round, 1]
 
 
 def _policy_plans(world: World, config: Config, z: Tensor, noise: Tensor) -> Tensor:

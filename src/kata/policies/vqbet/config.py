@@ -12,11 +12,11 @@ from itertools import chain
 from typing import Any, ClassVar
 
 from kata.config import encode
-from kata.errors import PolicyError
-from kata.optim.config import AdamConfig, VQBeTSchedulerConfig
-from kata.policies.config import PolicyConfig, own
+from kata.optim.config import VQBeTSchedulerConfig
+from kata.policies.config import AdamPolicyConfig, own
 from kata.policies.frames import RandomCropConfig, chunk_windows, vector_rules
 from kata.policies.resnets import resnet_rules
+from kata.policies.rules import Rule, refuse, size_rules
 from kata.spec import ACTION, STATE, Draw, FeatureType, NormMode, Windows, pad_key
 
 LAYERS = 2
@@ -44,7 +44,7 @@ def padded_chunks(pad: Any, size: int) -> Any:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(RandomCropConfig, PolicyConfig):
+class Config(RandomCropConfig, AdamPolicyConfig):
     """VQ-BeT's options. Impossible values raise PolicyError at once.
 
     The first n_vqvae_training_steps steps of a run learn codes for chunks of action_chunk_size actions; the others
@@ -80,31 +80,24 @@ class Config(RandomCropConfig, PolicyConfig):
     secondary_code_loss_weight: float = 0.5
     bet_softmax_temperature: float = 0.1
     sequentially_select: bool = False
-    optimizer_lr: float = 1e-4
-    optimizer_betas: tuple[float, float] = (0.95, 0.999)
-    optimizer_eps: float = 1e-8
-    optimizer_weight_decay: float = 1e-6
     optimizer_vqvae_lr: float = 1e-3
     optimizer_vqvae_weight_decay: float = 1e-4
     scheduler_warmup_steps: int = 500
-    crop_per_sample: bool = own(False)
     do_mask_loss_for_padding: bool = own(False)
     keep_unused_codes: bool = own(False)
     scheduler_decay_to_zero: bool = own(False)
 
     def __post_init__(self) -> None:
         rules = chain(
-            self._size_rules(),
+            size_rules(self, SIZES),
+            self._share_rules(),
             resnet_rules(self.vision_backbone, self.pretrained_backbone_weights, group_norm=self.use_group_norm),
             self.crop_rules(),
         )
-        _refuse(rules)
+        refuse(rules)
 
-    def _size_rules(self) -> Iterator[tuple[bool, str, str, str]]:
-        """(broken, what, rule, remedy) of sizes and shares."""
-        for name in SIZES:
-            value: int = getattr(self, name)
-            yield value < 1, f"policy.{name}={value}", "at least 1", f"give --policy.{name} a positive number"
+    def _share_rules(self) -> Iterator[Rule]:
+        """Sizes that fit each other, and shares."""
         yield (
             self.gpt_hidden_dim % max(1, self.gpt_n_head) != 0,
             f"policy.gpt_hidden_dim={self.gpt_hidden_dim} with policy.gpt_n_head={self.gpt_n_head}",
@@ -149,6 +142,10 @@ class Config(RandomCropConfig, PolicyConfig):
         """What chooses the codes among the probable ones, and where the crop lies."""
         return {"noise": Draw("uniform", (self.chunks, LAYERS)), **self.crop_draws(1)}
 
+    def act_draws(self) -> dict[str, Draw]:
+        """What chooses the codes."""
+        return {"noise": self.draws()["noise"]}
+
     def loss_weights(self, size: int, pads: Mapping[str, Any]) -> dict[str, float]:
         """The terms of both phases, over the chunks of the global batch; only those without padded actions where
         do_mask_loss_for_padding says so.
@@ -172,9 +169,9 @@ class Config(RandomCropConfig, PolicyConfig):
 
     def validate_features(self) -> None:
         """Raise PolicyError unless there are one camera, the state, nothing else, and an action vector."""
-        _refuse(chain(self._input_rules(), vector_rules(self, "VQ-BeT"), self.crop_fits_rules(self.cameras)))
+        refuse(chain(self._input_rules(), vector_rules(self, "VQ-BeT"), self.crop_fits_rules(self.cameras)))
 
-    def _input_rules(self) -> Iterator[tuple[bool, str, str, str]]:
+    def _input_rules(self) -> Iterator[Rule]:
         cameras = list(self.cameras)
         pair = [*cameras[:1], STATE]
         kept = {key: encode(feature) for key, feature in self.input_features.items() if key in pair}
@@ -193,7 +190,7 @@ class Config(RandomCropConfig, PolicyConfig):
 
     def validate_steps(self, steps: int) -> None:
         """Raise PolicyError when a run would end before the GPT is trained; a pretrained policy may have its codes."""
-        _refuse(
+        refuse(
             [
                 (
                     steps <= self.n_vqvae_training_steps and self.pretrained_path is None,
@@ -204,15 +201,6 @@ class Config(RandomCropConfig, PolicyConfig):
             ]
         )
 
-    def optimizer_preset(self) -> AdamConfig:
-        """Adam with the fields' rates; the codes' encoder and decoder have theirs in a group of their own."""
-        return AdamConfig(
-            lr=self.optimizer_lr,
-            betas=self.optimizer_betas,
-            eps=self.optimizer_eps,
-            weight_decay=self.optimizer_weight_decay,
-        )
-
     def scheduler_preset(self) -> VQBeTSchedulerConfig:
         """Constant for the codes, then warm-up and cosine for the GPT."""
         return VQBeTSchedulerConfig(
@@ -220,9 +208,3 @@ class Config(RandomCropConfig, PolicyConfig):
             num_vqvae_training_steps=self.n_vqvae_training_steps,
             decay_to_zero=self.scheduler_decay_to_zero,
         )
-
-
-def _refuse(rules: Iterator[tuple[bool, str, str, str]] | list[tuple[bool, str, str, str]]) -> None:
-    for broken, what, rule, remedy in rules:
-        if broken:
-            raise PolicyError(what, rule=rule, remedy=remedy)

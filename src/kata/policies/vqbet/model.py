@@ -8,8 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from kata.nn.images import KeypointEncoder, crop
-from kata.policies.base import ActState, KeyMap, Loss, ParamGroup, Term, evaluating, remember
-from kata.policies.base import Policy as BasePolicy
+from kata.policies.base import ChunkPolicy, KeyMap, Loss, ParamGroup, Term, evaluating
 from kata.policies.vqbet.config import INPUTS, LAYERS, Config, padded_chunks
 from kata.policies.vqbet.gpt import GPT
 from kata.policies.vqbet.load import key_map
@@ -112,7 +111,7 @@ class Network(nn.Module):
         return torch.cat([past, given[:, tokens.shape[1] :]], 1)
 
 
-class Policy(BasePolicy):
+class Policy(ChunkPolicy):
     """VQ-BeT with the losses of its two phases, and acting from a history of observations."""
 
     def __init__(self, config: Config) -> None:
@@ -192,12 +191,13 @@ class Policy(BasePolicy):
         }
 
     @torch.no_grad()
-    def predict_chunk(self, batch: Batch, *, noise: Tensor | None = None) -> Tensor:
+    def predict_chunk(self, batch: Batch, *, noise: Tensor | None = None, **draws: Tensor) -> Tensor:
         """Actions (B, action_chunk_size, A) from the latest observation on, with codes chosen at random.
 
         batch: observations (B, n_obs_steps, ...). noise: (B, chunks, LAYERS), uniform in [0, 1), from torch's stream
         where None.
         """
+        del draws
         config, now = self.vqbet.config, self.vqbet.config.chunk_start()
         with evaluating(self):
             features = self.vqbet.features(batch, None)
@@ -206,16 +206,6 @@ class Policy(BasePolicy):
             here = slice(now, now + 1)
             chunk = self.vqbet.action_head(features[:, here], noise[:, here]).chunks
         return chunk.unflatten(-1, (config.action_chunk_size, -1))[:, 0]
-
-    @torch.no_grad()
-    def act(self, batch: Batch, state: ActState) -> tuple[Tensor, ActState]:
-        """The next action from the queue, predicting a chunk when it is empty."""
-        config = self.vqbet.config
-        seen = remember(state, batch, config.input_features, config.n_obs_steps)
-        queue = state.queue
-        if queue is None or queue.shape[1] == 0:
-            queue = self.predict_chunk(seen)
-        return queue[:, 0], ActState(queue[:, 1:], {"history": seen})
 
     def param_groups(self) -> list[ParamGroup]:
         """The GPT's side with the optimiser's decay, the codes' side with rates of its own, and what does not decay.
