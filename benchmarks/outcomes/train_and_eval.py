@@ -28,17 +28,24 @@ from pathlib import Path
 from typing import Any
 
 REPOSITORY = Path(__file__).parents[2]
+sys.path += [str(Path(__file__).parent), str(REPOSITORY / "tools/peer")]
+
+import practice  # noqa: E402
+import tiny_clip  # noqa: E402
+
 SHARED = Path(os.environ.get("KATA_SHARED_DATA", REPOSITORY.parent / "shared" / "data"))
 RESULTS, MORE, SEED = Path(__file__).parent / "results", 3, 1000
 
 
-def prepare(env: str, root: Path) -> None:
-    """Make the dataset: demonstrations, people's recordings, or a replayed expert."""
-    if env == "kata":
+def prepare(data: str, root: Path) -> None:
+    """Make the dataset: demonstrations, practice of mixed quality, people's recordings, or a replayed expert."""
+    if data == "practice":
+        practice.record(root, num_episodes=150)
+    elif data == "kata":
         from kata.eval.demo import record
 
         record(root, num_episodes=200)
-    elif env == "pusht":
+    elif data == "pusht":
         root.symlink_to(SHARED / "pusht-v30", target_is_directory=True)
     else:
         from kata.eval.replay import replay_aloha
@@ -48,10 +55,13 @@ def prepare(env: str, root: Path) -> None:
 
 @dataclass(frozen=True)
 class Case:
-    """save_freq: a checkpoint per minute or so. round: episodes evaluated at a time."""
+    """save_freq: a checkpoint per minute or so. round: episodes evaluated at a time. data: the environment's, else of
+    this name. `{work}` in the flags is the folder of all cases.
+    """
 
     env: str
     train: str
+    data: str | None = None
     steps: int = 20_000
     save_freq: int = 500
     eval: str = ""
@@ -69,6 +79,15 @@ ONE_CAMERA = {
 }
 VQBET = """
     --policy.type=vqbet --policy.pretrained_backbone_weights=null --policy.push_to_hub=false --dataset.repo_id=kata/data
+"""
+DIFFUSION = """
+    --policy.type=diffusion --policy.pretrained_backbone_weights=null --policy.push_to_hub=false
+    --dataset.repo_id=kata/data
+"""
+TDMPC = "--policy.type=tdmpc --policy.push_to_hub=false --dataset.repo_id=kata/data"
+DIT = """
+    --policy.type=multi_task_dit --policy.vision_encoder_name={work}/clip --policy.text_encoder_name={work}/clip
+    --policy.pretrained_encoders=false --policy.push_to_hub=false --dataset.repo_id=kata/data
 """
 CASES = {
     "act_reach": Case(
@@ -90,6 +109,35 @@ CASES = {
         steps=1200,
         save_freq=100,
     ),
+    "diffusion_reach": Case(
+        "kata",
+        f"""{DIFFUSION} --policy.n_obs_steps=1 --policy.horizon=16 --policy.n_action_steps=8
+        --policy.use_group_norm=true --policy.down_dims='[64,128,256]' --policy.diffusion_step_embed_dim=64
+        --policy.noise_scheduler_type=DDIM --policy.num_inference_steps=10 --batch_size=32 --optimizer.lr=5e-4
+        --policy.scheduler_warmup_steps=100 --num_workers=1 --policy.input_features='{json.dumps(ONE_CAMERA)}'""",
+        steps=2000,
+        save_freq=100,
+    ),
+    "tdmpc_reach": Case(
+        "kata",
+        f"""{TDMPC} --policy.max_random_shift_ratio=0 --policy.mlp_dim=256 --policy.discount=0.95
+        --policy.cem_iterations=3 --policy.n_gaussian_samples=96 --policy.n_pi_samples=32 --policy.n_elites=16
+        --batch_size=32 --optimizer.lr=1e-3 --num_workers=1 --policy.input_features='{json.dumps(ONE_CAMERA)}'""",
+        data="practice",
+        steps=4000,
+        save_freq=200,
+    ),
+    "multi_task_dit_reach": Case(
+        "kata",
+        f"""{DIT} --policy.n_obs_steps=1 --policy.horizon=16 --policy.n_action_steps=8
+        --policy.objective=flow_matching --policy.num_integration_steps=10 --policy.hidden_dim=128
+        --policy.num_layers=3 --policy.num_heads=4 --policy.timestep_embed_dim=64 --policy.tokenizer_max_length=16
+        --policy.image_crop_shape=null --policy.vision_encoder_lr_multiplier=1 --policy.dropout=0 --batch_size=64
+        --policy.optimizer_lr=5e-4 --policy.scheduler_warmup_steps=200 --num_workers=1
+        --policy.input_features='{json.dumps(ONE_CAMERA)}'""",
+        steps=3000,
+        save_freq=200,
+    ),
     "act_pusht": Case(
         "pusht",
         f"""{LARGE} --policy.chunk_size=20 --policy.n_action_steps=10 --batch_size=64
@@ -107,7 +155,8 @@ def train(case: Case, flags: str, root: Path, folder: Path, until_s: float) -> b
     """Go on training; true when it is done."""
     if read(folder / "trained.json", {"steps": 0})["steps"] == case.steps:
         return True
-    line = [sys.executable, "-m", "kata", "train", *shlex.split(f"{case.train} {flags}"), f"--steps={case.steps}"]
+    flags = f"{case.train} {flags}".replace("{work}", str(folder.parent))
+    line = [sys.executable, "-m", "kata", "train", *shlex.split(flags), f"--steps={case.steps}"]
     line += [f"--save_freq={case.save_freq}", f"--dataset.root={root}", f"--output_dir={folder / 'train'}", "--resume"]
     pieces, began_s = read(folder / "pieces.json", []), time.monotonic()
     try:
@@ -125,7 +174,7 @@ def train(case: Case, flags: str, root: Path, folder: Path, until_s: float) -> b
     write(folder / "pieces.json", pieces)
     print(f"trained {step} of {case.steps} steps", flush=True)
     if done:
-        write(folder / "trained.json", {"flags": shlex.split(f"{case.train} {flags}"), "steps": step, "pieces": pieces})
+        write(folder / "trained.json", {"flags": shlex.split(flags), "steps": step, "pieces": pieces})
     return done
 
 
@@ -156,7 +205,7 @@ def outcome(name: str, rounds: list[dict[str, Any]], trained: dict[str, Any] | N
 
     episodes = [episode for part in rounds for episode in part["episodes"]]
     wins = sum(episode["success"] for episode in episodes)
-    keys = ("seed", "success", "max_reward", "length", "crash")
+    keys = ("seed", "success", "sum_reward", "max_reward", "length", "crash")
     return {
         "case": name,
         "versions": {package: version(package) for package in ("kata", "torch", "gymnasium", "numpy")},
@@ -165,6 +214,7 @@ def outcome(name: str, rounds: list[dict[str, Any]], trained: dict[str, Any] | N
         "env": rounds[0]["env"],
         "success_rate": wins / len(episodes),
         "success_interval": wilson(wins, len(episodes)),
+        "mean_return": statistics.fmean(episode["sum_reward"] for episode in episodes),
         "mean_max_reward": statistics.fmean(episode["max_reward"] for episode in episodes),
         "mean_length": statistics.fmean(episode["length"] for episode in episodes),
         "eval_seconds": sum(part["seconds"]["total"] for part in rounds),
@@ -194,21 +244,26 @@ def main() -> int:
     asked = {key: value for key in ("steps", "episodes", "save_freq") if (value := getattr(given, key)) is not None}
     case, folder = dataclasses.replace(CASES[given.case], **asked), given.work / given.case
     if given.policy is None:
-        root = given.root or given.work / f"data_{case.env}"
+        data = case.data or case.env
+        root = given.root or given.work / f"data_{data}"
         if not root.exists():
             partial = root.with_name(root.name + ".partial")
             shutil.rmtree(partial, ignore_errors=True)
             given.work.mkdir(parents=True, exist_ok=True)
-            prepare(case.env, partial)
+            prepare(data, partial)
             partial.rename(root)
+        if "{work}/clip" in case.train:
+            tiny_clip.write(given.work / "clip", width=128, image=64, patch=8)
         if not train(case, given.train, root, folder, until_s):
             return MORE
     rounds = evaluate(case, given.eval, given.policy or folder / "train", folder / f"eval_{case.steps}", until_s)
     if rounds is None:
         return MORE
     found = outcome(given.case, rounds, None if given.policy else read(folder / "trained.json", None))
+    if given.policy is None:
+        found["mean_return_of_demonstrations"] = practice.mean_return(root)
     write(given.results / f"{given.case}.json", found)
-    print(f"{given.case}: success {found['success_rate']:.0%}, best reward {found['mean_max_reward']:.3f} on average")
+    print(f"{given.case}: success {found['success_rate']:.0%}, return {found['mean_return']:.2f} on average")
     return 0
 
 
