@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from kata.data import Batches, Order, Reader, anchor_rows, open_dataset
+from kata.data.batches import Part
 from kata.data.reader import Reading
 from kata.errors import DataError
 from tests.data.dataset_maker import make
@@ -24,6 +25,29 @@ def test_a_step_holds_its_positions_of_the_order(tmp_path: Path) -> None:
             np.testing.assert_array_equal(batch["position"], positions)
             np.testing.assert_array_equal(batch["index"], rows[order.at(positions)])
             np.testing.assert_array_equal(batch["action"], reader.read(rows[order.at(positions)])["action"])
+
+
+@pytest.mark.parametrize("of", [1, 2, 3, 6])
+def test_the_parts_of_a_batch_are_the_batch_and_read_nothing_twice(tmp_path: Path, of: int) -> None:
+    """With room to hold frames, too: each part plans for its own."""
+    data = open_dataset("x/y", root=make(tmp_path))
+    rows, windows = anchor_rows(data), {"action": (0, 1, 2)}
+    order = Order(len(rows), 9)
+    with Reader(data, windows) as reader, Batches(reader, rows, order, 6) as batches:
+        for step in (0, 1, 5):
+            whole, parts = batches.at(step), []
+            for number in range(of):
+                with Reader(data, windows, frame_memory=10**6) as own:
+                    part = Batches(own, rows, order, 6, ahead=1, part=Part(number, of))
+                    parts.append(part.at(step))
+                    masks = part.masks(step)
+                    part.close()
+            for key, value in whole.items():
+                joined = np.concatenate([p[key] for p in parts])
+                np.testing.assert_array_equal(joined, value, err_msg=key)
+            assert {key: mask.tolist() for key, mask in masks.items()} == {
+                "action_is_pad": whole["action_is_pad"].tolist()
+            }
 
 
 def test_reading_ahead_is_bounded_and_can_be_off(tmp_path: Path) -> None:

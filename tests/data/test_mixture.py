@@ -66,6 +66,11 @@ def test_what_is_lacking_is_black_or_zero_and_marked(mixture, pair):
         assert batch["action_dim_is_pad"].tolist() == [[False, False, True], [False, False, False]]
         assert batch["observation.state_dim_is_pad"].sum(1).tolist() == [2, 0]
         assert "observation.environment_state_dim_is_pad" not in batch
+        for rows in (np.array([2, 13]), np.array([13]), np.array([0, 20, 2])):
+            read, masks = reader.read(rows), reader.masks(rows)
+            marks = [key for key in read if key.endswith(("_is_pad", "_is_missing", "dataset_index"))]
+            assert set(masks) == set(marks)
+            assert all(masks[key].tolist() == read[key].tolist() for key in marks)
         # The keys do not depend on which datasets happen to be in a batch.
         assert all(set(reader.read(np.array([row]))) == set(batch) for row in (0, 20))
 

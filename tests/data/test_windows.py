@@ -17,7 +17,7 @@ def test_windows_repeat_the_edge_and_mark_it(tmp_path: Path) -> None:
     offsets = (-2, 0, 1, 6)
     with Reader(data, {"observation.state": offsets, "next.reward": offsets, "next.done": (1,)}) as reader:
         rows = np.arange(16)
-        batch, pads = reader.read(rows), reader.pads(rows)
+        batch, pads = reader.read(rows), reader.masks(rows)
     for row in range(16):
         episode = int(np.searchsorted([5, 12], row, side="right"))
         start, end = [(0, 5), (5, 12), (12, 16)][episode]
@@ -76,7 +76,7 @@ def test_rows_outside_the_dataset_are_a_mistake_of_the_caller(tmp_path: Path) ->
     with Reader(data, {}) as reader, pytest.raises(IndexError):
         reader.read(np.array([-1]))
     with Reader(data, {"action": (0,)}) as reader, pytest.raises(IndexError, match="rows 0 to 15"):
-        reader.pads(np.array([-1]))
+        reader.masks(np.array([-1]))
 
 
 def test_a_window_over_an_unknown_column_names_the_nearest(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Protocol, TypeAlias
 
@@ -55,6 +56,10 @@ class Rows(Protocol):
         """Begin to read samples."""
         ...
 
+    def masks(self, rows: Int64) -> Batch:
+        """What tells which frames, dimensions and datasets samples have; index arithmetic, nothing is read."""
+        ...
+
     def foresee(self, rows: Int64, steps: Int64) -> None:
         """Say which anchors come."""
         ...
@@ -68,14 +73,26 @@ Instead: TypeAlias = Callable[[Int64, Int64], Int64]
 """Positions (B,) and anchors (B,) of a batch with frames that cannot be decoded -> anchors (B,) that can."""
 
 
+@dataclass(frozen=True)
+class Part:
+    """Which of `of` equal, contiguous slices of each batch is read."""
+
+    number: int = 0
+    of: int = 1
+
+
+WHOLE = Part()
+
+
 class Batches:
-    """The batch of any step; the `ahead` steps after it are read in the background meanwhile.
+    """The batch of any step, or one part of it; the `ahead` steps after it are read in the background meanwhile.
 
     Args:
         reader: reads frames by row.
         rows: the rows that may be anchors; `order` counts over them, so len(rows) == order.n.
         order: which anchor stands at which position.
-        batch_size: samples per step.
+        batch_size: samples per step, a multiple of `part.of`.
+        part: positions [step * batch_size + number * size, ... + size) are read, size = batch_size / of.
         ahead: steps read in advance, fewer where the reader's `frame_memory` does not hold that many.
         instead: finds other samples for those that cannot be decoded; None lets the error end the run.
 
@@ -90,22 +107,26 @@ class Batches:
         batch_size: int,
         *,
         ahead: int = 2,
+        part: Part = WHOLE,
         instead: Instead | None = None,
     ) -> None:
         assert len(rows) == order.n, f"{len(rows)} rows, but the order counts {order.n}"
         assert batch_size > 0, "a batch has at least one sample"
-        self.reader, self.rows, self.order, self.batch_size = reader, rows, order, batch_size
-        self.ahead = reader.allot(batch_size, ahead + 1) - 1
+        assert batch_size % part.of == 0, f"{batch_size} samples in {part.of} parts"
+        self.reader, self.rows, self.order, self.batch_size, self.part = reader, rows, order, batch_size, part
+        self.part_size = batch_size // part.of
+        self.ahead = reader.allot(self.part_size, ahead + 1) - 1
         self._instead, self._replaced = instead, dict[int, Int64]()
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="kata-batches")
         self._coming: dict[int, Future[Coming]] = {}
         self._foreseen = range(0)
         self._fetched = 0
         # Two epochs: then every frame of a dataset that fits into the budget is seen to come again.
-        self._span = max(2 * (self.ahead + 2), -(-min(FORESEEN, 2 * order.n) // batch_size))
+        steps = min(FORESEEN // self.part_size, -(-2 * order.n // batch_size))
+        self._span = max(2 * (self.ahead + 2), steps)
 
     def at(self, step: int) -> Batch:
-        """The batch of positions [step * batch_size, (step + 1) * batch_size); these are batch["position"].
+        """The batch of positions [step * batch_size, (step + 1) * batch_size), or its part: batch["position"].
 
         Steps in sequence find their batch ready; a jump drops what was read ahead. Errors met in the
         background are raised here, for the step that they belong to.
@@ -125,24 +146,35 @@ class Batches:
             if self._instead is None:
                 raise
         positions = self._positions(step, step + 1)
-        self._replaced[step] = self._instead(positions, self._anchors(step, step + 1))
+        self._replaced[step] = self._instead(positions, self._anchors(positions))
         return self.reader.read(self._replaced[step]) | {"position": positions}
 
     def anchors(self, step: int) -> Int64:
-        """The rows (B,) that the samples of a step are anchored at, substitutes that were read for it included."""
-        return self._replaced.get(step, self._anchors(step, step + 1))
+        """The rows (B,) that all samples of a step are anchored at, substitutes that were read for it here included."""
+        anchors = self._anchors(np.arange(step * self.batch_size, (step + 1) * self.batch_size))
+        if step in self._replaced:
+            first = self.part.number * self.part_size
+            anchors[first : first + self.part_size] = self._replaced[step]
+        return anchors
+
+    def masks(self, step: int) -> Batch:
+        """`Rows.masks` of the whole batch of a step, of which this may read a part."""
+        return self.reader.masks(self.anchors(step))
 
     def _start(self, step: int) -> Coming:
         self._look_ahead(step)
-        reading = self.reader.start(self.anchors(step), step)
-        reading.batch["position"] = self._positions(step, step + 1)
+        positions = self._positions(step, step + 1)
+        reading = self.reader.start(self._anchors(positions), step)
+        reading.batch["position"] = positions
         return reading
 
     def _positions(self, begin: int, end: int) -> Int64:
-        return np.arange(begin * self.batch_size, end * self.batch_size, dtype=np.int64)
+        """The positions that are read for these steps."""
+        firsts = np.arange(begin, end, dtype=np.int64) * self.batch_size + self.part.number * self.part_size
+        return (firsts[:, None] + np.arange(self.part_size)).reshape(-1)
 
-    def _anchors(self, begin: int, end: int) -> Int64:
-        return self.rows[self.order.at(self._positions(begin, end))]
+    def _anchors(self, positions: Int64) -> Int64:
+        return self.rows[self.order.at(positions)]
 
     def _look_ahead(self, step: int) -> None:
         """Plan for the steps from this one on, again when half of the plan is used up."""
@@ -150,8 +182,8 @@ class Batches:
         if not self.reader.looks_ahead or (step >= self._foreseen.start and left > self._span // 2):
             return
         self._foreseen = range(step, step + self._span)
-        steps = np.repeat(np.arange(step, step + self._span, dtype=np.int64), self.batch_size)
-        self.reader.foresee(self._anchors(step, step + self._span), steps)
+        steps = np.repeat(np.arange(step, step + self._span, dtype=np.int64), self.part_size)
+        self.reader.foresee(self._anchors(self._positions(step, step + self._span)), steps)
 
     def _further(self, step: int) -> None:
         """Keep idle decoders busy with the steps that come after those being read."""
@@ -160,7 +192,9 @@ class Batches:
         for _ in range(_FURTHER):
             if self._fetched >= self._foreseen.stop:
                 return
-            if not self.reader.prefetch(self._anchors(self._fetched, self._fetched + 1), self._fetched):
+            if not self.reader.prefetch(
+                self._anchors(self._positions(self._fetched, self._fetched + 1)), self._fetched
+            ):
                 return
             self._fetched += 1
 

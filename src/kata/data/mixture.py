@@ -290,6 +290,35 @@ class MixedReader:
 
         return MixedReading(join)
 
+    def masks(self, rows: Int64) -> Batch:
+        """`<key>_is_pad`, `<key>_dim_is_pad`, `<camera>_is_missing` and `dataset_index` alone; reads nothing."""
+        rows = np.asarray(rows, dtype=np.int64)
+        number = self.mixture.part_of(rows)
+        present = np.unique(number).tolist()
+        places = [np.flatnonzero(number == i) for i in present]
+        found: list[Batch] = []
+        for i, at in zip(present, places, strict=True):
+            part = self.mixture.parts[i]
+            names = {pad_key(old): pad_key(new) for old, new in (part.rename or {}).items()}
+            own: Batch = self._readers[i].masks(rows[at] - self._first[i])
+            named: Batch = {names.get(key, key): mask for key, mask in own.items()}
+            found.append(named | self._gaps(i, len(at)))
+        return _joined(found, places, len(rows)) | {DATASET_INDEX: number}
+
+    def _gaps(self, number: int, size: int) -> Batch:
+        """The marks of what one part's samples lack: cameras, and dimensions of vectors."""
+        columns = self.mixture.parts[number].columns
+        marks: Batch = {}
+        for key in self._black:
+            missing = key not in columns
+            marks[missing_key(key)] = np.full(size, missing)
+            if missing and key in self.windows:
+                marks[pad_key(key)] = np.zeros((size, len(self.windows[key])), dtype=bool)
+        for key in self._padded:
+            dims = np.arange(self._wanted[key].shape[0]) >= columns[key].shape[0]
+            marks[dim_pad_key(key)] = np.broadcast_to(dims, (size, len(dims))).copy()
+        return marks
+
     def _named(self, number: int, raw: Batch) -> Batch:
         """One part's samples under common names, complete with black frames, zeros and their marks."""
         part = self.mixture.parts[number]
@@ -298,19 +327,13 @@ class MixedReader:
         batch = {names.get(key, key): value for key, value in raw.items()}
         size = len(batch["index"])
         for key in self._black:
-            missing = key not in part.columns
-            batch[missing_key(key)] = np.full(size, missing)
-            if missing:
+            if key not in part.columns:
                 steps = (len(self.windows[key]),) if key in self.windows else ()
                 batch[key] = np.zeros((size, *steps, *self._wanted[key].shape), dtype=np.uint8)
-                if key in self.windows:
-                    batch[pad_key(key)] = np.zeros((size, *steps), dtype=bool)
         for key in self._padded:
-            whole = self._wanted[key].shape[0]
-            short = whole - batch[key].shape[-1]
+            short = self._wanted[key].shape[0] - batch[key].shape[-1]
             batch[key] = np.pad(batch[key], [(0, 0)] * (batch[key].ndim - 1) + [(0, short)])
-            batch[dim_pad_key(key)] = np.broadcast_to(np.arange(whole) >= whole - short, (size, whole)).copy()
-        return batch
+        return batch | self._gaps(number, size)
 
     def close(self) -> None:
         """End the threads."""

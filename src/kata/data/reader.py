@@ -7,7 +7,6 @@ from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 
 import numpy as np
-from numpy.typing import NDArray
 
 from kata.data.cameras import Camera, ImageCamera, VideoCamera
 from kata.data.dataset import Dataset
@@ -145,7 +144,7 @@ class Reader:
             batch[key] = out.reshape(*frames[key].shape, *out.shape[1:])
         return Reading(batch, self._frames.fill(wanted, outs, step))
 
-    def pads(self, rows: Int64) -> dict[str, NDArray[np.bool_]]:
+    def masks(self, rows: Int64) -> Batch:
         """The masks alone, `<key>_is_pad` bool (B, T) per window; reads nothing."""
         rows = np.asarray(rows, dtype=np.int64)
         return {pad_key(key): window_rows(rows, offsets, self.episodes)[1] for key, offsets in self.windows.items()}
