@@ -60,6 +60,10 @@ class DivergedError(KataError):
     """Training cannot go on: too many steps in a row have a loss or gradient that is not finite."""
 
 
+class RankError(KataError):
+    """Another rank of the run has failed or is gone; or the ranks cannot work together."""
+
+
 def nearest(name: str, names: Iterable[str]) -> str:
     """The known name closest to `name`, or an empty string when none is close."""
     found = difflib.get_close_matches(name, list(names), n=1, cutoff=0.5)

@@ -1,0 +1,135 @@
+"""Signs of life: each rank gives one a second, so that one that is gone is noticed, and named.
+
+A thread with a connection of its own to the ranks' meeting place. Rank 0 looks after all, the others after rank 0; what
+went wrong anywhere reaches every rank within a beat. A main thread that does not take note of it, since it waits inside
+a collective that will never end, is ended.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+from dataclasses import asdict, dataclass
+
+from torch.distributed import Store  # pyright: ignore[reportPrivateImportUsage]: documented under this name
+
+from kata.errors import RankError
+
+BEAT_S = 1.0
+GRACE_S = 10.0
+"""How long a rank may take to notice by itself that another one has failed."""
+FAILURE = "failure"
+
+
+@dataclass(frozen=True)
+class Failure:
+    """What ended the run: the first rank that failed or was lost, who that is, and its message."""
+
+    rank: int
+    who: str
+    what: str
+    rule: str = ""
+    remedy: str = ""
+
+    def error(self) -> RankError:
+        """What the other ranks say."""
+        return RankError(f"rank {self.rank} ({self.who}): {self.what}", rule=self.rule, remedy=self.remedy)
+
+
+def lost(rank: int, who: str, silent_s: float) -> Failure:
+    """A rank that gives no sign of life."""
+    return Failure(
+        rank,
+        who,
+        f"no sign of life for {silent_s:.0f} s; killed, out of memory, or cut off",
+        rule="a step needs every rank",
+        remedy="look at that machine and that rank's output; the same command with --resume=true goes on from the last "
+        "checkpoint",
+    )
+
+
+class Pulse:
+    """Beats for one rank until `stop`.
+
+    Args:
+        store: a connection that nobody else uses.
+        who: every rank's process and machine.
+        silent_s: how long a rank may give no sign of life.
+    """
+
+    def __init__(self, store: Store, rank: int, who: list[str], silent_s: float) -> None:
+        self.failure: Failure | None = None
+        self._store, self._rank, self._who, self._silent_s = store, rank, who, silent_s
+        self._watched = [r for r in range(len(who)) if r != rank] if rank == 0 else [0]
+        self._beats: dict[int, tuple[int, float]] = {}
+        self._over, self._noticed = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._run, name="kata-pulse", daemon=True)
+
+    def start(self) -> None:
+        """Begin; every rank must have given its first beat."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """No more beats."""
+        self._over.set()
+        self._thread.join()
+
+    def notice(self) -> None:
+        """The main thread knows of the failure, and ends by itself."""
+        self._noticed.set()
+
+    def silent(self, beats: int) -> list[int]:
+        """The ranks that give no sign of life for so many beats from now; rank 0 where the meeting place is gone."""
+        others = [r for r in range(len(self._who)) if r != self._rank]
+        try:
+            before = count_beats(self._store, others)
+            time.sleep(beats * BEAT_S)
+            after = count_beats(self._store, others)
+        except RuntimeError:
+            return [0]
+        return [r for r in others if before[r] == after[r]]
+
+    def _run(self) -> None:
+        while not self._over.wait(BEAT_S) and self.failure is None:
+            try:
+                self._store.add(beat_key(self._rank), 1)
+                self.failure = posted(self._store) or self._look()
+            except RuntimeError:  # the meeting place is gone, and rank 0 with it
+                self.failure = lost(0, self._who[0], BEAT_S)
+        if self.failure is not None and not self._over.is_set() and not self._noticed.wait(GRACE_S):
+            print(f"kata: {self.failure.error()}", file=sys.stderr, flush=True)
+            os._exit(1)  # the main thread is inside a collective, which no exception reaches
+
+    def _look(self) -> Failure | None:
+        now_s = time.monotonic()
+        for rank, count in count_beats(self._store, self._watched).items():
+            known, since_s = self._beats.get(rank, (-1, now_s))
+            if count != known:
+                self._beats[rank] = (count, now_s)
+            elif now_s - since_s > self._silent_s:
+                return post(self._store, lost(rank, self._who[rank], now_s - since_s))
+        return None
+
+
+def beat_key(rank: int) -> str:
+    """Where a rank's beats are counted."""
+    return f"beat/{rank}"
+
+
+def count_beats(store: Store, ranks: list[int]) -> dict[int, int]:
+    """How many beats each of these ranks has given."""
+    found = store.multi_get([beat_key(rank) for rank in ranks])
+    return {rank: int(count) for rank, count in zip(ranks, found, strict=True)}
+
+
+def post(store: Store, failure: Failure) -> Failure:
+    """Say what went wrong, unless another rank has said something before; returns what stands."""
+    return Failure(**json.loads(store.compare_set(FAILURE, "", json.dumps(asdict(failure)))))
+
+
+def posted(store: Store) -> Failure | None:
+    """What went wrong, if anything has."""
+    return Failure(**json.loads(store.get(FAILURE))) if store.check([FAILURE]) else None

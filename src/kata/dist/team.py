@@ -1,0 +1,272 @@
+"""The ranks of a run at work together: sums, agreement, and work that one of them does for all.
+
+Collectives have a time limit; what rank 0 does alone has none: the others wait for its result at the meeting place (a
+key-value store that rank 0 or the launcher serves), where they see that it is alive.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed import PrefixStore, Store  # pyright: ignore[reportPrivateImportUsage]: documented so
+from torch.distributed.rendezvous import rendezvous
+
+from kata.dist.pulse import BEAT_S, Failure, Pulse, beat_key, lost, post, posted
+from kata.dist.world import World
+from kata.errors import ConfigError, KataError, RankError
+
+T = TypeVar("T")
+SUSPECT_BEATS = 3
+"""A rank without a beat for so long is gone, where a collective has just failed."""
+LOOK_S = 0.1
+"""How often a waiting rank looks whether rank 0 is done, once it has waited for a while."""
+LEAVE_S = 5.0
+"""How long the one who serves the meeting place waits for the others to leave it."""
+
+
+class Team:
+    """One rank, with nobody to agree with: each method does the plain thing."""
+
+    def __init__(self, world: World | None = None) -> None:
+        self.world = world or World()
+
+    def sum(self, tensors: Sequence[Tensor]) -> None:
+        """Add the other ranks' tensors of the same shapes to these, in place; nothing waits for the device."""
+
+    def gather(self, value: Any) -> list[Any]:
+        """Every rank's plain value, by rank."""
+        return [value]
+
+    def alone(self, work: Callable[[], T]) -> T | None:
+        """What rank 0 does while the others wait, for however long it takes; they get None."""
+        return work()
+
+    def by_first(self, work: Callable[[], T]) -> T:
+        """What rank 0 makes, a value that JSON can hold, for all; it may take as long as it takes."""
+        return work()
+
+    def node_first(self, work: Callable[[], T]) -> T:
+        """Do the work on all ranks, on the first of each machine before the others: they find what it fetched."""
+        return work()
+
+    def vote(self, reason: str | None) -> str | None:
+        """A reason to stop that some rank has given, the same answer on all ranks, or None.
+
+        Several ranks answer with what was asked one call earlier, so that nobody waits.
+        """
+        return reason
+
+
+class Ranks(Team):
+    """Several ranks. Every rank calls the same methods in the same order.
+
+    Raises: RankError naming the rank that failed or is gone, from whichever method waits for it.
+    """
+
+    def __init__(self, world: World, store: Store, device: torch.device, limit_s: float) -> None:
+        super().__init__(world)
+        self._store = PrefixStore("kata", store)
+        self._calls = 0
+        self._voted: tuple[dist.Work, Tensor] | None = None
+        limit = timedelta(seconds=limit_s)
+        backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+        dist.init_process_group(
+            backend,
+            store=PrefixStore("group", store),
+            rank=world.rank,
+            world_size=world.size,
+            timeout=limit,
+            device_id=device if device.type == "cuda" else None,
+        )
+        self._hosts: list[str] = self.gather(socket.gethostname())
+        self._who: list[str] = self.gather(f"process {os.getpid()} on {socket.gethostname()}")
+        self._store.add(beat_key(world.rank), 1)
+        dist.barrier()
+        again = store.clone()  # pyright: ignore[reportAttributeAccessIssue]: torch's stubs do not know it
+        self._pulse = Pulse(PrefixStore("kata", again), world.rank, self._who, limit_s)
+        self._pulse.start()
+
+    def sum(self, tensors: Sequence[Tensor]) -> None:
+        """Add the other ranks' tensors of the same shapes to these, in place; nothing waits for the device."""
+        if not tensors:
+            return
+        flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
+        dist.all_reduce(flat)
+        for tensor, total in zip(tensors, flat.split([t.numel() for t in tensors]), strict=True):
+            tensor.copy_(total.view_as(tensor))
+
+    def gather(self, value: Any) -> list[Any]:
+        """Every rank's plain value, by rank."""
+        found: list[Any] = [None] * self.world.size
+        dist.all_gather_object(found, value)
+        return found
+
+    def alone(self, work: Callable[[], T]) -> T | None:
+        """What rank 0 does while the others wait, for however long it takes; they get None."""
+        key = self._key("alone")
+        if not self.world.is_first:
+            self._wait(key)
+            return None
+        value = work()
+        self._store.set(key, "done")
+        return value
+
+    def by_first(self, work: Callable[[], T]) -> T:
+        """What rank 0 makes, a value that JSON can hold, for all; it may take as long as it takes."""
+        key = self._key("first")
+        if self.world.is_first:
+            value = work()
+            self._store.set(key, json.dumps(value))
+            return value
+        self._wait(key)
+        return json.loads(self._store.get(key))
+
+    def node_first(self, work: Callable[[], T]) -> T:
+        """Do the work on all ranks, on the first of each machine before the others: they find what it fetched."""
+        first = self._hosts.index(self._hosts[self.world.rank])
+        key = self._key(f"node/{first}")
+        if self.world.rank != first:
+            self._wait(key)
+            return work()
+        value = work()
+        self._store.set(key, "done")
+        return value
+
+    def vote(self, reason: str | None) -> str | None:
+        """A reason to stop that some rank has given, the same answer on all ranks, or None.
+
+        Several ranks answer with what was asked one call earlier, so that nobody waits.
+        """
+        if self._voted is not None:
+            work, votes = self._voted
+            work.wait()
+            if votes.item() > 0:
+                return self._store.get("stop").decode()
+        if reason is not None:
+            self._store.set("stop", f"{reason} on rank {self.world.rank}")
+        votes = torch.tensor(0 if reason is None else 1)
+        work = dist.all_reduce(votes, async_op=True)
+        assert work is not None
+        self._voted = (work, votes)
+        return None
+
+    def fail(self, error: BaseException) -> None:
+        """Tell the other ranks why this one ends; where another one failed before it, RankError names that one."""
+        self._pulse.notice()
+        found = self._culprit(error)
+        if found is None:
+            return
+        if isinstance(error, KataError) and str(error) == str(RankError(found.what, rule=found.rule, remedy=found.remedy)):
+            if self.world.is_first:  # all ranks found the same fault, and one sentence will do
+                return
+            raise SystemExit(2) from error
+        if not isinstance(error, RankError):
+            raise found.error() from error
+
+    def leave(self, *, well: bool) -> None:
+        """Part from the others. What rank 0 serves stays until they have seen what they need."""
+        self._pulse.stop()
+        try:
+            self._store.set(f"left/{self.world.rank}", "yes")
+            if self.world.is_first:
+                self._wait_for_others(LEAVE_S if well else 2 * BEAT_S)
+        except RuntimeError:  # the meeting place is gone already
+            return
+        if well:
+            dist.destroy_process_group()
+
+    def _culprit(self, error: BaseException) -> Failure | None:
+        """Who is to blame for this rank's end: another rank, or None for this one itself, which then says so."""
+        me = self.world.rank
+        try:
+            known = self._pulse.failure or posted(self._store)
+            if known is None and isinstance(error, RuntimeError):
+                silent = self._pulse.silent(SUSPECT_BEATS)
+                known = posted(self._store)
+                if known is None and silent:
+                    known = post(self._store, lost(silent[0], self._who[silent[0]], SUSPECT_BEATS * BEAT_S))
+            if known is None:
+                known = post(self._store, _described(error, me, self._who[me]))
+        except RuntimeError:
+            known = lost(0, self._who[0], BEAT_S)
+        return None if known.rank == me else known
+
+    def _key(self, name: str) -> str:
+        self._calls += 1
+        return f"{name}/{self._calls}"
+
+    def _wait(self, key: str) -> None:
+        """Until the key is there; RankError when a rank fails meanwhile. The store's own wait has a limit, and warns."""
+        pause_s = 0.001
+        while not self._store.check([key]):
+            if self._pulse.failure is not None:
+                raise self._pulse.failure.error()
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, LOOK_S)
+
+    def _wait_for_others(self, limit_s: float) -> None:
+        others = [f"left/{rank}" for rank in range(1, self.world.size)]
+        until_s = time.monotonic() + limit_s
+        while not self._store.check(others) and time.monotonic() < until_s:
+            time.sleep(0.05)
+
+
+def _described(error: BaseException, rank: int, who: str) -> Failure:
+    if isinstance(error, KataError):
+        return Failure(rank, who, error.what, error.rule, error.remedy)
+    text = str(error).strip().splitlines()
+    return Failure(rank, who, f"{type(error).__name__}: {text[0]}" if text else type(error).__name__)
+
+
+@contextmanager
+def join(world: World, device: torch.device, limit_s: float) -> Generator[Team]:
+    """The team of this world's ranks, which all call this; an error inside ends all of them with its message.
+
+    device: where this rank computes. limit_s: after which a collective without an answer has failed.
+
+    Raises: ConfigError where rank 0 cannot be met.
+    """
+    if world.size == 1:
+        yield Team(world)
+        return
+    team = Ranks(world, _meet(world, limit_s), device, limit_s)
+    try:
+        yield team
+    except BaseException as error:
+        try:
+            team.fail(error)
+        finally:
+            team.leave(well=False)
+        raise
+    team.leave(well=True)
+
+
+def _meet(world: World, limit_s: float) -> Store:
+    host, _, port = world.address.rpartition(":")
+    os.environ.setdefault("MASTER_ADDR", host)
+    os.environ.setdefault("MASTER_PORT", port)
+    try:
+        store, _, _ = next(
+            rendezvous("env://", rank=world.rank, world_size=world.size, timeout=timedelta(seconds=limit_s))
+        )
+    except (dist.DistNetworkError, dist.DistStoreError) as error:
+        taken = "EADDRINUSE" in str(error) or "address already in use" in str(error)
+        raise ConfigError(
+            f"rank {world.rank} of {world.size} does not meet the others at {world.address}: "
+            + ("the port is taken" if taken else str(error).splitlines()[0]),
+            rule=f"rank 0 serves that address, and all ranks reach it within {limit_s:g} s (dist_timeout)",
+            remedy="choose another port (torchrun --master-port, accelerate --main_process_port, MASTER_PORT)"
+            if taken
+            else "look whether rank 0 runs, and whether its machine lets the others through to that port",
+        ) from error
+    return store

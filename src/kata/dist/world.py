@@ -1,0 +1,105 @@
+"""Which of how many ranks this process is, read from whatever launched it. Torch-free.
+
+RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, … (torchrun, torch.distributed.launch, accelerate launch, kata launch)
+SLURM_PROCID, SLURM_NTASKS, SLURM_LOCALID, SLURM_STEP_NODELIST, … (srun)
+neither: one rank
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from kata.errors import ConfigError
+
+FIRST_PORT, PORTS = 20_000, 10_000
+"""Where ranks started by srun meet: a port that follows from the job's number."""
+
+
+@dataclass(frozen=True)
+class World:
+    """rank: this process, from 0 to size - 1. local_rank: its number on its machine. address: 'host:port' of rank 0."""
+
+    rank: int = 0
+    size: int = 1
+    local_rank: int = 0
+    address: str = ""
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this is the rank that writes, logs and saves."""
+        return self.rank == 0
+
+
+def read_world(environment: Mapping[str, str]) -> World:
+    """The world that these environment variables describe.
+
+    Raises: ConfigError for numbers that do not go together, and where rank 0 has no address.
+    """
+    if "RANK" in environment or int_of(environment, "WORLD_SIZE", 1) > 1:
+        world = World(
+            int_of(environment, "RANK", None),
+            int_of(environment, "WORLD_SIZE", None),
+            int_of(environment, "LOCAL_RANK", 0),
+            _address(environment),
+        )
+    elif "SLURM_STEP_ID" in environment and "SLURM_PROCID" in environment:
+        size = int_of(environment, "SLURM_NTASKS", None)
+        local = int_of(environment, "SLURM_LOCALID", 0)
+        world = World(int_of(environment, "SLURM_PROCID", None), size, local, _slurm_address(environment))
+    else:
+        return World()
+    _check(world)
+    return world
+
+
+def _check(world: World) -> None:
+    if not 0 <= world.rank < world.size:
+        raise ConfigError(
+            f"RANK={world.rank} of WORLD_SIZE={world.size}",
+            rule="ranks count from 0 to WORLD_SIZE - 1",
+            remedy="start with torchrun, accelerate launch, srun or kata launch, which set both",
+        )
+    if world.size > 1 and not world.address:
+        raise ConfigError(
+            f"MASTER_ADDR and MASTER_PORT: not set, for rank {world.rank} of {world.size}",
+            rule="several ranks meet at an address of rank 0",
+            remedy="start with torchrun, accelerate launch, srun or kata launch, or set MASTER_ADDR and MASTER_PORT",
+        )
+
+
+def int_of(environment: Mapping[str, str], name: str, default: int | None) -> int:
+    """A whole number of the environment; ConfigError where it is none, or absent without a default."""
+    text = environment.get(name)
+    if text is None and default is not None:
+        return default
+    if text is None or not text.isdigit():
+        raise ConfigError(
+            f"{name}={'' if text is None else text}: {'not set' if text is None else 'no whole number'}",
+            rule="a launcher sets RANK and WORLD_SIZE (srun: SLURM_PROCID and SLURM_NTASKS) as whole numbers",
+            remedy=f"set {name}, or unset RANK and WORLD_SIZE to train with one process",
+        )
+    return int(text)
+
+
+def _address(environment: Mapping[str, str]) -> str:
+    if "MASTER_ADDR" not in environment or "MASTER_PORT" not in environment:
+        return ""
+    return f"{environment['MASTER_ADDR']}:{int_of(environment, 'MASTER_PORT', None)}"
+
+
+def _slurm_address(environment: Mapping[str, str]) -> str:
+    """The step's first host and a port by its job, unless MASTER_ADDR and MASTER_PORT say otherwise."""
+    nodes = environment.get("SLURM_STEP_NODELIST", environment.get("SLURM_JOB_NODELIST", "127.0.0.1"))
+    job, step = int_of(environment, "SLURM_JOB_ID", 0), int_of(environment, "SLURM_STEP_ID", 0)
+    host = environment.get("MASTER_ADDR", first_host(nodes))
+    port = environment.get("MASTER_PORT", str(FIRST_PORT + (job * 31 + step) % PORTS))
+    return f"{host}:{port}"
+
+
+def first_host(nodes: str) -> str:
+    """The first host of SLURM's list: 'gpu[03-05,9],cpu1' -> 'gpu03'."""
+    head = re.match(r"[^,\[]*(?:\[([^\],-]*)[^\]]*\][^,\[]*)?", nodes)
+    assert head is not None
+    return re.sub(r"\[[^\]]*\]", head[1] or "", head[0])
