@@ -76,20 +76,19 @@ def _train(args: list[str]) -> int:
     if any(arg in ("-h", "--help") for arg in args):
         print(_train_help(), end="")
         return 0
+    import os
+
+    from kata.dist.world import read_world
     from kata.run import resolve_run
 
-    run, notes = resolve_run(args)
+    run, notes = resolve_run(args, read_world(os.environ).size)
     if run.env is not None:
         from kata.eval.envs import register, resolve_env
 
         register(resolve_env(run.env))
-    from kata.train import train
-    from kata.train.guard import STOPPED
-    from kata.train.summary import summary
+    from kata.train.command import train_and_tell
 
-    trained = train(run, notes=notes, command=shlex.join(["kata", "train", *args]))
-    print(summary(run, trained), end="")
-    return 0 if trained.stopped is None else STOPPED
+    return train_and_tell(run, notes, shlex.join(["kata", "train", *args]))
 
 
 def _train_help() -> str:

@@ -83,10 +83,6 @@ def quickstart(*, root: str, output_dir: str, episodes: int, steps: int) -> int:
         folder = demonstrations(Path(root), episodes, progress)
     args = [*QUICKSTART, f"--dataset.root={folder}", f"--output_dir={output_dir}", f"--steps={steps}", "--resume=true"]
     run, notes = resolve_run(args)
-    from kata.train import train
-    from kata.train.guard import STOPPED
-    from kata.train.summary import summary
+    from kata.train.command import train_and_tell
 
-    trained = train(run, notes=notes, command="kata quickstart")
-    print(summary(run, trained), end="")
-    return 0 if trained.stopped is None else STOPPED
+    return train_and_tell(run, notes, "kata quickstart")

@@ -26,10 +26,10 @@ def watched(monkeypatch):
         seen = []
         real = loop.update
 
-        def update(state, batch, run):
+        def update(state, batch, run, engine):
             whole = {k: torch.cat([m[k] for m in batch.micros]) for k in ("observation.state", "action", "index")}
             seen.append((batch.positions, whole))
-            return real(state, batch, run)
+            return real(state, batch, run, engine)
 
         with monkeypatch.context() as patch:
             patch.setattr(loop, "update", update)

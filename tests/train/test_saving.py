@@ -3,6 +3,7 @@
 import json
 import logging
 import threading
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from safetensors.torch import load_file
 from kata.errors import CheckpointError
 from kata.train import saving as saving_module
 from kata.train import train
-from kata.train.loop import loop
+from kata.train.job import open_job
 from kata.train.manifest import MANIFEST
 from kata.train.meter import read_metrics
 from kata.train.retention import Keep, room_needed
@@ -34,11 +35,11 @@ def started(monkeypatch):
     begun = {}
 
     def with_chore(chore):
-        def run_loop(run, state, feed, meter, watch, chores, guard):
-            saving = chores[0][1].__self__
-            loop(run, state, feed, meter, watch, [(1, lambda state: chore(saving, state))], guard)
+        def open_with_chore(live, *parts):
+            job = open_job(live, *parts)
+            return replace(job, chores=[(1, lambda state: chore(job.record.saving, state))])
 
-        monkeypatch.setattr("kata.train.assemble.loop", run_loop)
+        monkeypatch.setattr("kata.train.assemble.open_job", open_with_chore)
         return begun
 
     return with_chore

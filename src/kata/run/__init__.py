@@ -11,12 +11,14 @@ from kata.run.options import (
     TrackioConfig,
     WandbConfig,
 )
+from kata.run.ranks import DdpConfig
 from kata.run.resolve import policy_folder, read_policy_config, resolve_run
 
 __all__ = [
     "AcceleratorConfig",
     "AccumulationConfig",
     "DatasetConfig",
+    "DdpConfig",
     "EnvConfig",
     "EvalConfig",
     "MixEntry",

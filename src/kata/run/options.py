@@ -6,6 +6,7 @@ opened.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 from kata.errors import ConfigError, did_you_mean
@@ -14,6 +15,7 @@ from kata.policies.config import PolicyConfig
 from kata.run.caching import check_cache
 from kata.run.evaluation import EnvConfig, EvalConfig
 from kata.run.mix import MixEntry, check_choices, check_entries
+from kata.run.ranks import DdpConfig, check_scaling
 from kata.run.transforms import ImageTransformsConfig
 from kata.units import duration_s, num_bytes
 
@@ -227,7 +229,10 @@ class TrackioConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """One training run. `batch_size` is what one rank puts through the model at once; see `effective_batch`.
+    """One training run. `batch_size` is what one rank puts through the model at once, `global_batch_size` the samples
+    of a step over all ranks; one gives the other, and both are written down when the run begins. `scale_lr` multiplies
+    the learning rate by `scale_lr_by`, or its root; left at 0 that is the number of ranks. `dist_timeout` is how long
+    ranks wait for each other.
 
     Every `env_eval_freq` steps (0: after the last alone) the policy is evaluated in `env`, in a process beside the
     training; `env_eval_at_start` evaluates the untrained policy too. `max_time` ('90s', '45m', '2h', '1d' or seconds)
@@ -251,6 +256,11 @@ class Run:
     num_workers: int = 4
     prefetch_factor: int = 4
     batch_size: int = 8
+    global_batch_size: int | None = None
+    scale_lr: str = "none"
+    scale_lr_by: float = 0.0
+    dist_timeout: str = "10m"
+    ddp: DdpConfig = field(default_factory=DdpConfig)
     steps: int = 100_000
     max_time: str | None = None
     log_freq: int = 200
@@ -294,10 +304,12 @@ class Run:
                 f"one of: {', '.join(ON_BAD_FRAME)}",
                 did_you_mean(self.on_bad_frame, ON_BAD_FRAME),
             )
-        if self.max_time is not None and not duration_s(self.max_time) > 0:
-            raise _refuse(
-                "max_time", self.max_time, "seconds, or a number with s, m, h or d", "for example --max_time=2h"
-            )
+        for name, time in (("max_time", self.max_time), ("dist_timeout", self.dist_timeout)):
+            if time is not None and not duration_s(time) > 0:
+                raise _refuse(name, time, "seconds, or a number with s, m, h or d", f"for example --{name}=2h")
+        if self.global_batch_size is not None and self.global_batch_size < 1:
+            raise _refuse("global_batch_size", self.global_batch_size, "at least 1", "for example 64")
+        check_scaling(self.scale_lr, self.scale_lr_by)
         if self.env is None and (self.env_eval_freq not in (0, 20_000) or self.env_eval_at_start):
             raise _refuse(
                 "env_eval_at_start" if self.env_eval_at_start else "env_eval_freq",
@@ -333,7 +345,18 @@ class Run:
     @property
     def effective_batch(self) -> int:
         """Samples per step: batch x ranks x accumulation."""
-        return self.batch_size * self.accumulation
+        return self.global_batch_size or self.batch_size * self.accumulation
+
+    @property
+    def ranks(self) -> int:
+        """Ranks that the samples of a step are shared out among."""
+        return self.effective_batch // (self.batch_size * self.accumulation)
+
+    @property
+    def lr_scale(self) -> float:
+        """What the learning rate is multiplied by for a batch `scale_lr_by` times as large."""
+        by = self.scale_lr_by or 1.0
+        return {"none": 1.0, "linear": by, "sqrt": math.sqrt(by)}[self.scale_lr]
 
     @property
     def precision(self) -> str:

@@ -19,6 +19,7 @@ from kata.policies.config import CONFIG, OWN_CONFIG, PolicyConfig
 from kata.run.foreign import drop_foreign
 from kata.run.options import Run
 from kata.run.pointer import LAST, follow
+from kata.run.ranks import share_out
 
 CHANGEABLE = {
     *(
@@ -28,6 +29,8 @@ CHANGEABLE = {
         "output_dir",
         "num_workers",
         "prefetch_factor",
+        "batch_size",
+        "dist_timeout",
         "log_freq",
         "max_bad_steps",
         "on_bad_frame",
@@ -38,6 +41,7 @@ CHANGEABLE = {
         "keep_every",
         "keep_best",
     ),
+    *("accelerator.gradient_accumulation", "ddp.bucket_mb"),  # the global batch stays
     *("dataset.cache", "dataset.cache_dir", "dataset.cache_size"),
     *("eval_steps", "env_eval_freq", "env_eval_at_start", "env", "eval"),
     *("wandb", "tensorboard", "trackio", "job_name", "dataset.frame_memory"),
@@ -46,16 +50,21 @@ CHANGEABLE = {
 """Options that a resumed run may set anew: none of them changes what is computed."""
 
 
-def resolve_run(args: Sequence[str]) -> tuple[Run, list[str]]:
-    """The Run that these arguments of `kata train` ask for, and sentences that the user should read."""
+def resolve_run(args: Sequence[str], ranks: int = 1) -> tuple[Run, list[str]]:
+    """The Run that these arguments of `kata train` ask for, and sentences that the user should read.
+
+    ranks: how many processes train it.
+    """
     given = _gather(args)
     notes: list[str] = []
     folder = given.get("output_dir")
     recorded = _recorded(Path(str(folder))) if given.get("resume") is True and folder else None
     if recorded is None:
-        return _resolve(given, notes), notes
+        return _resolve(given, ranks, notes, keep_micro="batch_size" in given), notes
+    keep_micro = "batch_size" in given or "gradient_accumulation" not in (given.get("accelerator") or {})
     # A time limit is one of a start, not of the run: it holds where it is given.
-    run = _resolve(merge({**recorded, "max_time": None}, _without_choices_made(given)), notes)
+    recorded_run = {**recorded, "max_time": None}
+    run = _resolve(merge(recorded_run, _without_choices_made(given)), ranks, notes, keep_micro=keep_micro)
     _refuse_changes(decode(Run, recorded), run)
     return run, notes
 
@@ -73,6 +82,7 @@ def _gather(args: Sequence[str]) -> dict[str, Any]:
     flags = parse_flags(args)
     paths = [flags.pop(name) for name in ("config", "config_path") if name in flags]
     given = read_config(follow(Path(str(paths[-1])))) if paths else {}
+    _flags_decide_the_batch(given, flags)
     for dotted, value in flags.items():
         assign(given, dotted, value)
     for group in ("dataset", "policy", "optimizer", "scheduler"):
@@ -85,10 +95,24 @@ def _gather(args: Sequence[str]) -> dict[str, Any]:
     return drop_foreign(given)
 
 
+def _flags_decide_the_batch(given: dict[str, Any], flags: dict[str, Any]) -> None:
+    """One of the two sizes of a batch follows from the other: a flag that gives one wins over a file that has both."""
+    if "batch_size" in flags and "global_batch_size" in flags:
+        raise ConfigError(
+            f"batch_size={flags['batch_size']} and global_batch_size={flags['global_batch_size']}",
+            rule="batch_size (per rank) gives the global batch, or the other way round",
+            remedy="leave out one of the two",
+        )
+    if "batch_size" in flags or "accelerator.gradient_accumulation.steps" in flags:
+        given.pop("global_batch_size", None)
+    elif "global_batch_size" in flags:
+        given.pop("batch_size", None)
+
+
 _FIRST_OPTION = {"dataset": "repo_id", "policy": "type", "optimizer": "lr", "scheduler": "type"}
 
 
-def _resolve(given: dict[str, Any], notes: list[str]) -> Run:
+def _resolve(given: dict[str, Any], ranks: int, notes: list[str], *, keep_micro: bool) -> Run:
     policy = _policy(given, notes)
     raw = {**given, "policy": encode(policy)}
     if given.get("use_policy_training_preset", True):
@@ -106,7 +130,7 @@ def _resolve(given: dict[str, Any], notes: list[str]) -> Run:
     raw["dataset"] = dict(given.get("dataset") or {})
     if isinstance(raw["dataset"].get("mix"), str):
         raw["dataset"]["mix"] = read_list(Path(raw["dataset"]["mix"]))
-    run = decode(Run, raw)
+    run = share_out(decode(Run, raw), ranks, notes, keep_micro=keep_micro)
     run.policy.validate_steps(run.steps)
     if run.scheduler is not None:
         fitted, note = run.scheduler.fitted(run.steps)
@@ -186,11 +210,16 @@ def read_policy_config(folder: Path, notes: list[str]) -> dict[str, Any]:
 def _recorded(folder: Path) -> dict[str, Any] | None:
     """The resolved config of a run that has begun in this folder, else None."""
     path = folder / "train_config.json"
-    return drop_foreign(read_config(path)) if path.is_file() else None
+    if not path.is_file():
+        return None
+    recorded = drop_foreign(read_config(path))
+    if recorded.get("global_batch_size") is None:  # written before there were ranks
+        recorded["global_batch_size"] = decode(Run, recorded).effective_batch
+    return recorded
 
 
 def _refuse_changes(before: Run, now: Run) -> None:
-    old, new = _flat(encode(before)), _flat(encode(now))
+    old, new = flat(encode(before)), flat(encode(now))
     changed = sorted(name for name in {*old, *new} if old.get(name) != new.get(name) and not _may_change(name))
     if changed:
         name = changed[0]
@@ -232,14 +261,15 @@ def _may_change(dotted: str) -> bool:
     )
 
 
-def _flat(raw: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
+def flat(raw: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Options of groups and lists by dotted name."""
+    found: dict[str, Any] = {}
     for name, value in raw.items():
         if isinstance(value, dict):
-            flat |= _flat(value, f"{prefix}{name}.")
+            found |= flat(value, f"{prefix}{name}.")
         elif isinstance(value, list) and any(isinstance(each, dict) for each in value):
             for number, each in enumerate(value):
-                flat |= _flat(each, f"{prefix}{name}[{number}].")
+                found |= flat(each, f"{prefix}{name}[{number}].")
         else:
-            flat[prefix + name] = value
-    return flat
+            found[prefix + name] = value
+    return found

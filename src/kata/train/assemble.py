@@ -7,7 +7,7 @@ import logging
 import os
 import shutil
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -15,22 +15,25 @@ from typing import Any
 from rich.console import Console
 
 from kata.config import encode
+from kata.dist.team import Team
 from kata.errors import CheckpointError
 from kata.run import Run
 from kata.run.pointer import LAST, point
 from kata.train import preflight
+from kata.train.alike import check_same_run
 from kata.train.beside import newest_strips
 from kata.train.checkpoint import Saver, checkpoint_bytes, weight_bytes, write_json
 from kata.train.device import set_switches
 from kata.train.diagnose import Diagnosis, diagnose, spent_of
+from kata.train.engine import open_engine
 from kata.train.guard import Guard
-from kata.train.job import Job, judged, open_job
+from kata.train.job import Job, RunRecord, judged, open_job
 from kata.train.lock import LOCK, FolderLock
 from kata.train.loop import loop
 from kata.train.meter import read_metrics
-from kata.train.prepare import prepare
+from kata.train.prepare import Prepared, prepare
 from kata.train.report import Report, SampleView, write_report
-from kata.train.retention import Room, check_space, room_needed
+from kata.train.retention import check_space, room_needed
 from kata.train.samples import sample_views
 from kata.train.state import TrainState, build_state
 from kata.train.store import Resumable, home_of, recover, resumable
@@ -50,77 +53,102 @@ class Trained:
 
     folder: Path
     report: Path
-    last: dict[str, Any]
-    best: dict[str, Any] | None
-    evaluations: dict[int, dict[str, Any]]
-    stopped: str | None
-    remarks: list[str]
     state: TrainState
-    saves: list[dict[str, Any]]
-    diagnosis: Diagnosis | None
+    last: dict[str, Any] = field(default_factory=dict[str, Any])
+    best: dict[str, Any] | None = None
+    evaluations: dict[int, dict[str, Any]] = field(default_factory=dict[int, dict[str, Any]])
+    stopped: str | None = None
+    remarks: list[str] = field(default_factory=list[str])
+    saves: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    diagnosis: Diagnosis | None = None
 
 
-def train(run: Run, *, notes: list[str] | None = None, command: str = "", console: Console | None = None) -> Trained:
+def train(
+    run: Run,
+    *,
+    notes: list[str] | None = None,
+    command: str = "",
+    console: Console | None = None,
+    team: Team | None = None,
+) -> Trained:
     """Train to the last step. Everything that can be wrong with options and data is found before step 1.
+
+    team: the ranks that train together (see kata.dist.team.join), all of which call this; none is this process alone.
+    What is measured and written is rank 0's: the others return their state alone.
 
     Raises KataError (see kata.errors) and leaves nothing half-written.
     """
-    folder = run_folder(run)
-    prepared = prepare(run)
+    team = team or Team()
+    check_same_run(team, run)
+    folder = Path(team.by_first(lambda: str(run_folder(run))))
+    prepared = prepare(run, team)
     run = prepared.run
     set_switches(tf32=run.tf32, deterministic=run.cudnn_deterministic)
     with ExitStack() as live:
-        found = claim(live, folder, run)
+        source, found_notes = team.by_first(lambda: claim(live, folder, run).plain())
         saver = Saver(run, *prepared.scales.acting, prepared.scales.by_dataset)
-        state = build_state(run, prepared.device, weights_follow=found.source is not None)
-        if found.source is not None:
-            saver.restore(state, found.source)
-        room = _begin(live, folder, run, state)
-        facts = preflight.facts(prepared, state.policy, str(folder), room)
-        said = [*(notes or []), *prepared.notes, *found.notes]
-        preflight.show(console or Console(), facts, said)
-        guard = Guard(run.max_time_s)
-        job = open_job(live, prepared, saver, state, folder, guard)
-        guard.before_steps = job.saving.check
+        state = team.node_first(lambda: build_state(run, prepared.device, weights_follow=source is not None))
+        if source is not None:
+            saver.restore(state, Path(source))
+        said = [*(notes or []), *prepared.notes, *found_notes]
+        facts = team.alone(lambda: _begin(live, prepared, state, folder, said, console))
+        guard = Guard(run.max_time_s, team.vote)
+        job = open_job(live, prepared, saver, state, folder, guard, team)
         live.enter_context(guard)
-        loop(run, state, job.feed, job.meter, job.watch, job.chores, guard)
-        job.watch.settle()
-        if run.save_checkpoint:
-            job.meter.flush(state.step)
-            job.saving.finish(state)
-        views = sample_views(
-            judged(run, state), job.view_feed, job.view_reader, prepared.after, prepared.held_out or prepared.dataset
-        )
-    report = _report(run, job, facts, said, views, command)
-    try:
-        write_report(folder / "report.html", report)
-    except OSError as error:  # everything that it shows is on the disk; it is no reason to call the run a failure
-        _log.warning("%s was not written: %s", folder / "report.html", error.strerror)
-    metrics, best = read_metrics(job.meter.path), job.best.figures
-    last = next((line for line in reversed(metrics) if line["kind"] == "train"), {})
-    evaluations = {line["step"]: line for line in metrics if line["kind"] == "evaluation" and "note" not in line}
-    stopped = guard.reason if state.step < run.steps else None
-    saves = [line for line in metrics if line["kind"] == "saved"]
-    remarks = job.remarks()
-    diagnosis = diagnose(spent_of(metrics))
-    return Trained(folder, folder / "report.html", last, best, evaluations, stopped, remarks, state, saves, diagnosis)
+        loop(run, state, job.feed, job.meter, job.watch, job.chores, guard, open_engine(run, state.policy, team))
+        views = team.alone(lambda: _end(prepared, job, state))
+    ended = Trained(folder, folder / "report.html", state, stopped=guard.reason if state.step < run.steps else None)
+    return team.alone(lambda: _tell(ended, run, job.record, facts or [], said, views or [], command)) or ended
 
 
-def _report(
-    run: Run, job: Job, facts: preflight.Facts, said: list[str], views: list[SampleView], command: str
-) -> Report:
-    """What the report of the run shows."""
-    best = job.best.figures
-    return Report(
+def _end(prepared: Prepared, job: Job, state: TrainState) -> list[SampleView]:
+    """Everything on the disk, and what the report shows of the policy."""
+    assert job.record is not None
+    run = prepared.run
+    job.record.watch.settle()
+    if run.save_checkpoint:
+        job.record.meter.flush(state.step)
+        job.record.saving.finish(state)
+    shown = prepared.held_out or prepared.dataset
+    return sample_views(judged(run, state), job.view_feed, job.view_reader, prepared.after, shown)
+
+
+def _tell(
+    ended: Trained,
+    run: Run,
+    record: RunRecord | None,
+    facts: preflight.Facts,
+    said: list[str],
+    views: list[SampleView],
+    command: str,
+) -> Trained:
+    """Write the report, and add to what ended what is on record."""
+    assert record is not None
+    path, best, remarks = record.meter.path, record.best.figures, record.remarks()
+    metrics = read_metrics(path)
+    report = Report(
         title=f"{run.name} on {run.dataset.name}",
         facts=facts,
-        metrics=read_metrics(job.meter.path),
+        metrics=metrics,
         samples=views,
-        strips=newest_strips(job.meter.path.parent),
-        notes=[*said, *job.remarks()],
+        strips=newest_strips(path.parent),
+        notes=[*said, *remarks],
         command=command,
         best={name: best[name] for name in ("step", "checkpoint", "action_error") if name in best} if best else None,
         baseline={"action_error": best["mean_action_error"]} if best else {},
+    )
+    try:
+        write_report(ended.report, report)
+    except OSError as error:  # everything that it shows is on the disk; it is no reason to call the run a failure
+        _log.warning("%s was not written: %s", ended.report, error.strerror)
+    return replace(
+        ended,
+        last=next((line for line in reversed(metrics) if line["kind"] == "train"), {}),
+        best=best,
+        evaluations={line["step"]: line for line in metrics if line["kind"] == "evaluation" and "note" not in line},
+        remarks=remarks,
+        saves=[line for line in metrics if line["kind"] == "saved"],
+        diagnosis=diagnose(spent_of(metrics)),
     )
 
 
@@ -150,8 +178,14 @@ def claim(live: ExitStack, folder: Path, run: Run) -> Resumable:
     return Resumable(found.source, [*notes, *found.notes, where])
 
 
-def _begin(live: ExitStack, folder: Path, run: Run, state: TrainState) -> Room:
-    """Write the resolved config where there is room for the run; a new folder goes again if no step is ever done."""
+def _begin(
+    live: ExitStack, prepared: Prepared, state: TrainState, folder: Path, said: list[str], console: Console | None
+) -> preflight.Facts:
+    """Write the resolved config where there is room for the run, and print what it will do.
+
+    A new folder goes again if no step is ever done.
+    """
+    run = prepared.run
     first_step, new = state.step, not any(path.name != LOCK for path in folder.iterdir())
 
     def undo(kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -165,7 +199,9 @@ def _begin(live: ExitStack, folder: Path, run: Run, state: TrainState) -> Room:
     room = room_needed(run, home_of(folder), state.step, size, weights)
     check_space(folder, room)
     write_json(folder / "train_config.json", encode(run))
-    return room
+    facts = preflight.facts(prepared, state.policy, str(folder), room)
+    preflight.show(console or Console(), facts, said)
+    return facts
 
 
 def run_folder(run: Run) -> Path:

@@ -14,8 +14,10 @@ from kata.data.mixture import Data, Mixture
 from kata.data.order import Int64
 from kata.data.places import places_in
 from kata.data.substitute import Substituted, Substitutes, Substitution, read_alone
+from kata.dist.world import World
 from kata.errors import FrameError
 from kata.run import Run
+from kata.train.following import Unrecorded
 from kata.train.meter import Meter, drop_lines_after, read_metrics
 from kata.train.record import Record
 from kata.train.state import TrainState
@@ -26,11 +28,13 @@ USES = ("train", "validate")
 class BadFrames:
     """The list of a run, bad_frames.jsonl, one line for each position of a stream whose sample was substituted.
 
-    Lines after the state's step are dropped, so that a resumed run leaves, and counts, what a straight one does.
+    Each rank lists and bounds what it reads itself, those after the first in bad_frames.rank<N>.jsonl. Lines after the
+    state's step are dropped, so that a resumed run leaves, and counts, what a straight one does.
     """
 
-    def __init__(self, folder: Path, meter: Meter, state: TrainState, run: Run) -> None:
-        self.path, self._meter, self._state, self._run = folder / "bad_frames.jsonl", meter, state, run
+    def __init__(self, folder: Path, meter: Meter | Unrecorded, state: TrainState, run: Run, world: World) -> None:
+        name = "bad_frames.jsonl" if world.is_first else f"bad_frames.rank{world.rank}.jsonl"
+        self.path, self._meter, self._state, self._run = folder / name, meter, state, run
         self._record = Record(self.path)
         drop_lines_after(self.path, state.step)
         known = read_metrics(self.path) if self.path.exists() else []

@@ -78,7 +78,7 @@ class Beside:
         """Write down the result if there is one; `wait` for the one at work, but not when asked to stop."""
         if self._running is None or not (wait or self._running[1].done()):
             return
-        while not self._running[1].done() and not self.guard.stops():
+        while not self._running[1].done() and not self.guard.asked():
             wait_for([self._running[1]], timeout=CHECK_S)
         self._end()
         step, future = self._running

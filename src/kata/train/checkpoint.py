@@ -61,7 +61,7 @@ class Saver:
         write_json(training / "optimizer_param_groups.json", held.groups)
         if held.scaler is not None:
             write_json(training / "scaler.json", held.scaler)
-        counts = {"step": held.step, "num_processes": 1, "batch_size": self.run.batch_size}
+        counts = {"step": held.step, "num_processes": self.run.ranks, "batch_size": self.run.batch_size}
         write_json(training / "training_step.json", {**counts, "grad_accum_steps": self.run.accumulation})
 
     def write_best(self, folder: Path, policy: Policy, held: Snapshot, values: dict[str, Any]) -> None:

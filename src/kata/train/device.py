@@ -2,9 +2,43 @@
 
 from __future__ import annotations
 
+import os
+
 import torch
 
+from kata.dist.world import World
 from kata.errors import ConfigError
+from kata.policies.device import choose_device
+
+
+def rank_device(asked: str | None, world: World) -> torch.device:
+    """Where this rank computes: of several cards of a machine the one with its number there.
+
+    Raises: PolicyError for a device that is not there, ConfigError where ranks would share what they cannot.
+    """
+    device = choose_device(asked)
+    if world.size == 1 or device.type == "cpu":
+        return device
+    cards = torch.cuda.device_count() if device.type == "cuda" else 0
+    if device != torch.device(device.type) or not cards:
+        raise ConfigError(
+            f"policy.device={device} on {world.size} ranks",
+            rule="each rank has a card of its own; several ranks train on cuda or cpu",
+            remedy="--policy.device=cuda, with the cards chosen by CUDA_VISIBLE_DEVICES",
+        )
+    index = 0 if cards == 1 and world.local_rank > 0 and _one_card_each() else world.local_rank
+    if index >= cards:
+        raise ConfigError(
+            f"rank {world.rank} is number {world.local_rank} on its machine, which shows {cards} cards",
+            rule="each rank has a card of its own",
+            remedy=f"start {cards} ranks on that machine, or show it more cards (CUDA_VISIBLE_DEVICES)",
+        )
+    return torch.device("cuda", index)
+
+
+def _one_card_each() -> bool:
+    """Whether the launcher has given each rank a card, the only one that it sees."""
+    return "SLURM_PROCID" in os.environ
 
 
 def check_precision(precision: str, device: torch.device) -> None:

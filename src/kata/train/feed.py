@@ -37,6 +37,7 @@ class StepBatch:
 
     micros: batches to put through the model one after the other. draws: per micro-batch, the policy's random numbers.
     weights: denominators of the loss terms over the global batch. positions: where the samples stand in the stream.
+    first_micro: the number of the first micro-batch, counted over all ranks.
     shares: the part of each dataset of a mixture in the global batch; empty for one dataset.
     """
 
@@ -46,6 +47,7 @@ class StepBatch:
     positions: np.ndarray
     dataloading_s: float
     preprocessing_s: float
+    first_micro: int = 0
     shares: list[Share] = field(default_factory=list)
 
 
@@ -99,28 +101,44 @@ class Feed:
         began_s = time.perf_counter()
         raw = self.batches.at(step)
         read_s = time.perf_counter()
-        ready = self.ready(raw)
-        shares = self.shares(raw)
-        preprocessing_s = time.perf_counter() - read_s
-        return StepBatch(*ready, dataloading_s=read_s - began_s, preprocessing_s=preprocessing_s, shares=shares)
+        part, size = self.batches.part, self.batches.batch_size
+        whole = raw if part.of == 1 else self.batches.masks(step)
+        micros, draws = self.ready(raw, step * size)
+        weights, shares = self.weights(whole, size), self.shares(whole)
+        return StepBatch(
+            micros,
+            draws,
+            weights,
+            raw["position"],
+            dataloading_s=read_s - began_s,
+            preprocessing_s=time.perf_counter() - read_s,
+            first_micro=part.number * len(micros),
+            shares=shares,
+        )
 
-    def ready(self, raw: Batch) -> tuple[list[Batch], list[dict[str, Tensor]], dict[str, float], np.ndarray]:
-        """A batch as read, turned into micro-batches, draws, denominators and positions."""
+    def weights(self, whole: Batch, size: int) -> dict[str, float]:
+        """Denominators of the loss terms over `size` samples with these masks."""
+        return self.config.loss_weights(size, self._pads(whole))
+
+    def ready(self, raw: Batch, lead: int) -> tuple[list[Batch], list[dict[str, Tensor]]]:
+        """Samples as read, turned into micro-batches and their draws.
+
+        lead: the first position of the batch that these are, or are a part of; what its samples share is drawn there.
+        """
         positions: np.ndarray = raw["position"]
-        weights = self.config.loss_weights(len(positions), self._pads(raw))
-        drawn = {name: self._draw(name, spec, positions) for name, spec in self.config.draws().items()}
+        drawn = {name: self._draw(name, spec, positions, lead) for name, spec in self.config.draws().items()}
         parts = [slice(i, i + self.micro_size) for i in range(0, len(positions), self.micro_size)]
         micros = [self.preprocess(self._augmented(self._placed(raw, part), positions[part])) for part in parts]
         draws = [{name: self._tensor(value[part]) for name, value in drawn.items()} for part in parts]
-        return micros, draws, weights, positions
+        return micros, draws
 
-    def shares(self, raw: Batch) -> list[Share]:
-        """Which datasets of the mixture are in a batch as read, with their denominators."""
+    def shares(self, whole: Batch) -> list[Share]:
+        """Which datasets of the mixture are in a batch with these masks, with their denominators."""
         shares: list[Share] = []
         for number, name in enumerate(self.datasets):
-            mine = raw[DATASET_INDEX] == number
+            mine = whole[DATASET_INDEX] == number
             if size := int(mine.sum()):
-                pads = {key: pad[mine] for key, pad in self._pads(raw).items()}
+                pads = {key: pad[mine] for key, pad in self._pads(whole).items()}
                 shares.append(Share(number, name, self.config.loss_weights(size, pads)))
         return shares
 
@@ -137,12 +155,11 @@ class Feed:
         }
         return frames_to_float(placed, self.cameras)
 
-    def _draw(self, name: str, spec: Draw, positions: np.ndarray) -> np.ndarray:
+    def _draw(self, name: str, spec: Draw, positions: np.ndarray, lead: int) -> np.ndarray:
         purpose = f"{self.purpose}/{name}"
         if not spec.shared:
             return draw(self.seed, positions, purpose, spec)
-        first = draw(self.seed, positions[:1], purpose, spec)  # the batch's first position stands for all of it
-        return np.repeat(first, len(positions), axis=0)
+        return np.repeat(draw(self.seed, np.array([lead]), purpose, spec), len(positions), axis=0)
 
     def _augmented(self, batch: Batch, positions: np.ndarray) -> Batch:
         if self.augment is None:

@@ -25,20 +25,30 @@ _log = logging.getLogger(__name__)
 class Guard:
     """Notes the first signal and lets the step end; a second one leaves at once. Use as a context manager.
 
-    max_time_s: seconds after which a stop is due by itself, counted from entering; None never.
-    before_steps: called before each step; raises what must end the run.
+    max_time_s: seconds after which a stop is due by itself, counted from entering; None never. agree: what the ranks
+    make of each one's reason to stop. before_steps: called before each step; raises what must end the run.
     """
 
-    def __init__(self, max_time_s: float | None = None) -> None:
+    def __init__(
+        self, max_time_s: float | None = None, agree: Callable[[str | None], str | None] = lambda reason: reason
+    ) -> None:
         self.reason: str | None = None
+        self._agree = agree
         self.before_steps: Callable[[], None] = lambda: None
         self._max_time_s = max_time_s
         self._began_s = time.monotonic()
         self._before: dict[int, Any] = {}
 
     def stops(self) -> bool:
-        """Whether to stop before the next step."""
+        """Whether to stop before the next step, which all ranks ask at the same step and are answered alike."""
         self.before_steps()
+        self.asked()
+        agreed = self._agree(self.reason)
+        self.reason = self.reason or agreed
+        return agreed is not None
+
+    def asked(self) -> bool:
+        """Whether this rank has been asked to stop."""
         limit_s = self._max_time_s
         if self.reason is None and limit_s is not None and time.monotonic() - self._began_s >= limit_s:
             self.reason = f"max_time of {limit_s:g} s is over"

@@ -12,13 +12,14 @@ import numpy as np
 
 from kata.config import encode
 from kata.data import Batches, Dataset, Order, Reader, anchor_rows
-from kata.data.batches import Rows
+from kata.data.batches import Part, Rows
 from kata.data.framecache import CacheOptions, FrameCache
 from kata.data.mixture import Data, MixedReader, Mixture
 from kata.data.order import Anchors
 from kata.data.places import sample_places
 from kata.data.shares import MixedOrder
 from kata.data.shuffle import make_order
+from kata.dist.team import Team
 from kata.policies.base import Policy
 from kata.run import Run
 from kata.spec import ACTION
@@ -26,6 +27,7 @@ from kata.train.bad_frames import BadFrames
 from kata.train.beside import Beside
 from kata.train.checkpoint import Saver
 from kata.train.feed import Feed
+from kata.train.following import Unrecorded
 from kata.train.guard import Guard
 from kata.train.loop import Chore
 from kata.train.meter import Meter, read_metrics
@@ -53,29 +55,84 @@ class Best:
 
 
 @dataclass(frozen=True)
-class Job:
-    """What the loop needs. chores: (every, work). view_*: what the report's samples are read with."""
+class RunRecord:
+    """What rank 0 keeps of a run."""
 
-    feed: Feed
     meter: Meter
     watch: Watch
     bad_frames: BadFrames
-    chores: list[tuple[int, Chore]]
     saving: Saving
     best: Best
-    view_feed: Feed
-    view_reader: Rows
 
     def remarks(self) -> list[str]:
         """What the user should know at the end."""
         return [*self.watch.remarks(), *self.bad_frames.remarks()]
 
 
-def open_job(live: ExitStack, prepared: Prepared, saver: Saver, state: TrainState, folder: Path, guard: Guard) -> Job:
+@dataclass(frozen=True)
+class Job:
+    """What the loop needs. chores: (every, work). view_*: what the report's samples are read with. record: rank 0's."""
+
+    feed: Feed
+    chores: list[tuple[int, Chore]]
+    view_feed: Feed
+    view_reader: Rows
+    record: RunRecord | None
+
+    @property
+    def meter(self) -> Meter | Unrecorded:
+        """What takes the figures of a step."""
+        return Unrecorded() if self.record is None else self.record.meter
+
+    @property
+    def watch(self) -> Watch | Unrecorded:
+        """What judges them."""
+        return Unrecorded() if self.record is None else self.record.watch
+
+
+def open_job(
+    live: ExitStack, prepared: Prepared, saver: Saver, state: TrainState, folder: Path, guard: Guard, team: Team
+) -> Job:
     """Open all parts; `live` closes them. The work between steps comes in this order: validate, save, evaluate."""
     run = prepared.run
     cache = _frame_cache(live, prepared)
     reader = live.enter_context(_reader(prepared, prepared.dataset, cache, prepared.frame_memory))
+    meter = _meter(live, prepared, state, folder, reader) if team.world.is_first else None
+    bad_frames = BadFrames(folder, meter or Unrecorded(), state, run, team.world)
+    live.callback(bad_frames.close)
+    feed = _train_feed(live, prepared, reader, bad_frames, team)
+    record = None if meter is None else _record(live, prepared, saver, state, folder, feed, meter, bad_frames)
+    if record is not None:
+        guard.before_steps = record.saving.check
+    chores: list[tuple[int, Chore]] = []
+    view_feed, view_reader = replace(feed, augment=None), reader
+    if prepared.held_out is not None:
+        view_reader = live.enter_context(_reader(prepared, prepared.held_out, cache))
+        validator, view_feed = _validator(live, prepared, prepared.held_out, view_reader, bad_frames, team)
+        chores.append((run.eval_steps or run.save_freq, _validation(run, validator, record, team)))
+    if run.save_checkpoint:
+        chores.append((run.save_freq, alone(team, record and record.saving.checkpoint)))
+    if run.env is not None:
+        beside = record and live.enter_context(Beside(run, folder, saver, record.meter, guard))
+        chores += _evaluation(run, beside, state, team)
+    return Job(feed, chores, view_feed, view_reader, record)
+
+
+def alone(team: Team, chore: Chore | None) -> Chore:
+    """A chore of rank 0 alone, which the others wait for however long it takes."""
+
+    def wait_or_do(state: TrainState) -> None:
+        def work() -> None:
+            assert chore is not None
+            chore(state)
+
+        team.alone(work)
+
+    return wait_or_do
+
+
+def _meter(live: ExitStack, prepared: Prepared, state: TrainState, folder: Path, reader: Reader | MixedReader) -> Meter:
+    run = prepared.run
     meter = live.enter_context(
         Meter(
             folder / "metrics.jsonl",
@@ -89,28 +146,26 @@ def open_job(live: ExitStack, prepared: Prepared, saver: Saver, state: TrainStat
         )
     )
     meter.watch(reader.work, threads=run.num_workers)
-    bad_frames = BadFrames(folder, meter, state, run)
-    live.callback(bad_frames.close)
-    feed = _train_feed(live, prepared, reader, bad_frames)
+    return meter
+
+
+def _record(
+    live: ExitStack,
+    prepared: Prepared,
+    saver: Saver,
+    state: TrainState,
+    folder: Path,
+    feed: Feed,
+    meter: Meter,
+    bad_frames: BadFrames,
+) -> RunRecord:
+    run = prepared.run
     saving = live.enter_context(Saving(home_of(folder), saver, meter, Keep.of(run), state.step or None))
     if state.step > 0:
         _complete_record(meter, state.step, home_of(folder))
     watch = live.enter_context(_watch(prepared, folder, meter, feed, state.step))
-    best = Best()
-    chores: list[tuple[int, Chore]] = []
-    view_feed, view_reader = replace(feed, augment=None), reader
-    if prepared.held_out is not None:
-        view_reader = live.enter_context(_reader(prepared, prepared.held_out, cache))
-        validator, view_feed = _validator(live, prepared, prepared.held_out, view_reader, bad_frames)
-        best.figures = _best_before(folder, state.step)
-        every = run.eval_steps or run.save_freq
-        chores.append((every, _validation(run, validator, saving, meter, best)))
-    if run.save_checkpoint:
-        chores.append((run.save_freq, saving.checkpoint))
-    if run.env is not None:
-        beside = live.enter_context(Beside(run, folder, saver, meter, guard))
-        chores += _evaluation(run, beside, state)
-    return Job(feed, meter, watch, bad_frames, chores, saving, best, view_feed, view_reader)
+    best = Best(None if prepared.held_out is None else _best_before(folder, state.step))
+    return RunRecord(meter, watch, bad_frames, saving, best)
 
 
 def _frame_cache(live: ExitStack, prepared: Prepared) -> FrameCache | None:
@@ -153,10 +208,12 @@ def _seen(prepared: Prepared) -> Callable[[int], dict[str, int]] | None:
     return lambda samples: dict(zip(names, shares.seen(samples), strict=True))
 
 
-def _train_feed(live: ExitStack, prepared: Prepared, reader: Rows, bad_frames: BadFrames) -> Feed:
+def _train_feed(live: ExitStack, prepared: Prepared, reader: Rows, bad_frames: BadFrames, team: Team) -> Feed:
+    """Each rank reads its part of a step's samples."""
     run, rows, size = prepared.run, prepared.rows, prepared.run.effective_batch
-    instead = bad_frames.instead("train", prepared.dataset, reader, rows, lambda at: (at // size + 1) * size)
-    batches = Batches(reader, rows, _order(prepared, rows), size, ahead=run.prefetch_factor, instead=instead)
+    part = Part(team.world.rank, team.world.size)
+    instead = bad_frames.instead("train", prepared.dataset, reader, rows, lambda at: (at // size + 1) * size // part.of)
+    batches = Batches(reader, rows, _order(prepared, rows), size, ahead=run.prefetch_factor, part=part, instead=instead)
     return _feed(prepared, live.enter_context(batches), "train")
 
 
@@ -186,18 +243,19 @@ def _order(prepared: Prepared, rows: np.ndarray) -> Anchors:
 
 
 def _validator(
-    live: ExitStack, prepared: Prepared, held: Data, reader: Rows, bad_frames: BadFrames
+    live: ExitStack, prepared: Prepared, held: Data, reader: Rows, bad_frames: BadFrames, team: Team
 ) -> tuple[Validator, Feed]:
-    run = prepared.run
+    """Each rank validates every so many-th batch."""
+    run, part = prepared.run, Part(team.world.rank, team.world.size)
     rows = spread_rows(anchor_rows(held, run.policy.drop_last_frames()), run.max_eval_samples)
-    order = Order(len(rows), run.seed, shuffle=False)
+    order, size = Order(len(rows), run.seed, shuffle=False), min(run.batch_size, len(rows)) * part.of
     instead = bad_frames.instead("validate", held, reader, rows, lambda _: len(rows))
-    batches = Batches(reader, rows, order, min(run.batch_size, len(rows)), ahead=1, instead=instead)
+    batches = Batches(reader, rows, order, size, ahead=1, part=part, instead=instead)
     feed = _feed(prepared, live.enter_context(batches), "validate")
     action_dim = run.policy.action.shape[0]
     names = prepared.dataset.columns[ACTION].names or tuple(f"{ACTION}[{i}]" for i in range(action_dim))
     mean = mean_actions(prepared.scales.by_itself, prepared.device)
-    return Validator(feed, len(rows), run.precision, mean, names), feed
+    return Validator(feed, len(rows), run.precision, mean, names, team), feed
 
 
 def judged(run: Run, state: TrainState) -> Policy:
@@ -205,22 +263,30 @@ def judged(run: Run, state: TrainState) -> Policy:
     return state.ema if state.ema is not None and run.ema.use_for_eval else state.policy
 
 
-def _validation(run: Run, validator: Validator, saving: Saving, meter: Meter, best: Best) -> Chore:
-    def validate(state: TrainState) -> None:
-        policy = judged(run, state)
-        figures = validator(policy)
-        meter.note(state.step, "validation", figures)
+def _validation(run: Run, validator: Validator, record: RunRecord | None, team: Team) -> Chore:
+    """All ranks judge, rank 0 keeps the figures and the best weights."""
+
+    def keep(state: TrainState, figures: dict[str, Any]) -> None:
+        assert record is not None
+        best = record.best
+        record.meter.note(state.step, "validation", figures)
         if best.figures is None or figures["action_error"] < best.figures["action_error"]:
             before, best.figures = best.figures, {"step": state.step, **figures}
             if run.save_checkpoint:
-                kept = saving.best(policy, state.step, figures, lambda: best.back_to(before))
+                kept = record.saving.best(judged(run, state), state.step, figures, lambda: best.back_to(before))
                 best.figures["checkpoint"] = str(kept)
+
+    def validate(state: TrainState) -> None:
+        figures = validator(judged(run, state))
+        team.alone(lambda: keep(state, figures))
 
     return validate
 
 
-def _evaluation(run: Run, beside: Beside, state: TrainState) -> list[tuple[int, Chore]]:
-    """Start evaluations when they fall due, and bring results home at the pace of the log."""
+def _evaluation(run: Run, beside: Beside | None, state: TrainState, team: Team) -> list[tuple[int, Chore]]:
+    """Start evaluations when they fall due, and bring results home at the pace of the log. Rank 0 looks after them."""
+    if beside is None:
+        return [(run.env_eval_freq, alone(team, None))]
     if run.env_eval_at_start and state.step == 0:
         beside.start(judged(run, state), 0)
 
@@ -230,7 +296,7 @@ def _evaluation(run: Run, beside: Beside, state: TrainState) -> list[tuple[int, 
         beside.start(judged(run, state), state.step)
         beside.collect(wait=state.step == run.steps)
 
-    return [(run.env_eval_freq, start), (run.log_freq, lambda _: beside.collect())]
+    return [(run.env_eval_freq, alone(team, start)), (run.log_freq, lambda _: beside.collect())]
 
 
 def _complete_record(meter: Meter, step: int, home: Path) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from kata.dist.engine import Engine
 from kata.run import Run
 from kata.train.feed import Feed
+from kata.train.following import Unrecorded
 from kata.train.guard import Guard
 from kata.train.meter import Meter, StepTimes
 from kata.train.state import TrainState
@@ -26,10 +28,11 @@ def loop(
     run: Run,
     state: TrainState,
     feed: Feed,
-    meter: Meter,
-    watch: Watch,
+    meter: Meter | Unrecorded,
+    watch: Watch | Unrecorded,
     chores: list[tuple[int, Chore]],
     guard: Guard,
+    engine: Engine,
 ) -> None:
     """Train until `run.steps`, or until the guard stops it between two steps.
 
@@ -39,7 +42,7 @@ def loop(
         began_s = time.perf_counter()
         batch = feed.at(state.step)
         ready_s = time.perf_counter()
-        losses, grad_norm, lr = update(state, batch, run)
+        losses, grad_norm, lr = update(state, batch, run, engine)
         ended_s = time.perf_counter()
         times = StepTimes(batch.dataloading_s, batch.preprocessing_s, ended_s - ready_s, ended_s - began_s)
         meter.add(state.step, losses=losses, grad_norm=grad_norm, lr=lr, times=times)

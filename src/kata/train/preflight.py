@@ -26,7 +26,10 @@ def facts(prepared: Prepared, policy: Policy, folder: str, room: Room) -> Facts:
     trained = sum(p.numel() for p in policy.parameters() if p.requires_grad)
     frozen = sum(p.numel() for p in policy.frozen())
     samples, epoch = run.steps * run.effective_batch, len(prepared.rows)
-    batch = f"{run.batch_size} per rank x 1 rank x {run.accumulation} accumulated = {run.effective_batch} samples"
+    batch = (
+        f"{run.batch_size} per rank x {run.ranks} rank{'s' * (run.ranks != 1)} x {run.accumulation} accumulated = "
+        f"{run.effective_batch} samples"
+    )
     return [
         *rows,
         ("policy", f"{run.policy.type}: {count_text(trained)} parameters trained, {count_text(frozen)} frozen"),
@@ -110,7 +113,14 @@ def _amount(data: Data) -> str:
 
 def _rates(run: Run) -> str:
     assert run.optimizer is not None
-    base = run.optimizer.lr
+    base = run.optimizer.lr * run.lr_scale
+    if run.scale_lr != "none":
+        return f"{run.optimizer.lr:g} -> {base:g} ({run.scale_lr} in {run.scale_lr_by:g}); {_course(run, base)}"
+    return _course(run, base)
+
+
+def _course(run: Run, base: float) -> str:
+    assert run.optimizer is not None
     first, last = (base * lr_factor(run.scheduler, step, run.steps) for step in (0, run.steps - 1))
     if run.scheduler is None:
         return f"{base:g}, constant ({run.optimizer.type})"

@@ -7,7 +7,7 @@ import math
 from collections import defaultdict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -17,13 +17,14 @@ from kata.adapt.augment import Augment, build_augment
 from kata.data import Dataset, anchor_rows
 from kata.data.mixture import Data, Mixture
 from kata.data.shuffle import Shuffle, ShuffleChoice, default_frame_memory
+from kata.dist.team import Team
 from kata.errors import ConfigError, DataError, PolicyError, did_you_mean
 from kata.policies.config import PolicyConfig
-from kata.policies.device import choose_device
 from kata.run import Run
 from kata.run.options import DatasetConfig
 from kata.spec import Feature, FeatureType, Stats, Windows
-from kata.train.device import check_precision
+from kata.train.alike import check_same_data
+from kata.train.device import check_precision, rank_device
 from kata.train.mixing import check_together, datasets, open_data
 from kata.train.scales import Scales, fit_scales
 from kata.units import num_bytes
@@ -78,15 +79,20 @@ class Prepared:
         return self.dataset.names if isinstance(self.dataset, Mixture) else ()
 
 
-def prepare(run: Run) -> Prepared:
-    """Open the data and fit policy and data to each other. Every mismatch is found here, before step 1."""
-    device = choose_device(run.policy.device)
+def prepare(run: Run, team: Team | None = None) -> Prepared:
+    """Open the data and fit policy and data to each other. Every mismatch is found here, before step 1.
+
+    team: the ranks that train together; rank 0 computes statistics and chooses the order for all.
+    """
+    team = team or Team()
+    device = rank_device(run.policy.device, team.world)
     check_precision(run.precision, device)
     tfs = run.dataset.image_transforms
     augment = (
         build_augment(tfs.tfs, count=tfs.max_num_transforms, random_order=tfs.random_order) if tfs.enable else None
     )
-    whole = open_data(run.dataset)
+    whole = team.node_first(lambda: open_data(run.dataset))
+    check_same_data(team, datasets(whole))
     policy = fit_features(run.policy, whole, run.rename_map)
     policy.validate_features()
     windows = _in_dataset(policy.windows(), run.rename_map)
@@ -102,17 +108,15 @@ def prepare(run: Run) -> Prepared:
         raise ConfigError(
             f"batch of {run.effective_batch} samples, dataset of {len(rows)}",
             rule="a batch is no larger than the dataset",
-            remedy=f"--batch_size={max(1, len(rows) // run.accumulation)} or less",
+            remedy=f"--batch_size={max(1, len(rows) // (run.ranks * run.accumulation))} or less",
         )
-    scales = fit_scales(train, policy, run, device.type)
+    scales = fit_scales(train, policy, run, device.type, team)
     keys = tuple(_in_dataset({**policy.input_features, **policy.output_features, **policy.windows()}, run.rename_map))
-    asked = run.dataset
-    frame_memory = default_frame_memory() if asked.frame_memory is None else int(num_bytes(asked.frame_memory))
-    shuffle, order_note = _shuffle(
-        run, train, windows, [key for key in keys if key in train.cameras], rows, frame_memory
-    )
+    frame_memory = _frame_memory(run.dataset)
+    cameras = [key for key in keys if key in train.cameras]
+    chosen, order_note = team.by_first(lambda: _shuffle(run, train, windows, cameras, rows, frame_memory))
     return Prepared(
-        run=dataclasses.replace(run, policy=policy, dataset=_recorded(asked, shuffle)),
+        run=dataclasses.replace(run, policy=policy, dataset=dataclasses.replace(run.dataset, **chosen)),
         dataset=train,
         held_out=held_out,
         rows=rows,
@@ -139,24 +143,24 @@ def shuffle_of(data: DatasetConfig) -> Shuffle:
 
 def _shuffle(
     run: Run, train: Data, windows: Windows, cameras: list[str], rows: np.ndarray, frame_memory: int
-) -> tuple[Shuffle, list[str]]:
-    """The order with all its numbers, and what was chosen. A mixture is read in full order."""
+) -> tuple[dict[str, Any], list[str]]:
+    """The order as options with all numbers, so that a resumed run has the same one whatever memory it finds; and what
+    was chosen. A mixture is read in full order.
+    """
     if isinstance(train, Mixture):
-        return Shuffle(), []
+        return _options(Shuffle()), []
     choice = ShuffleChoice(shuffle_of(run.dataset), frame_memory, run.effective_batch, run.prefetch_factor + 1)
     shuffle, note = choice.choose(train, windows, cameras, rows)
-    return shuffle, [note]
+    return _options(shuffle), [note]
 
 
-def _recorded(data: DatasetConfig, shuffle: Shuffle) -> DatasetConfig:
-    """The options with what was chosen, so that a resumed run has the same order whatever memory it finds."""
-    return dataclasses.replace(
-        data,
-        shuffle=shuffle.kind,
-        clip_pool=shuffle.clip_pool,
-        clip_frames=shuffle.clip_frames,
-        clip_gop=shuffle.clip_gop,
-    )
+def _options(shuffle: Shuffle) -> dict[str, Any]:
+    numbers = {"clip_pool": shuffle.clip_pool, "clip_frames": shuffle.clip_frames, "clip_gop": shuffle.clip_gop}
+    return {"shuffle": shuffle.kind, **numbers}
+
+
+def _frame_memory(data: DatasetConfig) -> int:
+    return default_frame_memory() if data.frame_memory is None else int(num_bytes(data.frame_memory))
 
 
 def fit_features(config: PolicyConfig, dataset: Data, rename_map: dict[str, str]) -> PolicyConfig:

@@ -36,7 +36,7 @@ def sample_views(
         return []
     raw = reader.read(rows)
     raw["position"] = np.arange(len(rows), dtype=np.int64)
-    micros, draws, _, _ = feed.ready(raw)
+    micros, draws = feed.ready(raw, 0)
     with evaluating(policy):
         chunks = [
             after(_beside(micro, policy.predict_chunk(micro, noise=drawn.get("noise")).float()))[ACTION]

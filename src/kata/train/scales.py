@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from kata.adapt import Pipeline
 from kata.data.joint import joint_stats, part_stats
 from kata.data.mixture import Data, Mixture
+from kata.dist.team import Team
 from kata.errors import DataError
 from kata.policies.config import PolicyConfig
 from kata.policies.pipelines import canonical_pipelines
@@ -35,21 +38,41 @@ class Scales:
     notes: list[str] = field(default_factory=list)
 
 
-def fit_scales(data: Data, policy: PolicyConfig, run: Run, device: str) -> Scales:
-    """Statistics of exactly the frames trained on, and the pipelines made of them."""
+def fit_scales(data: Data, policy: PolicyConfig, run: Run, device: str, team: Team) -> Scales:
+    """Statistics of exactly the frames trained on, and the pipelines made of them. Rank 0 computes them for all."""
     if isinstance(data, Mixture):
-        return _of_mixture(data, policy, run.dataset, device)
-    own = data.stats(cameras=_camera_stats_needed(policy, run.dataset))
+        return _of_mixture(data, policy, run.dataset, device, team)
+    (own,) = _by_first(team, lambda: [data.stats(cameras=_camera_stats_needed(policy, run.dataset))])
     stats = _coloured({run.rename_map.get(key, key): named for key, named in own.items()}, policy, run.dataset)
     before, after = canonical_pipelines(policy, stats, rename_map=run.rename_map, device=device)
     return Scales(stats, before, after, (before, after), [(before, stats)], notes=constant_dimensions(stats, policy))
 
 
-def _of_mixture(mixture: Mixture, policy: PolicyConfig, options: DatasetConfig, device: str) -> Scales:
+def _by_first(team: Team, work: Callable[[], list[Stats]]) -> list[Stats]:
+    """Statistics may take long, and another processor may round them differently."""
+    told: list[dict[str, dict[str, tuple[Any, str]]]] = team.by_first(
+        lambda: [
+            {
+                key: {name: (value.tolist(), str(value.dtype)) for name, value in named.items()}
+                for key, named in s.items()
+            }
+            for s in work()
+        ]
+    )
+    return [
+        {key: {name: np.array(value, dtype) for name, (value, dtype) in named.items()} for key, named in s.items()}
+        for s in told
+    ]
+
+
+def _of_mixture(mixture: Mixture, policy: PolicyConfig, options: DatasetConfig, device: str, team: Team) -> Scales:
     cameras, each = _camera_stats_needed(policy, options), options.mix_stats == "each"
-    joint = joint_stats(mixture, cameras)
-    parts = [_coloured(own, policy, options) for own in part_stats(mixture, joint, own=each, cameras=cameras)]
-    joint = _coloured(joint, policy, options)
+
+    def compute() -> list[Stats]:
+        joint = joint_stats(mixture, cameras)
+        return [joint, *part_stats(mixture, joint, own=each, cameras=cameras)]
+
+    joint, *parts = (_coloured(own, policy, options) for own in _by_first(team, compute))
     wanted = {**policy.input_features, **policy.output_features}
     alike = not each and not any(mixture.padded(key) for key in wanted)
     by_dataset = dataset_pipelines(mixture, policy, parts, device)

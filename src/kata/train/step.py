@@ -19,17 +19,19 @@ from kata.spec import DATASET_INDEX, Batch
 from kata.train.state import TrainState
 
 if TYPE_CHECKING:
+    from kata.dist.engine import Engine
     from kata.train.feed import Share, StepBatch
 
 PRECISION_TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-def update(state: TrainState, batch: StepBatch, run: Run) -> tuple[dict[str, Tensor], Tensor, float]:
+def update(state: TrainState, batch: StepBatch, run: Run, engine: Engine) -> tuple[dict[str, Tensor], Tensor, float]:
     """Update number `state.step` (0 is the first); the state counts one more after it.
 
     The loss terms are sums; each is divided by its count over the global batch, so that the result does not depend
-    on how the batch is split. A loss or gradient that is not finite changes neither weights, moments, statistics nor
-    average; the step counts as taken, since rate, order and draws are keyed by it. Nothing here waits for the device.
+    on how the batch is split, over micro-batches or ranks. A loss or gradient that is not finite changes neither
+    weights, moments, statistics nor average; the step counts as taken, since rate, order and draws are keyed by it.
+    Nothing here waits for the device.
 
     Returns: loss, its terms and the policy's own figures as device scalars; the gradient norm before clipping; the
     first group's rate.
@@ -38,14 +40,17 @@ def update(state: TrainState, batch: StepBatch, run: Run) -> tuple[dict[str, Ten
     losses: dict[str, Tensor] = {}
     statistics = [buffer.clone() for buffer in state.statistics]
     for number, (micro, draws) in enumerate(zip(batch.micros, batch.draws, strict=True)):
-        _key_dropout(run.seed, state.step, number)
-        with autocast(run.precision, micro_device(state)):
-            loss = state.policy(micro, **draws)
-        total, terms = weighted(loss, batch.weights)
-        (total if state.scaler is None else state.scaler.scale(total)).backward()
+        _key_dropout(run.seed, state.step, batch.first_micro + number)
+        with engine.micro(last=number + 1 == len(batch.micros)):
+            with autocast(run.precision, micro_device(state)):
+                loss = engine.model(micro, **draws)
+            total, terms = weighted(loss, batch.weights)
+            (total if state.scaler is None else state.scaler.scale(total)).backward()
         for name, value in {"loss": total, **terms, **loss_by_dataset(loss, micro, batch.shares)}.items():
             losses[name] = losses[name] + value.detach() if name in losses else value.detach()
-    lr = set_lr(state.optimizer, lr_factor(run.scheduler, state.step, run.steps))
+    engine.sum([*losses.values(), *state.policy.step_sums()])
+    engine.average(state.statistics)
+    lr = set_lr(state.optimizer, run.lr_scale * lr_factor(run.scheduler, state.step, run.steps))
     if state.scaler is not None:
         state.scaler.unscale_(state.optimizer)
     params = [p for group in state.optimizer.param_groups for p in group["params"]]
@@ -102,5 +107,8 @@ def autocast(precision: str, device: torch.device) -> Generator[None]:
 
 
 def _key_dropout(seed: int, step: int, micro: int) -> None:
-    """Dropout masks depend on (seed, step, micro-batch) alone, so that a resumed run draws the same ones."""
+    """Dropout masks depend on (seed, step, micro-batch) alone, so that a resumed run draws the same ones.
+
+    Micro-batches are counted over all ranks: as long as they are equally large, it does not matter who computes them.
+    """
     torch.manual_seed(zlib.crc32(f"dropout/{seed}/{step}/{micro}".encode()))

@@ -34,6 +34,10 @@ class Resumable:
     source: Path | None
     notes: list[str] = field(default_factory=list)
 
+    def plain(self) -> tuple[str | None, list[str]]:
+        """The same as text, for other ranks."""
+        return None if self.source is None else str(self.source), self.notes
+
 
 def home_of(run_folder: Path) -> Path:
     """Where a run folder holds its checkpoints."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,8 @@ import torch
 from torch import Tensor
 
 from kata.adapt import Normalize, Pipeline
-from kata.policies.base import Loss, Policy, evaluating
+from kata.dist.team import Team
+from kata.policies.base import Policy, evaluating
 from kata.spec import ACTION, DATASET_INDEX, Batch, FeatureType, Stats, dim_pad_key, pad_key
 from kata.train.feed import Feed
 from kata.train.step import autocast
@@ -22,6 +24,8 @@ class Validator:
     """Judges a policy on `size` held-out samples, always the same, in order, with the same draws.
 
     mean_actions: per dataset the normalised mean action (k, A), the prediction of somebody who never looks.
+    team: the ranks that take the batches in turn; what they find is added up in the batches' order, so that the
+    figures are those of one rank.
     """
 
     feed: Feed
@@ -29,6 +33,7 @@ class Validator:
     precision: str
     mean_actions: Tensor
     action_names: tuple[str, ...]
+    team: Team = field(default_factory=Team)
 
     def __call__(self, policy: Policy) -> dict[str, Any]:
         """The loss and its terms; `action_error`, the mean |predicted - recorded| action in normalised units, also
@@ -37,29 +42,21 @@ class Validator:
         """
         device = self.feed.device
         with evaluating(policy), torch.no_grad(), torch.random.fork_rng([device] if device.type == "cuda" else []):
-            torch.manual_seed(0)  # for policies that draw as they predict
             return self._judge(policy)
 
     def _judge(self, policy: Policy) -> dict[str, Any]:
+        part, size = self.feed.batches.part, self.feed.batches.part_size
+        batches = -(-self.size // size)
+        mine = [self._batch(policy, number) for number in range(part.number, batches, part.of)]
+        by_number = {one.number: one for one in chain.from_iterable(self.team.gather(mine))}
         whole, each = _Losses(), {name: _Losses() for name in self.feed.datasets}
         errors = _Errors(self.mean_actions, self.feed.config.chunk_start())
-        batch_size = self.feed.batches.batch_size
-        for number, start in enumerate(range(0, self.size, batch_size)):
-            raw = self._read(number, min(batch_size, self.size - start))
-            micros, draws, weights, _ = self.feed.ready(raw)
-            shares = self.feed.shares(raw)
-            whole.count(weights)
-            for share in shares:
-                each[share.name].count(share.weights)
-            for micro, drawn in zip(micros, draws, strict=True):
-                with autocast(self.precision, self.feed.device):
-                    loss = policy(micro, **drawn)
-                    chunk = policy.predict_chunk(micro, noise=drawn.get("noise"))
-                whole.add({name: float(term.total) for name, term in loss.terms.items()}, loss)
-                for share in shares if set(loss.terms) <= set(loss.detail) else ():
-                    mine = micro[DATASET_INDEX] == share.number
-                    each[share.name].add({n: float(loss.detail[n][mine].sum()) for n in loss.terms}, loss)
-                errors.add(micro, chunk.float())
+        for number in range(batches):
+            one = by_number[number]
+            whole.add(one.losses)
+            for name, losses in one.by_dataset.items():
+                each[name].add(losses)
+            errors.merge(*one.errors)
         told = {name: losses.figures()["loss"] for name, losses in each.items() if losses.sums}
         return {
             **whole.figures(),
@@ -68,32 +65,59 @@ class Validator:
             **errors.by_dataset(self.feed.datasets),
         }
 
-    def _read(self, number: int, size: int) -> Batch:
-        raw = self.feed.batches.at(number)
+    def _batch(self, policy: Policy, number: int) -> _Judged:
+        """What one batch adds to the figures."""
+        part, size = self.feed.batches.part, self.feed.batches.part_size
+        raw = self.feed.batches.at(number // part.of)
         # The last batch wraps round to the first samples; what does not belong to this pass is cut off.
-        return {key: value[:size] for key, value in raw.items()}
+        raw = {key: value[: self.size - number * size] for key, value in raw.items()}
+        (micro,), (drawn,) = self.feed.ready(raw, number * size)
+        torch.manual_seed(number)  # for policies that draw as they predict
+        with autocast(self.precision, self.feed.device):
+            loss = policy(micro, **drawn)
+            chunk = policy.predict_chunk(micro, noise=drawn.get("noise"))
+        errors = _Errors(self.mean_actions, self.feed.config.chunk_start())
+        errors.add(micro, chunk.float())
+        scales = {name: term.scale for name, term in loss.terms.items()}
+        losses = _Losses(
+            {name: float(term.total) for name, term in loss.terms.items()},
+            self.feed.weights(raw, len(raw["position"])),
+            scales,
+        )
+        each: dict[str, _Losses] = {}
+        for share in self.feed.shares(raw) if set(loss.terms) <= set(loss.detail) else ():
+            own = micro[DATASET_INDEX] == share.number
+            each[share.name] = _Losses({n: float(loss.detail[n][own].sum()) for n in scales}, share.weights, scales)
+        return _Judged(number, losses, each, (errors.policy.numpy(), errors.mean.numpy(), errors.steps.numpy()))
 
 
 @dataclass
 class _Losses:
-    """Sums of loss terms and their denominators."""
+    """Sums of loss terms, their denominators and factors."""
 
-    sums: dict[str, float] = field(default_factory=dict)
-    counts: dict[str, float] = field(default_factory=dict)
-    scales: dict[str, float] = field(default_factory=dict)
+    sums: dict[str, float] = field(default_factory=dict[str, float])
+    counts: dict[str, float] = field(default_factory=dict[str, float])
+    scales: dict[str, float] = field(default_factory=dict[str, float])
 
-    def count(self, weights: dict[str, float]) -> None:
-        for name, weight in weights.items():
-            self.counts[name] = self.counts.get(name, 0.0) + weight
-
-    def add(self, sums: dict[str, float], loss: Loss) -> None:
-        for name, total in sums.items():
-            self.sums[name] = self.sums.get(name, 0.0) + total
-            self.scales[name] = loss.terms[name].scale
+    def add(self, more: _Losses) -> None:
+        for mine, theirs in ((self.sums, more.sums), (self.counts, more.counts)):
+            for name, value in theirs.items():
+                mine[name] = mine.get(name, 0.0) + value
+        self.scales |= more.scales
 
     def figures(self) -> dict[str, float]:
         terms = {name: total / self.counts[name] for name, total in self.sums.items()}
         return {"loss": sum(terms[name] * self.scales[name] for name in terms), **terms}
+
+
+@dataclass(frozen=True)
+class _Judged:
+    """What one batch adds: losses, those of each dataset of a mixture, and the sums of _Errors."""
+
+    number: int
+    losses: _Losses
+    by_dataset: dict[str, _Losses]
+    errors: tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 class _Errors:
@@ -105,6 +129,11 @@ class _Errors:
         self.policy = torch.zeros(mean_actions.shape, dtype=torch.float64)
         self.mean = torch.zeros_like(self.policy)
         self.steps = torch.zeros_like(self.policy)
+
+    def merge(self, policy: np.ndarray, mean: np.ndarray, steps: np.ndarray) -> None:
+        """Add the sums of other samples."""
+        for total, more in ((self.policy, policy), (self.mean, mean), (self.steps, steps)):
+            total += torch.from_numpy(more)
 
     def add(self, batch: Batch, chunk_bta: Tensor) -> None:
         part = slice(self.start, self.start + chunk_bta.shape[1])

@@ -1,0 +1,109 @@
+"""How a step's samples are shared out among ranks, and what that does to the learning rate. Torch-free."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kata.errors import ConfigError, did_you_mean
+
+if TYPE_CHECKING:
+    from kata.run.options import Run
+
+SCALINGS = ("none", "linear", "sqrt")
+COMPRESSIONS = ("none", "bf16")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DdpConfig:
+    """How ranks exchange gradients: in buckets of `bucket_mb` MiB while the backward pass runs, `compression` 'bf16'
+    as half the bytes, summed in that precision.
+    """
+
+    bucket_mb: int = 25
+    compression: str = "none"
+
+    def __post_init__(self) -> None:
+        if self.bucket_mb < 1:
+            raise ConfigError(
+                f"ddp.bucket_mb={self.bucket_mb}", rule="at least 1 MiB", remedy="25, or 100 between fast cards"
+            )
+        if self.compression not in COMPRESSIONS:
+            raise ConfigError(
+                f"ddp.compression={self.compression}",
+                rule=f"one of: {', '.join(COMPRESSIONS)}",
+                remedy=did_you_mean(self.compression, COMPRESSIONS),
+            )
+
+
+def check_scaling(scale_lr: str, by: float) -> None:
+    """ConfigError for a way of scaling the learning rate that there is not, or a number without one."""
+    if scale_lr not in SCALINGS:
+        raise ConfigError(
+            f"scale_lr={scale_lr}", rule=f"one of: {', '.join(SCALINGS)}", remedy=did_you_mean(scale_lr, SCALINGS)
+        )
+    if not by >= 0 or (by and scale_lr == "none"):
+        raise ConfigError(
+            f"scale_lr_by={by}",
+            rule="how many times larger the batch has become, with --scale_lr=linear or sqrt",
+            remedy="add --scale_lr=linear, or leave scale_lr_by out",
+        )
+
+
+def share_out(run: Run, ranks: int, notes: list[str], *, keep_micro: bool) -> Run:
+    """The run with batch per rank, accumulation and global batch filled in for so many ranks.
+
+    Without `global_batch_size` it follows from the others. With it, `keep_micro` says what follows: the accumulation,
+    so that what goes through the model at once stays the same, or else the batch per rank.
+
+    Raises: ConfigError where they cannot be brought together, with what can.
+    """
+    accumulation, whole = run.accumulation, run.global_batch_size
+    if whole is None:
+        run = dataclasses.replace(run, global_batch_size=run.batch_size * ranks * accumulation)
+    elif keep_micro and whole % (ranks * run.batch_size) == 0:
+        needed = whole // (ranks * run.batch_size)
+        if needed != accumulation:
+            notes.append(f"{needed} micro-batches per step instead of {accumulation}: {whole} samples per step stay")
+        run = _accumulating(run, needed)
+    elif whole % (ranks * accumulation) == 0:
+        size = whole // (ranks * accumulation)
+        if keep_micro:
+            notes.append(f"micro-batches of {size} samples instead of {run.batch_size}: other dropout masks")
+        run = dataclasses.replace(run, batch_size=size)
+    else:
+        raise _indivisible(whole, ranks, accumulation)
+    return _scaled(run, whole is not None, ranks)
+
+
+def _accumulating(run: Run, steps: int) -> Run:
+    counted = dataclasses.replace(run.accelerator.gradient_accumulation, steps=steps)
+    return dataclasses.replace(run, accelerator=dataclasses.replace(run.accelerator, gradient_accumulation=counted))
+
+
+def _indivisible(whole: int, ranks: int, accumulation: int) -> ConfigError:
+    unit = ranks * accumulation
+    batches = [n for n in (whole // unit * unit, (whole // unit + 1) * unit) if n]
+    fitting = sorted(
+        (n for n in range(1, whole + 1) if whole % (n * accumulation) == 0), key=lambda n: (abs(n - ranks), n)
+    )
+    sizes = " or ".join(str(n) for n in sorted(fitting[:2]))
+    return ConfigError(
+        f"global_batch_size={whole} on {ranks} rank{'s' * (ranks != 1)} x {accumulation} accumulated",
+        rule="every rank takes the same number of samples in every micro-batch",
+        remedy=" or ".join(f"--global_batch_size={n}" for n in batches) + (f"; or {sizes} ranks" if sizes else ""),
+    )
+
+
+def _scaled(run: Run, stated: bool, ranks: int) -> Run:
+    """How much larger the batch is than what the learning rate was chosen for: by default, than one rank's."""
+    if run.scale_lr == "none" or run.scale_lr_by:
+        return run
+    if stated:
+        raise ConfigError(
+            f"scale_lr={run.scale_lr} with global_batch_size={run.global_batch_size}",
+            rule="a batch that is stated as a whole does not grow with the ranks",
+            remedy="say how much larger it is than the batch that the rate was chosen for: --scale_lr_by=<number>",
+        )
+    return dataclasses.replace(run, scale_lr_by=float(ranks))

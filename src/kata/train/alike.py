@@ -1,0 +1,75 @@
+"""Ranks that train together must have been given the same: options, code, data. Else they are refused, naming both."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import kata
+from kata.config import encode
+from kata.data import Dataset
+from kata.dist.team import Team
+from kata.errors import RankError
+from kata.run import Run
+from kata.run.resolve import flat
+
+PLACES = ("root", "cache_dir", "cache_size", "frame_memory")
+"""Options that say where a machine keeps things and how much it has."""
+
+
+def check_same_run(team: Team, run: Run) -> None:
+    """RankError where a rank has other options or another kata, torch or Python."""
+    if run.ranks != team.world.size:
+        raise RankError(
+            f"a run laid out for {run.ranks} ranks was started with {team.world.size}",
+            rule="a step's samples are shared out among the ranks that there are",
+            remedy="start it with `kata train`, which counts them",
+        )
+    if team.world.size == 1:
+        return
+    options = {name: value for name, value in flat(encode(run)).items() if name.rpartition(".")[2] not in PLACES}
+    versions = {
+        "kata": f"{kata.__version__} (code {_code()})",
+        "torch": torch.__version__,
+        "python": f"{sys.version_info.major}.{sys.version_info.minor}",
+    }
+    _compare(team, options, "the same options, from the same config file", "start all ranks with the same command")
+    _compare(team, versions, "the same code, torch and Python", "install the same version on every machine")
+
+
+def check_same_data(team: Team, data: Sequence[Dataset]) -> None:
+    """RankError where a rank sees other episodes or files."""
+    if team.world.size == 1:
+        return
+    seen = {f"dataset {one.repo_id}": f"{one.fingerprint} ({len(one.episodes.index)} episodes)" for one in data}
+    _compare(team, seen, "the same episodes in files of the same size", "copy the dataset again, or name one revision")
+
+
+def _compare(team: Team, mine: Mapping[str, Any], rule: str, remedy: str) -> None:
+    """All ranks find the same, and raise the same."""
+    first, *others = team.gather(dict(mine))
+    for rank, theirs in enumerate(others, start=1):
+        differing = sorted(name for name in {*first, *theirs} if first.get(name) != theirs.get(name))
+        if differing:
+            name = differing[0]
+            more = f" (and {len(differing) - 1} more: {', '.join(differing[1:4])})" if len(differing) > 1 else ""
+            ours, other = first.get(name), theirs.get(name)
+            raise RankError(
+                f"ranks disagree: {name} is {ours!r} on rank 0 and {other!r} on rank {rank}{more}",
+                rule=f"all ranks have {rule}",
+                remedy=remedy,
+            )
+
+
+def _code() -> str:
+    """Twelve hex digits over kata's own sources."""
+    found = hashlib.sha256()
+    home = Path(kata.__file__).parent
+    for path in sorted(home.rglob("*.py")):
+        found.update(str(path.relative_to(home)).encode() + path.read_bytes())
+    return found.hexdigest()[:12]

@@ -1,0 +1,46 @@
+"""What ranks do in the tests, by name, so that it can be called in another process."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import kata.train.assemble
+from kata.cli import main
+from kata.train.loop import update
+
+
+def train_with_long_work(seconds: float, args: list[str]) -> int:
+    """Rank 0 takes this long before the first step, and again for the first checkpoint."""
+    plain = kata.train.assemble.run_folder
+
+    def late(run: Any) -> Path:
+        time.sleep(seconds)
+        return plain(run)
+
+    kata.train.assemble.run_folder = late
+    return main(["train", *args])
+
+
+def train_until(step: int, what: str, rank: int, args: list[str]) -> int:
+    """At this step something happens to this rank."""
+    import kata.train.loop
+
+    def watched(state: Any, *parts: Any) -> Any:
+        if state.step == step and os.environ["RANK"] == str(rank):
+            if what == "raise":
+                raise ValueError("the third wheel is loose")
+            os.kill(os.getpid(), getattr(signal, what))
+        return update(state, *parts)
+
+    kata.train.loop.update = watched
+    return main(["train", *args])
+
+
+def with_environment(changed: dict[str, str], args: list[str]) -> int:
+    """`kata train` as if launched with other variables."""
+    os.environ.update(changed)
+    return main(["train", *args])

@@ -1,0 +1,74 @@
+"""However many ranks share a step, it is the same step: parameters, records and figures of one rank."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from kata.run.resolve import flat
+from kata.train.meter import read_metrics
+from tests.conftest import TINY_ACT
+from tests.dist import ranks
+from tests.train.test_train import SILENT
+
+SGD = ("--optimizer.type=sgd", "--optimizer.lr=0.01", "--steps=20", "--log_freq=10", "--dataset.eval_split=0.25")
+PLAIN = (*SGD, "--policy.dropout=0")
+
+
+@pytest.fixture
+def trained(vector_dataset, tmp_path):
+    """Train on so many ranks with options, and return the run's folder."""
+
+    def run(name, size, *options):
+        data = (f"--dataset.root={vector_dataset}", "--dataset.repo_id=tests/vectors")
+        folder = tmp_path / name
+        team = ranks.train(size, *data, *TINY_ACT, f"--output_dir={folder}", *options, folder=tmp_path / f"{name}-out")
+        assert team.ended() == [0] * size, "\n".join(team.said(rank) for rank in range(size))
+        return folder
+
+    return run
+
+
+def weights(folder):
+    return load_file(folder / "checkpoints" / "last" / "pretrained_model" / "model.safetensors")
+
+
+def close(one, other, atol=1e-6):
+    ours, theirs = weights(one), weights(other)
+    for name in ours:
+        torch.testing.assert_close(ours[name], theirs[name], rtol=0, atol=atol, msg=lambda m, n=name: f"{n}: {m}")
+
+
+def record(folder):
+    lines = [line for line in read_metrics(folder / "metrics.jsonl") if line["kind"] in ("train", "validation")]
+    return [flat({name: value for name, value in line.items() if name not in SILENT}) for line in lines]
+
+
+def batch(size, accumulation=1):
+    return (f"--batch_size={size}", f"--accelerator.gradient_accumulation.steps={accumulation}")
+
+
+def test_one_two_three_and_four_ranks_make_the_same_run(trained):
+    """The windows of five actions reach over the ends of episodes of four frames: every rank has other masks."""
+    one = trained("one", 1, *PLAIN, *batch(12))
+    assert "12 per rank" in (one.parent / "one-out" / "rank-0.txt").read_text()
+    for name, size, shares in (("two", 2, batch(3, 2)), ("three", 3, batch(4)), ("four", 4, batch(3))):
+        several = trained(name, size, *PLAIN, *shares)
+        close(one, several)
+        for ours, theirs in zip(record(one), record(several), strict=True):
+            assert theirs == pytest.approx(ours, rel=1e-5, abs=1e-5, nan_ok=True), name
+        said = (several.parent / f"{name}-out" / f"rank-{size - 1}.txt").read_text()
+        assert not said, "only rank 0 speaks"
+
+
+def test_dropout_and_average_too_where_micro_batches_are_equally_large(trained):
+    """And the stop of one run and start on another number of ranks is no interruption."""
+    options = (*SGD, "--ema.enable=true", "--policy.dropout=0.3")
+    one = trained("one", 1, *options, *batch(3, 4))
+    close(one, trained("four", 4, *options, *batch(3)))
+    part = trained("part", 2, *options, *batch(3, 2), "--steps=8")
+    said = trained("part", 1, *options, *batch(3, 2), "--resume=true").parent / "part-out" / "rank-0.txt"
+    assert "4 micro-batches per step instead of 2: 12 samples per step stay" in said.read_text()
+    close(one, part)
+    assert json.loads((part / "train_config.json").read_text())["global_batch_size"] == 12
