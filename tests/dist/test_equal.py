@@ -9,10 +9,13 @@ from safetensors.torch import load_file
 from kata.run.resolve import flat
 from kata.train.meter import read_metrics
 from tests.conftest import TINY_ACT
+from tests.data.small_maker import small
 from tests.dist import ranks
+from tests.train.test_every_policy import TINY
 from tests.train.test_train import SILENT
 
 SGD = ("--optimizer.type=sgd", "--optimizer.lr=0.01", "--steps=20", "--log_freq=10", "--dataset.eval_split=0.25")
+VQBET = TINY["vqbet"]
 PLAIN = (*SGD, "--policy.dropout=0")
 
 
@@ -20,10 +23,11 @@ PLAIN = (*SGD, "--policy.dropout=0")
 def trained(vector_dataset, tmp_path):
     """Train on so many ranks with options, and return the run's folder."""
 
-    def run(name, size, *options):
-        data = (f"--dataset.root={vector_dataset}", "--dataset.repo_id=tests/vectors")
+    vectors = (f"--dataset.root={vector_dataset}", "--dataset.repo_id=tests/vectors")
+
+    def run(name, size, *options, data=vectors, policy=TINY_ACT):
         folder = tmp_path / name
-        team = ranks.train(size, *data, *TINY_ACT, f"--output_dir={folder}", *options, folder=tmp_path / f"{name}-out")
+        team = ranks.train(size, *data, *policy, f"--output_dir={folder}", *options, folder=tmp_path / f"{name}-out")
         assert team.ended() == [0] * size, "\n".join(team.said(rank) for rank in range(size))
         return folder
 
@@ -41,8 +45,9 @@ def close(one, other, atol=1e-6):
 
 
 def record(folder):
+    """Every number but times; what is not logged at a step is nothing."""
     lines = [line for line in read_metrics(folder / "metrics.jsonl") if line["kind"] in ("train", "validation")]
-    return [flat({name: value for name, value in line.items() if name not in SILENT}) for line in lines]
+    return [flat({name: value for name, value in line.items() if name not in (*SILENT, "kind")}) for line in lines]
 
 
 def batch(size, accumulation=1):
@@ -72,3 +77,23 @@ def test_dropout_and_average_too_where_micro_batches_are_equally_large(trained):
     assert "4 micro-batches per step instead of 2: 12 samples per step stay" in said.read_text()
     close(one, part)
     assert json.loads((part / "train_config.json").read_text())["global_batch_size"] == 12
+
+
+def test_a_mixture_is_counted_over_all_ranks(trained, tmp_path):
+    """Actions of unequal width, of which each rank sees another share; the losses of each dataset are logged too."""
+    roots = {"narrow": small(tmp_path / "narrow"), "wide": small(tmp_path / "wide", seed=1, action=4, state=5)}
+    entries = [{"repo_id": f"tests/{name}", "root": str(root), "name": name} for name, root in roots.items()]
+    mix = (f"--dataset.mix={json.dumps(entries)}", "--dataset.mix_pad_vectors=true", "--policy.dropout=0")
+    one, two = (trained(f"mix-{n}", n, *SGD, *mix, *batch(6 // n), data=()) for n in (1, 2))
+    close(one, two)
+    for ours, theirs in zip(record(one), record(two), strict=True):
+        assert theirs == pytest.approx(ours, rel=1e-5, abs=1e-5)
+    assert any(name.startswith("loss_by_dataset.") for name in record(two)[0])
+
+
+def test_codebooks_and_phases_are_those_of_one_rank(trained, tiny_dataset):
+    """VQ-BeT moves its codes by sums over the whole step, and trains other parameters from the third step on."""
+    data = (f"--dataset.root={tiny_dataset}", "--dataset.repo_id=tests/tiny")
+    options = ("--policy.type=vqbet", *VQBET, *SGD, "--steps=4", "--policy.device=cpu", "--policy.push_to_hub=false")
+    one, two = (trained(f"vqbet-{n}", n, *options, *batch(4 // n), data=data, policy=()) for n in (1, 2))
+    close(one, two, atol=1e-5)

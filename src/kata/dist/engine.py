@@ -1,16 +1,13 @@
 """How gradients of several ranks become one: sums, never means, since losses are sums (see kata.policies.base)."""
 
-# Without `from __future__ import annotations`: DDP looks at the annotations of its hooks, and wants types.
+from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
-import torch
-import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed import GradBucket  # pyright: ignore[reportPrivateImportUsage]: documented under this name
-from torch.futures import Future
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
 from torch.nn.parallel import DistributedDataParallel
 
 from kata.dist.team import Team
@@ -28,6 +25,10 @@ class Engine:
         del last
         return nullcontext()
 
+    def backward(self, loss: Tensor) -> None:
+        """Gradients of this rank's part of the loss, added over ranks in the last micro-batch."""
+        loss.backward()
+
     def sum(self, tensors: Sequence[Tensor]) -> None:
         """Add the other ranks' tensors to these, in place."""
         self.team.sum(tensors)
@@ -38,6 +39,9 @@ class Engine:
 
 class Ddp(Engine):
     """Native DistributedDataParallel with gradients as views of its buckets, summed while the backward pass runs.
+
+    DDP divides gradients by the number of ranks, so losses are multiplied by it; a hook in Python that would not divide
+    costs more, and wants Python's lock in the middle of the backward pass.
 
     Args:
         bucket_mb: size of a bucket of gradients.
@@ -55,7 +59,8 @@ class Ddp(Engine):
             find_unused_parameters=changes,
             bucket_cap_mb=bucket_mb,
         )
-        self._ddp.register_comm_hook(None, _sum_as_bf16 if bf16 else _sum)
+        if bf16:
+            self._ddp.register_comm_hook(None, bf16_compress_hook)
         self.model = self._ddp
         self._knows_graph = changes
 
@@ -64,15 +69,19 @@ class Ddp(Engine):
         """Around forward and backward of a micro-batch; gradients become one in the `last` of a step.
 
         A static graph is learnt in the very first pass, which has to be one whose gradients are sent. Where others
-        follow in that step, rank 0 alone goes on with the sum, so that it is counted once.
+        follow in that step, rank 0 alone goes on with what came out, times the ranks, which it will be divided by.
         """
         with nullcontext() if last or not self._knows_graph else self._ddp.no_sync():
             yield
-        if not last and not self._knows_graph and not self.team.world.is_first:
+        if not last and not self._knows_graph:
             for parameter in self._ddp.parameters():
                 if parameter.grad is not None:
-                    parameter.grad.zero_()
+                    parameter.grad.mul_(self.team.world.size if self.team.world.is_first else 0)
         self._knows_graph = True
+
+    def backward(self, loss: Tensor) -> None:
+        """Gradients of this rank's part of the loss, added over ranks in the last micro-batch."""
+        (loss * self.team.world.size).backward()
 
     def average(self, tensors: Sequence[Tensor]) -> None:
         """Make these the mean over ranks, in place: running statistics, of which each rank saw its part."""
@@ -81,20 +90,3 @@ class Ddp(Engine):
         for tensor in floats:
             tensor.div_(self.team.world.size)
 
-
-def _sum(_: None, bucket: GradBucket) -> Future[Tensor]:
-    """DDP's own hook divides by the number of ranks first."""
-    work = dist.all_reduce(bucket.buffer(), async_op=True)
-    assert work is not None
-    return work.get_future().then(_first)
-
-
-def _sum_as_bf16(_: None, bucket: GradBucket) -> Future[Tensor]:
-    whole = bucket.buffer()
-    work = dist.all_reduce(whole.to(torch.bfloat16), async_op=True)
-    assert work is not None
-    return work.get_future().then(lambda future: whole.copy_(_first(future)))
-
-
-def _first(future: Future[list[Tensor]]) -> Tensor:
-    return future.value()[0]

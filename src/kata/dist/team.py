@@ -6,6 +6,7 @@ key-value store that rank 0 or the launcher serves), where they see that it is a
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import socket
@@ -183,6 +184,9 @@ class Ranks(Team):
         except RuntimeError:  # the meeting place is gone already
             return
         if well:
+            # What holds the group must go before it: its last holder waits for the group's threads, and where that is
+            # DDP, it waits with Python's lock, which those threads want.
+            gc.collect()
             dist.destroy_process_group()
 
     def _culprit(self, error: BaseException) -> Failure | None:

@@ -45,7 +45,7 @@ def update(state: TrainState, batch: StepBatch, run: Run, engine: Engine) -> tup
             with autocast(run.precision, micro_device(state)):
                 loss = engine.model(micro, **draws)
             total, terms = weighted(loss, batch.weights)
-            (total if state.scaler is None else state.scaler.scale(total)).backward()
+            engine.backward(total if state.scaler is None else state.scaler.scale(total))
         for name, value in {"loss": total, **terms, **loss_by_dataset(loss, micro, batch.shares)}.items():
             losses[name] = losses[name] + value.detach() if name in losses else value.detach()
     engine.sum([*losses.values(), *state.policy.step_sums()])

@@ -1,0 +1,126 @@
+"""A policy of a few numbers, with parameters that are frozen, that are never used, and that are used from some step on."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from kata.dist.engine import Ddp, Engine
+from kata.dist.team import Team, join
+from kata.dist.world import read_world
+from kata.optim.build import build_optimizer
+from kata.policies.base import ActState, KeyMap, Loss, ParamGroup, Policy, Term
+from kata.run import resolve_run
+from kata.train.feed import StepBatch
+from kata.train.state import TrainState
+from kata.train.step import update
+
+STEPS, CHANGE = 8, 4
+
+
+class Toy(Policy):
+    def __init__(self, *, changes: bool) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.changes, self.steps = changes, 0
+        self.near, self.still, self.idle, self.late = (nn.Linear(3, 3) for _ in range(4))
+        self.still.requires_grad_(False)
+        self.norm = nn.BatchNorm1d(3)
+        self.counted: list[Tensor] = []
+
+    def forward(self, batch: dict[str, Tensor], **draws: Tensor) -> Loss:
+        hidden = self.norm(self.still(self.near(batch["x"])))
+        if self.changes and self.steps >= CHANGE:
+            hidden = self.late(hidden.detach())
+        error = hidden.square() * batch["real"][:, None]
+        self.counted = [old + batch["x"].sum(0) for old in self.counted] or [batch["x"].sum(0)]
+        return Loss({"error": Term(error.sum())}, {"error": error.detach().sum(1)})
+
+    def step_sums(self) -> list[Tensor]:
+        return self.counted
+
+    def after_step(self, step: int, bad: Tensor) -> dict[str, Tensor]:
+        self.steps, (total,), self.counted = step, self.counted, []
+        return {"total": total.sum()}
+
+    def predict_chunk(self, batch: dict[str, Tensor], *, noise: Tensor | None = None) -> Tensor:
+        raise NotImplementedError
+
+    def act(self, batch: dict[str, Tensor], state: ActState) -> tuple[Tensor, ActState]:
+        raise NotImplementedError
+
+    def param_groups(self) -> list[ParamGroup]:
+        return [ParamGroup("main", [p for p in self.parameters() if p.requires_grad])]
+
+    def shard_units(self) -> list[nn.Module]:
+        return [self.near]
+
+    def key_map(self) -> KeyMap:
+        return KeyMap()
+
+
+def batches(rank: int, ranks: int, accumulation: int) -> list[StepBatch]:
+    """Eight samples a step, of which some do not count: how many differs from rank to rank."""
+    found: list[StepBatch] = []
+    for step in range(STEPS):
+        draw = torch.Generator().manual_seed(step)
+        x, real = torch.randn(8, 3, generator=draw), (torch.arange(8) % 8 < 3 + step % 4).float()
+        mine = slice(rank * 8 // ranks, (rank + 1) * 8 // ranks)
+        size = 8 // ranks // accumulation
+        micros = [{"x": a, "real": b} for a, b in zip(x[mine].split(size), real[mine].split(size), strict=True)]
+        weights, nothing = {"error": float(real.sum())}, [{} for _ in micros]
+        found.append(StepBatch(micros, nothing, weights, np.arange(8), 0.0, 0.0, rank * accumulation))
+    return found
+
+
+def trained(state: TrainState, engine: Engine, steps: list[StepBatch]) -> list[list[float]]:
+    args = ["--dataset.repo_id=x", "--policy.type=act", "--optimizer.type=sgd", f"--steps={STEPS}"]
+    run, _ = resolve_run(args)
+    said: list[list[float]] = []
+    for batch in steps:
+        losses, norm, _ = update(state, batch, run, engine)
+        said.append([losses["loss"].item(), losses["total"].item(), norm.item()])
+    return said
+
+
+def made(*, changes: bool) -> TrainState:
+    args = ["--dataset.repo_id=x", "--policy.type=act", "--optimizer.type=sgd", "--optimizer.lr=0.05"]
+    run, _ = resolve_run([*args, "--optimizer.momentum=0.9", "--optimizer.weight_decay=0.1"])
+    policy = Toy(changes=changes)
+    assert run.optimizer is not None
+    norm = policy.norm
+    statistics = (norm.running_mean, norm.running_var)
+    optimizer = build_optimizer(policy.param_groups(), run.optimizer)
+    return TrainState(0, policy, optimizer, statistics=tuple(s for s in statistics if s is not None))
+
+
+def compare(accumulation: int, changes: bool, bf16: bool, still_norm: bool) -> int:
+    """Two ranks against one; status 0 where they agree. still_norm: batch norm counts nothing, as in eval mode."""
+    with join(read_world(os.environ), torch.device("cpu"), 60.0) as team:
+        _compare(team, accumulation, changes, bf16, still_norm)
+    return 0
+
+
+def _compare(team: Team, accumulation: int, changes: bool, bf16: bool, still_norm: bool) -> None:
+    world = team.world
+    mine, whole = made(changes=changes), made(changes=changes)
+    if still_norm:
+        for state in (mine, whole):
+            vars(state.policy.norm)["training"] = False
+    engine = Ddp(mine.policy, team, bucket_mb=1, bf16=bf16, changes=changes)
+    said = trained(mine, engine, batches(world.rank, world.size, accumulation))
+    expected = trained(whole, Engine(whole.policy, Team()), batches(0, 1, 1))
+    ours, theirs = mine.policy.state_dict(), whole.policy.state_dict()
+    atol = 2e-2 if bf16 else 1e-6
+    for name in ours if still_norm else ():
+        torch.testing.assert_close(ours[name], theirs[name], rtol=0, atol=atol, msg=lambda m, n=name: f"{n}: {m}")
+    if still_norm:
+        torch.testing.assert_close(torch.tensor(said), torch.tensor(expected), rtol=1e-5, atol=10 * atol)
+    fresh = Toy(changes=changes).state_dict()
+    untouched = ["still.weight", "idle.weight", *([] if changes else ["late.weight"])]
+    assert all(torch.equal(ours[name], fresh[name]) for name in untouched), "no gradient, no step, no decay"
+    for rank in team.gather({name: tensor.tolist() for name, tensor in ours.items()}):
+        assert rank == {name: tensor.tolist() for name, tensor in ours.items()}, "all ranks hold the same"
