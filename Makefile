@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 export MPLBACKEND := Agg
 
-.PHONY: train test check setup format peer kill constraints clean
+.PHONY: train test check setup format peer kill slurm constraints clean
 
 train: setup
 	$(BIN)/kata quickstart
@@ -38,6 +38,10 @@ peer: setup
 # Kills a hundred training runs at random moments and compares what they leave with straight runs.
 kill: setup
 	$(BIN)/python tools/kill/run.py --kills 100
+
+# A two-node run under a real SLURM on this machine: preempted, requeued, compared. Installs Debian's packages; needs root.
+slurm: setup
+	$(BIN)/python tools/slurm/run.py --install
 
 # Take up newer versions: resolve afresh and keep what was found. torch stays at the version tested on GPUs.
 constraints: setup

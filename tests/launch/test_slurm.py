@@ -140,6 +140,7 @@ def test_a_run_that_is_signalled_saves_and_goes_back_into_the_queue(capsys, tmp_
     assert "OMP_NUM_THREADS=3" in out
     assert out.splitlines()[-2:] == ["kata: signalled: asking the ranks to save", "kata: stopped and saved"]
     assert (cluster / "scontrol").read_text() == f"requeue {os.getpid()}\n"
+    assert not list((tmp_path / "outputs/launch").iterdir())
     port = 20_000 + os.getpid() % 20_000
     for node, line in enumerate(sorted((cluster / "torchrun").read_text().splitlines())):
         assert line.startswith(

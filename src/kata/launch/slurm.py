@@ -148,7 +148,7 @@ export OMP_NUM_THREADS=${OMP_NUM_THREADS:-$((threads > 0 ? threads : 1))}
 export PYTHONFAULTHANDLER=1 PYTHONUNBUFFERED=1
 logs=@LOGS@
 export KATA_STOPPED_NOTE=$logs/$SLURM_JOB_ID.stopped
-export KATA_RANK_PIDS=/tmp/kata-$SLURM_JOB_ID.node
+export KATA_RANK_PIDS=$logs/$SLURM_JOB_ID.pids-node
 rm -f "$KATA_STOPPED_NOTE"
 echo "kata: job $SLURM_JOB_ID, start ${SLURM_RESTART_COUNT:-0}: $SLURM_NNODES x @RANKS@ ranks on $SLURM_JOB_NODELIST," \
     "meeting at $MASTER_ADDR:$MASTER_PORT, OMP_NUM_THREADS=$OMP_NUM_THREADS"
@@ -172,7 +172,9 @@ srun --kill-on-bad-exit=1 --ntasks="$SLURM_NNODES" --ntasks-per-node=1 \
 step=$!
 while signalled=; wait "$step"; status=$?; [ -n "$signalled" ]; do :; done
 
+rm -f "$KATA_RANK_PIDS"*
 if [ "$status" -eq 0 ] && [ -e "$KATA_STOPPED_NOTE" ]; then
+    rm -f "$KATA_STOPPED_NOTE"
     echo "kata: stopped and saved"
     @AGAIN@
     exit
