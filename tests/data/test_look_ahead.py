@@ -14,8 +14,10 @@ import pytest
 
 from kata.data import Batches, Dataset, Order, Reader, anchor_rows, open_dataset
 from kata.data.index import build_index
+from kata.data.memory import Recycled
 from kata.data.plan import NEVER, Uses
 from kata.data.planar import copy_half_size, is_half_size
+from kata.data.shuffle import Shuffle, ShuffleChoice, make_order
 from kata.data.store import Frame, FrameStore
 from kata.data.video import Decoder
 from kata.data.work import Tally
@@ -202,6 +204,53 @@ def test_the_frame_wanted_last_goes_first() -> None:
     assert not store.keep(frames[8], 8)
     assert not store.keep(frames[8], 1, evict=False)
     assert store.held_bytes == 30
+
+
+def test_a_picture_larger_than_was_counted_is_held_only_where_there_is_room() -> None:
+    store = FrameStore(3 * 10)
+    frames = [Frame(("c", row), 10) for row in range(3)]
+    for frame in frames:
+        assert store.keep(frame, 5)
+    assert store.take(frames[0], 11) is None
+    assert store.take(frames[1], 20) is not None
+    assert store.take(frames[2], 11) is None
+    assert (store.keys(), store.held_bytes, store.allocated_bytes) == ([("c", 1)], 20, 20)
+
+
+def test_frames_on_their_way_make_room_for_those_wanted_sooner() -> None:
+    store = FrameStore(2 * 10)
+    late, copying = Frame(("c", 9), 10), Frame(("c", 8), 10)
+    assert store.keep(late, 9)
+    assert store.keep(copying, 8)
+    assert store.take(copying, 10) is not None
+    assert store.keep(Frame(("c", 1), 10), 1)
+    assert (late.kept, copying.kept) == (False, True)
+    assert not store.keep(Frame(("c", 2), 10), 2)
+
+
+def test_clips_are_decoded_once_within_a_small_budget(tmp_path: Path) -> None:
+    """Long groups: one frame driven out would be a group decoded again."""
+    data = open_dataset("x/y", root=make(tmp_path, lengths=(24,) * 20, per_file=20))
+    rows, memory = anchor_rows(data), 150 * FRAME
+    shuffle, _ = ShuffleChoice(Shuffle("clips", clip_gop=24), memory, 4, 5).choose(data, {}, (CAMERA,), rows)
+    order = make_order(shuffle, data, {}, (CAMERA,), rows, 0)
+    with Reader(data, {}, frame_memory=memory) as reader, Batches(reader, rows, order, 4, ahead=4) as batches:
+        for step in range(2 * len(rows) // 4):
+            batches.at(step)
+    assert reader.work().frames_decoded < 2.3 * data.num_frames
+
+
+def test_memory_of_an_array_serves_again_when_nothing_sees_it() -> None:
+    recycled = Recycled()
+    first = recycled.empty((2, 3, 4))
+    place, view = first.ctypes.data, first.reshape(6, 4)[1:]
+    del first
+    assert recycled.empty((2, 3, 4)).ctypes.data != place
+    del view
+    second, third = recycled.empty((2, 3, 4)), recycled.empty((2, 3, 4))
+    assert place in (second.ctypes.data, third.ctypes.data)
+    assert not np.shares_memory(second, third)
+    assert recycled.empty((5, 2)).shape == (5, 2)
 
 
 def test_closing_ends_all_threads(data: Dataset) -> None:

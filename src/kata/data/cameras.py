@@ -21,7 +21,7 @@ from kata.data.layout import Layout, Span
 from kata.data.order import Int64
 from kata.data.planar import copy_half_size, is_half_size
 from kata.data.video import Decoder, Gop, Pixels, Stamp
-from kata.data.work import Tally, Work
+from kata.data.work import Tally
 from kata.errors import DataError, FrameError
 from kata.spec import Column
 
@@ -136,7 +136,7 @@ class VideoCamera:
             self._decoder.paint(picture, out)
         else:
             np.copyto(out, picture)
-        self._tally.add(Work(convert_s=time.perf_counter() - began_s))
+        self._tally.add(convert_s=time.perf_counter() - began_s)
 
     def held_bytes(self, picture: Picture) -> int:
         """4:2:0 takes half of RGB."""
@@ -149,7 +149,7 @@ class VideoCamera:
         if memory.nbytes < math.prod(self.shape):
             began_s = time.perf_counter()
             held: Picture = copy_half_size(picture, memory)
-            self._tally.add(Work(convert_s=time.perf_counter() - began_s))
+            self._tally.add(convert_s=time.perf_counter() - began_s)
             return held
         held = memory.reshape(self.shape)
         self.paint(picture, held)
@@ -198,7 +198,7 @@ class ImageCamera:
                 raise self._bad_frame(path, number, row, f"has no image in row {number}")
             began_s = time.perf_counter()
             picture = self._picture(path, number, row, cell.as_buffer())
-            self._tally.add(Work(decode_s=time.perf_counter() - began_s, frames_decoded=1))
+            self._tally.add(decode_s=time.perf_counter() - began_s, frames_decoded=1)
             yield place, picture
 
     def paint(self, picture: Picture, out: Pixels) -> None:
@@ -206,7 +206,7 @@ class ImageCamera:
         assert isinstance(picture, np.ndarray)
         began_s = time.perf_counter()
         np.copyto(out, picture)
-        self._tally.add(Work(convert_s=time.perf_counter() - began_s))
+        self._tally.add(convert_s=time.perf_counter() - began_s)
 
     def held_bytes(self, picture: Picture) -> int:
         """As RGB or grey."""

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from kata.data.work import Tally, Work
+from kata.data.work import Tally
 
 ENCODED_BYTES = 2 * 1024**3
 """All cameras together; the row group used longest ago goes first. One row group is always kept."""
@@ -57,7 +57,7 @@ class EncodedImages:
         array = column.combine_chunks()
         if isinstance(array, pa.ChunkedArray):
             array = pa.concat_arrays(array.chunks)
-        self._tally.add(Work(read_s=time.perf_counter() - began_s, bytes_read=array.nbytes))
+        self._tally.add(read_s=time.perf_counter() - began_s, bytes_read=array.nbytes)
         return array
 
     def _admit(self, num_bytes: int) -> None:

@@ -22,7 +22,7 @@ from kata.data.plan import NEVER, Uses
 from kata.data.store import Frame, FrameStore, Target
 from kata.data.video import Pixels
 from kata.data.window import episode_of
-from kata.data.work import Tally, Work
+from kata.data.work import Tally
 from kata.errors import DataError, FrameError
 from kata.log import counting
 
@@ -112,6 +112,8 @@ class Frames:
         self._owns_pool = pool is None
         self._pool = pool or ThreadPoolExecutor(self._threads, thread_name_prefix="kata-decode")
         self._members = {key: GroupRows(camera.span, dataset.episodes) for key, camera in cameras.items()}
+        # Of a held frame: known once the first was decoded, and seldom another for later ones.
+        self._sizes = {key: math.prod(camera.shape) for key, camera in cameras.items()}
         self._uses: dict[str, Uses] = {}
         self._at_work = 0
         self._prepared: set[tuple[str, int]] = set()
@@ -184,7 +186,7 @@ class Frames:
                 target = Target(out, place, filling.landed, filling.bad, filling.failed)
                 frame = None if step is None else self.store.get((key, row))
                 if frame is None:
-                    absent[row] = Frame((key, row), out[0].nbytes, due, waiting=[target])
+                    absent[row] = Frame((key, row), self._sizes[key], due, waiting=[target])
                     continue
                 held += len(place)
                 if frame.memory is None:
@@ -195,7 +197,7 @@ class Frames:
                 self.store.postpone(frame, due)
             groups = self._groups(key, np.array(list(absent), np.int64), step, absent, evict=True)
         filling.landed(len(wanted) - len(at))
-        self._tally.add(Work(frames_asked=len(wanted), frames_held=held))
+        self._tally.add(frames_asked=len(wanted), frames_held=held)
         for begin in range(0, len(ready), _COPIES_PER_JOB):
             self._pool.submit(self._copy, ready[begin : begin + _COPIES_PER_JOB])
         return groups
@@ -209,7 +211,7 @@ class Frames:
             return np.arange(len(wanted))
         began_s = time.perf_counter()
         missing = self._cache.fetch(key, self._dataset.opened_rows(wanted), out)
-        self._tally.add(Work(convert_s=time.perf_counter() - began_s))
+        self._tally.add(convert_s=time.perf_counter() - began_s)
         for row in np.unique(wanted[~missing]).tolist() if self.store.held_bytes else []:
             frame = self.store.get((key, row))
             if frame is not None:
@@ -257,7 +259,7 @@ class Frames:
         """The frame to decode, if it is worth that now."""
         if wanted is None and self.store.get((key, row)) is not None:
             return None
-        frame = wanted or Frame((key, row), math.prod(self._cameras[key].shape))
+        frame = wanted or Frame((key, row), self._sizes[key])
         kept = due < NEVER and self.store.keep(frame, due, evict=evict)
         return frame if kept or frame.waiting else None
 
@@ -291,7 +293,10 @@ class Frames:
         """Write a picture to everybody who waits for it, and hold it if it is wanted later."""
         with self.store.lock:
             targets, frame.waiting = frame.waiting, []
-            memory = self.store.take(frame, camera.held_bytes(picture)) if frame.kept else None
+            memory = None
+            if frame.kept:
+                self._sizes[frame.key[0]] = size = camera.held_bytes(picture)
+                memory = self.store.take(frame, size)
         try:
             if memory is not None:
                 picture = camera.hold(picture, memory)

@@ -13,6 +13,7 @@ from kata.data.dataset import Dataset
 from kata.data.encoded import EncodedImages
 from kata.data.framecache import FrameCache
 from kata.data.frames import Filling, Frames
+from kata.data.memory import Recycled
 from kata.data.order import Int64
 from kata.data.plan import Uses, held_as_rgb
 from kata.data.tasks import check_task_range
@@ -84,6 +85,7 @@ class Reader:
         self._tally = Tally()
         self._encoded = EncodedImages(self._tally)
         self._cameras = {key: self._camera(key, column) for key, column in chosen.items() if column.is_camera}
+        self._memory = {key: Recycled() for key in self._cameras}
         check_task_range(dataset.repo_id, *dataset.task_range(), dataset.tasks)
         self._frames = Frames(self._cameras, dataset, threads=threads, cache=cache, tally=self._tally, pool=pool)
         # Files are indexed now, at least one per camera: what does not fit is found before anything is trained.
@@ -139,7 +141,7 @@ class Reader:
         batch[TASK] = self._tasks[self.dataset.take("task_index", rows)].tolist()
         wanted = {key: at.reshape(-1) for key, at in frames.items()}
         self._prepare(wanted)
-        outs = {key: np.empty((len(at), *self._cameras[key].shape), np.uint8) for key, at in wanted.items()}
+        outs = {key: self._memory[key].empty((len(at), *self._cameras[key].shape)) for key, at in wanted.items()}
         for key, out in outs.items():
             batch[key] = out.reshape(*frames[key].shape, *out.shape[1:])
         return Reading(batch, self._frames.fill(wanted, outs, step))

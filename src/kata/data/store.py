@@ -25,8 +25,8 @@ FrameKey: TypeAlias = tuple[str, int]
 class Frame:
     """One frame that somebody waits for. kept: it stays after that. due: the next step that wants it.
 
-    size: bytes, an upper bound until the picture is there. taken: memory for it is in use. memory: where the picture
-    lies, once it is there. readers: copies of it that are under way. waiting: who is to get the picture when it comes.
+    size: bytes, as far as they are known before the picture is there. taken: memory for it is in use. memory: where the
+    picture lies, once it is there. readers: copies of it that are under way. waiting: who is to get the picture.
     """
 
     key: FrameKey
@@ -108,9 +108,14 @@ class FrameStore:
             frame.memory, frame.picture, frame.taken = None, None, False
             self.held_bytes -= frame.size
 
-    def take(self, frame: Frame, size: int) -> NDArray[np.uint8]:
-        """Memory (size,) for a frame that `keep` has counted: reused, so that it does not scatter over the heap."""
-        assert size <= frame.size, "more than was counted"
+    def take(self, frame: Frame, size: int) -> NDArray[np.uint8] | None:
+        """Memory (size,) for a frame that `keep` has counted: reused, so that it does not scatter over the heap.
+
+        Returns: None where the picture is larger than was counted and there is no room; then it is let go.
+        """
+        if size > frame.size and self.held_bytes + size - frame.size > self.budget_bytes:
+            self._drop(frame)
+            return None
         self.held_bytes += size - frame.size
         frame.size, frame.taken = size, True
         if self._free[size]:
@@ -150,7 +155,7 @@ class FrameStore:
             if not self._is_current(entry):
                 continue
             frame = self._frames[entry[2]]
-            if frame.memory is None or frame.readers:
+            if frame.readers or (frame.taken and frame.memory is None):
                 passed.append(entry)
             else:
                 self._drop(frame)

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from kata.data.index import FrameIndex
 from kata.data.order import Int64
-from kata.data.work import Tally, Work
+from kata.data.work import Tally
 from kata.errors import DataError, FrameError
 
 _OPEN_DECODERS = 8
@@ -107,7 +107,7 @@ class Decoder:
         except (FFmpegError, OSError) as error:
             raise gop.bad(min(wanted.values(), default=[0])[0], str(error)) from error
         finally:
-            self._tally.add(Work(read_s=read_s, decode_s=decode_s, frames_decoded=count, bytes_read=len(data)))
+            self._tally.add(read_s=read_s, decode_s=decode_s, frames_decoded=count, bytes_read=len(data))
         if wanted:
             raise gop.bad(min(wanted.values())[0], "the decoder gave no picture")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from threading import Lock
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -37,13 +38,15 @@ class Tally:
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._total = Work()
+        self._total: dict[str, Any] = {field.name: 0 for field in fields(Work)}
 
-    def add(self, work: Work) -> None:
-        """Count this, too."""
+    def add(self, **done: float) -> None:
+        """Count this, too: figures of Work by name."""
         with self._lock:
-            self._total = self._total + work
+            for name, value in done.items():
+                self._total[name] += value
 
     def snapshot(self) -> Work:
         """The totals now."""
-        return self._total
+        with self._lock:
+            return Work(**self._total)
