@@ -41,18 +41,6 @@ def batch(policy, size=2):
     return {**seen, ACTION: torch.rand(size, c.horizon, 2) * 2 - 1, f"{ACTION}_is_pad": pad}
 
 
-def test_the_default_policy_has_lerobots_size():
-    c = Config(
-        input_features={
-            "observation.image": Feature(FeatureType.VISUAL, (3, 96, 96)), STATE: Feature(FeatureType.STATE, (2,))
-        },
-        output_features={ACTION: Feature(FeatureType.ACTION, (2,))},
-    )  # fmt: skip
-    with torch.device("meta"):
-        policy = build_policy(c.without_downloads())
-    assert sum(p.numel() for p in policy.parameters()) == 262_709_026
-
-
 def test_windows_and_the_frames_left_out_follow_from_the_horizon():
     c = config()
     assert c.windows() == {TOP: (-1, 0), STATE: (-1, 0), ACTION: tuple(range(-1, 7))}

@@ -78,25 +78,6 @@ def opened(policy):
     return policy
 
 
-def test_the_default_policy_has_lerobots_size(tmp_path):
-    clip = tmp_path / "clip-b16"
-    clip.mkdir()
-    sizes = {"text_config": {}, "vision_config": {"patch_size": 16}}
-    (clip / "config.json").write_text(json.dumps({"model_type": "clip", **sizes}))
-    c = Config(
-        input_features={
-            TOP: Feature(FeatureType.VISUAL, (3, 240, 320)), WRIST: Feature(FeatureType.VISUAL, (3, 240, 320)),
-            STATE: Feature(FeatureType.STATE, (6,)),
-        },
-        output_features={ACTION: Feature(FeatureType.ACTION, (6,))},
-        vision_encoder_name=str(clip), text_encoder_name=str(clip),
-    )  # fmt: skip
-    with torch.device("meta"):
-        policy = build_policy(c.without_downloads())
-    assert len(policy.state_dict()) == 465
-    assert sum(p.numel() for p in policy.parameters()) == 248_855_302
-
-
 def test_windows_draws_and_weights_follow_from_the_options(tiny_clip):
     c = config(tiny_clip)
     assert c.windows() == {TOP: (-1, 0), STATE: (-1, 0), ACTION: tuple(range(-1, 7))}

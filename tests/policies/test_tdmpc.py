@@ -76,20 +76,12 @@ def part(values, where):
     return {key: value[where] for key, value in values.items()}
 
 
-def test_the_default_policy_has_lerobots_size():
-    c = Config(
-        input_features={
-            "observation.image": Feature(FeatureType.VISUAL, (3, 84, 84)), STATE: Feature(FeatureType.STATE, (4,))
-        },
-        output_features={ACTION: Feature(FeatureType.ACTION, (4,))},
-    )  # fmt: skip
-    policy = build_policy(c)
-    assert sum(p.numel() for p in policy.parameters()) == 5_469_146
-    assert sum(p.numel() for group in policy.param_groups() for p in group.params) == 2_734_573
-    assert len(policy.state_dict()) == 196
-    assert all(
-        torch.equal(a, b) for a, b in zip(policy.model.parameters(), policy.model_target.parameters(), strict=True)
-    )
+def test_the_target_starts_as_the_trained_model_and_is_not_trained():
+    policy = build_policy(config())
+    trained = [p for group in policy.param_groups() for p in group.params]
+    assert [id(p) for p in trained] == [id(p) for p in policy.model.parameters()]
+    pairs = zip(policy.model.parameters(), policy.model_target.parameters(), strict=True)
+    assert all(torch.equal(a, b) and not b.requires_grad for a, b in pairs)
 
 
 def test_windows_hold_the_actions_their_rewards_and_what_is_seen_around_them():

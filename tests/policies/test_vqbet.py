@@ -83,20 +83,6 @@ def part(values, where):
     return {key: value[where] for key, value in values.items()}
 
 
-def test_the_default_policy_has_lerobots_size():
-    c = Config(
-        input_features={
-            "observation.image": Feature(FeatureType.VISUAL, (3, 96, 96)), STATE: Feature(FeatureType.STATE, (2,))
-        },
-        output_features={ACTION: Feature(FeatureType.ACTION, (2,))},
-    )  # fmt: skip
-    with torch.device("meta"):
-        policy = build_policy(c.without_downloads())
-    assert sum(p.numel() for p in policy.parameters()) == 37_515_530
-    names = [policy.key_map().to_lerobot(name) for name in policy.state_dict()]
-    assert len({*names, *policy.key_map().constants}) == 267
-
-
 def test_windows_reach_from_the_oldest_observation_to_the_last_chunk():
     c = config()
     assert c.windows() == {TOP: (-2, -1, 0), STATE: (-2, -1, 0), ACTION: tuple(range(-2, 4))}

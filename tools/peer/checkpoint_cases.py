@@ -1,6 +1,6 @@
 """What a checkpoint of each policy is written of and acted from, both ways.
 
-The module of a policy (`act_cases`, else `policy_<name>`) gives the case `CHECKPOINT`, `build_peer` and `build_own`,
+The module of a policy (`policy_<name>`) gives the case `CHECKPOINT`, `build_peer` and `build_own`,
 which make its policy on either side, and `steady`, in which both sides draw the same numbers as they act.
 """
 
@@ -22,7 +22,7 @@ TASK = "push the block"
 
 def cases_of(name: str) -> ModuleType:
     """The module that describes a policy's cases."""
-    return importlib.import_module("act_cases" if name == "act" else f"policy_{name}")
+    return importlib.import_module(f"policy_{name}")
 
 
 def stats(case: Any) -> dict[str, dict[str, Tensor]]:

@@ -12,13 +12,12 @@ import sys
 import tempfile
 from pathlib import Path
 
-import kata_act
 import setup
 import torch
+from numbers_of import TOLERANCE, difference
 from safetensors.torch import load_file
 
 HERE = Path(__file__).parent
-TOLERANCE = 1e-5
 POLICIES = sorted(path.stem.removeprefix("policy_") for path in HERE.glob("policy_*.py"))
 
 
@@ -48,7 +47,7 @@ def worst_difference(own: Path, peer: Path) -> tuple[float, str]:
     ours, theirs = load_file(own), load_file(peer)
     if ours.keys() != theirs.keys():
         return float("inf"), f"other tensors: {sorted(ours.keys() ^ theirs.keys())[:3]}"
-    return max((kata_act.difference(ours[name], theirs[name]), name) for name in theirs)
+    return max((difference(ours[name], theirs[name]), name) for name in theirs)
 
 
 def same(own: Path, peer: Path, what: str) -> bool:
@@ -56,9 +55,9 @@ def same(own: Path, peer: Path, what: str) -> bool:
     return report(worst <= TOLERANCE, f"{what}: {worst:.1e} at most, in {where}")
 
 
-def golden_files(peer: Path, folder: Path, name: str, script: list[str]) -> list[bool]:
+def golden_files(peer: Path, folder: Path, name: str) -> list[bool]:
     """The committed golden files of a policy are what LeRobot computes today."""
-    if not ran(execute(peer, HERE / script[0], *script[1:], folder), f"golden {name}"):
+    if not ran(execute(peer, HERE / "check_policy.py", name, "--golden", folder), f"golden {name}"):
         return [False]
     kept = setup.ROOT / "tests/golden" / name
     names = sorted({file.name for place in (kept, folder) for file in place.glob("*.safetensors")})
@@ -78,8 +77,7 @@ def live(peer: Path, script: str, *arguments: str) -> list[bool]:
 
 def policy(peer: Path, folder: Path, name: str) -> list[bool]:
     """A policy's golden files, and every gradient element by element."""
-    golden = golden_files(peer, folder, name, ["check_policy.py", name, "--golden"])
-    return [*golden, *live(peer, "check_policy.py", name)]
+    return [*golden_files(peer, folder, name), *live(peer, "check_policy.py", name)]
 
 
 def checkpoints(peer: Path, folder: Path, name: str) -> list[bool]:
@@ -150,11 +148,9 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         results = [
-            *golden_files(peer, folder / "act", "act", ["golden_act.py"]),
-            *live(peer, "check_act.py"),
             *live(peer, "check_augment.py"),
             *(passed for name in POLICIES for passed in policy(peer, folder / name, name)),
-            *(passed for name in ("act", *POLICIES) for passed in checkpoints(peer, folder / f"{name}_saved", name)),
+            *(passed for name in POLICIES for passed in checkpoints(peer, folder / f"{name}_saved", name)),
             *dataset_items(peer, folder / "data"),
             *written_datasets(peer, folder / "written"),
             *edited_datasets(peer, folder / "edited"),
