@@ -95,15 +95,13 @@ class FrameStore:
         if due == NEVER:
             self._drop(frame)
             return
-        self._pushed += 1
-        heapq.heappush(self._farthest, (-due, self._pushed, frame.key))
-        if len(self._farthest) > 64 + 4 * len(self._frames):
-            self._farthest = [entry for entry in self._farthest if self._is_current(entry)]
-            heapq.heapify(self._farthest)
+        self._offer(frame)
 
     def settle(self, frame: Frame) -> None:
-        """Free the memory of a frame that is no longer kept once nobody reads it."""
-        if not frame.kept and frame.readers == 0 and frame.memory is not None:
+        """Once nobody reads a frame: free its memory if it is no longer kept, else it may be driven out again."""
+        if frame.kept:
+            self._offer(frame)
+        elif frame.readers == 0 and frame.memory is not None:
             self._free[frame.memory.nbytes].append(frame.memory)
             frame.memory, frame.picture, frame.taken = None, None, False
             self.held_bytes -= frame.size
@@ -146,24 +144,29 @@ class FrameStore:
         else:
             self.held_bytes -= frame.size
 
+    def _offer(self, frame: Frame) -> None:
+        """Let a frame be driven out, unless it is being written or read: then `settle` does, later."""
+        if not _is_busy(frame):
+            self._pushed += 1
+            heapq.heappush(self._farthest, (-frame.due, self._pushed, frame.key))
+            if len(self._farthest) > 64 + 4 * len(self._frames):
+                self._farthest = [entry for entry in self._farthest if self._is_current(entry)]
+                heapq.heapify(self._farthest)
+
     def _evict_later_than(self, due: int) -> bool:
-        """Drop the frame with the farthest next use if that is later than `due`. Frames on their way stay."""
-        passed: list[tuple[int, int, FrameKey]] = []
-        found = False
-        while self._farthest and -self._farthest[0][0] > due and not found:
+        """Drop the frame with the farthest next use if that is later than `due`; a frame on its way, too."""
+        while self._farthest and -self._farthest[0][0] > due:
             entry = heapq.heappop(self._farthest)
-            if not self._is_current(entry):
-                continue
-            frame = self._frames[entry[2]]
-            if frame.readers or (frame.taken and frame.memory is None):
-                passed.append(entry)
-            else:
-                self._drop(frame)
-                found = True
-        for entry in passed:
-            heapq.heappush(self._farthest, entry)
-        return found
+            if self._is_current(entry):
+                self._drop(self._frames[entry[2]])
+                return True
+        return False
 
     def _is_current(self, entry: tuple[int, int, FrameKey]) -> bool:
         frame = self._frames.get(entry[2])
-        return frame is not None and frame.due == -entry[0]
+        return frame is not None and frame.due == -entry[0] and not _is_busy(frame)
+
+
+def _is_busy(frame: Frame) -> bool:
+    """Its memory is being written or read: it would not be free at once."""
+    return frame.readers > 0 or (frame.taken and frame.memory is None)

@@ -114,17 +114,18 @@ class Decoder:
     def _read(self, gop: Gop, first: int, last: int) -> tuple[bytes, int]:
         """The bytes that packets first..last lie in, and where in the file they begin."""
         index = gop.index
-        begin = int(index.offset[first : last + 1].min())
-        end = int((index.offset[first : last + 1] + index.size[first : last + 1]).max())
+        offsets = index.offset[first : last + 1]
+        begin, end = int(offsets.min()), int((offsets + index.size[first : last + 1]).max())
         try:
-            file = index.path.open("rb", buffering=0)
+            file = os.open(index.path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
             raise _replaced(index.path, f"cannot be opened ({error.strerror})") from error
-        with file:
-            if Stamp.of(os.fstat(file.fileno())) != gop.stamp:
+        try:
+            if Stamp.of(os.fstat(file)) != gop.stamp:
                 raise _replaced(index.path, "is another file, or has other content")
-            file.seek(begin)
-            data = file.read(end - begin)
+            data = os.pread(file, end - begin, begin)
+        finally:
+            os.close(file)
         if len(data) < end - begin:
             raise _replaced(index.path, "is shorter")
         return data, begin
