@@ -9,8 +9,9 @@ from kata.errors import DataError
 from kata.spec import ACTION, STATE, Windows
 
 PATTERNS = ("act", "diffusion", "sarm", "single")
-WAYS = ("full", "clips")
-"""full: one random order over all frames. clips: from a pool of clips, each frame decoded about once."""
+WAYS = ("full", "clips", "cache")
+"""full: one random order over all frames. clips: from a pool of clips, each frame decoded about once. cache: the random
+order again, from decoded frames that are kept in memory; measured once they are."""
 
 
 class Case(NamedTuple):

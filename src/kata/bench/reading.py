@@ -6,6 +6,7 @@ Prints one JSON object. CPU time is that of the whole process.
 from __future__ import annotations
 
 import json
+import math
 import sys
 import time
 from contextlib import ExitStack
@@ -21,9 +22,10 @@ from kata.bench.patterns import windows_of
 from kata.data import Batches, Dataset, Reader, anchor_rows, open_dataset
 from kata.data.clips import ClipOrder
 from kata.data.encoded import ENCODED_BYTES
+from kata.data.framecache import CacheOptions, FrameCache
 from kata.data.order import Anchors
 from kata.data.quality import order_quality
-from kata.data.shuffle import Shuffle, ShuffleChoice, make_order
+from kata.data.shuffle import Shuffle, ShuffleChoice, held_frame_bytes, make_order
 
 AHEAD = 4
 """Batches read in advance, as many as `kata train` reads by default."""
@@ -33,7 +35,8 @@ AHEAD = 4
 class Reading:
     """What one process measures: at least `batches` batches. way: one of patterns.WAYS, 'floor', or 'soak'.
 
-    frame_memory: bytes for decoded frames.
+    frame_memory: bytes for decoded frames; 0 takes a tenth of all beside the batches in the making. cache_episodes: the
+    first ones, which 'cache' keeps and reads.
     """
 
     root: str
@@ -45,6 +48,7 @@ class Reading:
     epoch_seconds: float
     seed: int
     frame_memory: int
+    cache_episodes: int = 2
     batches: int = 0
 
 
@@ -57,30 +61,53 @@ def measure(reading: Reading) -> dict[str, Any]:
         return _floors(reading, dataset)
     with ExitStack() as live:
         cpu_s = time.process_time()
-        reader, batches = _open(live, reading, dataset)
+        reader, batches, cache_bytes = _open(live, reading, dataset)
         batches.at(0)
         figures: dict[str, Any] = {
             "open_s": opened_s - began_s,
             "first_batch_s": time.perf_counter() - opened_s,
             "first_batch_cpu_s": time.process_time() - cpu_s,
-            "budget_bytes": reading.frame_memory + _encoded_budget(dataset),
+            "budget_bytes": reader.frame_memory + _encoded_budget(dataset) + cache_bytes,
         }
         if reading.way == "soak":
             return figures | _soak(batches, reading.batches)
+        if reading.way == "cache":
+            figures |= _filled(reader, reading.batch_size)
         return figures | _steady(reader, batches, reading) | {"peak_bytes": gauges.peak_resident_bytes()}
 
 
-def _open(live: ExitStack, reading: Reading, dataset: Dataset) -> tuple[Reader, Batches]:
+def _open(live: ExitStack, reading: Reading, dataset: Dataset) -> tuple[Reader, Batches, int]:
+    """What reads, and the bytes that a frame cache may take."""
     windows, keys = windows_of(reading.pattern, dataset)
-    cameras, rows = [key for key in keys if key in dataset.cameras], anchor_rows(dataset)
-    asked = Shuffle("clips" if reading.way == "clips" else "full")
-    choice = ShuffleChoice(asked, reading.frame_memory, reading.batch_size, AHEAD + 1)
+    cameras = tuple(key for key in keys if key in dataset.cameras)
+    cache, cache_bytes = None, 0
+    if reading.way == "cache":
+        dataset = dataset.subset(range(min(reading.cache_episodes, len(dataset.episodes.index))))
+        cache_bytes = dataset.num_frames * sum(math.prod(dataset.columns[key].shape) for key in cameras)
+        cache = live.enter_context(FrameCache(dataset, cameras, CacheOptions("frames", num_bytes=cache_bytes)))
+    rows, memory = anchor_rows(dataset), reading.frame_memory
+    if not memory:
+        sizes = {key: held_frame_bytes(dataset, key, windows.get(key, (0,))) for key in cameras}
+        memory = sum(sizes.values()) * dataset.num_frames // 10
+        batch = sum(len(windows.get(key, (0,))) * math.prod(dataset.columns[key].shape) for key in cameras)
+        memory += (AHEAD + 1) * reading.batch_size * batch
+    choice = ShuffleChoice(
+        Shuffle("clips" if reading.way == "clips" else "full"), memory, reading.batch_size, AHEAD + 1
+    )
     shuffle, _ = choice.choose(dataset, windows, cameras, rows)
     order = make_order(shuffle, dataset, windows, cameras, rows, reading.seed)
     reader = live.enter_context(
-        Reader(dataset, windows, threads=reading.threads, keys=keys, frame_memory=reading.frame_memory)
+        Reader(dataset, windows, threads=reading.threads, keys=keys, frame_memory=memory, cache=cache)
     )
-    return reader, live.enter_context(Batches(reader, rows, order, reading.batch_size, ahead=AHEAD))
+    return reader, live.enter_context(Batches(reader, rows, order, reading.batch_size, ahead=AHEAD)), cache_bytes
+
+
+def _filled(reader: Reader, batch_size: int) -> dict[str, Any]:
+    """Read every frame once, as the first epoch of a run does, so that the cache has them all."""
+    rows, began_s, cpu_s = anchor_rows(reader.dataset), time.perf_counter(), time.process_time()
+    for begin in range(0, len(rows), batch_size):
+        reader.read(rows[begin : begin + batch_size])
+    return {"fill_s": time.perf_counter() - began_s, "fill_cpu_s": time.process_time() - cpu_s}
 
 
 def _encoded_budget(dataset: Dataset) -> int:

@@ -66,6 +66,7 @@ def by_kata(run: BenchRun, case: Case, way: str, number: int, *, batches: int = 
         epoch_seconds=run.epoch_seconds,
         seed=run.seed + number,
         frame_memory=int(num_bytes(run.frame_memory)),
+        cache_episodes=run.cache_episodes,
         batches=batches,
     )
     command = [sys.executable, "-m", "kata.bench.reading", json.dumps(asdict(reading))]

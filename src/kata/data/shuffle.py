@@ -98,7 +98,7 @@ class ShuffleChoice:
 
     def choose(self, dataset: Dataset, windows: Windows, cameras: Collection[str], rows: Int64) -> tuple[Shuffle, str]:
         """The order with all its numbers, and a sentence that says what was chosen and why."""
-        sizes = {key: _held_frame_bytes(dataset, key, windows.get(key, (0,))) for key in cameras}
+        sizes = {key: held_frame_bytes(dataset, key, windows.get(key, (0,))) for key in cameras}
         total = sum(sizes.values()) * dataset.num_frames
         places = {key: self.batch_size * len(windows.get(key, (0,))) for key in cameras}
         batch = sum(count * math.prod(dataset.columns[key].shape) for key, count in places.items())
@@ -152,7 +152,7 @@ class ShuffleChoice:
         )
 
 
-def _held_frame_bytes(dataset: Dataset, key: str, offsets: tuple[int, ...]) -> int:
+def held_frame_bytes(dataset: Dataset, key: str, offsets: tuple[int, ...]) -> int:
     """Bytes of one held frame, as in the camera's first file."""
     column = dataset.columns[key]
     if column.dtype == "video" and not held_as_rgb(offsets) and stores_half_size(_first_file(dataset, key)):
