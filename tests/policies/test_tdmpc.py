@@ -13,7 +13,7 @@ from kata.policies.load import load_weights, save_weights
 from kata.policies.tdmpc.config import SMALLEST, Config
 from kata.policies.tdmpc.plan import Plan, _warm_start, lowest_picked, plan
 from kata.run import resolve_run
-from kata.spec import ACTION, ENV_STATE, REWARD, STATE, Feature, FeatureType, NormMode, pad_key
+from kata.spec import ACTION, DONE, ENV_STATE, REWARD, STATE, Feature, FeatureType, NormMode, pad_key
 from kata.train import train
 
 TOP, WRIST = "observation.images.top", "observation.images.wrist"
@@ -136,6 +136,22 @@ def test_what_lies_beyond_the_episode_teaches_nothing(policy):
     for name, term in before.terms.items():
         if term.scale:
             torch.testing.assert_close(after.terms[name].total, term.total, msg=name)
+
+
+def test_an_action_that_ends_the_task_is_worth_its_reward_alone(policy):
+    given, drawn = batch(policy.config), draws()
+    ending = made(config(learn_from_ends=True))
+    ending.load_state_dict(policy.state_dict())
+    never = {**given, DONE: torch.zeros_like(given[REWARD], dtype=torch.bool)}
+    assert ending(never, **drawn).terms == policy(given, **drawn).terms
+    padded = {**never, DONE: given[pad_key(ACTION)]}  # what is padded repeats the last frame
+    assert ending(padded, **drawn).terms == policy(given, **drawn).terms
+    last = {**never, DONE: torch.zeros_like(given[REWARD])}
+    last[DONE][1, 2] = 1  # an action after which nothing is seen
+    before, after = (ending(one, **drawn).detail["q_value_loss"] for one in (never, last))
+    assert after[1] > before[1]
+    assert torch.equal(after[[0, 2, 3]], before[[0, 2, 3]])
+    assert ending.config.windows()[DONE] == (0, 1, 2)
 
 
 def test_each_frame_is_shifted_in_training_alone():

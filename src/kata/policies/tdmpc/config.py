@@ -13,7 +13,7 @@ from kata.optim.config import AdamConfig
 from kata.policies.config import PolicyConfig, own
 from kata.policies.frames import shape_rules
 from kata.policies.rules import Rule, refuse, size_rules
-from kata.spec import ACTION, ENV_STATE, REWARD, STATE, Draw, FeatureType, NormMode, Windows
+from kata.spec import ACTION, DONE, ENV_STATE, REWARD, STATE, Draw, FeatureType, NormMode, Windows
 
 CONVOLUTIONS = (7, 5, 3, 3)
 """Kernels of the image encoder; each halves the picture and pads nothing."""
@@ -43,7 +43,8 @@ class Config(PolicyConfig):
     Training looks at `horizon` actions with their rewards and the observations around them. Acting plans as many
     actions: the first is executed n_action_repeats times, or n_action_steps of them once. use_mpc=false takes the
     action of the learnt policy instead of a plan. shift_by_executed starts a plan from the last one moved by as many
-    steps as were executed since; LeRobot moves it by one.
+    steps as were executed since; LeRobot moves it by one. learn_from_ends reads next.done: an action that ends the task
+    is worth its reward alone. LeRobot's Q functions never see the last action of an episode.
     """
 
     type_name: ClassVar[str] = "tdmpc"
@@ -79,6 +80,7 @@ class Config(PolicyConfig):
     target_model_momentum: float = 0.995
     optimizer_lr: float = 3e-4
     shift_by_executed: bool = own(False)
+    learn_from_ends: bool = own(False)
 
     def __post_init__(self) -> None:
         refuse(chain(size_rules(self, SIZES), self._share_rules(), self._plan_rules()))
@@ -159,7 +161,8 @@ class Config(PolicyConfig):
     def windows(self) -> Windows:
         """`horizon` actions with their rewards, and the observations before, between and after them."""
         steps = tuple(range(self.horizon))
-        return {**dict.fromkeys(self.input_features, (*steps, self.horizon)), ACTION: steps, REWARD: steps}
+        seen = dict.fromkeys(self.input_features, (*steps, self.horizon))
+        return {**seen, ACTION: steps, REWARD: steps} | ({DONE: steps} if self.learn_from_ends else {})
 
     def draws(self) -> dict[str, Draw]:
         """Which Q functions judge, once for V and once for the advantage, and where each frame is shifted to."""

@@ -15,7 +15,7 @@ from kata.policies.base import Policy as BasePolicy
 from kata.policies.tdmpc.config import PICKED, Config
 from kata.policies.tdmpc.plan import lowest_picked, plan
 from kata.policies.tdmpc.world import World
-from kata.spec import ACTION, REWARD, Batch, pad_key
+from kata.spec import ACTION, DONE, REWARD, Batch, pad_key
 
 MOST_ADVANTAGE = 100.0
 """Exponentiated advantages weigh at most this much."""
@@ -67,8 +67,9 @@ class Policy(BasePolicy):
             picks = torch.rand(1, 2, PICKED, device=action.device).expand(len(action), -1, -1)
         seen = self._observations(batch, shift)
         found = self._rollout(seen, action)
-        goal = self._goals(seen, action, reward, found, picks)
         acted = ~batch[pad_key(ACTION)]
+        ends = batch[DONE].reshape(action.shape[:2]).bool() if config.learn_from_ends else torch.zeros_like(acted)
+        goal = self._goals(seen, action, (reward, ends), found, picks)
         # The observation after the last action of an episode is padded, and teaches nothing.
         seen_after = acted & ~batch[pad_key(next(iter(config.input_features)))][:, 1:]
         rising = (goal.values > found.values).float()
@@ -79,7 +80,9 @@ class Policy(BasePolicy):
         parts = {
             "consistency_loss": decay * seen_after * (found.latents[:, 1:] - goal.latents).square().mean(-1),
             "reward_loss": decay * acted * (found.rewards - reward).square(),
-            "q_value_loss": decay * seen_after * (found.q_values - goal.q_values[..., None]).square().sum(-1),
+            "q_value_loss": decay
+            * (seen_after | (acted & ends))
+            * (found.q_values - goal.q_values[..., None]).square().sum(-1),
             "v_value_loss": decay * acted * expectile * (goal.values - found.values).square(),
             "pi_loss": decay * acted * weight * miss,
             "q_value": found.q_values.mean(-1).detach(),
@@ -124,11 +127,17 @@ class Policy(BasePolicy):
         return Rollout(z, torch.stack(rewards, 1), q_values, self.model.value(before))
 
     @torch.no_grad()
-    def _goals(self, seen: dict[str, Tensor], action: Tensor, reward: Tensor, found: Rollout, picks: Tensor) -> Goals:
-        """Latents and V by the target model, Q by the trained one's V, as in FOWM's own code."""
+    def _goals(
+        self, seen: dict[str, Tensor], action: Tensor, earned: tuple[Tensor, Tensor], found: Rollout, picks: Tensor
+    ) -> Goals:
+        """Latents and V by the target model, Q by the trained one's V, as in FOWM's own code.
+
+        earned: rewards, and where the task ends with the action, (B, horizon).
+        """
+        reward, ends = earned
         later = {key: value[:, 1:] for key, value in seen.items()}
         latents = self.model_target.encode(later)
-        q_values = reward + self._options.discount * self.model.value(self.model.encode(later))
+        q_values = reward + self._options.discount * ~ends * self.model.value(self.model.encode(later))
         judged = self.model_target.q_values(found.latents[:, :-1], action)
         values, again = (lowest_picked(judged, pick) for pick in picks.unbind(1))
         return Goals(latents, q_values, values, again - found.values)
