@@ -133,10 +133,10 @@ CASES = {
         --policy.objective=flow_matching --policy.num_integration_steps=10 --policy.hidden_dim=128
         --policy.num_layers=3 --policy.num_heads=4 --policy.timestep_embed_dim=64 --policy.tokenizer_max_length=16
         --policy.image_crop_shape=null --policy.vision_encoder_lr_multiplier=1 --policy.dropout=0 --batch_size=64
-        --policy.optimizer_lr=5e-4 --policy.scheduler_warmup_steps=200 --num_workers=1
+        --policy.optimizer_lr=1e-3 --policy.scheduler_warmup_steps=100 --num_workers=1
         --policy.input_features='{json.dumps(ONE_CAMERA)}'""",
-        steps=3000,
-        save_freq=200,
+        steps=1000,
+        save_freq=100,
     ),
     "act_pusht": Case(
         "pusht",
@@ -253,7 +253,7 @@ def main() -> int:
             prepare(data, partial)
             partial.rename(root)
         if "{work}/clip" in case.train:
-            tiny_clip.write(given.work / "clip", width=128, image=64, patch=8)
+            tiny_clip.write(given.work / "clip", width=128, image=64)
         if not train(case, given.train, root, folder, until_s):
             return MORE
     rounds = evaluate(case, given.eval, given.policy or folder / "train", folder / f"eval_{case.steps}", until_s)
