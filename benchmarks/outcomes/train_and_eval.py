@@ -121,11 +121,13 @@ CASES = {
     "tdmpc_reach": Case(
         "kata",
         f"""{TDMPC} --policy.max_random_shift_ratio=0 --policy.mlp_dim=256 --policy.discount=0.95
-        --policy.cem_iterations=3 --policy.n_gaussian_samples=96 --policy.n_pi_samples=32 --policy.n_elites=16
-        --batch_size=32 --optimizer.lr=1e-3 --num_workers=1 --policy.input_features='{json.dumps(ONE_CAMERA)}'""",
+        --policy.target_model_momentum=0.97 --policy.consistency_coeff=2 --policy.reward_coeff=2
+        --policy.value_coeff=1 --policy.temporal_decay_coeff=0.8 --policy.cem_iterations=3
+        --policy.n_gaussian_samples=96 --policy.n_pi_samples=32 --policy.n_elites=16 --batch_size=32
+        --optimizer.lr=1e-3 --num_workers=1 --policy.input_features='{json.dumps(ONE_CAMERA)}'""",
         data="practice",
-        steps=4000,
-        save_freq=200,
+        steps=1600,
+        save_freq=100,
     ),
     "multi_task_dit_reach": Case(
         "kata",
