@@ -157,8 +157,9 @@ def train(case: Case, flags: str, root: Path, folder: Path, until_s: float) -> b
     """Go on training; true when it is done."""
     if read(folder / "trained.json", {"steps": 0})["steps"] == case.steps:
         return True
-    flags = f"{case.train} {flags}".replace("{work}", str(folder.parent))
-    line = [sys.executable, "-m", "kata", "train", *shlex.split(flags), f"--steps={case.steps}"]
+    given = shlex.split(f"{case.train} {flags}")
+    placed = [flag.replace("{work}", str(folder.parent)) for flag in given]
+    line = [sys.executable, "-m", "kata", "train", *placed, f"--steps={case.steps}"]
     line += [f"--save_freq={case.save_freq}", f"--dataset.root={root}", f"--output_dir={folder / 'train'}", "--resume"]
     pieces, began_s = read(folder / "pieces.json", []), time.monotonic()
     try:
@@ -176,7 +177,7 @@ def train(case: Case, flags: str, root: Path, folder: Path, until_s: float) -> b
     write(folder / "pieces.json", pieces)
     print(f"trained {step} of {case.steps} steps", flush=True)
     if done:
-        write(folder / "trained.json", {"flags": shlex.split(flags), "steps": step, "pieces": pieces})
+        write(folder / "trained.json", {"flags": given, "steps": step, "pieces": pieces})
     return done
 
 
