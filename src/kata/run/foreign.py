@@ -21,7 +21,10 @@ ABSENT: dict[str, tuple[tuple[Any, ...], str]] = {
     "sample_weighting": ((None,), _NOT_YET),
     "save_checkpoint_to_hub": ((False,), "kata uploads the final policy only (policy.repo_id)"),
     "checkpoint_format": (("safetensors",), "kata writes safetensors only"),
-    "parallelism": ((), "kata trains on one device so far"),
+    "parallelism": (
+        (),
+        "kata does not shard: every rank holds the whole policy, and the launcher says how many there are",
+    ),
     "job": ((), "kata trains on this machine only so far"),
     "checkpoint_path": ((None,), "use --resume=true with --output_dir"),
     "tolerance_s": ((1e-4,), "kata counts frames in whole numbers, so there is no tolerance to set"),
