@@ -44,7 +44,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = list(sys.argv[1:] if argv is None else argv)
     log.configure()
     debug = "--debug" in args
-    args = [arg for arg in args if arg != "--debug"]
+    # torch.distributed.launch puts its rank in front of the verb, and into the environment, where it is read.
+    args = [arg for arg in args if arg != "--debug" and not arg.startswith("--local-rank=")]
     try:
         return _dispatch(args)
     except KataError as error:
@@ -81,7 +82,7 @@ def _train(args: list[str]) -> int:
     from kata.dist.world import read_world
     from kata.run import resolve_run
 
-    run, notes = resolve_run(args, read_world(os.environ).size)
+    run, notes = resolve_run(args, read_world(os.environ).size, os.environ)
     if run.env is not None:
         from kata.eval.envs import register, resolve_env
 

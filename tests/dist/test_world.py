@@ -2,6 +2,7 @@
 
 import pytest
 
+from kata.cli import main
 from kata.dist.world import World, first_host, read_world
 from kata.errors import ConfigError
 
@@ -21,6 +22,11 @@ def test_each_launcher_is_understood():
     batch_script = {k: v for k, v in SRUN.items() if k != "SLURM_STEP_ID"}
     assert read_world(batch_script).size == 1, "the script of sbatch is no step of srun"
     assert read_world({"RANK": "0", "WORLD_SIZE": "1"}).size == 1
+
+
+def test_the_flag_that_torch_distributed_launch_adds_is_no_verb(capsys):
+    assert main(["--local-rank=0", "--version"]) == 0
+    assert capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from kata.errors import ConfigError, PolicyError
 from kata.optim.schedule import lr_factor
 from kata.policies import config_class, policy_types
 from kata.policies.config import CONFIG, OWN_CONFIG, PolicyConfig
+from kata.run.accelerate import take_over
 from kata.run.foreign import drop_foreign
 from kata.run.options import Run
 from kata.run.pointer import LAST, follow
@@ -50,13 +51,15 @@ CHANGEABLE = {
 """Options that a resumed run may set anew: none of them changes what is computed."""
 
 
-def resolve_run(args: Sequence[str], ranks: int = 1) -> tuple[Run, list[str]]:
+def resolve_run(
+    args: Sequence[str], ranks: int = 1, environment: Mapping[str, str] | None = None
+) -> tuple[Run, list[str]]:
     """The Run that these arguments of `kata train` ask for, and sentences that the user should read.
 
-    ranks: how many processes train it.
+    ranks: how many processes train it. environment: where `accelerate launch` leaves what it was asked.
     """
-    given = _gather(args)
     notes: list[str] = []
+    given = take_over(_gather(args), environment or {}, notes)
     folder = given.get("output_dir")
     recorded = _recorded(Path(str(folder))) if given.get("resume") is True and folder else None
     if recorded is None:
