@@ -13,7 +13,7 @@ import pytest
 from kata.cli import main
 from kata.config import encode
 from kata.errors import ConfigError
-from kata.launch.command import checked_run
+from kata.launch.asked import checked_run
 from kata.launch.flavors import known_flavors
 from kata.launch.jobs import carried, planned, saving_s
 from kata.launch.options import Jobs
@@ -159,7 +159,7 @@ def test_a_config_file_travels_in_the_command(tmp_path):
         "--policy.n_action_steps=5",
         "--tf32=no",
     ]
-    run = checked_run(args)
+    run = checked_run(args, 1)
     words = carried(args, run)
     assert not [word for word in words if "run.yaml" in word]
     there, _ = resolve_run(words[1:])
@@ -199,7 +199,7 @@ def test_without_a_token(monkeypatch, tmp_path):
     monkeypatch.setattr("kata.launch.jobs.get_token", lambda: None)
     options = Jobs(image="x", checkpoint_repo="me/run")
     with pytest.raises(ConfigError, match="no Hugging Face token"):
-        planned(options, known_flavors()["cpu-basic"], checked_run(TRAIN), TRAIN)
+        planned(options, known_flavors()["cpu-basic"], TRAIN)
 
 
 @pytest.mark.slow

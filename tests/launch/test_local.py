@@ -90,6 +90,7 @@ TRAIN = ["--", "train", "--policy.type=act", "--dataset.repo_id=a/b", "--policy.
         (["--gpu=2", *TRAIN], "gpu: no such option", "did you mean 'gpus'"),
         (["--ranks=2", "--", "trian"], "'trian' after --", "did you mean 'train'"),
         (["--ranks=2"], "'nothing' after --", "kata launch"),
+        (["--ranks=3", *TRAIN, "--global_batch_size=8"], "global_batch_size=8 on 3 ranks", "--global_batch_size=6 or"),
         (["--ranks=2", *TRAIN, "--stpes=3"], "stpes: no such option", "did you mean 'steps'"),
     ],
 )

@@ -234,6 +234,7 @@ def test_a_time_limit_stays_as_slurm_reads_it(flag):
         (["--sbatch=[exclusive]"], (), "sbatch=exclusive"),
         (["--gpus=4"], (), "gpus: no such option"),
         ([], ("--output_dir=null",), "output_dir: not given"),
+        (["--nodes=3"], ("--global_batch_size=8", "--output_dir=x"), "global_batch_size=8 on 3 ranks"),
         ([], ("--output_dir={taken}",), "output_dir={taken}"),
     ],
 )

@@ -8,9 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from kata.config import decode, encode, field_names, parse_flags
-from kata.errors import ConfigError, did_you_mean
 from kata.launch.options import Jobs, Local, Slurm, target_class
-from kata.run import Run, resolve_run
 
 USAGE = """\
 usage: kata launch [--target=local] [--gpus=N] [options] -- train <options of kata train>
@@ -36,19 +34,18 @@ def main(args: Sequence[str]) -> int:
     flags = read_flags(own)
     target = str(flags.pop("target", "local"))
     cls = target_class(target)
-    run = checked_run(run_args)
     options = decode(cls, {name: _shaped(cls, name, value) for name, value in flags.items()})
     if isinstance(options, Slurm):
         from kata.launch.slurm import launch_slurm
 
-        return launch_slurm(options, run, run_args)
+        return launch_slurm(options, run_args)
     if isinstance(options, Jobs):
         from kata.launch.jobs import launch_job
 
-        return launch_job(options, target.removeprefix("hf:"), run, run_args)
+        return launch_job(options, target.removeprefix("hf:"), run_args)
     from kata.launch.local import launch_local
 
-    return launch_local(options, run, run_args)
+    return launch_local(options, run_args)
 
 
 LOOKS = ("status", "logs", "cancel", "flavors")
@@ -77,15 +74,6 @@ def _shaped(cls: type, name: str, value: Any) -> Any:
     """One word for an option that takes a list of words is a list of one."""
     listed = any(field.name == name and str(field.type) == "list[str]" for field in dataclasses.fields(cls))
     return [value] if listed and isinstance(value, str) else value
-
-
-def checked_run(run_args: Sequence[str]) -> Run:
-    """The run that these arguments of `kata train` ask for; ConfigError where it would not take them."""
-    if not run_args or run_args[0] != "train":
-        given = run_args[0] if run_args else "nothing"
-        remedy = did_you_mean(given, ["train"]) if run_args else "for example kata launch --gpus=2 -- train --config=…"
-        raise ConfigError(f"'{given}' after --", rule="what is launched is `train` with its options", remedy=remedy)
-    return resolve_run(run_args[1:])[0]
 
 
 def help_text() -> str:

@@ -16,6 +16,7 @@ from huggingface_hub import HfApi, JobInfo, get_token
 from kata.config import encode, parse_flags, read_config
 from kata.config.flags import parse_value
 from kata.errors import ConfigError, KataError
+from kata.launch.asked import checked_run
 from kata.launch.flavors import Flavor, chosen_flavor
 from kata.launch.hub import HUB_ERRORS, reason
 from kata.launch.local import SAVED
@@ -54,9 +55,9 @@ class Plan:
         return json.dumps(shown, indent=2) + "\n" + shlex.join(self.command) + "\n"
 
 
-def launch_job(options: Jobs, flavor: str, run: Run, args: Sequence[str]) -> int:
+def launch_job(options: Jobs, flavor: str, args: Sequence[str]) -> int:
     """Submit `kata <args>`, show its output, and return 0, 85 (saved) or 1; with detach, submit only."""
-    plan = planned(options, chosen_flavor(flavor), run, args)
+    plan = planned(options, chosen_flavor(flavor), args)
     if options.dry_run:
         print(plan.text(), end="")
         return 0
@@ -74,8 +75,9 @@ def launch_job(options: Jobs, flavor: str, run: Run, args: Sequence[str]) -> int
     raise AssertionError("unreachable")
 
 
-def planned(options: Jobs, flavor: Flavor, run: Run, args: Sequence[str]) -> Plan:
+def planned(options: Jobs, flavor: Flavor, args: Sequence[str]) -> Plan:
     """The job of `kata <args>`. ConfigError for what a machine elsewhere cannot see or would lose."""
+    run = checked_run(args, max(1, flavor.gpus))
     _check_reach(run, options)
     stated = SERVICE_TIMEOUT_S if options.timeout is None else duration_s(str(options.timeout))
     timeout_s = max(1, int(stated))

@@ -11,6 +11,7 @@ from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 
 from kata.errors import ConfigError
+from kata.launch.asked import checked_run, refuse_taken
 from kata.launch.gpus import visible_gpus
 from kata.launch.options import LOGS, Local, refuse
 from kata.launch.ranks import STOPPED, log_of, run_ranks
@@ -23,10 +24,11 @@ SAVED = "kata: the run was asked to stop, and has saved"
 """Said when the ranks leave with 85; whoever follows a job's output looks for it."""
 
 
-def launch_local(options: Local, run: Run, args: Sequence[str]) -> int:
+def launch_local(options: Local, args: Sequence[str]) -> int:
     """Start the ranks of `kata <args>` and return their exit status; see `run_ranks`."""
     gpus = None if options.ranks is not None else chosen_gpus(options.gpus, visible_gpus())
     ranks = options.ranks or len(gpus or ())
+    run = checked_run(args, ranks)
     port = free_port() if options.port == 0 else checked_port(options.port)
     threads = os.environ.get("OMP_NUM_THREADS") or str(max(1, usable_cores() // ranks))
     log_dir = Path(options.log_dir or f"{LOGS}/{datetime.datetime.now():%Y%m%d_%H%M%S}_{os.getpid()}").expanduser()
@@ -64,17 +66,6 @@ def _courier(repo_id: str, run: Run, args: Sequence[str]) -> Generator[Sequence[
     refuse_taken(run, folder)
     with Courier(repo_id, folder):
         yield [*args, *([] if run.resume else ["--resume=true"])]
-
-
-def refuse_taken(run: Run, folder: Path) -> None:
-    """A launch that may start its run again says --resume for it; it must not take another run's folder with that."""
-    if not run.resume and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise refuse(
-            "output_dir",
-            folder,
-            "a new run gets a folder of its own",
-            "add --resume=true to continue the run in it, or choose another --output_dir",
-        )
 
 
 def chosen_gpus(asked: int | list[int] | None, visible: list[str]) -> list[str]:

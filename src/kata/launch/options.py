@@ -127,6 +127,11 @@ class Slurm:
                 )
         check_env(self.env)
 
+    @property
+    def per_node(self) -> int:
+        """Ranks of a node."""
+        return self.gpus_per_node or self.ranks_per_node
+
 
 @dataclass(frozen=True, kw_only=True)
 class Jobs:

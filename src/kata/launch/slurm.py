@@ -16,14 +16,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kata.errors import ConfigError, KataError
-from kata.launch.local import refuse_taken
+from kata.launch.asked import checked_run, refuse_taken
 from kata.launch.options import Slurm
 from kata.log import redacted
 from kata.run import Run
 
 
-def launch_slurm(options: Slurm, run: Run, args: Sequence[str]) -> int:
+def launch_slurm(options: Slurm, args: Sequence[str]) -> int:
     """Write the batch script of `kata <args>` and submit it; print it instead with dry_run."""
+    run = checked_run(args, options.nodes * options.per_node)
     _check_folder(run)
     log_dir = Path(options.log_dir).expanduser().absolute()
     text = script(options, run, args, log_dir)
@@ -60,16 +61,15 @@ def slurm(*command: str) -> str:
 def script(options: Slurm, run: Run, args: Sequence[str], log_dir: Path) -> str:
     """The batch script of `kata <args>`."""
     python = options.python or sys.executable
-    ranks = options.gpus_per_node or options.ranks_per_node
     port = str(options.port) if options.port else "$((20000 + SLURM_JOB_ID % 20000))"
-    torchrun = [f"--nnodes={options.nodes}", f"--nproc-per-node={ranks}", "--max-restarts=0"]
+    torchrun = [f"--nnodes={options.nodes}", f"--nproc-per-node={options.per_node}", "--max-restarts=0"]
     train = [*args, *([] if run.resume else ["--resume=true"])]
     fields = {
         "@DIRECTIVES@": "\n".join(f"#SBATCH {each}" for each in directives(options, run, log_dir)),
         "@SETUP@": "\n".join([*options.setup, *(f"export {_quoted(entry)}" for entry in options.env)]) or ":",
         "@LOGS@": shlex.quote(str(log_dir)),
         "@PORT@": port,
-        "@RANKS@": str(ranks),
+        "@RANKS@": str(options.per_node),
         "@SECONDS@": str(options.signal_s),
         "@PYTHON@": shlex.quote(python),
         "@TORCHRUN@": shlex.join(torchrun),
