@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 export MPLBACKEND := Agg
 
-.PHONY: train test check setup format peer kill slurm constraints clean
+.PHONY: train test check setup format peer bench kill slurm constraints clean
 
 train: setup
 	$(BIN)/kata quickstart
@@ -34,6 +34,11 @@ format: setup
 # LeRobot 0.6.1 in an environment of its own (.peer, about 6 GB): parity of data, policy and checkpoints.
 peer: setup
 	$(BIN)/python tools/peer/run.py
+
+# kata against LeRobot 0.6.1 on datasets that LeRobot wrote (data/bench, about 750 MB): half an hour on two idle cores.
+bench: setup
+	$(BIN)/python tools/peer/setup.py
+	$(BIN)/python -m kata bench data --root=data/bench --make --peer
 
 # Kills a hundred training runs at random moments and compares what they leave with straight runs.
 kill: setup

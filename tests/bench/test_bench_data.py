@@ -12,6 +12,7 @@ from kata.bench.floor import decode_floor
 from kata.bench.options import chosen_cases, resolve_bench
 from kata.bench.patterns import Case, windows_of
 from kata.bench.peer import Peer
+from kata.bench.reading import AHEAD
 from kata.bench.show import text
 from kata.bench.verdict import summarise
 from kata.cli import main
@@ -46,6 +47,15 @@ def test_the_record_says_what_was_measured_where_and_how(result, root):
     assert facts["bytes"] == sum(p.stat().st_size for p in root.rglob("*") if p.suffix in (".mp4", ".parquet")) - sum(
         p.stat().st_size for p in (root / "meta").rglob("*.parquet")
     )
+
+
+def test_the_frame_cache_is_measured_once_it_is_full(result):
+    (one,) = result["rounds"]["act"]["cache"]
+    assert one["work"]["frames_held"] == one["work"]["frames_asked"]
+    assert one["fill_cpu_s"] > 0
+    frames, frame_bytes = 20 + 15, dataset_maker.HEIGHT * dataset_maker.WIDTH * 3
+    batches, tenth = (AHEAD + 1) * 2 * frame_bytes, frames * frame_bytes // 20  # held as 4:2:0
+    assert one["budget_bytes"] == frames * frame_bytes + tenth + batches
 
 
 def test_every_round_and_the_medians_are_kept(result):

@@ -21,7 +21,7 @@ class BenchRun:
     many, each in a process of its own, kata and the peer in turn. seconds: of one measurement; a whole epoch where the
     order is in clips, if that ends within `epoch_seconds`. num_workers: decoding threads of kata, processes of the
     peer; 0 takes one per core. frame_memory: kata's budget for decoded frames; '0' takes a tenth of
-    all, beside the batches in the making: with more, what one epoch leaves for the next would be measured.
+    all (a third for sarm), beside the batches in the making: with more, what one epoch leaves for the next would count.
     cache_episodes: so many first episodes are kept in the frame cache, and are what is read with it.
     peer: measure LeRobot 0.6.1 too, with `peer_python` or the environment that `make peer` builds.
     make: first write the datasets a, b, c, d and multi to root with LeRobot's own writer.

@@ -24,6 +24,7 @@ from kata.data.clips import ClipOrder
 from kata.data.encoded import ENCODED_BYTES
 from kata.data.framecache import CacheOptions, FrameCache
 from kata.data.order import Anchors
+from kata.data.plan import held_as_rgb
 from kata.data.quality import order_quality
 from kata.data.shuffle import Shuffle, ShuffleChoice, held_frame_bytes, make_order
 
@@ -35,8 +36,9 @@ AHEAD = 4
 class Reading:
     """What one process measures: at least `batches` batches. way: one of patterns.WAYS, 'floor', or 'soak'.
 
-    frame_memory: bytes for decoded frames; 0 takes a tenth of all beside the batches in the making. cache_episodes: the
-    first ones, which 'cache' keeps and reads.
+    frame_memory: bytes for decoded frames; 0 takes a tenth of all, or a third where windows of more than two frames
+    want what was seconds ago, beside the batches in the making. cache_episodes: the first ones, which 'cache' keeps and
+    reads.
     """
 
     root: str
@@ -88,7 +90,8 @@ def _open(live: ExitStack, reading: Reading, dataset: Dataset) -> tuple[Reader, 
     rows, memory = anchor_rows(dataset), reading.frame_memory
     if not memory:
         sizes = {key: held_frame_bytes(dataset, key, windows.get(key, (0,))) for key in cameras}
-        memory = sum(sizes.values()) * dataset.num_frames // 10
+        share = 3 if any(held_as_rgb(windows.get(key, (0,))) for key in cameras) else 10
+        memory = sum(sizes.values()) * dataset.num_frames // share
         batch = sum(len(windows.get(key, (0,))) * math.prod(dataset.columns[key].shape) for key in cameras)
         memory += (AHEAD + 1) * reading.batch_size * batch
     choice = ShuffleChoice(
