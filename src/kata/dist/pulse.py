@@ -66,11 +66,15 @@ class Pulse:
         self._watched = [r for r in range(len(who)) if r != rank] if rank == 0 else [0]
         self._beats: dict[int, tuple[int, float]] = {}
         self._over, self._noticed = threading.Event(), threading.Event()
+        self._answered_s = time.monotonic()
         self._thread = threading.Thread(target=self._run, name="kata-pulse", daemon=True)
+        self._watch = threading.Thread(target=self._watch_the_way, name="kata-pulse-watch", daemon=True)
 
     def start(self) -> None:
         """Begin; every rank must have given its first beat."""
+        self._answered_s = time.monotonic()
         self._thread.start()
+        self._watch.start()
 
     def stop(self) -> None:
         """No more beats."""
@@ -97,11 +101,22 @@ class Pulse:
             try:
                 self._store.add(beat_key(self._rank), 1)
                 self.failure = posted(self._store) or self._look()
+                self._answered_s = time.monotonic()
             except RuntimeError:  # the meeting place is gone, and rank 0 with it
                 self.failure = lost(0, self._who[0], BEAT_S)
         if self.failure is not None and not self._over.is_set() and not self._noticed.wait(GRACE_S):
             print(f"kata: {self.failure.error()}", file=sys.stderr, flush=True)
             os._exit(1)  # the main thread is inside a collective, which no exception reaches
+
+    def _watch_the_way(self) -> None:
+        """End a rank that is cut off: a question to the meeting place that is lost on its way waits for ever, and with
+        it both the beats and a main thread that would ask why its collective has failed.
+        """
+        while not self._over.wait(BEAT_S) and self.failure is None:
+            silent_s = time.monotonic() - self._answered_s
+            if silent_s > self._silent_s + GRACE_S:
+                print(f"kata: {lost(0, self._who[0], silent_s).error()}", file=sys.stderr, flush=True)
+                os._exit(1)
 
     def _look(self) -> Failure | None:
         now_s = time.monotonic()
