@@ -11,6 +11,7 @@ from kata.train.meter import read_metrics
 from tests.conftest import TINY_ACT
 from tests.data.small_maker import small
 from tests.dist import ranks
+from tests.train.test_bad_frames import PACKETS, SMALL, damage
 from tests.train.test_every_policy import TINY
 from tests.train.test_train import SILENT
 
@@ -89,6 +90,20 @@ def test_a_mixture_is_counted_over_all_ranks(trained, tmp_path):
     for ours, theirs in zip(record(one), record(two), strict=True):
         assert theirs == pytest.approx(ours, rel=1e-5, abs=1e-5)
     assert any(name.startswith("loss_by_dataset.") for name in record(two)[0])
+
+
+def test_what_cannot_be_decoded_is_substituted_alike(trained, tiny_dataset, tmp_path):
+    """Each rank finds the substitutes of its part, and lists them in a file of its own."""
+    root = damage(tiny_dataset, tmp_path / "damaged", PACKETS)
+    data = (f"--dataset.root={root}", "--dataset.repo_id=tests/damaged")
+    options = (*PLAIN, SMALL, "--dataset.eval_split=0.34", "--steps=8", "--on_bad_frame=substitute")
+    one, two = (trained(f"bad-{n}", n, *options, *batch(4 // n), data=data) for n in (1, 2))
+    close(one, two)
+    ours = {line["position"]: line for line in read_metrics(one / "bad_frames.jsonl")}
+    lists = [two / name for name in ("bad_frames.jsonl", "bad_frames.rank1.jsonl")]
+    theirs = {line["position"]: line for path in lists if path.exists() for line in read_metrics(path)}
+    assert theirs == ours
+    assert ours
 
 
 def test_codebooks_and_phases_are_those_of_one_rank(trained, tiny_dataset):

@@ -158,8 +158,11 @@ class Batches:
         return anchors
 
     def masks(self, step: int) -> Batch:
-        """`Rows.masks` of the whole batch of a step, of which this may read a part."""
-        return self.reader.masks(self.anchors(step))
+        """`Rows.masks` of the whole batch of a step, of which this may read a part.
+
+        They are those of the planned samples, which all readers of parts know; substitutes are known to one alone.
+        """
+        return self.reader.masks(self._anchors(np.arange(step * self.batch_size, (step + 1) * self.batch_size)))
 
     def _start(self, step: int) -> Coming:
         self._look_ahead(step)
