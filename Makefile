@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 export MPLBACKEND := Agg
 
-.PHONY: train test check setup format peer bench kill slurm constraints clean
+.PHONY: train test check setup format long peer bench kill slurm constraints clean
 
 train: setup
 	$(BIN)/kata quickstart
@@ -39,6 +39,10 @@ peer: setup
 bench: setup
 	$(BIN)/python tools/peer/setup.py
 	$(BIN)/python -m kata bench data --root=data/bench --make --peer
+
+# Machines made of network namespaces that are killed and cut off, and jobs that go on from what they uploaded.
+long: setup
+	$(BIN)/python -m pytest -n 0 -m long
 
 # Kills a hundred training runs at random moments and compares what they leave with straight runs.
 kill: setup

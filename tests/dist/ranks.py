@@ -56,7 +56,9 @@ class Team:
         return self.files[rank].read_text()
 
 
-def start(size: int, work: Callable[..., Any], *args: Any, folder: Path, each: dict[int, list[Any]] | None = None) -> Team:
+def start(
+    size: int, work: Callable[..., Any], *args: Any, folder: Path, each: dict[int, list[Any]] | None = None
+) -> Team:
     """Call work(*args) in `size` ranks, or work(*each[rank]) where a rank has arguments of its own."""
     folder.mkdir(parents=True, exist_ok=True)
     port, processes, files = free_port(), [], []
@@ -88,9 +90,8 @@ def _rank(environment: dict[str, str], file: Path, work: Callable[..., Any], arg
             status = work(*args)
         except SystemExit as ended:
             status = ended.code
-        except BaseException:
+        except BaseException:  # noqa: BLE001  # a process ends here, and says why
             traceback.print_exc()
             status = 70
         out.flush()
     os._exit(status if isinstance(status, int) else 0)
-

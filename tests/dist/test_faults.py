@@ -36,7 +36,9 @@ def test_a_signal_to_one_rank_stops_all_at_one_step_with_a_checkpoint(args, tmp_
     assert step in (6, 7)
     whole = ranks.train(2, *args(*LONG, f"--steps={step}", name="whole"), folder=tmp_path / "whole-out")
     assert whole.ended() == [0, 0]
-    ours, theirs = (load_file(tmp_path / n / "checkpoints/last/pretrained_model/model.safetensors") for n in ("run", "whole"))
+    ours, theirs = (
+        load_file(tmp_path / n / "checkpoints/last/pretrained_model/model.safetensors") for n in ("run", "whole")
+    )
     assert equal(ours, theirs)
 
 
@@ -102,4 +104,3 @@ def test_a_port_that_is_taken(args, tmp_path):
         assert team.ended() == [2]
     assert "the port is taken" in team.said(0)
     assert "--master-port" in team.said(0)
-

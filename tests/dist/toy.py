@@ -1,4 +1,4 @@
-"""A policy of a few numbers, with parameters that are frozen, that are never used, and that are used from some step on."""
+"""A policy of a few numbers, with parameters that are frozen, never used, and used from some step on."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from tests.conftest import TINY_ACT
 from tests.launch.hosts import Hosts, why_not
 from tests.train.test_kill import saved
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(why_not() is not None, reason=str(why_not()))]
+pytestmark = [pytest.mark.long, pytest.mark.skipif(why_not() is not None, reason=str(why_not()))]
 LIMIT_S = 10  # of a collective: --dist_timeout
 BUSY_S = 60.0  # others may want this machine's cores too
 WAIT_S = 500.0

@@ -202,7 +202,7 @@ def test_without_a_token(monkeypatch, tmp_path):
         planned(options, known_flavors()["cpu-basic"], TRAIN)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_job_goes_on_from_the_last_pushed_checkpoint(service, vector_dataset, vector_run, tmp_path):
     """Real runs: the service kills the first in its midst; the second ends with the weights of a straight run."""
     options = ("--steps=200", "--save_freq=10", "--keep_last=1", "--log_freq=100")

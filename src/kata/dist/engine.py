@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
@@ -51,6 +52,8 @@ class Ddp(Engine):
 
     def __init__(self, policy: nn.Module, team: Team, *, bucket_mb: int, bf16: bool, changes: bool) -> None:
         super().__init__(policy, team)
+        # Of a 1x1 kernel every stride is the same memory: the warning costs nothing but attention.
+        warnings.filterwarnings("ignore", "Grad strides do not match bucket view strides")
         self._ddp = DistributedDataParallel(
             policy,
             broadcast_buffers=False,
@@ -89,4 +92,3 @@ class Ddp(Engine):
         self.team.sum(floats)
         for tensor in floats:
             tensor.div_(self.team.world.size)
-

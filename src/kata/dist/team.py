@@ -167,7 +167,9 @@ class Ranks(Team):
         found = self._culprit(error)
         if found is None:
             return
-        if isinstance(error, KataError) and str(error) == str(RankError(found.what, rule=found.rule, remedy=found.remedy)):
+        if isinstance(error, KataError) and str(error) == str(
+            RankError(found.what, rule=found.rule, remedy=found.remedy)
+        ):
             if self.world.is_first:  # all ranks found the same fault, and one sentence will do
                 return
             raise SystemExit(2) from error
@@ -210,7 +212,7 @@ class Ranks(Team):
         return f"{name}/{self._calls}"
 
     def _wait(self, key: str) -> None:
-        """Until the key is there; RankError when a rank fails meanwhile. The store's own wait has a limit, and warns."""
+        """Until the key is there; RankError when a rank fails meanwhile. The store's own wait is limited, and warns."""
         pause_s = 0.001
         while not self._store.check([key]):
             if self._pulse.failure is not None:
