@@ -11,8 +11,11 @@ import pytest
 import torch
 
 from kata.cli import main
+from kata.dist.engine import Engine
+from kata.dist.team import Team
+from kata.dist.update import step_unless
 from kata.errors import DivergedError
-from kata.optim.build import build_optimizer, step_unless
+from kata.optim.build import build_optimizer
 from kata.optim.config import AdamConfig, AdamWConfig, SGDConfig
 from kata.optim.ema import ema_copy, ema_update
 from kata.policies.base import ParamGroup
@@ -96,7 +99,7 @@ def test_the_statistics_of_batch_norms_stay_too(tiny_dataset, tmp_path):
     asked = prepare(resolve_run([*args, *AVERAGED])[0]).run
     trained = train(asked)
     assert [line["step"] for line in listed(trained.folder)] == [1, 2]
-    fresh = build_state(asked, torch.device("cpu")).policy.state_dict()
+    fresh = build_state(asked, Engine(Team(), torch.device("cpu"))).policy.state_dict()
     assert any(key.endswith("running_mean") for key in fresh)
     for policy in (trained.state.policy, trained.state.ema):
         assert all(torch.equal(policy.state_dict()[key], tensor) for key, tensor in fresh.items())

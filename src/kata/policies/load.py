@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from torch import Tensor
@@ -18,8 +18,10 @@ SHOWN = 5
 """Names that a message lists before it only counts."""
 
 
-def load_weights(policy: Policy, file: Path) -> None:
+def load_weights(policy: Policy, file: Path, piece: Callable[[Tensor, Tensor], Tensor] | None = None) -> None:
     """Fill a policy from a safetensors file with LeRobot's names; other float dtypes are cast.
+
+    piece: what this rank holds of a whole tensor, where it holds the second one (see `Engine.piece`); null: all of it.
 
     Raises CheckpointError for a file that cannot be read, and PolicyError unless every tensor of the policy
     is in the file with its shape, and the file holds nothing else but what its key map passes over.
@@ -57,7 +59,7 @@ def load_weights(policy: Policy, file: Path) -> None:
             rule=f"the weights of this {policy.config.type} policy: {len(own)} tensors, no more and no fewer",
             remedy="build the policy from the config.json beside the weights",
         )
-    policy.load_state_dict(loaded)
+    policy.load_state_dict({n: t if piece is None else piece(t, own[n]) for n, t in loaded.items()})
 
 
 def save_weights(

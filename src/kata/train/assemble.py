@@ -87,15 +87,17 @@ def train(
     with ExitStack() as live:
         source, found_notes = team.by_first(lambda: claim(live, folder, run).plain())
         saver = Saver(run, *prepared.scales.acting, prepared.scales.by_dataset)
-        state = team.node_first(lambda: build_state(run, prepared.device, weights_follow=source is not None))
+        engine = open_engine(run, prepared.device, team)
+        state = team.node_first(lambda: build_state(run, engine, weights_follow=source is not None))
+        state.optimizer = engine.begin(state.policy, state.optimizer)
         if source is not None:
-            saver.restore(state, Path(source))
+            saver.restore(state, Path(source), engine)
         said = [*(notes or []), *prepared.notes, *found_notes]
         facts = team.alone(lambda: _begin(live, prepared, state, folder, said, console))
         guard = Guard(run.max_time_s, team.vote)
         job = open_job(live, prepared, saver, state, folder, guard, team)
         live.enter_context(guard)
-        loop(run, state, job.feed, job.meter, job.watch, job.chores, guard, open_engine(run, state.policy, team))
+        loop(run, state, job.feed, job.meter, job.watch, job.chores, guard, engine)
         views = team.alone(lambda: _end(prepared, job, state))
     ended = Trained(folder, folder / "report.html", state, stopped=guard.reason if state.step < run.steps else None)
     return team.alone(lambda: _tell(ended, run, job.record, facts or [], said, views or [], command)) or ended

@@ -16,13 +16,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
 from kata.adapt import Pipeline
 from kata.adapt.tensors import read_tensors, write_tensors
 from kata.config import encode
+from kata.dist.engine import Engine
 from kata.errors import CheckpointError
 from kata.optim.config import SGDConfig
 from kata.policies.base import Policy
@@ -84,14 +84,14 @@ class Saver:
                 pipeline.save(own)
         return folder
 
-    def restore(self, state: TrainState, source: Path) -> None:
-        """Fill the state from a checkpoint of this run."""
-        load_weights(state.policy, source / PRETRAINED / "model.safetensors")
+    def restore(self, state: TrainState, source: Path, engine: Engine) -> None:
+        """Fill the state from a checkpoint of this run, on each rank what the engine has there."""
+        load_weights(state.policy, source / PRETRAINED / "model.safetensors", engine.piece)
         if state.ema is not None:
-            load_weights(state.ema, source / PRETRAINED_EMA / "model.safetensors")
+            load_weights(state.ema, source / PRETRAINED_EMA / "model.safetensors", engine.piece)
         training = source / TRAINING
         try:
-            _load_optimizer(state.optimizer, training)
+            _load_optimizer(state.optimizer, training, engine)
             if state.scaler is not None:
                 state.scaler.load_state_dict(json.loads((training / "scaler.json").read_text()))
             state.step = json.loads((training / "training_step.json").read_text())["step"]
@@ -131,10 +131,13 @@ def write_json(path: Path, value: Any) -> None:
     os.replace(partial, path)
 
 
-def _load_optimizer(optimizer: Optimizer, folder: Path) -> None:
-    state: dict[int, dict[str, torch.Tensor]] = {}
+def _load_optimizer(optimizer: Optimizer, folder: Path, engine: Engine) -> None:
+    state: dict[int, dict[str, Tensor]] = {}
+    params = [p for group in optimizer.param_groups for p in group["params"]]
     for key, tensor in read_tensors(folder / "optimizer_state.safetensors").items():
         _, number, name = key.split("/", 2)
-        state.setdefault(int(number), {})[name] = tensor
+        like = params[int(number)]
+        mine = engine.piece(tensor, like) if tensor.shape == like.shape else tensor  # a count of steps is no piece
+        state.setdefault(int(number), {})[name] = mine
     groups = optimizer.state_dict()["param_groups"]
     optimizer.load_state_dict({"state": state, "param_groups": groups})

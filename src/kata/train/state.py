@@ -10,6 +10,7 @@ from torch.amp.grad_scaler import GradScaler
 from torch.nn.modules.batchnorm import _BatchNorm  # pyright: ignore[reportPrivateUsage]: torch has no other name
 from torch.optim import Optimizer
 
+from kata.dist.engine import Engine
 from kata.errors import PolicyError
 from kata.optim.build import build_optimizer
 from kata.optim.ema import ema_copy
@@ -34,10 +35,12 @@ class TrainState:
     statistics: tuple[Tensor, ...] = ()
 
 
-def build_state(run: Run, device: torch.device, *, weights_follow: bool = False) -> TrainState:
+def build_state(run: Run, engine: Engine, *, weights_follow: bool = False) -> TrainState:
     """The state before step 1: weights drawn from the run's seed, or those of `policy.pretrained_path`.
 
     weights_follow: a checkpoint will fill the weights, so that none are fetched or loaded here.
+
+    Before the first step the engine begins with what is built here (see `Engine.begin`).
     """
     assert run.optimizer is not None
     torch.manual_seed(run.seed)
@@ -46,13 +49,17 @@ def build_state(run: Run, device: torch.device, *, weights_follow: bool = False)
     policy = build_policy(run.policy.without_downloads() if ready_made else run.policy)
     if pretrained is not None:
         load_pretrained(policy, pretrained, run.policy.pretrained_revision)
-    policy = policy.to(device).train()
+    policy.train()
+    ema = ema_copy(policy) if run.ema.enable else None
+    for module in (policy, ema):
+        if module is not None:
+            engine.place(module)
     return TrainState(
         step=0,
         policy=policy,
         optimizer=build_optimizer(policy.param_groups(), run.optimizer),
-        ema=ema_copy(policy) if run.ema.enable else None,
-        scaler=GradScaler(device.type) if run.precision == "fp16" else None,
+        ema=ema,
+        scaler=GradScaler(engine.device.type) if run.precision == "fp16" else None,
         statistics=tuple(b for module in policy.modules() if isinstance(module, _BatchNorm) for b in module.buffers()),
     )
 

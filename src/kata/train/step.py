@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from kata.optim.build import clip_gradients, set_lr, step_unless
+from kata.optim.build import set_lr
 from kata.optim.ema import ema_decay, ema_update
 from kata.optim.schedule import lr_factor
 from kata.policies.base import Loss
@@ -42,7 +42,7 @@ def update(state: TrainState, batch: StepBatch, run: Run, engine: Engine) -> tup
     for number, (micro, draws) in enumerate(zip(batch.micros, batch.draws, strict=True)):
         _key_dropout(run.seed, state.step, batch.first_micro + number)
         with engine.micro(last=number + 1 == len(batch.micros)):
-            with autocast(run.precision, micro_device(state)):
+            with autocast(run.precision, engine.device):
                 loss = engine.model(micro, **draws)
             total, terms = weighted(loss, batch.weights)
             engine.backward(total if state.scaler is None else state.scaler.scale(total))
@@ -51,15 +51,9 @@ def update(state: TrainState, batch: StepBatch, run: Run, engine: Engine) -> tup
     engine.sum([*losses.values(), *state.policy.step_sums()])
     engine.average(state.statistics)
     lr = set_lr(state.optimizer, run.lr_scale * lr_factor(run.scheduler, state.step, run.steps))
-    if state.scaler is not None:
-        state.scaler.unscale_(state.optimizer)
-    params = [p for group in state.optimizer.param_groups for p in group["params"]]
-    grad_norm = clip_gradients(params, run.optimizer.grad_clip_norm)
-    bad = ~(torch.isfinite(grad_norm) & torch.isfinite(losses["loss"]))
-    step_unless(state.optimizer, bad, state.scaler)
+    grad_norm, bad = engine.step(state.optimizer, losses["loss"], run.optimizer.grad_clip_norm, state.scaler)
     for buffer, before in zip(state.statistics, statistics, strict=True):
         buffer.copy_(torch.where(bad, before, buffer))
-    state.optimizer.zero_grad(set_to_none=True)
     state.step += 1
     losses |= state.policy.after_step(state.step, bad)
     if state.ema is not None:
@@ -89,11 +83,6 @@ def loss_by_dataset(loss: Loss, micro: Batch, shares: Sequence[Share]) -> dict[s
         ).sum()
         for number, name, weights in shares
     }
-
-
-def micro_device(state: TrainState) -> torch.device:
-    """Where the policy lies."""
-    return next(state.policy.parameters()).device
 
 
 @contextmanager

@@ -1,0 +1,39 @@
+"""One optimiser step that may turn out not to be taken, without the host asking."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.amp.grad_scaler import GradScaler
+from torch.optim import Optimizer
+
+
+def step_unless(optimizer: Optimizer, bad: Tensor, scaler: GradScaler | None = None) -> None:
+    """One optimiser step, left out where `bad` (a bool scalar on the device) says so: weights, moments and the
+    optimiser's own count of steps stay as they are, bit for bit.
+
+    The fused kernels decide on the device, so that the host does not wait; other devices' optimisers are asked on the
+    host. fp16's scaler looks for what is not finite itself and skips in the same way.
+    """
+    first = not optimizer.state
+    if scaler is not None:
+        scaler.step(optimizer)
+        scaler.update()
+    elif optimizer.defaults["fused"]:
+        vars(optimizer).update(found_inf=bad.float(), grad_scale=None)  # where the fused kernels look for them
+        optimizer.step()
+        del vars(optimizer)["found_inf"], vars(optimizer)["grad_scale"]
+    elif not bool(bad):
+        optimizer.step()
+    if first:  # moments that SGD's kernel leaves uninitialised when its very first step is skipped
+        for state in optimizer.state.values():
+            for value in state.values():
+                if isinstance(value, Tensor):
+                    value.masked_fill_(bad.to(value.device), 0)
+
+
+def clip_gradients(parameters: Sequence[nn.Parameter], max_norm: float) -> Tensor:
+    """Clip to `max_norm` (0: only measure) and return the norm before clipping, a device scalar."""
+    return torch.nn.utils.clip_grad_norm_(parameters, max_norm if max_norm > 0 else float("inf"))
