@@ -90,6 +90,8 @@ B16 = {"text_config": {}, "vision_config": {"patch_size": 16}}
 """transformers' defaults are the sizes of openai/clip-vit-base-patch16 but for the patches."""
 LIVE: dict[str, Case] = {
     **GOLDEN,
+    "hundred_steps": Case(options={"num_train_timesteps": 100}),
+    "flow_hundred_steps": Case(options={**FLOW, "num_integration_steps": 100}),
     "default_224": Case({STATE: (7,), TOP: (3, 240, 320)}, 7, base=DEFAULT, clip=B16),
 }
 

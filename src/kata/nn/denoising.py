@@ -59,21 +59,22 @@ class NoiseProcess(nn.Module):
         (B, steps - 1, ...), from torch's stream where None.
         """
         stride = self.steps // steps
-        kept = self.kept.tolist()
+        # float32 loses digits of 1 - kept / before; LeRobot's numbers come from diffusers, which loses the same.
+        kept, whole = self.kept.cpu(), torch.ones(())
         x = noise
         for t in range((steps - 1) * stride, -1, -stride):
-            before = kept[t - stride] if t >= stride else 1.0
+            before = kept[t - stride] if t >= stride else whole
             given = predict(x, torch.full((len(x),), t, device=x.device))
             x = self._step(x, given, kept[t], before, ddim=ddim)
             if t > 0 and not ddim:
                 variance = (1.0 - before) / (1.0 - kept[t]) * (1.0 - kept[t] / before)
                 fresh = torch.randn_like(x) if later is None else later[:, steps - 1 - t // stride]
-                x = x + math.sqrt(max(variance, 1e-20)) * fresh
+                x = x + variance.clamp(min=1e-20).sqrt() * fresh
         return x
 
-    def _step(self, x: Tensor, given: Tensor, kept: float, before: float, *, ddim: bool) -> Tensor:
+    def _step(self, x: Tensor, given: Tensor, kept: Tensor, before: Tensor, *, ddim: bool) -> Tensor:
         """The mean of the sample one step earlier."""
-        signal, spread = math.sqrt(kept), math.sqrt(1.0 - kept)
+        signal, spread = kept.sqrt(), (1.0 - kept).sqrt()
         if self.predicts == "epsilon":
             noise, clean = given, (x - spread * given) / signal
         else:
@@ -81,12 +82,9 @@ class NoiseProcess(nn.Module):
         if self.clip is not None:
             clean = clean.clamp(-self.clip, self.clip)
         if ddim:
-            return math.sqrt(before) * clean + math.sqrt(1.0 - before) * noise
+            return before.sqrt() * clean + (1.0 - before).sqrt() * noise
         ratio = kept / before
-        return (
-            math.sqrt(before) * (1.0 - ratio) / (1.0 - kept) * clean
-            + math.sqrt(ratio) * (1.0 - before) / (1.0 - kept) * x
-        )
+        return before.sqrt() * (1.0 - ratio) / (1.0 - kept) * clean + ratio.sqrt() * (1.0 - before) / (1.0 - kept) * x
 
 
 def _betas(steps: int, schedule: str, start: float, end: float) -> Tensor:

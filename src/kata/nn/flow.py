@@ -43,13 +43,12 @@ def facing_data(network: Velocity) -> Velocity:
 
 def integrate(network: Velocity, noise: Tensor, steps: int, method: str) -> Tensor:
     """Samples (B, ...) from noise in `steps` equal steps of time, by Euler's or the classical Runge-Kutta method."""
-    x, dt = noise, 1.0 / steps
+    x, times = noise, torch.linspace(0, 1, steps + 1)
 
     def slope(x: Tensor, t: float) -> Tensor:
         return network(x, torch.full((len(x),), t, dtype=noise.dtype, device=noise.device))
 
-    for step in range(steps):
-        t = step * dt
+    for t, dt in zip(times.tolist(), times.diff().tolist(), strict=False):
         first = slope(x, t)
         if method == "euler":
             x = x + dt * first

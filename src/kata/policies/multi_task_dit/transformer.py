@@ -16,7 +16,7 @@ from kata.policies.multi_task_dit.config import Config
 def rotated(x: Tensor, base: float) -> Tensor:
     """Rotary positions (arXiv 2104.09864) on (B, heads, T, width): pairs are halves apart."""
     half = x.shape[-1] // 2
-    rates = base ** (-torch.arange(half, device=x.device) / half)
+    rates = 1.0 / base ** (torch.arange(half, device=x.device) / half)
     angle = torch.arange(x.shape[-2], device=x.device)[:, None] * rates
     cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
     first, second = x[..., :half], x[..., half:]
