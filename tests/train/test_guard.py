@@ -12,8 +12,9 @@ import pytest
 import torch
 
 from kata.errors import ConfigError
+from kata.train import guard as guards
 from kata.train import train
-from kata.train.guard import SIGNALS, STOPPED, Guard
+from kata.train.guard import ECHO_S, SIGNALS, STOPPED, Guard
 from tests.conftest import TINY_ACT
 
 
@@ -38,16 +39,39 @@ def test_a_stop_before_the_first_step_leaves_a_folder_that_can_be_continued(vect
 
 
 @pytest.mark.parametrize("number", SIGNALS)
-def test_each_signal_is_noted_and_the_old_handlers_come_back(number):
+def test_each_signal_is_noted_and_the_old_handlers_come_back(number, monkeypatch):
+    """Its echo is the same signal; after a while it is another one."""
+    now_s = [100.0]
+    monkeypatch.setattr(guards.time, "monotonic", lambda: now_s[0])
     before = signal.getsignal(number)
     with Guard() as guard:
         assert not guard.stops()
         os.kill(os.getpid(), number)
         assert guard.stops()
         assert guard.reason == signal.Signals(number).name
+        os.kill(os.getpid(), number)
+        now_s[0] += ECHO_S
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), number)
     assert signal.getsignal(number) == before
+
+
+def test_another_signal_is_no_echo():
+    with Guard() as guard:
+        os.kill(os.getpid(), signal.SIGTERM)
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+        assert guard.reason == "SIGTERM"
+
+
+@pytest.mark.parametrize(("limit_s", "agreed"), [(1e-9, None), (None, "SIGTERM on rank 1")])
+def test_a_first_signal_to_a_run_that_is_stopping_anyway_lets_it_save(limit_s, agreed):
+    """SLURM signals all ranks, of which one may have told the others before they hear it themselves."""
+    with Guard(limit_s, lambda reason: agreed or reason) as guard:
+        assert guard.stops()
+        reason = guard.reason
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert guard.reason == reason
 
 
 def test_a_guard_in_another_thread_minds_the_clock_alone():

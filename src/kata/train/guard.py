@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import signal
 import threading
 import time
@@ -19,11 +20,17 @@ SIGNALS = tuple(
     if (number := signal.__dict__.get(name)) is not None  # Windows lacks the last two
 )
 
+ECHO_S = 2.0
+"""A signal that comes again within this time is the same one: SLURM sends it to each process of a job step, and the
+launcher above passes on what it got as well.
+"""
+
 _log = logging.getLogger(__name__)
 
 
 class Guard:
-    """Notes the first signal and lets the step end; a second one leaves at once. Use as a context manager.
+    """Notes the first signal and lets the step end; a second one leaves at once, where it is no echo of the first.
+    Use as a context manager.
 
     max_time_s: seconds after which a stop is due by itself, counted from entering; None never. agree: what the ranks
     make of each one's reason to stop. before_steps: called before each step; raises what must end the run.
@@ -38,6 +45,7 @@ class Guard:
         self._max_time_s = max_time_s
         self._began_s = time.monotonic()
         self._before: dict[int, Any] = {}
+        self._heard: dict[int, float] = {}
 
     def stops(self) -> bool:
         """Whether to stop before the next step, which all ranks ask at the same step and are answered alike."""
@@ -69,8 +77,11 @@ class Guard:
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         del frame
-        name = signal.Signals(number).name
-        if self.reason is not None:
+        name, now_s = signal.Signals(number).name, time.monotonic()
+        if now_s - self._heard.get(number, -math.inf) < ECHO_S:
+            return
+        if self._heard:
             raise KeyboardInterrupt(name)
-        self.reason = name
-        _log.warning("%s: saving after this step; once more leaves at once", name)
+        self._heard[number] = now_s
+        self.reason = self.reason or name
+        _log.warning("%s: saving after this step; once more after %g s leaves at once", name, ECHO_S)
