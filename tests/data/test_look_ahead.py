@@ -15,7 +15,7 @@ import pytest
 from kata.data import Batches, Dataset, Order, Reader, anchor_rows, open_dataset
 from kata.data.index import build_index
 from kata.data.memory import Recycled
-from kata.data.plan import NEVER, Uses
+from kata.data.plan import MAX_STEPS, NEVER, Uses
 from kata.data.planar import copy_half_size, is_half_size
 from kata.data.shuffle import Shuffle, ShuffleChoice, make_order
 from kata.data.store import Frame, FrameStore
@@ -110,6 +110,13 @@ def test_a_budget_below_one_batch_is_refused(data: Dataset) -> None:
         Batches(reader, rows, Order(len(rows), 0), 4)
 
 
+def test_a_run_goes_on_beyond_a_million_steps(data: Dataset) -> None:
+    steps = (MAX_STEPS - 1, MAX_STEPS, MAX_STEPS + 1, 3 * MAX_STEPS)
+    plain = list(read(data, (-1, 0), 0, steps=steps))
+    for one, other in zip(plain, read(data, (-1, 0), 80 * FRAME, steps=steps), strict=True):
+        np.testing.assert_array_equal(one[CAMERA], other[CAMERA])
+
+
 def test_fewer_batches_are_read_ahead_where_memory_is_short(data: Dataset) -> None:
     rows = anchor_rows(data)
     for batches, frames in ((1, 4), (2, 11), (3, 12), (3, 100)):
@@ -183,11 +190,12 @@ def test_a_file_replaced_under_the_run_is_refused(tmp_path: Path, change: str) -
 # --- the parts --------------------------------------------------------------------------------------------
 
 
-def test_uses_answer_what_a_search_through_all_steps_answers() -> None:
+@pytest.mark.parametrize("first", [100, 3 << 20])
+def test_uses_answer_what_a_search_through_all_steps_answers(first: int) -> None:
     rng = np.random.default_rng(1)
-    rows, steps = rng.integers(0, 40, (60, 3)), np.repeat(np.arange(100, 120), 3)
+    rows, steps = rng.integers(0, 40, (60, 3)), np.repeat(np.arange(first, first + 20), 3)
     uses = Uses(rows, steps)
-    for step in (90, 99, 100, 107, 119, 130):
+    for step in (first - 10, first - 1, first, first + 7, first + 19, first + 30):
         for row in range(45):
             later = [s for r, s in zip(rows, steps, strict=True) if row in r and s > step]
             assert uses.after(np.array([row]), step)[0] == min(later, default=NEVER)

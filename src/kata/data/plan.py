@@ -31,7 +31,7 @@ class Uses:
     """
 
     def __init__(self, rows: Int64, steps: Int64) -> None:
-        self._first = int(steps.min(initial=0))
+        self._first = int(steps.min()) if len(steps) else 0
         offset = steps - self._first
         assert offset.max(initial=0) < MAX_STEPS, "too many steps for one plan"
         self._keys = np.unique((rows << _STEP_BITS) | offset[:, None])

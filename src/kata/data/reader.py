@@ -193,7 +193,7 @@ class Reader:
             if offsets not in used:
                 used[offsets] = Uses(window_rows(rows, offsets, self.episodes)[0], steps)
         uses = {key: used[self.windows.get(key, (0,))] for key in self._cameras}
-        self._frames.foresee(uses, int(steps.min(initial=0)))
+        self._frames.foresee(uses, int(steps.min()) if len(steps) else 0)
 
     def prefetch(self, rows: Int64, step: int) -> bool:
         """Decode ahead for a step that `foresee` was told of, as far as there is free room and a decoder is idle.
