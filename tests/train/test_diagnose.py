@@ -2,6 +2,8 @@
 
 import dataclasses
 import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -12,9 +14,10 @@ from kata.data.video import Decoder
 from kata.data.write import DatasetWriter, VideoOptions
 from kata.policies.act.model import Network
 from kata.spec import Column
-from kata.train import train
+from kata.train import meter, train
 from kata.train.diagnose import Diagnosis, Spent, Stage, diagnose, spent_of
-from kata.train.meter import read_metrics
+from kata.train.feed import Copier
+from kata.train.meter import Meter, read_metrics
 from kata.train.summary import summary
 
 KEPT_UP = Spent(
@@ -121,26 +124,38 @@ def long_gops(tmp_path_factory) -> Path:
     return root
 
 
+SHORT = ("--policy.use_vae=false", "--batch_size=2", "--steps=16", "--log_freq=4", "--save_checkpoint=false")
+
+
 def trained(tiny_run, *more: str) -> tuple[Diagnosis, list[str]]:
     """A real run: its verdict, and that of each interval; the verdict stands in its last words and in its report."""
-    options = ("--policy.use_vae=false", "--batch_size=2", "--steps=16", "--log_freq=4", "--save_checkpoint=false")
-    run = tiny_run(*options, *more)
+    run = tiny_run(*SHORT, *more)
     done = train(run)
-    lines = [line["bound_by"] for line in read_metrics(done.folder / "metrics.jsonl") if line["kind"] == "train"]
+    lines = [line for line in read_metrics(done.folder / "metrics.jsonl") if line["kind"] == "train"]
     assert done.diagnosis is not None
     assert done.diagnosis.text in summary(run, done)
     assert done.diagnosis.text[:40] in done.report.read_text()
-    return done.diagnosis, lines
+    return done.diagnosis, [line["bound_by"] for line in lines]
+
+
+def seconds_per_step(folder: Path) -> float:
+    """Of all steps but those of the first interval."""
+    return spent_of([x for x in read_metrics(folder / "metrics.jsonl") if x["kind"] == "train"][1:]).total_s / 12
+
+
+def slowed(monkeypatch, owner: type, name: str, sleep_s: float) -> None:
+    """That method sleeps first, with nothing locked."""
+    whole = getattr(owner, name)
+
+    def slow(*args, **options):
+        time.sleep(sleep_s)
+        return whole(*args, **options)
+
+    monkeypatch.setattr(owner, name, slow)
 
 
 def test_slow_reading_is_named(tiny_run, light, monkeypatch):
-    whole = Decoder._read
-
-    def slow(decoder, *args):
-        time.sleep(0.02)
-        return whole(decoder, *args)
-
-    monkeypatch.setattr(Decoder, "_read", slow)
+    slowed(monkeypatch, Decoder, "_read", 0.02)
     found, lines = trained(tiny_run, "--dataset.frame_memory=50KB")  # two batches: nothing is held for later ones
     assert found.stage is Stage.READ
     assert found.share > 0.5
@@ -168,3 +183,102 @@ def test_a_slow_model_is_named(tiny_run, light, monkeypatch):
     assert found.stage is Stage.COMPUTE
     assert found.share > 0.5
     assert lines.count("compute") >= 3
+
+
+def test_slow_conversion_is_named(tiny_run, light, monkeypatch):
+    slowed(monkeypatch, Decoder, "paint", 0.015)
+    found, lines = trained(tiny_run)  # all frames are held as they were decoded, and converted for each batch
+    assert found.stage is Stage.CONVERT
+    assert "--dataset.cache=frames" in found.text
+    assert lines.count("convert") >= 3
+
+
+def test_heavy_augmentation_is_named(tiny_run, light, long_gops):
+    transforms = """{"a": {"type": "SharpnessJitter", "kwargs": {"sharpness": [0.5, 1.5]}}, "b": {"type": "MotionBlur"},
+        "c": {"type": "RandomAffine", "kwargs": {"degrees": [-5, 5]}}}"""
+    found, lines = trained(
+        tiny_run, f"--dataset.root={long_gops}", "--dataset.image_transforms.enable=true",
+        f"--dataset.image_transforms.tfs={transforms}",
+    )  # fmt: skip
+    assert found.stage is Stage.COPY
+    assert "image_transforms" in found.text
+    assert lines.count("copy") >= 3
+
+
+class ThreadDevice:
+    """A device beside the host: what is launched on it is done in order by a thread, and the host waits where it logs.
+
+    kernel_s: of each of the 20 kernels of a step. launch_s: of the host, for each.
+    """
+
+    def __init__(self, kernel_s: float, launch_s: float) -> None:
+        self._stream = ThreadPoolExecutor(1)
+        self._last: Future[None] = Future()
+        self._kernel_s, self._launch_s = kernel_s, launch_s
+
+    def step(self) -> None:
+        for _ in range(20):
+            time.sleep(self._launch_s)
+            self._last = self._stream.submit(time.sleep, self._kernel_s)
+
+    def wait(self) -> None:
+        self._last.result()
+
+
+@pytest.fixture
+def beside(light, monkeypatch) -> Iterator[Callable[[float, float], None]]:
+    """Training on a device made of a thread, with kernels and launches of these seconds."""
+    devices: list[ThreadDevice] = []
+
+    def use(kernel_s: float, launch_s: float) -> None:
+        devices.append(device := ThreadDevice(kernel_s, launch_s))
+        forward, figures = Network.forward, Meter._read_figures
+
+        def launched(*args):
+            device.step()
+            return forward(*args)
+
+        def waited(one):
+            device.wait()
+            return figures(one)
+
+        monkeypatch.setattr(Network, "forward", launched)
+        monkeypatch.setattr(Meter, "_read_figures", waited)
+        monkeypatch.setattr(meter, "computes_beside", lambda device: True)
+
+    yield use
+    for device in devices:
+        device._stream.shutdown()
+
+
+def test_launching_many_small_kernels_is_named(tiny_run, beside):
+    beside(0.0002, 0.003)
+    found, lines = trained(tiny_run)
+    assert found.stage is Stage.LAUNCH
+    assert "--batch_size" in found.text
+    assert lines.count("launch") >= 3
+
+
+def test_a_device_that_falls_behind_is_named(tiny_run, beside):
+    beside(0.005, 0.0002)
+    found, lines = trained(tiny_run)
+    assert found.stage is Stage.COMPUTE
+    assert lines.count("compute") >= 3
+
+
+@pytest.mark.parametrize(
+    ("stage", "owner", "name", "sleep_s"),
+    [(Stage.CONVERT, Decoder, "paint", 0.02), (Stage.COPY, Copier, "__call__", 0.012)],
+)
+def test_a_run_gains_what_was_said(tiny_run, light, monkeypatch, tmp_path, stage, owner, name, sleep_s):
+    """The stage is made slow, and then half as slow."""
+    with monkeypatch.context() as patch:
+        slowed(patch, owner, name, sleep_s)
+        before = train(tiny_run(*SHORT, f"--output_dir={tmp_path}/before"))
+    slowed(monkeypatch, owner, name, sleep_s / 2)
+    after = train(tiny_run(*SHORT, f"--output_dir={tmp_path}/after"))
+    assert before.diagnosis is not None
+    assert before.diagnosis.stage is stage
+    gained = seconds_per_step(before.folder) / seconds_per_step(after.folder)
+    assert before.diagnosis.halved == pytest.approx(gained, rel=0.3)
+    assert gained > 1.3

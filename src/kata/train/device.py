@@ -36,6 +36,11 @@ def rank_device(asked: str | None, world: World) -> torch.device:
     return torch.device("cuda", index)
 
 
+def computes_beside(device: torch.device) -> bool:
+    """Whether work is launched on the device and done while the host goes on, as on every device but the host."""
+    return device.type != "cpu"
+
+
 def _one_card_each() -> bool:
     """Whether the launcher has given each rank a card, the only one that it sees."""
     return "SLURM_PROCID" in os.environ

@@ -2,16 +2,16 @@
 
     reader: read -> decode -> convert   in threads, ahead of the loop
     loop:   wait for a batch -> copy -> update                          on the host
-    device:                            compute                          beside the host where it is CUDA
+    device:                            compute                          beside the host where it is not the host
 
 Reader, host and device work at the same time, so a run is as slow as the slowest of them, and only work on that one
 makes it faster. Rules, in this order:
 
-1. CUDA, and the device is more than BACKLOG_STEPS steps behind when the host stops to log: compute.
+1. A device beside the host, as CUDA, that is more than BACKLOG_STEPS steps behind when the host stops to log: compute.
 2. The host waits for batches for WAIT_SHARE of the time: the reader; of its stages the one with most thread time.
-3. CUDA, and the device is at least BEHIND_SHARE of a step behind: compute. Otherwise the host is: copy or launch,
+3. Such a device that is at least BEHIND_SHARE of a step behind: compute. Otherwise the host is: copy or launch,
    whichever takes more of it.
-4. Without CUDA the host computes itself: copy or compute, whichever takes more.
+4. Without one the host computes itself: copy or compute, whichever takes more.
 """
 
 from __future__ import annotations
@@ -53,7 +53,10 @@ _WORDS = {
         "converting colours and copying frames into the batch",
         "--dataset.cache=frames keeps frames converted, and --num_workers can be raised up to the number of free cores",
     ),
-    Stage.COPY: ("copying batches to the device and preparing them there", "read fewer or smaller cameras"),
+    Stage.COPY: (
+        "copying batches to the device and preparing them there",
+        "fewer or lighter --dataset.image_transforms, and fewer or smaller cameras",
+    ),
     Stage.COMPUTE: (
         "computing the update",
         "--accelerator.mixed_precision=bf16, a faster device or a lighter model",

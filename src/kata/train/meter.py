@@ -26,6 +26,7 @@ from torch import Tensor
 
 from kata.data.work import Work
 from kata.errors import DataError
+from kata.train.device import computes_beside
 from kata.train.diagnose import Spent, diagnose
 from kata.train.progress import Progress
 from kata.train.record import Record
@@ -223,7 +224,7 @@ class Meter:
             decode_s=done.decode_s,
             convert_s=done.convert_s,
             threads=self._threads,
-            beside=self._tensors[0].device.type == "cuda",
+            beside=computes_beside(self._tensors[0].device),
         )
         found = diagnose(spent)
         return {"spent": asdict(spent)} | ({} if found is None else {"bound_by": found.stage.value})
