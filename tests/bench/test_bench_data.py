@@ -126,9 +126,18 @@ def test_a_peer_that_fails_is_a_result():
     assert "IndexError: 150" in text({"settings": {"rounds": 1}, "summary": {"multi:act": summary}})
 
 
-def test_a_soak_says_how_memory_grew(root, capsys):
-    assert main(["bench", "data", f"--root={root}", "--soak=200", "--batch_size=2"]) == 0
-    assert "200 batches; resident" in capsys.readouterr().out
+def test_a_soak_says_how_memory_grew(root, capsys, tmp_path):
+    command = ["bench", "data", f"--root={root}", "--soak=200", "--batch_size=2", f"--out={tmp_path}"]
+    assert main([*command, "--ways=[clips,cache]", "--cache_episodes=3"]) == 0
+    assert "clips: 200 batches; resident" in capsys.readouterr().out
+    (path,) = tmp_path.glob("soak_*.json")
+    record = json.loads(path.read_text())
+    assert list(record["ways"]) == ["clips", "cache"]
+    for figures in record["ways"].values():
+        assert figures["epochs"] == pytest.approx(400 / 47)
+        assert len(figures["resident_bytes"]) == 100
+        assert figures["resident_bytes"][-1] == figures["after_bytes"]
+    assert record["machine"]["cores"] >= 1
 
 
 def test_a_folder_of_datasets_gives_the_cases_with_targets(root, tmp_path):

@@ -11,6 +11,7 @@ from typing import Any
 
 from kata.bench import gauges
 from kata.bench.options import BenchRun, chosen_cases, resolve_bench
+from kata.bench.patterns import Case
 from kata.bench.peer import make_datasets, peer_python
 from kata.bench.rounds import by_kata, measure_rounds, threads_of
 from kata.bench.show import text
@@ -34,7 +35,8 @@ def main(args: Sequence[str]) -> int:
     gauges.require_linux()
     if run.make:
         make_datasets(peer_python(run.peer_python), Path(run.root).expanduser())
-    return _soak(run) if run.soak else _compare(run, shlex.join(["kata", "bench", *args]))
+    command = shlex.join(["kata", "bench", *args])
+    return _soak(run, command) if run.soak else _compare(run, command)
 
 
 def help_text() -> str:
@@ -50,23 +52,37 @@ def _compare(run: BenchRun, command: str) -> int:
     with counting("measurements") as told:
         rounds, peer = measure_rounds(run, cases, told)
     result: dict[str, Any] = {
-        "command": command,
-        "began": began.isoformat(timespec="seconds"),
-        "machine": gauges.machine(),
+        **_head(run, command, began, cases),
         "versions": {"kata": gauges.versions(), "peer": peer},
-        "settings": {**encode(run), "threads": threads_of(run)},
-        "datasets": {case.folder: facts(Path(run.root).expanduser() / case.folder) for case in cases},
         "summary": summarise_all(cases, rounds),
         "rounds": rounds,
     }
     print(text(result), end="")
-    if run.out is not None:
-        folder = Path(run.out).expanduser()
-        folder.mkdir(parents=True, exist_ok=True)
-        path = folder / f"data_{began:%Y%m%d_%H%M%S}.json"
-        path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-        print(f"every round's figures: {path}")
+    _keep(run, "data", began, result)
     return 0
+
+
+def _head(run: BenchRun, command: str, began: datetime.datetime, cases: Sequence[Case]) -> dict[str, Any]:
+    """What a record begins with: what was measured, where and on what."""
+    return {
+        "command": command,
+        "began": began.isoformat(timespec="seconds"),
+        "machine": gauges.machine(),
+        "versions": {"kata": gauges.versions()},
+        "settings": {**encode(run), "threads": threads_of(run)},
+        "datasets": {case.folder: facts(Path(run.root).expanduser() / case.folder) for case in cases},
+    }
+
+
+def _keep(run: BenchRun, kind: str, began: datetime.datetime, result: dict[str, Any]) -> None:
+    """Write the record, unless there is to be none."""
+    if run.out is None:
+        return
+    folder = Path(run.out).expanduser()
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{kind}_{began:%Y%m%d_%H%M%S}.json"
+    path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    print(f"all figures: {path}")
 
 
 def facts(root: Path) -> dict[str, Any]:
@@ -89,12 +105,17 @@ def _coding(features: dict[str, Any], key: str) -> dict[str, Any]:
     return {name.removeprefix("video."): value for name, value in known.items() if name.startswith("video.")}
 
 
-def _soak(run: BenchRun) -> int:
-    case = chosen_cases(run)[0]
-    figures = by_kata(run, case, "soak", 0, batches=run.soak)
-    grown = figures["after_bytes"] - figures["before_bytes"]
-    print(
-        f"{case}: {figures['batches']} batches; resident {bytes_text(figures['before_bytes'])} after the first "
-        f"hundredth, {bytes_text(figures['after_bytes'])} at the end: {bytes_text(grown)} grown"
-    )
+def _soak(run: BenchRun, command: str) -> int:
+    """Read for long in each way, and say how much memory grew from the first hundredth of the batches to the end."""
+    case, began = chosen_cases(run)[0], datetime.datetime.now(datetime.UTC)
+    found: dict[str, dict[str, Any]] = {}
+    for way in run.ways:
+        found[way] = figures = by_kata(run, case, way, 0)
+        grown = figures["after_bytes"] - figures["before_bytes"]
+        print(
+            f"{case} {way}: {figures['batches']} batches; resident {bytes_text(figures['before_bytes'])} after the "
+            f"first hundredth, {bytes_text(figures['after_bytes'])} at the end: "
+            + (f"{bytes_text(grown)} grown" if grown > 0 else "nothing grown")
+        )
+    _keep(run, "soak", began, {**_head(run, command, began, [case]), "ways": found})
     return 0

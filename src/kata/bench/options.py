@@ -25,7 +25,8 @@ class BenchRun:
     cache_episodes: so many first episodes are kept in the frame cache, and are what is read with it.
     peer: measure LeRobot 0.6.1 too, with `peer_python` or the environment that `make peer` builds.
     make: first write the datasets a, b, c, d and multi to root with LeRobot's own writer.
-    soak: instead of all that, read so many batches and say how much memory grew. out: folder of the result.
+    soak: instead of all that, read so many batches of the first case in each way, and say how much memory grew.
+    out: folder of the result.
     """
 
     root: str

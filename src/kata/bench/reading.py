@@ -34,11 +34,11 @@ AHEAD = 4
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """What one process measures: at least `batches` batches. way: one of patterns.WAYS, 'floor', or 'soak'.
+    """What one process measures: at least `batches` batches. way: one of patterns.WAYS, or 'floor'.
 
     frame_memory: bytes for decoded frames; 0 takes a tenth of all, or a third where windows of more than two frames
     want what was seconds ago, beside the batches in the making. cache_episodes: the first ones, which 'cache' keeps and
-    reads.
+    reads. soak: read `batches` batches and look at the memory alone.
     """
 
     root: str
@@ -52,6 +52,7 @@ class Reading:
     frame_memory: int
     cache_episodes: int = 2
     batches: int = 0
+    soak: bool = False
 
 
 def measure(reading: Reading) -> dict[str, Any]:
@@ -71,7 +72,7 @@ def measure(reading: Reading) -> dict[str, Any]:
             "first_batch_cpu_s": time.process_time() - cpu_s,
             "budget_bytes": reader.frame_memory + _encoded_budget(dataset) + cache_bytes,
         }
-        if reading.way == "soak":
+        if reading.soak:
             return figures | _soak(batches, reading.batches)
         if reading.way == "cache":
             figures |= _filled(reader, reading.batch_size)
@@ -176,13 +177,22 @@ def _mixing(order: Anchors, batch_size: int) -> dict[str, float]:
 
 
 def _soak(batches: Batches, count: int) -> dict[str, Any]:
-    """Memory after a hundredth of the batches, and after all."""
-    before = 0
+    """Memory after each hundredth of the batches; `before_bytes` is the first of them, `after_bytes` the last."""
+    began_s, cpu_s, part = time.perf_counter(), time.process_time(), max(1, count // 100)
+    resident: list[int] = []
     for step in range(1, count + 1):
         batches.at(step)
-        if step == max(1, count // 100):
-            before = gauges.resident_bytes()
-    return {"batches": count, "before_bytes": before, "after_bytes": gauges.resident_bytes()}
+        if step % part == 0 or step == count:
+            resident.append(gauges.resident_bytes())
+    return {
+        "batches": count,
+        "epochs": count * batches.batch_size / len(batches.rows),
+        "before_bytes": resident[0],
+        "after_bytes": resident[-1],
+        "resident_bytes": resident,
+        "wall_s": time.perf_counter() - began_s,
+        "cpu_s": time.process_time() - cpu_s,
+    }
 
 
 def _floors(reading: Reading, dataset: Dataset) -> dict[str, Any]:

@@ -50,8 +50,8 @@ def threads_of(run: BenchRun) -> int:
     return run.num_workers or gauges.cores()
 
 
-def by_kata(run: BenchRun, case: Case, way: str, number: int, *, batches: int = LEAST_BATCHES) -> dict[str, Any]:
-    """One measurement in a fresh process.
+def by_kata(run: BenchRun, case: Case, way: str, number: int) -> dict[str, Any]:
+    """One measurement in a fresh process; a soak where the run asks for one.
 
     Raises: ConfigError when it fails; its last words are in the message.
     """
@@ -67,7 +67,8 @@ def by_kata(run: BenchRun, case: Case, way: str, number: int, *, batches: int = 
         seed=run.seed + number,
         frame_memory=int(num_bytes(run.frame_memory)),
         cache_episodes=run.cache_episodes,
-        batches=batches,
+        batches=run.soak or LEAST_BATCHES,
+        soak=run.soak > 0,
     )
     command = [sys.executable, "-m", "kata.bench.reading", json.dumps(asdict(reading))]
     # One thread each for what numpy calls: kata's own threads are what is measured.
