@@ -35,7 +35,11 @@ def _is_half_size(name: str, width: int, height: int) -> bool:
 
 
 def copy_half_size(frame: VideoFrame, memory: Pixels) -> VideoFrame:
-    """The same frame in `memory` (H * W * 3 / 2,), colour properties included: it converts to the same pixels."""
+    """The same frame in `memory` (H * W * 3 / 2,): it converts to the same pixels.
+
+    Its other colour tags are left out: conversion has no use for them, and PyAV's changes them for a moment, in which
+    another thread may convert the same frame.
+    """
     at = 0
     for plane in frame.planes:
         size = plane.width * plane.height
@@ -44,5 +48,4 @@ def copy_half_size(frame: VideoFrame, memory: Pixels) -> VideoFrame:
         at += size
     held = VideoFrame.from_numpy_buffer(memory.reshape(-1, frame.width), format=frame.format.name)
     held.colorspace, held.color_range = frame.colorspace, frame.color_range
-    held.color_primaries, held.color_trc = frame.color_primaries, frame.color_trc
     return held

@@ -19,9 +19,9 @@ import numpy as np
 from av.codec import CodecContext
 from av.error import FFmpegError
 from av.video.frame import VideoFrame
-from av.video.reformatter import VideoReformatter
 from numpy.typing import NDArray
 
+from kata.data.colour import Painter
 from kata.data.index import FrameIndex
 from kata.data.order import Int64
 from kata.data.work import Tally
@@ -162,14 +162,10 @@ class Decoder:
 
     def paint(self, frame: VideoFrame, out: Pixels) -> None:
         """Write a decoded frame as RGB into `out` (H, W, 3)."""
-        # One converter per picture format: it is set up anew whenever size or format change.
-        converters: dict[Any, VideoReformatter] = self._local.__dict__.setdefault("converters", {})
-        kind = (frame.width, frame.height, frame.format.name)
-        if kind not in converters:
-            converters[kind] = VideoReformatter()
-        plane: Any = converters[kind].reformat(frame, format="rgb24", threads=1).planes[0]
-        lines = np.frombuffer(plane, np.uint8).reshape(-1, plane.line_size)
-        np.copyto(out, lines[: frame.height, : frame.width * 3].reshape(frame.height, frame.width, 3))
+        painter: Painter | None = self._local.__dict__.get("painter")
+        if painter is None:
+            painter = self._local.painter = Painter()
+        painter.paint(frame, out)
 
 
 def _check_picture(gop: Gop, place: int, frame: VideoFrame) -> None:
