@@ -266,6 +266,7 @@ def test_a_device_that_falls_behind_is_named(tiny_run, beside):
     assert lines.count("compute") >= 3
 
 
+@pytest.mark.long  # compares wall-clock times of two runs: other work on the machine spoils it
 @pytest.mark.parametrize(
     ("stage", "owner", "name", "sleep_s"),
     [(Stage.CONVERT, Decoder, "paint", 0.02), (Stage.COPY, Copier, "__call__", 0.012)],
