@@ -98,20 +98,20 @@ def made(*, changes: bool) -> TrainState:
     return TrainState(0, policy, optimizer, statistics=tuple(s for s in statistics if s is not None))
 
 
-def compare(accumulation: int, changes: bool, bf16: bool, still_norm: bool) -> int:
+def compare(accumulation: int, changes: bool, bf16: bool, still_norm: bool, kind: type[Ddp] = Ddp) -> int:
     """Two ranks against one; status 0 where they agree. still_norm: batch norm counts nothing, as in eval mode."""
     with join(read_world(os.environ), torch.device("cpu"), 60.0) as team:
-        _compare(team, accumulation, changes, bf16, still_norm)
+        _compare(team, accumulation, changes, bf16, still_norm, kind)
     return 0
 
 
-def _compare(team: Team, accumulation: int, changes: bool, bf16: bool, still_norm: bool) -> None:
+def _compare(team: Team, accumulation: int, changes: bool, bf16: bool, still_norm: bool, kind: type[Ddp]) -> None:
     world = team.world
     mine, whole = made(changes=changes), made(changes=changes)
     if still_norm:
         for state in (mine, whole):
             vars(state.policy.norm)["training"] = False
-    engine = Ddp(team, torch.device("cpu"), bucket_mb=1, bf16=bf16, changes=changes)
+    engine = kind(team, torch.device("cpu"), bucket_mb=1, bf16=bf16, changes=changes)
     said = trained(mine, engine, batches(world.rank, world.size, accumulation))
     expected = trained(whole, Engine(Team(), torch.device("cpu")), batches(0, 1, 1))
     ours, theirs = mine.policy.state_dict(), whole.policy.state_dict()

@@ -1,13 +1,23 @@
 """What accelerate launch says in the environment becomes kata's options, or is refused by name."""
 
+import json
+
 import pytest
 
+from kata.config import encode
 from kata.errors import ConfigError
 from kata.run import resolve_run
 
 BASE = ["--policy.type=act", "--dataset.repo_id=x/y"]
 PLAIN = {"ACCELERATE_MIXED_PRECISION": "no", "ACCELERATE_DYNAMO_BACKEND": "NO", "ACCELERATE_USE_CPU": "False"}
 STEPS = "ACCELERATE_GRADIENT_ACCUMULATION_STEPS"
+ZERO = {
+    "ACCELERATE_USE_DEEPSPEED": "true", "ACCELERATE_DEEPSPEED_ZERO_STAGE": "2", "ACCELERATE_GRADIENT_CLIPPING": "1.0",
+    "ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_DEVICE": "none", "ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_DEVICE": "none",
+    "ACCELERATE_DEEPSPEED_ZERO3_INIT": "false", "ACCELERATE_DEEPSPEED_ZERO3_SAVE_16BIT_MODEL": "false", STEPS: "1",
+    "ACCELERATE_CONFIG_DS_FIELDS": "",
+}  # fmt: skip
+"""What the launcher says for --use_deepspeed with its questions answered."""
 
 
 def resolved(*args, **environment):
@@ -17,14 +27,14 @@ def resolved(*args, **environment):
 def test_precision_accumulation_and_device_are_taken_and_said():
     run, notes = resolved(ACCELERATE_MIXED_PRECISION="bf16", ACCELERATE_USE_CPU="True", **{STEPS: "4"})
     assert (run.precision, run.accumulation, run.policy.device, run.effective_batch) == ("bf16", 4, "cpu", 64)
-    assert "accelerator.mixed_precision=bf16, from accelerate launch (ACCELERATE_MIXED_PRECISION)" in notes
+    assert "taken from accelerate launch: accelerator.mixed_precision=bf16 (ACCELERATE_MIXED_PRECISION)" in notes
     assert len(notes) == 3
     run, notes = resolved("--accelerator.mixed_precision=bf16", ACCELERATE_MIXED_PRECISION="bf16")
     assert run.precision == "bf16"
 
 
-def test_nothing_asked_changes_nothing():
-    assert resolved() == resolve_run(BASE, 2)
+def test_nothing_asked_changes_nothing_but_the_engine():
+    assert resolved() == resolve_run([*BASE, "--engine=accelerate"], 2)
     assert resolved("--accelerator.mixed_precision=bf16")[0].precision == "bf16"
 
 
@@ -35,6 +45,53 @@ def test_use_amp_counts_only_where_accelerate_does_not_set_the_precision():
     assert notes == ["policy.use_amp does not count: accelerate launch sets the precision (no)"]
 
 
+def test_deepspeed_is_taken():
+    run, notes = resolved(**ZERO)
+    assert (run.deepspeed.zero_stage, run.optimizer.grad_clip_norm, run.engine) == (2, 1.0, "accelerate")
+    assert all(note.startswith("taken from accelerate launch: ") for note in notes)
+    run, _ = resolved(ACCELERATE_USE_DEEPSPEED="true")
+    assert run.deepspeed.zero_stage == 2, "Accelerate's own default"
+
+
+def test_a_deepspeed_file_is_taken(tmp_path):
+    file = tmp_path / "zero.json"
+    stated = {
+        "train_micro_batch_size_per_gpu": 4, "train_batch_size": "auto", "gradient_accumulation_steps": 2,
+        "gradient_clipping": 0.5, "bf16": {"enabled": True}, "fp16": {"enabled": False}, "steps_per_print": 10,
+        "zero_optimization": {
+            "stage": 3, "offload_optimizer": {"device": "cpu"}, "offload_param": {"device": "none"},
+            "overlap_comm": True, "reduce_bucket_size": 1000, "stage3_prefetch_bucket_size": "auto",
+            "stage3_gather_16bit_weights_on_model_save": True,
+        },
+    }  # fmt: skip
+    file.write_text(json.dumps(stated))
+    use = {"ACCELERATE_USE_DEEPSPEED": "true", "ACCELERATE_DEEPSPEED_CONFIG_FILE": str(file)}
+    run, notes = resolved(**use)
+    assert (run.batch_size, run.accumulation, run.precision) == (4, 2, "bf16")
+    assert run.optimizer.grad_clip_norm == 0.5
+    zero = run.deepspeed
+    assert (zero.zero_stage, zero.offload_optimizer_device, zero.offload_param_device) == (3, "cpu", "none")
+    assert zero.zero_optimization == {"overlap_comm": True, "reduce_bucket_size": 1000}
+    assert "without effect" in notes[-1]
+    assert "steps_per_print" in notes[-1]
+    for wrong in ({**stated, "optimizer": {"type": "AdamW"}}, {**stated, "activation_checkpointing": {"x": 1}}):
+        file.write_text(json.dumps(wrong))
+        with pytest.raises(ConfigError, match=r"optimizer|activation_checkpointing"):
+            resolved(**use)
+
+
+def test_what_kata_does_not_know_is_named():
+    notes = resolved(ACCELERATE_NEW_THING="7", ACCELERATE_CPU_AFFINITY="1")[1]
+    assert notes == ["without effect here, from accelerate launch: ACCELERATE_CPU_AFFINITY=1, ACCELERATE_NEW_THING=7"]
+
+
+def test_a_resumed_run_may_change_its_engine(tmp_path):
+    run, _ = resolved(f"--output_dir={tmp_path}", **ZERO)
+    (tmp_path / "train_config.json").write_text(json.dumps(encode(run)))
+    again, _ = resolve_run(["--resume=true", f"--output_dir={tmp_path}"], 2)
+    assert (again.engine, again.deepspeed.zero_stage) == ("native", 0)
+
+
 @pytest.mark.parametrize(
     ("args", "environment", "named"),
     [
@@ -43,7 +100,17 @@ def test_use_amp_counts_only_where_accelerate_does_not_set_the_precision():
         (["--policy.device=cuda"], {"ACCELERATE_USE_CPU": "True"}, "policy.device=cuda"),
         ([], {"ACCELERATE_MIXED_PRECISION": "fp8"}, "mixed_precision=fp8"),
         ([], {"ACCELERATE_USE_FSDP": "true"}, "ACCELERATE_USE_FSDP=true"),
-        ([], {"ACCELERATE_USE_DEEPSPEED": "true"}, "DeepSpeed was asked"),
+        (["--engine=native"], ZERO, "engine=native"),
+        (["--deepspeed.zero_stage=1"], ZERO, "deepspeed.zero_stage=1"),
+        (["--optimizer.grad_clip_norm=2"], ZERO, "optimizer.grad_clip_norm=2"),
+        ([], {**ZERO, "ACCELERATE_MIXED_PRECISION": "fp16"}, "mixed_precision=fp16 with deepspeed"),
+        ([], {**ZERO, "ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_DEVICE": "nvme"}, "offload_optimizer_device=nvme"),
+        ([], {**ZERO, "ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_DEVICE": "cpu"}, "offload_param_device=cpu"),
+        ([], {**ZERO, "ACCELERATE_DEEPSPEED_CONFIG_FILE": "nowhere.json"}, "nowhere.json"),
+        (["--policy.type=vqbet"], ZERO, "policy vqbet with deepspeed"),
+        (["--deepspeed.zero_stage=2", "--engine=native"], {}, "deepspeed.zero_stage with engine"),
+        ([], {"ACCELERATE_USE_MEGATRON_LM": "true"}, "ACCELERATE_USE_MEGATRON_LM"),
+        ([], {"ACCELERATE_TORCH_DEVICE": "cuda:1"}, "ACCELERATE_TORCH_DEVICE"),
         ([], {"ACCELERATE_DYNAMO_BACKEND": "INDUCTOR"}, "ACCELERATE_DYNAMO_BACKEND=INDUCTOR"),
     ],
 )  # fmt: skip

@@ -119,7 +119,7 @@ class Ddp(Replicas):
         """Get `model` ready for the first step; the optimiser stays."""
         # Of a 1x1 kernel every stride is the same memory: the warning costs nothing but attention.
         warnings.filterwarnings("ignore", "Grad strides do not match bucket view strides")
-        self.model = self._ddp = DistributedDataParallel(
+        self.model = self._ddp = self._wrapped(
             policy,
             broadcast_buffers=False,
             gradient_as_bucket_view=True,
@@ -130,6 +130,9 @@ class Ddp(Replicas):
         if self._bf16:
             self._ddp.register_comm_hook(None, bf16_compress_hook)
         return optimizer
+
+    def _wrapped(self, policy: nn.Module, **options: Any) -> DistributedDataParallel:
+        return DistributedDataParallel(policy, **options)
 
     @contextmanager
     def micro(self, *, last: bool) -> Generator[None]:

@@ -1,6 +1,7 @@
 """What the user asks for, as plain values: options, their defaults, and how flags and files become one Run."""
 
 from kata.run.evaluation import EnvConfig, EvalConfig
+from kata.run.fsdp import FsdpConfig
 from kata.run.mix import MixEntry
 from kata.run.options import (
     AcceleratorConfig,
@@ -13,14 +14,17 @@ from kata.run.options import (
 )
 from kata.run.ranks import DdpConfig
 from kata.run.resolve import policy_folder, read_policy_config, resolve_run
+from kata.run.zero import DeepSpeedConfig
 
 __all__ = [
     "AcceleratorConfig",
     "AccumulationConfig",
     "DatasetConfig",
     "DdpConfig",
+    "DeepSpeedConfig",
     "EnvConfig",
     "EvalConfig",
+    "FsdpConfig",
     "MixEntry",
     "Run",
     "TensorboardConfig",

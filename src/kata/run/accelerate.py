@@ -6,47 +6,115 @@ They reach a process as environment variables. Each is taken and said, or refuse
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Mapping
 from typing import Any
 
 from kata.errors import ConfigError
+from kata.run.zero import read_deepspeed_file
 
 PRECISION, ACCUMULATION = "ACCELERATE_MIXED_PRECISION", "ACCELERATE_GRADIENT_ACCUMULATION_STEPS"
-_SHARDED = {
-    "ACCELERATE_USE_FSDP": "FSDP",
-    "ACCELERATE_USE_DEEPSPEED": "DeepSpeed",
-    "ACCELERATE_USE_MEGATRON_LM": "Megatron-LM",
-    "ACCELERATE_USE_PARALLELISM_CONFIG": "a parallelism_config",
+FSDP, ZERO, MESH = "ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED", "ACCELERATE_USE_PARALLELISM_CONFIG"
+PREFIXES = ("ACCELERATE_", "FSDP_", "PARALLELISM_CONFIG_", "MEGATRON_LM_")
+OFF = ("", "no", "none", "false", "0")
+
+_PLAIN = {ACCUMULATION: "accelerator.gradient_accumulation.steps"}
+_OF_ZERO = {
+    "ACCELERATE_GRADIENT_CLIPPING": "optimizer.grad_clip_norm",
+    "ACCELERATE_DEEPSPEED_ZERO_STAGE": "deepspeed.zero_stage",
+    "ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_DEVICE": "deepspeed.offload_optimizer_device",
+    "ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_DEVICE": "deepspeed.offload_param_device",
 }
+_OF_FSDP = {
+    "FSDP_RESHARD_AFTER_FORWARD": "fsdp.reshard_after_forward",
+    "FSDP_ACTIVATION_CHECKPOINTING": "gradient_checkpointing",
+}
+_OF_MESH = {
+    "PARALLELISM_CONFIG_DP_SHARD_SIZE": "parallelism.dp_shard",
+    "PARALLELISM_CONFIG_DP_REPLICATE_SIZE": "parallelism.dp_replicate",
+}
+_REFUSED = {
+    "ACCELERATE_USE_MEGATRON_LM": ((), "kata has no Megatron-LM", "--multi_gpu, --use_fsdp or --use_deepspeed"),
+    "ACCELERATE_USE_SAGEMAKER": ((), "kata does not run on SageMaker's own parallelism", "launch on the machines"),
+    "ACCELERATE_DYNAMO_BACKEND": ((), "kata does not compile the policy as a whole", "leave out --dynamo_backend"),
+    "ACCELERATE_TORCH_DEVICE": ((), "each rank has the card of its number", "choose cards by CUDA_VISIBLE_DEVICES"),
+    "ACCELERATE_BYPASS_DEVICE_MAP": ((), "a policy lies on one device of a rank", "unset it"),
+    "FSDP_VERSION": (("2",), "kata shards with FSDP2", "--fsdp_version=2, or `accelerate to-fsdp2` for a config file"),
+    "FSDP_SHARDING_STRATEGY": (
+        ("full_shard", "1"),
+        "FSDP2 shards everything",
+        "--fsdp_reshard_after_forward=false for SHARD_GRAD_OP, a parallelism_config for HYBRID_SHARD",
+    ),
+    "FSDP_OFFLOAD_PARAMS": ((), "sharded weights stay on the cards", "DeepSpeed with offload_param_device: cpu"),
+    "FSDP_FORWARD_PREFETCH": ((), "FSDP2 has no such setting", "leave out --fsdp_forward_prefetch"),
+    "FSDP_IGNORED_MODULES": ((), "all of the policy is sharded", "leave out --fsdp_ignored_modules"),
+    "FSDP_ACTIVATION_CHECKPOINTING_OFFLOAD": ((), "what is recomputed is not kept", "leave it out"),
+    "PARALLELISM_CONFIG_TP_SIZE": (("1",), "kata shares out data and weights", "parallelism_config_tp_size: 1"),
+    "PARALLELISM_CONFIG_CP_SIZE": (("1",), "kata shares out data and weights", "parallelism_config_cp_size: 1"),
+    "PARALLELISM_CONFIG_SP_SIZE": (("1",), "kata shares out data and weights", "parallelism_config_sp_size: 1"),
+    "ACCELERATE_DEEPSPEED_MOE_LAYER_CLS_NAMES": ((), "kata's policies have no such layers", "leave it out"),
+    "ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_NVME_PATH": ((), "moments go to host memory at most", "cpu"),
+    "ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_NVME_PATH": ((), "weights go to host memory at most", "cpu"),
+}
+"""Variable -> (values without effect beside OFF, why others are refused, remedy)."""
+_HANDLED = {
+    *(PRECISION, FSDP, ZERO, MESH, "ACCELERATE_USE_CPU", "ACCELERATE_DEEPSPEED_CONFIG_FILE"),
+    *("FSDP_AUTO_WRAP_POLICY", "FSDP_TRANSFORMER_CLS_TO_WRAP", "FSDP_MIN_NUM_PARAMS"),
+    *_PLAIN, *_OF_ZERO, *_OF_FSDP, *_OF_MESH,
+}  # fmt: skip
+_QUIET = {
+    "FSDP_BACKWARD_PREFETCH": (), "FSDP_USE_ORIG_PARAMS": ("true",), "FSDP_SYNC_MODULE_STATES": ("true",),
+    "FSDP_CPU_RAM_EFFICIENT_LOADING": ("true",), "ACCELERATE_CONFIG_DS_FIELDS": ..., "ACCELERATE_CPU_AFFINITY": (),
+    "ACCELERATE_DEEPSPEED_ZERO3_INIT": (), "ACCELERATE_DEEPSPEED_ZERO3_SAVE_16BIT_MODEL": (),
+    "ACCELERATE_DYNAMO_MODE": ..., "ACCELERATE_DYNAMO_USE_FULLGRAPH": ..., "ACCELERATE_DYNAMO_USE_DYNAMIC": ...,
+    "ACCELERATE_DYNAMO_USE_REGIONAL_COMPILATION": ..., "ACCELERATE_LOG_LEVEL": ..., "ACCELERATE_DISABLE_RICH": ...,
+    "PARALLELISM_CONFIG_CP_BACKEND": ..., "PARALLELISM_CONFIG_SP_BACKEND": ...,
+}  # fmt: skip
+"""Without effect here: the launcher's own values (`...`: all), of which nothing is said."""
 
 
 def take_over(given: Mapping[str, Any], environment: Mapping[str, str], notes: list[str]) -> dict[str, Any]:
-    """The options with those of Accelerate's environment in them.
+    """The options with those of Accelerate's environment in them, and the engine that follows from the launcher.
 
     Raises: ConfigError for what kata cannot do, and where a flag or file of kata says something else.
     """
     taken: dict[str, Any] = copy.deepcopy(dict(given))
-    for name, what in _SHARDED.items():
-        if environment.get(name, "").lower() in ("true", "1"):
-            raise ConfigError(
-                f"{name}={environment[name]}: {what} was asked of accelerate launch",
-                rule="kata trains with data parallelism (DDP): every rank holds the whole policy",
-                remedy="launch with --multi_gpu, or choose MULTI_GPU in `accelerate config`",
-            )
-    backend = environment.get("ACCELERATE_DYNAMO_BACKEND", "no")
-    if backend.lower() != "no":
-        raise ConfigError(
-            f"ACCELERATE_DYNAMO_BACKEND={backend}",
-            rule="kata does not compile the policy as a whole",
-            remedy="leave out --dynamo_backend",
-        )
-    if PRECISION in environment:
-        _take_precision(taken, environment[PRECISION], notes)
-    if ACCUMULATION in environment:
-        _take(taken, "accelerator.gradient_accumulation.steps", environment[ACCUMULATION], ACCUMULATION, notes)
-    if environment.get("ACCELERATE_USE_CPU", "").lower() == "true":
+    settings = {name: value for name, value in environment.items() if name.startswith(PREFIXES)}
+    sharded, zero = _on(settings, FSDP), _on(settings, ZERO)
+    launched = PRECISION in settings or sharded or zero
+    if taken.get("engine", "auto") == "auto":
+        taken["engine"] = "accelerate" if launched else "native"
+    if not launched:
+        return taken
+    _refuse(settings)
+    if PRECISION in settings:
+        _take_precision(taken, settings[PRECISION], notes)
+    options = dict(_PLAIN)
+    if _on(settings, "ACCELERATE_USE_CPU"):
         _take(taken, "policy.device", "cpu", "ACCELERATE_USE_CPU", notes)
+    if sharded:
+        raise ConfigError(
+            f"{FSDP}={settings[FSDP]}, from accelerate launch", rule="kata does not shard yet", remedy="--multi_gpu"
+        )
+        options |= _OF_FSDP | (_OF_MESH if _on(settings, MESH) else {})
+        _take_wrapping(taken, settings, notes)
+        if not _on(settings, MESH):
+            _take(taken, "parallelism.dp_shard", -1, FSDP, notes)
+    if zero:
+        options |= _OF_ZERO
+        _take_deepspeed(taken, settings, notes)
+    for name, option in options.items():
+        if name in settings and not _is_default(option, settings[name]):
+            _take(taken, option, _value(settings[name]), name, notes)
+    _name_the_rest(settings, notes)
     return taken
+
+
+def _refuse(settings: Mapping[str, str]) -> None:
+    for name, (harmless, rule, remedy) in _REFUSED.items():
+        value = settings.get(name, "")
+        if value.lower() not in (*OFF, *harmless):
+            raise ConfigError(f"{name}={value}, from accelerate launch", rule=rule, remedy=remedy)
 
 
 def _take_precision(taken: dict[str, Any], precision: str, notes: list[str]) -> None:
@@ -63,18 +131,80 @@ def _take_precision(taken: dict[str, Any], precision: str, notes: list[str]) -> 
         _take(taken, "accelerator.mixed_precision", precision, PRECISION, notes)
 
 
-def _take(taken: dict[str, Any], option: str, value: str, variable: str, notes: list[str]) -> None:
+def _take_wrapping(taken: dict[str, Any], settings: Mapping[str, str], notes: list[str]) -> None:
+    """Which modules are gathered one by one; where that is not said, the policy's own units."""
+    policy = settings.get("FSDP_AUTO_WRAP_POLICY", "").upper()
+    if policy == "NO_WRAP":
+        _take(taken, "fsdp.wrap", "none", "FSDP_AUTO_WRAP_POLICY", notes)
+    elif policy == "SIZE_BASED_WRAP":
+        _take(taken, "fsdp.wrap", "size", "FSDP_AUTO_WRAP_POLICY", notes)
+        _take(taken, "fsdp.min_num_params", _value(settings["FSDP_MIN_NUM_PARAMS"]), "FSDP_MIN_NUM_PARAMS", notes)
+    elif policy == "TRANSFORMER_BASED_WRAP" and "FSDP_TRANSFORMER_CLS_TO_WRAP" in settings:
+        name = "FSDP_TRANSFORMER_CLS_TO_WRAP"
+        _take(taken, "fsdp.wrap", settings[name], name, notes)
+
+
+def _take_deepspeed(taken: dict[str, Any], settings: Mapping[str, str], notes: list[str]) -> None:
+    if taken["engine"] != "accelerate":
+        raise ConfigError(
+            f"engine={taken['engine']}, and {ZERO}={settings[ZERO]} from accelerate launch",
+            rule="DeepSpeed is an engine of Accelerate's",
+            remedy="leave out --engine, or launch with --multi_gpu or --use_fsdp",
+        )
+    file = settings.get("ACCELERATE_DEEPSPEED_CONFIG_FILE", "none")
+    if file != "none":
+        stated, tuned, unused = read_deepspeed_file(file)
+        for option, value in stated.items():
+            _take(taken, option, value, "deepspeed_config_file", notes)
+        if tuned:
+            _take(taken, "deepspeed.zero_optimization", tuned, "deepspeed_config_file", notes)
+        if unused:
+            notes.append(f"without effect in deepspeed_config_file: {', '.join(unused)}")
+    elif "ACCELERATE_DEEPSPEED_ZERO_STAGE" not in settings:
+        _take(taken, "deepspeed.zero_stage", 2, ZERO, notes)  # Accelerate's own default
+
+
+def _name_the_rest(settings: Mapping[str, str], notes: list[str]) -> None:
+    known = {*_HANDLED, *_REFUSED}
+    rest = [
+        f"{name}={value}"
+        for name, value in sorted(settings.items())
+        if name not in known and (values := _QUIET.get(name, ())) is not ... and value.lower() not in (*OFF, *values)
+    ]
+    if rest:
+        notes.append(f"without effect here, from accelerate launch: {', '.join(rest)}")
+
+
+def _on(settings: Mapping[str, str], name: str) -> bool:
+    return settings.get(name, "").lower() in ("true", "1", "yes")
+
+
+def _is_default(option: str, text: str) -> bool:
+    """What the launcher says of these where nothing was asked: no reason to speak of them."""
+    defaults = {"fsdp.reshard_after_forward": "true", "gradient_checkpointing": "false"}
+    return text.lower() == defaults.get(option, "none" if option.endswith("_device") else "auto")
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text.lower())
+    except json.JSONDecodeError:
+        return text
+
+
+def _take(taken: dict[str, Any], option: str, value: Any, variable: str, notes: list[str]) -> None:
     *groups, name = option.split(".")
     at: Any = taken
     for group in groups:
         at = at.setdefault(group, {})
         if not isinstance(at, dict):
             raise ConfigError(f"{group}={at}: not a group of options", rule=f"{group} has options", remedy="see --help")
-    if at.get(name) is not None and str(at[name]) != value:
+    # What the flags say may still be text.
+    if at.get(name) is not None and at[name] != value and _value(str(at[name])) != value:
         raise ConfigError(
             f"{option}={at[name]}, and {variable}={value} from accelerate launch",
             rule="an option is set in one place",
             remedy=f"leave out --{option}, or what sets it in accelerate's flags and config file",
         )
-    at[name] = int(value) if value.isdigit() else value
-    notes.append(f"{option}={value}, from accelerate launch ({variable})")
+    at[name] = value
+    notes.append(f"taken from accelerate launch: {option}={value} ({variable})")

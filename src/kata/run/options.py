@@ -13,10 +13,13 @@ from kata.errors import ConfigError, did_you_mean
 from kata.optim.config import EmaConfig, OptimizerConfig, SchedulerConfig
 from kata.policies.config import PolicyConfig
 from kata.run.caching import check_cache
+from kata.run.engines import check_engine
 from kata.run.evaluation import EnvConfig, EvalConfig
+from kata.run.fsdp import FsdpConfig
 from kata.run.mix import MixEntry, check_choices, check_entries
 from kata.run.ranks import DdpConfig, check_scaling
 from kata.run.transforms import ImageTransformsConfig
+from kata.run.zero import DeepSpeedConfig
 from kata.units import duration_s, num_bytes
 
 PRECISIONS = ("no", "bf16", "fp16")
@@ -232,7 +235,8 @@ class Run:
     """One training run. `batch_size` is what one rank puts through the model at once, `global_batch_size` the samples
     of a step over all ranks; one gives the other, and both are written down when the run begins. `scale_lr` multiplies
     the learning rate by `scale_lr_by`, or its root; left at 0 that is the number of ranks. `dist_timeout` is how long
-    ranks wait for each other.
+    ranks wait for each other. `engine` makes their gradients one: 'native' PyTorch, or 'accelerate'; 'auto' is the
+    latter where `accelerate launch` started the ranks.
 
     Every `env_eval_freq` steps (0: after the last alone) the policy is evaluated in `env`, in a process beside the
     training; `env_eval_at_start` evaluates the untrained policy too. `max_time` ('90s', '45m', '2h', '1d' or seconds)
@@ -260,7 +264,10 @@ class Run:
     scale_lr: str = "none"
     scale_lr_by: float = 0.0
     dist_timeout: str = "10m"
+    engine: str = "auto"
     ddp: DdpConfig = field(default_factory=DdpConfig)
+    fsdp: FsdpConfig = field(default_factory=FsdpConfig)
+    deepspeed: DeepSpeedConfig = field(default_factory=DeepSpeedConfig)
     steps: int = 100_000
     max_time: str | None = None
     log_freq: int = 200
@@ -310,6 +317,7 @@ class Run:
         if self.global_batch_size is not None and self.global_batch_size < 1:
             raise _refuse("global_batch_size", self.global_batch_size, "at least 1", "for example 64")
         check_scaling(self.scale_lr, self.scale_lr_by)
+        check_engine(self)
         if self.env is None and (self.env_eval_freq not in (0, 20_000) or self.env_eval_at_start):
             raise _refuse(
                 "env_eval_at_start" if self.env_eval_at_start else "env_eval_freq",

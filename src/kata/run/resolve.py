@@ -43,6 +43,7 @@ CHANGEABLE = {
         "keep_best",
     ),
     *("accelerator.gradient_accumulation", "ddp.bucket_mb"),  # the global batch stays
+    *("engine", "fsdp", "deepspeed"),
     *("dataset.cache", "dataset.cache_dir", "dataset.cache_size"),
     *("eval_steps", "env_eval_freq", "env_eval_at_start", "env", "eval"),
     *("wandb", "tensorboard", "trackio", "job_name", "dataset.frame_memory"),
@@ -65,8 +66,8 @@ def resolve_run(
     if recorded is None:
         return _resolve(given, ranks, notes, keep_micro="batch_size" in given), notes
     keep_micro = "batch_size" in given or "gradient_accumulation" not in (given.get("accelerator") or {})
-    # A time limit is one of a start, not of the run: it holds where it is given.
-    recorded_run = {**recorded, "max_time": None}
+    # A time limit and what shards are those of a start, not of the run: they hold where they are given.
+    recorded_run = {**recorded, "max_time": None, "fsdp": {}, "deepspeed": {}}
     run = _resolve(merge(recorded_run, _without_choices_made(given)), ranks, notes, keep_micro=keep_micro)
     _refuse_changes(decode(Run, recorded), run)
     return run, notes

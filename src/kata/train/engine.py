@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import torch
 
+from kata.dist.accelerated import AcceleratedDdp
 from kata.dist.engine import Ddp, Engine
 from kata.dist.team import Team
+from kata.errors import ConfigError
 from kata.run import Run
 
 
@@ -13,7 +15,12 @@ def open_engine(run: Run, device: torch.device, team: Team) -> Engine:
     """How the gradients of this run's ranks become one; all of them call this together."""
     if team.world.size == 1:
         return Engine(team, device)
-    return Ddp(
+    if run.deepspeed.zero_stage:
+        raise ConfigError(
+            f"deepspeed.zero_stage={run.deepspeed.zero_stage}", rule="kata does not shard yet", remedy="leave it out"
+        )
+    ddp = AcceleratedDdp if run.engine == "accelerate" else Ddp
+    return ddp(
         team,
         device,
         bucket_mb=run.ddp.bucket_mb,

@@ -40,6 +40,7 @@ def facts(prepared: Prepared, policy: Policy, folder: str, room: Room) -> Facts:
         ),
         ("learning rate", _rates(run)),
         ("device", f"{prepared.device}, mixed precision: {run.precision}"),
+        *_engine(run),
         ("upload", _upload(run)),
         ("run folder", folder),
         ("checkpoints", _checkpoints(run, room)),
@@ -142,6 +143,14 @@ def _checkpoints(run: Run, room: Room) -> str:
         f"{bytes_text(room.checkpoint)} each, up to {bytes_text(room.run)} more on the disk; {bytes_text(held)} of "
         "host memory hold the copy that is written beside training"
     )
+
+
+def _engine(run: Run) -> Facts:
+    """What brings the gradients together, where there are several."""
+    if run.ranks == 1 and not run.deepspeed.zero_stage:
+        return []
+    zero = f", DeepSpeed ZeRO {run.deepspeed.zero_stage}" if run.deepspeed.zero_stage else ""
+    return [("engine", f"{run.engine}{zero}")]
 
 
 def _upload(run: Run) -> str:
