@@ -2,6 +2,7 @@
 
 import copy
 import json
+import re
 import shutil
 
 import pytest
@@ -293,17 +294,20 @@ def test_the_smallest_frames_leave_one_number():
     assert net.encode(part(batch(config(size=(SMALLEST, SMALLEST))), slice(2))).shape == (2, 4, 6)
 
 
-def test_a_dataset_without_rewards_is_refused_before_the_first_step(tiny_dataset, tmp_path):
-    root = shutil.copytree(tiny_dataset, tmp_path / "no_rewards")
+@pytest.mark.parametrize(("absent", "extra"), [(REWARD, ()), (DONE, ("--policy.learn_from_ends=true",))])
+def test_a_dataset_without_what_is_learnt_from_is_refused_before_the_first_step(absent, extra, tiny_dataset, tmp_path):
+    root = shutil.copytree(tiny_dataset, tmp_path / "data")
     info = json.loads((root / "meta/info.json").read_text())
-    info["features"]["reward"] = info["features"].pop("next.reward")
+    if absent in info["features"]:
+        info["features"]["other"] = info["features"].pop(absent)
     (root / "meta/info.json").write_text(json.dumps(info))
     options = [
         "--policy.type=tdmpc", "--dataset.repo_id=a/b", f"--dataset.root={root}", "--policy.push_to_hub=false",
         "--policy.device=cpu", f"--output_dir={tmp_path}/run", "--batch_size=4",
         '--policy.input_features={"observation.state": {"type": "STATE", "shape": [3]}}',
+        *extra,
     ]  # fmt: skip
-    with pytest.raises(PolicyError, match=r"next\.reward") as caught:
+    with pytest.raises(PolicyError, match=re.escape(absent)) as caught:
         train(resolve_run(options)[0])
     assert "rename_map" in str(caught.value)
     assert not (tmp_path / "run").exists()
