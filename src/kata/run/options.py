@@ -236,7 +236,7 @@ class Run:
     of a step over all ranks; one gives the other, and both are written down when the run begins. `scale_lr` multiplies
     the learning rate by `scale_lr_by`, or its root; left at 0 that is the number of ranks. `dist_timeout` is how long
     ranks wait for each other. `engine` makes their gradients one: 'native' PyTorch, or 'accelerate'; 'auto' is the
-    latter where `accelerate launch` started the ranks.
+    latter where `accelerate launch` started the ranks. `compile` puts the policy's blocks through torch.compile.
 
     Every `env_eval_freq` steps (0: after the last alone) the policy is evaluated in `env`, in a process beside the
     training; `env_eval_at_start` evaluates the untrained policy too. `max_time` ('90s', '45m', '2h', '1d' or seconds)
@@ -257,6 +257,7 @@ class Run:
     seed: int = 1000
     cudnn_deterministic: bool = False
     tf32: bool = True
+    compile: bool = False
     num_workers: int = 4
     prefetch_factor: int = 4
     batch_size: int = 8

@@ -31,6 +31,7 @@ CHANGEABLE = {
         "num_workers",
         "prefetch_factor",
         "batch_size",
+        "compile",
         "dist_timeout",
         "log_freq",
         "max_bad_steps",

@@ -23,6 +23,7 @@ from kata.train import preflight
 from kata.train.alike import check_same_run
 from kata.train.beside import newest_strips
 from kata.train.checkpoint import Saver, checkpoint_bytes, weight_bytes, write_json
+from kata.train.compiled import compile_blocks, uncompiled
 from kata.train.device import set_switches
 from kata.train.diagnose import Diagnosis, diagnose, spent_of
 from kata.train.engine import open_engine
@@ -89,6 +90,7 @@ def train(
         saver = Saver(run, *prepared.scales.acting, prepared.scales.by_dataset)
         engine = open_engine(run, prepared.device, team)
         state = team.node_first(lambda: build_state(run, engine, weights_follow=source is not None))
+        blocks = compile_blocks(state.policy) if run.compile else []
         state.optimizer = engine.begin(state.policy, state.optimizer)
         if source is not None:
             saver.restore(state, Path(source), engine)
@@ -100,6 +102,7 @@ def train(
         loop(run, state, job.feed, job.meter, job.watch, job.chores, guard, engine)
         views = team.alone(lambda: _end(prepared, job, state))
     ended = Trained(folder, folder / "report.html", state, stopped=guard.reason if state.step < run.steps else None)
+    ended.remarks.extend(uncompiled(blocks))
     return team.alone(lambda: _tell(ended, run, job.record, facts or [], said, views or [], command)) or ended
 
 
@@ -126,7 +129,7 @@ def _tell(
 ) -> Trained:
     """Write the report, and add to what ended what is on record."""
     assert record is not None
-    path, best, remarks = record.meter.path, record.best.figures, record.remarks()
+    path, best, remarks = record.meter.path, record.best.figures, [*ended.remarks, *record.remarks()]
     metrics = read_metrics(path)
     report = Report(
         title=f"{run.name} on {run.dataset.name}",
