@@ -132,10 +132,11 @@ CASES = {
     "multi_task_dit_reach": Case(
         "kata",
         f"""{DIT} --policy.n_obs_steps=1 --policy.horizon=16 --policy.n_action_steps=8
-        --policy.objective=flow_matching --policy.num_integration_steps=10 --policy.hidden_dim=128
-        --policy.num_layers=3 --policy.num_heads=4 --policy.timestep_embed_dim=64 --policy.tokenizer_max_length=16
-        --policy.image_crop_shape=null --policy.vision_encoder_lr_multiplier=1 --policy.dropout=0 --batch_size=64
-        --policy.optimizer_lr=1e-3 --policy.scheduler_warmup_steps=100 --num_workers=1
+        --policy.prediction_type=sample --policy.noise_scheduler_type=DDIM --policy.num_inference_steps=10
+        --policy.hidden_dim=128 --policy.num_layers=3 --policy.num_heads=4 --policy.timestep_embed_dim=64
+        --policy.tokenizer_max_length=16 --policy.image_crop_shape=null --policy.vision_encoder_lr_multiplier=1
+        --policy.dropout=0 --batch_size=64 --policy.optimizer_lr=1e-3 --policy.scheduler_warmup_steps=50
+        --dataset.use_imagenet_stats=false --num_workers=1
         --policy.input_features='{json.dumps(ONE_CAMERA)}'""",
         steps=1000,
         save_freq=100,
@@ -256,7 +257,7 @@ def main() -> int:
             prepare(data, partial)
             partial.rename(root)
         if "{work}/clip" in case.train:
-            tiny_clip.write(given.work / "clip", width=128, image=64)
+            tiny_clip.write(given.work / "clip", width=128, image=64, patch=32)
         if not train(case, given.train, root, folder, until_s):
             return MORE
     rounds = evaluate(case, given.eval, given.policy or folder / "train", folder / f"eval_{case.steps}", until_s)
