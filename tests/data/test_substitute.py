@@ -8,7 +8,8 @@ import pytest
 
 from kata.data import Batches, Order, Reader, anchor_rows, open_dataset
 from kata.data.framecache import CacheOptions, FrameCache
-from kata.data.mixture import MixedReader, Mixture, Part
+from kata.data.mixed import MixedReader
+from kata.data.mixture import Mixture, Part
 from kata.data.order import Anchors
 from kata.data.shares import MixedOrder
 from kata.data.shuffle import Shuffle, make_order

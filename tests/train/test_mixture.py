@@ -12,7 +12,7 @@ from kata.adapt import Pipeline, load_pipeline
 from kata.adapt.pipeline import POSTPROCESSOR, PREPROCESSOR
 from kata.cli import main
 from kata.data import Batches, Order
-from kata.data.mixture import MixedReader
+from kata.data.mixed import MixedReader
 from kata.data.shares import MixedOrder
 from kata.errors import KataError
 from kata.policies import build_policy, config_class
@@ -262,6 +262,19 @@ def test_black_frames_are_read_where_they_are_asked_for(run, entries):
     prepared = prepare(run(entries("seen", one={"fill": True})))
     assert list(prepared.run.policy.cameras) == [CAMERA]
     assert prepared.dataset.lacking(CAMERA) == ["one"]
+
+
+def test_memory_and_caches_change_no_weight(run, tmp_path):
+    long, short = (small(tmp_path / n, seed=i, camera=(CAMERA, 32), lengths=(8 + i, 9)) for i, n in enumerate("ab"))
+    mix = [{"repo_id": f"tests/{root.name}", "root": str(root)} for root in (long, short)]
+    options = (f"--dataset.mix={json.dumps(mix)}", "--steps=8", "--dataset.eval_split=0.3")
+    plain = weights(train(run(*options)))
+    for name, more in {"tight": "frame_memory=20KB", "cached": "cache=disk"}.items():
+        again = run(
+            *options, f"--dataset.{more}", *(["--dataset.cache_dir=" + str(tmp_path)][: name == "cached"]), out=name
+        )
+        assert equal(plain, weights(train(again)))
+    assert len(list((tmp_path / "frames").glob("*.pixels"))) == 2
 
 
 def test_augmentation_leaves_black_frames_black(run, entries):

@@ -122,7 +122,7 @@ class Batches:
         self._foreseen = range(0)
         self._fetched = 0
         # Two epochs: then every frame of a dataset that fits into the budget is seen to come again.
-        steps = min(FORESEEN // self.part_size, -(-2 * order.n // batch_size))
+        steps = min(FORESEEN // self.part_size, -(-2 * order.cycle // batch_size))
         self._span = max(2 * (self.ahead + 2), steps)
 
     def at(self, step: int) -> Batch:

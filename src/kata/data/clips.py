@@ -87,7 +87,7 @@ class ClipOrder:
     def __init__(self, clips: Clips, pool: int, seed: int) -> None:
         assert pool > 0, "a pool has at least one clip"
         assert int(clips.length.max()) * pool < 1 << (62 - _FRACTION_BITS), "pool too large"
-        self.clips, self.n, self.seed = clips, clips.n, seed
+        self.clips, self.n, self.cycle, self.seed = clips, clips.n, clips.n, seed
         self.pool = min(pool, len(clips))
         self._slots = Order(len(clips), seed)
         self._lock = Lock()

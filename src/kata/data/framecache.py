@@ -54,12 +54,13 @@ class CacheOptions:
     """kind: 'frames' keeps them in shared memory until the last process that uses them ends, 'disk' in `folder`.
 
     num_bytes: the budget of all cameras together; None takes a quarter of the available memory, or 80 % of the disk's
-    free space.
+    free space. share: of that for this cache, where others are beside it.
     """
 
     kind: str
     folder: Path | None = None
     num_bytes: int | None = None
+    share: float = 1.0
 
 
 class FrameCache:
@@ -70,10 +71,10 @@ class FrameCache:
 
     Args:
         dataset: as opened; what is kept is found by the identity of its files, the camera, its size and the decoder.
-        cameras: their keys.
+        cameras: their keys. name: what `fetch`, `has`, `takes` and `store` are asked with begins with it.
     """
 
-    def __init__(self, dataset: Dataset, cameras: tuple[str, ...], options: CacheOptions) -> None:
+    def __init__(self, dataset: Dataset, cameras: tuple[str, ...], options: CacheOptions, *, name: str = "") -> None:
         self._folder, self._temporary = _folder(options)
         self._lock, self._stopped = Lock(), False
         self._files: dict[str, _CameraFile] = {}
@@ -86,7 +87,7 @@ class FrameCache:
                     _remove_orphans(self._folder)
                 for key in cameras:
                     shape = dataset.columns[key].shape
-                    self._files[key] = _CameraFile(self._folder / _name(dataset, key), rows, shape)
+                    self._files[name + key] = _CameraFile(self._folder / _name(dataset, key), rows, shape)
         except OSError as error:
             self._stop(error)
             self._files.clear()
@@ -97,11 +98,11 @@ class FrameCache:
         per_row = sum(file.frame_bytes for file in self._files.values())
         if not per_row:
             return 0
-        budget = options.num_bytes
-        if budget is None:
-            budget = _free_bytes(self._folder, self._temporary) + sum(
-                file.used_bytes() for file in self._files.values()
-            )
+        if options.num_bytes is None:
+            used = sum(file.used_bytes() for file in self._files.values())
+            budget = int(_free_bytes(self._folder, self._temporary) * options.share) + used
+        else:
+            budget = int(options.num_bytes * options.share)
         kept = min(rows, budget // per_row)
         ready = min(file.count() for file in self._files.values())
         _log.info(

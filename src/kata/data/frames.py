@@ -94,6 +94,7 @@ class Frames:
         cameras: by key. dataset: whose rows are asked for. threads: decoders at work.
         cache: asked before anything is decoded or held, and given what is decoded; what it takes is not held.
         pool: shared threads to use instead, which whoever made them ends.
+        store: shared with other Frames, whose cameras have other keys.
     """
 
     def __init__(
@@ -105,8 +106,9 @@ class Frames:
         tally: Tally,
         pool: ThreadPoolExecutor | None = None,
         cache: FrameCache | None = None,
+        store: FrameStore | None = None,
     ) -> None:
-        self.store = FrameStore(budget_bytes=0)
+        self.store = store or FrameStore(budget_bytes=0)
         self._cameras, self._dataset, self._tally, self._cache = cameras, dataset, tally, cache
         self._threads = max(1, threads)
         self._owns_pool = pool is None

@@ -31,9 +31,13 @@ def keyed(seed: int, purpose: str, epoch: int, values: Int64) -> _UInt64:
 
 
 class Anchors(Protocol):
-    """An order of n anchors: which one stands at a position of the endless stream."""
+    """An order of n anchors: which one stands at a position of the endless stream.
+
+    cycle: positions that an epoch takes; of a mixture, that of the dataset whose epoch takes longest.
+    """
 
     n: int
+    cycle: int
 
     def at(self, positions: NDArray[np.integer]) -> Int64:
         """Anchor numbers in [0, n) at these positions, any shape; position // n is the epoch."""
@@ -55,6 +59,7 @@ class Order:
     def __init__(self, n: int, seed: int, *, shuffle: bool = True) -> None:
         assert n > 0, "an order needs at least one anchor"
         self.n, self.seed, self.shuffle = n, seed, shuffle
+        self.cycle = n
         self._half_bits = max(1, ((n - 1).bit_length() + 1) // 2)
 
     def at(self, positions: NDArray[np.integer]) -> Int64:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from types import TracebackType
+from typing import TypeVar
 
 import numpy as np
 
@@ -16,12 +18,15 @@ from kata.data.frames import Filling, Frames
 from kata.data.memory import Recycled
 from kata.data.order import Int64
 from kata.data.plan import Uses, held_as_rgb
+from kata.data.store import FrameStore
 from kata.data.tasks import check_task_range
 from kata.data.window import episode_of, window_rows
 from kata.data.work import Tally, Work
 from kata.errors import ConfigError, DataError, did_you_mean
 from kata.spec import BOOKKEEPING, TASK, Batch, Column, Windows, pad_key
 from kata.units import bytes_text
+
+T = TypeVar("T")
 
 _AT_ONCE = 5000
 """Files that are indexed when a reader opens; of a larger dataset the others are indexed when they are met."""
@@ -42,6 +47,18 @@ class Reading:
         return self.batch
 
 
+@dataclass(frozen=True)
+class Shared:
+    """What the readers of a mixture share: decoding threads, which whoever made them ends, and the frames held.
+
+    name: begins the keys of this reader's cameras there, and in the frame cache.
+    """
+
+    name: str
+    pool: ThreadPoolExecutor
+    store: FrameStore
+
+
 class Reader:
     """Reads samples of a dataset by the row of their anchor. Safe to call from several threads.
 
@@ -50,7 +67,7 @@ class Reader:
         windows: frame offsets per key; a key that is absent is read at the anchor alone, without a time axis.
         threads: how many decode at a time.
         keys: the columns to read, beside the bookkeeping; None for all.
-        pool: threads shared with other readers, which whoever made them ends; `threads` is then without meaning.
+        shared: with other readers.
         frame_memory: bytes for decoded frames, those of batches read ahead included; 0 holds no frame for later
             batches and sets no limit to batches. See `allot` and `foresee`.
         cache: asked first for frames, and given those that were decoded; made for this dataset or what it is a part of.
@@ -65,7 +82,7 @@ class Reader:
         *,
         threads: int = 4,
         keys: Collection[str] | None = None,
-        pool: ThreadPoolExecutor | None = None,
+        shared: Shared | None = None,
         frame_memory: int = 0,
         cache: FrameCache | None = None,
     ) -> None:
@@ -87,11 +104,25 @@ class Reader:
         self._cameras = {key: self._camera(key, column) for key, column in chosen.items() if column.is_camera}
         self._memory = {key: Recycled() for key in self._cameras}
         check_task_range(dataset.repo_id, *dataset.task_range(), dataset.tasks)
-        self._frames = Frames(self._cameras, dataset, threads=threads, cache=cache, tally=self._tally, pool=pool)
+        self._name = "" if shared is None else shared.name
+        self._frames = Frames(
+            self._named(self._cameras),
+            dataset,
+            threads=threads,
+            cache=cache,
+            tally=self._tally,
+            pool=shared and shared.pool,
+            store=shared and shared.store,
+        )
         # Files are indexed now, at least one per camera: what does not fit is found before anything is trained.
-        files = [(key, int(file)) for key, camera in self._cameras.items() for file in camera.files()]
-        firsts = [(key, int(camera.files()[0])) for key, camera in self._cameras.items()]
+        cameras = self._named(self._cameras)
+        files = [(key, int(file)) for key, camera in cameras.items() for file in camera.files()]
+        firsts = [(key, int(camera.files()[0])) for key, camera in cameras.items()]
         self._frames.prepare(files if len(files) <= _AT_ONCE else firsts)
+
+    def _named(self, by_key: Mapping[str, T]) -> dict[str, T]:
+        """By the cameras' keys among all readers that share."""
+        return {self._name + key: value for key, value in by_key.items()}
 
     def _camera(self, key: str, column: Column) -> Camera:
         root, layout = self.dataset.root, self.dataset.layout
@@ -144,7 +175,7 @@ class Reader:
         outs = {key: self._memory[key].empty((len(at), *self._cameras[key].shape)) for key, at in wanted.items()}
         for key, out in outs.items():
             batch[key] = out.reshape(*frames[key].shape, *out.shape[1:])
-        return Reading(batch, self._frames.fill(wanted, outs, step))
+        return Reading(batch, self._frames.fill(self._named(wanted), self._named(outs), step))
 
     def masks(self, rows: Int64) -> Batch:
         """The masks alone, `<key>_is_pad` bool (B, T) per window; reads nothing."""
@@ -169,14 +200,7 @@ class Reader:
         size = self.batch_bytes(batch_size)
         if not self.frame_memory or not size:
             return batches
-        if self.frame_memory < size:
-            raise ConfigError(
-                f"dataset.frame_memory={bytes_text(self.frame_memory)}, but the frames of one batch of {batch_size} "
-                f"samples take {bytes_text(size)}",
-                rule="decoded frames of at least one batch fit into the budget",
-                remedy=f"--dataset.frame_memory={-(-size // 10**6)}MB or more, or a smaller --batch_size",
-            )
-        count = min(batches, self.frame_memory // size)
+        count = batches_within(self.frame_memory, size, batch_size, batches)
         self._frames.store.budget_bytes = self.frame_memory - count * size
         return count
 
@@ -193,7 +217,7 @@ class Reader:
             if offsets not in used:
                 used[offsets] = Uses(window_rows(rows, offsets, self.episodes)[0], steps)
         uses = {key: used[self.windows.get(key, (0,))] for key in self._cameras}
-        self._frames.foresee(uses, int(steps.min()) if len(steps) else 0)
+        self._frames.foresee(self._named(uses), int(steps.min()) if len(steps) else 0)
 
     def prefetch(self, rows: Int64, step: int) -> bool:
         """Decode ahead for a step that `foresee` was told of, as far as there is free room and a decoder is idle.
@@ -206,13 +230,14 @@ class Reader:
             key: window_rows(rows, self.windows.get(key, (0,)), self.episodes)[0].reshape(-1) for key in self._cameras
         }
         self._prepare(wanted)
-        return self._frames.prefetch(wanted, step)
+        return self._frames.prefetch(self._named(wanted), step)
 
     def _prepare(self, wanted: dict[str, Int64]) -> None:
         files: list[tuple[str, int]] = []
         for key, rows in wanted.items():
             files += [
-                (key, int(file)) for file in np.unique(self._cameras[key].span.file[episode_of(rows, self.episodes)])
+                (self._name + key, int(file))
+                for file in np.unique(self._cameras[key].span.file[episode_of(rows, self.episodes)])
             ]
         self._frames.prepare(files)
 
@@ -227,3 +252,18 @@ class Reader:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def batches_within(frame_memory: int, size: int, batch_size: int, batches: int) -> int:
+    """How many batches of `size` bytes fit into the budget, at most `batches`.
+
+    Raises: ConfigError when there is not room for one.
+    """
+    if frame_memory < size:
+        raise ConfigError(
+            f"dataset.frame_memory={bytes_text(frame_memory)}, but the frames of one batch of {batch_size} "
+            f"samples take {bytes_text(size)}",
+            rule="decoded frames of at least one batch fit into the budget",
+            remedy=f"--dataset.frame_memory={-(-size // 10**6)}MB or more, or a smaller --batch_size",
+        )
+    return min(batches, frame_memory // size)

@@ -127,6 +127,7 @@ class MixedOrder:
         assert len(sizes) == len(shares.counts), f"{len(sizes)} datasets, {len(shares.counts)} shares"
         self.shares, self.n = shares, sum(sizes)
         self.orders = [Order(size, seed + number * _SPREAD) for number, size in enumerate(sizes)]
+        self.cycle = max(-(-size * shares.period // count) for size, count in zip(sizes, shares.counts, strict=True))
         self._first = np.cumsum(sizes) - np.asarray(sizes)
 
     def at(self, positions: NDArray[np.integer]) -> Int64:

@@ -98,8 +98,6 @@ class DatasetConfig:
         check_choices(self.mix, self.mix_stats, self.mix_primary)
         if self.shuffle == "clips":
             raise _refuse("dataset.shuffle", "clips", "a mixture is read in full order", "leave the option out")
-        if self.cache != "none":
-            raise _refuse("dataset.cache", self.cache, "a mixture has no frame cache", "leave the option out")
 
     def _refuse_beside(self, rule: str, remedy: str, defaults: dict[str, object]) -> None:
         for name, default in defaults.items():

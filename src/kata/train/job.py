@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 
 from kata.config import encode
-from kata.data import Batches, Dataset, Order, Reader, anchor_rows
+from kata.data import Batches, Order, Reader, anchor_rows
 from kata.data.batches import Part, Rows
-from kata.data.framecache import CacheOptions, FrameCache
-from kata.data.mixture import Data, MixedReader, Mixture
+from kata.data.framecache import FrameCache
+from kata.data.mixed import MixedReader
+from kata.data.mixture import Data, Mixture
 from kata.data.order import Anchors
 from kata.data.places import sample_places
 from kata.data.shares import MixedOrder
@@ -25,6 +26,7 @@ from kata.run import Run
 from kata.spec import ACTION
 from kata.train.bad_frames import BadFrames
 from kata.train.beside import Beside
+from kata.train.caches import frame_caches
 from kata.train.checkpoint import Saver
 from kata.train.feed import Feed
 from kata.train.following import Unrecorded
@@ -40,7 +42,6 @@ from kata.train.store import checkpoints, home_of
 from kata.train.trackers import TrackedRun, Tracker, open_trackers
 from kata.train.validate import Validator, mean_actions, spread_rows
 from kata.train.watch import Watch
-from kata.units import num_bytes
 
 
 @dataclass
@@ -95,8 +96,8 @@ def open_job(
 ) -> Job:
     """Open all parts; `live` closes them. The work between steps comes in this order: validate, save, evaluate."""
     run = prepared.run
-    cache = _frame_cache(live, prepared)
-    reader = live.enter_context(_reader(prepared, prepared.dataset, cache, prepared.frame_memory))
+    caches = frame_caches(live, prepared)
+    reader = live.enter_context(_reader(prepared, prepared.dataset, caches, prepared.frame_memory))
     meter = _meter(live, prepared, state, folder, reader) if team.world.is_first else None
     bad_frames = BadFrames(folder, meter or Unrecorded(), state, run, team.world)
     live.callback(bad_frames.close)
@@ -107,7 +108,7 @@ def open_job(
     chores: list[tuple[int, Chore]] = []
     view_feed, view_reader = replace(feed, augment=None), reader
     if prepared.held_out is not None:
-        view_reader = live.enter_context(_reader(prepared, prepared.held_out, cache))
+        view_reader = live.enter_context(_reader(prepared, prepared.held_out, caches))
         validator, view_feed = _validator(live, prepared, prepared.held_out, view_reader, bad_frames, team)
         chores.append((run.eval_steps or run.save_freq, _validation(run, validator, record, team)))
     if run.save_checkpoint:
@@ -168,19 +169,6 @@ def _record(
     return RunRecord(meter, watch, bad_frames, saving, best)
 
 
-def _frame_cache(live: ExitStack, prepared: Prepared) -> FrameCache | None:
-    """One for all readers: held-out episodes are rows of the same dataset."""
-    wanted = prepared.run.dataset
-    if wanted.cache == "none" or not prepared.cameras:
-        return None
-    assert isinstance(prepared.dataset, Dataset), "refused beside a mixture"
-    folder = None if wanted.cache_dir is None else Path(wanted.cache_dir).expanduser()
-    budget = None if wanted.cache_size is None else int(num_bytes(wanted.cache_size))
-    return live.enter_context(
-        FrameCache(prepared.dataset, prepared.cameras, CacheOptions(wanted.cache, folder, budget))
-    )
-
-
 def _watch(prepared: Prepared, folder: Path, meter: Meter, feed: Feed, first_step: int) -> Watch:
     return Watch(
         folder,
@@ -193,11 +181,13 @@ def _watch(prepared: Prepared, folder: Path, meter: Meter, feed: Feed, first_ste
     )
 
 
-def _reader(prepared: Prepared, data: Data, cache: FrameCache | None, frame_memory: int = 0) -> Reader | MixedReader:
-    threads, keys = prepared.run.num_workers, prepared.keys
+def _reader(
+    prepared: Prepared, data: Data, caches: dict[str, FrameCache], frame_memory: int = 0
+) -> Reader | MixedReader:
+    windows, threads, keys = prepared.windows, prepared.run.num_workers, prepared.keys
     if isinstance(data, Mixture):
-        return MixedReader(data, prepared.windows, threads=threads, keys=keys)
-    return Reader(data, prepared.windows, threads=threads, keys=keys, cache=cache, frame_memory=frame_memory)
+        return MixedReader(data, windows, threads=threads, keys=keys, frame_memory=frame_memory, caches=caches)
+    return Reader(data, windows, threads=threads, keys=keys, cache=caches.get(""), frame_memory=frame_memory)
 
 
 def _seen(prepared: Prepared) -> Callable[[int], dict[str, int]] | None:

@@ -1,0 +1,235 @@
+"""Reads samples of several datasets as one: common names, what is lacking filled and marked.
+
+row of the mixture -> dataset, row in it -> that dataset's Reader -> common names, padding, black frames -> one batch
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from types import TracebackType
+from typing import NamedTuple
+
+import numpy as np
+
+from kata.data.framecache import FrameCache
+from kata.data.mixture import Mixture, Part, is_vector
+from kata.data.order import Int64
+from kata.data.reader import Reader, Shared, batches_within
+from kata.data.store import FrameStore
+from kata.data.work import Work
+from kata.spec import DATASET_INDEX, Batch, Windows, dim_pad_key, missing_key, pad_key
+
+
+class _Share(NamedTuple):
+    """Samples of a batch from one dataset: `rows` there, their `places` in the batch, the dataset's `number`."""
+
+    reader: Reader
+    rows: Int64
+    places: Int64
+    number: int
+
+
+class MixedReading:
+    """A batch of a mixture on its way; `batch` takes what is known before its frames are there."""
+
+    def __init__(self, join: Callable[[], Batch]) -> None:
+        self.batch: Batch = {}
+        self._join = join
+
+    def result(self) -> Batch:
+        """The batch, once the frames of all datasets are there.
+
+        Raises: as Reading.
+        """
+        return self._join() | self.batch
+
+
+class MixedReader:
+    """Reads samples of a mixture by row, as a Reader does of one dataset. Safe to call from several threads.
+
+    One pool of decoding threads and one budget of frames serve all datasets. The batch has the mixture's names and
+    `dataset_index`; `<camera>_is_missing` and `<key>_dim_is_pad` where the mixture has such gaps at all.
+
+    Args:
+        mixture: what to read.
+        windows: frame offsets per common key, as for a Reader.
+        threads: how many decode at a time, over all datasets.
+        keys: the common keys to read, beside the bookkeeping; None for all.
+        frame_memory: bytes for decoded frames of all datasets together, as for a Reader: a frame is dropped for one of
+            any dataset that is wanted sooner.
+        caches: of parts by name; their keys begin with `kept_under` that name.
+    """
+
+    def __init__(
+        self,
+        mixture: Mixture,
+        windows: Windows,
+        *,
+        threads: int = 4,
+        keys: Collection[str] | None = None,
+        frame_memory: int = 0,
+        caches: Mapping[str, FrameCache] | None = None,
+    ) -> None:
+        self.mixture, self.windows, self.frame_memory = mixture, windows, frame_memory
+        columns = mixture.columns
+        asked = columns if keys is None else {*keys, *windows}
+        # A camera can be black; any other column is read only where every dataset has it.
+        everywhere = {key for key, column in columns.items() if column.is_camera or not mixture.lacking(key)}
+        self._wanted = {key: column for key, column in columns.items() if key in asked and key in everywhere}
+        self._black = [key for key, column in self._wanted.items() if column.is_camera and mixture.lacking(key)]
+        self._padded = [key for key, column in self._wanted.items() if is_vector(column) and mixture.padded(key)]
+        self._first = mixture.first_rows
+        self._threads, self._caches, self.store = max(1, threads), caches or {}, FrameStore(budget_bytes=0)
+        self._decoding = ThreadPoolExecutor(self._threads, thread_name_prefix="kata-decode")
+        self._readers = [self._reader(part) for part in mixture.parts]
+
+    def _reader(self, part: Part) -> Reader:
+        here = [key for key in self._wanted if key in part.columns]
+        windows = {part.own(key): offsets for key, offsets in self.windows.items() if key in here}
+        return Reader(
+            part.dataset,
+            windows,
+            threads=self._threads,
+            keys=[part.own(key) for key in here],
+            shared=Shared(kept_under(part.name), self._decoding, self.store),
+            cache=self._caches.get(part.name),
+        )
+
+    @property
+    def looks_ahead(self) -> bool:
+        """See Reader."""
+        return self.store.budget_bytes > 0
+
+    def allot(self, batch_size: int, batches: int) -> int:
+        """As Reader.allot; what counts is a batch of samples of the dataset that has most cameras.
+
+        Raises: ConfigError when the budget is smaller than one batch.
+        """
+        size = max(reader.batch_bytes(batch_size) for reader in self._readers)
+        if not self.frame_memory or not size:
+            return batches
+        count = batches_within(self.frame_memory, size, batch_size, batches)
+        self.store.budget_bytes = self.frame_memory - count * size
+        return count
+
+    def foresee(self, rows: Int64, steps: Int64) -> None:
+        """Say which anchors come, rows of the mixture; see Reader.foresee."""
+        number = self.mixture.part_of(rows)
+        for i, reader in enumerate(self._readers):
+            mine = number == i
+            reader.foresee(rows[mine] - self._first[i], steps[mine])
+
+    def prefetch(self, rows: Int64, step: int) -> bool:
+        """Decode ahead, of every dataset whose decoders are idle; see Reader.prefetch."""
+        found = [part.reader.prefetch(part.rows, step) for part in self._divided(rows)]
+        return all(found)
+
+    def work(self) -> Work:
+        """What reading has cost so far, over all datasets."""
+        return sum((reader.work() for reader in self._readers[1:]), self._readers[0].work())
+
+    def read(self, rows: Int64) -> Batch:
+        """The samples anchored at `rows` (B,), rows of the mixture; see Reader.read.
+
+        `index`, `episode_index` and `task_index` count within a sample's own dataset.
+        """
+        return self.start(rows).result()
+
+    def start(self, rows: Int64, step: int | None = None) -> MixedReading:
+        """Begin to read samples of all datasets side by side."""
+        parts = self._divided(rows)
+        coming = [(part.reader.start(part.rows, step), part) for part in parts]
+
+        def join() -> Batch:
+            whole = [self._named(part.number, one.result()) for one, part in coming]
+            return _joined(whole, parts)
+
+        return MixedReading(join)
+
+    def _divided(self, rows: Int64) -> list[_Share]:
+        """The datasets that samples lie in."""
+        rows = np.asarray(rows, dtype=np.int64)
+        number = self.mixture.part_of(rows)
+        places = [(i, np.flatnonzero(number == i)) for i in np.unique(number).tolist()]
+        return [_Share(self._readers[i], rows[at] - self._first[i], at, i) for i, at in places]
+
+    def masks(self, rows: Int64) -> Batch:
+        """`<key>_is_pad`, `<key>_dim_is_pad`, `<camera>_is_missing` and `dataset_index` alone; reads nothing."""
+        parts = self._divided(rows)
+        found: list[Batch] = []
+        for reader, own_rows, at, i in parts:
+            names = {pad_key(old): pad_key(new) for old, new in (self.mixture.parts[i].rename or {}).items()}
+            own: Batch = reader.masks(own_rows)
+            found.append({names.get(key, key): mask for key, mask in own.items()} | self._gaps(i, len(at)))
+        return _joined(found, parts)
+
+    def _gaps(self, number: int, size: int) -> Batch:
+        """The marks of what one part's samples lack: cameras, and dimensions of vectors."""
+        columns = self.mixture.parts[number].columns
+        marks: Batch = {}
+        for key in self._black:
+            missing = key not in columns
+            marks[missing_key(key)] = np.full(size, missing)
+            if missing and key in self.windows:
+                marks[pad_key(key)] = np.zeros((size, len(self.windows[key])), dtype=bool)
+        for key in self._padded:
+            dims = np.arange(self._wanted[key].shape[0]) >= columns[key].shape[0]
+            marks[dim_pad_key(key)] = np.broadcast_to(dims, (size, len(dims))).copy()
+        return marks
+
+    def _named(self, number: int, raw: Batch) -> Batch:
+        """One part's samples under common names, complete with black frames, zeros and their marks."""
+        part = self.mixture.parts[number]
+        names = dict(part.rename or {})
+        names |= {pad_key(old): pad_key(new) for old, new in names.items()}
+        batch = {names.get(key, key): value for key, value in raw.items()}
+        size = len(batch["index"])
+        for key in self._black:
+            if key not in part.columns:
+                steps = (len(self.windows[key]),) if key in self.windows else ()
+                batch[key] = np.zeros((size, *steps, *self._wanted[key].shape), dtype=np.uint8)
+        for key in self._padded:
+            short = self._wanted[key].shape[0] - batch[key].shape[-1]
+            batch[key] = np.pad(batch[key], [(0, 0)] * (batch[key].ndim - 1) + [(0, short)])
+        return batch | self._gaps(number, size)
+
+    def close(self) -> None:
+        """End the threads, and free what is held."""
+        self._decoding.shutdown(wait=True, cancel_futures=True)
+        for reader in self._readers:
+            reader.close()
+
+    def __enter__(self) -> MixedReader:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def kept_under(name: str) -> str:
+    """What the keys of a part's cameras begin with among the frames held and cached."""
+    return f"{name}/"
+
+
+def _joined(batches: list[Batch], parts: list[_Share]) -> Batch:
+    """One batch, each sample at its place, with `dataset_index`; all batches have the same keys."""
+    number = np.empty(sum(len(part.places) for part in parts), np.int64)
+    for part in parts:
+        number[part.places] = part.number
+    if len(batches) == 1:
+        return batches[0] | {DATASET_INDEX: number}
+    joined: Batch = {DATASET_INDEX: number}
+    for key, first in batches[0].items():
+        values = [batch[key] for batch in batches]
+        if isinstance(first, list):
+            values = [np.array(value, dtype=object) for value in values]
+            first = values[0]
+        types = {value.dtype for value in values}
+        out = np.empty((len(number), *first.shape[1:]), dtype=types.pop() if len(types) == 1 else np.float32)
+        for part, value in zip(parts, values, strict=True):
+            out[part.places] = value
+        joined[key] = out.tolist() if out.dtype == object else out
+    return joined
