@@ -14,7 +14,7 @@ import pytest
 
 from kata.data import Batches, Dataset, Order, Reader, anchor_rows, open_dataset
 from kata.data.index import build_index
-from kata.data.memory import Recycled
+from kata.data.memory import Recycled, Slabs
 from kata.data.plan import MAX_STEPS, NEVER, Uses
 from kata.data.planar import copy_half_size, is_half_size
 from kata.data.shuffle import Shuffle, ShuffleChoice, make_order
@@ -262,6 +262,29 @@ def test_memory_of_an_array_serves_again_when_nothing_sees_it() -> None:
     assert place in (second.ctypes.data, third.ctypes.data)
     assert not np.shares_memory(second, third)
     assert recycled.empty((5, 2)).shape == (5, 2)
+
+
+def test_memory_for_frames_stays_within_the_budget_and_goes_to_another_size_when_it_is_free() -> None:
+    slabs, budget = Slabs(), 40 * 1024**2
+    large = [slabs.take(460_800, budget) for _ in range(91)]
+    assert sum(piece is not None for piece in large) == 40 * 1024**2 // 460_800 == 91
+    assert slabs.take(460_800, budget) is None
+    pieces = [piece for piece in large if piece is not None]
+    assert all(piece.ctypes.data % 64 == 0 and piece.shape == (460_800,) for piece in pieces)
+    assert len({piece.ctypes.data for piece in pieces}) == 91
+    assert slabs.take(921_600, budget) is None
+    for piece in pieces[1:]:
+        slabs.give(piece)
+    small = [slabs.take(921_600, budget) for _ in range(50)]
+    assert sum(piece is not None for piece in small) == (budget - 36 * 460_800) // 921_600  # one slab is in use
+    assert slabs.allocated_bytes <= budget
+    slabs.trim()
+    assert slabs.allocated_bytes == 36 * 460_800 + 921_600 * sum(piece is not None for piece in small)
+
+
+def test_memory_of_batches_begins_with_a_line_of_the_cache() -> None:
+    recycled = Recycled()
+    assert [recycled.empty((n, 640)).ctypes.data % 64 for n in (1, 7, 480)] == [0, 0, 0]
 
 
 def test_closing_ends_all_threads(data: Dataset) -> None:

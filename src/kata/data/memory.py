@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import os
 import weakref
-from collections import deque
+from collections import defaultdict, deque
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,12 @@ from numpy.typing import NDArray
 
 _SPARE = 2
 """Arrays kept for reuse: batches go one by one, but two may go before the next is begun."""
+
+_LINE = 64
+"""Bytes of a line of the processors' caches."""
+
+_SLAB_BYTES = 16 * 1024**2
+"""Pieces of memory are cut from so much. numpy asks for pages of 2 MB from 4 MB on."""
 
 
 def free_memory() -> int:
@@ -26,6 +33,16 @@ def free_memory() -> int:
     if limit.is_file() and used.is_file() and (most := limit.read_text().strip()).isdigit():
         free = min(free, int(most) - int(used.read_text()))
     return max(free, 0)
+
+
+def aligned(size: int) -> NDArray[np.uint8]:
+    """Fresh memory (size,) from a multiple of 64 bytes on.
+
+    Copies between places that differ in that take up to twice as long: frames of files and large arrays of other
+    programs begin so, those of numpy 16 bytes later.
+    """
+    memory = np.empty(size + _LINE, np.uint8)
+    return memory[-memory.ctypes.data % _LINE :][:size]
 
 
 class Recycled:
@@ -45,8 +62,64 @@ class Recycled:
         try:
             memory = spare.pop()
         except IndexError:
-            memory = np.empty(size, np.uint8)
+            memory = aligned(size)
         # Views keep alive the array that they were taken from only if that is not itself a view of an array.
         array = np.frombuffer(memory.data, np.uint8)
         weakref.finalize(array, spare.append, memory).atexit = False
         return array.reshape(shape)
+
+
+@dataclass(eq=False)
+class _Slab:
+    """One allocation. used: its pieces that are with somebody."""
+
+    pieces: list[NDArray[np.uint8]]
+    used: int = 0
+
+
+class Slabs:
+    """Pieces of memory, given out and taken back again, cut from large allocations.
+
+    In large ones the system can use pages of 2 MB, and copies from there take two thirds of the time. Memory of one
+    size serves another only once all pieces of an allocation are back.
+    """
+
+    def __init__(self) -> None:
+        self.allocated_bytes = 0
+        self._free: dict[int, list[NDArray[np.uint8]]] = defaultdict(list)
+        self._slabs: dict[int, _Slab] = {}
+
+    def take(self, size: int, budget_bytes: int) -> NDArray[np.uint8] | None:
+        """A piece (size,) of any content; None where `allocated_bytes` would exceed the budget."""
+        if not self._free[size]:
+            self._grow(size, budget_bytes)
+        if not self._free[size]:
+            return None
+        piece = self._free[size].pop()
+        self._slabs[id(piece)].used += 1
+        return piece
+
+    def give(self, piece: NDArray[np.uint8]) -> None:
+        """Take a piece back."""
+        self._free[piece.nbytes].append(piece)
+        self._slabs[id(piece)].used -= 1
+
+    def _grow(self, size: int, budget_bytes: int) -> None:
+        if self.allocated_bytes + size > budget_bytes:
+            self.trim()
+        count = min(max(_SLAB_BYTES // size, 1), (budget_bytes - self.allocated_bytes) // size)
+        if count < 1:
+            return
+        self.allocated_bytes += count * size
+        slab = _Slab(list(aligned(count * size).reshape(count, size)))
+        self._slabs |= {id(piece): slab for piece in slab.pieces}
+        self._free[size] += slab.pieces[::-1]
+
+    def trim(self) -> None:
+        """Give memory back to the system, as far as nobody uses it."""
+        for size, pieces in self._free.items():
+            self._free[size] = [piece for piece in pieces if self._slabs[id(piece)].used]
+        for slab in {id(slab): slab for slab in self._slabs.values() if not slab.used}.values():
+            for piece in slab.pieces:
+                del self._slabs[id(piece)]
+                self.allocated_bytes -= piece.nbytes

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from threading import Lock
@@ -12,6 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from kata.data.memory import Slabs
 from kata.data.order import Int64
 from kata.data.plan import NEVER
 from kata.data.video import Pixels
@@ -63,12 +63,17 @@ class FrameStore:
     """
 
     def __init__(self, budget_bytes: int) -> None:
-        self.budget_bytes, self.held_bytes, self.allocated_bytes = budget_bytes, 0, 0
+        self.budget_bytes, self.held_bytes = budget_bytes, 0
         self.lock = Lock()
         self._frames: dict[FrameKey, Frame] = {}
         self._farthest: list[tuple[int, int, FrameKey]] = []
         self._pushed = 0
-        self._free: dict[int, list[NDArray[np.uint8]]] = defaultdict(list)
+        self._memory = Slabs()
+
+    @property
+    def allocated_bytes(self) -> int:
+        """Of memory for frames."""
+        return self._memory.allocated_bytes
 
     def get(self, key: FrameKey) -> Frame | None:
         """A frame that is held or about to be."""
@@ -102,27 +107,23 @@ class FrameStore:
         if frame.kept:
             self._offer(frame)
         elif frame.readers == 0 and frame.memory is not None:
-            self._free[frame.memory.nbytes].append(frame.memory)
+            self._memory.give(frame.memory)
             frame.memory, frame.picture, frame.taken = None, None, False
             self.held_bytes -= frame.size
 
     def take(self, frame: Frame, size: int) -> NDArray[np.uint8] | None:
-        """Memory (size,) for a frame that `keep` has counted: reused, so that it does not scatter over the heap.
+        """Memory (size,) for a frame that `keep` has counted.
 
         Returns: None where the picture is larger than was counted and there is no room; then it is let go.
         """
-        if size > frame.size and self.held_bytes + size - frame.size > self.budget_bytes:
+        room = self.budget_bytes - self.held_bytes + frame.size
+        memory = self._memory.take(size, self.budget_bytes) if size <= room else None
+        if memory is None:
             self._drop(frame)
             return None
         self.held_bytes += size - frame.size
         frame.size, frame.taken = size, True
-        if self._free[size]:
-            return self._free[size].pop()
-        for spare in self._free.values():
-            while spare and self.allocated_bytes + size > self.budget_bytes:
-                self.allocated_bytes -= spare.pop().nbytes
-        self.allocated_bytes += size
-        return np.empty(size, np.uint8)
+        return memory
 
     def forget(self, frame: Frame) -> None:
         """Take back `keep` of a frame that will never come."""
@@ -133,8 +134,7 @@ class FrameStore:
         """Let everything go."""
         for frame in list(self._frames.values()):
             self._drop(frame)
-        self.allocated_bytes -= sum(spare.nbytes for spares in self._free.values() for spare in spares)
-        self._free.clear()
+        self._memory.trim()
 
     def _drop(self, frame: Frame) -> None:
         frame.kept = False
