@@ -16,6 +16,7 @@ import argparse
 import dataclasses
 import json
 import os
+import resource
 import shlex
 import shutil
 import statistics
@@ -146,6 +147,17 @@ CASES = {
         f"""{LARGE} --policy.chunk_size=20 --policy.n_action_steps=10 --batch_size=64
         --optimizer.lr=1e-4 --policy.optimizer_lr_backbone=1e-4""",
     ),
+    "diffusion_pusht": Case(
+        "pusht",
+        f"""{DIFFUSION} --policy.horizon=16 --policy.n_action_steps=8 --policy.resize_shape='[96,96]'
+        --policy.crop_ratio=0.875 --policy.use_group_norm=true --policy.noise_scheduler_type=DDIM
+        --policy.num_inference_steps=10 --ema.enable=true --batch_size=64 --num_workers=12 --dataset.cache=frames
+        --accelerator.mixed_precision=bf16 --env.type=pusht --env_eval_freq=5000 --eval.n_episodes=50""",
+        steps=100_000,
+        save_freq=1000,
+        episodes=500,
+        round=50,
+    ),
     "act_aloha": Case(
         "aloha",
         f"{LARGE} --batch_size=32 --optimizer.lr=5e-5 --policy.optimizer_lr_backbone=5e-5",
@@ -162,7 +174,7 @@ def train(case: Case, flags: str, root: Path, folder: Path, until_s: float) -> b
     placed = [flag.replace("{work}", str(folder.parent)) for flag in given]
     line = [sys.executable, "-m", "kata", "train", *placed, f"--steps={case.steps}"]
     line += [f"--save_freq={case.save_freq}", f"--dataset.root={root}", f"--output_dir={folder / 'train'}", "--resume"]
-    pieces, began_s = read(folder / "pieces.json", []), time.monotonic()
+    pieces, began_s, cpu_s = read(folder / "pieces.json", []), time.monotonic(), children_s()
     try:
         subprocess.run(line, check=True, timeout=max(1.0, until_s - began_s))
         done = True
@@ -174,12 +186,19 @@ def train(case: Case, flags: str, root: Path, folder: Path, until_s: float) -> b
         shutil.rmtree(path)
     if not done and step == (pieces[-1]["until_step"] if pieces else 0):
         sys.exit(f"no checkpoint within {until_s - began_s:.0f} s: lower --save_freq, now {case.save_freq}")
-    pieces.append({"until_step": step, "seconds": round(time.monotonic() - began_s, 1)})
+    spent = {"seconds": round(time.monotonic() - began_s, 1), "cpu_seconds": round(children_s() - cpu_s, 1)}
+    pieces.append({"until_step": step, **spent})
     write(folder / "pieces.json", pieces)
     print(f"trained {step} of {case.steps} steps", flush=True)
     if done:
         write(folder / "trained.json", {"flags": given, "steps": step, "pieces": pieces})
     return done
+
+
+def children_s() -> float:
+    """CPU seconds of the processes that were started here and have ended."""
+    spent = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return spent.ru_utime + spent.ru_stime
 
 
 def evaluate(case: Case, flags: str, policy: Path, folder: Path, until_s: float) -> list[dict[str, Any]] | None:
@@ -226,6 +245,17 @@ def outcome(name: str, rounds: list[dict[str, Any]], trained: dict[str, Any] | N
     }
 
 
+def during_training(run: Path) -> list[dict[str, Any]]:
+    """Success in the evaluations that a run made of itself, with the seconds of training before each."""
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    parts = {line["step"]: line["spent"]["total_s"] for line in lines if line["kind"] == "train"}
+    found = {line["step"]: line["success_rate"] for line in lines if "success_rate" in line}
+    return [
+        {"step": step, "seconds": sum(s for at, s in parts.items() if at <= step), "success_rate": rate}
+        for step, rate in sorted(found.items())
+    ]
+
+
 def read(path: Path, absent: Any) -> Any:
     return json.loads(path.read_text()) if path.exists() else absent
 
@@ -266,6 +296,7 @@ def main() -> int:
     found = outcome(given.case, rounds, None if given.policy else read(folder / "trained.json", None))
     if given.policy is None:
         found["mean_return_of_demonstrations"] = practice.mean_return(root)
+        found["during_training"] = during_training(folder / "train")
     write(given.results / f"{given.case}.json", found)
     print(f"{given.case}: success {found['success_rate']:.0%}, return {found['mean_return']:.2f} on average")
     return 0
