@@ -236,19 +236,20 @@ def test_frames_on_their_way_make_room_for_those_wanted_sooner() -> None:
     assert not store.keep(Frame(("c", 2), 10), 2)
 
 
-def test_clips_are_decoded_once_within_a_small_budget(tmp_path: Path) -> None:
-    """Long groups: one frame driven out would be a group decoded again."""
+@pytest.mark.parametrize("frames", [60, 90])
+def test_clips_are_decoded_once_within_a_small_budget(tmp_path: Path, frames: int) -> None:
+    """Long groups: one frame driven out, or left out when decoding runs ahead, would be a group decoded again."""
     root = make(tmp_path, lengths=(24,) * 20, per_file=20)
     pictures = [picture(episode, frame) for episode in range(20) for frame in range(24)]
     write_video(root / f"videos/{CAMERA}/chunk-000/file-000.mp4", pictures, gop=24)
     data = open_dataset("x/y", root=root)
-    rows, memory = anchor_rows(data), 90 * FRAME
+    rows, memory = anchor_rows(data), frames * FRAME
     shuffle, _ = ShuffleChoice(Shuffle("clips"), memory, 4, 5).choose(data, {}, (CAMERA,), rows)
     order = make_order(shuffle, data, {}, (CAMERA,), rows, 0)
     with Reader(data, {}, frame_memory=memory) as reader, Batches(reader, rows, order, 4, ahead=4) as batches:
         for step in range(2 * len(rows) // 4):
             batches.at(step)
-    assert reader.work().frames_decoded < 2.6 * data.num_frames
+    assert reader.work().frames_decoded < 2.1 * data.num_frames
 
 
 def test_memory_of_an_array_serves_again_when_nothing_sees_it() -> None:

@@ -8,15 +8,15 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
-from threading import Lock
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kata.data.cameras import Camera, Picture
 from kata.data.dataset import Dataset
+from kata.data.filling import Filling
 from kata.data.framecache import FrameCache
-from kata.data.groups import GroupRows
+from kata.data.groups import GroupRows, Members
 from kata.data.order import Int64
 from kata.data.plan import NEVER, Uses
 from kata.data.store import Frame, FrameStore, Target
@@ -34,45 +34,8 @@ _AHEAD = 0.93
 """Share of the budget up to which decoding runs ahead: what batches want meanwhile must not be driven out for it."""
 
 
-class Filling:
-    """The frames of one batch on their way; `wait` ends when the fate of each is known, or anything else went wrong."""
-
-    def __init__(self, count: int) -> None:
-        self._left, self._lock, self._done = count, Lock(), Future[None]()
-        self._bad: FrameError | None = None
-        self.landed(0)
-
-    def landed(self, count: int) -> None:
-        """Some frames are in their place."""
-        with self._lock:
-            self._left -= count
-            self._end()
-
-    def bad(self, error: FrameError, count: int) -> None:
-        """Some frames cannot be decoded. All others are waited for: which error is told depends on no thread."""
-        with self._lock:
-            if self._bad is None or (error.camera, error.row) < (self._bad.camera, self._bad.row):
-                self._bad = error
-            self._left -= count
-            self._end()
-
-    def failed(self, error: BaseException) -> None:
-        """The batch cannot be had."""
-        with self._lock:
-            if not self._done.done():
-                self._done.set_exception(error)
-
-    def wait(self) -> None:
-        """Raises: FrameError for the first frame that cannot be decoded, by camera and row; what else went wrong."""
-        self._done.result()
-
-    def _end(self) -> None:
-        if self._left or self._done.done():
-            return
-        if self._bad is None:
-            self._done.set_result(None)
-        else:
-            self._done.set_exception(self._bad)
+_LONG_GROUP = 32
+"""Frames of a group that the first batch waits for in any case."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,7 +80,7 @@ class Frames:
         # Of a held frame: known once the first was decoded, and seldom another for later ones.
         self._sizes = {key: math.prod(camera.shape) for key, camera in cameras.items()}
         self._uses: dict[str, Uses] = {}
-        self._at_work = 0
+        self._at_work, self._begun = 0, False
         self._prepared: set[tuple[str, int]] = set()
 
     def prepare(self, files: Sequence[tuple[str, int]]) -> None:
@@ -151,6 +114,7 @@ class Frames:
         missing: list[_Missing] = []
         for key, wanted in rows.items():
             missing += self._fill_camera(key, wanted, outs[key], filling, step)
+        self._begun |= step is not None
         for group in missing:
             self._submit(group)
         return filling
@@ -163,7 +127,7 @@ class Frames:
             with self.store.lock:
                 unique = unique[~self._cached(key, unique)]
                 absent = np.array([self.store.get((key, row)) is None for row in unique.tolist()], bool)
-                groups = self._groups(key, unique[absent], step - 1, {}, evict=False)
+                groups = self._groups(key, unique[absent], step - 1, {})
                 enough &= all(self.store.get((key, row)) is not None for row in unique.tolist())
             for group in groups:
                 self._submit(group)
@@ -197,7 +161,7 @@ class Frames:
                     frame.readers += 1
                     ready.append((frame, target))
                 self.store.postpone(frame, due)
-            groups = self._groups(key, np.array(list(absent), np.int64), step, absent, evict=True)
+            groups = self._groups(key, np.array(list(absent), np.int64), step, absent)
         filling.landed(len(wanted) - len(at))
         self._tally.add(frames_asked=len(wanted), frames_held=held)
         for begin in range(0, len(ready), _COPIES_PER_JOB):
@@ -229,12 +193,11 @@ class Frames:
         uses = self._uses.get(key)
         return np.full(len(rows), NEVER) if step is None or uses is None else uses.after(rows, step)
 
-    def _groups(
-        self, key: str, rows: Int64, step: int | None, wanted: dict[int, Frame], *, evict: bool
-    ) -> list[_Missing]:
+    def _groups(self, key: str, rows: Int64, step: int | None, wanted: dict[int, Frame]) -> list[_Missing]:
         """What to decode for `rows` (ascending), with the frames of the same groups that later steps want.
 
         `wanted` are the frames that somebody waits for; the others are decoded only if there is room to hold them.
+        Without any, groups are decoded ahead, and whole: none is driven out for them.
         """
         if not len(rows):
             return []
@@ -245,19 +208,43 @@ class Frames:
         members = self._members[key].of(file, first, end)
         dues = self._after(key, members.rows, step)
         dues[self._cached(key, members.rows)] = NEVER
-        worth = np.flatnonzero((dues < NEVER) | np.isin(members.rows, list(wanted)))
-        chosen: list[list[tuple[Frame, int]]] = [[] for _ in members.file]
-        for at, row, due in zip(worth.tolist(), members.rows[worth].tolist(), dues[worth].tolist(), strict=True):
-            frame = self._choose(key, row, due, wanted.get(row), evict)
-            if frame is not None:
-                chosen[members.group[at]].append((frame, int(members.numbers[at])))
-        return [
-            _Missing(camera, int(number), np.array([at for _, at in pairs], np.int64), [frame for frame, _ in pairs])
-            for number, pairs in zip(members.file, chosen, strict=True)
-            if pairs
-        ]
+        asked = np.isin(members.rows, list(wanted))
+        worth = np.flatnonzero((asked | (dues < NEVER)) & ~self._too_late(members, asked))
+        ends = np.searchsorted(members.group[worth], np.arange(len(members.file)), side="right")
+        missing: list[_Missing] = []
+        for number, mine in zip(members.file.tolist(), np.split(worth, ends[:-1]), strict=True):
+            frames: list[Frame] = []
+            places: list[int] = []
+            together: list[int] = members.rows[mine].tolist()
+            if not wanted and not self._fits(key, together):
+                continue
+            for place, row, due in zip(mine.tolist(), together, dues[mine].tolist(), strict=True):
+                frame = self._choose(key, row, due, wanted.get(row), evict=bool(wanted))
+                if frame is not None:
+                    frames.append(frame)
+                    places.append(place)
+            if frames:
+                missing.append(_Missing(camera, number, members.numbers[places], frames))
+        return missing
 
-    def _choose(self, key: str, row: int, due: int, wanted: Frame | None, evict: bool) -> Frame | None:
+    def _too_late(self, members: Members, asked: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Members (n,) of long groups that come after the last one asked for, which the first batch does not wait for.
+
+        They are decoded when they are wanted: once in a run, the beginning of a few groups is decoded twice.
+        """
+        if self._begun or not asked.any():
+            return np.zeros(len(asked), bool)
+        last = np.zeros(len(members.file), np.int64)
+        np.maximum.at(last, members.group[asked], members.numbers[asked])
+        long = np.bincount(members.group, minlength=len(members.file)) > _LONG_GROUP
+        return long[members.group] & (members.numbers > last[members.group])
+
+    def _fits(self, key: str, rows: list[int]) -> bool:
+        """Whether there is room to hold all of these: a part of a group would mean to decode it once more."""
+        absent = sum(self.store.get((key, row)) is None for row in rows)
+        return self.store.held_bytes + absent * self._sizes[key] <= self.store.budget_bytes
+
+    def _choose(self, key: str, row: int, due: int, wanted: Frame | None, *, evict: bool) -> Frame | None:
         """The frame to decode, if it is worth that now."""
         if wanted is None and self.store.get((key, row)) is not None:
             return None

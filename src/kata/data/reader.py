@@ -13,8 +13,9 @@ import numpy as np
 from kata.data.cameras import Camera, ImageCamera, VideoCamera
 from kata.data.dataset import Dataset
 from kata.data.encoded import EncodedImages
+from kata.data.filling import Filling
 from kata.data.framecache import FrameCache
-from kata.data.frames import Filling, Frames
+from kata.data.frames import Frames
 from kata.data.memory import Recycled
 from kata.data.order import Int64
 from kata.data.plan import Uses, held_as_rgb

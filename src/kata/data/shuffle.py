@@ -29,7 +29,7 @@ FRAME_BYTES = 4 * 10**9
 _MOST_CLIPS = 1 << 20
 """More would make tables that take longer than they save; longer clips are cut instead."""
 
-_EXTRA_DECODING = 0.25
+_EXTRA_DECODING = 0.125
 """Share of frames that may be decoded twice because a window reaches over the edge of its clip."""
 
 _FILL = 0.85
@@ -132,11 +132,13 @@ class ShuffleChoice:
         halo = 0 if stride > gop else -(-int(offsets[-1] - offsets[0]) // gop)
         runs = runs_of_episode if stride > gop else min(math.ceil(halo / _EXTRA_DECODING) or 1, runs_of_episode)
         runs = max(runs, -(-dataset.num_frames // (_MOST_CLIPS * gop)))
+        # A group is held whole where it begins, half of it on average: so much above the average is held then.
+        opening = gop * sum(sizes.values()) / 2
         while True:
             frames = self.asked.clip_frames or runs * gop
             shuffle = Shuffle("clips", 1, frames - frames % gop or gop, gop)
             held = held_bytes_per_clip(shuffle, stride, windows, sizes, longest)
-            pool = self.asked.clip_pool or max(int(_FILL * room / held), 1)
+            pool = self.asked.clip_pool or max(int((_FILL * room - opening) / held), 1)
             if self.asked.clip_frames or runs <= 1 or pool >= 2 * _CLIPS_PER_SAMPLE * self.batch_size:
                 return dataclasses.replace(shuffle, clip_pool=pool)
             runs = -(-runs // 2)
