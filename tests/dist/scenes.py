@@ -8,8 +8,14 @@ import time
 from pathlib import Path
 from typing import Any
 
+import torch
+
 import kata.train.assemble
 from kata.cli import main
+from kata.dist.team import join
+from kata.dist.world import read_world
+from kata.run import resolve_run
+from kata.train import train
 from kata.train.loop import update
 
 
@@ -23,6 +29,16 @@ def train_with_long_work(seconds: float, args: list[str]) -> int:
 
     kata.train.assemble.run_folder = late
     return main(["train", *args])
+
+
+def train_runs(*runs: list[str]) -> int:
+    """Several runs one after the other: ranks are started once."""
+    world = read_world(os.environ)
+    with join(world, torch.device("cpu"), 120.0) as team:
+        for args in runs:
+            run, notes = resolve_run(args, world.size)
+            train(run, notes=notes, team=team)
+    return 0
 
 
 def train_until(step: int, what: str, rank: int, args: list[str]) -> int:

@@ -1,20 +1,34 @@
-"""Native DDP against one rank: the same sums, whatever has a gradient."""
+"""Native DDP, FSDP2 and HSDP against one rank: the same sums, whatever has a gradient."""
 
 import pytest
 
-from tests.dist import ranks, toy
+from tests.dist import ranks
+from tests.dist.toy import Case, compare
 
 CASES = {
-    "plain": (1, False, False, True),
-    "accumulated": (2, False, False, True),
-    "gradients elsewhere from some step on": (1, True, False, True),
-    "the same, accumulated": (2, True, False, True),
-    "sent as bf16": (1, False, True, True),
-    "batch norm that counts": (1, False, False, False),
+    "DDP": (
+        2,
+        Case(),
+        Case(accumulation=2),
+        Case(changes=True),  # gradients elsewhere from some step on
+        Case(changes=True, accumulation=2),
+        Case(bf16=True),
+        Case(still_norm=False),
+    ),
+    "FSDP2": (
+        2,
+        Case(pieces=2),
+        Case(pieces=2, accumulation=2),
+        Case(pieces=2, changes=True, adam=True),
+        Case(pieces=2, changes=True, accumulation=2),
+        Case(pieces=2, still_norm=False),
+    ),
+    "HSDP": (4, Case(pieces=2), Case(pieces=2, accumulation=2, changes=True), Case(pieces=4, adam=True)),
 }
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_two_ranks_are_one(name, tmp_path):
-    team = ranks.start(2, toy.compare, *CASES[name], folder=tmp_path)
-    assert team.ended() == [0, 0], team.said(0) + team.said(1)
+def test_several_ranks_are_one(name, tmp_path):
+    size, *cases = CASES[name]
+    team = ranks.start(size, compare, *cases, folder=tmp_path)
+    assert team.ended() == [0] * size, "".join(team.said(rank) for rank in range(size))

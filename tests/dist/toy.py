@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from kata.dist.engine import Ddp, Engine
+from kata.dist.shard import Sharded
 from kata.dist.team import Team, join
 from kata.dist.world import read_world
 from kata.optim.build import build_optimizer
@@ -19,6 +22,7 @@ from kata.train.state import TrainState
 from kata.train.step import update
 
 STEPS, CHANGE = 8, 4
+RATES = ("--optimizer.lr=0.05", "--optimizer.weight_decay=0.1")
 
 
 class Toy(Policy):
@@ -87,10 +91,25 @@ def trained(state: TrainState, engine: Engine, steps: list[StepBatch]) -> list[l
     return said
 
 
-def made(*, changes: bool) -> TrainState:
-    args = ["--dataset.repo_id=x", "--policy.type=act", "--optimizer.type=sgd", "--optimizer.lr=0.05"]
-    run, _ = resolve_run([*args, "--optimizer.momentum=0.9", "--optimizer.weight_decay=0.1"])
-    policy = Toy(changes=changes)
+@dataclass(frozen=True)
+class Case:
+    """pieces: ranks per copy of the weights, 1 for DDP. still_norm: batch norm counts nothing, as in eval mode."""
+
+    pieces: int = 1
+    accumulation: int = 1
+    changes: bool = False
+    bf16: bool = False
+    still_norm: bool = True
+    adam: bool = False
+
+
+def made(engine: Engine, case: Case) -> TrainState:
+    options = ["--optimizer.type=adamw"] if case.adam else ["--optimizer.type=sgd", "--optimizer.momentum=0.9"]
+    run, _ = resolve_run(["--dataset.repo_id=x", "--policy.type=act", *options, *RATES])
+    policy = Toy(changes=case.changes)
+    if case.still_norm:
+        vars(policy.norm)["training"] = False
+    engine.place(policy, policy.shard_units())
     assert run.optimizer is not None
     norm = policy.norm
     statistics = (norm.running_mean, norm.running_var)
@@ -98,30 +117,39 @@ def made(*, changes: bool) -> TrainState:
     return TrainState(0, policy, optimizer, statistics=tuple(s for s in statistics if s is not None))
 
 
-def compare(accumulation: int, changes: bool, bf16: bool, still_norm: bool, kind: type[Ddp] = Ddp) -> int:
-    """Two ranks against one; status 0 where they agree. still_norm: batch norm counts nothing, as in eval mode."""
+def compare(*cases: Case) -> int:
+    """Several ranks against one; status 0 where they agree in every case."""
     with join(read_world(os.environ), torch.device("cpu"), 60.0) as team:
-        _compare(team, accumulation, changes, bf16, still_norm, kind)
+        for case in cases:
+            print(case)
+            _compare(team, case)
     return 0
 
 
-def _compare(team: Team, accumulation: int, changes: bool, bf16: bool, still_norm: bool, kind: type[Ddp]) -> None:
-    world = team.world
-    mine, whole = made(changes=changes), made(changes=changes)
-    if still_norm:
-        for state in (mine, whole):
-            vars(state.policy.norm)["training"] = False
-    engine = kind(team, torch.device("cpu"), bucket_mb=1, bf16=bf16, changes=changes)
-    said = trained(mine, engine, batches(world.rank, world.size, accumulation))
-    expected = trained(whole, Engine(Team(), torch.device("cpu")), batches(0, 1, 1))
-    ours, theirs = mine.policy.state_dict(), whole.policy.state_dict()
-    atol = 2e-2 if bf16 else 1e-6
-    for name in ours if still_norm else ():
+def _engine(team: Team, case: Case) -> Engine:
+    device = torch.device("cpu")
+    if case.pieces > 1:
+        return Sharded(team, device, copies=team.world.size // case.pieces, shards=case.pieces)
+    return Ddp(team, device, bucket_mb=1, bf16=case.bf16, changes=case.changes)
+
+
+def _compare(team: Team, case: Case) -> None:
+    world, engine, alone = team.world, _engine(team, case), Engine(Team(), torch.device("cpu"))
+    mine, whole = made(engine, case), made(alone, case)
+    said = trained(mine, engine, batches(world.rank, world.size, case.accumulation))
+    expected = trained(whole, alone, batches(0, 1, 1))
+    theirs = whole.policy.state_dict()
+    ours = {name: engine.whole(tensor) for name, tensor in mine.policy.state_dict().items()}
+    atol = 2e-2 if case.bf16 else 1e-6
+    for name in ours if case.still_norm else ():
         torch.testing.assert_close(ours[name], theirs[name], rtol=0, atol=atol, msg=lambda m, n=name: f"{n}: {m}")
-    if still_norm:
+    if case.still_norm:
         torch.testing.assert_close(torch.tensor(said), torch.tensor(expected), rtol=1e-5, atol=10 * atol)
-    fresh = Toy(changes=changes).state_dict()
-    untouched = ["still.weight", "idle.weight", *([] if changes else ["late.weight"])]
+    fresh = Toy(changes=case.changes).state_dict()
+    untouched = ["still.weight", "idle.weight", *([] if case.changes else ["late.weight"])]
     assert all(torch.equal(ours[name], fresh[name]) for name in untouched), "no gradient, no step, no decay"
     for rank in team.gather({name: tensor.tolist() for name, tensor in ours.items()}):
         assert rank == {name: tensor.tolist() for name, tensor in ours.items()}, "all ranks hold the same"
+    if case.pieces > 1:
+        held = sum(p.to_local().numel() for p in mine.policy.parameters() if isinstance(p, DTensor))
+        assert held < sum(p.numel() for p in whole.policy.parameters()), "a rank holds a part"

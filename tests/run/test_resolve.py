@@ -112,7 +112,7 @@ def test_policy_and_dataset_must_be_named():
         resolve_run(["--policy.type=act"])
 
 
-@pytest.mark.parametrize("name", [n for n in ABSENT if n not in ("parallelism", "job")])
+@pytest.mark.parametrize("name", [n for n in ABSENT if n != "job" and not n.endswith("context_parallel")])
 def test_lerobots_other_options_are_refused_by_name(name):
     with pytest.raises(ConfigError) as caught:
         run_of(f"--{name}=something-else")
@@ -120,7 +120,9 @@ def test_lerobots_other_options_are_refused_by_name(name):
     assert caught.value.rule
 
 
-@pytest.mark.parametrize("flag", ["--eval.recording=true", "--job.target=a10g", "--parallelism.dp_shard=2"])
+@pytest.mark.parametrize(
+    "flag", ["--eval.recording=true", "--job.target=a10g", "--parallelism.context_parallel.ring_degree=2"]
+)
 def test_groups_that_kata_lacks_are_refused_by_name(flag):
     with pytest.raises(ConfigError, match=flag[2:].partition("=")[0]):
         run_of(flag)

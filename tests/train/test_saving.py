@@ -37,7 +37,7 @@ def started(monkeypatch):
     def with_chore(chore):
         def open_with_chore(live, *parts):
             job = open_job(live, *parts)
-            return replace(job, chores=[(1, lambda state: chore(job.record.saving, state))])
+            return replace(job, chores=[(1, lambda state: chore(job.saving, state))])
 
         monkeypatch.setattr("kata.train.assemble.open_job", open_with_chore)
         return begun
@@ -51,7 +51,7 @@ def test_the_bytes_are_those_of_a_save_that_stands_still(light_run, started, tmp
     def chore(saving, state):
         still = tmp_path / f"{state.step:06d}"
         still.mkdir()
-        saving.saver.write(still, state.policy, snapshot(state, HostTensors()))
+        saving.saver.write(still, state.policy, snapshot(state, HostTensors(), saving.engine))
         saving.checkpoint(state)
 
     started(chore)

@@ -35,8 +35,12 @@ class Engine:
         self.team = team
         self.device = device
 
-    def place(self, module: nn.Module) -> None:
-        """Bring the policy, or an average of it, to where it lives. No rank waits for another in here."""
+    def place(self, module: nn.Module, units: Sequence[nn.Module]) -> None:
+        """Bring the policy, or an average of it, to where it lives; no rank waits for another in here.
+
+        units: its parts that are called one by one (see `Policy.shard_units`).
+        """
+        del units
         module.to(self.device)
 
     def begin(self, policy: nn.Module, optimizer: Optimizer) -> Optimizer:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
+from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 
@@ -35,5 +36,9 @@ def step_unless(optimizer: Optimizer, bad: Tensor, scaler: GradScaler | None = N
 
 
 def clip_gradients(parameters: Sequence[nn.Parameter], max_norm: float) -> Tensor:
-    """Clip to `max_norm` (0: only measure) and return the norm before clipping, a device scalar."""
-    return torch.nn.utils.clip_grad_norm_(parameters, max_norm if max_norm > 0 else float("inf"))
+    """Clip to `max_norm` (0: only measure) and return the norm before clipping, a device scalar.
+
+    Of parameters in pieces it is the norm over all of them, and every rank must call this.
+    """
+    norm = torch.nn.utils.clip_grad_norm_(parameters, max_norm if max_norm > 0 else float("inf"))
+    return norm.full_tensor() if isinstance(norm, DTensor) else norm

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from torch import nn
+from torch.distributed.tensor import DTensor
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from kata.optim.config import AdamConfig, AdamWConfig, OptimizerConfig, SGDConfig
@@ -33,7 +34,8 @@ class Group(Protocol):
 def build_optimizer(groups: Sequence[Group], config: OptimizerConfig) -> Optimizer:
     """The optimiser over these groups. Each group keeps its unscheduled rate under 'base_lr'.
 
-    The fused kernels are used where torch has them (CPU, CUDA): one pass over the parameters instead of several.
+    The fused kernels are used where torch has them (CPU, CUDA; SGD's not for parameters in pieces): one pass over the
+    parameters instead of several.
     """
     table: list[dict[str, Any]] = []
     for group in groups:
@@ -55,7 +57,7 @@ def build_optimizer(groups: Sequence[Group], config: OptimizerConfig) -> Optimiz
                 momentum=config.momentum,
                 dampening=config.dampening,
                 nesterov=config.nesterov,
-                fused=fused,
+                fused=fused and not any(isinstance(p, DTensor) for g in table for p in g["params"]),
             )
         case _:
             raise AssertionError(f"no optimiser for {type(config).__name__}")

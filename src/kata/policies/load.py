@@ -26,6 +26,12 @@ def load_weights(policy: Policy, file: Path, piece: Callable[[Tensor, Tensor], T
     Raises CheckpointError for a file that cannot be read, and PolicyError unless every tensor of the policy
     is in the file with its shape, and the file holds nothing else but what its key map passes over.
     """
+    if not file.exists() and (file.parent.parent / "sharded_state").is_dir():
+        raise PolicyError(
+            f"{file}: not there",
+            rule="this checkpoint holds its weights in pieces (checkpoint_format=dcp)",
+            remedy=f"kata checkpoint convert {file.parent.parent} --to=both",
+        )
     found = read_tensors(file)
     if any(name.startswith(OLD_STATISTICS) for name in found):
         raise PolicyError(

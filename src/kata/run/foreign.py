@@ -20,11 +20,10 @@ ABSENT: dict[str, tuple[tuple[Any, ...], str]] = {
     "reward_model": ((None,), _NOT_YET),
     "sample_weighting": ((None,), _NOT_YET),
     "save_checkpoint_to_hub": ((False,), "kata uploads the final policy only (policy.repo_id)"),
-    "checkpoint_format": (("safetensors",), "kata writes safetensors only"),
-    "parallelism": (
-        (),
-        "kata does not shard: every rank holds the whole policy, and the launcher says how many there are",
-    ),
+    "parallelism.cfg_parallel": ((1,), "it is about inference"),
+    "parallelism.context_parallel.ring_degree": ((1,), _NOT_YET),
+    "parallelism.context_parallel.ulysses_degree": ((1,), _NOT_YET),
+    "parallelism.context_parallel": (({},), _NOT_YET),
     "job": ((), "kata trains on this machine only so far"),
     "checkpoint_path": ((None,), "use --resume=true with --output_dir"),
     "tolerance_s": ((1e-4,), "kata counts frames in whole numbers, so there is no tolerance to set"),
@@ -41,7 +40,6 @@ ABSENT: dict[str, tuple[tuple[Any, ...], str]] = {
 """Dotted name -> (values without effect, why it is refused otherwise)."""
 
 _GROUP_DEFAULTS: dict[str, dict[str, Any]] = {
-    "parallelism": {"dp_replicate": 1, "dp_shard": 1, "cfg_parallel": 1, "context_parallel": ...},
     "job": {"target": None, "image": ..., "timeout": ..., "detach": False, "tags": []},
 }
 """Values without effect inside those groups; `...` stands for any value."""

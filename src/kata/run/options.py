@@ -18,6 +18,7 @@ from kata.run.evaluation import EnvConfig, EvalConfig
 from kata.run.fsdp import FsdpConfig
 from kata.run.mix import MixEntry, check_choices, check_entries
 from kata.run.ranks import DdpConfig, check_scaling
+from kata.run.sharding import ParallelismConfig, check_format
 from kata.run.transforms import ImageTransformsConfig
 from kata.run.zero import DeepSpeedConfig
 from kata.units import duration_s, num_bytes
@@ -239,8 +240,10 @@ class Run:
     Every `env_eval_freq` steps (0: after the last alone) the policy is evaluated in `env`, in a process beside the
     training; `env_eval_at_start` evaluates the untrained policy too. `max_time` ('90s', '45m', '2h', '1d' or seconds)
     saves and stops the run when it is over. `keep_last` newest checkpoints and those of each `keep_every` steps stay on
-    the disk (both 0: all), and `keep_best` of lowest validation error (0: all). A step whose loss or gradient is not
-    finite is skipped; `max_bad_steps` of them in a row stop the run. A loss `loss_spike` robust deviations above the
+    the disk (both 0: all), and `keep_best` of lowest validation error (0: all). checkpoint_format: LeRobot's
+    'safetensors', 'dcp' in pieces, 'both' for LeRobot's weights beside pieces to continue from, or 'auto': 'both' where
+    weights are in pieces. A step whose loss or gradient is not finite is skipped; `max_bad_steps` of them in a row stop
+    the run. A loss `loss_spike` robust deviations above the
     recent ones is reported (0: never). on_bad_frame: 'stop' at a frame that cannot be decoded, or 'substitute' another
     sample for that one.
     """
@@ -267,6 +270,7 @@ class Run:
     ddp: DdpConfig = field(default_factory=DdpConfig)
     fsdp: FsdpConfig = field(default_factory=FsdpConfig)
     deepspeed: DeepSpeedConfig = field(default_factory=DeepSpeedConfig)
+    parallelism: ParallelismConfig = field(default_factory=ParallelismConfig)
     steps: int = 100_000
     max_time: str | None = None
     log_freq: int = 200
@@ -278,6 +282,7 @@ class Run:
     eval_steps: int = 0
     max_eval_samples: int = 0
     save_checkpoint: bool = True
+    checkpoint_format: str = "auto"
     save_freq: int = 20_000
     keep_last: int = 0
     keep_every: int = 0
@@ -317,6 +322,7 @@ class Run:
             raise _refuse("global_batch_size", self.global_batch_size, "at least 1", "for example 64")
         check_scaling(self.scale_lr, self.scale_lr_by)
         check_engine(self)
+        check_format(self.checkpoint_format, uploaded=self.policy.push_to_hub and self.policy.repo_id is not None)
         if self.env is None and (self.env_eval_freq not in (0, 20_000) or self.env_eval_at_start):
             raise _refuse(
                 "env_eval_at_start" if self.env_eval_at_start else "env_eval_freq",
@@ -358,6 +364,17 @@ class Run:
     def ranks(self) -> int:
         """Ranks that the samples of a step are shared out among."""
         return self.effective_batch // (self.batch_size * self.accumulation)
+
+    @property
+    def mesh(self) -> tuple[int, int]:
+        """Copies of the policy, and ranks that share one."""
+        return self.parallelism.mesh(self.ranks)
+
+    @property
+    def stored_as(self) -> str:
+        """'safetensors', 'dcp' or 'both': what a checkpoint holds the state as."""
+        chosen = "safetensors" if self.mesh[1] == 1 else "both"
+        return chosen if self.checkpoint_format == "auto" else self.checkpoint_format
 
     @property
     def lr_scale(self) -> float:

@@ -21,6 +21,7 @@ from kata.run.foreign import drop_foreign
 from kata.run.options import Run
 from kata.run.pointer import LAST, follow
 from kata.run.ranks import share_out
+from kata.run.sharding import check_beside_sharding
 
 CHANGEABLE = {
     *(
@@ -39,11 +40,12 @@ CHANGEABLE = {
         "loss_spike",
         "save_freq",
         "save_checkpoint",
+        "checkpoint_format",
         "keep_last",
         "keep_every",
         "keep_best",
     ),
-    *("accelerator.gradient_accumulation", "ddp.bucket_mb"),  # the global batch stays
+    *("accelerator.gradient_accumulation", "ddp.bucket_mb", "parallelism"),  # the global batch stays
     *("engine", "fsdp", "deepspeed"),
     *("dataset.cache", "dataset.cache_dir", "dataset.cache_size"),
     *("eval_steps", "env_eval_freq", "env_eval_at_start", "env", "eval"),
@@ -136,6 +138,8 @@ def _resolve(given: dict[str, Any], ranks: int, notes: list[str], *, keep_micro:
     if isinstance(raw["dataset"].get("mix"), str):
         raw["dataset"]["mix"] = read_list(Path(raw["dataset"]["mix"]))
     run = share_out(decode(Run, raw), ranks, notes, keep_micro=keep_micro)
+    if run.mesh[1] > 1:
+        check_beside_sharding(run.ddp)
     run.policy.validate_steps(run.steps)
     if run.scheduler is not None:
         fitted, note = run.scheduler.fitted(run.steps)

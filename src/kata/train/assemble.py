@@ -15,6 +15,7 @@ from typing import Any
 from rich.console import Console
 
 from kata.config import encode
+from kata.dist.engine import Engine
 from kata.dist.team import Team
 from kata.errors import CheckpointError
 from kata.run import Run
@@ -97,25 +98,29 @@ def train(
         said = [*(notes or []), *prepared.notes, *found_notes]
         facts = team.alone(lambda: _begin(live, prepared, state, folder, said, console))
         guard = Guard(run.max_time_s, team.vote)
-        job = open_job(live, prepared, saver, state, folder, guard, team)
+        job = open_job(live, prepared, saver, state, folder, guard, engine)
         live.enter_context(guard)
         loop(run, state, job.feed, job.meter, job.watch, job.chores, guard, engine)
-        views = team.alone(lambda: _end(prepared, job, state))
+        views = _end(prepared, job, state, engine)
     ended = Trained(folder, folder / "report.html", state, stopped=guard.reason if state.step < run.steps else None)
     ended.remarks.extend(uncompiled(blocks))
-    return team.alone(lambda: _tell(ended, run, job.record, facts or [], said, views or [], command)) or ended
+    return team.alone(lambda: _tell(ended, run, job.record, facts or [], said, views, command)) or ended
 
 
-def _end(prepared: Prepared, job: Job, state: TrainState) -> list[SampleView]:
+def _end(prepared: Prepared, job: Job, state: TrainState, engine: Engine) -> list[SampleView]:
     """Everything on the disk, and what the report shows of the policy."""
-    assert job.record is not None
-    run = prepared.run
-    job.record.watch.settle()
+    run, team = prepared.run, engine.team
+    job.watch.settle()
     if run.save_checkpoint:
-        job.record.meter.flush(state.step)
-        job.record.saving.finish(state)
+        job.meter.flush(state.step)
+        job.saving.finish(state)
     shown = prepared.held_out or prepared.dataset
-    return sample_views(judged(run, state), job.view_feed, job.view_reader, prepared.after, shown)
+
+    def views() -> list[SampleView]:
+        return sample_views(judged(run, state), job.view_feed, job.view_reader, prepared.after, shown)
+
+    # A policy in pieces is run by all ranks together.
+    return views() if engine.sharded else team.alone(views) or []
 
 
 def _tell(

@@ -31,6 +31,7 @@ from kata.train.checkpoint import Saver, write_json
 from kata.train.guard import Guard
 from kata.train.meter import Meter
 from kata.train.report import Filmstrip
+from kata.train.snapshot import Snapshot
 
 CHECK_S = 0.5
 """How often a wait looks whether the run was asked to stop."""
@@ -63,16 +64,18 @@ class Beside:
     _running: tuple[int, Future[dict[str, Any]]] | None = None
     _process: subprocess.Popen[bytes] | None = None
 
-    def start(self, policy: Policy, step: int) -> None:
-        """Evaluate these weights, unless the evaluation before is still at work."""
+    def may_start(self, step: int) -> bool:
+        """Whether an evaluation of this step may start; where the one before is still at work, that is noted."""
         if self._running is not None and self._running[1].done():
             self.collect()
         if self._running is not None:
             note = f"left out: the one of step {self._running[0]} is still at work"
             self.meter.note(step, "evaluation", {"note": note})
-            return
-        weights = {name: tensor.detach().to("cpu", copy=True) for name, tensor in policy.state_dict().items()}
-        self._running = (step, self._pool.submit(self._evaluate, policy, weights, step))
+        return self._running is None
+
+    def start(self, policy: Policy, held: Snapshot) -> None:
+        """Evaluate these weights. `policy` gives names."""
+        self._running = (held.step, self._pool.submit(self._evaluate, policy, held))
 
     def collect(self, *, wait: bool = False) -> None:
         """Write down the result if there is one; `wait` for the one at work, but not when asked to stop."""
@@ -91,17 +94,18 @@ class Beside:
         figures = {name: result[name] for name in SHOWN if result.get(name) is not None}
         self.meter.note(step, "evaluation", {**figures, "success_low": low, "success_high": high})
 
-    def _evaluate(self, policy: Policy, weights: dict[str, Tensor], step: int) -> dict[str, Any]:
+    def _evaluate(self, policy: Policy, held: Snapshot) -> dict[str, Any]:
         """In the thread: weights to a folder, a process over it, its result back. The folder's weights go again."""
-        home = self.folder / "evaluations" / f"{step:06d}"
+        held.wait()
+        home = self.folder / "evaluations" / f"{held.step:06d}"
         shutil.rmtree(home, ignore_errors=True)
         try:
-            return self._evaluate_in(home, policy, weights)
+            return self._evaluate_in(home, policy, held.weights)
         except OSError as error:  # a full disk costs the evaluation, not the run
             shutil.rmtree(home, ignore_errors=True)
             return {"error": f"the evaluation could not be prepared: {error}"}
 
-    def _evaluate_in(self, home: Path, policy: Policy, weights: dict[str, Tensor]) -> dict[str, Any]:
+    def _evaluate_in(self, home: Path, policy: Policy, weights: dict[str, Tensor] | None) -> dict[str, Any]:
         home.mkdir(parents=True)
         checkpoint = self.saver.write_pretrained(home / "pretrained_model", policy, weights)
         options = {"env": encode(self.run.env), "eval": encode(self.run.eval), "seed": self.run.seed}

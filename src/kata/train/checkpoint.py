@@ -4,6 +4,7 @@
                                           processors/<name>/policy_*processor* per dataset of a mixture
                         /pretrained_model_ema/  the same with averaged weights (only with --ema.enable)
                         /training_state/     training_step.json optimizer_* scaler.json
+                        /sharded_state/      weights, average and moments in pieces (see kata.train.pieces)
                         /manifest.json       size and hash of each of these files
 """
 
@@ -28,13 +29,15 @@ from kata.optim.config import SGDConfig
 from kata.policies.base import Policy
 from kata.policies.load import load_weights, save_weights
 from kata.run import Run
-from kata.train.manifest import PRETRAINED, PRETRAINED_EMA, TRAINING
+from kata.train.manifest import MODEL, PRETRAINED, PRETRAINED_EMA, TRAINING
+from kata.train.pieces import has_pieces, load_moments, restore_pieces
 from kata.train.snapshot import Snapshot
 from kata.train.state import TrainState
 from kata.train.store import VALIDATION
 
-TEXT_BYTES = 65_536
+TEXT_BYTES, PIECE_BYTES = 65_536, 2_048
 PROCESSORS = "processors"
+OPTIMIZER = "optimizer_state.safetensors"
 
 
 @dataclass(frozen=True)
@@ -56,8 +59,9 @@ class Saver:
             self.write_pretrained(folder / PRETRAINED_EMA, policy, held.average)
         training = folder / TRAINING
         training.mkdir()
-        moments = {f"state/{name}": tensor for name, tensor in held.moments.items()}
-        write_tensors(training / "optimizer_state.safetensors", moments)
+        if held.moments is not None:
+            moments = {f"state/{name}": tensor for name, tensor in held.moments.items()}
+            write_tensors(training / OPTIMIZER, moments)
         write_json(training / "optimizer_param_groups.json", held.groups)
         if held.scaler is not None:
             write_json(training / "scaler.json", held.scaler)
@@ -69,10 +73,11 @@ class Saver:
         self.write_pretrained(folder / PRETRAINED, policy, held.weights)
         write_json(folder / VALIDATION, {"step": held.step, **values})
 
-    def write_pretrained(self, folder: Path, policy: Policy, weights: dict[str, Tensor]) -> Path:
-        """Make a folder with all that acting needs."""
+    def write_pretrained(self, folder: Path, policy: Policy, weights: dict[str, Tensor] | None) -> Path:
+        """Make a folder with all that acting needs; None leaves the weights out, which lie in pieces elsewhere."""
         folder.mkdir()
-        save_weights(policy, folder / "model.safetensors", state=weights)
+        if weights is not None:
+            save_weights(policy, folder / MODEL, state=weights)
         self.run.policy.save(folder)
         write_json(folder / "train_config.json", encode(self.run))
         self.before.save(folder)
@@ -86,12 +91,16 @@ class Saver:
 
     def restore(self, state: TrainState, source: Path, engine: Engine) -> None:
         """Fill the state from a checkpoint of this run, on each rank what the engine has there."""
-        load_weights(state.policy, source / PRETRAINED / "model.safetensors", engine.piece)
-        if state.ema is not None:
-            load_weights(state.ema, source / PRETRAINED_EMA / "model.safetensors", engine.piece)
         training = source / TRAINING
+        if has_pieces(source):
+            restore_pieces(state, source)
+        else:
+            load_weights(state.policy, source / PRETRAINED / MODEL, engine.piece)
+            if state.ema is not None:
+                load_weights(state.ema, source / PRETRAINED_EMA / MODEL, engine.piece)
         try:
-            _load_optimizer(state.optimizer, training, engine)
+            if not has_pieces(source):
+                _load_optimizer(state.optimizer, training, engine)
             if state.scaler is not None:
                 state.scaler.load_state_dict(json.loads((training / "scaler.json").read_text()))
             state.step = json.loads((training / "training_step.json").read_text())["step"]
@@ -112,11 +121,17 @@ class Saver:
 def checkpoint_bytes(policy: Policy, run: Run) -> int:
     """How much a checkpoint takes, on the disk and in host memory: weights, the optimiser's moments, the average.
 
-    TEXT_BYTES stand for its JSON files, statistics and headers.
+    TEXT_BYTES stand for its JSON files, statistics and headers, PIECE_BYTES for the header of a tensor's piece. Weights
+    lie there twice where both pieces and LeRobot's file are asked for.
     """
     trained = sum(p.numel() * p.element_size() for p in policy.parameters() if p.requires_grad)
     moments = int(run.optimizer.momentum > 0) if isinstance(run.optimizer, SGDConfig) else 2
-    return weight_bytes(policy) * (2 if run.ema.enable else 1) + moments * trained + TEXT_BYTES
+    weights = weight_bytes(policy) * (2 if run.ema.enable else 1)
+    if run.stored_as == "safetensors":
+        return weights + moments * trained + TEXT_BYTES
+    tensors = len(policy.state_dict()) * (4 + run.ema.enable)
+    headers = PIECE_BYTES * tensors * run.mesh[1] + TEXT_BYTES
+    return weights * (2 if run.stored_as == "both" else 1) + moments * trained + headers
 
 
 def weight_bytes(policy: Policy) -> int:
@@ -134,10 +149,9 @@ def write_json(path: Path, value: Any) -> None:
 def _load_optimizer(optimizer: Optimizer, folder: Path, engine: Engine) -> None:
     state: dict[int, dict[str, Tensor]] = {}
     params = [p for group in optimizer.param_groups for p in group["params"]]
-    for key, tensor in read_tensors(folder / "optimizer_state.safetensors").items():
+    for key, tensor in read_tensors(folder / OPTIMIZER).items():
         _, number, name = key.split("/", 2)
         like = params[int(number)]
         mine = engine.piece(tensor, like) if tensor.shape == like.shape else tensor  # a count of steps is no piece
         state.setdefault(int(number), {})[name] = mine
-    groups = optimizer.state_dict()["param_groups"]
-    optimizer.load_state_dict({"state": state, "param_groups": groups})
+    load_moments(optimizer, state)

@@ -1,18 +1,20 @@
-"""`kata checkpoint list|verify|prune|export|push`: looking after checkpoints without training. Torch-free."""
+"""`kata checkpoint list|verify|prune|export|push|convert`: looking after checkpoints without training. Torch-free."""
 
 from __future__ import annotations
 
 import datetime
 import shutil
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 from kata.config import parse_flags
 from kata.errors import CheckpointError, ConfigError, did_you_mean
 from kata.run.pointer import BEST, LAST, pointed
+from kata.run.sharding import FORMATS
 from kata.train.lock import FolderLock
-from kata.train.manifest import damage, has_manifest
+from kata.train.manifest import MODEL, SHARDS, TRAINING, damage, has_manifest
 from kata.train.publish import push
 from kata.train.retention import Keep, surplus
 from kata.train.store import bests, checkpoints, damaged, home_of, locate, pretrained_of, recover, remove
@@ -28,6 +30,9 @@ usage: kata checkpoint <verb> <path> [options]
                          remove what these rules do not keep; last, best and the newest good one always stay
   export <path> --out=<folder>
                          copy what acting needs, without the training state
+  convert <path> --to=safetensors|dcp|both [--out=<folder>]
+                         the state as LeRobot's files, in pieces, or as both (see --checkpoint_format), in its place or
+                         as another folder
   push <path> --repo_id=<user>/<name> [--private=true]
                          upload that to the Hub; what is there already is not sent again
 
@@ -119,7 +124,7 @@ def _prune(path: Path, options: Options) -> int:
 def _export(path: Path, options: Options) -> int:
     if not options["out"]:
         raise ConfigError("out: not given", rule="an export needs a folder", remedy="add --out=<folder>")
-    source, out = _whole(path), Path(str(options["out"])).expanduser()
+    source, out = _with_weights(_whole(path)), Path(str(options["out"])).expanduser()
     if out.exists():
         raise CheckpointError(f"{out}: exists already", rule="an export makes its folder", remedy="choose another")
     partial = out.with_name(f".{out.name}.partial")
@@ -141,7 +146,32 @@ def _push(path: Path, options: Options) -> int:
         raise ConfigError(
             "repo_id: not given", rule="an upload needs a repository", remedy="add --repo_id=<user>/<name>"
         )
-    print(push(_whole(path), str(options["repo_id"]), private=options["private"]))
+    print(push(_with_weights(_whole(path)), str(options["repo_id"]), private=options["private"]))
+    return 0
+
+
+def _convert(path: Path, options: Options) -> int:
+    from kata.train.convert import convert
+
+    to = options["to"]
+    if to not in FORMATS[1:]:
+        raise ConfigError(
+            f"to={to}", rule=f"one of: {', '.join(FORMATS[1:])}", remedy="for example --to=safetensors for LeRobot"
+        )
+    found = locate(path)
+    if not (found / TRAINING).is_dir():
+        raise CheckpointError(
+            f"{found}: holds no training state",
+            rule="a checkpoint that a run can continue from is converted, with all that it holds",
+            remedy="name a run, or one of its checkpoints",
+        )
+    _whole(found)
+    out = found if options["out"] is None else Path(str(options["out"])).expanduser()
+    if out != found and out.exists():
+        raise CheckpointError(f"{out}: exists already", rule="a conversion makes its folder", remedy="choose another")
+    with FolderLock(found.parent.parent) if out == found else nullcontext():
+        size = convert(found, out, to)
+    print(f"{found} as {to}: {out}, {bytes_text(size)}")
     return 0
 
 
@@ -157,6 +187,17 @@ def _whole(path: Path) -> Path:
             remedy="name another checkpoint; `kata checkpoint list` shows them",
         )
     return pretrained_of(found)
+
+
+def _with_weights(folder: Path) -> Path:
+    """The same, where the weights are not in pieces alone."""
+    if not (folder / MODEL).is_file() and (folder.parent / SHARDS).is_dir():
+        raise CheckpointError(
+            f"{folder}: holds no {MODEL}",
+            rule="this checkpoint holds its weights in pieces (checkpoint_format=dcp)",
+            remedy=f"kata checkpoint convert {folder.parent} --to=both",
+        )
+    return folder
 
 
 def _home_or_none(path: Path) -> Path | None:
@@ -183,5 +224,6 @@ VERBS: dict[str, tuple[Callable[[Path, Options], int], dict[str, Any]]] = {
     "verify": (_verify, {}),
     "prune": (_prune, {"keep_last": 0, "keep_every": 0, "keep_best": 0, "dry_run": False}),
     "export": (_export, {"out": None}),
+    "convert": (_convert, {"to": None, "out": None}),
     "push": (_push, {"repo_id": None, "private": None}),
 }

@@ -6,14 +6,19 @@ import torch
 
 from kata.dist.accelerated import AcceleratedDdp
 from kata.dist.engine import Ddp, Engine
+from kata.dist.shard import Sharded
 from kata.dist.team import Team
 from kata.errors import ConfigError
 from kata.run import Run
+from kata.train.step import PRECISION_TYPES
 
 
 def open_engine(run: Run, device: torch.device, team: Team) -> Engine:
     """How the gradients of this run's ranks become one; all of them call this together."""
-    if team.world.size == 1:
+    copies, shards = run.mesh
+    if shards > 1:
+        return Sharded(team, device, copies=copies, shards=shards, compute=PRECISION_TYPES.get(run.precision))
+    if copies == 1:
         return Engine(team, device)
     if run.deepspeed.zero_stage:
         raise ConfigError(

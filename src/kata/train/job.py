@@ -20,6 +20,7 @@ from kata.data.order import Anchors
 from kata.data.places import sample_places
 from kata.data.shares import MixedOrder
 from kata.data.shuffle import make_order
+from kata.dist.engine import Engine
 from kata.dist.team import Team
 from kata.policies.base import Policy
 from kata.run import Run
@@ -37,6 +38,7 @@ from kata.train.prepare import Prepared, shuffle_of
 from kata.train.progress import Progress
 from kata.train.retention import Keep
 from kata.train.saving import Saving
+from kata.train.snapshot import HostTensors, weights_snapshot
 from kata.train.state import TrainState
 from kata.train.store import checkpoints, home_of
 from kata.train.trackers import TrackedRun, Tracker, open_trackers
@@ -62,7 +64,6 @@ class RunRecord:
     meter: Meter
     watch: Watch
     bad_frames: BadFrames
-    saving: Saving
     best: Best
 
     def remarks(self) -> list[str]:
@@ -76,6 +77,7 @@ class Job:
 
     feed: Feed
     chores: list[tuple[int, Chore]]
+    saving: Saving
     view_feed: Feed
     view_reader: Rows
     record: RunRecord | None
@@ -92,44 +94,32 @@ class Job:
 
 
 def open_job(
-    live: ExitStack, prepared: Prepared, saver: Saver, state: TrainState, folder: Path, guard: Guard, team: Team
+    live: ExitStack, prepared: Prepared, saver: Saver, state: TrainState, folder: Path, guard: Guard, engine: Engine
 ) -> Job:
     """Open all parts; `live` closes them. The work between steps comes in this order: validate, save, evaluate."""
-    run = prepared.run
+    run, team = prepared.run, engine.team
     caches = frame_caches(live, prepared)
     reader = live.enter_context(_reader(prepared, prepared.dataset, caches, prepared.frame_memory))
     meter = _meter(live, prepared, state, folder, reader) if team.world.is_first else None
     bad_frames = BadFrames(folder, meter or Unrecorded(), state, run, team.world)
     live.callback(bad_frames.close)
     feed = _train_feed(live, prepared, reader, bad_frames, team)
-    record = None if meter is None else _record(live, prepared, saver, state, folder, feed, meter, bad_frames)
-    if record is not None:
-        guard.before_steps = record.saving.check
+    saving = Saving(home_of(folder), saver, meter or Unrecorded(), Keep.of(run), engine, state.step or None)
+    live.enter_context(saving)
+    record = None if meter is None else _record(live, prepared, state, folder, feed, meter, bad_frames)
+    guard.before_steps = saving.check
     chores: list[tuple[int, Chore]] = []
     view_feed, view_reader = replace(feed, augment=None), reader
     if prepared.held_out is not None:
         view_reader = live.enter_context(_reader(prepared, prepared.held_out, caches))
         validator, view_feed = _validator(live, prepared, prepared.held_out, view_reader, bad_frames, team)
-        chores.append((run.eval_steps or run.save_freq, _validation(run, validator, record, team)))
+        chores.append((run.eval_steps or run.save_freq, _validation(run, validator, record, saving)))
     if run.save_checkpoint:
-        chores.append((run.save_freq, alone(team, record and record.saving.checkpoint)))
+        chores.append((run.save_freq, saving.checkpoint))
     if run.env is not None:
         beside = record and live.enter_context(Beside(run, folder, saver, record.meter, guard))
-        chores += _evaluation(run, beside, state, team)
-    return Job(feed, chores, view_feed, view_reader, record)
-
-
-def alone(team: Team, chore: Chore | None) -> Chore:
-    """A chore of rank 0 alone, which the others wait for however long it takes."""
-
-    def wait_or_do(state: TrainState) -> None:
-        def work() -> None:
-            assert chore is not None
-            chore(state)
-
-        team.alone(work)
-
-    return wait_or_do
+        chores += _evaluation(run, beside, state, engine)
+    return Job(feed, chores, saving, view_feed, view_reader, record)
 
 
 def _meter(live: ExitStack, prepared: Prepared, state: TrainState, folder: Path, reader: Reader | MixedReader) -> Meter:
@@ -153,20 +143,17 @@ def _meter(live: ExitStack, prepared: Prepared, state: TrainState, folder: Path,
 def _record(
     live: ExitStack,
     prepared: Prepared,
-    saver: Saver,
     state: TrainState,
     folder: Path,
     feed: Feed,
     meter: Meter,
     bad_frames: BadFrames,
 ) -> RunRecord:
-    run = prepared.run
-    saving = live.enter_context(Saving(home_of(folder), saver, meter, Keep.of(run), state.step or None))
     if state.step > 0:
         _complete_record(meter, state.step, home_of(folder))
     watch = live.enter_context(_watch(prepared, folder, meter, feed, state.step))
     best = Best(None if prepared.held_out is None else _best_before(folder, state.step))
-    return RunRecord(meter, watch, bad_frames, saving, best)
+    return RunRecord(meter, watch, bad_frames, best)
 
 
 def _watch(prepared: Prepared, folder: Path, meter: Meter, feed: Feed, first_step: int) -> Watch:
@@ -253,40 +240,56 @@ def judged(run: Run, state: TrainState) -> Policy:
     return state.ema if state.ema is not None and run.ema.use_for_eval else state.policy
 
 
-def _validation(run: Run, validator: Validator, record: RunRecord | None, team: Team) -> Chore:
+def _validation(run: Run, validator: Validator, record: RunRecord | None, saving: Saving) -> Chore:
     """All ranks judge, rank 0 keeps the figures and the best weights."""
 
-    def keep(state: TrainState, figures: dict[str, Any]) -> None:
+    def note(state: TrainState, figures: dict[str, Any]) -> bool:
         assert record is not None
-        best = record.best
         record.meter.note(state.step, "validation", figures)
-        if best.figures is None or figures["action_error"] < best.figures["action_error"]:
-            before, best.figures = best.figures, {"step": state.step, **figures}
-            if run.save_checkpoint:
-                kept = record.saving.best(judged(run, state), state.step, figures, lambda: best.back_to(before))
-                best.figures["checkpoint"] = str(kept)
+        return record.best.figures is None or figures["action_error"] < record.best.figures["action_error"]
+
+    def keep(state: TrainState, figures: dict[str, Any]) -> None:
+        best = Best() if record is None else record.best
+        before, best.figures = best.figures, {"step": state.step, **figures}
+        if run.save_checkpoint:
+            kept = saving.best(judged(run, state), state.step, figures, lambda: best.back_to(before))
+            best.figures["checkpoint"] = str(kept)
 
     def validate(state: TrainState) -> None:
         figures = validator(judged(run, state))
-        team.alone(lambda: keep(state, figures))
+        if validator.team.by_first(lambda: note(state, figures)):
+            keep(state, figures)
 
     return validate
 
 
-def _evaluation(run: Run, beside: Beside | None, state: TrainState, team: Team) -> list[tuple[int, Chore]]:
+def _evaluation(run: Run, beside: Beside | None, state: TrainState, engine: Engine) -> list[tuple[int, Chore]]:
     """Start evaluations when they fall due, and bring results home at the pace of the log. Rank 0 looks after them."""
-    if beside is None:
-        return [(run.env_eval_freq, alone(team, None))]
+
+    def finish() -> None:
+        assert beside is not None
+        beside.collect(wait=True)
+
+    def may_start(step: int) -> bool:
+        assert beside is not None
+        return beside.may_start(step)
+
+    def evaluate(state: TrainState) -> None:
+        last = state.step == run.steps
+        if last:
+            engine.team.alone(finish)
+        if engine.team.by_first(lambda: may_start(state.step)):
+            policy = judged(run, state)
+            held = weights_snapshot(policy, state.step, HostTensors(), engine)
+            if beside is not None:
+                beside.start(policy, held)
+        if last:
+            engine.team.alone(finish)
+
     if run.env_eval_at_start and state.step == 0:
-        beside.start(judged(run, state), 0)
-
-    def start(state: TrainState) -> None:
-        if state.step == run.steps:
-            beside.collect(wait=True)
-        beside.start(judged(run, state), state.step)
-        beside.collect(wait=state.step == run.steps)
-
-    return [(run.env_eval_freq, alone(team, start)), (run.log_freq, lambda _: beside.collect())]
+        evaluate(state)
+    collecting: list[tuple[int, Chore]] = [] if beside is None else [(run.log_freq, lambda _: beside.collect())]
+    return [(run.env_eval_freq, evaluate), *collecting]
 
 
 def _complete_record(meter: Meter, step: int, home: Path) -> None:

@@ -34,6 +34,7 @@ def facts(prepared: Prepared, policy: Policy, folder: str, room: Room) -> Facts:
         *rows,
         ("policy", f"{run.policy.type}: {count_text(trained)} parameters trained, {count_text(frozen)} frozen"),
         ("batch", batch),
+        *_layout(run),
         (
             "steps",
             f"{count_text(run.steps)} = {samples / epoch:.2f} epochs of {count_text(epoch)} samples",
@@ -45,6 +46,14 @@ def facts(prepared: Prepared, policy: Policy, folder: str, room: Room) -> Facts:
         ("run folder", folder),
         ("checkpoints", _checkpoints(run, room)),
     ]
+
+
+def _layout(run: Run) -> Facts:
+    copies, shards = run.mesh
+    if shards == 1:
+        return []
+    kind = "FSDP" if copies == 1 else "HSDP"
+    return [("weights", f"{copies} {'copy' if copies == 1 else 'copies'} in {shards} pieces each ({kind})")]
 
 
 def show(console: Console, rows: Facts, notes: list[str]) -> None:
@@ -138,10 +147,11 @@ def _checkpoints(run: Run, room: Room) -> str:
     """What saving takes of the disk, and of the host's memory while the run lasts."""
     if not run.save_checkpoint:
         return "none (save_checkpoint=false)"
-    held = room.checkpoint + (room.weights if run.dataset.eval_split else 0)
+    whole = {"safetensors": room.checkpoint, "both": room.weights * (1 + run.ema.enable), "dcp": 0}[run.stored_as]
+    held = whole + (room.weights if run.dataset.eval_split else 0)
     return (
-        f"{bytes_text(room.checkpoint)} each, up to {bytes_text(room.run)} more on the disk; {bytes_text(held)} of "
-        "host memory hold the copy that is written beside training"
+        f"{bytes_text(room.checkpoint)} each ({run.stored_as}), up to {bytes_text(room.run)} more on the disk; "
+        f"{bytes_text(held)} of host memory hold the copy that is written beside training"
     )
 
 

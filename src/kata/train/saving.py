@@ -3,11 +3,13 @@
     step -> copy to host memory -> (thread: files, hashes, fsync, rename, pointer, retention) -> metrics.jsonl
 
 One save of a kind is at work at a time; the next one waits for its memory, and the wait counts as standing still.
+Every rank calls the same methods: where the state is in pieces all of them put it together, and rank 0 writes.
 """
 
 from __future__ import annotations
 
 import logging
+import shutil
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -16,16 +18,21 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from torch import Tensor
+
+from kata.dist.engine import Engine
 from kata.errors import CheckpointError
 from kata.policies.base import Policy
 from kata.run.pointer import BEST, LAST, point
 from kata.train.checkpoint import Saver
+from kata.train.following import Unrecorded
 from kata.train.manifest import flush
 from kata.train.meter import Meter
+from kata.train.pieces import tensors_of, write_pieces
 from kata.train.retention import Keep, prune
 from kata.train.snapshot import HostTensors, Snapshot, snapshot, weights_snapshot
 from kata.train.state import TrainState
-from kata.train.store import FULL, publish
+from kata.train.store import FULL, begin, partial_of, publish
 
 _log = logging.getLogger(__name__)
 
@@ -58,8 +65,9 @@ class Saving:
 
     home: Path
     saver: Saver
-    meter: Meter
+    meter: Meter | Unrecorded
     keep: Keep
+    engine: Engine
     durable: int | None = None
     _pool: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "kata-save"))
     _jobs: list[_Job] = field(default_factory=list[_Job])
@@ -75,8 +83,9 @@ class Saving:
         self._save(
             LAST,
             target,
-            lambda memory: snapshot(state, memory),
+            lambda memory: snapshot(state, memory, self.engine, self.saver.run.stored_as),
             lambda folder, held: self.saver.write(folder, policy, held),
+            pieces=None if self.saver.run.stored_as == "safetensors" else tensors_of(state),
         )
 
     def best(self, policy: Policy, step: int, figures: dict[str, Any], lost: Callable[[], None]) -> Path:
@@ -84,7 +93,7 @@ class Saving:
         self._save(
             BEST,
             self.home / f"{BEST}-{step:06d}",
-            lambda memory: weights_snapshot(policy.state_dict(), step, memory),
+            lambda memory: weights_snapshot(policy, step, memory, self.engine),
             lambda folder, held: self.saver.write_best(folder, policy, held, figures),
             lost,
         )
@@ -100,19 +109,13 @@ class Saving:
 
         CheckpointError when it cannot be written, also after a second try.
         """
-        self._drain()
-        if state.step in (0, self.durable):
+        team = self.engine.team
+        team.alone(self._drain)
+        if team.by_first(lambda: state.step in (0, self.durable)):
             return
-        prune(self.home, self.keep)
+        team.alone(lambda: prune(self.home, self.keep))
         self.checkpoint(state)
-        self._drain()
-        if self.durable != state.step:
-            raise CheckpointError(
-                f"{self.home}: the checkpoint of step {state.step} could not be written, the disk is full",
-                rule="a run ends with its state on the disk",
-                remedy="free space; the same command with --resume=true then repeats the steps since "
-                + (f"step {self.durable}" if self.durable else "the start"),
-            )
+        team.alone(lambda: self._must_be_durable(state.step))
 
     def __enter__(self) -> Self:
         return self
@@ -132,19 +135,40 @@ class Saving:
         take: Callable[[HostTensors], Snapshot],
         write: Callable[[Path, Snapshot], None],
         lost: Callable[[], None] = lambda: None,
+        pieces: dict[str, Tensor] | None = None,
     ) -> None:
+        """Pieces are written while training stands still, by all ranks, and what belongs to them beside it."""
         began_s = time.perf_counter()
-        wait([job.future for job in self._jobs if job.pointer == pointer])
+        # The others wait for a long write without a limit here, and not for the first piece that rank 0 has to send.
+        self.engine.team.alone(lambda: wait([job.future for job in self._jobs if job.pointer == pointer]))
+        failed = None if pieces is None else self._write_pieces(target, pieces)
         held = take(self._memory.setdefault(pointer, HostTensors()))
-        host_s = time.perf_counter() - began_s
-        future = self._pool.submit(self._write, pointer, target, held, write)
-        self._jobs.append(_Job(pointer, target, held.step, host_s, future, lost))
+        if self.engine.team.world.is_first:
+            host_s = time.perf_counter() - began_s
+            begun = pieces is not None
+            future = failed or self._pool.submit(self._write, pointer, target, held, write, begun)
+            self._jobs.append(_Job(pointer, target, held.step, host_s, future, lost))
 
-    def _write(self, pointer: str, target: Path, held: Snapshot, write: Callable[[Path, Snapshot], None]) -> _Written:
+    def _write_pieces(self, target: Path, tensors: dict[str, Tensor]) -> Future[_Written] | None:
+        """By all ranks, into the folder that rank 0 publishes; what came of it where a disk did not take them."""
+        team = self.engine.team
+        team.alone(lambda: begin(target))
+        try:
+            write_pieces(partial_of(target), tensors, together=team.world.size > 1)
+        except OSError as error:  # the same on all ranks
+            lost: Future[_Written] = Future()
+            lost.set_exception(error)
+            team.alone(lambda: shutil.rmtree(partial_of(target), ignore_errors=True))
+            return lost
+        return None
+
+    def _write(
+        self, pointer: str, target: Path, held: Snapshot, write: Callable[[Path, Snapshot], None], begun: bool
+    ) -> _Written:
         """In the thread."""
         device_s = held.wait()
         began_s = time.perf_counter()
-        num_bytes = publish(target, held.step, lambda folder: write(folder, held))
+        num_bytes = publish(target, held.step, lambda folder: write(folder, held), begun)
         point(self.home / pointer, target.name)
         flush(self.home)
         prune(self.home, self.keep)
@@ -153,6 +177,16 @@ class Saving:
     def _drain(self) -> None:
         wait([job.future for job in self._jobs])
         self.check()
+
+    def _must_be_durable(self, step: int) -> None:
+        self._drain()
+        if self.durable != step:
+            raise CheckpointError(
+                f"{self.home}: the checkpoint of step {step} could not be written, the disk is full",
+                rule="a run ends with its state on the disk",
+                remedy="free space; the same command with --resume=true then repeats the steps since "
+                + (f"step {self.durable}" if self.durable else "the start"),
+            )
 
     def _settle(self, job: _Job) -> None:
         try:

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from kata.dist.engine import Engine
 from kata.train.state import TrainState
 
 
@@ -16,13 +17,14 @@ from kata.train.state import TrainState
 class Snapshot:
     """Tensors by own name, on the host. moments: the optimiser's, as `<number>/<name>`; groups: its options.
 
-    Of weights alone everything but `weights` is empty. Call `wait` before reading.
+    None is what is not in it: of weights alone all but `weights`, beside pieces what those hold. Call `wait` before
+    reading.
     """
 
     step: int
-    weights: dict[str, Tensor]
+    weights: dict[str, Tensor] | None
     average: dict[str, Tensor] | None
-    moments: dict[str, Tensor]
+    moments: dict[str, Tensor] | None
     groups: list[dict[str, Any]]
     scaler: dict[str, Any] | None
     copied: HostTensors
@@ -39,8 +41,10 @@ class HostTensors:
         self._memory: dict[str, Tensor] = {}
         self._events: tuple[torch.cuda.Event, torch.cuda.Event] | None = None
 
-    def copy(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def copy(self, tensors: Mapping[str, Tensor], engine: Engine) -> dict[str, Tensor]:
         """The tensors as they are now. The device goes on in order: what it does next cannot change the copy.
+
+        Pieces are put together one after the other, by all ranks; rank 0 alone keeps anything.
 
         On CUDA this only asks for the copies, on the stream that trains: they are done before its next kernel, and
         the host is not stopped. Call `wait` before reading, and do not call `copy` before reading is over.
@@ -49,7 +53,11 @@ class HostTensors:
         events = (torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) if cuda else None
         if events is not None:
             events[0].record()
-        copies = {name: self._copy(name, tensor.detach()) for name, tensor in tensors.items()}
+        copies: dict[str, Tensor] = {}
+        for name, tensor in tensors.items():
+            whole = engine.whole(tensor.detach())
+            if engine.team.world.is_first:
+                copies[name] = self._copy(name, whole)
         if events is not None:
             events[1].record()
         self._events = events
@@ -71,30 +79,38 @@ class HostTensors:
         return memory.copy_(tensor, non_blocking=tensor.is_cuda)
 
 
-def snapshot(state: TrainState, memory: HostTensors) -> Snapshot:
-    """All that a checkpoint holds, as it is at this moment."""
+def snapshot(state: TrainState, memory: HostTensors, engine: Engine, stored_as: str = "safetensors") -> Snapshot:
+    """What a checkpoint holds beside pieces, as it is at this moment. Every rank calls this."""
     optimizer = state.optimizer.state_dict()
-    moments = {
-        f"{number}/{name}": torch.as_tensor(value)
-        for number, named in optimizer["state"].items()
-        for name, value in named.items()
-    }
-    parts: dict[str, dict[str, Tensor]] = {"weights": state.policy.state_dict(), "moments": moments}
-    if state.ema is not None:
+    parts: dict[str, Mapping[str, Tensor]] = {}
+    if stored_as == "safetensors":
+        parts["moments"] = moments(optimizer)
+    if stored_as != "dcp":
+        parts["weights"] = state.policy.state_dict()
+    if stored_as != "dcp" and state.ema is not None:
         parts["average"] = state.ema.state_dict()
-    copies = memory.copy({f"{part}:{name}": t for part, named in parts.items() for name, t in named.items()})
-    held = {part: {name: copies[f"{part}:{name}"] for name in named} for part, named in parts.items()}
+    copies = memory.copy({f"{part}:{name}": t for part, named in parts.items() for name, t in named.items()}, engine)
+    held = {part: {n: copies[f"{part}:{n}"] for n in named if f"{part}:{n}" in copies} for part, named in parts.items()}
     return Snapshot(
         step=state.step,
-        weights=held["weights"],
+        weights=held.get("weights"),
         average=held.get("average"),
-        moments=held["moments"],
+        moments=held.get("moments"),
         groups=[dict(group) for group in optimizer["param_groups"]],
         scaler=None if state.scaler is None else dict(state.scaler.state_dict()),
         copied=memory,
     )
 
 
-def weights_snapshot(weights: Mapping[str, Tensor], step: int, memory: HostTensors) -> Snapshot:
-    """Weights alone, as those of the best validation."""
-    return Snapshot(step, memory.copy(weights), None, {}, [], None, memory)
+def moments(optimizer: Mapping[str, Any]) -> dict[str, Tensor]:
+    """The tensors of an optimiser's state_dict as `<number>/<name>`."""
+    return {
+        f"{number}/{name}": torch.as_tensor(value)
+        for number, named in optimizer["state"].items()
+        for name, value in named.items()
+    }
+
+
+def weights_snapshot(policy: nn.Module, step: int, memory: HostTensors, engine: Engine) -> Snapshot:
+    """Weights alone, as those of the best validation. Every rank calls this where they are in pieces."""
+    return Snapshot(step, memory.copy(policy.state_dict(), engine), None, None, [], None, memory)

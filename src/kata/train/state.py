@@ -53,7 +53,7 @@ def build_state(run: Run, engine: Engine, *, weights_follow: bool = False) -> Tr
     ema = ema_copy(policy) if run.ema.enable else None
     for module in (policy, ema):
         if module is not None:
-            engine.place(module)
+            engine.place(module, module.shard_units())
     return TrainState(
         step=0,
         policy=policy,

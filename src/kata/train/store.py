@@ -60,15 +60,30 @@ def damaged(home: Path) -> list[Path]:
     return sorted(home.glob(f"*{_DAMAGED}"))
 
 
-def publish(target: Path, step: int, fill: Callable[[Path], None]) -> int:
+def begin(target: Path) -> Path:
+    """Make the hidden folder that is to become `target`, empty."""
+    partial = partial_of(target)
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    return partial
+
+
+def partial_of(target: Path) -> Path:
+    """The hidden folder that is filled before it gets this name."""
+    return target.with_name(f".{target.name}{_PARTIAL}")
+
+
+def publish(target: Path, step: int, fill: Callable[[Path], None], begun: bool = False) -> int:
     """Fill a hidden folder, flush it and its manifest to the disk, and rename it to `target`; returns its bytes.
+
+    begun: it is there already (see `begin`), and what lies in it belongs to it.
 
     Raises OSError, with nothing left behind, where that cannot be done.
     """
-    partial = target.with_name(f".{target.name}{_PARTIAL}")
-    shutil.rmtree(partial, ignore_errors=True)
+    partial = partial_of(target)
     try:
-        partial.mkdir(parents=True)
+        if not begun:
+            begin(target)
         fill(partial)
         size = write_manifest(partial, step)
         if target.exists():

@@ -47,7 +47,9 @@ class Validator:
     def _judge(self, policy: Policy) -> dict[str, Any]:
         part, size = self.feed.batches.part, self.feed.batches.part_size
         batches = -(-self.size // size)
-        mine = [self._batch(policy, number) for number in range(part.number, batches, part.of)]
+        # A policy in pieces is run by all ranks together, so each runs it as often, once in vain where it has no batch.
+        last = -(-batches // part.of) * part.of
+        mine = [self._batch(policy, number) for number in range(part.number, last, part.of)]
         by_number = {one.number: one for one in chain.from_iterable(self.team.gather(mine))}
         whole, each = _Losses(), {name: _Losses() for name in self.feed.datasets}
         errors = _Errors(self.mean_actions, self.feed.config.chunk_start())
@@ -70,7 +72,8 @@ class Validator:
         part, size = self.feed.batches.part, self.feed.batches.part_size
         raw = self.feed.batches.at(number // part.of)
         # The last batch wraps round to the first samples; what does not belong to this pass is cut off.
-        raw = {key: value[: self.size - number * size] for key, value in raw.items()}
+        left = self.size - number * size
+        raw = {key: value[:left] if left > 0 else value for key, value in raw.items()}
         (micro,), (drawn,) = self.feed.ready(raw, number * size)
         torch.manual_seed(number)  # for policies that draw as they predict
         with autocast(self.precision, self.feed.device):

@@ -1,0 +1,85 @@
+"""Weights, gradients, moments and average in pieces, one for each rank (FSDP2), or for each of a group of ranks (HSDP).
+
+A unit's weights are put together just before its forward and backward pass, and dropped after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import (
+    FSDPModule,
+    MixedPrecisionPolicy,
+    fully_shard,
+    register_fsdp_forward_method,
+)
+from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.optim import Optimizer
+
+from kata.dist.engine import Replicas
+from kata.dist.team import Team
+
+CALLED = "predict_chunk"
+"""What a policy is called with beside its forward."""
+
+
+class Sharded(Replicas):
+    """Native FSDP2 and HSDP. Gradients are summed in float32, whatever precision the passes have.
+
+    Args:
+        copies: of the weights; 1 is FSDP, more are HSDP.
+        shards: ranks that share one copy.
+        compute: the type in which weights are put together, and so used by what is not autocast; None is their own.
+    """
+
+    sharded = True
+
+    def __init__(
+        self, team: Team, device: torch.device, *, copies: int, shards: int, compute: torch.dtype | None = None
+    ) -> None:
+        super().__init__(team, device)
+        shape, names = ((copies, shards), ("dp_replicate", "dp_shard")) if copies > 1 else ((shards,), ("dp_shard",))
+        self._mesh = init_device_mesh(device.type, shape, mesh_dim_names=names)
+        # Inputs stay as they are: times and actions would lose digits, and autocast casts what it should.
+        self._precision = MixedPrecisionPolicy(
+            param_dtype=compute, reduce_dtype=torch.float32, cast_forward_inputs=False
+        )
+
+    def place(self, module: nn.Module, units: Sequence[nn.Module]) -> None:
+        """Cut the module's parameters into pieces, unit by unit, and the rest as one; the pieces are on the device."""
+        for unit in (*units, module):
+            fully_shard(unit, mesh=self._mesh, mp_policy=self._precision)
+        register_fsdp_forward_method(module, CALLED)
+        for unit in (*units, module):
+            assert isinstance(unit, FSDPModule)
+            unit.set_gradient_divide_factor(1.0)  # losses are sums
+            unit.set_force_sum_reduction_for_comms(True)
+
+    def begin(self, policy: nn.Module, optimizer: Optimizer) -> Optimizer:
+        """Get `model` ready for the first step; the optimiser stays."""
+        assert isinstance(policy, FSDPModule)
+        self._root: FSDPModule = policy
+        self.model: Callable[..., Any] = policy
+        return optimizer
+
+    @contextmanager
+    def micro(self, *, last: bool) -> Generator[None]:
+        """Around forward and backward of a micro-batch; gradients are summed over ranks in the `last` of a step."""
+        self._root.set_is_last_backward(last)
+        self._root.set_requires_gradient_sync(last)
+        yield
+
+    def whole(self, tensor: Tensor) -> Tensor:
+        """A weight or moment as one rank alone would hold it. Every rank calls this for the same ones in one order."""
+        return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+    def piece(self, tensor: Tensor, like: Tensor) -> Tensor:
+        """What this rank holds of a whole tensor, where it holds `like` of one of that shape; no rank waits."""
+        if not isinstance(like, DTensor):
+            return tensor
+        return distribute_tensor(tensor.to(like.device), like.device_mesh, like.placements, src_data_rank=None)

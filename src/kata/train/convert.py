@@ -1,0 +1,101 @@
+"""A checkpoint's state from one format to another, by one process without ranks."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import Tensor
+
+from kata.adapt.tensors import read_tensors, write_tensors
+from kata.config import decode
+from kata.errors import CheckpointError
+from kata.policies import build_policy
+from kata.policies.base import Policy
+from kata.policies.config import PolicyConfig
+from kata.policies.load import load_weights, save_weights
+from kata.run import read_policy_config
+from kata.train.checkpoint import OPTIMIZER
+from kata.train.manifest import MODEL, PRETRAINED, PRETRAINED_EMA, SHARDS, TRAINING
+from kata.train.pieces import AVERAGE, MOMENTS, WEIGHTS, PieceReader, has_pieces, write_pieces
+from kata.train.store import publish
+
+
+@dataclass(frozen=True)
+class _State:
+    """Weights and average by own name, moments as `<number>/<name>`; no average: empty."""
+
+    weights: dict[str, Tensor]
+    average: dict[str, Tensor]
+    moments: dict[str, Tensor]
+
+
+def convert(source: Path, target: Path, to: str) -> int:
+    """Write the whole checkpoint `source` as `target`, which may be the same; returns its bytes.
+
+    to: 'safetensors', 'dcp' or 'both' (see the option `checkpoint_format`).
+
+    Raises: CheckpointError where the source cannot be read or the target not be written.
+    """
+    policy = _policy_of(source)
+    state = _from_pieces(source) if has_pieces(source) else _from_files(source, policy)
+    step = json.loads((source / TRAINING / "training_step.json").read_text(encoding="utf-8"))["step"]
+    try:
+        return publish(target, step, lambda folder: _fill(folder, source, policy, state, to))
+    except OSError as error:
+        raise CheckpointError(
+            f"{target}: cannot be written ({error})",
+            rule="a conversion needs space for another checkpoint",
+            remedy="free space, or choose another --out",
+        ) from error
+
+
+def _policy_of(source: Path) -> Policy:
+    """Which gives names, not weights."""
+    config = decode(PolicyConfig, read_policy_config(source / PRETRAINED, []), at="policy")
+    return build_policy(config.without_downloads())
+
+
+def _from_pieces(source: Path) -> _State:
+    found = PieceReader(source).whole()
+
+    def part(prefix: str) -> dict[str, Tensor]:
+        return {name.removeprefix(prefix): tensor for name, tensor in found.items() if name.startswith(prefix)}
+
+    return _State(part(WEIGHTS), part(AVERAGE), part(MOMENTS))
+
+
+def _from_files(source: Path, policy: Policy) -> _State:
+    def weights(folder: str) -> dict[str, Tensor]:
+        load_weights(policy, source / folder / MODEL)
+        return {name: tensor.clone() for name, tensor in policy.state_dict().items()}
+
+    moments = read_tensors(source / TRAINING / OPTIMIZER)
+    average = weights(PRETRAINED_EMA) if (source / PRETRAINED_EMA).is_dir() else {}
+    return _State(weights(PRETRAINED), average, {n.removeprefix("state/"): tensor for n, tensor in moments.items()})
+
+
+def _fill(folder: Path, source: Path, policy: Policy, state: _State, to: str) -> None:
+    (folder / TRAINING).mkdir()
+    for path in (source / TRAINING).iterdir():
+        if path.name != OPTIMIZER:
+            shutil.copy2(path, folder / TRAINING)
+    _acting(folder / PRETRAINED, source, policy, state.weights if to != "dcp" else None)
+    if state.average and to != "dcp":
+        _acting(folder / PRETRAINED_EMA, source, policy, state.average)
+    if to == "safetensors":
+        write_tensors(folder / TRAINING / OPTIMIZER, {f"state/{n}": tensor for n, tensor in state.moments.items()})
+        return
+    (folder / SHARDS).mkdir()
+    parts = ((WEIGHTS, state.weights), (AVERAGE, state.average), (MOMENTS, state.moments))
+    write_pieces(folder, {prefix + n: t for prefix, named in parts for n, t in named.items()}, together=False)
+
+
+def _acting(folder: Path, source: Path, policy: Policy, weights: Mapping[str, Tensor] | None) -> None:
+    """What acting needs beside weights is that of the trained policy, also for the average."""
+    shutil.copytree(source / PRETRAINED, folder, ignore=shutil.ignore_patterns(MODEL))
+    if weights is not None:
+        save_weights(policy, folder / MODEL, state=dict(weights))

@@ -1,0 +1,191 @@
+"""The training state in pieces on the disk, in torch's distributed checkpoint format (DCP): each rank writes what it
+holds, and any number of ranks, or none, reads it again.
+
+<checkpoint>/sharded_state/.metadata     what lies where, written last
+                          /__0_0.distcp  what rank 0 held; of what several hold alike one writes it
+
+weights/<name>, average/<name>, moments/<number of the parameter>/<name>
+"""
+
+from __future__ import annotations
+
+import pickle
+import warnings
+from collections.abc import Generator, Iterable, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.metadata import Metadata, StorageMeta, TensorStorageMetadata
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
+from torch.optim import Optimizer
+
+from kata.errors import CheckpointError
+from kata.train.manifest import SHARDS
+from kata.train.snapshot import moments
+from kata.train.state import TrainState
+
+METADATA = ".metadata"
+WEIGHTS, AVERAGE, MOMENTS = "weights/", "average/", "moments/"
+_CHECKPOINT = "torch.distributed.checkpoint."
+_TABLE = {
+    *((_CHECKPOINT + "metadata", name) for name in ("Metadata", "TensorStorageMetadata", "ChunkStorageMetadata")),
+    *((_CHECKPOINT + "metadata", name) for name in ("TensorProperties", "_MEM_FORMAT_ENCODING", "MetadataIndex")),
+    *((_CHECKPOINT + "metadata", "StorageMeta"), (_CHECKPOINT + "filesystem", "_StorageInfo")),
+    *(("torch", "Size"), ("torch.serialization", "_get_layout")),
+    *((module, name) for module in ("pathlib", "pathlib._local") for name in ("PosixPath", "WindowsPath")),
+}
+"""What a table of tensors consists of, beside types of numbers."""
+
+
+def has_pieces(checkpoint: Path) -> bool:
+    """Whether a checkpoint holds its state in pieces."""
+    return (checkpoint / SHARDS).is_dir()
+
+
+def tensors_of(state: TrainState) -> dict[str, Tensor]:
+    """All tensors of a state by name, as this rank holds them."""
+    found = {WEIGHTS + name: tensor for name, tensor in state.policy.state_dict().items()}
+    if state.ema is not None:
+        found |= {AVERAGE + name: tensor for name, tensor in state.ema.state_dict().items()}
+    found |= {MOMENTS + name: tensor for name, tensor in moments(state.optimizer.state_dict()).items()}
+    return {name: tensor.detach() for name, tensor in found.items()}
+
+
+def write_pieces(checkpoint: Path, tensors: Mapping[str, Tensor], *, together: bool) -> None:
+    """Write these into a checkpoint's folder, flushed to the disk; together: all ranks, each what it holds.
+
+    Raises OSError, on all of them, where one cannot write.
+    """
+    with _alone_is_meant():
+        try:
+            save(dict(tensors), storage_writer=FileSystemWriter(checkpoint / SHARDS), no_dist=not together)
+        except CheckpointException as error:
+            raise _as_os_error(error) from error
+
+
+def restore_pieces(state: TrainState, checkpoint: Path) -> None:
+    """Fill weights, average and moments from a checkpoint's pieces, on each rank what it holds; no rank waits.
+
+    Raises CheckpointError where a piece is absent, or the checkpoint is that of another state.
+    """
+    reader = PieceReader(checkpoint)
+    wanted = {name: tensor for name, tensor in tensors_of(state).items() if not name.startswith(MOMENTS)}
+    params = [p for group in state.optimizer.param_groups for p in group["params"]]
+    found: dict[int, dict[str, Tensor]] = {}
+    for name, entry in reader.table.items():
+        if name.startswith(MOMENTS):
+            number, _, moment = name.removeprefix(MOMENTS).partition("/")
+            like = params[int(number)].detach()
+            alike = entry.size == like.shape  # a count of steps is no piece
+            kept = torch.empty_like(like) if alike else torch.empty(entry.size)
+            wanted[name] = found.setdefault(int(number), {})[moment] = kept.to(entry.properties.dtype)
+    _refuse_others(checkpoint, reader.table, wanted)
+    reader.read(wanted)
+    load_moments(state.optimizer, found)
+
+
+def load_moments(optimizer: Optimizer, found: Mapping[int, Mapping[str, Tensor]]) -> None:
+    """Give an optimiser its moments by number of the parameter; its options stay its own."""
+    groups = optimizer.state_dict()["param_groups"]
+    optimizer.load_state_dict({"state": {n: dict(named) for n, named in found.items()}, "param_groups": groups})
+
+
+class PieceReader:
+    """Reads the pieces of one checkpoint; of the table of what lies where, a pickle, nothing is executed.
+
+    table: shape and type of each tensor by name.
+
+    Raises: CheckpointError where the table cannot be read, or a file that it names is absent.
+    """
+
+    def __init__(self, checkpoint: Path) -> None:
+        self._folder = checkpoint / SHARDS
+        try:
+            with (self._folder / METADATA).open("rb") as file:
+                found = _Table(file).load()
+            assert isinstance(found, Metadata)
+            entries = {n: e for n, e in found.state_dict_metadata.items() if isinstance(e, TensorStorageMetadata)}
+            files = {str(info.relative_path) for info in (found.storage_data or {}).values()}
+        except (OSError, pickle.UnpicklingError, AttributeError, AssertionError, EOFError, TypeError) as error:
+            raise _unreadable(self._folder, f"{METADATA} cannot be read ({error})") from error
+        self.table: dict[str, TensorStorageMetadata] = entries
+        self._metadata = found
+        outside = sorted(name for name in files if Path(name).name != name)
+        absent = sorted(name for name in files if not (self._folder / name).is_file())
+        if outside or absent:
+            what = f"names files outside it ({', '.join(outside)})" if outside else f"{', '.join(absent)}: absent"
+            raise _unreadable(self._folder, what)
+
+    def read(self, wanted: dict[str, Tensor]) -> None:
+        """Fill these in place, whole or in pieces."""
+        with _alone_is_meant():
+            try:
+                load(wanted, storage_reader=_Reader(self._folder, self._metadata), no_dist=True)
+            except CheckpointException as error:
+                reasons = "; ".join(sorted({str(reason) for reason, _ in error.failures.values()}))
+                raise _unreadable(self._folder, reasons) from error
+
+    def whole(self) -> dict[str, Tensor]:
+        """All tensors by name, put together in host memory."""
+        found = {name: torch.empty(entry.size, dtype=entry.properties.dtype) for name, entry in self.table.items()}
+        self.read(found)
+        return found
+
+
+class _Reader(FileSystemReader):
+    def __init__(self, folder: Path, metadata: Metadata) -> None:
+        super().__init__(folder)
+        self._known = metadata
+
+    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
+        self._known.storage_meta = StorageMeta(load_id=self.load_id)
+        return self._known
+
+
+class _Table(pickle.Unpickler):
+    def find_class(self, module_name: str, global_name: str, /) -> Any:
+        dtype = module_name == "torch" and isinstance(vars(torch).get(global_name), torch.dtype)
+        if not dtype and (module_name, global_name) not in _TABLE:
+            raise pickle.UnpicklingError(f"{module_name}.{global_name} is no part of a table of tensors")
+        return super().find_class(module_name, global_name)
+
+
+def _refuse_others(checkpoint: Path, there: Iterable[str], wanted: Iterable[str]) -> None:
+    missing, surplus = sorted(set(wanted) - set(there)), sorted(set(there) - set(wanted))
+    if missing or surplus:
+        kind, names = ("missing", missing) if missing else ("unexpected", surplus)
+        raise _unreadable(checkpoint / SHARDS, f"{len(names)} tensors {kind} ({', '.join(names[:5])})")
+
+
+def _unreadable(folder: Path, what: str) -> CheckpointError:
+    return CheckpointError(
+        f"{folder}: {what}",
+        rule="the state lies in all pieces together, those of every rank that wrote",
+        remedy="copy the whole folder from where it was written; or delete the checkpoint to continue from the one "
+        "before it",
+    )
+
+
+def _as_os_error(error: CheckpointException) -> OSError:
+    """The system's own error on the first rank that had one."""
+    for rank, (reason, _) in sorted(error.failures.items()):
+        cause: BaseException | None = reason
+        while cause is not None:
+            if isinstance(cause, OSError):
+                return OSError(cause.errno, f"{cause.strerror} (rank {rank})")
+            cause = cause.__cause__ or cause.__context__
+    rank, (reason, _) = next(iter(error.failures.items()))
+    return OSError(None, f"{reason} (rank {rank})")
+
+
+@contextmanager
+def _alone_is_meant() -> Generator[None]:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "torch.distributed is disabled, unavailable or uninitialized")
+        yield
