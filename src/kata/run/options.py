@@ -259,6 +259,7 @@ class Run:
     cudnn_deterministic: bool = False
     tf32: bool = True
     compile: bool = False
+    gradient_checkpointing: bool = False
     num_workers: int = 4
     prefetch_factor: int = 4
     batch_size: int = 8

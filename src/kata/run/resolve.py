@@ -41,6 +41,7 @@ CHANGEABLE = {
         "save_freq",
         "save_checkpoint",
         "checkpoint_format",
+        "gradient_checkpointing",
         "keep_last",
         "keep_every",
         "keep_best",

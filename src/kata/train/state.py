@@ -18,6 +18,7 @@ from kata.policies import build_policy
 from kata.policies.base import Policy
 from kata.policies.load import load_weights
 from kata.run import Run, policy_folder, read_policy_config
+from kata.train.recompute import recompute
 
 
 @dataclass(slots=True)
@@ -51,6 +52,8 @@ def build_state(run: Run, engine: Engine, *, weights_follow: bool = False) -> Tr
         load_pretrained(policy, pretrained, run.policy.pretrained_revision)
     policy.train()
     ema = ema_copy(policy) if run.ema.enable else None
+    if run.gradient_checkpointing:
+        recompute(policy)
     for module in (policy, ema):
         if module is not None:
             engine.place(module, module.shard_units())

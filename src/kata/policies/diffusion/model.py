@@ -142,8 +142,8 @@ class Policy(ChunkPolicy):
         return [*self.diffusion.unet.blocks(), *encoders]
 
     def checkpoint_units(self) -> list[nn.Module]:
-        """The U-Net's blocks: batch norm must not see its input twice."""
-        return self.diffusion.unet.blocks()
+        """The U-Net's blocks, unless they are recomputed already: batch norm must not see its input twice."""
+        return [] if self.diffusion.config.gradient_checkpointing else self.diffusion.unet.blocks()
 
     def key_map(self) -> KeyMap:
         """Every name is LeRobot's already."""
