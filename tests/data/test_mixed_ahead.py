@@ -87,7 +87,8 @@ def test_a_small_dataset_with_a_large_share_takes_more_of_the_budget(tmp_path: P
     ):
         for step in range(40):
             batches.at(step)
-        held = [key for key, _ in reader.store.keys()]
+        frames = reader.store.keys()
+        held = [key for key, _ in frames]
         assert held.count(kept_under("small") + CAMERA) >= 10
         assert reader.work().frames_decoded < 40 * SIZE * 4
 
