@@ -28,12 +28,24 @@ from kata.spec import Column
 _IMAGES = ("PNG", "JPEG", "WEBP", "BMP", "TIFF")
 """What a cell may hold. Pillow knows more, some of which it hands to other programs, as EPS to Ghostscript."""
 
+Size: TypeAlias = tuple[int, int]
+"""Height and width in pixels."""
+
+
+def sized(column: Column, size: Size | None) -> tuple[int, ...]:
+    """(H, W, C) of a camera's frames once they are resized."""
+    return column.shape if size is None else (*size, column.shape[2])
+
+
 Picture: TypeAlias = VideoFrame | Pixels
 """A decoded frame, as its decoder gives it."""
 
 
 class Camera(Protocol):
-    """One camera of a dataset: what a reader needs of it. `file` and `number` are those of its span."""
+    """One camera of a dataset: what a reader needs of it. `file` and `number` are those of its span.
+
+    shape: (H, W, C) of the frames that it gives.
+    """
 
     span: Span
     shape: tuple[int, ...]
@@ -68,12 +80,24 @@ class Camera(Protocol):
 
 
 class VideoCamera:
-    """A camera whose frames lie in video files. `as_rgb`: frames are held as RGB, worth it for those used often."""
+    """A camera whose frames lie in video files. `as_rgb`: frames are held as RGB, worth it for those used often.
+
+    size: (height, width) to resize frames to as they are converted; None leaves them.
+    """
 
     def __init__(
-        self, root: Path, key: str, column: Column, layout: Layout, *, fps: int, as_rgb: bool, tally: Tally
+        self,
+        root: Path,
+        key: str,
+        column: Column,
+        layout: Layout,
+        *,
+        fps: int,
+        as_rgb: bool,
+        tally: Tally,
+        size: Size | None = None,
     ) -> None:
-        self.span, self.shape = layout.videos[key], column.shape
+        self.span, self.shape, self._recorded = layout.videos[key], sized(column, size), column.shape
         self._root, self._key, self._layout, self._fps, self._tally = root, key, layout, fps, tally
         self._as_rgb = as_rgb
         self._index: dict[int, FrameIndex] = {}
@@ -94,8 +118,8 @@ class VideoCamera:
         path = self._root / self.span.files[file]
         stamp = Stamp.of(path.stat())
         index = open_index(path)
-        if self.shape != (index.height, index.width, 3):
-            raise _mismatch(self._key, self.shape, (index.height, index.width, 3), str(index.path))
+        if self._recorded != (index.height, index.width, 3):
+            raise _mismatch(self._key, self._recorded, (index.height, index.width, 3), str(index.path))
         index.check_rate(self._fps)
         episodes = np.flatnonzero(self.span.file == file)
         ends = self.span.first[episodes] + self._layout.length[episodes]
@@ -130,7 +154,7 @@ class VideoCamera:
         return self._decoder.pictures(Gop(self._index[file], self._stamp[file], self._key, numbers, rows))
 
     def paint(self, picture: Picture, out: Pixels) -> None:
-        """Convert to RGB, or copy what is RGB already."""
+        """Convert to RGB and to the size wanted, or copy what was converted already."""
         began_s = time.perf_counter()
         if isinstance(picture, VideoFrame):
             self._decoder.paint(picture, out)
@@ -139,14 +163,15 @@ class VideoCamera:
         self._tally.add(convert_s=time.perf_counter() - began_s)
 
     def held_bytes(self, picture: Picture) -> int:
-        """4:2:0 takes half of RGB."""
+        """4:2:0 takes half of RGB, unless that is resized."""
         assert isinstance(picture, VideoFrame)
-        return math.prod(self.shape) // (1 if self._as_rgb or not is_half_size(picture) else 2)
+        rgb, half = math.prod(self.shape), math.prod(self._recorded) // 2
+        return rgb if self._as_rgb or rgb <= half or not is_half_size(picture) else half
 
     def hold(self, picture: Picture, memory: Pixels) -> Picture:
         """As decoded where that is 4:2:0, else as RGB."""
         assert isinstance(picture, VideoFrame)
-        if memory.nbytes < math.prod(self.shape):
+        if memory.nbytes != math.prod(self.shape):
             began_s = time.perf_counter()
             held: Picture = copy_half_size(picture, memory)
             self._tally.add(convert_s=time.perf_counter() - began_s)
@@ -157,12 +182,20 @@ class VideoCamera:
 
 
 class ImageCamera:
-    """A camera whose frames lie encoded in the table; row groups are read when first needed."""
+    """A camera whose frames lie encoded in the table; row groups are read when first needed. size: see VideoCamera."""
 
     def __init__(
-        self, root: Path, key: str, column: Column, layout: Layout, *, encoded: EncodedImages, tally: Tally
+        self,
+        root: Path,
+        key: str,
+        column: Column,
+        layout: Layout,
+        *,
+        encoded: EncodedImages,
+        tally: Tally,
+        size: Size | None = None,
     ) -> None:
-        self.span, self.shape = layout.data, column.shape
+        self.span, self.shape, self._recorded = layout.data, sized(column, size), column.shape
         self._root, self._key, self._encoded, self._tally = root, key, encoded, tally
         self._starts: dict[int, Int64] = {}
 
@@ -230,12 +263,15 @@ class ImageCamera:
         return array.field("bytes")
 
     def _picture(self, path: Path, number: int, row: int, encoded: Any) -> Pixels:
-        height, width, channels = self.shape
+        height, width, channels = self._recorded
         try:
             with Image.open(io.BytesIO(encoded), formats=_IMAGES) as image:
                 if image.size != (width, height):  # before it is decoded: a small file can hold a huge picture
-                    raise _mismatch(self._key, self.shape, (*image.size[::-1], channels), f"row {number} of {path}")
-                pixels = np.asarray(image.convert("L" if channels == 1 else "RGB"))
+                    raise _mismatch(self._key, self._recorded, (*image.size[::-1], channels), f"row {number} of {path}")
+                picture = image.convert("L" if channels == 1 else "RGB")
+                if self.shape != self._recorded:
+                    picture = picture.resize((self.shape[1], self.shape[0]), Image.Resampling.BILINEAR)
+                pixels = np.asarray(picture)
         except (UnidentifiedImageError, Image.DecompressionBombError, OSError, SyntaxError) as error:
             raise self._bad_frame(
                 path, number, row, f"has an image in row {number} that cannot be decoded ({error})"

@@ -38,12 +38,15 @@ class Painter:
     """Converts pictures to RGB. For one thread."""
 
     def __init__(self) -> None:
-        self._pyav: dict[Kind, VideoReformatter] = {}
+        self._pyav: dict[tuple[Kind, tuple[int, ...]], VideoReformatter] = {}
         self._scalers: dict[Kind, _Scaler | None] = {}
 
     def paint(self, frame: VideoFrame, out: NDArray[np.uint8]) -> None:
-        """Write a frame as RGB into `out` (H, W, 3), which is contiguous."""
+        """Write a frame as RGB into `out` (h, w, 3), which is contiguous; resized if that is another size."""
         kind = (frame.width, frame.height, frame.format.name, int(frame.colorspace), int(frame.color_range))
+        if out.shape[:2] != (frame.height, frame.width):
+            self._by_pyav(kind, frame, out)
+            return
         if kind not in self._scalers:
             self._scalers[kind] = self._checked(kind, frame)
         scaler = self._scalers[kind]
@@ -53,12 +56,14 @@ class Painter:
             scaler.convert(frame, out)
 
     def _by_pyav(self, kind: Kind, frame: VideoFrame, out: NDArray[np.uint8]) -> None:
-        # One converter per kind of picture: it is set up anew whenever that changes.
-        if kind not in self._pyav:
-            self._pyav[kind] = VideoReformatter()
-        plane: Any = self._pyav[kind].reformat(frame, format="rgb24", threads=1).planes[0]
+        # One converter per kind of picture and size: it is set up anew whenever that changes.
+        height, width, _ = out.shape
+        converter = self._pyav.setdefault((kind, out.shape), VideoReformatter())
+        # Made smaller, this is a triangle filter as wide as it must be: what torch calls bilinear with antialiasing.
+        bilinear = Interpolation.BILINEAR
+        plane: Any = converter.reformat(frame, width, height, "rgb24", interpolation=bilinear, threads=1).planes[0]
         lines = np.frombuffer(plane, np.uint8).reshape(-1, plane.line_size)
-        np.copyto(out, lines[: frame.height, : frame.width * 3].reshape(frame.height, frame.width, 3))
+        np.copyto(out, lines[:height, : width * 3].reshape(height, width, 3))
 
     def _checked(self, kind: Kind, frame: VideoFrame) -> _Scaler | None:
         """A converter that gives the pixels that PyAV gives; None where there is none."""

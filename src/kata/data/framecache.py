@@ -54,13 +54,15 @@ class CacheOptions:
     """kind: 'frames' keeps them in shared memory until the last process that uses them ends, 'disk' in `folder`.
 
     num_bytes: the budget of all cameras together; None takes a quarter of the available memory, or 80 % of the disk's
-    free space. share: of that for this cache, where others are beside it.
+    free space. share: of that for this cache, where others are beside it. size: (height, width) that frames are
+    kept in; None keeps them as they were recorded.
     """
 
     kind: str
     folder: Path | None = None
     num_bytes: int | None = None
     share: float = 1.0
+    size: tuple[int, int] | None = None
 
 
 class FrameCache:
@@ -86,8 +88,9 @@ class FrameCache:
                 if self._temporary:
                     _remove_orphans(self._folder)
                 for key in cameras:
-                    shape = dataset.columns[key].shape
-                    self._files[name + key] = _CameraFile(self._folder / _name(dataset, key), rows, shape)
+                    recorded = dataset.columns[key].shape
+                    shape = recorded if options.size is None else (*options.size, recorded[2])
+                    self._files[name + key] = _CameraFile(self._folder / _name(dataset, key, shape), rows, shape)
         except OSError as error:
             self._stop(error)
             self._files.clear()
@@ -290,10 +293,11 @@ def _folder(options: CacheOptions) -> tuple[Path, bool]:
     return shared / f"kata-frames-{os.getuid()}", True
 
 
-def _name(dataset: Dataset, key: str) -> str:
+def _name(dataset: Dataset, key: str, shape: tuple[int, ...]) -> str:
     column, opened = dataset.columns[key], dataset.opened
     span = opened.videos[key] if column.dtype == "video" else opened.data
-    return digest(dataset.root, opened, span, _FORMAT, key, column.dtype, column.shape, "rgb24", _MADE_BY)
+    pixels = "rgb24" if shape == column.shape else f"rgb24 as {shape}"
+    return digest(dataset.root, opened, span, _FORMAT, key, column.dtype, column.shape, pixels, _MADE_BY)
 
 
 def _remove_orphans(folder: Path) -> None:

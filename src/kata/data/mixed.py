@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from kata.data.cameras import Size, sized
 from kata.data.framecache import FrameCache
 from kata.data.mixture import Mixture, Part, is_vector
 from kata.data.order import Int64
@@ -58,6 +59,7 @@ class MixedReader:
         keys: the common keys to read, beside the bookkeeping; None for all.
         frame_memory: bytes for decoded frames of all datasets together, as for a Reader: a frame is dropped for one of
             any dataset that is wanted sooner.
+        size: (height, width) that frames are resized to, as for a Reader.
         caches: of parts by name; their keys begin with `kept_under` that name.
     """
 
@@ -70,7 +72,9 @@ class MixedReader:
         keys: Collection[str] | None = None,
         frame_memory: int = 0,
         caches: Mapping[str, FrameCache] | None = None,
+        size: Size | None = None,
     ) -> None:
+        self._size = size
         self.mixture, self.windows, self.frame_memory = mixture, windows, frame_memory
         columns = mixture.columns
         asked = columns if keys is None else {*keys, *windows}
@@ -94,6 +98,7 @@ class MixedReader:
             keys=[part.own(key) for key in here],
             shared=Shared(kept_under(part.name), self._decoding, self.store),
             cache=self._caches.get(part.name),
+            size=self._size,
         )
 
     @property
@@ -188,7 +193,7 @@ class MixedReader:
         for key in self._black:
             if key not in part.columns:
                 steps = (len(self.windows[key]),) if key in self.windows else ()
-                batch[key] = np.zeros((size, *steps, *self._wanted[key].shape), dtype=np.uint8)
+                batch[key] = np.zeros((size, *steps, *sized(self._wanted[key], self._size)), dtype=np.uint8)
         for key in self._padded:
             short = self._wanted[key].shape[0] - batch[key].shape[-1]
             batch[key] = np.pad(batch[key], [(0, 0)] * (batch[key].ndim - 1) + [(0, short)])

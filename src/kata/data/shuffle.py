@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from kata.data.cameras import sized
 from kata.data.clips import ClipOrder, Clips
 from kata.data.dataset import Dataset
 from kata.data.encoded import ENCODED_BYTES
@@ -89,19 +90,21 @@ class ShuffleChoice:
     """What `choose_shuffle` weighs. asked: kind may be 'auto'; numbers left at 0 are derived.
 
     frame_memory: bytes for decoded frames. batch_size: samples per step. ahead: batches in the making at a time.
+    size: (height, width) that frames are resized to as they are read.
     """
 
     asked: Shuffle
     frame_memory: int
     batch_size: int
     ahead: int
+    size: tuple[int, int] | None = None
 
     def choose(self, dataset: Dataset, windows: Windows, cameras: Collection[str], rows: Int64) -> tuple[Shuffle, str]:
         """The order with all its numbers, and a sentence that says what was chosen and why."""
-        sizes = {key: held_frame_bytes(dataset, key, windows.get(key, (0,))) for key in cameras}
+        sizes = {key: held_frame_bytes(dataset, key, windows.get(key, (0,)), self.size) for key in cameras}
         total = sum(sizes.values()) * dataset.num_frames
         places = {key: self.batch_size * len(windows.get(key, (0,))) for key in cameras}
-        batch = sum(count * math.prod(dataset.columns[key].shape) for key, count in places.items())
+        batch = sum(count * math.prod(sized(dataset.columns[key], self.size)) for key, count in places.items())
         room = max(self.frame_memory - self.ahead * batch, 0)
         if self.asked.kind == "full" or not sizes:
             return Shuffle(), "order: full, a permutation of all samples per epoch"
@@ -154,12 +157,15 @@ class ShuffleChoice:
         )
 
 
-def held_frame_bytes(dataset: Dataset, key: str, offsets: tuple[int, ...]) -> int:
+def held_frame_bytes(dataset: Dataset, key: str, offsets: tuple[int, ...], size: tuple[int, int] | None = None) -> int:
     """Bytes of one held frame, as in the camera's first file."""
     column = dataset.columns[key]
+    rgb, half = math.prod(sized(column, size)), math.prod(column.shape) // 2
+    if rgb <= half:
+        return rgb
     if column.dtype == "video" and not held_as_rgb(offsets) and stores_half_size(_first_file(dataset, key)):
-        return math.prod(column.shape) // 2
-    return math.prod(column.shape)
+        return half
+    return rgb
 
 
 def _first_file(dataset: Dataset, key: str) -> Path:

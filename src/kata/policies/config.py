@@ -67,6 +67,10 @@ class PolicyConfig:
         """Where in the window of actions the chunk begins that `predict_chunk` gives."""
         return 0
 
+    def resizes_to(self) -> tuple[int, int] | None:
+        """Height and width that the policy resizes frames to before anything else; None takes them as they are."""
+        return None
+
     def drop_last_frames(self) -> int:
         """How many frames at the end of each episode are no anchors."""
         return 0

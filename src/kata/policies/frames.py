@@ -48,6 +48,10 @@ class CropConfig(RandomCropConfig):
     resize_shape: tuple[int, int] | None = None
     crop_ratio: float = 1.0
 
+    def resizes_to(self) -> tuple[int, int] | None:
+        """See PolicyConfig."""
+        return self.resize_shape
+
     def crop_of_resized(self, size: tuple[int, int]) -> tuple[int, int] | None:
         """The crop of frames resized to `size`: crop_ratio of it, or none."""
         return None if self.crop_ratio >= 1.0 else (int(size[0] * self.crop_ratio), int(size[1] * self.crop_ratio))

@@ -25,6 +25,7 @@ from kata.units import duration_s, num_bytes
 
 PRECISIONS = ("no", "bf16", "fp16")
 SHUFFLES = ("auto", "full", "clips")
+RESIZES = ("device", "reader")
 ON_BAD_FRAME = ("stop", "substitute")
 
 
@@ -47,6 +48,9 @@ class DatasetConfig:
     `clip_frames` frames, so that each frame is decoded about once) or 'auto'. Clips keep `clip_gop` consecutive frames
     together. Numbers left at 0 are derived, and written down when the run begins. `frame_memory` ('4GB') bounds what
     decoded frames take on the host.
+
+    resize: 'device' leaves it to the policy to make frames as small as it wants them (its resize_shape), 'reader' does
+    it while they are converted to RGB: less to copy, to hold and to augment, and slightly other pixels.
 
     cache: keep decoded frames in memory ('frames') or on a disk ('disk', below `cache_dir` or else $KATA_CACHE), up to
     `cache_size` ('20GB', '512MiB') over all cameras; null takes a quarter of the memory, or 80 % of the disk, that is
@@ -71,6 +75,7 @@ class DatasetConfig:
     clip_frames: int = 0
     clip_gop: int = 0
     frame_memory: str | None = None
+    resize: str = "device"
     cache: str = "none"
     cache_dir: str | None = None
     cache_size: str | None = None
@@ -107,6 +112,10 @@ class DatasetConfig:
                 raise _refuse(f"dataset.{name}", value, f"this option {rule}", remedy)
 
     def _check_order(self) -> None:
+        if self.resize not in RESIZES:
+            raise _refuse(
+                "dataset.resize", self.resize, f"one of: {', '.join(RESIZES)}", did_you_mean(self.resize, RESIZES)
+            )
         if self.shuffle not in SHUFFLES:
             raise _refuse(
                 "dataset.shuffle", self.shuffle, f"one of: {', '.join(SHUFFLES)}", did_you_mean(self.shuffle, SHUFFLES)

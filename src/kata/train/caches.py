@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from contextlib import ExitStack
 from pathlib import Path
 
 from kata.data import Dataset
 from kata.data.framecache import CacheOptions, FrameCache
 from kata.data.mixed import kept_under
-from kata.data.mixture import Part
 from kata.train.prepare import Prepared
 from kata.units import num_bytes
 
@@ -17,7 +15,7 @@ from kata.units import num_bytes
 def frame_caches(live: ExitStack, prepared: Prepared) -> dict[str, FrameCache]:
     """By dataset ('' where there is one), for all readers: held-out episodes are rows of the same datasets.
 
-    The budget is divided by what all frames would take.
+    The budget is divided by the numbers of frames: cameras of a mixture have one size.
     """
     wanted, data = prepared.run.dataset, prepared.dataset
     if wanted.cache == "none" or not prepared.cameras:
@@ -25,18 +23,15 @@ def frame_caches(live: ExitStack, prepared: Prepared) -> dict[str, FrameCache]:
     folder = None if wanted.cache_dir is None else Path(wanted.cache_dir).expanduser()
     budget = None if wanted.cache_size is None else int(num_bytes(wanted.cache_size))
     if isinstance(data, Dataset):
-        whole = FrameCache(data, prepared.cameras, CacheOptions(wanted.cache, folder, budget))
+        options = CacheOptions(wanted.cache, folder, budget, size=prepared.frame_size)
+        whole = FrameCache(data, prepared.cameras, options)
         return {"": live.enter_context(whole)}
     cameras = {part: [key for key in prepared.cameras if key in part.columns] for part in data.parts}
-    takes = {part: _rgb_bytes(part, keys) for part, keys in cameras.items()}
+    takes = {part: len(keys) * int(part.dataset.opened.length.sum()) for part, keys in cameras.items()}
     found: dict[str, FrameCache] = {}
     for part, keys in cameras.items():
-        options = CacheOptions(wanted.cache, folder, budget, share=takes[part] / sum(takes.values()))
+        share = takes[part] / sum(takes.values())
+        options = CacheOptions(wanted.cache, folder, budget, share, prepared.frame_size)
         cache = FrameCache(part.dataset, tuple(map(part.own, keys)), options, name=kept_under(part.name))
         found[part.name] = live.enter_context(cache)
     return found
-
-
-def _rgb_bytes(part: Part, cameras: list[str]) -> int:
-    """Of all opened frames of a part's cameras, as a frame cache keeps them."""
-    return int(part.dataset.opened.length.sum()) * sum(math.prod(part.columns[key].shape) for key in cameras)

@@ -173,8 +173,24 @@ def _reader(
 ) -> Reader | MixedReader:
     windows, threads, keys = prepared.windows, prepared.run.num_workers, prepared.keys
     if isinstance(data, Mixture):
-        return MixedReader(data, windows, threads=threads, keys=keys, frame_memory=frame_memory, caches=caches)
-    return Reader(data, windows, threads=threads, keys=keys, cache=caches.get(""), frame_memory=frame_memory)
+        return MixedReader(
+            data,
+            windows,
+            threads=threads,
+            keys=keys,
+            frame_memory=frame_memory,
+            caches=caches,
+            size=prepared.frame_size,
+        )
+    return Reader(
+        data,
+        windows,
+        threads=threads,
+        keys=keys,
+        cache=caches.get(""),
+        frame_memory=frame_memory,
+        size=prepared.frame_size,
+    )
 
 
 def _seen(prepared: Prepared) -> Callable[[int], dict[str, int]] | None:

@@ -39,6 +39,7 @@ class Prepared:
     run: with the policy's features filled in. rows: training anchors.
     keys: dataset keys that are read. windows: under the dataset's names. notes: what the user should be told.
     scales: how values are normalised. frame_memory: bytes for decoded frames.
+    frame_size: (height, width) that frames are resized to as they are read; None leaves them.
     """
 
     run: Run
@@ -52,6 +53,7 @@ class Prepared:
     augment: Augment | None
     notes: list[str]
     frame_memory: int
+    frame_size: tuple[int, int] | None
 
     @property
     def stats(self) -> Stats:
@@ -112,9 +114,9 @@ def prepare(run: Run, team: Team | None = None) -> Prepared:
         )
     scales = fit_scales(train, policy, run, device.type, team)
     keys = tuple(_in_dataset({**policy.input_features, **policy.output_features, **policy.windows()}, run.rename_map))
-    frame_memory = _frame_memory(run.dataset)
     cameras = [key for key in keys if key in train.cameras]
-    chosen, order_note = team.by_first(lambda: _shuffle(run, train, windows, cameras, rows, frame_memory))
+    frames = _frame_memory(run.dataset), _frame_size(run.dataset, policy, train, cameras)
+    chosen, order_note = team.by_first(lambda: _shuffle(run, train, windows, cameras, rows, frames))
     return Prepared(
         run=dataclasses.replace(run, policy=policy, dataset=dataclasses.replace(run.dataset, **chosen)),
         dataset=train,
@@ -126,7 +128,8 @@ def prepare(run: Run, team: Team | None = None) -> Prepared:
         augment=augment,
         notes=[*whole.notes, *said, *scales.notes, *order_note],
         scales=scales,
-        frame_memory=frame_memory,
+        frame_memory=frames[0],
+        frame_size=frames[1],
     )
 
 
@@ -142,14 +145,20 @@ def shuffle_of(data: DatasetConfig) -> Shuffle:
 
 
 def _shuffle(
-    run: Run, train: Data, windows: Windows, cameras: list[str], rows: np.ndarray, frame_memory: int
+    run: Run,
+    train: Data,
+    windows: Windows,
+    cameras: list[str],
+    rows: np.ndarray,
+    frames: tuple[int, tuple[int, int] | None],
 ) -> tuple[dict[str, Any], list[str]]:
     """The order as options with all numbers, so that a resumed run has the same one whatever memory it finds; and what
-    was chosen. A mixture is read in full order.
+    was chosen. A mixture is read in full order. frames: the bytes for decoded ones, and the size that they are read in.
     """
     if isinstance(train, Mixture):
         return _options(Shuffle()), []
-    choice = ShuffleChoice(shuffle_of(run.dataset), frame_memory, run.effective_batch, run.prefetch_factor + 1)
+    asked, ahead = shuffle_of(run.dataset), run.prefetch_factor + 1
+    choice = ShuffleChoice(asked, frames[0], run.effective_batch, ahead, frames[1])
     shuffle, note = choice.choose(train, windows, cameras, rows)
     return _options(shuffle), [note]
 
@@ -157,6 +166,27 @@ def _shuffle(
 def _options(shuffle: Shuffle) -> dict[str, Any]:
     numbers = {"clip_pool": shuffle.clip_pool, "clip_frames": shuffle.clip_frames, "clip_gop": shuffle.clip_gop}
     return {"shuffle": shuffle.kind, **numbers}
+
+
+def _frame_size(options: DatasetConfig, policy: PolicyConfig, data: Data, cameras: list[str]) -> tuple[int, int] | None:
+    """The size that frames are read in: the policy's, where the reader is to resize them.
+
+    Raises: ConfigError where that changes nothing.
+    """
+    if options.resize == "device":
+        return None
+    size = policy.resizes_to()
+    if size is None or all(data.cameras[key].shape[:2] == size for key in cameras):
+        what = (
+            f"frames are {size[0]}x{size[1]} already" if size and cameras else f"{policy.type} resizes no frames here"
+        )
+        raise ConfigError(
+            f"dataset.resize={options.resize}: {what}",
+            rule="the reader resizes frames where the policy would",
+            remedy="leave the option out, or give the policy a size (--policy.resize_shape of diffusion, "
+            "--policy.image_resize_shape of multi_task_dit)",
+        )
+    return size
 
 
 def _frame_memory(data: DatasetConfig) -> int:

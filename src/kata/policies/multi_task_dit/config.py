@@ -150,6 +150,10 @@ class Config(DenoisingConfig):
         """Action numbers of the global batch."""
         return {f"{self.objective}_loss": self.numbers_learnt(size, pads)}
 
+    def resizes_to(self) -> tuple[int, int] | None:
+        """See PolicyConfig."""
+        return self.image_resize_shape
+
     def tokenizer(self) -> dict[str, Any]:
         """CLIP's tokenizer."""
         return {
