@@ -123,9 +123,10 @@ class Frames:
         """Decode ahead what a later step wants, as far as there is free room. False when the room is too small."""
         enough = True
         for key, wanted in rows.items():
-            unique = np.unique(wanted)
+            unique = np.unique(wanted[~self._cached(key, wanted)])
+            if not len(unique):
+                continue
             with self.store.lock:
-                unique = unique[~self._cached(key, unique)]
                 absent = np.array([self.store.get((key, row)) is None for row in unique.tolist()], bool)
                 groups = self._groups(key, unique[absent], step - 1, {})
                 enough &= all(self.store.get((key, row)) is not None for row in unique.tolist())
@@ -144,9 +145,13 @@ class Frames:
         with self.store.lock:
             at = self._from_cache(key, wanted, out)
             held = len(wanted) - len(at)
+            if not len(at):
+                filling.landed(held)
+                self._tally.add(frames_asked=held, frames_held=held)
+                return []
             order = at[np.argsort(wanted[at], kind="stable")]
             unique, first = np.unique(wanted[order], return_index=True)
-            places = np.split(order, first[1:]) if len(at) else []
+            places = np.split(order, first[1:])
             dues = self._after(key, unique, step).tolist()
             for row, place, due in zip(unique.tolist(), places, dues, strict=True):
                 target = Target(out, place, filling.landed, filling.bad, filling.failed)

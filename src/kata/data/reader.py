@@ -122,7 +122,8 @@ class Reader:
         cameras = self._named(self._cameras)
         files = [(key, int(file)) for key, camera in cameras.items() for file in camera.files()]
         firsts = [(key, int(camera.files()[0])) for key, camera in cameras.items()]
-        self._frames.prepare(files if len(files) <= _AT_ONCE else firsts)
+        self._all_at_once = len(files) <= _AT_ONCE
+        self._frames.prepare(files if self._all_at_once else firsts)
 
     def _named(self, by_key: Mapping[str, T]) -> dict[str, T]:
         """By the cameras' keys among all readers that share."""
@@ -163,10 +164,12 @@ class Reader:
         episode_of(rows, self.episodes)  # numpy would take a negative row from the end
         batch: Batch = {}
         frames: dict[str, Int64] = {}
+        windows = {offsets: window_rows(rows, offsets, self.episodes) for offsets in set(self.windows.values())}
         for key in self.dataset.columns:
             at = rows
             if key in self.windows:
-                at, batch[pad_key(key)] = window_rows(rows, self.windows[key], self.episodes)
+                at, mask = windows[self.windows[key]]
+                batch[pad_key(key)] = mask.copy()  # each its own: they are the caller's
             if key in self._cameras:
                 frames[key] = at
             elif key in self._vectors:
@@ -239,6 +242,8 @@ class Reader:
         return self._frames.prefetch(self._named(wanted), step)
 
     def _prepare(self, wanted: dict[str, Int64]) -> None:
+        if self._all_at_once:
+            return
         files: list[tuple[str, int]] = []
         for key, rows in wanted.items():
             files += [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -44,7 +45,7 @@ def ranges(starts: Int64, lengths: Int64) -> Int64:
 
 def episode_of(rows: Int64, episodes: Episodes) -> Int64:
     """Position of each row's episode in the episode table; IndexError for a row outside the dataset."""
-    total = int(episodes.length.sum())
+    total = int(episodes.start[-1] + episodes.length[-1])
     if rows.size and (rows.min() < 0 or rows.max() >= total):
         raise IndexError(f"rows reach from {rows.min()} to {rows.max()}; the dataset has rows 0 to {total - 1}")
     return np.searchsorted(episodes.start, rows, side="right") - 1
@@ -55,5 +56,11 @@ def window_rows(rows: Int64, offsets: tuple[int, ...], episodes: Episodes) -> tu
     position = episode_of(rows, episodes)
     first = episodes.start[position][:, None]
     last = first + episodes.length[position][:, None] - 1
-    wanted = rows[:, None] + np.asarray(offsets, dtype=np.int64)[None, :]
-    return np.clip(wanted, first, last), (wanted < first) | (wanted > last)
+    wanted = rows[:, None] + _array(offsets)
+    inside = np.minimum(np.maximum(wanted, first), last)
+    return inside, inside != wanted
+
+
+@functools.lru_cache(maxsize=64)
+def _array(offsets: tuple[int, ...]) -> Int64:
+    return np.array(offsets, dtype=np.int64)
