@@ -23,7 +23,7 @@ usage: kata <verb> [options]
                         train a policy; `kata train --help` lists every option
   kata eval --policy.path=<checkpoint> --env.type=kata
                         let a policy act, and say how often it succeeds; `kata eval --help`
-  kata checkpoint list|verify|prune|export|push <run folder>
+  kata checkpoint list|verify|prune|export|push|convert <run folder>
                         look after what a run saved; `kata checkpoint --help`
   kata data <verb> --root=<folder>
                         look at, check and make datasets; `kata data --help` lists the verbs
