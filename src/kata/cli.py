@@ -29,6 +29,8 @@ usage: kata <verb> [options]
                         look at, check and make datasets; `kata data --help` lists the verbs
   kata bench data --root=<dataset or folder of datasets> [--peer]
                         measure reading: against the decode floor, and against LeRobot; `kata bench data --help`
+  kata bench scale [--ranks=1,2] [-- <options of train>]
+                        measure what more ranks bring and cost; `kata bench scale --help`
   kata launch --gpus=4 -- train …
                         train on several GPUs; `kata launch --help`
   kata doctor           look at this machine: versions, GPUs, codecs, disk, and what is wrong with a remedy each

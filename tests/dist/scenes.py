@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
@@ -11,6 +12,7 @@ from typing import Any
 import torch
 
 import kata.train.assemble
+from kata.bench.scale.rank import Asked, measure
 from kata.cli import main
 from kata.dist.team import join
 from kata.dist.world import read_world
@@ -60,3 +62,11 @@ def with_environment(changed: dict[str, str], args: list[str]) -> int:
     """`kata train` as if launched with other variables."""
     os.environ.update(changed)
     return main(["train", *args])
+
+
+def measure_scaling(asked: dict[str, Any]) -> int:
+    """What a rank of `kata bench scale` tells."""
+    told = measure(Asked(**asked))
+    if os.environ["RANK"] == "0":
+        print(json.dumps(told))
+    return 0

@@ -14,6 +14,8 @@ from kata.bench.options import BenchRun, chosen_cases, resolve_bench
 from kata.bench.patterns import Case
 from kata.bench.peer import make_datasets, peer_python
 from kata.bench.rounds import by_kata, measure_rounds, threads_of
+from kata.bench.scale.command import help_text as scale_help
+from kata.bench.scale.command import scale
 from kata.bench.show import text
 from kata.bench.verdict import summarise_all
 from kata.config import encode, field_names
@@ -22,20 +24,39 @@ from kata.errors import ConfigError, did_you_mean
 from kata.log import counting
 from kata.units import bytes_text
 
+HELP = """\
+usage: kata bench data|scale [options]
+
+  data    reading, against the decode floor and against LeRobot
+  scale   training on more ranks, and what many ranks would hold
+"""
+
 
 def main(args: Sequence[str]) -> int:
     """Run `kata bench <what>` and return the exit status; 0 also where a target is missed."""
-    if not args or args[0] != "data":
-        given = args[0] if args else ""
-        raise ConfigError(f"bench '{given}': no such verb", rule="verbs: data", remedy=did_you_mean(given, ["data"]))
-    if any(arg in ("-h", "--help") for arg in args):
-        print(help_text(), end="")
+    verbs = {"data": (data, help_text), "scale": (scale, scale_help)}
+    if args and args[0] in ("-h", "--help"):
+        print(HELP, end="")
         return 0
-    run = resolve_bench(args[1:])
+    given = args[0] if args else ""
+    if given not in verbs:
+        raise ConfigError(
+            f"bench '{given}': no such verb", rule=f"verbs: {', '.join(verbs)}", remedy=did_you_mean(given, verbs)
+        )
+    work, told = verbs[given]
+    if any(arg in ("-h", "--help") for arg in args):
+        print(told(), end="")
+        return 0
     gauges.require_linux()
+    return work(args[1:])
+
+
+def data(args: Sequence[str]) -> int:
+    """`kata bench data`."""
+    run = resolve_bench(args)
     if run.make:
         make_datasets(peer_python(run.peer_python), Path(run.root).expanduser())
-    command = shlex.join(["kata", "bench", *args])
+    command = shlex.join(["kata", "bench", "data", *args])
     return _soak(run, command) if run.soak else _compare(run, command)
 
 

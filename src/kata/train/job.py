@@ -99,11 +99,11 @@ def open_job(
     """Open all parts; `live` closes them. The work between steps comes in this order: validate, save, evaluate."""
     run, team = prepared.run, engine.team
     caches = frame_caches(live, prepared)
-    reader = live.enter_context(_reader(prepared, prepared.dataset, caches, prepared.frame_memory))
+    reader = live.enter_context(open_reader(prepared, prepared.dataset, caches, prepared.frame_memory))
     meter = _meter(live, prepared, state, folder, reader) if team.world.is_first else None
     bad_frames = BadFrames(folder, meter or Unrecorded(), state, run, team.world)
     live.callback(bad_frames.close)
-    feed = _train_feed(live, prepared, reader, bad_frames, team)
+    feed = train_feed(live, prepared, reader, team, bad_frames)
     saving = Saving(home_of(folder), saver, meter or Unrecorded(), Keep.of(run), engine, state.step or None)
     live.enter_context(saving)
     record = None if meter is None else _record(live, prepared, state, folder, feed, meter, bad_frames)
@@ -111,7 +111,7 @@ def open_job(
     chores: list[tuple[int, Chore]] = []
     view_feed, view_reader = replace(feed, augment=None), reader
     if prepared.held_out is not None:
-        view_reader = live.enter_context(_reader(prepared, prepared.held_out, caches))
+        view_reader = live.enter_context(open_reader(prepared, prepared.held_out, caches))
         validator, view_feed = _validator(live, prepared, prepared.held_out, view_reader, bad_frames, team)
         chores.append((run.eval_steps or run.save_freq, _validation(run, validator, record, saving)))
     if run.save_checkpoint:
@@ -168,9 +168,10 @@ def _watch(prepared: Prepared, folder: Path, meter: Meter, feed: Feed, first_ste
     )
 
 
-def _reader(
+def open_reader(
     prepared: Prepared, data: Data, caches: dict[str, FrameCache], frame_memory: int = 0
 ) -> Reader | MixedReader:
+    """What reads frames of these data."""
     windows, threads, keys = prepared.windows, prepared.run.num_workers, prepared.keys
     if isinstance(data, Mixture):
         return MixedReader(
@@ -201,11 +202,15 @@ def _seen(prepared: Prepared) -> Callable[[int], dict[str, int]] | None:
     return lambda samples: dict(zip(names, shares.seen(samples), strict=True))
 
 
-def _train_feed(live: ExitStack, prepared: Prepared, reader: Rows, bad_frames: BadFrames, team: Team) -> Feed:
-    """Each rank reads its part of a step's samples."""
+def train_feed(
+    live: ExitStack, prepared: Prepared, reader: Rows, team: Team, bad_frames: BadFrames | None = None
+) -> Feed:
+    """Each rank reads its part of a step's samples. `bad_frames` says what comes of those that cannot be decoded."""
     run, rows, size = prepared.run, prepared.rows, prepared.run.effective_batch
-    part = Part(team.world.rank, team.world.size)
-    instead = bad_frames.instead("train", prepared.dataset, reader, rows, lambda at: (at // size + 1) * size // part.of)
+    part, instead = Part(team.world.rank, team.world.size), None
+    if bad_frames is not None:
+        read = lambda at: (at // size + 1) * size // part.of  # noqa: E731
+        instead = bad_frames.instead("train", prepared.dataset, reader, rows, read)
     batches = Batches(reader, rows, _order(prepared, rows), size, ahead=run.prefetch_factor, part=part, instead=instead)
     return _feed(prepared, live.enter_context(batches), "train")
 

@@ -1,0 +1,93 @@
+"""A scaling measurement as tables on the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from kata.units import bytes_text
+
+LEGEND = (
+    "step, CPU s: per step, CPU seconds over all ranks. efficiency: samples/s per rank by those of the fewest ranks.\n"
+    "data: share of a step that waits for data. exposed: share of an update (without data) that more ranks add, and\n"
+    "sending: what the gradients take to send alone; hidden: the part of it that the backward pass covers.\n"
+    "others: cores that other programs used meanwhile; they move seconds, and CPU seconds less."
+)
+LAYOUT_LEGEND = (
+    "bytes on the fullest rank: weights, gradients, the optimiser's moments, buffers, and the most weights that are\n"
+    "put together at once (FSDP: two units); no activations. sent: by each rank, each step. pieces: buckets, or units."
+)
+
+
+def measured_text(summary: Mapping[int, Mapping[str, Any]]) -> str:
+    """A row for each number of ranks, then what binds and what a step costs over one rank's."""
+    head = (
+        "ranks",
+        "batch",
+        "step ms",
+        "steps/s",
+        "samples/s",
+        "efficiency",
+        "CPU s",
+        "data",
+        "exposed",
+        "sending",
+        "hidden",
+        "others",
+    )
+    rows: list[Sequence[str]] = [head]
+    for each in summary.values():
+        several = "together_s" in each
+        row = [
+            str(each["ranks"]),
+            str(each["batch_size"]),
+            f"{1e3 * each['step_s']:.1f}",
+            f"{each['steps_s']:.2f}",
+            f"{each['samples_s']:.1f}",
+            f"{each['efficiency']:.0%}",
+            f"{each['cpu_s']:.3f}",
+            f"{each['wait_s'] / each['step_s']:.0%}",
+            f"{each['exposed_s'] / each['together_s']:.0%}" if several else "",
+            f"{1e3 * each['send_s']:.1f} ms" if several else "",
+            f"{each['hidden']:.0%}" if several else "",
+            f"{each['other_cores']:.1f}",
+        ]
+        rows.append(row)
+    said = [
+        f"{each['ranks']} {'rank' if each['ranks'] == 1 else 'ranks'}: bound by {each['bound_by']}"
+        for each in summary.values()
+    ]
+    said += [cost_text(each) for each in summary.values() if "cost" in each]
+    return "\n".join([*_table(rows), LEGEND, *said]) + "\n"
+
+
+def cost_text(figures: Mapping[str, Any]) -> str:
+    """What a step of several ranks costs over one rank's, and on what."""
+    return (
+        f"an update of {figures['ranks']} ranks takes {figures['cost']:+.0%} over one rank's with the same threads: "
+        f"{figures['cost_communication']:+.0%} communication, {figures['cost_shared_machine']:+.0%} from sharing the "
+        f"machine; CPU time per rank {figures['cost_cpu']:+.0%}"
+    )
+
+
+def layouts_text(ranks: int, layouts: Iterable[Mapping[str, Any]]) -> str:
+    """A row for each policy and layout, or why there is none."""
+    parts = ("weights", "gradients", "moments", "buffers", "together", "sum", "sent")
+    rows: list[Sequence[str]] = [("policy", "layout", *parts, "pieces")]
+    for each in layouts:
+        if "error" in each:
+            rows.append((each["policy"], f"not laid out: {each['error']}"))
+            continue
+        sizes = [bytes_text(each[f"{part}_bytes"]) for part in parts]
+        rows.append((each["policy"], each["layout"], *sizes, str(each["pieces"])))
+    return "\n".join([f"{ranks} ranks, simulated", *_table(rows), LAYOUT_LEGEND]) + "\n"
+
+
+def _table(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Aligned columns; the last cell of a row that is short takes what it needs."""
+    full = [row for row in rows if len(row) == len(rows[0])]
+    widths = [max(len(row[i]) for row in full) for i in range(len(rows[0]))]
+    return [
+        "  ".join(cell.rjust(w) if i else cell.ljust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=False)))
+        for row in rows
+    ]
