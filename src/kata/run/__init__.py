@@ -8,12 +8,10 @@ from kata.run.options import (
     AccumulationConfig,
     DatasetConfig,
     Run,
-    TensorboardConfig,
-    TrackioConfig,
-    WandbConfig,
 )
 from kata.run.ranks import DdpConfig
 from kata.run.resolve import policy_folder, read_policy_config, resolve_run
+from kata.run.tracking import TensorboardConfig, TrackioConfig, WandbConfig
 from kata.run.zero import DeepSpeedConfig
 
 __all__ = [

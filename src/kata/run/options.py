@@ -19,6 +19,7 @@ from kata.run.fsdp import FsdpConfig
 from kata.run.mix import MixEntry, check_choices, check_entries
 from kata.run.ranks import DdpConfig, check_scaling
 from kata.run.sharding import ParallelismConfig, check_format
+from kata.run.tracking import TensorboardConfig, TrackioConfig, WandbConfig
 from kata.run.transforms import ImageTransformsConfig
 from kata.run.zero import DeepSpeedConfig
 from kata.units import duration_s, num_bytes
@@ -203,39 +204,6 @@ class AcceleratorConfig:
                 f"one of: {', '.join(PRECISIONS)}",
                 did_you_mean(self.mixed_precision, PRECISIONS),
             )
-
-
-@dataclass(frozen=True, kw_only=True)
-class WandbConfig:
-    """Weights & Biases; LeRobot's names. Needs the extra `wandb`."""
-
-    enable: bool = False
-    project: str = "lerobot"
-    entity: str | None = None
-    notes: str | None = None
-    run_id: str | None = None
-    mode: str | None = None
-    add_tags: bool = True
-
-    def __post_init__(self) -> None:
-        modes = (None, "online", "offline", "disabled")
-        if self.mode not in modes:
-            raise _refuse("wandb.mode", self.mode, "online, offline, disabled or null", "leave it out")
-
-
-@dataclass(frozen=True, kw_only=True)
-class TensorboardConfig:
-    """TensorBoard files in the run folder. Needs the extra `tensorboard`."""
-
-    enable: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrackioConfig:
-    """Trackio. Needs the extra `trackio`."""
-
-    enable: bool = False
-    project: str = "kata"
 
 
 @dataclass(frozen=True, kw_only=True)
