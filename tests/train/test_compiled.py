@@ -4,6 +4,7 @@ import logging
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch._inductor import config as inductor_config
 
 from kata.errors import ConfigError
@@ -11,6 +12,8 @@ from kata.policies.act.blocks import DecoderLayer
 from kata.policies.act.model import Policy
 from kata.train import compiled, train
 from kata.train.meter import read_metrics
+from tests.conftest import TINY_ACT
+from tests.dist import ranks, scenes
 from tests.train.test_every_policy import TINY, policy_run  # noqa: F401 - a fixture
 
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # the compiler's own imports
@@ -73,6 +76,21 @@ def test_every_block_can_be_compiled(name, policy_run, traced):  # noqa: F811
     faster = train(policy_run(name, "compiled", *options, "--compile=true"))
     assert not faster.remarks
     close(train(policy_run(name, "written", *options)), faster)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("sharded", [(), ("--parallelism.dp_shard=2", "--gradient_checkpointing=true")])
+def test_two_compiled_ranks_are_one(sharded, vector_run, vector_dataset, tmp_path):
+    still = (*SHORT, "--policy.dropout=0", "--batch_size=2")
+    data = (f"--dataset.root={vector_dataset}", "--dataset.repo_id=tests/vectors")
+    args = [*data, *TINY_ACT, *still, *sharded, f"--output_dir={tmp_path}/two"]
+    team = ranks.start(2, scenes.train_compiled, args, folder=tmp_path / "out")
+    assert team.ended() == [0, 0], team.said(0) + team.said(1)
+    assert "uncompiled" not in team.said(0) + team.said(1)
+    one = train(vector_run(*still, "--batch_size=4")).state.policy.state_dict()
+    two = load_file(tmp_path / "two" / "checkpoints" / "last" / "pretrained_model" / "model.safetensors")
+    for key in one:
+        torch.testing.assert_close(two[key], one[key], rtol=0, atol=1e-6, msg=lambda m, k=key: f"{k}: {m}")
 
 
 def test_without_a_compiler_the_run_goes_on(vector_run, compiler, caplog):
