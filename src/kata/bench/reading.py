@@ -123,7 +123,8 @@ def _steady(reader: Reader, batches: Batches, reading: Reading) -> dict[str, Any
     """Read on, once as much is held and on its way as will be at the end.
 
     In clip order that takes a pool, so a fifth of an epoch is read first, and then as many batches as an epoch has:
-    what is decoded for later cancels only over a whole one.
+    what is decoded for later cancels only over a whole one. In a full order it takes until the budget for frames that
+    later batches want is used, up to a quarter of an epoch.
     """
     epoch = len(batches.rows) // batches.batch_size
     whole = reading.way == "clips"
@@ -131,6 +132,8 @@ def _steady(reader: Reader, batches: Batches, reading: Reading) -> dict[str, Any
     least, limit_s = (epoch, reading.epoch_seconds) if whole else (reading.batches, reading.seconds)
     for step in range(1, first):
         batches.at(step)
+    if reading.way == "full":
+        first = _filled_up(reader, batches, first, epoch // 4, reading.epoch_seconds)
     before, busy_s, cpu_s = reader.work(), gauges.busy_s(), time.process_time()
     began_s, count = time.perf_counter(), 0
     while _goes_on(whole, count, least, time.perf_counter() - began_s, limit_s):
@@ -151,6 +154,15 @@ def _steady(reader: Reader, batches: Batches, reading: Reading) -> dict[str, Any
         "work": asdict(work),
         **_mixing(batches.order, batches.batch_size),
     }
+
+
+def _filled_up(reader: Reader, batches: Batches, step: int, end: int, limit_s: float) -> int:
+    """Read on from `step` while there is room to hold more frames, until `end` or the limit; the step after."""
+    began_s = time.perf_counter()
+    while reader.has_room and step < end and time.perf_counter() - began_s < limit_s:
+        batches.at(step)
+        step += 1
+    return step
 
 
 def _goes_on(whole: bool, count: int, least: int, passed_s: float, limit_s: float) -> bool:

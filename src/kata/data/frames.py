@@ -137,7 +137,12 @@ class Frames:
     @property
     def has_leisure(self) -> bool:
         """True when the decoders will soon run out of work and there is free room."""
-        return self._at_work < 2 * self._threads and self.store.held_bytes < _AHEAD * self.store.budget_bytes
+        return self._at_work < 2 * self._threads and self.has_room
+
+    @property
+    def has_room(self) -> bool:
+        """True while frames for later batches take less of the budget than they will."""
+        return self.store.held_bytes < _AHEAD * self.store.budget_bytes
 
     def _fill_camera(self, key: str, wanted: Int64, out: Pixels, filling: Filling, step: int | None) -> list[_Missing]:
         ready: list[tuple[Frame, Target]] = []

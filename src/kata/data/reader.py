@@ -218,6 +218,11 @@ class Reader:
         """True when there is room to hold frames, so that `foresee` and `prefetch` are of use."""
         return self._frames.store.budget_bytes > 0
 
+    @property
+    def has_room(self) -> bool:
+        """True while frames held for later batches take less of the budget than they will."""
+        return self._frames.has_room
+
     def foresee(self, rows: Int64, steps: Int64) -> None:
         """Say which anchors come: `rows` (N,) at `steps` (N,), the first of which is the next to be started."""
         used: dict[tuple[int, ...], Uses] = {}
