@@ -10,13 +10,14 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
+from kata.dist.accelerated import AcceleratedDdp, AcceleratedShards
 from kata.dist.engine import Ddp, Engine
 from kata.dist.shard import Sharded
 from kata.dist.team import Team, join
 from kata.dist.world import read_world
 from kata.optim.build import build_optimizer
 from kata.policies.base import ActState, KeyMap, Loss, ParamGroup, Policy, Term
-from kata.run import resolve_run
+from kata.run import FsdpConfig, resolve_run
 from kata.train.feed import StepBatch
 from kata.train.state import TrainState
 from kata.train.step import update
@@ -101,6 +102,7 @@ class Case:
     bf16: bool = False
     still_norm: bool = True
     adam: bool = False
+    accelerated: bool = False
 
 
 def made(engine: Engine, case: Case) -> TrainState:
@@ -129,8 +131,12 @@ def compare(*cases: Case) -> int:
 def _engine(team: Team, case: Case) -> Engine:
     device = torch.device("cpu")
     if case.pieces > 1:
-        return Sharded(team, device, copies=team.world.size // case.pieces, shards=case.pieces)
-    return Ddp(team, device, bucket_mb=1, bf16=case.bf16, changes=case.changes)
+        mesh = {"copies": team.world.size // case.pieces, "shards": case.pieces}
+        if case.accelerated:
+            return AcceleratedShards(team, device, **mesh, cut=FsdpConfig())
+        return Sharded(team, device, **mesh)
+    ddp = AcceleratedDdp if case.accelerated else Ddp
+    return ddp(team, device, bucket_mb=1, bf16=case.bf16, changes=case.changes)
 
 
 def _compare(team: Team, case: Case) -> None:

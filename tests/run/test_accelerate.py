@@ -6,7 +6,7 @@ import pytest
 
 from kata.config import encode
 from kata.errors import ConfigError
-from kata.run import resolve_run
+from kata.run import FsdpConfig, resolve_run
 
 BASE = ["--policy.type=act", "--dataset.repo_id=x/y"]
 PLAIN = {"ACCELERATE_MIXED_PRECISION": "no", "ACCELERATE_DYNAMO_BACKEND": "NO", "ACCELERATE_USE_CPU": "False"}
@@ -18,6 +18,20 @@ ZERO = {
     "ACCELERATE_CONFIG_DS_FIELDS": "",
 }  # fmt: skip
 """What the launcher says for --use_deepspeed with its questions answered."""
+FSDP = {
+    "ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2", "FSDP_SHARDING_STRATEGY": "FULL_SHARD",
+    "FSDP_RESHARD_AFTER_FORWARD": "true", "FSDP_OFFLOAD_PARAMS": "false", "FSDP_MIN_NUM_PARAMS": "100000000",
+    "FSDP_FORWARD_PREFETCH": "false", "FSDP_USE_ORIG_PARAMS": "true", "FSDP_CPU_RAM_EFFICIENT_LOADING": "true",
+    "FSDP_SYNC_MODULE_STATES": "true", "FSDP_ACTIVATION_CHECKPOINTING": "false",
+    "FSDP_ACTIVATION_CHECKPOINTING_OFFLOAD": "false",
+}  # fmt: skip
+"""What it says for --use_fsdp --fsdp_version=2 and nothing else."""
+MESH = {
+    "ACCELERATE_USE_PARALLELISM_CONFIG": "true", "PARALLELISM_CONFIG_DP_REPLICATE_SIZE": "1",
+    "PARALLELISM_CONFIG_DP_SHARD_SIZE": "2", "PARALLELISM_CONFIG_TP_SIZE": "1", "PARALLELISM_CONFIG_CP_SIZE": "1",
+    "PARALLELISM_CONFIG_CP_BACKEND": "torch", "PARALLELISM_CONFIG_SP_SIZE": "1",
+    "PARALLELISM_CONFIG_SP_BACKEND": "deepspeed",
+}  # fmt: skip
 
 
 def resolved(*args, **environment):
@@ -43,6 +57,33 @@ def test_use_amp_counts_only_where_accelerate_does_not_set_the_precision():
     run, notes = resolved("--policy.use_amp=true")
     assert run.precision == "no"
     assert notes == ["policy.use_amp does not count: accelerate launch sets the precision (no)"]
+
+
+def test_fsdp_is_taken():
+    run, notes = resolved(**FSDP)
+    assert (run.engine, run.mesh, run.fsdp) == ("accelerate", (1, 2), FsdpConfig())
+    assert notes == ["taken from accelerate launch: parallelism.dp_shard=-1 (ACCELERATE_USE_FSDP)"]
+    assert resolved("--engine=native", **FSDP)[0].mesh == (1, 2)
+    more = {"FSDP_ACTIVATION_CHECKPOINTING": "true", "FSDP_RESHARD_AFTER_FORWARD": "false"}
+    run, notes = resolved(**{**FSDP, **MESH, **more, "FSDP_STATE_DICT_TYPE": "FULL_STATE_DICT"})
+    assert (run.mesh, run.gradient_checkpointing, run.fsdp.reshard_after_forward) == ((1, 2), True, False)
+    assert notes[-1] == "without effect here, from accelerate launch: FSDP_STATE_DICT_TYPE=FULL_STATE_DICT"
+
+
+@pytest.mark.parametrize(
+    ("stated", "wrap"),
+    [
+        ({"FSDP_AUTO_WRAP_POLICY": "NO_WRAP"}, FsdpConfig(wrap="none")),
+        ({"FSDP_AUTO_WRAP_POLICY": "TRANSFORMER_BASED_WRAP"}, FsdpConfig()),
+        (
+            {"FSDP_AUTO_WRAP_POLICY": "TRANSFORMER_BASED_WRAP", "FSDP_TRANSFORMER_CLS_TO_WRAP": "Block,Layer"},
+            FsdpConfig(wrap="Block,Layer"),
+        ),
+        ({"FSDP_AUTO_WRAP_POLICY": "SIZE_BASED_WRAP"}, FsdpConfig(wrap="size", min_num_params=100_000_000)),
+    ],
+)
+def test_what_fsdp_wraps_is_taken(stated, wrap):
+    assert resolved(**FSDP, **stated)[0].fsdp == wrap
 
 
 def test_deepspeed_is_taken():
@@ -80,6 +121,10 @@ def test_a_deepspeed_file_is_taken(tmp_path):
             resolved(**use)
 
 
+def test_compiling_is_taken():
+    assert resolved(ACCELERATE_DYNAMO_BACKEND="INDUCTOR", ACCELERATE_DYNAMO_MODE="default")[0].compile
+
+
 def test_what_kata_does_not_know_is_named():
     notes = resolved(ACCELERATE_NEW_THING="7", ACCELERATE_CPU_AFFINITY="1")[1]
     assert notes == ["without effect here, from accelerate launch: ACCELERATE_CPU_AFFINITY=1, ACCELERATE_NEW_THING=7"]
@@ -99,7 +144,15 @@ def test_a_resumed_run_may_change_its_engine(tmp_path):
         (["--accelerator.gradient_accumulation.steps=2"], {STEPS: "4"}, f"{STEPS}=4"),
         (["--policy.device=cuda"], {"ACCELERATE_USE_CPU": "True"}, "policy.device=cuda"),
         ([], {"ACCELERATE_MIXED_PRECISION": "fp8"}, "mixed_precision=fp8"),
-        ([], {"ACCELERATE_USE_FSDP": "true"}, "ACCELERATE_USE_FSDP=true"),
+        ([], {**FSDP, "FSDP_VERSION": "1"}, "FSDP_VERSION=1"),
+        ([], {**FSDP, "FSDP_OFFLOAD_PARAMS": "true"}, "FSDP_OFFLOAD_PARAMS=true"),
+        ([], {**FSDP, "FSDP_SHARDING_STRATEGY": "HYBRID_SHARD"}, "FSDP_SHARDING_STRATEGY=HYBRID_SHARD"),
+        ([], {**FSDP, **MESH, "PARALLELISM_CONFIG_TP_SIZE": "2"}, "PARALLELISM_CONFIG_TP_SIZE=2"),
+        (["--parallelism.dp_shard=1"], FSDP, "parallelism.dp_shard=1"),
+        (["--engine=native"], {**FSDP, "FSDP_RESHARD_AFTER_FORWARD": "false"}, "fsdp with engine=native"),
+        (["--parallelism.dp_shard=2"], ZERO, "parallelism.dp_shard=2"),
+        (["--checkpoint_format=dcp"], ZERO, "checkpoint_format=dcp"),
+        (["--fsdp.wrap=none"], {}, "parallelism.dp_shard=1"),
         (["--engine=native"], ZERO, "engine=native"),
         (["--deepspeed.zero_stage=1"], ZERO, "deepspeed.zero_stage=1"),
         (["--optimizer.grad_clip_norm=2"], ZERO, "optimizer.grad_clip_norm=2"),
@@ -111,7 +164,8 @@ def test_a_resumed_run_may_change_its_engine(tmp_path):
         (["--deepspeed.zero_stage=2", "--engine=native"], {}, "deepspeed.zero_stage with engine"),
         ([], {"ACCELERATE_USE_MEGATRON_LM": "true"}, "ACCELERATE_USE_MEGATRON_LM"),
         ([], {"ACCELERATE_TORCH_DEVICE": "cuda:1"}, "ACCELERATE_TORCH_DEVICE"),
-        ([], {"ACCELERATE_DYNAMO_BACKEND": "INDUCTOR"}, "ACCELERATE_DYNAMO_BACKEND=INDUCTOR"),
+        ([], {"ACCELERATE_DYNAMO_BACKEND": "EAGER"}, "ACCELERATE_DYNAMO_BACKEND=EAGER"),
+        (["--compile=false"], {"ACCELERATE_DYNAMO_BACKEND": "INDUCTOR"}, "compile=False"),
     ],
 )  # fmt: skip
 def test_contradictions_and_what_kata_cannot_do_are_refused_by_name(args, environment, named):

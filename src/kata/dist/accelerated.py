@@ -9,15 +9,41 @@ from __future__ import annotations
 
 import importlib
 import os
-from typing import Any
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any, Protocol
 
 import torch
 from torch import nn
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from kata.dist.engine import Ddp
+from kata.dist.shard import Sharded
 from kata.dist.team import Team
+from kata.dist.world import World
 from kata.errors import ConfigError
+
+EXTRA = "accelerate"
+
+
+class Cut(Protocol):
+    """How a policy is cut into pieces (see kata.run.FsdpConfig)."""
+
+    @property
+    def wrap(self) -> str:
+        """'units', 'none', 'size', or names of classes."""
+        ...
+
+    @property
+    def min_num_params(self) -> int:
+        """For 'size'."""
+        ...
+
+    @property
+    def reshard_after_forward(self) -> bool:
+        """Whether modules are given back after the forward pass."""
+        ...
 
 
 def imported(name: str, extra: str) -> Any:
@@ -32,15 +58,22 @@ def imported(name: str, extra: str) -> Any:
         ) from error
 
 
-def accelerator(team: Team, device: torch.device, **options: Any) -> Any:
-    """Accelerate's object for a rank of a team that has met already."""
-    world = team.world
-    # It asks the environment who it is: what srun sets is not enough. And it would change the number of threads.
+def tell_environment(world: World) -> None:
+    """Who this rank is, where Accelerate and DeepSpeed look for it: what srun sets is not enough for them."""
     known = {"RANK": world.rank, "WORLD_SIZE": world.size, "LOCAL_RANK": world.local_rank}
-    known["OMP_NUM_THREADS"] = torch.get_num_threads()
     for name, value in known.items():
         os.environ.setdefault(name, str(value))
-    return imported("accelerate", "accelerate").Accelerator(
+    # Each rank loads its weights: under this setting of Accelerate's launcher transformers would load rank 0's alone.
+    os.environ["FSDP_CPU_RAM_EFFICIENT_LOADING"] = "false"
+
+
+def accelerator(team: Team, device: torch.device, **options: Any) -> Any:
+    """Accelerate's object for a rank of a team that has met already."""
+    tell_environment(team.world)
+    os.environ.setdefault("OMP_NUM_THREADS", str(torch.get_num_threads()))  # or it would change their number
+    for name in ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_PARALLELISM_CONFIG"):
+        os.environ[name] = "false"  # what these ask for has become options of kata
+    return imported("accelerate", EXTRA).Accelerator(
         cpu=device.type == "cpu",
         mixed_precision="no",
         device_placement=False,
@@ -54,5 +87,58 @@ class AcceleratedDdp(Ddp):
     """DistributedDataParallel as Accelerate wraps it, with the settings of kata's own."""
 
     def _wrapped(self, policy: nn.Module, **options: Any) -> DistributedDataParallel:
-        settings = imported("accelerate.utils", "accelerate").DistributedDataParallelKwargs(**options)
+        settings = imported("accelerate.utils", EXTRA).DistributedDataParallelKwargs(**options)
         return accelerator(self.team, self.device, kwargs_handlers=[settings]).prepare_model(policy)
+
+
+class AcceleratedShards(Sharded):
+    """FSDP2 as Accelerate cuts the policy into pieces.
+
+    Args:
+        cut: which modules are gathered one by one, and whether they are given back after the forward pass.
+    """
+
+    def __init__(
+        self,
+        team: Team,
+        device: torch.device,
+        *,
+        copies: int,
+        shards: int,
+        cut: Cut,
+        compute: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(team, device, copies=copies, shards=shards, compute=compute)
+        self._accelerator = accelerator(team, device)
+        self._wanted = cut
+
+    def _cut(self, module: nn.Module, units: Sequence[nn.Module]) -> None:
+        # Accelerate chooses by class, and would take modules of it that are never called by themselves.
+        for unit in units if self._wanted.wrap == "units" else ():
+            reshard = self._wanted.reshard_after_forward
+            fully_shard(unit, mesh=self._mesh, mp_policy=self._precision, reshard_after_forward=reshard)
+        # All pieces lie on one mesh: Accelerate would make another. On a CPU it never shards, though torch does.
+        state, names = self._accelerator.state, SimpleNamespace(fsdp_dim_names=self._mesh.mesh_dim_names)
+        state.fsdp_plugin = _plugin(self._wanted, self._precision)
+        state.device_mesh, state.parallelism_config = self._mesh, names
+        imported("accelerate.utils", EXTRA).fsdp2_prepare_model(self._accelerator, module)
+        state.device_mesh = state.parallelism_config = None
+
+
+def _plugin(cut: Cut, precision: MixedPrecisionPolicy) -> Any:
+    """Everything is stated, since what is not would be read from the environment."""
+    ways = {"units": "NO_WRAP", "none": "NO_WRAP", "size": "SIZE_BASED_WRAP"}
+    return imported("accelerate.utils", EXTRA).FullyShardedDataParallelPlugin(
+        fsdp_version=2,
+        reshard_after_forward=cut.reshard_after_forward,
+        auto_wrap_policy=ways.get(cut.wrap, "TRANSFORMER_BASED_WRAP"),
+        transformer_cls_names_to_wrap=cut.wrap.split(","),
+        min_num_params=cut.min_num_params,
+        mixed_precision_policy=precision,
+        backward_prefetch="NO_PREFETCH",
+        state_dict_type="SHARDED_STATE_DICT",
+        cpu_offload=False,
+        cpu_ram_efficient_loading=False,
+        activation_checkpointing=False,
+        activation_checkpointing_offload=False,
+    )

@@ -52,13 +52,16 @@ class Sharded(Replicas):
 
     def place(self, module: nn.Module, units: Sequence[nn.Module]) -> None:
         """Cut the module's parameters into pieces, unit by unit, and the rest as one; the pieces are on the device."""
+        self._cut(module, units)
+        register_fsdp_forward_method(module, CALLED)
+        for part in module.modules():
+            if isinstance(part, FSDPModule):
+                part.set_gradient_divide_factor(1.0)  # losses are sums
+                part.set_force_sum_reduction_for_comms(True)
+
+    def _cut(self, module: nn.Module, units: Sequence[nn.Module]) -> None:
         for unit in (*units, module):
             fully_shard(unit, mesh=self._mesh, mp_policy=self._precision)
-        register_fsdp_forward_method(module, CALLED)
-        for unit in (*units, module):
-            assert isinstance(unit, FSDPModule)
-            unit.set_gradient_divide_factor(1.0)  # losses are sums
-            unit.set_force_sum_reduction_for_comms(True)
 
     def begin(self, policy: nn.Module, optimizer: Optimizer) -> Optimizer:
         """Get `model` ready for the first step; the optimiser stays."""

@@ -36,7 +36,7 @@ _OF_MESH = {
 _REFUSED = {
     "ACCELERATE_USE_MEGATRON_LM": ((), "kata has no Megatron-LM", "--multi_gpu, --use_fsdp or --use_deepspeed"),
     "ACCELERATE_USE_SAGEMAKER": ((), "kata does not run on SageMaker's own parallelism", "launch on the machines"),
-    "ACCELERATE_DYNAMO_BACKEND": ((), "kata does not compile the policy as a whole", "leave out --dynamo_backend"),
+    "ACCELERATE_DYNAMO_BACKEND": (("inductor",), "torch.compile with its own backend", "--dynamo_backend=inductor"),
     "ACCELERATE_TORCH_DEVICE": ((), "each rank has the card of its number", "choose cards by CUDA_VISIBLE_DEVICES"),
     "ACCELERATE_BYPASS_DEVICE_MAP": ((), "a policy lies on one device of a rank", "unset it"),
     "FSDP_VERSION": (("2",), "kata shards with FSDP2", "--fsdp_version=2, or `accelerate to-fsdp2` for a config file"),
@@ -66,8 +66,9 @@ _QUIET = {
     "FSDP_BACKWARD_PREFETCH": (), "FSDP_USE_ORIG_PARAMS": ("true",), "FSDP_SYNC_MODULE_STATES": ("true",),
     "FSDP_CPU_RAM_EFFICIENT_LOADING": ("true",), "ACCELERATE_CONFIG_DS_FIELDS": ..., "ACCELERATE_CPU_AFFINITY": (),
     "ACCELERATE_DEEPSPEED_ZERO3_INIT": (), "ACCELERATE_DEEPSPEED_ZERO3_SAVE_16BIT_MODEL": (),
-    "ACCELERATE_DYNAMO_MODE": ..., "ACCELERATE_DYNAMO_USE_FULLGRAPH": ..., "ACCELERATE_DYNAMO_USE_DYNAMIC": ...,
-    "ACCELERATE_DYNAMO_USE_REGIONAL_COMPILATION": ..., "ACCELERATE_LOG_LEVEL": ..., "ACCELERATE_DISABLE_RICH": ...,
+    "ACCELERATE_DYNAMO_MODE": ("default",), "ACCELERATE_DYNAMO_USE_FULLGRAPH": (),
+    "ACCELERATE_DYNAMO_USE_DYNAMIC": (), "ACCELERATE_DYNAMO_USE_REGIONAL_COMPILATION": ("true",),
+    "ACCELERATE_LOG_LEVEL": ..., "ACCELERATE_DISABLE_RICH": ...,
     "PARALLELISM_CONFIG_CP_BACKEND": ..., "PARALLELISM_CONFIG_SP_BACKEND": ...,
 }  # fmt: skip
 """Without effect here: the launcher's own values (`...`: all), of which nothing is said."""
@@ -87,15 +88,9 @@ def take_over(given: Mapping[str, Any], environment: Mapping[str, str], notes: l
     if not launched:
         return taken
     _refuse(settings)
-    if PRECISION in settings:
-        _take_precision(taken, settings[PRECISION], notes)
+    _take_the_plain(taken, settings, notes)
     options = dict(_PLAIN)
-    if _on(settings, "ACCELERATE_USE_CPU"):
-        _take(taken, "policy.device", "cpu", "ACCELERATE_USE_CPU", notes)
     if sharded:
-        raise ConfigError(
-            f"{FSDP}={settings[FSDP]}, from accelerate launch", rule="kata does not shard yet", remedy="--multi_gpu"
-        )
         options |= _OF_FSDP | (_OF_MESH if _on(settings, MESH) else {})
         _take_wrapping(taken, settings, notes)
         if not _on(settings, MESH):
@@ -115,6 +110,15 @@ def _refuse(settings: Mapping[str, str]) -> None:
         value = settings.get(name, "")
         if value.lower() not in (*OFF, *harmless):
             raise ConfigError(f"{name}={value}, from accelerate launch", rule=rule, remedy=remedy)
+
+
+def _take_the_plain(taken: dict[str, Any], settings: Mapping[str, str], notes: list[str]) -> None:
+    if PRECISION in settings:
+        _take_precision(taken, settings[PRECISION], notes)
+    if settings.get("ACCELERATE_DYNAMO_BACKEND", "").lower() == "inductor":
+        _take(taken, "compile", True, "ACCELERATE_DYNAMO_BACKEND", notes)
+    if _on(settings, "ACCELERATE_USE_CPU"):
+        _take(taken, "policy.device", "cpu", "ACCELERATE_USE_CPU", notes)
 
 
 def _take_precision(taken: dict[str, Any], precision: str, notes: list[str]) -> None:

@@ -28,15 +28,30 @@ def check_engine(run: Run) -> None:
                 rule="these are options of Accelerate's engine",
                 remedy="add --engine=accelerate",
             )
-    if stage and run.fsdp != FsdpConfig():
+    pieces = run.parallelism.dp_shard != 1
+    if run.fsdp != FsdpConfig() and not pieces:
         raise ConfigError(
-            f"fsdp with deepspeed.zero_stage={stage}", rule="one of them shares out the weights", remedy="choose one"
+            f"{run.fsdp} with parallelism.dp_shard=1",
+            rule="these options say how weights are cut into pieces",
+            remedy="add --parallelism.dp_shard=-1",
         )
     if stage:
-        _check_deepspeed(run, stage)
+        _check_deepspeed(run, stage, pieces=pieces)
 
 
-def _check_deepspeed(run: Run, stage: int) -> None:
+def _check_deepspeed(run: Run, stage: int, *, pieces: bool) -> None:
+    if pieces:
+        raise ConfigError(
+            f"parallelism.dp_shard={run.parallelism.dp_shard} with deepspeed.zero_stage={stage}",
+            rule="one of them shares out the weights",
+            remedy="leave out one of the two",
+        )
+    if run.checkpoint_format in ("dcp", "both"):
+        raise ConfigError(
+            f"checkpoint_format={run.checkpoint_format} with deepspeed.zero_stage={stage}",
+            rule="what DeepSpeed shares out is saved whole",
+            remedy="--checkpoint_format=safetensors",
+        )
     if run.precision == "fp16":
         raise ConfigError(
             f"accelerator.mixed_precision=fp16 with deepspeed.zero_stage={stage}",

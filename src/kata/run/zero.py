@@ -51,6 +51,13 @@ class DeepSpeedConfig:
             )
 
     @property
+    def settings(self) -> dict[str, Any]:
+        """DeepSpeed's group `zero_optimization`."""
+        places = {"offload_optimizer": self.offload_optimizer_device, "offload_param": self.offload_param_device}
+        moved = {name: {"device": device} for name, device in places.items() if device != "none"}
+        return {**self.zero_optimization, "stage": self.zero_stage, **moved}
+
+    @property
     def devices(self) -> dict[str, str]:
         """Where moments and weights are kept, by option."""
         return {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from kata.dist.accelerated import AcceleratedDdp
+from kata.dist.accelerated import AcceleratedDdp, AcceleratedShards
 from kata.dist.engine import Ddp, Engine
 from kata.dist.shard import Sharded
 from kata.dist.team import Team
@@ -16,15 +16,19 @@ from kata.train.step import PRECISION_TYPES
 def open_engine(run: Run, device: torch.device, team: Team) -> Engine:
     """How the gradients of this run's ranks become one; all of them call this together."""
     copies, shards = run.mesh
-    if shards > 1:
-        return Sharded(team, device, copies=copies, shards=shards, compute=PRECISION_TYPES.get(run.precision))
-    if copies == 1:
-        return Engine(team, device)
     if run.deepspeed.zero_stage:
         raise ConfigError(
-            f"deepspeed.zero_stage={run.deepspeed.zero_stage}", rule="kata does not shard yet", remedy="leave it out"
+            f"deepspeed.zero_stage={run.deepspeed.zero_stage}", rule="kata has no DeepSpeed yet", remedy="leave it out"
         )
-    ddp = AcceleratedDdp if run.engine == "accelerate" else Ddp
+    accelerated = run.engine == "accelerate"
+    if shards > 1:
+        compute = PRECISION_TYPES.get(run.precision)
+        if accelerated:
+            return AcceleratedShards(team, device, copies=copies, shards=shards, compute=compute, cut=run.fsdp)
+        return Sharded(team, device, copies=copies, shards=shards, compute=compute)
+    if copies == 1:
+        return Engine(team, device)
+    ddp = AcceleratedDdp if accelerated else Ddp
     return ddp(
         team,
         device,
