@@ -41,7 +41,7 @@ RESULTS, MORE, SEED = Path(__file__).parent / "results", 3, 1000
 def prepare(data: str, root: Path) -> None:
     """Make the dataset: demonstrations, practice of mixed quality, people's recordings, or a replayed expert."""
     if data == "practice":
-        practice.record(root, num_episodes=150)
+        practice.record(root, num_episodes=400)
     elif data == "kata":
         from kata.eval.demo import record
 
@@ -78,6 +78,7 @@ ONE_CAMERA = {
     "observation.images.top": {"type": "VISUAL", "shape": [3, 64, 64]},
     "observation.state": {"type": "STATE", "shape": [2]},
 }
+STANDARDISED = {"VISUAL": "MEAN_STD", "STATE": "MEAN_STD", "ENV": "IDENTITY", "ACTION": "MIN_MAX"}
 VQBET = """
     --policy.type=vqbet --policy.pretrained_backbone_weights=null --policy.push_to_hub=false --dataset.repo_id=kata/data
 """
@@ -121,14 +122,17 @@ CASES = {
     ),
     "tdmpc_reach": Case(
         "kata",
-        f"""{TDMPC} --policy.max_random_shift_ratio=0 --policy.mlp_dim=256 --policy.discount=0.95
-        --policy.target_model_momentum=0.97 --policy.consistency_coeff=2 --policy.reward_coeff=2
-        --policy.value_coeff=1 --policy.temporal_decay_coeff=0.8 --policy.cem_iterations=3
-        --policy.n_gaussian_samples=96 --policy.n_pi_samples=32 --policy.n_elites=16 --batch_size=32
-        --optimizer.lr=1e-3 --num_workers=1 --policy.input_features='{json.dumps(ONE_CAMERA)}'""",
+        f"""{TDMPC} --policy.horizon=3 --policy.max_random_shift_ratio=0 --policy.image_encoder_hidden_dim=16
+        --policy.mlp_dim=256 --policy.target_model_momentum=0.98 --policy.consistency_coeff=5
+        --policy.reward_coeff=4 --policy.value_coeff=0.2 --policy.temporal_decay_coeff=0.8
+        --policy.cem_iterations=3 --policy.n_gaussian_samples=96 --policy.n_pi_samples=32 --policy.n_elites=16
+        --policy.normalization_mapping='{json.dumps(STANDARDISED)}' --dataset.use_imagenet_stats=false
+        --dataset.cache=frames --accelerator.mixed_precision=bf16 --batch_size=32 --num_workers=1 --optimizer.lr=1e-3
+        --scheduler.type=cosine_annealing_with_warmup --scheduler.num_warmup_steps=100
+        --policy.input_features='{json.dumps(ONE_CAMERA)}'""",
         data="practice",
-        steps=1600,
-        save_freq=100,
+        steps=2400,
+        save_freq=200,
     ),
     "multi_task_dit_reach": Case(
         "kata",
