@@ -32,6 +32,7 @@ from kata.train.guard import Guard
 from kata.train.job import Job, RunRecord, judged, open_job
 from kata.train.lock import LOCK, FolderLock
 from kata.train.loop import loop
+from kata.train.memory import fitting
 from kata.train.meter import read_metrics
 from kata.train.prepare import Prepared, prepare
 from kata.train.report import Report, SampleView, write_report
@@ -100,7 +101,8 @@ def train(
         guard = Guard(run.max_time_s, team.vote)
         job = open_job(live, prepared, saver, state, folder, guard, engine)
         live.enter_context(guard)
-        loop(run, state, job.feed, job.meter, job.watch, job.chores, guard, engine)
+        with fitting(run, prepared.device):
+            loop(run, state, job.feed, job.meter, job.watch, job.chores, guard, engine)
         views = _end(prepared, job, state, engine)
     ended = Trained(folder, folder / "report.html", state, stopped=guard.reason if state.step < run.steps else None)
     ended.remarks.extend(uncompiled(blocks))

@@ -1,0 +1,44 @@
+"""What a run that does not fit says."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+
+import torch
+
+from kata.errors import ConfigError
+from kata.run import Run
+
+
+@contextmanager
+def fitting(run: Run, device: torch.device) -> Generator[None]:
+    """Turns torch's lack of memory on the device into what would need less of it.
+
+    Raises: ConfigError.
+    """
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise ConfigError(
+            f"batch_size={run.batch_size}: {device} is out of memory ({str(error).splitlines()[0]})",
+            rule="weights, gradients, moments and the activations of a micro-batch lie on the device",
+            remedy=_remedy(run),
+        ) from error
+
+
+def _remedy(run: Run) -> str:
+    """Options that are not in use yet, those that keep the numbers first."""
+    ways: list[str] = []
+    size = run.batch_size
+    if size > 1:
+        by = next(n for n in range(2, size + 1) if size % n == 0)
+        steps = run.accumulation * by
+        ways.append(f"--batch_size={size // by} --accelerator.gradient_accumulation.steps={steps} for the same batch")
+    if not run.gradient_checkpointing:
+        ways.append("--gradient_checkpointing=true")
+    if run.ranks > 1 and run.mesh[1] == 1:
+        ways.append("--parallelism.dp_shard=-1")
+    if run.precision == "no":
+        ways.append("--accelerator.mixed_precision=bf16")
+    return "; ".join(ways) or "a device with more memory, or a smaller policy"
