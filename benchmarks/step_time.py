@@ -1,10 +1,11 @@
 """Seconds, memory and host waits of one ACT update on this machine's device, without any data reading.
 
     python benchmarks/step_time.py [--batch=8] [--height=480] [--width=640] [--cameras=2] [--steps=20]
-                                   [--precision=no|bf16] [--out=benchmarks/results/step_time.json]
+                                   [--precision=no|bf16] [--compile] [--out=benchmarks/results/step_time.json]
 
 Random weights and frames at full size. On CUDA every update after the first runs under
-torch.cuda.set_sync_debug_mode("error"): an update that made the host wait would fail. Needs torch, torchvision,
+torch.cuda.set_sync_debug_mode("error"): an update that made the host wait would fail. With --compile the policy's
+blocks are compiled (first_s has the time that takes), and blocks that were not are listed. Needs torch, torchvision,
 numpy, safetensors and PyYAML alone, so that it runs where nothing can be installed.
 """
 
@@ -23,9 +24,12 @@ from typing import Any
 
 import torch
 
+from kata.dist.engine import Engine
+from kata.dist.team import Team
 from kata.policies.act.config import Config
 from kata.run import AcceleratorConfig, DatasetConfig, Run
 from kata.spec import Feature, FeatureType
+from kata.train.compiled import compile_blocks, uncompiled
 from kata.train.state import build_state
 from kata.train.step import update
 
@@ -37,6 +41,8 @@ class RandomBatch:
     micros: list[dict[str, Any]]
     draws: list[dict[str, torch.Tensor]]
     weights: dict[str, float]
+    first_micro: int = 0
+    shares: tuple[()] = ()
 
 
 def make_run(options: argparse.Namespace) -> Run:
@@ -82,10 +88,16 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     run = make_run(options)
     torch.backends.cudnn.benchmark = torch.backends.cuda.matmul.allow_tf32 = True
-    state, batch = build_state(run, device), make_batch(run, device)
+    engine = Engine(Team(), device)
+    state, batch = build_state(run, engine), make_batch(run, device)
+    blocks = compile_blocks(state.policy) if options.compile else []
+    state.optimizer = engine.begin(state.policy, state.optimizer)
     on_cuda = device.type == "cuda"
-    for _ in range(3):
-        update(state, batch, run)  # pyright: ignore[reportArgumentType]
+    began_s = time.perf_counter()
+    update(state, batch, run, engine)  # pyright: ignore[reportArgumentType]
+    first_s = time.perf_counter() - began_s
+    for _ in range(2):
+        update(state, batch, run, engine)  # pyright: ignore[reportArgumentType]
     if on_cuda:
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
@@ -93,7 +105,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     wall_s, cpu_s = [], []
     for _ in range(options.steps):
         began_s, began_cpu_s = time.perf_counter(), time.process_time()
-        update(state, batch, run)  # pyright: ignore[reportArgumentType]
+        update(state, batch, run, engine)  # pyright: ignore[reportArgumentType]
         if on_cuda:
             torch.cuda.set_sync_debug_mode("default")
             torch.cuda.synchronize()
@@ -106,6 +118,8 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         "device": torch.cuda.get_device_name() if on_cuda else f"{platform.machine()}, {os.cpu_count()} cores",
         "torch": torch.__version__,
         "threads": torch.get_num_threads(),
+        "first_s": first_s,
+        "uncompiled": uncompiled(blocks),
         "update_s": statistics.median(wall_s),
         "update_cpu_s": statistics.median(cpu_s),
         "samples_per_s": run.batch_size / statistics.median(wall_s),
@@ -119,6 +133,7 @@ def main() -> None:
     for name, default in (("batch", 8), ("height", 480), ("width", 640), ("cameras", 2), ("steps", 20)):
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--precision", default="no", choices=("no", "bf16"))
+    parser.add_argument("--compile", action="store_true")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     result = measure(options)
