@@ -58,7 +58,6 @@ def test_pieces_alone_are_what_is_kept_where_weights_are_in_pieces():
     "flags",
     [
         ("--parallelism.dp_shard=2", "--ddp.compression=bf16"),
-        ("--parallelism.dp_shard=2", "--compile=true"),
         ("--checkpoint_format=pickle",),
         ("--checkpoint_format=dcp", "--policy.push_to_hub=true", "--policy.repo_id=a/b"),
     ],

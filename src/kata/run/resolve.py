@@ -140,7 +140,7 @@ def _resolve(given: dict[str, Any], ranks: int, notes: list[str], *, keep_micro:
         raw["dataset"]["mix"] = read_list(Path(raw["dataset"]["mix"]))
     run = share_out(decode(Run, raw), ranks, notes, keep_micro=keep_micro)
     if run.mesh[1] > 1:
-        check_beside_sharding(run.ddp, compiled=run.compile)
+        check_beside_sharding(run.ddp)
     run.policy.validate_steps(run.steps)
     if run.scheduler is not None:
         fitted, note = run.scheduler.fitted(run.steps)

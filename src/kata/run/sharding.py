@@ -78,14 +78,8 @@ def check_format(name: str, *, uploaded: bool) -> None:
         )
 
 
-def check_beside_sharding(ddp: DdpConfig, *, compiled: bool) -> None:
-    """ConfigError for options that have no effect where weights are in pieces, or are not for them."""
-    if compiled:
-        raise ConfigError(
-            "compile=true with parallelism.dp_shard",
-            rule="blocks are compiled where every rank holds the whole policy",
-            remedy="leave out --compile, or --parallelism.dp_shard",
-        )
+def check_beside_sharding(ddp: DdpConfig) -> None:
+    """ConfigError for options that have no effect where weights are in pieces."""
     plain = DdpConfig()
     for name, value, default in (
         ("bucket_mb", ddp.bucket_mb, plain.bucket_mb),
