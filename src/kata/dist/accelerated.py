@@ -98,17 +98,8 @@ class AcceleratedShards(Sharded):
         cut: which modules are gathered one by one, and whether they are given back after the forward pass.
     """
 
-    def __init__(
-        self,
-        team: Team,
-        device: torch.device,
-        *,
-        copies: int,
-        shards: int,
-        cut: Cut,
-        compute: torch.dtype | None = None,
-    ) -> None:
-        super().__init__(team, device, copies=copies, shards=shards, compute=compute)
+    def __init__(self, team: Team, device: torch.device, *, copies: int, shards: int, cut: Cut) -> None:
+        super().__init__(team, device, copies=copies, shards=shards)
         self._accelerator = accelerator(team, device)
         self._wanted = cut
 
@@ -116,16 +107,16 @@ class AcceleratedShards(Sharded):
         # Accelerate chooses by class, and would take modules of it that are never called by themselves.
         for unit in units if self._wanted.wrap == "units" else ():
             reshard = self._wanted.reshard_after_forward
-            fully_shard(unit, mesh=self._mesh, mp_policy=self._precision, reshard_after_forward=reshard)
+            fully_shard(unit, mesh=self._mesh, reshard_after_forward=reshard)
         # All pieces lie on one mesh: Accelerate would make another. On a CPU it never shards, though torch does.
         state, names = self._accelerator.state, SimpleNamespace(fsdp_dim_names=self._mesh.mesh_dim_names)
-        state.fsdp_plugin = _plugin(self._wanted, self._precision)
+        state.fsdp_plugin = _plugin(self._wanted)
         state.device_mesh, state.parallelism_config = self._mesh, names
         imported("accelerate.utils", EXTRA).fsdp2_prepare_model(self._accelerator, module)
         state.device_mesh = state.parallelism_config = None
 
 
-def _plugin(cut: Cut, precision: MixedPrecisionPolicy) -> Any:
+def _plugin(cut: Cut) -> Any:
     """Everything is stated, since what is not would be read from the environment."""
     ways = {"units": "NO_WRAP", "none": "NO_WRAP", "size": "SIZE_BASED_WRAP"}
     return imported("accelerate.utils", EXTRA).FullyShardedDataParallelPlugin(
@@ -134,7 +125,7 @@ def _plugin(cut: Cut, precision: MixedPrecisionPolicy) -> Any:
         auto_wrap_policy=ways.get(cut.wrap, "TRANSFORMER_BASED_WRAP"),
         transformer_cls_names_to_wrap=cut.wrap.split(","),
         min_num_params=cut.min_num_params,
-        mixed_precision_policy=precision,
+        mixed_precision_policy=MixedPrecisionPolicy(),
         backward_prefetch="NO_PREFETCH",
         state_dict_type="SHARDED_STATE_DICT",
         cpu_offload=False,

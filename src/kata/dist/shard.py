@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import (
     FSDPModule,
-    MixedPrecisionPolicy,
     fully_shard,
     register_fsdp_forward_method,
 )
@@ -29,26 +28,22 @@ CALLED = "predict_chunk"
 
 
 class Sharded(Replicas):
-    """Native FSDP2 and HSDP. Gradients are summed in float32, whatever precision the passes have.
+    """Native FSDP2 and HSDP. Weights are put together and gradients summed in the weights' own type: autocast casts
+    what it should and leaves in float32 what it should not, as without pieces.
 
     Args:
         copies: of the weights; 1 is FSDP, more are HSDP.
         shards: ranks that share one copy.
-        compute: the type in which weights are put together, and so used by what is not autocast; None is their own.
     """
 
     sharded = True
 
-    def __init__(
-        self, team: Team, device: torch.device, *, copies: int, shards: int, compute: torch.dtype | None = None
-    ) -> None:
+    def __init__(self, team: Team, device: torch.device, *, copies: int, shards: int) -> None:
         super().__init__(team, device)
+        if device.type == "cuda":
+            torch.cuda.set_device(device)  # a mesh knows kinds of devices alone
         shape, names = ((copies, shards), ("dp_replicate", "dp_shard")) if copies > 1 else ((shards,), ("dp_shard",))
         self._mesh = init_device_mesh(device.type, shape, mesh_dim_names=names)
-        # Inputs stay as they are: times and actions would lose digits, and autocast casts what it should.
-        self._precision = MixedPrecisionPolicy(
-            param_dtype=compute, reduce_dtype=torch.float32, cast_forward_inputs=False
-        )
 
     def place(self, module: nn.Module, units: Sequence[nn.Module]) -> None:
         """Cut the module's parameters into pieces, unit by unit, and the rest as one; the pieces are on the device."""
@@ -61,7 +56,7 @@ class Sharded(Replicas):
 
     def _cut(self, module: nn.Module, units: Sequence[nn.Module]) -> None:
         for unit in (*units, module):
-            fully_shard(unit, mesh=self._mesh, mp_policy=self._precision)
+            fully_shard(unit, mesh=self._mesh)
 
     def begin(self, policy: nn.Module, optimizer: Optimizer) -> Optimizer:
         """Get `model` ready for the first step; the optimiser stays."""

@@ -10,7 +10,6 @@ from kata.dist.shard import Sharded
 from kata.dist.team import Team
 from kata.errors import ConfigError
 from kata.run import Run
-from kata.train.step import PRECISION_TYPES
 
 
 def open_engine(run: Run, device: torch.device, team: Team) -> Engine:
@@ -22,10 +21,9 @@ def open_engine(run: Run, device: torch.device, team: Team) -> Engine:
         )
     accelerated = run.engine == "accelerate"
     if shards > 1:
-        compute = PRECISION_TYPES.get(run.precision)
         if accelerated:
-            return AcceleratedShards(team, device, copies=copies, shards=shards, compute=compute, cut=run.fsdp)
-        return Sharded(team, device, copies=copies, shards=shards, compute=compute)
+            return AcceleratedShards(team, device, copies=copies, shards=shards, cut=run.fsdp)
+        return Sharded(team, device, copies=copies, shards=shards)
     if copies == 1:
         return Engine(team, device)
     ddp = AcceleratedDdp if accelerated else Ddp
