@@ -8,7 +8,7 @@ from kata.dist.accelerated import AcceleratedDdp, AcceleratedShards
 from kata.dist.engine import Ddp, Engine
 from kata.dist.shard import Sharded
 from kata.dist.team import Team
-from kata.errors import ConfigError
+from kata.dist.zero import Zero
 from kata.run import Run
 
 
@@ -16,9 +16,9 @@ def open_engine(run: Run, device: torch.device, team: Team) -> Engine:
     """How the gradients of this run's ranks become one; all of them call this together."""
     copies, shards = run.mesh
     if run.deepspeed.zero_stage:
-        raise ConfigError(
-            f"deepspeed.zero_stage={run.deepspeed.zero_stage}", rule="kata has no DeepSpeed yet", remedy="leave it out"
-        )
+        assert run.optimizer is not None
+        norm, settings = run.optimizer.grad_clip_norm, run.deepspeed.settings
+        return Zero(team, device, accumulation=run.accumulation, max_norm=norm, settings=settings)
     accelerated = run.engine == "accelerate"
     if shards > 1:
         if accelerated:
