@@ -27,18 +27,22 @@ class Machines(Hosts):
 
     def train(self, *more: str, restarts: int = 0) -> None:
         for host in range(self.count):
-            command = [
-                *(sys.executable, "-m", "torch.distributed.run", f"--nnodes={self.count}", "--nproc-per-node=1"),
-                *("--rdzv-backend=c10d", f"--rdzv-endpoint={self.address(0)}:29400", "--rdzv-id=test"),
-                *(
-                    f"--rdzv-conf=is_host={int(host == 0)},join_timeout=300,read_timeout={LIMIT_S}",
-                    f"--local-addr={self.address(host)}",
-                ),
-                *(f"--max-restarts={restarts}", "-m", "kata", "train", *self.options, *more),
-            ]
+            command = [*self.launcher(host, restarts), "-m", "kata", "train", *self.options, *more]
             env = {**os.environ, "GLOO_SOCKET_IFNAME": "eth0", "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
             with self.said(host).open("a") as output:
                 self.start(host, command, env=env, stdout=output, stderr=subprocess.STDOUT)
+
+    def launcher(self, host: int, restarts: int) -> list[str]:
+        """What starts this host's rank."""
+        return [
+            *(sys.executable, "-m", "torch.distributed.run", f"--nnodes={self.count}", "--nproc-per-node=1"),
+            *("--rdzv-backend=c10d", f"--rdzv-endpoint={self.address(0)}:29400", "--rdzv-id=test"),
+            *(
+                f"--rdzv-conf=is_host={int(host == 0)},join_timeout=300,read_timeout={LIMIT_S}",
+                f"--local-addr={self.address(host)}",
+            ),
+            f"--max-restarts={restarts}",
+        ]
 
     def said(self, host):
         return self.folder / f"host{host}.log"
@@ -53,6 +57,19 @@ class Machines(Hosts):
             assert time.monotonic() < deadline, self.said(0).read_text()
             assert self.processes[0][-1].poll() is None, self.said(0).read_text()
             time.sleep(0.1)
+
+
+class Accelerated(Machines):
+    """The same under `accelerate launch`, with a number for each machine."""
+
+    def launcher(self, host: int, restarts: int) -> list[str]:
+        """What starts this host's rank."""
+        return [
+            *(sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu", f"--num_processes={self.count}"),
+            *(f"--num_machines={self.count}", f"--machine_rank={host}", f"--main_process_ip={self.address(0)}"),
+            *("--main_process_port=29400", "--mixed_precision=no", "--dynamo_backend=no"),
+            f"--max_restarts={restarts}",
+        ]
 
 
 @pytest.fixture
@@ -75,11 +92,7 @@ def test_a_killed_host_is_named_and_the_run_continues_exactly(options, tmp_path)
         assert sorted(p.name for p in (run / "checkpoints").glob("0*"))[-1] < "000120"
         machines.train("--steps=120", f"--output_dir={run}", "--resume=true")
         assert machines.ended(0, 1) == [0, 0], machines.said(0).read_text()
-    together = [sys.executable, "-m", "kata", "launch", "--ranks=2", f"--log_dir={tmp_path}/logs", "--", "train"]
-    together += [*options, "--steps=120", f"--output_dir={tmp_path}/straight"]
-    done = subprocess.run(together, capture_output=True, text=True, check=False, timeout=WAIT_S)
-    assert done.returncode == 0, done.stderr
-    last = saved(tmp_path / "straight/checkpoints/000120")
+    last = saved(together(options, 2, tmp_path, "--steps=120") / "checkpoints/000120")
     assert last
     assert saved(run / "checkpoints/000120") == last
 
@@ -101,3 +114,26 @@ def test_a_host_that_is_cut_off_is_named_and_all_end(options, tmp_path):
         while not re.search(r"rank 0 \(process \d+ on .*\): no sign of life", machines.said(2).read_text()):
             assert time.monotonic() < until_s, machines.said(2).read_text()
             time.sleep(1)
+
+
+def together(options, ranks, folder, *more):
+    """So many ranks of one machine that nobody touches."""
+    command = [sys.executable, "-m", "kata", "launch", f"--ranks={ranks}", f"--log_dir={folder}/logs", "--", "train"]
+    command += [*options, *more, f"--output_dir={folder}/straight"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=WAIT_S)
+    assert done.returncode == 0, done.stderr
+    return folder / "straight"
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_accelerate_starts_each_machine_by_its_number(count, options, tmp_path):
+    """What comes out is what so many ranks of one machine make."""
+    pytest.importorskip("accelerate", reason="needs the extra `accelerate`")
+    steps = ("--steps=20",)
+    with Accelerated(count, tmp_path, options) as machines:
+        machines.train(*steps, f"--output_dir={tmp_path}/run")
+        assert machines.ended(*range(count)) == [0] * count, machines.said(0).read_text()
+    assert "accelerate" in machines.said(0).read_text()
+    last = saved(together(options, count, tmp_path, *steps) / "checkpoints/000020")
+    assert last
+    assert saved(tmp_path / "run/checkpoints/000020") == last
