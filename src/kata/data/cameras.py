@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
@@ -103,6 +103,8 @@ class VideoCamera:
         self._index: dict[int, FrameIndex] = {}
         self._stamp: dict[int, Stamp] = {}
         self._decoder = Decoder(tally)
+        self.elsewhere: Callable[[Gop], Pixels] | None = None
+        """Decodes the frames of a group to RGB (n, H, W, 3) in the place of the host's decoder."""
         for number in self.files():
             if self.span.files[number].endswith(".mp4"):
                 check_whole(root / self.span.files[number])
@@ -151,11 +153,23 @@ class VideoCamera:
 
     def decode(self, file: int, numbers: Int64, rows: Int64) -> Iterator[tuple[int, Picture]]:
         """Decode up to the last of `numbers`, in one pass."""
-        return self._decoder.pictures(Gop(self._index[file], self._stamp[file], self._key, numbers, rows))
+        gop = Gop(self._index[file], self._stamp[file], self._key, numbers, rows)
+        return self._decoder.pictures(gop) if self.elsewhere is None else self._from_elsewhere(gop, self.elsewhere)
+
+    def _from_elsewhere(self, gop: Gop, decode: Callable[[Gop], Pixels]) -> Iterator[tuple[int, Pixels]]:
+        began_s = time.perf_counter()
+        pictures = decode(gop)
+        self._tally.add(decode_s=time.perf_counter() - began_s, frames_decoded=len(pictures))
+        for place, picture in enumerate(pictures):
+            if picture.shape != self._recorded:
+                raise gop.bad(place, f"its shape is {picture.shape}")
+            yield place, picture
 
     def paint(self, picture: Picture, out: Pixels) -> None:
         """Convert to RGB and to the size wanted, or copy what was converted already."""
         began_s = time.perf_counter()
+        if not isinstance(picture, VideoFrame) and picture.shape != out.shape:
+            picture = VideoFrame.from_ndarray(picture, "rgb24")
         if isinstance(picture, VideoFrame):
             self._decoder.paint(picture, out)
         else:
@@ -164,14 +178,14 @@ class VideoCamera:
 
     def held_bytes(self, picture: Picture) -> int:
         """4:2:0 takes half of RGB, unless that is resized."""
-        assert isinstance(picture, VideoFrame)
         rgb, half = math.prod(self.shape), math.prod(self._recorded) // 2
-        return rgb if self._as_rgb or rgb <= half or not is_half_size(picture) else half
+        if self._as_rgb or rgb <= half or not isinstance(picture, VideoFrame):
+            return rgb
+        return half if is_half_size(picture) else rgb
 
     def hold(self, picture: Picture, memory: Pixels) -> Picture:
         """As decoded where that is 4:2:0, else as RGB."""
-        assert isinstance(picture, VideoFrame)
-        if memory.nbytes != math.prod(self.shape):
+        if isinstance(picture, VideoFrame) and memory.nbytes != math.prod(self.shape):
             began_s = time.perf_counter()
             held: Picture = copy_half_size(picture, memory)
             self._tally.add(convert_s=time.perf_counter() - began_s)

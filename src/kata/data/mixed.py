@@ -18,6 +18,7 @@ from kata.data.mixture import Mixture, Part, is_vector
 from kata.data.order import Int64
 from kata.data.reader import Reader, Shared, batches_within
 from kata.data.store import FrameStore
+from kata.data.video import Gop, Pixels
 from kata.data.work import Work
 from kata.spec import DATASET_INDEX, Batch, Windows, dim_pad_key, missing_key, pad_key
 
@@ -129,6 +130,11 @@ class MixedReader:
         """Decode ahead, of every dataset whose decoders are idle; see Reader.prefetch."""
         found = [part.reader.prefetch(part.rows, step) for part in self._divided(rows)]
         return all(found)
+
+    def decode_with(self, decode: Callable[[Gop], Pixels]) -> None:
+        """See Reader."""
+        for reader in self._readers:
+            reader.decode_with(decode)
 
     def work(self) -> Work:
         """What reading has cost so far, over all datasets."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from types import TracebackType
@@ -21,6 +21,7 @@ from kata.data.order import Int64
 from kata.data.plan import Uses, held_as_rgb
 from kata.data.store import FrameStore
 from kata.data.tasks import check_task_range
+from kata.data.video import Gop, Pixels
 from kata.data.window import episode_of, window_rows
 from kata.data.work import Tally, Work
 from kata.errors import ConfigError, DataError, did_you_mean
@@ -137,6 +138,12 @@ class Reader:
                 root, key, column, layout, fps=self.dataset.fps, as_rgb=as_rgb, tally=self._tally, size=self._size
             )
         return ImageCamera(root, key, column, layout, encoded=self._encoded, tally=self._tally, size=self._size)
+
+    def decode_with(self, decode: Callable[[Gop], Pixels]) -> None:
+        """Have video decoded by this from now on: the frames of a group as RGB (n, H, W, 3)."""
+        for camera in self._cameras.values():
+            if isinstance(camera, VideoCamera):
+                camera.elsewhere = decode
 
     def work(self) -> Work:
         """What reading has cost so far; the difference of two of these is what happened in between."""

@@ -27,6 +27,7 @@ from kata.units import duration_s, num_bytes
 PRECISIONS = ("no", "bf16", "fp16")
 SHUFFLES = ("auto", "full", "clips")
 RESIZES = ("device", "reader")
+DECODERS = ("cpu", "auto", "nvdec")
 ON_BAD_FRAME = ("stop", "substitute")
 
 
@@ -53,6 +54,9 @@ class DatasetConfig:
     resize: 'device' leaves it to the policy to make frames as small as it wants them (its resize_shape), 'reader' does
     it while they are converted to RGB: less to copy, to hold and to augment, and slightly other pixels.
 
+    decoder: 'cpu'; 'nvdec' decodes h264 and hevc on an NVIDIA card (extra torchcodec), and on the host with a message
+    where that cannot be; 'auto' also wants it to be faster.
+
     cache: keep decoded frames in memory ('frames') or on a disk ('disk', below `cache_dir` or else $KATA_CACHE), up to
     `cache_size` ('20GB', '512MiB') over all cameras; null takes a quarter of the memory, or 80 % of the disk, that is
     free.
@@ -77,6 +81,7 @@ class DatasetConfig:
     clip_gop: int = 0
     frame_memory: str | None = None
     resize: str = "device"
+    decoder: str = "cpu"
     cache: str = "none"
     cache_dir: str | None = None
     cache_size: str | None = None
@@ -113,14 +118,13 @@ class DatasetConfig:
                 raise _refuse(f"dataset.{name}", value, f"this option {rule}", remedy)
 
     def _check_order(self) -> None:
-        if self.resize not in RESIZES:
-            raise _refuse(
-                "dataset.resize", self.resize, f"one of: {', '.join(RESIZES)}", did_you_mean(self.resize, RESIZES)
-            )
-        if self.shuffle not in SHUFFLES:
-            raise _refuse(
-                "dataset.shuffle", self.shuffle, f"one of: {', '.join(SHUFFLES)}", did_you_mean(self.shuffle, SHUFFLES)
-            )
+        for name, word, known in (
+            ("resize", self.resize, RESIZES),
+            ("decoder", self.decoder, DECODERS),
+            ("shuffle", self.shuffle, SHUFFLES),
+        ):
+            if word not in known:
+                raise _refuse(f"dataset.{name}", word, f"one of: {', '.join(known)}", did_you_mean(word, known))
         for name, value in (
             ("clip_pool", self.clip_pool),
             ("clip_frames", self.clip_frames),

@@ -34,6 +34,7 @@ from kata.train.following import Unrecorded
 from kata.train.guard import Guard
 from kata.train.loop import Chore
 from kata.train.meter import Meter, read_metrics
+from kata.train.nvdec import card_decoder
 from kata.train.prepare import Prepared, shuffle_of
 from kata.train.progress import Progress
 from kata.train.retention import Keep
@@ -172,26 +173,21 @@ def open_reader(
     prepared: Prepared, data: Data, caches: dict[str, FrameCache], frame_memory: int = 0
 ) -> Reader | MixedReader:
     """What reads frames of these data."""
-    windows, threads, keys = prepared.windows, prepared.run.num_workers, prepared.keys
-    if isinstance(data, Mixture):
-        return MixedReader(
-            data,
-            windows,
-            threads=threads,
-            keys=keys,
-            frame_memory=frame_memory,
-            caches=caches,
-            size=prepared.frame_size,
-        )
-    return Reader(
-        data,
-        windows,
-        threads=threads,
-        keys=keys,
-        cache=caches.get(""),
-        frame_memory=frame_memory,
-        size=prepared.frame_size,
+    size, keys = prepared.frame_size, prepared.keys
+    common: dict[str, Any] = {
+        "threads": prepared.run.num_workers,
+        "keys": keys,
+        "frame_memory": frame_memory,
+        "size": size,
+    }
+    reader = (
+        MixedReader(data, prepared.windows, caches=caches, **common)
+        if isinstance(data, Mixture)
+        else Reader(data, prepared.windows, cache=caches.get(""), **common)
     )
+    if prepared.nvdec:
+        reader.decode_with(card_decoder(prepared.device))
+    return reader
 
 
 def _seen(prepared: Prepared) -> Callable[[int], dict[str, int]] | None:

@@ -26,6 +26,7 @@ from kata.spec import Feature, FeatureType, Stats, Windows
 from kata.train.alike import check_same_data
 from kata.train.device import check_precision, rank_device
 from kata.train.mixing import check_together, datasets, open_data
+from kata.train.nvdec import choose_decoder
 from kata.train.scales import Scales, fit_scales
 from kata.units import num_bytes
 
@@ -39,6 +40,7 @@ class Prepared:
     run: with the policy's features filled in. rows: training anchors.
     keys: dataset keys that are read. windows: under the dataset's names. notes: what the user should be told.
     scales: how values are normalised. frame_memory: bytes for decoded frames.
+    nvdec: video is decoded on the graphics card.
     frame_size: (height, width) that frames are resized to as they are read; None leaves them.
     """
 
@@ -54,6 +56,7 @@ class Prepared:
     notes: list[str]
     frame_memory: int
     frame_size: tuple[int, int] | None
+    nvdec: bool
 
     @property
     def stats(self) -> Stats:
@@ -100,10 +103,7 @@ def prepare(run: Run, team: Team | None = None) -> Prepared:
     windows = _in_dataset(policy.windows(), run.rename_map)
     refuse_missing_columns(whole, windows)
     said = check_together(whole, policy, run.dataset) if isinstance(whole, Mixture) else []
-    for dataset in datasets(whole):
-        refuse_short_episodes(dataset, policy.drop_last_frames())
-        if policy.tokenizer() is not None:
-            refuse_missing_tasks(dataset)
+    _refuse_episodes(datasets(whole), policy)
     train, held_out = split_data(whole, run.dataset.eval_split)
     rows = anchor_rows(train, policy.drop_last_frames())
     if run.effective_batch > len(rows):
@@ -116,6 +116,7 @@ def prepare(run: Run, team: Team | None = None) -> Prepared:
     keys = tuple(_in_dataset({**policy.input_features, **policy.output_features, **policy.windows()}, run.rename_map))
     cameras = [key for key in keys if key in train.cameras]
     frames = _frame_memory(run.dataset), _frame_size(run.dataset, policy, train, cameras)
+    nvdec, nvdec_note = team.by_first(lambda: _nvdec(run, train, cameras, device))
     chosen, order_note = team.by_first(lambda: _shuffle(run, train, windows, cameras, rows, frames))
     return Prepared(
         run=dataclasses.replace(run, policy=policy, dataset=dataclasses.replace(run.dataset, **chosen)),
@@ -126,10 +127,11 @@ def prepare(run: Run, team: Team | None = None) -> Prepared:
         keys=keys,
         device=device,
         augment=augment,
-        notes=[*whole.notes, *said, *scales.notes, *order_note],
+        notes=[*whole.notes, *said, *scales.notes, *nvdec_note, *order_note],
         scales=scales,
         frame_memory=frames[0],
         frame_size=frames[1],
+        nvdec=nvdec,
     )
 
 
@@ -187,6 +189,15 @@ def _frame_size(options: DatasetConfig, policy: PolicyConfig, data: Data, camera
             "--policy.image_resize_shape of multi_task_dit)",
         )
     return size
+
+
+def _nvdec(run: Run, data: Data, cameras: list[str], device: torch.device) -> tuple[bool, list[str]]:
+    own = (
+        [[part.own(key) for key in cameras if key in part.columns] for part in data.parts]
+        if isinstance(data, Mixture)
+        else [cameras]
+    )
+    return choose_decoder(run.dataset.decoder, datasets(data), own, device, run.num_workers)
 
 
 def _frame_memory(data: DatasetConfig) -> int:
@@ -256,6 +267,13 @@ def refuse_missing_columns(data: Data, keys: Collection[str]) -> None:
             + ", ".join(data.columns),
             remedy=f'choose a dataset with one, or name its column with --rename_map=\'{{"<column>": "{key}"}}\'',
         )
+
+
+def _refuse_episodes(parts: list[Dataset], policy: PolicyConfig) -> None:
+    for dataset in parts:
+        refuse_short_episodes(dataset, policy.drop_last_frames())
+        if policy.tokenizer() is not None:
+            refuse_missing_tasks(dataset)
 
 
 def refuse_short_episodes(dataset: Dataset, drop_last: int) -> None:
