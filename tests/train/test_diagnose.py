@@ -105,23 +105,27 @@ def light(monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def long_gops(tmp_path_factory) -> Path:
-    """Noise of 192x256 with one key frame per episode: 24 frames are decoded for one, on average."""
-    root = tmp_path_factory.mktemp("data") / "long"
-    features = {
-        "observation.images.top": Column("video", (192, 256, 3)),
-        "observation.state": Column("float32", (3,)),
-        "action": Column("float32", (2,)),
-    }
-    rng = np.random.default_rng(0)
-    with DatasetWriter.create(root, fps=10, features=features, video=VideoOptions(codec="h264", gop=48)) as writer:
-        for _ in range(2):
-            for _ in range(48):
-                frame = {"observation.images.top": rng.integers(0, 255, (192, 256, 3), np.uint8)}
-                state = rng.normal(size=3).astype(np.float32)
-                writer.add_frame({**frame, "observation.state": state, "action": state[:2]}, task="noise")
-            writer.save_episode()
-    return root
+def noise(tmp_path_factory) -> Callable[[int], Path]:
+    """A dataset of noise of 192x256, two episodes of 48 frames, with a key frame every so many."""
+
+    def make(gop: int) -> Path:
+        root = tmp_path_factory.mktemp("data") / "noise"
+        features = {
+            "observation.images.top": Column("video", (192, 256, 3)),
+            "observation.state": Column("float32", (3,)),
+            "action": Column("float32", (2,)),
+        }
+        rng = np.random.default_rng(0)
+        with DatasetWriter.create(root, fps=10, features=features, video=VideoOptions(codec="h264", gop=gop)) as writer:
+            for _ in range(2):
+                for _ in range(48):
+                    frame = {"observation.images.top": rng.integers(0, 255, (192, 256, 3), np.uint8)}
+                    state = rng.normal(size=3).astype(np.float32)
+                    writer.add_frame({**frame, "observation.state": state, "action": state[:2]}, task="noise")
+                writer.save_episode()
+        return root
+
+    return make
 
 
 SHORT = ("--policy.use_vae=false", "--batch_size=2", "--steps=16", "--log_freq=4", "--save_checkpoint=false")
@@ -162,8 +166,9 @@ def test_slow_reading_is_named(tiny_run, light, monkeypatch):
     assert lines.count("read") >= 3
 
 
-def test_slow_decoding_is_named(tiny_run, light, long_gops):
-    found, lines = trained(tiny_run, f"--dataset.root={long_gops}", "--dataset.frame_memory=600KB")
+def test_slow_decoding_is_named(tiny_run, light, noise):
+    # One key frame per episode: 24 frames are decoded for one, on average.
+    found, lines = trained(tiny_run, f"--dataset.root={noise(48)}", "--dataset.frame_memory=600KB")
     assert found.stage is Stage.DECODE
     assert found.removed > 1.5
     assert lines.count("decode") >= 3
@@ -193,11 +198,11 @@ def test_slow_conversion_is_named(tiny_run, light, monkeypatch):
     assert lines.count("convert") >= 3
 
 
-def test_heavy_augmentation_is_named(tiny_run, light, long_gops):
+def test_heavy_augmentation_is_named(tiny_run, light, noise):
     transforms = """{"a": {"type": "SharpnessJitter", "kwargs": {"sharpness": [0.5, 1.5]}}, "b": {"type": "MotionBlur"},
         "c": {"type": "RandomAffine", "kwargs": {"degrees": [-5, 5]}}}"""
     found, lines = trained(
-        tiny_run, f"--dataset.root={long_gops}", "--dataset.image_transforms.enable=true",
+        tiny_run, f"--dataset.root={noise(1)}", "--dataset.image_transforms.enable=true",
         f"--dataset.image_transforms.tfs={transforms}",
     )  # fmt: skip
     assert found.stage is Stage.COPY
