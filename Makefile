@@ -55,7 +55,7 @@ slurm: setup
 # Take up newer versions: resolve afresh and keep what was found. torch stays at the version tested on GPUs.
 constraints: setup
 	echo 'torch==2.11.*' > .venv/pins.txt
-	$(BIN)/uv pip compile --quiet --universal --no-header --no-annotate --no-emit-index-url --upgrade --extra dev --extra pusht --extra aloha \
+	$(BIN)/uv pip compile --quiet --universal --no-header --no-annotate --no-emit-index-url --upgrade --extra dev --extra pusht --extra aloha --extra torchcodec \
 		--constraint .venv/pins.txt pyproject.toml -o constraints.txt
 	$(BIN)/uv --version | sed 's/^uv \([^ ]*\).*/uv==\1/' >> constraints.txt
 

@@ -12,8 +12,6 @@ from tests.dist.toy import Case, compare
 
 __all__ = ["trained"]  # a fixture
 
-pytest.importorskip("accelerate", reason="Accelerate's engine needs the extra `accelerate`")
-
 
 CASES = {
     "DDP": (2, Case(), Case(accumulation=2), Case(changes=True, accumulation=2), Case(bf16=True)),

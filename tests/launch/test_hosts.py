@@ -128,7 +128,6 @@ def together(options, ranks, folder, *more):
 @pytest.mark.parametrize("count", [2, 3])
 def test_accelerate_starts_each_machine_by_its_number(count, options, tmp_path):
     """What comes out is what so many ranks of one machine make."""
-    pytest.importorskip("accelerate", reason="needs the extra `accelerate`")
     steps = ("--steps=20",)
     with Accelerated(count, tmp_path, options) as machines:
         machines.train(*steps, f"--output_dir={tmp_path}/run")

@@ -58,7 +58,6 @@ def torchrun(*more):
 
 
 def accelerate(*more):
-    pytest.importorskip("accelerate", reason="needs the extra `accelerate`")
     return ["accelerate.commands.launch", f"--main_process_port={free_port()}", *more]
 
 

@@ -1,4 +1,4 @@
-"""Hugging Face Accelerate (extra `accelerate`) as an engine: it wraps the policy, and the loop stays kata's own.
+"""Hugging Face Accelerate as an engine: it wraps the policy, and the loop stays kata's own.
 
 Accelerate averages gradients over ranks, as what it wraps does; kata's losses are sums and are multiplied by the number
 of ranks before. The order of samples, precision, random numbers and accumulation are kata's: no loader is handed over,
@@ -22,9 +22,6 @@ from kata.dist.engine import Ddp
 from kata.dist.shard import Sharded
 from kata.dist.team import Team
 from kata.dist.world import World
-from kata.errors import ConfigError
-
-EXTRA = "accelerate"
 
 
 class Cut(Protocol):
@@ -46,18 +43,6 @@ class Cut(Protocol):
         ...
 
 
-def imported(name: str, extra: str) -> Any:
-    """A package of one of kata's extras; ConfigError where it is not installed."""
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise ConfigError(
-            f"{extra} was asked for, and {name} cannot be imported ({error})",
-            rule=f"it comes with kata's extra `{extra}`",
-            remedy=f"install kata[{extra}] into this environment, or --engine=native",
-        ) from error
-
-
 def tell_environment(world: World) -> None:
     """Who this rank is, where Accelerate and DeepSpeed look for it: what srun sets is not enough for them."""
     known = {"RANK": world.rank, "WORLD_SIZE": world.size, "LOCAL_RANK": world.local_rank}
@@ -73,7 +58,7 @@ def accelerator(team: Team, device: torch.device, **options: Any) -> Any:
     os.environ.setdefault("OMP_NUM_THREADS", str(torch.get_num_threads()))  # or it would change their number
     for name in ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_PARALLELISM_CONFIG"):
         os.environ[name] = "false"  # what these ask for has become options of kata
-    return imported("accelerate", EXTRA).Accelerator(
+    return importlib.import_module("accelerate").Accelerator(
         cpu=device.type == "cpu",
         mixed_precision="no",
         device_placement=False,
@@ -87,7 +72,7 @@ class AcceleratedDdp(Ddp):
     """DistributedDataParallel as Accelerate wraps it, with the settings of kata's own."""
 
     def _wrapped(self, policy: nn.Module, **options: Any) -> DistributedDataParallel:
-        settings = imported("accelerate.utils", EXTRA).DistributedDataParallelKwargs(**options)
+        settings = importlib.import_module("accelerate.utils").DistributedDataParallelKwargs(**options)
         return accelerator(self.team, self.device, kwargs_handlers=[settings]).prepare_model(policy)
 
 
@@ -112,14 +97,14 @@ class AcceleratedShards(Sharded):
         state, names = self._accelerator.state, SimpleNamespace(fsdp_dim_names=self._mesh.mesh_dim_names)
         state.fsdp_plugin = _plugin(self._wanted)
         state.device_mesh, state.parallelism_config = self._mesh, names
-        imported("accelerate.utils", EXTRA).fsdp2_prepare_model(self._accelerator, module)
+        importlib.import_module("accelerate.utils").fsdp2_prepare_model(self._accelerator, module)
         state.device_mesh = state.parallelism_config = None
 
 
 def _plugin(cut: Cut) -> Any:
     """Everything is stated, since what is not would be read from the environment."""
     ways = {"units": "NO_WRAP", "none": "NO_WRAP", "size": "SIZE_BASED_WRAP"}
-    return imported("accelerate.utils", EXTRA).FullyShardedDataParallelPlugin(
+    return importlib.import_module("accelerate.utils").FullyShardedDataParallelPlugin(
         fsdp_version=2,
         reshard_after_forward=cut.reshard_after_forward,
         auto_wrap_policy=ways.get(cut.wrap, "TRANSFORMER_BASED_WRAP"),

@@ -7,6 +7,7 @@ saved is whole again, so that a run may go on without DeepSpeed, or with another
 from __future__ import annotations
 
 import copy
+import importlib
 import logging
 from collections import defaultdict
 from collections.abc import Generator, Mapping, Sequence
@@ -20,11 +21,10 @@ from torch.amp.grad_scaler import GradScaler
 from torch.distributed import HashStore  # pyright: ignore[reportPrivateImportUsage]: documented so
 from torch.optim import Optimizer
 
-from kata.dist.accelerated import imported, tell_environment
+from kata.dist.accelerated import tell_environment
 from kata.dist.engine import Replicas
 from kata.dist.team import Team
-
-EXTRA = "deepspeed"
+from kata.errors import ConfigError
 
 
 class Zero(Replicas):
@@ -46,7 +46,7 @@ class Zero(Replicas):
     ) -> None:
         super().__init__(team, device)
         tell_environment(team.world)
-        self._deepspeed = imported("deepspeed", EXTRA)
+        self._deepspeed = _deepspeed()
         logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
         self._whole_weights = settings["stage"] < 3
         self._max_norm = max_norm
@@ -192,3 +192,14 @@ class Zero(Replicas):
         gathered("predict_chunk", None)
         if "after_step" in vars(type(policy)):
             gathered("after_step", 0)
+
+
+def _deepspeed() -> Any:
+    try:
+        return importlib.import_module("deepspeed")
+    except ImportError as error:
+        raise ConfigError(
+            f"deepspeed was asked for, and cannot be imported ({error})",
+            rule="it comes with kata's extra `deepspeed`",
+            remedy="install kata[deepspeed] into this environment, or --engine=native",
+        ) from error
