@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 
 from kata.data.work import Tally
 
+_BUFFER_BYTES = 2**20
 ENCODED_BYTES = 2 * 1024**3
 """All cameras together; the row group used longest ago goes first. One row group is always kept."""
 
@@ -52,8 +53,10 @@ class EncodedImages:
 
     def _read(self, path: Path, key: str, group: int) -> Any:
         began_s = time.perf_counter()
-        # One thread: handing one column to a pool of readers takes six times as long.
-        column: Any = pq.ParquetFile(path).read_row_group(group, columns=[key], use_threads=False)[key]
+        # Through a small buffer: the encoded column would need as much fresh memory again. One thread: handing one
+        # column to a pool of readers takes six times as long.
+        file: Any = pq.ParquetFile(path, buffer_size=_BUFFER_BYTES, pre_buffer=False)
+        column: Any = file.read_row_group(group, columns=[key], use_threads=False)[key]
         array = column.combine_chunks()
         if isinstance(array, pa.ChunkedArray):
             array = pa.concat_arrays(array.chunks)
