@@ -11,7 +11,8 @@ import pytest
 from kata.data import Reader, open_dataset
 from kata.data.encoded import EncodedImages
 from kata.data.index import build_index
-from tests.data.dataset_maker import CAMERA, change_table, decoded, level, make, picture, write_video
+from kata.errors import DataError
+from tests.data.dataset_maker import CAMERA, FPS, change_table, decoded, level, make, picture, write_video
 
 
 def levels(batch: dict) -> np.ndarray:
@@ -107,3 +108,32 @@ def test_channels_first_shapes_are_turned(tmp_path: Path) -> None:
     shape = {"dtype": "image", "shape": [3, 32, 48], "names": ["channels", "height", "width"]}
     data = open_dataset("x/y", root=make(tmp_path, camera="image", extra={CAMERA: shape}))
     assert data.cameras[CAMERA].shape == (32, 48, 3)
+
+
+def claim_key(path: Path, codec: str, number: int) -> None:
+    """An mp4 of 12 pictures in one group that calls one in the middle a keyframe, too."""
+    frames = [av.VideoFrame.from_ndarray(picture(0, k), format="rgb24") for k in range(12)]
+    no_cuts = "0" if codec == "libx264" else "1000000000"
+    options = {"g": "12", "bf": "0", "sc_threshold": no_cuts, "auto-alt-ref": "0", "lag-in-frames": "0"}
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream(codec, rate=FPS, options=options)
+        stream.width, stream.height, stream.pix_fmt = frames[0].width, frames[0].height, "yuv420p"
+        packets = []
+        for pts, frame in enumerate(frames):
+            frame.pts = pts
+            packets += stream.encode(frame)
+        for packet in packets + stream.encode(None):
+            packet.is_keyframe = packet.pts in (0, number)
+            container.mux(packet)
+
+
+@pytest.mark.parametrize("codec", ["libx264", "libvpx-vp9", "mpeg4"])
+def test_a_group_that_begins_without_a_keyframe_is_refused(tmp_path: Path, codec: str) -> None:
+    """Some decoders give pictures all the same, grey with what moves in them."""
+    data = open_dataset("x/y", root=make(tmp_path, lengths=(12,), per_file=1))
+    claim_key(tmp_path / f"videos/{CAMERA}/chunk-000/file-000.mp4", codec, 6)
+    with Reader(data, {}) as reader:
+        np.testing.assert_allclose(levels(reader.read(np.array([5]))), [level(0, 5)], atol=4)
+        for row in (6, 9):
+            with pytest.raises(DataError, match=rf"frame {row} of .*file-000.mp4 .*cannot be decoded"):
+                reader.read(np.array([row]))

@@ -18,7 +18,7 @@ import av
 import numpy as np
 from av.codec import CodecContext
 from av.error import FFmpegError
-from av.video.frame import VideoFrame
+from av.video.frame import PictureType, VideoFrame
 from numpy.typing import NDArray
 
 from kata.data.colour import Painter
@@ -85,6 +85,7 @@ class Decoder:
         index = gop.index
         packets = index.packet[gop.frames]
         first, last = int(index.start[gop.frames[0]]), int(packets.max())
+        key_pts = int(index.pts[first])
         wanted: dict[int, list[int]] = {}
         for place, pts in enumerate(index.pts[packets].tolist()):
             wanted.setdefault(pts, []).append(place)
@@ -101,6 +102,8 @@ class Decoder:
                 if frame is None:
                     break
                 count += 1
+                if frame.pts == key_pts and frame.pict_type != PictureType.I:
+                    raise gop.bad(0, "its group of pictures begins with one that leans on others, no keyframe")
                 for place in wanted.pop(frame.pts, ()) if frame.pts is not None else ():
                     _check_picture(gop, place, frame)
                     yield place, frame
