@@ -1,9 +1,14 @@
 """Accelerate's engine trains what kata's own does."""
 
+import sys
 from dataclasses import replace
 
 import pytest
+import torch
 
+from kata.dist import zero
+from kata.dist.team import Team
+from kata.errors import ConfigError
 from kata.run import resolve_run
 from tests.conftest import TINY_ACT
 from tests.dist import ranks
@@ -45,3 +50,10 @@ def test_the_launcher_chooses_the_engine():
     assert resolve_run(args, 2, {})[0].engine == "native"
     assert resolve_run(args, 2, launched)[0].engine == "accelerate"
     assert resolve_run([*args, "--engine=native"], 2, launched)[0].engine == "native"
+
+
+def test_deepspeed_that_is_not_installed_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "deepspeed", None)
+    monkeypatch.setattr(zero, "tell_environment", lambda world: None)
+    with pytest.raises(ConfigError, match=r"install kata\[deepspeed\]"):
+        zero.Zero(Team(), torch.device("cpu"), accumulation=1, max_norm=0.0, settings={"stage": 1})
