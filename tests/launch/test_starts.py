@@ -22,7 +22,7 @@ distributed_type: {kind}
 num_machines: 1
 num_processes: 2
 machine_rank: 0
-mixed_precision: {precision}
+mixed_precision: '{precision}'
 use_cpu: false
 debug: false
 {more}
@@ -80,6 +80,34 @@ def test_accelerate_by_flags_and_by_file_is_torchrun(start, tmp_path):
     assert "policy.use_amp does not count" in said
     said = start(accelerate(f"--config_file={config}"), "other", "--accelerator.mixed_precision=fp16", status=1)
     assert "accelerator.mixed_precision=fp16, and ACCELERATE_MIXED_PRECISION=bf16 from accelerate launch" in said
+
+
+FSDP = """
+fsdp_config:
+  fsdp_version: 2
+  fsdp_auto_wrap_policy: NO_WRAP
+  fsdp_reshard_after_forward: true
+  fsdp_state_dict_type: SHARDED_STATE_DICT
+  fsdp_offload_params: false
+  fsdp_cpu_ram_efficient_loading: true
+  fsdp_activation_checkpointing: true
+"""
+"""As `accelerate config` writes it."""
+
+
+def test_accelerate_shards_by_flags_and_by_file_as_torchrun_does(start, tmp_path):
+    start(torchrun(), "torchrun", "--parallelism.dp_shard=2")
+    flags = ("--use_fsdp", "--fsdp_version=2", "--num_processes=2", "--mixed_precision=no", "--num_machines=1")
+    config = tmp_path / "fsdp.yaml"
+    config.write_text(CONFIG.format(kind="FSDP", precision="no", more=FSDP))
+    for name, options in (("flags", (*flags, "--dynamo_backend=no")), ("file", (f"--config_file={config}",))):
+        said = start(accelerate(*options), name)
+        assert re.search(r"engine +accelerate", said)
+        assert "1 copy in 2 pieces each (FSDP)" in said
+        assert "taken from accelerate launch: parallelism.dp_shard=-1 (ACCELERATE_USE_FSDP)" in said
+        close(tmp_path / "torchrun", tmp_path / name)
+    assert "taken from accelerate launch: gradient_checkpointing=True (FSDP_ACTIVATION_CHECKPOINTING)" in said
+    assert "without effect here, from accelerate launch: FSDP_STATE_DICT_TYPE=SHARDED_STATE_DICT" in said
 
 
 def test_torchrun_restarts_from_the_last_checkpoint(start, tmp_path):
