@@ -38,7 +38,7 @@ except DataError as error:
 
 
 class Hub(BaseHTTPRequestHandler):
-    """As much of the Hub as downloading a snapshot takes: revision, tree, files."""
+    """As much of the Hub as downloading a snapshot takes: revision, tree, files; as a model the same files again."""
 
     folder: Path
     tags: tuple[str, ...]
@@ -53,6 +53,8 @@ class Hub(BaseHTTPRequestHandler):
     def answer(self, *, body: bool) -> None:
         path = self.path.partition("?")[0]
         self.asked.append(f"{self.command} {path}")
+        path = path.replace("/api/models/", "/api/datasets/")
+        path = f"/datasets{path}" if path.startswith("/x/y/") else path
         names = [str(p.relative_to(self.folder)) for p in sorted(self.folder.rglob("*")) if p.is_file()]
         api = "/api/datasets/x/y"
         if path.startswith(f"{api}/revision/") and path.rpartition("/")[2] in (*self.tags, COMMIT):
@@ -101,20 +103,24 @@ def hub(folder: Path, *tags: str) -> Iterator[tuple[str, list[str]]]:
 
 
 def read(home: Path, endpoint: str, variables: Mapping[str, str] = NONE, **options: object) -> dict[str, object]:
+    command = [sys.executable, "-c", READ, json.dumps(options)]
+    environment = {**pointed(home, endpoint), **variables}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def pointed(home: Path, endpoint: str) -> dict[str, str]:
+    """The environment of a process that has its files there, and asks this server for others."""
     environment = {
         key: value for key, value in os.environ.items() if not key.startswith("HF_") and "proxy" not in key.lower()
     }
-    environment |= {
+    return environment | {
         "HF_LEROBOT_HOME": str(home), "HF_HOME": str(home / "hf"), "HF_ENDPOINT": endpoint,
         "HF_HUB_DISABLE_XET": "1",
         "HF_HUB_DISABLE_TELEMETRY": "1", "PYTHONPATH": str(Path(__file__).parents[2] / "src"),
         "HF_HUB_DOWNLOAD_TIMEOUT": "5", "HF_HUB_ETAG_TIMEOUT": "5",
     }  # fmt: skip
-    environment |= variables
-    command = [sys.executable, "-c", READ, json.dumps(options)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
 
 
 def test_the_newest_format_tag_is_taken_and_downloaded_once(tmp_path: Path) -> None:
