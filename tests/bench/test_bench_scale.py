@@ -32,7 +32,13 @@ def measured(size, *, step, wait=0.0, apart=1.0, together=None, send=0.2, cpu=1.
     """What rank 0 tells of steps that all take the same on each rank, but that the last rank is a tenth slower."""
     each = {"step_s": step, "wait_s": wait, "cpu_s": cpu, "apart_s": apart, "apart_cpu_s": cpu}
     if size > 1:
-        each |= {"together_s": together, "together_cpu_s": 1.2 * cpu, "send_s": send, "send_cpu_s": 0.1}
+        each |= {
+            "after_s": together + 0.1,
+            "together_s": together,
+            "together_cpu_s": 1.2 * cpu,
+            "send_s": send,
+            "send_cpu_s": 0.1,
+        }
     slow = [1.0] * (size - 1) + [1.1]
     steps = {name: [[value * by] * 3 for by in slow] for name, value in each.items()}
     return {"ranks": size, "batch_size": batch, "steps": steps, "other_cores": 0.5}
@@ -78,7 +84,7 @@ def test_two_ranks_tell_each_step_of_both(vector_dataset, tmp_path):
     assert (told["ranks"], told["batch_size"]) == (2, 4)
     assert {len(steps) for each in told["steps"].values() for steps in each} == {2}
     assert {len(each) for each in told["steps"].values()} == {2}
-    assert {"step_s", "wait_s", "cpu_s", "together_s", "apart_cpu_s", "send_s"} <= told["steps"].keys()
+    assert {"step_s", "wait_s", "cpu_s", "together_s", "after_s", "apart_cpu_s", "send_s"} <= told["steps"].keys()
 
 
 def test_the_pieces_on_many_ranks_make_the_whole():

@@ -1,4 +1,4 @@
-"""What one rank of `kata bench scale` does: real steps, then the same steps without talking to the others.
+"""What one rank of `kata bench scale` does: real steps, then the same without sending, and with sending at their end.
 
     python -m kata.bench.scale.rank '{"args": ["--policy.type=act", ...], "steps": 10, "warmup": 3}'
 
@@ -66,6 +66,25 @@ class Apart(Engine):
         """Nothing is added."""
 
 
+class After(Apart):
+    """The same step, and what the gradients would send goes out when the backward pass is over: nothing hides it."""
+
+    def __init__(self, engine: Engine, send: Callable[[], None]) -> None:
+        super().__init__(engine)
+        self._send, self._last = send, True
+
+    def micro(self, *, last: bool) -> AbstractContextManager[object]:
+        """Around forward and backward of a micro-batch."""
+        self._last = last
+        return super().micro(last=last)
+
+    def backward(self, loss: Tensor) -> None:
+        """Gradients of this rank alone; as many bytes as they are travel after the last of them."""
+        super().backward(loss)
+        if self._last:
+            self._send()
+
+
 def measure(asked: Asked) -> dict[str, Any]:
     """Per-step figures of every rank, by name and rank."""
     world = read_world(os.environ)
@@ -85,8 +104,6 @@ def measure(asked: Asked) -> dict[str, Any]:
         figures = _real(state, feed, run, engine, asked.steps)
         if not engine.sharded:
             figures |= _compared(state, feed.at(state.step), run, engine, asked.steps)
-        if world.size > 1 and not engine.sharded:
-            figures |= _alone(state, run.ddp.bucket_mb, asked.steps, prepared.device)
         every = team.gather(figures)
         trained = sum(p.numel() * p.element_size() for p in state.policy.parameters() if p.requires_grad)
         return {
@@ -115,16 +132,29 @@ def _real(state: TrainState, feed: Feed, run: Run, engine: Engine, steps: int) -
 
 
 def _compared(state: TrainState, batch: StepBatch, run: Run, engine: Engine, steps: int) -> dict[str, list[float]]:
-    """Updates with one batch, with the other ranks and without them in turn, all beginning together."""
-    ways = {"apart": engine} if engine.team.world.size == 1 else {"together": engine, "apart": Apart(engine)}
+    """Updates with one batch in turn: as they are, with what they send at the end, and without; and the sending alone.
+
+    All ranks begin each of them together.
+    """
+    ways: dict[str, Callable[[], object]] = {"apart": lambda: update(state, batch, run, Apart(engine))}
+    if engine.team.world.size == 1:
+        ways = {"apart": lambda: update(state, batch, run, engine)}
+    else:
+        send = _sending(state, run.ddp.bucket_mb, engine.device)
+        ways |= {
+            "together": lambda: update(state, batch, run, engine),
+            "after": lambda: update(state, batch, run, After(engine, send)),
+            "send": send,
+        }
+        send()
     found: dict[str, list[float]] = {f"{way}_{what}": [] for way in ways for what in ("s", "cpu_s")}
     for _ in range(steps):
-        for name, one in ways.items():
-            _timed(found, name, lambda one=one: update(state, batch, run, one), engine.team, engine.device)
+        for name, work in ways.items():
+            _timed(found, name, work, engine.team, engine.device)
     return found
 
 
-def _alone(state: TrainState, bucket_mb: int, steps: int, device: torch.device) -> dict[str, list[float]]:
+def _sending(state: TrainState, bucket_mb: int, device: torch.device) -> Callable[[], None]:
     """Nothing but the gradients' way to the others, bucket by bucket as DDP sends them."""
     trained = [p for p in state.policy.parameters() if p.requires_grad][::-1]
     parts = gradient_buckets(trained, bucket_mb)
@@ -134,18 +164,13 @@ def _alone(state: TrainState, bucket_mb: int, steps: int, device: torch.device) 
         for bucket in buckets:
             dist.all_reduce(bucket)
 
-    found: dict[str, list[float]] = {"send_s": [], "send_cpu_s": []}
-    send()
-    for _ in range(steps):
-        _timed(found, "send", send, None, device)
-    return found
+    return send
 
 
 def _timed(
-    found: dict[str, list[float]], name: str, work: Callable[[], object], team: Team | None, device: torch.device
+    found: dict[str, list[float]], name: str, work: Callable[[], object], team: Team, device: torch.device
 ) -> None:
-    if team is not None:
-        _meet(team)
+    _meet(team)
     began_s, began_cpu_s = time.perf_counter(), time.process_time()
     work()
     _settle(device)

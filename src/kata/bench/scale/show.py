@@ -10,7 +10,8 @@ from kata.units import bytes_text
 LEGEND = (
     "step, CPU s: per step, CPU seconds over all ranks. efficiency: samples/s per rank by those of the fewest ranks.\n"
     "data: share of a step that waits for data. exposed: share of an update (without data) that more ranks add, and\n"
-    "sending: what the gradients take to send alone; hidden: the part of it that the backward pass covers.\n"
+    "sending: what the gradients take to send alone; hidden: the share of what sending after the backward pass adds\n"
+    "that sending during it saves (negative: it costs more).\n"
     "others: cores that other programs used meanwhile; they move seconds, and CPU seconds less."
 )
 LAYOUT_LEGEND = (

@@ -17,8 +17,9 @@ def summarise(rounds: Mapping[int, Sequence[Round]]) -> dict[int, dict[str, Any]
     """Figures by number of ranks, each the median over the rounds of a round's median over its steps.
 
     A step ends with its slowest rank. `exposed_s` is what a step with the other ranks takes longer than the same one
-    without them: communication that the backward pass does not hide, and waiting for each other on the way. `hidden`
-    is the share of the time that the gradients' way takes by itself (`send_s`) which does not show in it.
+    without them: communication that the backward pass does not hide, and waiting for each other on the way.
+    `unhidden_s` is the same where all is sent after the backward pass, and `hidden` the share of it that sending during
+    the backward pass saves; less than nothing where that costs more.
     """
     found: dict[int, dict[str, Any]] = {}
     for ranks, measured in rounds.items():
@@ -52,10 +53,14 @@ def _of_round(measured: Round) -> dict[str, float]:
     figures["steps_s"] = 1 / figures["step_s"]
     figures["samples_s"] = measured["batch_size"] * measured["ranks"] / figures["step_s"]
     if "together_s" in slowest:
-        pairs = zip(slowest["together_s"], slowest["apart_s"], strict=True)
-        figures["exposed_s"] = max(0.0, median(a - b for a, b in pairs))
-        figures["hidden"] = min(1.0, max(0.0, 1 - figures["exposed_s"] / figures["send_s"]))
+        figures["exposed_s"] = _more(slowest["together_s"], slowest["apart_s"])
+        figures["unhidden_s"] = _more(slowest["after_s"], slowest["apart_s"])
+        figures["hidden"] = 1 - figures["exposed_s"] / figures["unhidden_s"] if figures["unhidden_s"] > 0 else 0.0
     return figures
+
+
+def _more(longer: Sequence[float], shorter: Sequence[float]) -> float:
+    return max(0.0, median(a - b for a, b in zip(longer, shorter, strict=True)))
 
 
 def _slowest(each: Sequence[Sequence[float]]) -> list[float]:
