@@ -181,7 +181,7 @@ def test_a_process_killed_while_filling_leaves_only_right_frames(tmp_path: Path,
             assert len(rows) >= max(seen, least)
             seen = len(rows)
             out = np.zeros((len(rows), 32, 48, 3), np.uint8)
-            assert not cache.fetch(CAMERA, rows, out).any()
+            assert not cache.fetch(CAMERA, rows, out, np.arange(len(rows))).any()
             np.testing.assert_array_equal(out, expected[rows])
 
 
@@ -191,7 +191,7 @@ def test_two_processes_may_fill_at_once(tmp_path: Path, on_disk: CacheOptions) -
     assert all(len(process.communicate()[0].split()) == 120 and process.returncode == 0 for process in processes)
     with open_cache(data, on_disk) as cache:
         out = np.empty((120, 32, 48, 3), np.uint8)
-        assert not cache.fetch(CAMERA, np.arange(120), out).any()
+        assert not cache.fetch(CAMERA, np.arange(120), out, np.arange(120)).any()
         np.testing.assert_array_equal(out, read(data, None, np.arange(120)))
 
 

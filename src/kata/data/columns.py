@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from kata.data.bundle import Bundle, Note, Put, alone, cache_folder, load_or_make
 from kata.data.identity import digest
 from kata.data.layout import Layout
+from kata.data.memory import Empty
 from kata.data.order import Int64
 from kata.data.window import ranges
 from kata.errors import DataError
@@ -54,6 +55,17 @@ class Columns:
         self._starts = np.concatenate([[0], np.cumsum(layout.length)])
         self._bundle: Bundle | None = None
         self._lock = Lock()
+
+    def gather(self, key: str, rows: Int64, empty: Empty) -> NDArray[Any]:
+        """As `take`, with numbers written to an array from `empty`; IndexError for a row that is not there."""
+        bundle = self._open()
+        if key in bundle.note["strings"]:
+            return self.take(key, rows)
+        values = bundle.arrays[key]
+        if rows.size and not 0 <= rows.min() <= rows.max() < len(values):
+            raise IndexError(f"rows {rows.min()} to {rows.max()} of {len(values)}")
+        out = empty((*rows.shape, *values.shape[1:]), values.dtype)
+        return np.take(values, rows, axis=0, out=out, mode="clip")  # the mode 'raise' would copy twice
 
     def take(self, key: str, rows: Int64 | slice) -> NDArray[Any]:
         """The column at `rows`: (*rows.shape, *shape), without the last axis for shape [1]; float32, int64, bool, or

@@ -17,6 +17,7 @@ from kata.data.columns import Columns, schema_names
 from kata.data.info import Info, read_info
 from kata.data.layout import Layout, TaskLists, read_layout
 from kata.data.links import refuse_outside
+from kata.data.memory import Empty
 from kata.data.order import Int64
 from kata.data.select import choose, drop_absent_cameras, only_whole
 from kata.data.source import Source, locate
@@ -123,13 +124,15 @@ class Dataset:
             return self._storage.take(key, slice(None))
         return self._storage.take(key, ranges(self._first, self.layout.length))
 
-    def take(self, key: str, rows: Int64) -> NDArray[Any]:
+    def take(self, key: str, rows: Int64, empty: Empty = np.empty) -> NDArray[Any]:
         """A column at some rows (any shape), as `column(key)[rows]` would be; touches only these.
+
+        empty: gives the array that numbers are written to.
 
         Raises: as `column`; IndexError for a row outside the dataset.
         """
         self._check_key(key)
-        return self._storage.take(key, self.opened_rows(rows))
+        return self._storage.gather(key, self.opened_rows(rows), empty)
 
     @property
     def opened(self) -> Layout:

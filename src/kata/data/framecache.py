@@ -115,13 +115,19 @@ class FrameCache:
         )  # fmt: skip
         return kept
 
-    def fetch(self, key: str, rows: Int64, out: NDArray[np.uint8]) -> NDArray[np.bool_]:
-        """Copy frames that are present to `out` (N, H, W, C); rows (N,) count over `Dataset.opened`.
+    def fetch(self, key: str, rows: Int64, out: NDArray[np.uint8], places: Int64) -> NDArray[np.bool_]:
+        """Copy frames that are present to out[places]; rows (N,) count over `Dataset.opened`.
+
+        Args:
+            key: of the camera.
+            rows: of the frames.
+            out: (M, H, W, C).
+            places: (N,), ascending, each once.
 
         Returns: (N,) True where a frame is missing; its place in `out` is untouched.
         """
         file = self._files.get(key)
-        return np.ones(len(rows), bool) if file is None else file.fetch(rows, out)
+        return np.ones(len(rows), bool) if file is None else file.fetch(rows, out, places)
 
     def has(self, key: str, rows: Int64) -> NDArray[np.bool_]:
         """(N,) True where a frame is present."""
@@ -241,13 +247,13 @@ class _CameraFile:
     def unsafe_bytes(self) -> int:
         return len(self._unsafe) * self.frame_bytes
 
-    def fetch(self, rows: Int64, out: NDArray[np.uint8]) -> NDArray[np.bool_]:
+    def fetch(self, rows: Int64, out: NDArray[np.uint8], places: Int64) -> NDArray[np.bool_]:
         present = self.flags[rows] != 0
-        if present.all():
+        if present.all() and len(places) == len(out):
             np.take(self._pixels, rows, axis=0, out=out, mode="clip")  # the mode 'raise' would copy twice
         else:
-            for place in np.flatnonzero(present).tolist():
-                out[place] = self._pixels[rows[place]]
+            for place, row in zip(places[present].tolist(), rows[present].tolist(), strict=True):
+                out[place] = self._pixels[row]
         return ~present
 
     def store(self, row: int, pixels: NDArray[np.uint8]) -> None:

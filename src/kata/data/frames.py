@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,6 +47,13 @@ class _Missing:
     file: int
     numbers: Int64
     frames: list[Frame]
+
+
+class Out(NamedTuple):
+    """Where frames go: the i-th to pixels[places[i]]; (M, H, W, C) and (N,), ascending, each once."""
+
+    pixels: Pixels
+    places: Int64
 
 
 class Frames:
@@ -108,8 +116,8 @@ class Frames:
                     assert frame is not None
                     self.store.postpone(frame, due)
 
-    def fill(self, rows: dict[str, Int64], outs: dict[str, Pixels], step: int | None) -> Filling:
-        """Start to write frame rows[key][i] of each camera to outs[key][i]; (N,) and (N, H, W, C)."""
+    def fill(self, rows: dict[str, Int64], outs: dict[str, Out], step: int | None) -> Filling:
+        """Start to write frames rows[key] (N,) of each camera to outs[key]."""
         filling = Filling(sum(len(wanted) for wanted in rows.values()))
         missing: list[_Missing] = []
         for key, wanted in rows.items():
@@ -144,7 +152,7 @@ class Frames:
         """True while frames for later batches take less of the budget than they will."""
         return self.store.held_bytes < _AHEAD * self.store.budget_bytes
 
-    def _fill_camera(self, key: str, wanted: Int64, out: Pixels, filling: Filling, step: int | None) -> list[_Missing]:
+    def _fill_camera(self, key: str, wanted: Int64, out: Out, filling: Filling, step: int | None) -> list[_Missing]:
         ready: list[tuple[Frame, Target]] = []
         absent: dict[int, Frame] = {}
         with self.store.lock:
@@ -159,7 +167,7 @@ class Frames:
             places = np.split(order, first[1:])
             dues = self._after(key, unique, step).tolist()
             for row, place, due in zip(unique.tolist(), places, dues, strict=True):
-                target = Target(out, place, filling.landed, filling.bad, filling.failed)
+                target = Target(out.pixels, out.places[place], filling.landed, filling.bad, filling.failed)
                 frame = None if step is None else self.store.get((key, row))
                 if frame is None:
                     absent[row] = Frame((key, row), self._sizes[key], due, waiting=[target])
@@ -178,7 +186,7 @@ class Frames:
             self._pool.submit(self._copy, ready[begin : begin + _COPIES_PER_JOB])
         return groups
 
-    def _from_cache(self, key: str, wanted: Int64, out: Pixels) -> Int64:
+    def _from_cache(self, key: str, wanted: Int64, out: Out) -> Int64:
         """Copy what the cache has, which is then held no longer; the places of the other frames.
 
         The store is locked until these are planned: none goes to the cache in between.
@@ -186,7 +194,7 @@ class Frames:
         if self._cache is None:
             return np.arange(len(wanted))
         began_s = time.perf_counter()
-        missing = self._cache.fetch(key, self._dataset.opened_rows(wanted), out)
+        missing = self._cache.fetch(key, self._dataset.opened_rows(wanted), *out)
         self._tally.add(convert_s=time.perf_counter() - began_s)
         for row in np.unique(wanted[~missing]).tolist() if self.store.held_bytes else []:
             frame = self.store.get((key, row))

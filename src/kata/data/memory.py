@@ -6,14 +6,23 @@ import math
 import os
 import weakref
 from collections import defaultdict, deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
-_SPARE = 2
-"""Arrays kept for reuse: batches go one by one, but two may go before the next is begun."""
+Allocate: TypeAlias = Callable[[int], NDArray[np.uint8]]
+"""Bytes -> fresh memory (bytes,) of any content from a multiple of 64 bytes on; it lasts as long as the array."""
+
+Empty: TypeAlias = Callable[[tuple[int, ...], DTypeLike], NDArray[Any]]
+"""Shape and dtype -> an array of any content, as np.empty."""
+
+_SPARE = 8
+"""Arrays kept for reuse. Those read ahead, trained on and copied may all go before the next is begun; what is beyond
+these was kept by a caller for once."""
 
 _LINE = 64
 """Bytes of a line of the processors' caches."""
@@ -49,24 +58,29 @@ class Recycled:
     """One array after another, of one size most of the time: memory that nobody uses any more is given out again.
 
     Fresh memory costs as much as writing to it twice: the system clears every page when it is first touched.
+
+    Args:
+        allocate: where fresh memory comes from.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, allocate: Allocate = aligned) -> None:
+        self._allocate = allocate
         self._spare = (0, deque[NDArray[np.uint8]](maxlen=_SPARE))
 
-    def empty(self, shape: tuple[int, ...]) -> NDArray[np.uint8]:
+    def empty(self, shape: tuple[int, ...], dtype: DTypeLike = np.uint8) -> NDArray[Any]:
         """An array of any content. Its memory is free again when it and all arrays taken from it are gone."""
+        asked = math.prod(shape) * np.dtype(dtype).itemsize
         size, spare = self._spare
-        if size != math.prod(shape):
-            self._spare = size, spare = math.prod(shape), deque(maxlen=_SPARE)
+        if size != asked:
+            self._spare = size, spare = asked, deque(maxlen=_SPARE)
         try:
             memory = spare.pop()
         except IndexError:
-            memory = aligned(size)
+            memory = self._allocate(size)
         # Views keep alive the array that they were taken from only if that is not itself a view of an array.
         array = np.frombuffer(memory.data, np.uint8)
         weakref.finalize(array, spare.append, memory).atexit = False
-        return array.reshape(shape)
+        return array.view(dtype).reshape(shape)
 
 
 @dataclass(eq=False)

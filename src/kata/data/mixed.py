@@ -5,18 +5,22 @@ row of the mixture -> dataset, row in it -> that dataset's Reader -> common name
 
 from __future__ import annotations
 
+import math
+from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kata.data.cameras import Size, sized
 from kata.data.framecache import FrameCache
+from kata.data.memory import Allocate, Empty, Recycled
 from kata.data.mixture import Mixture, Part, is_vector
 from kata.data.order import Int64
-from kata.data.reader import Reader, Shared, batches_within
+from kata.data.reader import Places, Reader, Shared, batches_within
 from kata.data.store import FrameStore
 from kata.data.video import Gop, Pixels
 from kata.data.work import Work
@@ -82,11 +86,13 @@ class MixedReader:
         # A camera can be black; any other column is read only where every dataset has it.
         everywhere = {key for key, column in columns.items() if column.is_camera or not mixture.lacking(key)}
         self._wanted = {key: column for key, column in columns.items() if key in asked and key in everywhere}
-        self._black = [key for key, column in self._wanted.items() if column.is_camera and mixture.lacking(key)]
+        self._cameras = [key for key, column in self._wanted.items() if column.is_camera]
+        self._black = [key for key in self._cameras if mixture.lacking(key)]
         self._padded = [key for key, column in self._wanted.items() if is_vector(column) and mixture.padded(key)]
         self._first = mixture.first_rows
         self._threads, self._caches, self.store = max(1, threads), caches or {}, FrameStore(budget_bytes=0)
         self._decoding = ThreadPoolExecutor(self._threads, thread_name_prefix="kata-decode")
+        self._memory = defaultdict[str, Recycled](Recycled)
         self._readers = [self._reader(part) for part in mixture.parts]
 
     def _reader(self, part: Part) -> Reader:
@@ -108,11 +114,11 @@ class MixedReader:
         return self.store.budget_bytes > 0
 
     def allot(self, batch_size: int, batches: int) -> int:
-        """As Reader.allot; what counts is a batch of samples of the dataset that has most cameras.
+        """As Reader.allot; frames that are black count, too.
 
         Raises: ConfigError when the budget is smaller than one batch.
         """
-        size = max(reader.batch_bytes(batch_size) for reader in self._readers)
+        size = sum(math.prod(self._frame_shape(key, batch_size)) for key in self._cameras)
         if not self.frame_memory or not size:
             return batches
         count = batches_within(self.frame_memory, size, batch_size, batches)
@@ -136,6 +142,10 @@ class MixedReader:
         for reader in self._readers:
             reader.decode_with(decode)
 
+    def allocate_with(self, allocate: Allocate) -> None:
+        """Have batches lie in memory from this from now on; see Reader."""
+        self._memory = defaultdict(lambda: Recycled(allocate))
+
     def work(self) -> Work:
         """What reading has cost so far, over all datasets."""
         return sum((reader.work() for reader in self._readers[1:]), self._readers[0].work())
@@ -150,13 +160,27 @@ class MixedReader:
     def start(self, rows: Int64, step: int | None = None) -> MixedReading:
         """Begin to read samples of all datasets side by side."""
         parts = self._divided(rows)
-        coming = [(part.reader.start(part.rows, step), part) for part in parts]
+        frames = {key: self._memory[key].empty(self._frame_shape(key, len(rows))) for key in self._cameras}
+        coming = [(part.reader.start(part.rows, step, self._places(part, frames)), part) for part in parts]
 
         def join() -> Batch:
             whole = [self._named(part.number, one.result()) for one, part in coming]
-            return _joined(whole, parts)
+            return _joined(whole, parts, lambda key: self._memory[key].empty) | frames
 
         return MixedReading(join)
+
+    def _frame_shape(self, key: str, size: int) -> tuple[int, ...]:
+        """(B, H, W, C), or (B, T, H, W, C) under a window, of a camera in a batch of `size` samples."""
+        steps = (len(self.windows[key]),) if key in self.windows else ()
+        return (size, *steps, *sized(self._wanted[key], self._size))
+
+    def _places(self, part: _Share, frames: Mapping[str, Pixels]) -> Places:
+        """Where one part's frames go in those of the whole batch; cameras that it lacks are made black there."""
+        mine = self.mixture.parts[part.number]
+        for key, out in frames.items():
+            if key not in mine.columns:
+                out[part.places] = 0
+        return Places({mine.own(key): out for key, out in frames.items() if key in mine.columns}, part.places)
 
     def _divided(self, rows: Int64) -> list[_Share]:
         """The datasets that samples lie in."""
@@ -173,7 +197,7 @@ class MixedReader:
             names = {pad_key(old): pad_key(new) for old, new in (self.mixture.parts[i].rename or {}).items()}
             own: Batch = reader.masks(own_rows)
             found.append({names.get(key, key): mask for key, mask in own.items()} | self._gaps(i, len(at)))
-        return _joined(found, parts)
+        return _joined(found, parts, lambda _: np.empty)
 
     def _gaps(self, number: int, size: int) -> Batch:
         """The marks of what one part's samples lack: cameras, and dimensions of vectors."""
@@ -190,20 +214,15 @@ class MixedReader:
         return marks
 
     def _named(self, number: int, raw: Batch) -> Batch:
-        """One part's samples under common names, complete with black frames, zeros and their marks."""
+        """One part's samples without frames, under common names, complete with zeros and the marks of what it lacks."""
         part = self.mixture.parts[number]
         names = dict(part.rename or {})
         names |= {pad_key(old): pad_key(new) for old, new in names.items()}
         batch = {names.get(key, key): value for key, value in raw.items()}
-        size = len(batch["index"])
-        for key in self._black:
-            if key not in part.columns:
-                steps = (len(self.windows[key]),) if key in self.windows else ()
-                batch[key] = np.zeros((size, *steps, *sized(self._wanted[key], self._size)), dtype=np.uint8)
         for key in self._padded:
             short = self._wanted[key].shape[0] - batch[key].shape[-1]
             batch[key] = np.pad(batch[key], [(0, 0)] * (batch[key].ndim - 1) + [(0, short)])
-        return batch | self._gaps(number, size)
+        return batch | self._gaps(number, len(batch["index"]))
 
     def close(self) -> None:
         """End the threads, and free what is held."""
@@ -225,8 +244,11 @@ def kept_under(name: str) -> str:
     return f"{name}/"
 
 
-def _joined(batches: list[Batch], parts: list[_Share]) -> Batch:
-    """One batch, each sample at its place, with `dataset_index`; all batches have the same keys."""
+def _joined(batches: list[Batch], parts: list[_Share], empty: Callable[[str], Empty]) -> Batch:
+    """One batch, each sample at its place, with `dataset_index`; all batches have the same keys.
+
+    empty: gives the arrays of a key.
+    """
     number = np.empty(sum(len(part.places) for part in parts), np.int64)
     for part in parts:
         number[part.places] = part.number
@@ -239,7 +261,9 @@ def _joined(batches: list[Batch], parts: list[_Share]) -> Batch:
             values = [np.array(value, dtype=object) for value in values]
             first = values[0]
         types = {value.dtype for value in values}
-        out = np.empty((len(number), *first.shape[1:]), dtype=types.pop() if len(types) == 1 else np.float32)
+        dtype = types.pop() if len(types) == 1 else np.dtype(np.float32)
+        shape = (len(number), *first.shape[1:])
+        out: NDArray[Any] = np.empty(shape, dtype) if dtype.hasobject else empty(key)(shape, dtype)
         for part, value in zip(parts, values, strict=True):
             out[part.places] = value
         joined[key] = out.tolist() if out.dtype == object else out

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -15,8 +16,8 @@ from kata.data.dataset import Dataset
 from kata.data.encoded import EncodedImages
 from kata.data.filling import Filling
 from kata.data.framecache import FrameCache
-from kata.data.frames import Frames
-from kata.data.memory import Recycled
+from kata.data.frames import Frames, Out
+from kata.data.memory import Allocate, Recycled
 from kata.data.order import Int64
 from kata.data.plan import Uses, held_as_rgb
 from kata.data.store import FrameStore
@@ -47,6 +48,24 @@ class Reading:
         """
         self._filling.wait()
         return self.batch
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where a reader's samples stand in a batch: `samples` (n,), ascending, of the B that it has.
+
+    frames: those of the whole batch by the reader's keys, (B, H, W, C) or (B, T, H, W, C).
+    """
+
+    frames: Mapping[str, Pixels]
+    samples: Int64
+
+    def of(self, key: str, shape: tuple[int, ...]) -> Out:
+        """The places of a camera's frames of this shape (H, W, C), one after the other."""
+        assert self.frames[key].shape[-3:] == shape, key
+        pixels = self.frames[key].reshape(-1, *shape)
+        steps = len(pixels) // len(self.frames[key])
+        return Out(pixels, (self.samples[:, None] * steps + np.arange(steps)).reshape(-1))
 
 
 @dataclass(frozen=True)
@@ -107,7 +126,7 @@ class Reader:
         self._tally = Tally()
         self._encoded = EncodedImages(self._tally)
         self._cameras = {key: self._camera(key, column) for key, column in chosen.items() if column.is_camera}
-        self._memory = {key: Recycled() for key in self._cameras}
+        self._memory = defaultdict[str, Recycled](Recycled)
         check_task_range(dataset.repo_id, *dataset.task_range(), dataset.tasks)
         self._name = "" if shared is None else shared.name
         self._frames = Frames(
@@ -145,6 +164,13 @@ class Reader:
             if isinstance(camera, VideoCamera):
                 camera.elsewhere = decode
 
+    def allocate_with(self, allocate: Allocate) -> None:
+        """Have frames and vectors of batches lie in memory from this from now on.
+
+        Such memory serves for another batch once the batch and all arrays and tensors taken from it are gone.
+        """
+        self._memory = defaultdict(lambda: Recycled(allocate))
+
     def work(self) -> Work:
         """What reading has cost so far; the difference of two of these is what happened in between."""
         return self._tally.snapshot()
@@ -161,11 +187,13 @@ class Reader:
         """
         return self.start(rows).result()
 
-    def start(self, rows: Int64, step: int | None = None) -> Reading:
+    def start(self, rows: Int64, step: int | None = None, places: Places | None = None) -> Reading:
         """Begin to read samples; `step` is the place of this batch among those that `foresee` was told of.
 
         Frames held from earlier steps are used, and those that later steps want are held, within the budget. Without
         `step` nothing is held. The pixels are the same in any case. Steps are for one thread at a time.
+
+        places: where frames go, which are then no part of this batch; None for arrays of its own.
         """
         rows = np.asarray(rows, dtype=np.int64)
         episode_of(rows, self.episodes)  # numpy would take a negative row from the end
@@ -180,7 +208,7 @@ class Reader:
             if key in self._cameras:
                 frames[key] = at
             elif key in self._vectors:
-                values = self.dataset.take(key, at)
+                values = self.dataset.take(key, at, self._memory[key].empty)
                 batch[key] = values.tolist() if values.dtype == object else values
         for key in BOOKKEEPING:
             if key not in batch:
@@ -188,9 +216,13 @@ class Reader:
         batch[TASK] = self._tasks[self.dataset.take("task_index", rows)].tolist()
         wanted = {key: at.reshape(-1) for key, at in frames.items()}
         self._prepare(wanted)
-        outs = {key: self._memory[key].empty((len(at), *self._cameras[key].shape)) for key, at in wanted.items()}
-        for key, out in outs.items():
-            batch[key] = out.reshape(*frames[key].shape, *out.shape[1:])
+        if places is None:
+            shapes = {key: (*at.shape, *self._cameras[key].shape) for key, at in frames.items()}
+            places = Places(
+                {key: self._memory[key].empty(shape) for key, shape in shapes.items()}, np.arange(len(rows))
+            )
+            batch |= places.frames
+        outs = {key: places.of(key, self._cameras[key].shape) for key in wanted}
         return Reading(batch, self._frames.fill(self._named(wanted), self._named(outs), step))
 
     def masks(self, rows: Int64) -> Batch:

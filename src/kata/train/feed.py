@@ -7,12 +7,14 @@ copy -> float -> rename, normalise -> micro-batches           | torch, on the de
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from kata.adapt import Pipeline, frames_to_float
@@ -51,25 +53,54 @@ class StepBatch:
     shares: list[Share] = field(default_factory=list)
 
 
+def pinned(size: int) -> NDArray[np.uint8]:
+    """Fresh page-locked memory (size,), which a CUDA device reads while the host goes on; see `kata.data.memory`."""
+    return torch.empty(size, dtype=torch.uint8, pin_memory=True).numpy()
+
+
+class Copying(Protocol):
+    """A copy on its way, as torch.cuda.Event."""
+
+    def query(self) -> bool:
+        """True once it has ended."""
+        ...
+
+
 class Copier:
     """Copies host tensors to the device. On CUDA from pinned memory, on a stream of its own, so that the copy runs
-    while the device still computes the step before; torch keeps freed pinned memory for the next batch."""
+    while the device still computes the step before.
+
+    A tensor in pinned memory is held until its copy has ended, so that batches are not written there meanwhile. Another
+    is copied into such memory first, which torch keeps for the next one.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self._held = deque[tuple[Tensor, Copying]]()
 
     def __call__(self, tensor: Tensor) -> Tensor:
         """The tensor on the device; usable at once by whatever is launched next on the current stream."""
+        while self._held and self._held[0][1].query():
+            self._held.popleft()
+        copied, copying = self._copy(tensor)
+        if copying is not None:
+            self._held.append((tensor, copying))
+        return copied
+
+    def _copy(self, tensor: Tensor) -> tuple[Tensor, Copying | None]:
+        """The tensor on the device; and its copying, where that still reads memory that is not torch's own."""
         if self._stream is None:
-            return tensor.to(self.device)
-        pinned = tensor if tensor.is_pinned() else tensor.pin_memory()
+            return tensor.to(self.device), None
+        reused = tensor.is_pinned()
+        source = tensor if reused else tensor.pin_memory()
         with torch.cuda.stream(self._stream):
-            copied = pinned.to(self.device, non_blocking=True)
+            copied = source.to(self.device, non_blocking=True)
+        copying = self._stream.record_event() if reused else None
         current = torch.cuda.current_stream(self.device)
         current.wait_stream(self._stream)
         copied.record_stream(current)  # allocated on the other stream: not to be reused before this one is done
-        return copied
+        return copied, copying
 
 
 @dataclass(frozen=True)

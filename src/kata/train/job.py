@@ -29,7 +29,7 @@ from kata.train.bad_frames import BadFrames
 from kata.train.beside import Beside
 from kata.train.caches import frame_caches
 from kata.train.checkpoint import Saver
-from kata.train.feed import Feed
+from kata.train.feed import Feed, pinned
 from kata.train.following import Unrecorded
 from kata.train.guard import Guard
 from kata.train.loop import Chore
@@ -187,6 +187,8 @@ def open_reader(
     )
     if prepared.nvdec:
         reader.decode_with(card_decoder(prepared.device))
+    if prepared.device.type == "cuda":
+        reader.allocate_with(pinned)
     return reader
 
 
