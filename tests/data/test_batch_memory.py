@@ -88,6 +88,20 @@ def test_frames_and_vectors_lie_in_memory_that_is_allocated_a_few_times(mixture:
     assert 0 < sizes.count(7 * 2 * HEIGHT * WIDTH * 3) <= alive
 
 
+def test_frames_of_a_mixture_are_those_of_each_dataset_at_its_samples_places(mixture: Mixture) -> None:
+    rows = np.random.default_rng(0).permutation(mixture.num_frames)[:40]
+    number = mixture.part_of(rows)
+    with MixedReader(mixture, WINDOWS) as reader:
+        reader.read(rows)  # what is black lies in memory that had frames
+        found = reader.read(rows[::-1])[CAMERA][::-1]
+    for i in (0, 1):
+        with Reader(mixture.parts[i].dataset, WINDOWS) as alone:
+            own = rows[number == i] - mixture.first_rows[i]
+            np.testing.assert_array_equal(found[number == i], alone.read(own)[CAMERA])
+    assert not found[number == 2].any()
+    assert set(number.tolist()) == {0, 1, 2}
+
+
 @pytest.mark.parametrize("held", [0, 10])
 def test_a_mixture_takes_frames_from_caches_straight_to_their_places(
     mixture: Mixture, tmp_path: Path, held: int
@@ -98,8 +112,8 @@ def test_a_mixture_takes_frames_from_caches_straight_to_their_places(
     with FrameCache(mixture.parts[0].dataset, (CAMERA,), options, name="video/") as cache:
         rows = anchor_rows(mixture)[::-2]
         with MixedReader(mixture, WINDOWS) as plain, MixedReader(mixture, WINDOWS, caches={"video": cache}) as reader:
-            for _ in range(2):
-                same(reader.read(rows), plain.read(rows))
+            for asked in (rows, rows[::-1], rows):  # other frames lay at each place before
+                same(reader.read(asked), plain.read(asked))
             assert reader.work().frames_decoded < plain.work().frames_decoded
 
 
