@@ -236,6 +236,7 @@ def test_frames_on_their_way_make_room_for_those_wanted_sooner() -> None:
     assert not store.keep(Frame(("c", 2), 10), 2)
 
 
+@pytest.mark.long  # how far decoders lag behind the plan is a matter of what else the machine does
 @pytest.mark.parametrize("frames", [60, 90])
 def test_clips_are_decoded_once_within_a_small_budget(tmp_path: Path, frames: int) -> None:
     """Long groups: one frame driven out, or left out when decoding runs ahead, would be a group decoded again."""
@@ -253,7 +254,7 @@ def test_clips_are_decoded_once_within_a_small_budget(tmp_path: Path, frames: in
                 batches.at(step)
         return reader.work().frames_decoded / data.num_frames
 
-    # Decoders that other work slows down lag behind the plan: one of three tries shows what the plan can do.
+    # One of three tries shows what the plan can do.
     assert any(decoded() < 2.08 for _ in range(3))
 
 

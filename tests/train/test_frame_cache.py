@@ -12,8 +12,8 @@ def test_a_cache_changes_no_weight_and_may_change_on_a_resume(tiny_run, tmp_path
     fetched: list[int] = []
     fetch = FrameCache.fetch
 
-    def counted(cache, key, rows, out):
-        missing = fetch(cache, key, rows, out)
+    def counted(cache, key, rows, out, *places):
+        missing = fetch(cache, key, rows, out, *places)
         fetched.append(len(rows) - int(missing.sum()))
         return missing
 
