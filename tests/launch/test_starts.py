@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -44,7 +45,8 @@ def start(vector_dataset, tmp_path):
         data = [f"--dataset.root={vector_dataset}", "--dataset.repo_id=tests/vectors"]
         plain = ["--policy.dropout=0", "--optimizer.type=sgd", "--optimizer.lr=0.01", "--batch_size=3", "--steps=20"]
         train = [*data, *TINY_ACT, *plain, f"--output_dir={tmp_path / name}", *options]
-        env = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "200"}
+        here = str(Path(__file__).parents[2])  # a script finds the scenes of tests/dist there
+        env = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "200", "PYTHONPATH": here}
         command = [sys.executable, "-m", *launcher, *below, *train]
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=WAIT_S, env=env)
         assert done.returncode == status, done.stdout + done.stderr

@@ -60,6 +60,7 @@ def test_a_schedule_is_shortened_to_the_run_and_says_so():
 def test_use_amp_means_bf16_unless_a_precision_is_stated():
     assert run_of("--policy.use_amp=true").precision == "bf16"
     assert run_of("--policy.use_amp=true", "--accelerator.mixed_precision=fp16").precision == "fp16"
+    assert run_of("--accelerator.mixed_precision=no").precision == "no", "which YAML reads as false"
     assert run_of().precision == "no"
 
 

@@ -201,6 +201,8 @@ class AcceleratorConfig:
     gradient_accumulation: AccumulationConfig = field(default_factory=AccumulationConfig)
 
     def __post_init__(self) -> None:
+        if self.mixed_precision == "False":  # YAML reads an unquoted no as false
+            object.__setattr__(self, "mixed_precision", "no")
         if self.mixed_precision not in PRECISIONS:
             raise _refuse(
                 "accelerator.mixed_precision",
