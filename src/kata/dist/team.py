@@ -275,4 +275,7 @@ def _meet(world: World, limit_s: float) -> Store:
             if taken
             else "look whether rank 0 runs, and whether its machine lets the others through to that port",
         ) from error
-    return store
+    # torchrun serves ranks that it restarts from the store of those that failed: their addresses still stand in it.
+    # Machines may count restarts differently, so only those of one machine are told apart.
+    alone = os.environ.get("GROUP_WORLD_SIZE") == "1"
+    return PrefixStore(f"start {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store) if alone else store
