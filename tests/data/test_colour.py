@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from av.video.frame import VideoFrame
 
-from kata.data.colour import Painter, _Scaler
+from kata.data.colour import Painter, Planes, _Scaler
 
 
 def picture(width: int, height: int, name: str, colour: tuple[int, int] = (2, 1)) -> VideoFrame:
@@ -18,7 +18,7 @@ def picture(width: int, height: int, name: str, colour: tuple[int, int] = (2, 1)
 
 def painted(painter: Painter, frame: VideoFrame) -> np.ndarray:
     out = np.full((frame.height, frame.width, 3), 77, np.uint8)
-    painter.paint(frame, out)
+    painter.paint(Planes.of(frame), out)
     return out
 
 
@@ -48,9 +48,9 @@ def test_what_differs_is_left_to_pyav(monkeypatch: pytest.MonkeyPatch, caplog: p
     wanted = frame.to_ndarray(format="rgb24", threads=1)
     convert = _Scaler.convert
 
-    def last_line_missing(self: _Scaler, frame: VideoFrame, out: np.ndarray) -> None:
+    def last_line_missing(self: _Scaler, given: Planes, out: np.ndarray) -> None:
         kept = out[-1].copy()
-        convert(self, frame, out)
+        convert(self, given, out)
         out[-1] = kept
 
     monkeypatch.setattr(_Scaler, "convert", last_line_missing)

@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 
 from kata.data import Batches, Dataset, Order, Reader, anchor_rows, open_dataset
+from kata.data.colour import Planes
 from kata.data.index import build_index
 from kata.data.memory import Recycled, Slabs
 from kata.data.plan import MAX_STEPS, NEVER, Uses
-from kata.data.planar import copy_half_size, is_half_size
+from kata.data.planar import is_half_size
 from kata.data.shuffle import Shuffle, ShuffleChoice, make_order
 from kata.data.store import Frame, FrameStore
 from kata.data.video import Decoder
@@ -306,18 +307,19 @@ def test_a_held_picture_converts_to_the_same_pixels(pixels: str, colour: tuple[i
     noise = np.random.default_rng(0).integers(0, 255, (32, 50, 3), dtype=np.uint8)
     frame = av.VideoFrame.from_ndarray(noise, format="rgb24").reformat(format=pixels)
     frame.colorspace, frame.color_range = colour
-    assert is_half_size(frame)
-    held = copy_half_size(frame, np.empty(32 * 50 * 3 // 2, np.uint8))
+    assert is_half_size(pixels, 50, 32)
+    given = Planes.of(frame)
+    held = given.copied(np.empty(32 * 50 * 3 // 2, np.uint8))
     decoder, found = Decoder(Tally()), np.empty((2, 32, 50, 3), np.uint8)
-    decoder.paint(frame, found[0])
+    decoder.paint(given, found[0])
     decoder.paint(held, found[1])
     np.testing.assert_array_equal(found[0], found[1])
 
 
 def test_other_pictures_are_held_as_rgb() -> None:
-    assert not is_half_size(av.VideoFrame(31, 20, "yuv420p"))
-    assert not is_half_size(av.VideoFrame(30, 20, "yuv444p"))
-    assert not is_half_size(av.VideoFrame(50, 30, "yuv420p"))
+    assert not is_half_size("yuv420p", 31, 20)
+    assert not is_half_size("yuv444p", 30, 20)
+    assert not is_half_size("yuv420p", 50, 30)
 
 
 def test_memory_does_not_grow_with_the_batches(data: Dataset) -> None:

@@ -15,11 +15,12 @@ import pyarrow.parquet as pq
 from av.video.frame import VideoFrame
 from PIL import Image, UnidentifiedImageError
 
+from kata.data.colour import Planes
 from kata.data.encoded import EncodedImages
 from kata.data.index import FrameIndex, check_whole, open_index
 from kata.data.layout import Layout, Span
 from kata.data.order import Int64
-from kata.data.planar import copy_half_size, is_half_size
+from kata.data.planar import is_half_size
 from kata.data.video import Decoder, Gop, Pixels, Stamp
 from kata.data.work import Tally
 from kata.errors import DataError, FrameError
@@ -37,7 +38,7 @@ def sized(column: Column, size: Size | None) -> tuple[int, ...]:
     return column.shape if size is None else (*size, column.shape[2])
 
 
-Picture: TypeAlias = VideoFrame | Pixels
+Picture: TypeAlias = Planes | Pixels
 """A decoded frame, as its decoder gives it."""
 
 
@@ -168,9 +169,9 @@ class VideoCamera:
     def paint(self, picture: Picture, out: Pixels) -> None:
         """Convert to RGB and to the size wanted, or copy what was converted already."""
         began_s = time.perf_counter()
-        if not isinstance(picture, VideoFrame) and picture.shape != out.shape:
-            picture = VideoFrame.from_ndarray(picture, "rgb24")
-        if isinstance(picture, VideoFrame):
+        if not isinstance(picture, Planes) and picture.shape != out.shape:
+            picture = Planes.of(VideoFrame.from_ndarray(picture, "rgb24"))
+        if isinstance(picture, Planes):
             self._decoder.paint(picture, out)
         else:
             np.copyto(out, picture)
@@ -179,15 +180,15 @@ class VideoCamera:
     def held_bytes(self, picture: Picture) -> int:
         """4:2:0 takes half of RGB, unless that is resized."""
         rgb, half = math.prod(self.shape), math.prod(self._recorded) // 2
-        if self._as_rgb or rgb <= half or not isinstance(picture, VideoFrame):
+        if self._as_rgb or rgb <= half or not isinstance(picture, Planes):
             return rgb
-        return half if is_half_size(picture) else rgb
+        return half if is_half_size(picture.kind.name, picture.kind.width, picture.kind.height) else rgb
 
     def hold(self, picture: Picture, memory: Pixels) -> Picture:
         """As decoded where that is 4:2:0, else as RGB."""
-        if isinstance(picture, VideoFrame) and memory.nbytes != math.prod(self.shape):
+        if isinstance(picture, Planes) and memory.nbytes != math.prod(self.shape):
             began_s = time.perf_counter()
-            held: Picture = copy_half_size(picture, memory)
+            held: Picture = picture.copied(memory)
             self._tally.add(convert_s=time.perf_counter() - began_s)
             return held
         held = memory.reshape(self.shape)

@@ -1,7 +1,8 @@
-"""Decoded pictures as RGB, written straight into the memory of a batch by the libswscale that PyAV is linked with.
+"""Decoded pictures: held as their planes, and as RGB written straight into the memory of a batch.
 
-PyAV's own conversion puts its result into a frame of its own, which must then be copied. Here the same library writes
-to where the pixels belong. Each kind of picture is converted in both ways once, and PyAV stays where they differ.
+PyAV's own conversion puts its result into a frame of its own, which must then be copied. Here the libswscale that PyAV
+is linked with writes to where the pixels belong. Each kind of picture is converted in both ways once, and PyAV stays
+where they differ.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import logging
 import threading
 import weakref
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import av.video.reformatter
 import numpy as np
@@ -28,10 +29,61 @@ _UNIT = 1 << 16
 _WHOLE = 16
 """Pixels that its loops write at once. Other widths would need room at the end of a line."""
 
-Kind: TypeAlias = tuple[int, int, str, int, int]
-"""What a conversion depends on: width, height, pixel format, colour space and range."""
-
 _Addresses, _Strides = ctypes.c_void_p * 4, ctypes.c_int * 4
+
+
+class Kind(NamedTuple):
+    """What a conversion depends on. name: of the pixel format. space, limits: of colours, as FFmpeg numbers them."""
+
+    width: int
+    height: int
+    name: str
+    space: int
+    limits: int
+
+
+class Planes:
+    """Where the planes of a decoded picture lie. Nothing of it changes, so that threads may share it.
+
+    Args:
+        owner: whose memory that is: a decoder's frame, or the lines of all planes of 4:2:0 one after the other.
+    """
+
+    __slots__ = ("addresses", "kind", "owner", "strides")
+
+    def __init__(self, kind: Kind, addresses: Any, strides: Any, owner: VideoFrame | NDArray[np.uint8]) -> None:
+        self.kind, self.addresses, self.strides, self.owner = kind, addresses, strides, owner
+
+    @staticmethod
+    def of(frame: VideoFrame) -> Planes:
+        """Those of a frame of PyAV's."""
+        kind = Kind(frame.width, frame.height, frame.format.name, int(frame.colorspace), int(frame.color_range))
+        planes = frame.planes
+        addresses = _Addresses(*[plane.buffer_ptr for plane in planes])
+        return Planes(kind, addresses, _Strides(*[plane.line_size for plane in planes]), frame)
+
+    def frame(self) -> VideoFrame:
+        """The frame, for PyAV. That of a copy is a new one each time: PyAV changes its tags for a moment.
+
+        The colour tags that no conversion has a use for are left out then.
+        """
+        if isinstance(self.owner, VideoFrame):
+            return self.owner
+        frame = VideoFrame.from_numpy_buffer(self.owner.reshape(-1, self.kind.width), format=self.kind.name)
+        frame.colorspace, frame.color_range = self.kind.space, self.kind.limits
+        return frame
+
+    def copied(self, memory: NDArray[np.uint8]) -> Planes:
+        """The same picture in `memory` (H * W * 3 / 2,), for 8-bit 4:2:0: it converts to the same pixels."""
+        width, height, name, *_ = self.kind
+        functions, start, size = _functions(), memory.ctypes.data, width * height
+        if functions is None:
+            memory[:] = self.frame().to_ndarray().reshape(-1)
+        else:
+            given = (self.addresses, self.strides, _format(name), width, height)
+            functions.copy(start, memory.nbytes, *given, 1)
+        addresses = _Addresses(start, start + size, start + size + size // 4)
+        return Planes(self.kind, addresses, _Strides(width, width // 2, width // 2), memory)
 
 
 class Painter:
@@ -41,39 +93,39 @@ class Painter:
         self._pyav: dict[tuple[Kind, tuple[int, ...]], VideoReformatter] = {}
         self._scalers: dict[Kind, _Scaler | None] = {}
 
-    def paint(self, frame: VideoFrame, out: NDArray[np.uint8]) -> None:
-        """Write a frame as RGB into `out` (h, w, 3), which is contiguous; resized if that is another size."""
-        kind = (frame.width, frame.height, frame.format.name, int(frame.colorspace), int(frame.color_range))
-        if out.shape[:2] != (frame.height, frame.width):
-            self._by_pyav(kind, frame, out)
+    def paint(self, picture: Planes, out: NDArray[np.uint8]) -> None:
+        """Write a picture as RGB into `out` (h, w, 3), which is contiguous; resized if that is another size."""
+        kind = picture.kind
+        if out.shape[:2] != (kind.height, kind.width):
+            self._by_pyav(picture, out)
             return
         if kind not in self._scalers:
-            self._scalers[kind] = self._checked(kind, frame)
+            self._scalers[kind] = self._checked(picture)
         scaler = self._scalers[kind]
         if scaler is None:
-            self._by_pyav(kind, frame, out)
+            self._by_pyav(picture, out)
         else:
-            scaler.convert(frame, out)
+            scaler.convert(picture, out)
 
-    def _by_pyav(self, kind: Kind, frame: VideoFrame, out: NDArray[np.uint8]) -> None:
+    def _by_pyav(self, picture: Planes, out: NDArray[np.uint8]) -> None:
         # One converter per kind of picture and size: it is set up anew whenever that changes.
         height, width, _ = out.shape
-        converter = self._pyav.setdefault((kind, out.shape), VideoReformatter())
+        converter, frame = self._pyav.setdefault((picture.kind, out.shape), VideoReformatter()), picture.frame()
         # Made smaller, this is a triangle filter as wide as it must be: what torch calls bilinear with antialiasing.
         bilinear = Interpolation.BILINEAR
         plane: Any = converter.reformat(frame, width, height, "rgb24", interpolation=bilinear, threads=1).planes[0]
         lines = np.frombuffer(plane, np.uint8).reshape(-1, plane.line_size)
         np.copyto(out, lines[:height, : width * 3].reshape(height, width, 3))
 
-    def _checked(self, kind: Kind, frame: VideoFrame) -> _Scaler | None:
+    def _checked(self, picture: Planes) -> _Scaler | None:
         """A converter that gives the pixels that PyAV gives; None where there is none."""
-        width, height, name, *_ = kind
-        scaler = _scaler(kind)
+        width, height, name, *_ = picture.kind
+        scaler = _scaler(picture.kind)
         if scaler is not None:
             found, wanted = (np.empty((height, width, 3), np.uint8) for _ in range(2))
-            self._by_pyav(kind, frame, wanted)
+            self._by_pyav(picture, wanted)
             np.invert(wanted, out=found)  # what is not written differs
-            scaler.convert(frame, found)
+            scaler.convert(picture, found)
             if np.array_equal(found, wanted):
                 return scaler
         _tell(f"frames of {width}x{height} in {name} are converted by PyAV, with one copy more")
@@ -87,30 +139,27 @@ class _Scaler:
         self._scale, self._context = functions.scale, context
         weakref.finalize(self, functions.free, context)
 
-    def convert(self, frame: VideoFrame, out: NDArray[np.uint8]) -> None:
-        """Write a frame of that kind as RGB into `out` (H, W, 3), which is contiguous."""
+    def convert(self, picture: Planes, out: NDArray[np.uint8]) -> None:
+        """Write a picture of that kind as RGB into `out` (H, W, 3), which is contiguous."""
+        _, height, *_ = picture.kind
         assert out.flags.c_contiguous
-        assert out.shape == (frame.height, frame.width, 3)
-        planes = frame.planes
-        addresses = _Addresses(*[plane.buffer_ptr for plane in planes])
-        strides = _Strides(*[plane.line_size for plane in planes])
+        assert out.shape == (height, picture.kind.width, 3)
         target, line = _Addresses(out.ctypes.data), _Strides(out.strides[0])
-        self._scale(self._context, addresses, strides, 0, frame.height, target, line)
+        self._scale(self._context, picture.addresses, picture.strides, 0, height, target, line)
 
 
 def _scaler(kind: Kind) -> _Scaler | None:
     functions = _functions()
-    width, height, name, space, given_range = kind
+    width, height, name, space, limits = kind
     if functions is None or width % _WHOLE:
         return None
-    formats = [functions.pixel_format(name) for name in (name.encode(), b"rgb24")]
-    sizes = [(width, height, number) for number in formats]
+    sizes = [(width, height, _format(form)) for form in (name, "rgb24")]
     context = functions.context(*sizes[0], *sizes[1], Interpolation.BILINEAR.value, None, None, None)
     if not context:
         return None
     scaler = _Scaler(functions, context)
     colours = functions.coefficients(space)
-    full = int(given_range == ColorRange.JPEG or name.startswith("yuvj"))
+    full = int(limits == ColorRange.JPEG or name.startswith("yuvj"))
     if functions.set_colours(context, colours, full, colours, 1, 0, _UNIT, _UNIT) < 0:
         return None
     return scaler
@@ -124,6 +173,7 @@ class _Functions(NamedTuple):
     coefficients: Callable[..., int]
     set_colours: Callable[..., int]
     scale: Callable[..., int]
+    copy: Callable[..., int]
     free: Callable[..., None]
 
 
@@ -139,10 +189,19 @@ def _functions() -> _Functions | None:
             of(pointer, number)(("sws_getCoefficients", library)),
             of(number, pointer, pointer, number, pointer, *[number] * 4)(("sws_setColorspaceDetails", library)),
             of(number, *[pointer] * 3, number, number, pointer, pointer)(("sws_scale", library)),
+            of(number, pointer, number, pointer, pointer, *[number] * 4)(("av_image_copy_to_buffer", library)),
             of(None, pointer)(("sws_freeContext", library)),
         )
     except AttributeError:
         return None
+
+
+@functools.cache
+def _format(name: str) -> int:
+    """FFmpeg's number of a pixel format."""
+    functions = _functions()
+    assert functions is not None
+    return functions.pixel_format(name.encode())
 
 
 _told_lock, _told = threading.Lock(), set[str]()

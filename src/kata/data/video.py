@@ -21,7 +21,7 @@ from av.error import FFmpegError
 from av.video.frame import PictureType, VideoFrame
 from numpy.typing import NDArray
 
-from kata.data.colour import Painter
+from kata.data.colour import Painter, Planes
 from kata.data.index import FrameIndex
 from kata.data.order import Int64
 from kata.data.work import Tally
@@ -77,24 +77,24 @@ class Decoder:
     def __init__(self, tally: Tally) -> None:
         self._local, self._tally = threading.local(), tally
 
-    def pictures(self, gop: Gop) -> Iterator[tuple[int, VideoFrame]]:
-        """Yield (place in `gop.frames`, decoded frame), as the decoder gives them; the last packet is the last wanted.
+    def pictures(self, gop: Gop) -> Iterator[tuple[int, Planes]]:
+        """Yield (place in `gop.frames`, decoded picture) as decoders give them; the last packet is the last wanted.
 
         Raises: FrameError for a frame that cannot be decoded, DataError for a file that has been replaced.
         """
-        index = gop.index
-        packets = index.packet[gop.frames]
-        first, last = int(index.start[gop.frames[0]]), int(packets.max())
-        key_pts = int(index.pts[first])
+        # Lists: groups are short, and numpy takes longer than such loops.
+        index, first, numbers = gop.index, int(gop.index.start[gop.frames[0]]), gop.index.packet[gop.frames].tolist()
+        packets = slice(first, max(numbers) + 1)
+        pts: list[int] = index.pts[packets].tolist()
         wanted: dict[int, list[int]] = {}
-        for place, pts in enumerate(index.pts[packets].tolist()):
-            wanted.setdefault(pts, []).append(place)
+        for place, number in enumerate(numbers):
+            wanted.setdefault(pts[number - first], []).append(place)
         began_s = time.perf_counter()
-        data, begin = self._read(gop, first, last)
+        data = self._read(gop, index.offset[packets].tolist(), index.size[packets].tolist())
         read_s = time.perf_counter() - began_s
         decode_s, count = 0.0, 0
         try:
-            frames = self._decode(index, data, begin, first, last)
+            frames = self._decode(index, data, pts)
             while True:
                 began_s = time.perf_counter()
                 frame = next(frames, None)
@@ -102,23 +102,23 @@ class Decoder:
                 if frame is None:
                     break
                 count += 1
-                if frame.pts == key_pts and frame.pict_type != PictureType.I:
+                if frame.pts == pts[0] and frame.pict_type != PictureType.I:
                     raise gop.bad(0, "its group of pictures begins with one that leans on others, no keyframe")
                 for place in wanted.pop(frame.pts, ()) if frame.pts is not None else ():
                     _check_picture(gop, place, frame)
-                    yield place, frame
+                    yield place, Planes.of(frame)
         except (FFmpegError, OSError) as error:
             raise gop.bad(min(wanted.values(), default=[0])[0], str(error)) from error
         finally:
-            self._tally.add(read_s=read_s, decode_s=decode_s, frames_decoded=count, bytes_read=len(data))
+            num_bytes = sum(map(len, data))
+            self._tally.add(read_s=read_s, decode_s=decode_s, frames_decoded=count, bytes_read=num_bytes)
         if wanted:
             raise gop.bad(min(wanted.values())[0], "the decoder gave no picture")
 
-    def _read(self, gop: Gop, first: int, last: int) -> tuple[bytes, int]:
-        """The bytes that packets first..last lie in, and where in the file they begin."""
-        index = gop.index
-        offsets = index.offset[first : last + 1]
-        begin, end = int(offsets.min()), int((offsets + index.size[first : last + 1]).max())
+    def _read(self, gop: Gop, offsets: list[int], sizes: list[int]) -> list[bytes]:
+        """The packets at these places of the file; what lies between them is read too."""
+        index, begin = gop.index, min(offsets)
+        end = max(map(int.__add__, offsets, sizes))
         try:
             file = os.open(index.path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
@@ -131,17 +131,15 @@ class Decoder:
             os.close(file)
         if len(data) < end - begin:
             raise _replaced(index.path, "is shorter")
-        return data, begin
+        return [data[at - begin : at - begin + size] for at, size in zip(offsets, sizes, strict=True)]
 
-    def _decode(self, index: FrameIndex, data: bytes, begin: int, first: int, last: int) -> Iterator[VideoFrame]:
-        """All frames of packets first..last, those held back for reordering included."""
+    def _decode(self, index: FrameIndex, packets: list[bytes], pts: list[int]) -> Iterator[VideoFrame]:
+        """All frames of these packets, those held back for reordering included."""
         codec = self._codec(index)
         # Before, not after: a run that an error ended leaves frames behind.
         codec.flush_buffers()
-        offset = (index.offset[first : last + 1] - begin).tolist()
-        size, pts = index.size[first : last + 1].tolist(), index.pts[first : last + 1].tolist()
-        for at, length, shown in zip(offset, size, pts, strict=True):
-            packet = av.Packet(data[at : at + length])
+        for data, shown in zip(packets, pts, strict=True):
+            packet = av.Packet(data)
             packet.pts = shown
             yield from codec.decode(packet)
         yield from codec.decode(None)
@@ -163,12 +161,12 @@ class Decoder:
             codecs.popitem(last=False)
         return codec
 
-    def paint(self, frame: VideoFrame, out: Pixels) -> None:
-        """Write a decoded frame as RGB into `out` (H, W, 3)."""
+    def paint(self, picture: Planes, out: Pixels) -> None:
+        """Write a decoded picture as RGB into `out` (H, W, 3)."""
         painter: Painter | None = self._local.__dict__.get("painter")
         if painter is None:
             painter = self._local.painter = Painter()
-        painter.paint(frame, out)
+        painter.paint(picture, out)
 
 
 def _check_picture(gop: Gop, place: int, frame: VideoFrame) -> None:
