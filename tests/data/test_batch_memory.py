@@ -52,7 +52,7 @@ def batches_of(mixture: Mixture, reader: Rows, number: int | None) -> Batches:
     """Of one dataset of the mixture, or of all."""
     if number is None:
         rows = anchor_rows(mixture)
-        return Batches(reader, rows, MixedOrder(mixture.sizes(rows), mixture.shares(rows), 3), 7)
+        return Batches(reader, rows, MixedOrder.full(mixture.sizes(rows), mixture.shares(rows), 3), 7)
     rows = anchor_rows(mixture.parts[number].dataset)
     return Batches(reader, rows, Order(len(rows), 3), 7)
 

@@ -9,13 +9,16 @@ import numpy as np
 import pytest
 
 from kata.data import Batches, open_dataset
+from kata.data.clips import ClipOrder
 from kata.data.framecache import CacheOptions, FrameCache
 from kata.data.mixed import MixedReader, kept_under
 from kata.data.mixture import Mixture, Part
-from kata.data.shares import MixedOrder
+from kata.data.order import Order
+from kata.data.shares import MixedOrder, part_seed
+from kata.data.shuffle import Shuffle, ShuffleChoice, make_mixed_order, make_order
 from kata.data.window import anchor_rows
 from kata.errors import ConfigError
-from tests.data.dataset_maker import CAMERA, HEIGHT, WIDTH, make
+from tests.data.dataset_maker import CAMERA, HEIGHT, WIDTH, make, picture, write_video
 
 FRAME = HEIGHT * WIDTH * 3
 SIZE = 6
@@ -38,7 +41,7 @@ def mixture(tmp_path_factory: pytest.TempPathFactory) -> Mixture:
 
 def order_of(mixture: Mixture) -> MixedOrder:
     rows = anchor_rows(mixture)
-    return MixedOrder(mixture.sizes(rows), mixture.shares(rows), 3)
+    return MixedOrder.full(mixture.sizes(rows), mixture.shares(rows), 3)
 
 
 def read(mixture: Mixture, window: tuple[int, ...], memory: int, *, threads: int = 2) -> Iterator[dict]:
@@ -120,3 +123,45 @@ def test_each_dataset_has_a_cache_of_its_own(mixture: Mixture, tmp_path: Path) -
     finally:
         for cache in caches.values():
             cache.close()
+
+
+def test_each_dataset_is_read_in_clips_of_its_own_from_its_share_of_the_memory(tmp_path: Path) -> None:
+    """The order of each is the one that it has alone; frames are decoded about once, where a full order cannot."""
+    parts = []
+    for name, episodes, weight in (("large", 20, 3), ("small", 8, 1)):
+        root = make(tmp_path / name, lengths=(24,) * episodes, per_file=episodes)
+        pictures = [picture(episode, frame) for episode in range(episodes) for frame in range(24)]
+        write_video(root / f"videos/{CAMERA}/chunk-000/file-000.mp4", pictures, gop=12)
+        parts.append(Part(name, open_dataset(f"x/{name}", root=root), weight))
+    mixture = Mixture((*parts, Part("blind", open_dataset("x/b", root=make(tmp_path / "b", camera="")), 1, fill=True)))
+    rows, memory = anchor_rows(mixture), 150 * FRAME
+    choice = ShuffleChoice(Shuffle("clips"), memory, SIZE, 3)
+    shuffles, notes = choice.choose_each(mixture, {}, [CAMERA], rows)
+    assert [note.split(",")[0] for note in notes] == [
+        "large: order: clips",
+        "small: order: clips",
+        "blind: order: full",
+    ]
+    assert shuffles[0].clip_pool > 2 * shuffles[1].clip_pool
+    order = make_mixed_order(shuffles, mixture, {}, [CAMERA], rows, 3)
+    positions = np.arange(500)
+    for number, part in enumerate(parts):
+        alone = make_order(
+            shuffles[number], part.dataset, {}, [CAMERA], anchor_rows(part.dataset), part_seed(3, number)
+        )
+        assert isinstance(alone, ClipOrder)
+        np.testing.assert_array_equal(order.orders[number].at(positions), alone.at(positions))
+    assert isinstance(order.orders[2], Order)
+    full = MixedOrder.full(mixture.sizes(rows), mixture.shares(rows), 3)
+
+    def decoded(one: MixedOrder) -> float:
+        with (
+            MixedReader(mixture, {}, threads=1, frame_memory=memory) as reader,
+            Batches(reader, rows, one, SIZE, ahead=2) as batches,
+        ):
+            for step in range(mixture.num_frames // SIZE):
+                batches.at(step)
+        return reader.work().frames_decoded / reader.work().frames_asked
+
+    found = decoded(order), decoded(full)
+    assert found[0] < 1.4 < 1.8 < found[1], found

@@ -101,7 +101,7 @@ def test_rows_and_episodes_are_numbered_through(mixture, pair):
     unweighted = Mixture(tuple(Part(p.name, p.dataset, None, p.rename) for p in mixture.parts))
     rows = anchor_rows(unweighted)
     assert unweighted.shares(rows).counts == (4, 5), "12 and 15 samples"
-    epoch = MixedOrder(unweighted.sizes(rows), unweighted.shares(rows), 3).at(np.arange(len(rows)))
+    epoch = MixedOrder.full(unweighted.sizes(rows), unweighted.shares(rows), 3).at(np.arange(len(rows)))
     assert sorted(epoch) == list(range(27)), "an epoch of the mixture shows every sample once"
 
 

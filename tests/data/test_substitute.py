@@ -163,7 +163,7 @@ def test_in_a_mixture_the_substitute_is_of_the_same_dataset(damaged, tmp_path):
     whole = open_dataset("x/z", root=make(tmp_path / "whole", lengths=(10, 6)))
     mixture = Mixture((Part("whole", whole), Part("damaged", damaged)))
     rows = anchor_rows(mixture)
-    order = MixedOrder(mixture.sizes(rows), mixture.shares(rows), 5)
+    order = MixedOrder.full(mixture.sizes(rows), mixture.shares(rows), 5)
     noted = []
     with (
         MixedReader(mixture, {}) as reader,

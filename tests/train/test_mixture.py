@@ -172,7 +172,7 @@ def test_a_datasets_loss_is_that_of_its_samples_alone():
 
 def test_the_stream_of_a_run_is_each_datasets_own_order(run, entries):
     prepared = prepare(run(entries(**weighted(3, 1))))
-    stream = MixedOrder(prepared.dataset.sizes(prepared.rows), prepared.dataset.shares(prepared.rows), 1000).at(
+    stream = MixedOrder.full(prepared.dataset.sizes(prepared.rows), prepared.dataset.shares(prepared.rows), 1000).at(
         np.arange(40)
     )
     assert (stream < 38).sum() == 30
@@ -188,6 +188,8 @@ MISFITS = {
     "an unknown primary": (("one", "two"), ("--dataset.mix_primary=tow",), ("did you mean 'two'",)),
     "unknown statistics": (("one", "two"), ("--dataset.mix_stats=joined",), ("did you mean 'joint'",)),
     "a rename for all": (("one", "two"), ("--rename_map={a: b}",), ("dataset.mix",)),
+    "clips of one": (("one", "two"), ("--dataset.shuffle=clips", "--dataset.clip_pool=5"), ("dataset.mix_clips",)),
+    "clips of three": (("one", "two"), ("--dataset.mix_clips=[[1,2]]",), ("for each of 2 datasets",)),
     "a root for all": (("one", "two"), ("--dataset.root=/x",), ("entries of dataset.mix",)),
     "a dataset beside it": (("one", "two"), ("--dataset.repo_id=a/b",), ("leave out one",)),
 }
@@ -277,13 +279,29 @@ def test_memory_and_caches_change_no_weight(run, tmp_path):
     assert len(list((tmp_path / "frames").glob("*.pixels"))) == 2
 
 
+def test_a_mixture_in_clips_continues_exactly_whatever_memory_it_finds(run, tmp_path):
+    roots = [small(tmp_path / n, seed=i, camera=(CAMERA, 32), lengths=(30 + i, 19)) for i, n in enumerate("ab")]
+    mix = [{"repo_id": f"tests/{root.name}", "root": str(root), "weight": 2 - i} for i, root in enumerate(roots)]
+    options = (f"--dataset.mix={json.dumps(mix)}", "--dataset.shuffle=clips")
+    derived = prepare(run(*options)).run.dataset
+    assert (derived.shuffle, [numbers[2] for numbers in derived.mix_clips]) == ("clips", [1, 1])
+    few = [[5, 4, 1], [3, 2, 1]]
+    straight = train(run(*options, f"--dataset.mix_clips={few}", "--steps=12"))
+    first = train(run(*options, f"--dataset.mix_clips={few}", "--steps=6", out="again"))
+    assert resolve_run([f"--config={first.folder}/train_config.json"])[0].dataset.mix_clips == few
+    more = ("--dataset.frame_memory=1GB", "--dataset.shuffle=auto", "--resume=true", "--steps=12")
+    assert equal(weights(straight), weights(train(run(options[0], *more, out="again"))))
+    plain = train(run(options[0], "--dataset.shuffle=full", "--steps=12", out="full"))
+    assert not equal(weights(straight), weights(plain))
+
+
 def test_augmentation_leaves_black_frames_black(run, entries):
     tfs = {"noise": {"type": "GaussianNoise", "kwargs": {"std": [5, 25]}}}
     noise = f"--dataset.image_transforms={json.dumps({'enable': True, 'tfs': tfs})}"
     prepared = prepare(run(entries("seen", one={"fill": True}), noise, "--batch_size=8"))
     with ExitStack() as live:
         reader = live.enter_context(MixedReader(prepared.dataset, prepared.windows, threads=1, keys=prepared.keys))
-        order = MixedOrder(prepared.dataset.sizes(prepared.rows), prepared.dataset.shares(prepared.rows), 1000)
+        order = MixedOrder.full(prepared.dataset.sizes(prepared.rows), prepared.dataset.shares(prepared.rows), 1000)
         feed = Feed(
             live.enter_context(Batches(reader, prepared.rows, order, 8)), prepared.run.policy, Pipeline("none", ()),
             prepared.device, 8, 0, prepared.cameras, windows=("action",), augment=prepared.augment,

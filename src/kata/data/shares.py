@@ -12,7 +12,7 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from kata.data.order import Int64, Order
+from kata.data.order import Anchors, Int64, Order
 from kata.errors import DataError
 
 PERIOD_MAX = 65_536
@@ -111,24 +111,33 @@ def _chairmen(counts: Sequence[int]) -> np.ndarray:
     return table
 
 
+def part_seed(seed: int, number: int) -> int:
+    """What the order of one dataset of a mixture is keyed by."""
+    return seed + number * _SPREAD
+
+
 class MixedOrder:
-    """The order of a mixture: `Shares` over datasets whose anchors each have an `Order` of their own.
+    """The order of a mixture: `Shares` over datasets whose anchors each have an order of their own.
 
     Anchors are numbered through: those of the second dataset follow those of the first. Each dataset runs through
     epochs of its own. A mixture of one has the order of that dataset alone.
 
     Args:
-        sizes: anchors of each dataset.
+        orders: of each dataset's anchors, keyed by `part_seed`.
         shares: which dataset stands where.
-        seed: as for `Order`; each dataset's own order is keyed by it and its number.
     """
 
-    def __init__(self, sizes: Sequence[int], shares: Shares, seed: int) -> None:
-        assert len(sizes) == len(shares.counts), f"{len(sizes)} datasets, {len(shares.counts)} shares"
-        self.shares, self.n = shares, sum(sizes)
-        self.orders = [Order(size, seed + number * _SPREAD) for number, size in enumerate(sizes)]
+    def __init__(self, orders: Sequence[Anchors], shares: Shares) -> None:
+        assert len(orders) == len(shares.counts), f"{len(orders)} datasets, {len(shares.counts)} shares"
+        sizes = [order.n for order in orders]
+        self.orders, self.shares, self.n = list(orders), shares, sum(sizes)
         self.cycle = max(-(-size * shares.period // count) for size, count in zip(sizes, shares.counts, strict=True))
         self._first = np.cumsum(sizes) - np.asarray(sizes)
+
+    @staticmethod
+    def full(sizes: Sequence[int], shares: Shares, seed: int) -> MixedOrder:
+        """A permutation per epoch of so many anchors of each dataset."""
+        return MixedOrder([Order(size, part_seed(seed, number)) for number, size in enumerate(sizes)], shares)
 
     def at(self, positions: NDArray[np.integer]) -> Int64:
         """Anchor numbers in [0, n) at these positions, any shape."""

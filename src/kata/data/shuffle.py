@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,10 +16,12 @@ from kata.data.dataset import Dataset
 from kata.data.encoded import ENCODED_BYTES
 from kata.data.index import open_index
 from kata.data.memory import free_memory
+from kata.data.mixture import Mixture, Part
 from kata.data.order import Anchors, Int64, Order
 from kata.data.plan import held_as_rgb
 from kata.data.planar import stores_half_size
 from kata.data.quality import order_quality
+from kata.data.shares import MixedOrder, part_seed
 from kata.data.window import episode_of
 from kata.spec import Windows
 from kata.units import bytes_text, count_text
@@ -78,6 +80,30 @@ def make_order(
     return ClipOrder(_clips(shuffle, dataset, windows, cameras, rows), shuffle.clip_pool, seed)
 
 
+def make_mixed_order(
+    shuffles: Sequence[Shuffle], mixture: Mixture, windows: Windows, cameras: Collection[str], rows: Int64, seed: int
+) -> MixedOrder:
+    """The order over `rows`, the anchors of a mixture in ascending order, each dataset in that of its own shuffle."""
+    orders = [
+        make_order(
+            shuffle, part.dataset, *_own(part, windows, cameras), _own_rows(mixture, i, rows), part_seed(seed, i)
+        )
+        for i, (part, shuffle) in enumerate(zip(mixture.parts, shuffles, strict=True))
+    ]
+    return MixedOrder(orders, mixture.shares(rows))
+
+
+def _own(part: Part, windows: Windows, cameras: Collection[str]) -> tuple[Windows, list[str]]:
+    """Windows and cameras under the names of one dataset of a mixture, as far as it has them."""
+    own = {part.own(key): offsets for key, offsets in windows.items() if key in part.columns}
+    return own, [part.own(key) for key in cameras if key in part.columns]
+
+
+def _own_rows(mixture: Mixture, number: int, rows: Int64) -> Int64:
+    """Those of the mixture's rows that lie in one dataset, as rows of it."""
+    return rows[mixture.part_of(rows) == number] - mixture.first_rows[number]
+
+
 def _clips(shuffle: Shuffle, dataset: Dataset, windows: Windows, cameras: Collection[str], rows: Int64) -> Clips:
     episodes = dataset.episodes
     counts = np.bincount(episode_of(rows, episodes), minlength=len(episodes.length)).astype(np.int64)
@@ -125,6 +151,37 @@ class ShuffleChoice:
                 f"{shuffle.clip_frames} frames; more of it, or --dataset.shuffle=clips, decodes each frame about once"
             )
         return shuffle, self._sentence(order, gop)
+
+    def choose_each(
+        self, mixture: Mixture, windows: Windows, cameras: Collection[str], rows: Int64
+    ) -> tuple[list[Shuffle], list[str]]:
+        """As `choose`, for every dataset of a mixture.
+
+        The memory beside the batches in the making is divided by what the datasets' frames of a batch take, so that
+        the samples of each come from as many clips.
+        """
+        frame = {
+            key: len(windows.get(key, (0,))) * math.prod(sized(mixture.columns[key], self.size)) for key in cameras
+        }
+        room = max(self.frame_memory - self.ahead * self.batch_size * sum(frame.values()), 0)
+        shares = mixture.shares(rows)
+        parts = [(part, *_own(part, windows, cameras)) for part in mixture.parts]
+        held = [
+            sum(held_frame_bytes(part.dataset, key, own.get(key, (0,)), self.size) for key in keys)
+            for part, own, keys in parts
+        ]
+        wanted = np.array(held) * np.array(shares.counts)
+        shuffles: list[Shuffle] = []
+        notes: list[str] = []
+        for i, (part, own, keys) in enumerate(parts):
+            size = max(1, round(self.batch_size * shares.counts[i] / shares.period))
+            batch = size * sum(frame[key] for key in cameras if key in part.columns)
+            memory = int(room * wanted[i] / max(wanted.sum(), 1)) + self.ahead * batch
+            choice = dataclasses.replace(self, frame_memory=memory, batch_size=size)
+            shuffle, note = choice.choose(part.dataset, own, keys, _own_rows(mixture, i, rows))
+            shuffles.append(shuffle)
+            notes.append(f"{part.name}: {note}")
+        return shuffles, notes
 
     def _fit(self, dataset: Dataset, windows: Windows, sizes: dict[str, int], gop: int, room: int) -> Shuffle:
         """The shortest clips whose windows cost little extra, shorter where the pool would be too small."""

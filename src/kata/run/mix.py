@@ -87,3 +87,19 @@ def check_choices(entries: Sequence[MixEntry], stats: str, primary: str | None) 
         raise ConfigError(
             f"dataset.mix_primary={primary}", rule="a dataset of the mixture", remedy=did_you_mean(primary, names)
         )
+
+
+def check_clips(clips: Sequence[Sequence[int]] | None, datasets: int, of_one: Sequence[int]) -> None:
+    """ConfigError unless there are three numbers for each dataset, or none yet. of_one: those of a single dataset."""
+    if any(of_one):
+        raise ConfigError(
+            f"dataset.clip_pool, clip_frames, clip_gop = {list(of_one)}",
+            rule="these numbers belong to one dataset; a mixture has dataset.mix_clips, three for each of its datasets",
+            remedy="leave them out: they are derived and written down",
+        )
+    if clips is not None and (len(clips) != datasets or any(len(each) != 3 or min(each) < 0 for each in clips)):
+        raise ConfigError(
+            f"dataset.mix_clips={[list(each) for each in clips]}",
+            rule=f"for each of {datasets} datasets clips alive at a time, their frames, their group; zeros: full order",
+            remedy="leave the option out: they are derived and written down",
+        )

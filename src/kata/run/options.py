@@ -16,7 +16,7 @@ from kata.run.caching import check_cache
 from kata.run.engines import check_engine
 from kata.run.evaluation import EnvConfig, EvalConfig
 from kata.run.fsdp import FsdpConfig
-from kata.run.mix import MixEntry, check_choices, check_entries
+from kata.run.mix import MixEntry, check_choices, check_clips, check_entries
 from kata.run.ranks import DdpConfig, check_scaling
 from kata.run.sharding import ParallelismConfig, check_format
 from kata.run.tracking import TensorboardConfig, TrackioConfig, WandbConfig
@@ -48,7 +48,8 @@ class DatasetConfig:
 
     `shuffle` is 'full' (a permutation of all samples per epoch), 'clips' (samples from a pool of `clip_pool` clips of
     `clip_frames` frames, so that each frame is decoded about once) or 'auto'. Clips keep `clip_gop` consecutive frames
-    together. Numbers left at 0 are derived, and written down when the run begins. `frame_memory` ('4GB') bounds what
+    together. Numbers left at 0 are derived, and written down when the run begins; for a mixture as `mix_clips`, these
+    three numbers for each dataset (zeros: full). `frame_memory` ('4GB') bounds what
     decoded frames take on the host.
 
     resize: 'device' leaves it to the policy to make frames as small as it wants them (its resize_shape), 'reader' does
@@ -72,6 +73,7 @@ class DatasetConfig:
     mix_primary: str | None = None
     mix_pad_vectors: bool = False
     mix_any_fps: bool = False
+    mix_clips: list[list[int]] | None = None
     use_imagenet_stats: bool = True
     eval_split: float = 0.0
     image_transforms: ImageTransformsConfig = field(default_factory=ImageTransformsConfig)
@@ -108,8 +110,7 @@ class DatasetConfig:
         for number, entry in enumerate(self.mix):
             _check_episodes(f"dataset.mix[{number}].", entry.episodes, entry.exclude_episodes)
         check_choices(self.mix, self.mix_stats, self.mix_primary)
-        if self.shuffle == "clips":
-            raise _refuse("dataset.shuffle", "clips", "a mixture is read in full order", "leave the option out")
+        check_clips(self.mix_clips, len(self.mix), (self.clip_pool, self.clip_frames, self.clip_gop))
 
     def _refuse_beside(self, rule: str, remedy: str, defaults: dict[str, object]) -> None:
         for name, default in defaults.items():
@@ -162,6 +163,7 @@ _OF_A_MIX: dict[str, object] = {
     "mix_primary": None,
     "mix_pad_vectors": False,
     "mix_any_fps": False,
+    "mix_clips": None,
 }
 
 

@@ -8,18 +8,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from kata.config import encode
 from kata.data import Batches, Order, Reader, anchor_rows
 from kata.data.batches import Part, Rows
 from kata.data.framecache import FrameCache
 from kata.data.mixed import MixedReader
 from kata.data.mixture import Data, Mixture
-from kata.data.order import Anchors
 from kata.data.places import sample_places
-from kata.data.shares import MixedOrder
-from kata.data.shuffle import make_order
 from kata.dist.engine import Engine
 from kata.dist.team import Team
 from kata.policies.base import Policy
@@ -35,7 +30,7 @@ from kata.train.guard import Guard
 from kata.train.loop import Chore
 from kata.train.meter import Meter, read_metrics
 from kata.train.nvdec import card_decoder
-from kata.train.prepare import Prepared, shuffle_of
+from kata.train.prepare import Prepared, order_of
 from kata.train.progress import Progress
 from kata.train.retention import Keep
 from kata.train.saving import Saving
@@ -209,7 +204,9 @@ def train_feed(
     if bad_frames is not None:
         read = lambda at: (at // size + 1) * size // part.of  # noqa: E731
         instead = bad_frames.instead("train", prepared.dataset, reader, rows, read)
-    batches = Batches(reader, rows, _order(prepared, rows), size, ahead=run.prefetch_factor, part=part, instead=instead)
+    batches = Batches(
+        reader, rows, order_of(prepared, rows), size, ahead=run.prefetch_factor, part=part, instead=instead
+    )
     return _feed(prepared, live.enter_context(batches), "train")
 
 
@@ -228,14 +225,6 @@ def _feed(prepared: Prepared, batches: Batches, purpose: str) -> Feed:
         augment=prepared.augment if purpose == "train" else None,
         datasets=prepared.names,
     )
-
-
-def _order(prepared: Prepared, rows: np.ndarray) -> Anchors:
-    """The order in which the anchors are trained on."""
-    data, seed = prepared.dataset, prepared.run.seed
-    if isinstance(data, Mixture):
-        return MixedOrder(data.sizes(rows), data.shares(rows), seed)
-    return make_order(shuffle_of(prepared.run.dataset), data, prepared.windows, prepared.cameras, rows, seed)
 
 
 def _validator(

@@ -16,7 +16,8 @@ from kata.adapt import Pipeline
 from kata.adapt.augment import Augment, build_augment
 from kata.data import Dataset, anchor_rows
 from kata.data.mixture import Data, Mixture
-from kata.data.shuffle import Shuffle, ShuffleChoice, default_frame_memory
+from kata.data.order import Anchors
+from kata.data.shuffle import Shuffle, ShuffleChoice, default_frame_memory, make_mixed_order, make_order
 from kata.dist.team import Team
 from kata.errors import ConfigError, DataError, PolicyError, did_you_mean
 from kata.policies.config import PolicyConfig
@@ -141,9 +142,19 @@ def _in_dataset(named: Mapping[str, T], rename_map: dict[str, str]) -> dict[str,
     return {back.get(key, key): value for key, value in named.items()}
 
 
-def shuffle_of(data: DatasetConfig) -> Shuffle:
-    """The order that the options ask for."""
-    return Shuffle(data.shuffle, data.clip_pool, data.clip_frames, data.clip_gop)
+def order_of(prepared: Prepared, rows: np.ndarray) -> Anchors:
+    """The order in which the anchors `rows` are trained on."""
+    data, options, seed = prepared.dataset, prepared.run.dataset, prepared.run.seed
+    where = prepared.windows, prepared.cameras, rows, seed
+    if isinstance(data, Mixture):
+        each = options.mix_clips or [[0, 0, 0]] * len(data.parts)
+        shuffles = [Shuffle("clips", *numbers) if any(numbers) else Shuffle() for numbers in each]
+        return make_mixed_order(shuffles, data, *where)
+    return make_order(_asked(options), data, *where)
+
+
+def _asked(options: DatasetConfig) -> Shuffle:
+    return Shuffle(options.shuffle, options.clip_pool, options.clip_frames, options.clip_gop)
 
 
 def _shuffle(
@@ -155,19 +166,23 @@ def _shuffle(
     frames: tuple[int, tuple[int, int] | None],
 ) -> tuple[dict[str, Any], list[str]]:
     """The order as options with all numbers, so that a resumed run has the same one whatever memory it finds; and what
-    was chosen. A mixture is read in full order. frames: the bytes for decoded ones, and the size that they are read in.
+    was chosen. frames: the bytes for decoded ones, and the size that they are read in.
     """
-    if isinstance(train, Mixture):
-        return _options(Shuffle()), []
-    asked, ahead = shuffle_of(run.dataset), run.prefetch_factor + 1
+    asked, ahead = _asked(run.dataset), run.prefetch_factor + 1
     choice = ShuffleChoice(asked, frames[0], run.effective_batch, ahead, frames[1])
-    shuffle, note = choice.choose(train, windows, cameras, rows)
-    return _options(shuffle), [note]
+    if not isinstance(train, Mixture):
+        shuffle, note = choice.choose(train, windows, cameras, rows)
+        names = ("clip_pool", "clip_frames", "clip_gop")
+        return {"shuffle": shuffle.kind, **dict(zip(names, _numbers(shuffle), strict=True))}, [note]
+    if run.dataset.mix_clips is not None:
+        return {}, []
+    shuffles, notes = choice.choose_each(train, windows, cameras, rows)
+    kind = "clips" if any(shuffle.kind == "clips" for shuffle in shuffles) else "full"
+    return {"shuffle": kind, "mix_clips": [_numbers(shuffle) for shuffle in shuffles]}, notes
 
 
-def _options(shuffle: Shuffle) -> dict[str, Any]:
-    numbers = {"clip_pool": shuffle.clip_pool, "clip_frames": shuffle.clip_frames, "clip_gop": shuffle.clip_gop}
-    return {"shuffle": shuffle.kind, **numbers}
+def _numbers(shuffle: Shuffle) -> list[int]:
+    return [shuffle.clip_pool, shuffle.clip_frames, shuffle.clip_gop]
 
 
 def _frame_size(options: DatasetConfig, policy: PolicyConfig, data: Data, cameras: list[str]) -> tuple[int, int] | None:
