@@ -97,6 +97,21 @@ def test_a_killed_host_is_named_and_the_run_continues_exactly(options, tmp_path)
     assert saved(run / "checkpoints/000120") == last
 
 
+def test_torchrun_restarts_the_ranks_of_all_hosts_when_one_is_killed(options, tmp_path):
+    """Each machine's torchrun counts its own restarts, and serves the store that the first ranks met at."""
+    run = tmp_path / "run"
+    with Machines(2, tmp_path, options) as machines:
+        machines.train("--steps=120", f"--output_dir={run}", "--resume=true", restarts=2)
+        machines.until_saved(run)
+        subprocess.run(["pkill", "-KILL", "-P", str(machines.processes[1][-1].pid)], check=True)
+        assert machines.ended(0, 1) == [0, 0], machines.said(0).read_text() + machines.said(1).read_text()
+    # Which of them has rank 0 is torchrun's choice, at each start.
+    assert "continuing from" in machines.said(0).read_text() + machines.said(1).read_text()
+    last = saved(together(options, 2, tmp_path, "--steps=120") / "checkpoints/000120")
+    assert last
+    assert saved(run / "checkpoints/000120") == last
+
+
 def test_a_host_that_is_cut_off_is_named_and_all_end(options, tmp_path):
     """Three hosts: what the third sends is lost without a word, and it hears nothing; it ends too."""
     run = tmp_path / "run"

@@ -20,11 +20,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import PrefixStore, Store  # pyright: ignore[reportPrivateImportUsage]: documented so
-from torch.distributed.rendezvous import rendezvous
 
+from kata.dist.meeting import meet
 from kata.dist.pulse import BEAT_S, Failure, Pulse, beat_key, lost, post, posted
 from kata.dist.world import World
-from kata.errors import ConfigError, KataError, RankError
+from kata.errors import KataError, RankError
 
 T = TypeVar("T")
 SUSPECT_BEATS = 3
@@ -240,12 +240,12 @@ def join(world: World, device: torch.device, limit_s: float) -> Generator[Team]:
 
     device: where this rank computes. limit_s: after which a collective without an answer has failed.
 
-    Raises: ConfigError where rank 0 cannot be met.
+    Raises: ConfigError where the ranks do not meet.
     """
     if world.size == 1:
         yield Team(world)
         return
-    team = Ranks(world, _meet(world, limit_s), device, limit_s)
+    team = Ranks(world, meet(world, limit_s), device, limit_s)
     try:
         yield team
     except BaseException as error:
@@ -255,27 +255,3 @@ def join(world: World, device: torch.device, limit_s: float) -> Generator[Team]:
             team.leave(well=False)
         raise
     team.leave(well=True)
-
-
-def _meet(world: World, limit_s: float) -> Store:
-    host, _, port = world.address.rpartition(":")
-    os.environ.setdefault("MASTER_ADDR", host)
-    os.environ.setdefault("MASTER_PORT", port)
-    try:
-        store, _, _ = next(
-            rendezvous("env://", rank=world.rank, world_size=world.size, timeout=timedelta(seconds=limit_s))
-        )
-    except (dist.DistNetworkError, dist.DistStoreError) as error:
-        taken = "EADDRINUSE" in str(error) or "address already in use" in str(error)
-        raise ConfigError(
-            f"rank {world.rank} of {world.size} does not meet the others at {world.address}: "
-            + ("the port is taken" if taken else str(error).splitlines()[0]),
-            rule=f"rank 0 serves that address, and all ranks reach it within {limit_s:g} s (dist_timeout)",
-            remedy="choose another port (torchrun --master-port, accelerate --main_process_port, MASTER_PORT)"
-            if taken
-            else "look whether rank 0 runs, and whether its machine lets the others through to that port",
-        ) from error
-    # torchrun serves ranks that it restarts from the store of those that failed: their addresses still stand in it.
-    # Machines may count restarts differently, so only those of one machine are told apart.
-    alone = os.environ.get("GROUP_WORLD_SIZE") == "1"
-    return PrefixStore(f"start {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store) if alone else store

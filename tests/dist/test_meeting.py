@@ -1,0 +1,52 @@
+"""Ranks of one start meet each other, whatever those of an earlier one left behind at the same place."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from torch._C._distributed_c10d import HashStore
+
+from kata.dist.meeting import begin
+from kata.errors import ConfigError
+
+SIZE = 4
+
+
+def names(store: HashStore, late: int = -1) -> set[str]:
+    """What each rank calls this start; one of them comes late."""
+
+    def one(rank: int) -> str:
+        time.sleep(0.2 * (rank == late))
+        return begin(store, rank, SIZE, 20)
+
+    with ThreadPoolExecutor(SIZE) as pool:
+        return set(pool.map(one, range(SIZE)))
+
+
+def test_every_start_has_a_name_of_its_own_at_the_same_place() -> None:
+    store, found = HashStore(), []
+    for late in (-1, 0, 2, -1):
+        here = names(store, late)
+        assert len(here) == 1
+        found += here
+    assert len(set(found)) == 4
+
+
+def test_a_rank_that_was_invited_by_a_rank_0_that_died_follows_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = HashStore()
+    with ThreadPoolExecutor(SIZE) as pool:
+        first = pool.submit(begin, store, 1, SIZE, 20)
+        with pytest.raises(ConfigError, match="missing: 2, 3"):
+            begin(store, 0, SIZE, 0.3)
+        others = [pool.submit(begin, store, rank, SIZE, 20) for rank in (0, 2, 3)]
+        assert len({one.result() for one in (first, *others)}) == 1
+
+
+def test_who_is_missing_is_named() -> None:
+    store = HashStore()
+    with ThreadPoolExecutor(SIZE) as pool:
+        waiting = [pool.submit(begin, store, rank, SIZE, 0.5) for rank in (0, 1, 3)]
+        assert "missing: 2" in str(waiting[0].exception())
+        assert "rank 3 waits for rank 0" in str(waiting[2].exception())
