@@ -205,6 +205,13 @@ def test_the_worker_leaves_result_films_and_strips_as_files(checkpoint, tmp_path
     assert result["num_success"] == 2
     with np.load(target.parent / result["strips"]) as strips:
         assert {name: strips[name].dtype for name in strips} == {"episode_0": np.uint8}
+    for rank in (0, 1):
+        share = [str(tmp_path / "shared" / f"{rank}.json"), str(rank), "2"]
+        assert worker.main([str(checkpoint), str(tmp_path / "options.json"), *share]) == 0
+    shares = [str(tmp_path / "shared" / f"{rank}.json") for rank in (0, 1)]
+    assert worker.main(["--sum", str(tmp_path / "shared" / "result.json"), *shares]) == 0
+    summed = json.loads((tmp_path / "shared" / "result.json").read_text())
+    assert summed == result | {"seconds": summed["seconds"]}
     failed = tmp_path / "failed.json"
     assert worker.main([str(tmp_path), str(tmp_path / "options.json"), str(failed)]) == 2
     assert "config.json" in json.loads(failed.read_text())["error"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -12,7 +14,8 @@ from kata.eval.film import chosen, read_strip
 from kata.eval.options import EnvConfig, EvalConfig
 from kata.eval.policy import episode_source
 from kata.eval.result import Result, summary, wilson
-from kata.eval.runner import evaluate
+from kata.eval.runner import evaluate, play
+from kata.eval.tally import sum_up
 from kata.spec import Draw
 from tests.eval import fakes
 from tests.eval.acting import Scripted, drawing_policy, plain, tiny_policy, towards_green
@@ -47,6 +50,43 @@ def test_batch_size_changes_neither_actions_nor_outcomes(made):
             np.testing.assert_allclose(np.array(fakes.ACTIONS[seed]), expected, atol=1e-5)
     assert np.ptp(np.concatenate(list(actions.values())), axis=0).min() > 1e-3, "the policy looks at what it sees"
     assert len({e.length for e in alone.episodes}) > 1, "episodes of unequal length share batches"
+
+
+@pytest.mark.parametrize("made", [tiny_policy, drawing_policy])
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_shares_of_ranks_add_up_to_the_same_bit_for_bit(made, ranks, tmp_path):
+    policy, spec, options = made(), toy(), EvalConfig(n_episodes=7, batch_size=4, videos=2)
+    whole = evaluate(plain(policy), spec, options, seed=10, folder=tmp_path / "one")
+    actions = {seed: np.array(fakes.ACTIONS[seed]) for seed in range(10, 17)}
+    tallies = []
+    for share in filter(None, (options.share(rank, ranks) for rank in range(ranks))):
+        tallies.append(play(plain(policy), spec, options, seed=10, folder=tmp_path / "many", share=share))
+        for number in share:
+            assert np.array_equal(fakes.ACTIONS[10 + number], actions[10 + number])
+    found = sum_up(tallies[::-1], tmp_path / "many")
+    assert len(tallies) == min(ranks, 7)
+    assert dataclasses.replace(found, seconds=whole.seconds) == whole
+    one, many = ({path.name: path.read_bytes() for path in tmp_path.glob(f"{n}/videos/*")} for n in ("one", "many"))
+    assert len(one) == 2
+    assert one == many
+
+
+def shared(episodes, ranks, size=0) -> list[range]:
+    options = EvalConfig(n_episodes=episodes, batch_size=size)
+    return [options.share(rank, ranks) for rank in range(ranks)]
+
+
+def test_shares_are_all_episodes_and_equally_large():
+    for episodes in (1, 2, 7, 50):
+        for ranks in (1, 2, 3, 8, 64):
+            shares = shared(episodes, ranks)
+            assert [number for share in shares for number in share] == list(range(episodes))
+            sizes = [len(share) for share in shares]
+            assert max(sizes) - min(sizes) <= 1 or ranks == 2
+            assert sizes[0] == max(sizes), "rank 0 plays"
+    assert shared(50, 2) == [range(32), range(32, 50)], "of four rounds two each"
+    assert shared(7, 3, size=2) == [range(3), range(3, 5), range(5, 7)], "four rounds for three"
+    assert shared(2, 4) == [range(1), range(1, 1), range(1, 2), range(2, 2)]
 
 
 def test_what_a_policy_draws_follows_from_episode_and_step_alone():

@@ -16,6 +16,7 @@ from kata.eval.options import EvalRun, resolve_eval
 
 if TYPE_CHECKING:
     from kata.eval.result import Result
+    from kata.eval.tally import Tally
 
 RESULT = "eval.json"
 
@@ -76,9 +77,19 @@ def result_folder(run: EvalRun) -> Path:
 
 
 def run_eval(run: EvalRun, folder: Path, *, shown: bool = False) -> Result:
-    """Load the policy, evaluate it, write `eval.json` and `videos/` to `folder`.
+    """Load the policy, evaluate it, write `eval.json` and `videos/` to `folder`; `shown` tells how it goes."""
+    from kata.eval.tally import sum_up
 
-    The environment is looked up before the policy is loaded. `shown` tells on stderr how it goes.
+    result = sum_up([run_share(run, folder, shown=shown)], folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    result.write(folder / RESULT)
+    return result
+
+
+def run_share(run: EvalRun, folder: Path, share: range | None = None, *, shown: bool = False) -> Tally:
+    """Load the policy and play the episodes of `share`, None for all; films go to `folder`.
+
+    The environment is looked up before the policy is loaded.
     """
     from kata.eval.envs import register, resolve_env
 
@@ -87,17 +98,15 @@ def run_eval(run: EvalRun, folder: Path, *, shown: bool = False) -> Result:
     import torch
 
     from kata.eval.policy import load_for_acting
-    from kata.eval.runner import evaluate
+    from kata.eval.runner import play
 
     # Full precision, so that a batch of many gives what a batch of one gives.
     torch.backends.cudnn.allow_tf32 = False
     acting = load_for_acting(run.policy.path, run.policy.device, run.policy.pretrained_revision)
     if run.rename_map:
         acting = dataclasses.replace(acting, renamed={new: old for old, new in run.rename_map.items()})
-    result = evaluate(acting, spec, run.eval, seed=run.seed, folder=folder, done=_tell if shown else None)
-    folder.mkdir(parents=True, exist_ok=True)
-    result.write(folder / RESULT)
-    return result
+    done = _tell if shown else None
+    return play(acting, spec, run.eval, seed=run.seed, folder=folder, done=done, share=share)
 
 
 def _tell(done: int, episodes: int, successes: int) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -20,15 +19,14 @@ from numpy.typing import NDArray
 
 from kata.errors import ConfigError, PolicyError
 from kata.eval.envs import EnvSpec, Facts, inspect
-from kata.eval.film import TRIED_PER_KEPT, Film, chosen
+from kata.eval.film import TRIED_PER_KEPT, Film
 from kata.eval.fit import Fit, fit
 from kata.eval.options import EvalConfig
 from kata.eval.policy import Acting, episode_source
-from kata.eval.result import CrashedAt, Episode, Result, Seconds, wilson
+from kata.eval.result import CrashedAt, Episode, Result
 from kata.eval.simulation import Crash, Envs, LocalEnvs, Moment, RemoteEnvs, Start
+from kata.eval.tally import Tally, film_path, sum_up
 from kata.policies.base import ActState, Source
-
-AUTO_BATCH = 16
 
 Done = Callable[[int, int, int], None]
 """Called after each round with (episodes done, of how many, how many succeeded)."""
@@ -56,28 +54,48 @@ def evaluate(
     Raises: PolicyError or ConfigError before the first step for what does not fit. An environment that crashes
         costs its episode only.
     """
+    return sum_up([play(acting, spec, options, seed=seed, folder=folder, done=done)], folder)
+
+
+def play(
+    acting: Acting,
+    spec: EnvSpec,
+    options: EvalConfig,
+    *,
+    seed: int = 1000,
+    folder: Path | None = None,
+    done: Done | None = None,
+    share: range | None = None,
+) -> Tally:
+    """The episodes of `share`, None for all of them: `sum_up` makes the result of the tallies of all shares.
+
+    An episode keeps its round and its place there, and the policy is asked for whole rounds, so that it computes bit
+    for bit what it computes in one share. Arguments and errors are those of `evaluate`.
+    """
     began_s = time.perf_counter()
     facts = inspect(spec)
     how = fit(acting.config, spec, facts, acting.renamed)
-    size = min(options.n_episodes, options.batch_size or AUTO_BATCH)
-    processes = min(size, os.cpu_count() or 1)
+    share = range(options.n_episodes) if share is None else share
+    size = options.round_size
+    processes = min(size, len(share), os.cpu_count() or 1)
     apart = options.use_async_envs and processes > 1
     envs: Envs = RemoteEnvs(spec, how.views, processes) if apart else LocalEnvs(spec, how.views)
-    numbers = range(options.n_episodes)
-    rollout = _Rollout(acting, spec, facts, how, envs, seed, folder, options.videos if folder else 0)
+    rollout = _Rollout(acting, spec, facts, how, envs, seed, folder, options.videos if folder else 0, share)
     training = acting.policy.training
     acting.policy.eval()
     try:
-        for first in range(0, options.n_episodes, size):
-            rollout.round(numbers[first : first + size])
+        for first in range(share.start // size * size, share.stop, size):
+            rollout.round(range(first, min(first + size, options.n_episodes)))
             if done is not None:
-                done(len(rollout.episodes), options.n_episodes, sum(e.success for e in rollout.episodes))
-        episodes = rollout.choose_films()
+                done(len(rollout.episodes), len(share), sum(e.success for e in rollout.episodes))
+        filmed = rollout.finish_films()
+    except BaseException:
+        rollout.drop_films()
+        raise
     finally:
         envs.close()
         acting.policy.train(training)
-        rollout.drop_films()
-    return _result(rollout, episodes, size, time.perf_counter() - began_s)
+    return _tally(rollout, filmed, size, time.perf_counter() - began_s)
 
 
 @dataclass
@@ -133,18 +151,20 @@ class _Rollout:
     seed: int
     folder: Path | None
     videos: int
+    share: range
     episodes: list[Episode] = field(default_factory=list)
     films: dict[int, Film] = field(default_factory=dict)
     call_s: list[float] = field(default_factory=list)
     env_s: float = 0.0
     steps: int = 0
     clipped: int = 0
-    filmed: bool = False
 
     def round(self, numbers: Sequence[int]) -> None:
-        """Episodes that start together. Those that end early see their last observation until all have ended."""
+        """Episodes that start together. Those that end early see their last observation until all have ended, those of
+        other shares see nothing.
+        """
         logs = [self._begin(number) for number in numbers]
-        found = self.envs.reset({slot: log.start for slot, log in enumerate(logs)})
+        found = self.envs.reset({slot: log.start for slot, log in enumerate(logs) if not log.ended})
         latest = [self._blank() for _ in logs]
         device = self.acting.device
         with torch.random.fork_rng(devices=[device.index or 0] if device.type == "cuda" else []):
@@ -161,15 +181,16 @@ class _Rollout:
                     break
                 actions, state = self._act(latest, state, episode_source(seeds, step, device))
                 found, first, step = self._step(actions, live, logs), False, step + 1
-        self.episodes += [log.episode(number) for number, log in zip(numbers, logs, strict=True)]
+        played = zip(numbers, logs, strict=True)
+        self.episodes += [log.episode(number) for number, log in played if number in self.share]
 
     def _begin(self, number: int) -> _Log:
         states = self.spec.options
-        film = None
-        if self.folder is not None and number < self.videos * TRIED_PER_KEPT:
-            film = self.films[number] = Film(self.folder / "videos" / f"episode_{number:03d}.mp4", self.facts.fps)
+        film, mine = None, number in self.share
+        if mine and self.folder is not None and number < self.videos * TRIED_PER_KEPT:
+            film = self.films[number] = Film(film_path(self.folder, number), self.facts.fps)
         start = Start(self.seed + number, states[number % len(states)] if states else None, film is not None)
-        return _Log(start, film)
+        return _Log(start, film, ended=not mine)
 
     def _blank(self) -> dict[str, NDArray[Any]]:
         """What the policy is shown of an environment that crashed before it could be seen."""
@@ -202,58 +223,35 @@ class _Rollout:
         self.steps += len(live)
         return found
 
-    def choose_films(self) -> list[Episode]:
-        """Finish the films and keep some of either outcome under telling names."""
-        self.films = {number: film for number, film in self.films.items() if film.close()}
-        self.filmed = bool(self.films)
-        filmed = sorted(self.films)
-        kept = {filmed[i] for i in chosen([self.episodes[n].success for n in filmed], self.videos)}
-        episodes = list(self.episodes)
-        for number in filmed:
-            if number not in kept:
-                continue
-            path, episode = self.films.pop(number).path, episodes[number]
-            named = path.with_stem(f"{path.stem}_{'success' if episode.success else 'failure'}")
-            path.rename(named)
-            episodes[number] = dataclasses.replace(episode, video=f"videos/{named.name}")
-        return episodes
+    def finish_films(self) -> list[int]:
+        """The numbers of the episodes that were filmed; without a picture there is no film."""
+        return [number for number, film in self.films.items() if film.close()]
 
     def drop_films(self) -> None:
-        """Delete the films that were not kept; all of them when the evaluation broke off."""
+        """Delete the films: the evaluation broke off."""
         for film in self.films.values():
             film.close()
             film.path.unlink(missing_ok=True)
 
 
-def _result(rollout: _Rollout, episodes: list[Episode], size: int, total_s: float) -> Result:
-    whole = [episode for episode in episodes if episode.crash is None]
-    num_success = sum(episode.success for episode in episodes)
-    acting, facts, how = rollout.acting, rollout.facts, rollout.how
-    notes = list(acting.notes)
-    if rollout.videos and whole and not rollout.filmed:
-        notes.append(f"{rollout.spec.id} draws no pictures and the policy has no camera, so there are no videos")
-    env = dataclasses.asdict(rollout.spec)
+def _tally(rollout: _Rollout, filmed: list[int], size: int, total_s: float) -> Tally:
+    spec, acting, facts, how = rollout.spec, rollout.acting, rollout.facts, rollout.how
+    env = dataclasses.asdict(spec)
     del env["options"]  # they stand with their episodes
-    return Result(
+    return Tally(
         policy={"type": acting.config.type, "path": acting.source, "device": str(acting.device)},
         env=env | {"observation_map": how.paths, "max_steps": facts.max_steps, "fps": facts.fps},
         seed=rollout.seed,
         batch_size=size,
-        num_episodes=len(episodes),
-        num_success=num_success,
-        num_crashed=len(episodes) - len(whole),
-        success_rate=num_success / len(episodes),
-        success_interval=wilson(num_success, len(episodes)),
-        mean_sum_reward=statistics.fmean(e.sum_reward for e in whole) if whole else None,
-        mean_max_reward=statistics.fmean(e.max_reward for e in whole) if whole else None,
-        mean_length=statistics.fmean(e.length for e in whole) if whole else None,
-        clipped_share=rollout.clipped / max(1, rollout.steps * len(how.low)),
-        seconds=Seconds(
-            sum(rollout.call_s) / max(1, rollout.steps),
-            max(rollout.call_s, default=0.0),
-            rollout.env_s / max(1, rollout.steps),
-            total_s,
-        ),
-        episodes=episodes,
-        notes=notes,
+        episodes=rollout.episodes,
+        videos=rollout.videos,
+        filmed=filmed,
+        steps=rollout.steps,
+        clipped=rollout.clipped,
+        action_size=len(how.low),
+        call_s=sum(rollout.call_s),
+        longest_call_s=max(rollout.call_s, default=0.0),
+        env_s=rollout.env_s,
+        total_s=total_s,
+        notes=list(acting.notes),
     )

@@ -1,16 +1,20 @@
 """Evaluates a checkpoint in a process of its own, so that a training run goes on beside it.
 
-python -m kata.eval.worker <checkpoint folder> <options.json> <result.json>
+python -m kata.eval.worker <checkpoint folder> <options.json> <result.json>                  all episodes
+python -m kata.eval.worker <checkpoint folder> <options.json> <tally.json> <rank> <ranks>    the share of a rank
+python -m kata.eval.worker --sum <result.json> <tally.json> ...                              what all shares add up to
 
-options.json holds the options of `kata eval` without the policy's path; the result's folder serves as output_dir.
-The result appears whole or not at all: what eval.json holds, with `strips`, the name of a file of frames per
-video (numpy's npz); or {"error": message}, with exit status 2.
+options.json holds the options of `kata eval` without the policy's path; the written file's folder serves as output_dir,
+and holds the films of all shares where they are summed up. A file appears whole or not at all. A result is what
+eval.json holds, with `strips`, the name of a file of frames per video (numpy's npz). Result and tally alike are
+{"error": message} where the user can correct something; the exit status is 2 then.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +23,11 @@ import numpy as np
 from kata import log
 from kata.config import assign, decode, encode, read_config
 from kata.errors import ConfigError, KataError
-from kata.eval.command import run_eval
+from kata.eval.command import run_share
 from kata.eval.film import read_strip
 from kata.eval.options import EvalRun
 from kata.eval.result import Result, write_json
+from kata.eval.tally import read_tally, sum_up
 
 STRIPS = "strips.npz"
 
@@ -30,26 +35,49 @@ STRIPS = "strips.npz"
 def main(args: Sequence[str]) -> int:
     """Evaluate, write the result or the error, and return the exit status."""
     log.configure()
-    if len(args) != 3:
-        print("usage: python -m kata.eval.worker CHECKPOINT OPTIONS.json RESULT.json", file=sys.stderr)
-        return 2
-    checkpoint, options, target = args[0], Path(args[1]), Path(args[2])
-    target.parent.mkdir(parents=True, exist_ok=True)
+    match list(args):
+        case ["--sum", target, *tallies] if tallies:
+            work = partial(_summed, tallies)
+        case [checkpoint, options, target]:
+            work = partial(_evaluated, checkpoint, Path(options))
+        case [checkpoint, options, target, rank, ranks]:
+            work = partial(_played, checkpoint, Path(options), int(rank), int(ranks))
+        case _:
+            print("usage: python -m kata.eval.worker CHECKPOINT OPTIONS.json RESULT.json", file=sys.stderr)
+            return 2
+    path = Path(target)
+    path.parent.mkdir(parents=True, exist_ok=True)
     try:
-        write_json(target, _evaluated(checkpoint, options, target.parent))
+        write_json(path, work(path.parent))
     except KataError as error:
         print(f"kata: {error}", file=sys.stderr)
-        write_json(target, {"error": str(error)})
+        write_json(path, {"error": str(error)})
         return 2
     return 0
 
 
 def _evaluated(checkpoint: str, options: Path, folder: Path) -> dict[str, Any]:
+    return _told(sum_up([run_share(_asked(checkpoint, options), folder)], folder), folder)
+
+
+def _played(checkpoint: str, options: Path, rank: int, ranks: int, folder: Path) -> dict[str, Any]:
+    run = _asked(checkpoint, options)
+    return encode(run_share(run, folder, run.eval.share(rank, ranks)))
+
+
+def _summed(tallies: Sequence[str], folder: Path) -> dict[str, Any]:
+    return _told(sum_up([read_tally(Path(path)) for path in tallies], folder), folder)
+
+
+def _asked(checkpoint: str, options: Path) -> EvalRun:
     given = read_config(options)
     if "env" not in given:
         raise ConfigError(f"{options}: has no env", rule="the options of `kata eval`", remedy="add env with its type")
     assign(given, "policy.path", checkpoint)
-    result = run_eval(decode(EvalRun, given), folder)
+    return decode(EvalRun, given)
+
+
+def _told(result: Result, folder: Path) -> dict[str, Any]:
     return {**encode(result), "strips": _write_strips(result, folder)}
 
 

@@ -7,6 +7,8 @@ from typing import Any
 
 from kata.errors import ConfigError
 
+AUTO_BATCH = 16
+
 
 @dataclass(frozen=True, kw_only=True)
 class EnvConfig:
@@ -56,6 +58,22 @@ class EvalConfig:
     batch_size: int = 0
     use_async_envs: bool = False
     videos: int = 8
+
+    @property
+    def round_size(self) -> int:
+        """How many episodes start together; the last round may have fewer."""
+        return min(self.n_episodes, self.batch_size or AUTO_BATCH)
+
+    def share(self, rank: int, ranks: int) -> range:
+        """The episodes that one of several ranks plays: whole rounds where each rank gets as many, since the policy is
+        asked for whole ones anyway; else as many episodes as each other rank, or one more or fewer.
+
+        Rank 0 has one at least; where there are fewer episodes than ranks, those with one lie far apart.
+        """
+        rounds = -(-self.n_episodes // self.round_size)
+        pieces, size = (self.n_episodes, 1) if rounds % ranks else (rounds, self.round_size)
+        first, end = (-(-pieces * number // ranks) * size for number in (rank, rank + 1))
+        return range(first, min(end, self.n_episodes))
 
     def __post_init__(self) -> None:
         for name, least in (("n_episodes", 1), ("batch_size", 0), ("videos", 0)):

@@ -1,0 +1,110 @@
+"""What the processes that share an evaluation found, and the one result that it adds up to. Torch-free."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kata.eval.film import chosen
+from kata.eval.result import CrashedAt, Episode, Result, Seconds, wilson
+
+
+@dataclass(frozen=True)
+class Tally:
+    """What one process found in its share of the episodes.
+
+    videos: how many films are wanted of all episodes. filmed: numbers of the episodes of this share that have one.
+    steps: of single environments. clipped: values of actions, `action_size` in each, that were moved to the bounds.
+    call_s, env_s: sums over calls of the policy and over steps.
+    """
+
+    policy: dict[str, Any]
+    env: dict[str, Any]
+    seed: int
+    batch_size: int
+    episodes: list[Episode]
+    videos: int
+    filmed: list[int]
+    steps: int
+    clipped: int
+    action_size: int
+    call_s: float
+    longest_call_s: float
+    env_s: float
+    total_s: float
+    notes: list[str]
+
+
+def read_tally(path: Path) -> Tally:
+    """A tally that was written as JSON, number for number."""
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    for episode in found["episodes"]:
+        episode["crash"] = episode["crash"] and CrashedAt(**episode["crash"])
+    found["episodes"] = [Episode(**episode) for episode in found["episodes"]]
+    return Tally(**found)
+
+
+def film_path(folder: Path, number: int) -> Path:
+    """Where an episode is filmed; of all films some are kept, under telling names."""
+    return folder / "videos" / f"episode_{number:03d}.mp4"
+
+
+def sum_up(tallies: Sequence[Tally], folder: Path | None) -> Result:
+    """The result of shares that together are the whole evaluation; of the films in `folder` some are kept.
+
+    What the shares have in common is taken from the first one.
+    """
+    first = tallies[0]
+    episodes = sorted((e for tally in tallies for e in tally.episodes), key=lambda e: e.episode)
+    filmed = sorted(number for tally in tallies for number in tally.filmed)
+    if folder is not None:
+        episodes = _keep_films(folder, episodes, filmed, first.videos)
+    whole = [episode for episode in episodes if episode.crash is None]
+    notes = list(dict.fromkeys(note for tally in tallies for note in tally.notes))
+    if first.videos and whole and not filmed:
+        notes.append(f"{first.env['id']} draws no pictures and the policy has no camera, so there are no videos")
+    num_success = sum(episode.success for episode in episodes)
+    steps = max(1, sum(tally.steps for tally in tallies))
+    return Result(
+        policy=first.policy,
+        env=first.env,
+        seed=first.seed,
+        batch_size=first.batch_size,
+        num_episodes=len(episodes),
+        num_success=num_success,
+        num_crashed=len(episodes) - len(whole),
+        success_rate=num_success / len(episodes),
+        success_interval=wilson(num_success, len(episodes)),
+        mean_sum_reward=statistics.fmean(e.sum_reward for e in whole) if whole else None,
+        mean_max_reward=statistics.fmean(e.max_reward for e in whole) if whole else None,
+        mean_length=statistics.fmean(e.length for e in whole) if whole else None,
+        clipped_share=sum(tally.clipped for tally in tallies) / (steps * first.action_size),
+        seconds=Seconds(
+            sum(tally.call_s for tally in tallies) / steps,
+            max(tally.longest_call_s for tally in tallies),
+            sum(tally.env_s for tally in tallies) / steps,
+            max(tally.total_s for tally in tallies),
+        ),
+        episodes=episodes,
+        notes=notes,
+    )
+
+
+def _keep_films(folder: Path, episodes: list[Episode], filmed: list[int], wanted: int) -> list[Episode]:
+    """The episodes with the names of their films, of which some of either outcome are kept under telling names."""
+    episodes = list(episodes)
+    kept = {filmed[i] for i in chosen([episodes[number].success for number in filmed], wanted)}
+    for number in filmed:
+        path, episode = film_path(folder, number), episodes[number]
+        if number not in kept:
+            path.unlink()
+            continue
+        named = path.with_stem(f"{path.stem}_{'success' if episode.success else 'failure'}")
+        path.rename(named)
+        episodes[number] = dataclasses.replace(episode, video=f"videos/{named.name}")
+    return episodes
