@@ -19,8 +19,13 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed import PrefixStore, Store  # pyright: ignore[reportPrivateImportUsage]: documented so
+from torch.distributed import (
+    HashStore,  # pyright: ignore[reportPrivateImportUsage]: documented so
+    PrefixStore,  # pyright: ignore[reportPrivateImportUsage]
+    Store,  # pyright: ignore[reportPrivateImportUsage]
+)
 
+from kata.dist.mail import Mail
 from kata.dist.meeting import meet
 from kata.dist.pulse import BEAT_S, Failure, Pulse, beat_key, lost, post, posted
 from kata.dist.world import World
@@ -43,6 +48,10 @@ class Team:
 
     def sum(self, tensors: Sequence[Tensor]) -> None:
         """Add the other ranks' tensors of the same shapes to these, in place; nothing waits for the device."""
+
+    def name(self, rank: int) -> str:
+        """What messages call a rank."""
+        return f"rank {rank}"
 
     def gather(self, value: Any) -> list[Any]:
         """Every rank's plain value, by rank."""
@@ -67,6 +76,13 @@ class Team:
         """
         return reason
 
+    def check(self) -> None:
+        """RankError where a rank is known to have failed: for a rank that waits for something by itself."""
+
+    def mail(self) -> Mail:
+        """A way for messages between ranks, those of this call: all ranks call it in the same order."""
+        return Mail(HashStore())
+
 
 class Ranks(Team):
     """Several ranks. Every rank calls the same methods in the same order.
@@ -76,7 +92,7 @@ class Ranks(Team):
 
     def __init__(self, world: World, store: Store, device: torch.device, limit_s: float) -> None:
         super().__init__(world)
-        self._store = PrefixStore("kata", store)
+        self._store, self._outer = PrefixStore("kata", store), store
         self._calls = 0
         self._voted: tuple[dist.Work, Tensor] | None = None
         limit = timedelta(seconds=limit_s)
@@ -93,8 +109,7 @@ class Ranks(Team):
         self._who: list[str] = self.gather(f"process {os.getpid()} on {socket.gethostname()}")
         self._store.add(beat_key(world.rank), 1)
         dist.barrier()
-        again = store.clone()  # pyright: ignore[reportAttributeAccessIssue]: torch's stubs do not know it
-        self._pulse = Pulse(PrefixStore("kata", again), world.rank, self._who, limit_s)
+        self._pulse = Pulse(self._connect("kata"), world.rank, self._who, limit_s)
         self._pulse.start()
 
     def sum(self, tensors: Sequence[Tensor]) -> None:
@@ -105,6 +120,10 @@ class Ranks(Team):
         dist.all_reduce(flat)
         for tensor, total in zip(tensors, flat.split([t.numel() for t in tensors]), strict=True):
             tensor.copy_(total.view_as(tensor))
+
+    def name(self, rank: int) -> str:
+        """What messages call a rank."""
+        return f"rank {rank} ({self._who[rank]})"
 
     def gather(self, value: Any) -> list[Any]:
         """Every rank's plain value, by rank."""
@@ -161,6 +180,15 @@ class Ranks(Team):
         self._voted = (work, votes)
         return None
 
+    def check(self) -> None:
+        """RankError where a rank is known to have failed: for a rank that waits for something by itself."""
+        if self._pulse.failure is not None:
+            raise self._pulse.failure.error()
+
+    def mail(self) -> Mail:
+        """A way for messages between ranks, those of this call: all ranks call it in the same order."""
+        return Mail(self._connect(self._key("mail")))
+
     def fail(self, error: BaseException) -> None:
         """Tell the other ranks why this one ends; where another one failed before it, RankError names that one."""
         self._pulse.notice()
@@ -207,6 +235,11 @@ class Ranks(Team):
             known = lost(0, self._who[0], BEAT_S)
         return None if known.rank == me else known
 
+    def _connect(self, prefix: str) -> Store:
+        """A connection to the meeting place for whoever must not wait for other calls, or be waited for."""
+        again = self._outer.clone()  # pyright: ignore[reportAttributeAccessIssue]: torch's stubs do not know it
+        return PrefixStore(prefix, again)
+
     def _key(self, name: str) -> str:
         self._calls += 1
         return f"{name}/{self._calls}"
@@ -215,8 +248,7 @@ class Ranks(Team):
         """Until the key is there; RankError when a rank fails meanwhile. The store's own wait is limited, and warns."""
         pause_s = 0.001
         while not self._store.check([key]):
-            if self._pulse.failure is not None:
-                raise self._pulse.failure.error()
+            self.check()
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, LOOK_S)
 
