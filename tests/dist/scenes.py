@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -55,6 +57,12 @@ def train_until(step: int, what: str, rank: int, args: list[str]) -> int:
         return update(state, *parts)
 
     kata.train.loop.update = watched
+    return main(["train", *args])
+
+
+def evaluating_with(python: str, args: list[str]) -> int:
+    """`kata train` where this stands for the interpreter of processes beside it, and temporary files lie there too."""
+    sys.executable, tempfile.tempdir = python, os.path.dirname(python)
     return main(["train", *args])
 
 

@@ -26,6 +26,7 @@ class Engine:
     calls in the same order.
 
     sharded: each rank holds a piece of weights, moments and average, so that all take part in copying or filling them.
+    keeps: whether this rank keeps in host memory what is put together and copied: rank 0, unless `keeping` says else.
     """
 
     sharded = False
@@ -34,6 +35,16 @@ class Engine:
     def __init__(self, team: Team, device: torch.device) -> None:
         self.team = team
         self.device = device
+        self.keeps = team.world.is_first
+
+    @contextmanager
+    def keeping(self, mine: bool) -> Generator[None]:
+        """Within, whether this rank keeps what all of them copy is `mine`."""
+        before, self.keeps = self.keeps, mine
+        try:
+            yield
+        finally:
+            self.keeps = before
 
     def place(self, module: nn.Module, units: Sequence[nn.Module]) -> None:
         """Bring the policy, or an average of it, to where it lives; no rank waits for another in here.

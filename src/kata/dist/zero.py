@@ -170,10 +170,10 @@ class Zero(Replicas):
         optimizer.state.clear()
 
     def _gather_weights(self, module: nn.Module, found: dict[str, Any], prefix: str, _: Any) -> None:
-        """After the policy is asked for its state: whole weights on rank 0. All ranks ask at the same time."""
+        """After the policy is asked for its state: whole weights for who keeps them. All ranks ask at the same time."""
         for name, parameter in module.named_parameters(remove_duplicate=False):
             with self._deepspeed.zero.GatheredParameters([parameter]):
-                if self.team.world.is_first:
+                if self.keeps:
                     found[prefix + name] = parameter.detach().cpu().clone()
 
     def _gather_around(self) -> None:

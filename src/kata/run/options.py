@@ -222,7 +222,7 @@ class Run:
     ranks wait for each other. `engine` makes their gradients one: 'native' PyTorch, or 'accelerate'; 'auto' is the
     latter where `accelerate launch` started the ranks. `compile` puts the policy's blocks through torch.compile.
 
-    Every `env_eval_freq` steps (0: after the last alone) the policy is evaluated in `env`, in a process beside the
+    Every `env_eval_freq` steps (0: after the last alone) the policy is evaluated in `env`, in processes beside the
     training; `env_eval_at_start` evaluates the untrained policy too. `max_time` ('90s', '45m', '2h', '1d' or seconds)
     saves and stops the run when it is over. `keep_last` newest checkpoints and those of each `keep_every` steps stay on
     the disk (both 0: all), and `keep_best` of lowest validation error (0: all). checkpoint_format: LeRobot's

@@ -1,6 +1,11 @@
-"""Evaluation in an environment beside the training: a process of its own, which training never waits for.
+"""Evaluation in an environment beside the training: processes of their own, which training never waits for.
 
     step -> copy of the weights -> (thread: checkpoint folder -> `kata.eval.worker` process -> result) -> metrics.jsonl
+
+Several ranks share the episodes. Each plays its own in a process beside it; those after the first work in a folder for
+temporary files and send what came of it to rank 0, whose thread puts it together:
+
+    share -> tally, films, log -> (mail) -> rank 0 -> `kata.eval.worker --sum` process -> result
 
 Only the copy of the weights to host memory stops the loop. One evaluation runs at a time; what falls due meanwhile is
 left out and said. After the last step the last result is waited for, unless the run is asked to stop.
@@ -13,31 +18,39 @@ import os
 import shutil
 import subprocess
 import sys
-import time
+import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
-from torch import Tensor
 
 from kata.config import encode
+from kata.dist.engine import Engine
 from kata.policies.base import Policy
 from kata.run import Run
 from kata.train.checkpoint import Saver, write_json
+from kata.train.following import Unrecorded
 from kata.train.guard import Guard
 from kata.train.meter import Meter
+from kata.train.parcel import pack, unpack
 from kata.train.report import Filmstrip
-from kata.train.snapshot import Snapshot
+from kata.train.snapshot import HostTensors, Snapshot, weights_snapshot
 
 CHECK_S = 0.5
 """How often a wait looks whether the run was asked to stop."""
 
 WORKER = ("-P", "-m", "kata.eval.worker")
 """-P: what lies in the present folder, perhaps downloaded, is not to be imported."""
+
+RESULT, TALLY, STOP = "eval.json", "tally.rank{}.json", "stop"
+
+Found = dict[str, Any]
+"""What a process wrote: a result, a rank's tally, or {"error": message}."""
 
 SHOWN = (
     "num_success",
@@ -53,19 +66,28 @@ SHOWN = (
 
 @dataclass
 class Beside:
-    """Starts evaluations and brings their results into the record. Use as a context manager."""
+    """Starts evaluations and brings their results into the record. Use as a context manager, on all ranks."""
 
     run: Run
     folder: Path
     saver: Saver
-    meter: Meter
+    meter: Meter | Unrecorded
     guard: Guard
-    _pool: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "kata-evaluate"))
-    _running: tuple[int, Future[dict[str, Any]]] | None = None
-    _process: subprocess.Popen[bytes] | None = None
+    engine: Engine
+
+    def __post_init__(self) -> None:
+        self._team, self._world = self.engine.team, self.engine.team.world
+        self._mail = self._team.mail()
+        self._pool = ThreadPoolExecutor(1, "kata-evaluate")
+        self._running: tuple[int, Future[Found]] | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._ended = threading.Event()
 
     def may_start(self, step: int) -> bool:
-        """Whether an evaluation of this step may start; where the one before is still at work, that is noted."""
+        """Whether an evaluation of this step may start; where the one before is still at work, that is noted.
+
+        Rank 0 knows for all.
+        """
         if self._running is not None and self._running[1].done():
             self.collect()
         if self._running is not None:
@@ -73,20 +95,31 @@ class Beside:
             self.meter.note(step, "evaluation", {"note": note})
         return self._running is None
 
-    def start(self, policy: Policy, held: Snapshot) -> None:
-        """Evaluate these weights. `policy` gives names."""
-        self._running = (held.step, self._pool.submit(self._evaluate, policy, held))
+    def start(self, policy: Policy, step: int) -> None:
+        """Evaluate these weights as they are now. All ranks call this, since weights may lie in pieces."""
+        if self._running is not None:  # its share has reached rank 0
+            self._running[1].result()
+        mine = len(self._share(self._world.rank)) > 0
+        with self.engine.keeping(mine):
+            held = weights_snapshot(policy, step, HostTensors(), self.engine)
+        self._running = (step, self._pool.submit(self._evaluate, policy, held)) if mine else None
 
     def collect(self, *, wait: bool = False) -> None:
-        """Write down the result if there is one; `wait` for the one at work, but not when asked to stop."""
+        """Write down the result if there is one; `wait` for the one at work, but not when some rank is asked to stop.
+
+        Several ranks wait together: each for its own share, rank 0 for all of them.
+        """
         if self._running is None or not (wait or self._running[1].done()):
             return
-        while not self._running[1].done() and not self.guard.asked():
+        while not self._running[1].done() and not self._asked_to_stop():
+            self._team.check()
             wait_for([self._running[1]], timeout=CHECK_S)
         self._end()
         step, future = self._running
         self._running = None
         result = future.result()
+        if not self._world.is_first:
+            return
         if "error" in result:
             self.meter.note(step, "evaluation", {"error": result["error"]})
             return
@@ -94,34 +127,101 @@ class Beside:
         figures = {name: result[name] for name in SHOWN if result.get(name) is not None}
         self.meter.note(step, "evaluation", {**figures, "success_low": low, "success_high": high})
 
-    def _evaluate(self, policy: Policy, held: Snapshot) -> dict[str, Any]:
-        """In the thread: weights to a folder, a process over it, its result back. The folder's weights go again."""
+    def _evaluate(self, policy: Policy, held: Snapshot) -> Found:
+        """In the thread: the result, on rank 0; the others send their share there."""
         held.wait()
-        home = self.folder / "evaluations" / f"{held.step:06d}"
+        home, rank = self._home(held.step), self._world.rank
+        if not self._world.is_first:
+            self._mail.send(f"{held.step}/{rank}", self._played_elsewhere(policy, held))
+            return {}
         shutil.rmtree(home, ignore_errors=True)
+        own = self._played(home, policy, held)
+        if self._world.size == 1:
+            return own
+        others = [other for other in range(1, self._world.size) if self._share(other)]
+        parcels = {other: self._awaited(f"{held.step}/{other}") for other in others}
         try:
-            return self._evaluate_in(home, policy, held.weights)
+            return self._put_together(home, {rank: own} | {o: unpack(p, home) for o, p in parcels.items()})
+        except OSError as error:
+            return {"error": f"the evaluation could not be written: {error}"}
+
+    def _played_elsewhere(self, policy: Policy, held: Snapshot) -> bytes:
+        """The share of a rank that perhaps does not see the run folder."""
+        try:
+            with TemporaryDirectory(prefix="kata-evaluation-", ignore_cleanup_errors=True) as scratch:
+                home = Path(scratch) / "share"
+                return pack(self._played(home, policy, held), home)
+        except OSError as error:
+            return pack({"error": f"the evaluation could not be prepared: {error}"})
+
+    def _played(self, home: Path, policy: Policy, held: Snapshot) -> Found:
+        """Weights to a folder, a process over it, what it found back. The folder's weights go again."""
+        try:
+            return self._played_in(home, policy, held)
         except OSError as error:  # a full disk costs the evaluation, not the run
             shutil.rmtree(home, ignore_errors=True)
             return {"error": f"the evaluation could not be prepared: {error}"}
 
-    def _evaluate_in(self, home: Path, policy: Policy, weights: dict[str, Tensor] | None) -> dict[str, Any]:
+    def _played_in(self, home: Path, policy: Policy, held: Snapshot) -> Found:
         home.mkdir(parents=True)
-        checkpoint = self.saver.write_pretrained(home / "pretrained_model", policy, weights)
+        checkpoint = self.saver.write_pretrained(home / "pretrained_model", policy, held.weights)
         options = {"env": encode(self.run.env), "eval": encode(self.run.eval), "seed": self.run.seed}
-        write_json(home / "options.json", {**options, "policy": {"device": self.run.policy.device}})
-        result = home / "eval.json"
-        command = [sys.executable, *WORKER, str(checkpoint), str(home / "options.json"), str(result)]
-        began_s = time.perf_counter()
-        with (home / "log.txt").open("wb") as output:
+        write_json(home / "options.json", {**options, "policy": {"device": str(self.engine.device)}})
+        rank, ranks = self._world.rank, self._world.size
+        found, share = (home / RESULT, []) if ranks == 1 else (home / TALLY.format(rank), [str(rank), str(ranks)])
+        log = "log.txt" if self._world.is_first else f"log.rank{rank}.txt"
+        status = self._worked([str(checkpoint), str(home / "options.json"), str(found), *share], home / log)
+        shutil.rmtree(checkpoint)
+        if not found.is_file():
+            return {"error": f"the evaluation ended with status {status}; see {self._home(held.step) / log}"}
+        return json.loads(found.read_text())
+
+    def _put_together(self, home: Path, found: dict[int, Found]) -> Found:
+        """The result of all shares, or the first message of a rank that has none."""
+        failed = {rank: share["error"] for rank, share in found.items() if "error" in share}
+        if failed:
+            (home / TALLY.format(0)).unlink(missing_ok=True)
+            shutil.rmtree(home / "videos", ignore_errors=True)
+            rank, said = next(iter(failed.items()))
+            alike = len(failed) == len(found) and len(set(failed.values())) == 1
+            return {"error": said if alike else f"{self._team.name(rank)}: {said}"}
+        tallies = {rank: home / TALLY.format(rank) for rank in found}
+        for rank, path in tallies.items():
+            write_json(path, found[rank])
+        status = self._worked(["--sum", str(home / RESULT), *map(str, tallies.values())], home / "log.txt")
+        for path in tallies.values():
+            path.unlink()
+        if status:
+            return {"error": f"the evaluation's shares were not summed up, status {status}; see {home / 'log.txt'}"}
+        return json.loads((home / RESULT).read_text())
+
+    def _worked(self, args: list[str], log: Path) -> int:
+        """The exit status of a process that did this; what it said is added to its log."""
+        with log.open("ab") as output:
             # One thread: more would fight with the training for the same cores, and both would stand still.
             quiet = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+            command = [sys.executable, *WORKER, *args]
             self._process = subprocess.Popen(command, env=quiet, stdout=output, stderr=subprocess.STDOUT)
-            status = self._process.wait()
-        shutil.rmtree(checkpoint)
-        if not result.is_file():
-            return {"error": f"the evaluation ended with status {status}; see {home / 'log.txt'}"}
-        return {**json.loads(result.read_text()), "wall_s": time.perf_counter() - began_s}
+            return self._process.wait()
+
+    def _awaited(self, name: str) -> bytes:
+        """What another rank sends; a message in its place where the evaluation is ended before."""
+        while (parcel := self._mail.take(name)) is None:
+            if self._ended.wait(CHECK_S):
+                return pack({"error": "the evaluation was ended before this rank's share was there"})
+        return parcel
+
+    def _home(self, step: int) -> Path:
+        return self.folder / "evaluations" / f"{step:06d}"
+
+    def _share(self, rank: int) -> range:
+        return self.run.eval.share(rank, self._world.size)
+
+    def _asked_to_stop(self) -> bool:
+        """Whether this rank or another one that waits is asked to."""
+        if self.guard.asked():
+            self._mail.send(STOP, b"")
+        return self._mail.has(STOP)
 
     def __enter__(self) -> Self:
         return self
@@ -136,9 +236,11 @@ class Beside:
     def _end(self) -> None:
         """End the evaluation that is still at work; it may be about to start its process."""
         while self._running is not None and not self._running[1].done():
+            self._ended.set()
             if self._process is not None and self._process.poll() is None:
                 self._process.terminate()
             wait_for([self._running[1]], timeout=CHECK_S)
+        self._ended.clear()
 
 
 def newest_strips(folder: Path) -> list[Filmstrip]:

@@ -34,7 +34,6 @@ from kata.train.prepare import Prepared, order_of
 from kata.train.progress import Progress
 from kata.train.retention import Keep
 from kata.train.saving import Saving
-from kata.train.snapshot import HostTensors, weights_snapshot
 from kata.train.state import TrainState
 from kata.train.store import checkpoints, home_of
 from kata.train.trackers import TrackedRun, Tracker, open_trackers
@@ -113,7 +112,7 @@ def open_job(
     if run.save_checkpoint:
         chores.append((run.save_freq, saving.checkpoint))
     if run.env is not None:
-        beside = record and live.enter_context(Beside(run, folder, saver, record.meter, guard))
+        beside = live.enter_context(Beside(run, folder, saver, meter or Unrecorded(), guard, engine))
         chores += _evaluation(run, beside, state, engine)
     return Job(feed, chores, saving, view_feed, view_reader, record)
 
@@ -271,32 +270,21 @@ def _validation(run: Run, validator: Validator, record: RunRecord | None, saving
     return validate
 
 
-def _evaluation(run: Run, beside: Beside | None, state: TrainState, engine: Engine) -> list[tuple[int, Chore]]:
-    """Start evaluations when they fall due, and bring results home at the pace of the log. Rank 0 looks after them."""
-
-    def finish() -> None:
-        assert beside is not None
-        beside.collect(wait=True)
-
-    def may_start(step: int) -> bool:
-        assert beside is not None
-        return beside.may_start(step)
+def _evaluation(run: Run, beside: Beside, state: TrainState, engine: Engine) -> list[tuple[int, Chore]]:
+    """Start evaluations when they fall due, and bring results home at the pace of the log."""
 
     def evaluate(state: TrainState) -> None:
         last = state.step == run.steps
         if last:
-            engine.team.alone(finish)
-        if engine.team.by_first(lambda: may_start(state.step)):
-            policy = judged(run, state)
-            held = weights_snapshot(policy, state.step, HostTensors(), engine)
-            if beside is not None:
-                beside.start(policy, held)
+            beside.collect(wait=True)
+        if engine.team.by_first(lambda: beside.may_start(state.step)):
+            beside.start(judged(run, state), state.step)
         if last:
-            engine.team.alone(finish)
+            beside.collect(wait=True)
 
     if run.env_eval_at_start and state.step == 0:
         evaluate(state)
-    collecting: list[tuple[int, Chore]] = [] if beside is None else [(run.log_freq, lambda _: beside.collect())]
+    collecting: list[tuple[int, Chore]] = [(run.log_freq, lambda _: beside.collect())]
     return [(run.env_eval_freq, evaluate), *collecting]
 
 

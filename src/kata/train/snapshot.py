@@ -44,7 +44,7 @@ class HostTensors:
     def copy(self, tensors: Mapping[str, Tensor], engine: Engine) -> dict[str, Tensor]:
         """The tensors as they are now. The device goes on in order: what it does next cannot change the copy.
 
-        Pieces are put together one after the other, by all ranks; rank 0 alone keeps anything.
+        Pieces are put together one after the other, by all ranks; who keeps anything is the engine's to say.
 
         On CUDA this only asks for the copies, on the stream that trains: they are done before its next kernel, and
         the host is not stopped. Call `wait` before reading, and do not call `copy` before reading is over.
@@ -56,7 +56,7 @@ class HostTensors:
         copies: dict[str, Tensor] = {}
         for name, tensor in tensors.items():
             whole = engine.whole(tensor.detach())
-            if engine.team.world.is_first:
+            if engine.keeps:
                 copies[name] = self._copy(name, whole)
         if events is not None:
             events[1].record()
@@ -112,5 +112,5 @@ def moments(optimizer: Mapping[str, Any]) -> dict[str, Tensor]:
 
 
 def weights_snapshot(policy: nn.Module, step: int, memory: HostTensors, engine: Engine) -> Snapshot:
-    """Weights alone, as those of the best validation. Every rank calls this where they are in pieces."""
+    """Weights alone, as those of the best validation. Every rank calls this."""
     return Snapshot(step, memory.copy(policy.state_dict(), engine), None, None, [], None, memory)
