@@ -11,12 +11,12 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from av.video.frame import VideoFrame
 from PIL import Image, UnidentifiedImageError
 
+from kata.data.bodies import PageError
 from kata.data.colour import Planes
-from kata.data.encoded import EncodedImages
+from kata.data.encoded import EncodedImages, ImageColumn, open_column
 from kata.data.index import FrameIndex, check_whole, open_index
 from kata.data.layout import Layout, Span
 from kata.data.order import Int64
@@ -197,7 +197,7 @@ class VideoCamera:
 
 
 class ImageCamera:
-    """A camera whose frames lie encoded in the table; row groups are read when first needed. size: see VideoCamera."""
+    """A camera whose frames lie encoded in the table, each read when it is needed. size: see VideoCamera."""
 
     def __init__(
         self,
@@ -212,23 +212,23 @@ class ImageCamera:
     ) -> None:
         self.span, self.shape, self._recorded = layout.data, sized(column, size), column.shape
         self._root, self._key, self._encoded, self._tally = root, key, encoded, tally
-        self._starts: dict[int, Int64] = {}
+        self._columns: dict[int, ImageColumn] = {}
 
     def files(self) -> Int64:
         """Every table file of the selected episodes."""
         return np.unique(self.span.file)
 
     def prepare(self, file: int) -> None:
-        """Note where the row groups of a file start."""
-        if file in self._starts:
+        """Note where the column's bytes lie in the row groups of a file."""
+        if file in self._columns:
             return
         path = self._root / self.span.files[file]
         try:
-            meta = pq.read_metadata(path)
-        except (pa.ArrowInvalid, OSError) as error:
+            self._columns[file] = open_column(path, self._key)
+        except (pa.ArrowInvalid, OSError, KeyError) as error:
             raise self._bad(path, f"cannot be read: {error}") from error
-        rows = [meta.row_group(number).num_rows for number in range(meta.num_row_groups)]
-        self._starts[file] = np.cumsum([0, *rows])
+        except PageError as error:
+            raise self._bad(path, str(error)) from error
 
     def groups(self, file: Int64, number: Int64) -> tuple[Int64, Int64]:
         """Each image stands alone."""
@@ -238,14 +238,10 @@ class ImageCamera:
     def decode(self, file: int, numbers: Int64, rows: Int64) -> Iterator[tuple[int, Picture]]:
         """Decode images of the table."""
         path = self._root / self.span.files[file]
-        starts = self._starts[file]
         for place, (number, row) in enumerate(zip(numbers.tolist(), rows.tolist(), strict=True)):
-            group = int(np.searchsorted(starts, number, side="right")) - 1
-            cell = self._cells(path, group)[number - int(starts[group])]
-            if not cell.is_valid:
-                raise self._bad_frame(path, number, row, f"has no image in row {number}")
+            encoded = self._encoded_image(self._columns[file], number, row)
             began_s = time.perf_counter()
-            picture = self._picture(path, number, row, cell.as_buffer())
+            picture = self._picture(path, number, row, encoded)
             self._tally.add(decode_s=time.perf_counter() - began_s, frames_decoded=1)
             yield place, picture
 
@@ -267,15 +263,17 @@ class ImageCamera:
         self.paint(picture, held)
         return held
 
-    def _cells(self, path: Path, group: int) -> Any:
-        """The encoded bytes of one row group, (rows,) binary."""
+    def _encoded_image(self, column: ImageColumn, number: int, row: int) -> Any:
+        """Bytes of the image in row `number` of a file."""
         try:
-            array = self._encoded.get(path, self._key, group)
+            encoded = self._encoded.get(column, number)
+        except PageError as error:
+            raise self._bad_frame(column.path, number, row, f"has damage where row {number} lies: {error}") from error
         except (pa.ArrowInvalid, OSError, KeyError) as error:
-            raise self._bad(path, f"cannot be read: {error}") from error
-        if not pa.types.is_struct(array.type) or array.type.get_field_index("bytes") < 0:
-            raise self._bad(path, f"holds {array.type}, no encoded images")
-        return array.field("bytes")
+            raise self._bad(column.path, f"cannot be read: {error}") from error
+        if encoded is None:
+            raise self._bad_frame(column.path, number, row, f"has no image in row {number}")
+        return encoded
 
     def _picture(self, path: Path, number: int, row: int, encoded: Any) -> Pixels:
         height, width, channels = self._recorded

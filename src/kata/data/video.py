@@ -122,15 +122,15 @@ class Decoder:
         try:
             file = os.open(index.path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
-            raise _replaced(index.path, f"cannot be opened ({error.strerror})") from error
+            raise replaced(index.path, f"cannot be opened ({error.strerror})") from error
         try:
             if Stamp.of(os.fstat(file)) != gop.stamp:
-                raise _replaced(index.path, "is another file, or has other content")
+                raise replaced(index.path, "is another file, or has other content")
             data = os.pread(file, end - begin, begin)
         finally:
             os.close(file)
         if len(data) < end - begin:
-            raise _replaced(index.path, "is shorter")
+            raise replaced(index.path, "is shorter")
         return [data[at - begin : at - begin + size] for at, size in zip(offsets, sizes, strict=True)]
 
     def _decode(self, index: FrameIndex, packets: list[bytes], pts: list[int]) -> Iterator[VideoFrame]:
@@ -176,7 +176,8 @@ def _check_picture(gop: Gop, place: int, frame: VideoFrame) -> None:
         raise gop.bad(place, f"its size is {frame.width}x{frame.height}")
 
 
-def _replaced(path: Path, how: str) -> DataError:
+def replaced(path: Path, how: str) -> DataError:
+    """The error of a file that is not what it was."""
     return DataError(
         f"{path} has changed since the run began: it {how}",
         rule="the files of a dataset stay as they are while it is read",
