@@ -157,6 +157,9 @@ def test_the_choice_follows_memory_and_is_said(tmp_path: Path) -> None:
     assert choose("clips", 20)[0].clip_pool < 16
     asked = ShuffleChoice(Shuffle("clips", 7, 8, 2), 20 * FRAME, 4, 3).choose(data, {}, [CAMERA], rows)[0]
     assert asked == Shuffle("clips", 7, 8, 2)
+    data = open_dataset("x/y", root=make(tmp_path / "images", lengths=(40,) * 10, camera="image"))
+    assert choose("auto", 62) == (Shuffle(), "order: full, for images are read and decoded one by one")
+    assert choose("clips", 62)[0].kind == "clips"
 
 
 STREAM = [10, 11, 9, 0, 3, 4, 8, 2, 6, 1, 5, 7]

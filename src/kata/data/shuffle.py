@@ -13,7 +13,6 @@ import numpy as np
 from kata.data.cameras import sized
 from kata.data.clips import ClipOrder, Clips
 from kata.data.dataset import Dataset
-from kata.data.encoded import ENCODED_BYTES
 from kata.data.index import open_index
 from kata.data.memory import free_memory
 from kata.data.mixture import Mixture, Part
@@ -136,10 +135,8 @@ class ShuffleChoice:
             return Shuffle(), "order: full, a permutation of all samples per epoch"
         if self.asked.kind == "auto" and total <= room:
             return Shuffle(), f"order: full, for all decoded frames ({bytes_text(total)}) fit into frame_memory"
-        encoded = sum((dataset.root / name).stat().st_size for name in dataset.layout.data.used())
-        is_image = all(dataset.columns[key].dtype == "image" for key in cameras)
-        if self.asked.kind == "auto" and is_image and encoded <= ENCODED_BYTES:
-            return Shuffle(), "order: full, for images are decoded one by one and their bytes fit into memory"
+        if self.asked.kind == "auto" and all(dataset.columns[key].dtype == "image" for key in cameras):
+            return Shuffle(), "order: full, for images are read and decoded one by one"
         gop = self.asked.clip_gop or _gop(dataset, cameras)
         shuffle = self._fit(dataset, windows, sizes, gop, room)
         order = make_order(shuffle, dataset, windows, cameras, rows, 0)
