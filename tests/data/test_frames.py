@@ -95,7 +95,7 @@ def test_images_in_the_table_are_exact(tmp_path: Path) -> None:
         np.testing.assert_array_equal(reader.read(np.array([6]))[CAMERA][0], expected[[11, 11]])
 
 
-def test_image_row_groups_may_be_forgotten_and_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_images_lie_may_be_forgotten_and_found_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(EncodedImages.__init__, "__defaults__", (1,))
     data = open_dataset("x/y", root=make(tmp_path, camera="image"))
     with Reader(data, {}) as reader:
