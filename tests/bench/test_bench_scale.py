@@ -5,6 +5,7 @@ import os
 
 import pytest
 
+from kata.bench.scale.command import ROBOT
 from kata.bench.scale.layouts import lay_out
 from kata.bench.scale.options import resolve_scale
 from kata.bench.scale.ranks import run_ranks
@@ -97,6 +98,15 @@ def test_the_pieces_on_many_ranks_make_the_whole():
         assert ddp[name] / 16 <= fsdp[name] < hsdp[name] < ddp[name]
     assert ddp["sent_bytes"] == 2 * 15 * ddp["gradients_bytes"] // 16
     assert "HSDP 2 x 8" in layouts_text(16, [ddp, fsdp, hsdp])
+
+
+def test_clip_is_laid_out_at_full_size_without_a_network(monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    ddp, fsdp, hsdp = lay_out(16, [[*ROBOT, "--policy.type=multi_task_dit"]])
+    frozen = 63_165_952 + 2 * 768  # CLIP's text half, and a norm that nothing reads
+    assert ddp["weights_bytes"] - ddp["gradients_bytes"] == 4 * frozen
+    assert ddp["gradients_bytes"] == pytest.approx(601.5 * 2**20, rel=1e-4)
+    assert ddp["weights_bytes"] / 16 <= fsdp["weights_bytes"] < hsdp["weights_bytes"] < ddp["weights_bytes"]
 
 
 def test_a_policy_that_cannot_be_built_is_named():

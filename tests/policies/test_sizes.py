@@ -1,7 +1,5 @@
 """The default policies have as many parameters as LeRobot's, and name as many tensors."""
 
-import json
-
 import pytest
 import torch
 
@@ -19,24 +17,13 @@ SIZES = {  # inputs by key, the action's width, parameters, tensors in LeRobot's
 }
 
 
-@pytest.fixture
-def clip(tmp_path):
-    """A folder with the config of openai/clip-vit-base-patch16."""
-    folder = tmp_path / "clip"
-    folder.mkdir()
-    sizes = {"text_config": {}, "vision_config": {"patch_size": 16}}
-    (folder / "config.json").write_text(json.dumps({"model_type": "clip", **sizes}))
-    return {"vision_encoder_name": str(folder), "text_encoder_name": str(folder)}
-
-
 @pytest.mark.parametrize("name", SIZES)
-def test_the_default_policy_has_lerobots_size(name, clip):
+def test_the_default_policy_has_lerobots_size(name):
     inputs, width, numbers, tensors = SIZES[name]
     kinds = {key: FeatureType.STATE if key == STATE else FeatureType.VISUAL for key in inputs}
     config = config_class(name)(
         input_features={key: Feature(kinds[key], shape) for key, shape in inputs.items()},
         output_features={ACTION: Feature(FeatureType.ACTION, (width,))},
-        **(clip if name == "multi_task_dit" else {}),
     )
     with torch.device("meta"):
         policy = build_policy(config.without_downloads())

@@ -37,7 +37,7 @@ class Config(DenoisingConfig):
     """Multi-Task DiT's options. Impossible values raise PolicyError at once.
 
     vision_encoder_name and text_encoder_name are Hub names or local folders of CLIP models. pretrained_encoders of
-    false reads their config.json alone and leaves their weights random.
+    false leaves their weights random and reads their config.json alone, for the default name nothing.
     """
 
     type_name: ClassVar[str] = "multi_task_dit"
@@ -165,7 +165,7 @@ class Config(DenoisingConfig):
         }
 
     def without_downloads(self) -> Config:
-        """Without the encoders' weights; their config.json says how large they are."""
+        """Without the encoders' weights; their config.json says how large they are, where they are not the default."""
         return dataclasses.replace(self, pretrained_encoders=False)
 
     def validate_features(self) -> None:

@@ -9,16 +9,29 @@ from torch import Tensor, nn
 
 from kata.adapt.pretrained import require_files, unreadable
 from kata.errors import PolicyError
-from kata.policies.multi_task_dit.config import Config
+from kata.policies.multi_task_dit.config import CLIP, Config
 
 CONFIG = "config.json"
 VISION, TEXT = "vision_model", "text_model"
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")
+BASE_PATCH16: dict[str, dict[str, Any]] = {
+    VISION: {
+        "hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12, "num_attention_heads": 12,
+        "image_size": 224, "patch_size": 16, "hidden_act": "quick_gelu", "projection_dim": 512,
+    },
+    TEXT: {
+        "hidden_size": 512, "intermediate_size": 2048, "num_hidden_layers": 12, "num_attention_heads": 8,
+        "vocab_size": 49408, "max_position_embeddings": 77, "hidden_act": "quick_gelu", "projection_dim": 512,
+        "bos_token_id": 0, "eos_token_id": 2, "pad_token_id": 1,
+    },
+}  # fmt: skip
+"""What stands in the config.json of `CLIP`, so that it can be built without a network. Its marks are not those of its
+tokenizer: transformers takes an end of 2 to mean the highest token of a sentence."""
 
 
 def _clip(kind: Any, part: str, name: str, *, pretrained: bool) -> nn.ModuleDict:
-    """A model of this class in float32 as {part: model}; without `pretrained` its weights are random and only its
-    config is read.
+    """A model of this class in float32 as {part: model}; without `pretrained` its weights are random, and only its
+    config is read, that of the default model not even.
 
     Up to transformers 5.5, CLIPTextModel and CLIPVisionModel hold their network under that name, later ones are it;
     LeRobot's files have the name.
@@ -28,6 +41,8 @@ def _clip(kind: Any, part: str, name: str, *, pretrained: bool) -> nn.ModuleDict
     try:
         if pretrained:
             model = kind.from_pretrained(name, dtype=torch.float32)
+        elif name == CLIP:
+            model = kind(kind.config_class(**BASE_PATCH16[part]))
         else:
             model = kind(kind.config_class.from_pretrained(name))
     except (OSError, ValueError) as error:
