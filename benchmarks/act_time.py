@@ -2,8 +2,8 @@
 
     python benchmarks/act_time.py [--repeats=3] [--out=benchmarks/results/act_time.json]
 
-Weights are random and CLIP is built from its sizes alone, so that nothing is fetched; what a chunk costs does not
-depend on them. A chunk is what is executed before the policy is asked again.
+Weights are random, so that nothing is fetched; what a chunk costs does not depend on them.
+A chunk is what is executed before the policy is asked again.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import argparse
 import json
 import platform
 import statistics
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -37,12 +36,11 @@ CASES: dict[str, tuple[str, tuple[int, int], dict[str, Any]]] = {
 """Policy, size of its one camera, options."""
 
 
-def make_config(name: str, size: tuple[int, int], options: dict[str, Any], clip: Path) -> PolicyConfig:
-    names = {"vision_encoder_name": str(clip), "text_encoder_name": str(clip)} if name == "multi_task_dit" else {}
+def make_config(name: str, size: tuple[int, int], options: dict[str, Any]) -> PolicyConfig:
     config = config_class(name)(
         input_features={CAMERA: Feature(FeatureType.VISUAL, (3, *size)), STATE: Feature(FeatureType.STATE, (7,))},
         output_features={ACTION: Feature(FeatureType.ACTION, (7,))},
-        **{**names, **options},
+        **options,
     )
     return config.without_downloads()
 
@@ -81,14 +79,9 @@ def main() -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     found: dict[str, Any] = {}
-    with tempfile.TemporaryDirectory() as folder:
-        clip = Path(folder) / "clip"
-        clip.mkdir()
-        sizes = {"model_type": "clip", "text_config": {}, "vision_config": {"patch_size": 16}}
-        (clip / "config.json").write_text(json.dumps(sizes))
-        for name, (policy, size, options) in CASES.items():
-            found[name] = {"camera": list(size), **measure(make_config(policy, size, options, clip), asked.repeats)}
-            print(f"{name:36} {found[name]['chunk_cpu_s']:8.3f} s for {found[name]['executed']} actions", flush=True)
+    for name, (policy, size, options) in CASES.items():
+        found[name] = {"camera": list(size), **measure(make_config(policy, size, options), asked.repeats)}
+        print(f"{name:36} {found[name]['chunk_cpu_s']:8.3f} s for {found[name]['executed']} actions", flush=True)
     machine = {"torch": torch.__version__, "machine": platform.machine(), "threads": 1}
     asked.out.parent.mkdir(parents=True, exist_ok=True)
     asked.out.write_text(json.dumps({**machine, "repeats": asked.repeats, "policies": found}, indent=1) + "\n")
