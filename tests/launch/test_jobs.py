@@ -57,6 +57,20 @@ def kata(service, *args: str, **env: str) -> subprocess.CompletedProcess:
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=WAIT_S, check=False)
 
 
+@pytest.fixture
+def kata_here(service, monkeypatch, capsys):
+    """The same in this process, which has imported already what takes a new one most of its time."""
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", service.url)
+    for name, value in service.environment.items():
+        monkeypatch.setenv(name, value)
+
+    def call(*args: str) -> subprocess.CompletedProcess:
+        status = main(["launch", *args])
+        return subprocess.CompletedProcess(args, status, *capsys.readouterr())
+
+    return call
+
+
 def job_of(service) -> dict:
     (job,) = service.jobs.values()
     return job.spec
@@ -86,8 +100,8 @@ def test_a_job_is_submitted_followed_and_finished(service, tmp_path):
     assert not [word for word in (TOKEN, "w" * 40, "other-secret") if word in shown]
 
 
-def test_a_job_that_fails(service):
-    done = kata(service, "--target=hf:cpu-basic", *KEPT, "--env=MODE=fails", "--restarts=2", "--", *TRAIN)
+def test_a_job_that_fails(service, kata_here):
+    done = kata_here("--target=hf:cpu-basic", *KEPT, "--env=MODE=fails", "--restarts=2", "--", *TRAIN)
     assert done.returncode == 1
     assert "ValueError: a bad sample" in done.stdout
     assert "ERROR, Job failed with exit code: 1" in done.stderr
@@ -96,9 +110,9 @@ def test_a_job_that_fails(service):
     assert "--ranks=1" in job_of(service)["command"]
 
 
-def test_one_that_runs_out_of_time_is_submitted_again(service):
+def test_one_that_runs_out_of_time_is_submitted_again(service, kata_here):
     options = ("--timeout=2", "--restarts=1", "--env=MODE=hangs")
-    done = kata(service, "--target=hf:cpu-basic", *KEPT, *options, "--", *TRAIN)
+    done = kata_here("--target=hf:cpu-basic", *KEPT, *options, "--", *TRAIN)
     assert done.returncode == 1
     assert len(service.jobs) == 2
     assert done.stderr.count("the job ran out of time") == 2
@@ -107,14 +121,14 @@ def test_one_that_runs_out_of_time_is_submitted_again(service):
     assert "token ***" in done.stdout
 
 
-def test_one_that_saved_is_submitted_again(service):
-    done = kata(service, "--target=hf:cpu-basic", *KEPT, "--restarts=2", "--env=MODE=saves", "--", *TRAIN)
+def test_one_that_saved_is_submitted_again(service, kata_here):
+    done = kata_here("--target=hf:cpu-basic", *KEPT, "--restarts=2", "--env=MODE=saves", "--", *TRAIN)
     assert done.returncode == 85
     assert len(service.jobs) == 3
 
 
-def test_detached_looked_at_and_cancelled(service):
-    done = kata(service, "--target=hf:cpu-basic", *KEPT, "--detach", "--env=MODE=hangs", "--", *TRAIN)
+def test_detached_looked_at_and_cancelled(service, kata_here):
+    done = kata_here("--target=hf:cpu-basic", *KEPT, "--detach", "--env=MODE=hangs", "--", *TRAIN)
     assert done.returncode == 0
     (job,) = service.jobs
     assert f"kata launch logs {job}" in done.stdout
@@ -122,26 +136,26 @@ def test_detached_looked_at_and_cancelled(service):
     while not service.jobs[job].events:
         assert time.monotonic() < deadline
         time.sleep(0.05)
-    assert f"job {job}: RUNNING, cpu-basic" in kata(service, "status", job).stdout
-    assert kata(service, "cancel", job).stdout == f"job {job}: cancelled\n"
-    followed = kata(service, "logs", job, "--follow")
+    assert f"job {job}: RUNNING, cpu-basic" in kata_here("status", job).stdout
+    assert kata_here("cancel", job).stdout == f"job {job}: cancelled\n"
+    followed = kata_here("logs", job, "--follow")
     assert followed.returncode == 1
     assert "token" in followed.stdout
     assert "CANCELED" in followed.stderr
-    unknown = kata(service, "status", "f" * 24)
+    unknown = kata_here("status", "f" * 24)
     assert unknown.returncode == 2
     assert "Traceback" not in unknown.stderr
 
 
-def test_all_machines_are_read_live_or_said_to_be_old(service):
-    live = kata(service, "flavors").stdout
+def test_all_machines_are_read_live_or_said_to_be_old(service, kata_here):
+    live = kata_here("flavors").stdout
     assert "b300x16" in live
     assert "a100x8" not in live
-    wrong = kata(service, "--target=hf:a10g-largex4", *KEPT, "--", *TRAIN)
+    wrong = kata_here("--target=hf:a10g-largex4", *KEPT, "--", *TRAIN)
     assert wrong.returncode == 2
     assert "did you mean 'a10g-largex2'" in wrong.stderr
     service.refuses.add("hardware")
-    old = kata(service, "flavors")
+    old = kata_here("flavors")
     assert "going by those of August 2026" in old.stderr
     assert len(old.stdout.splitlines()) == 1 + len(known_flavors()) == 27
     assert "a100x8" in old.stdout
