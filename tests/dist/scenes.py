@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import signal
@@ -11,6 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import huggingface_hub.constants
 import torch
 
 import kata.train.assemble
@@ -69,6 +71,13 @@ def evaluating_with(python: str, args: list[str]) -> int:
 def with_environment(changed: dict[str, str], args: list[str]) -> int:
     """`kata train` as if launched with other variables."""
     os.environ.update(changed)
+    return main(["train", *args])
+
+
+def train_from_hub(environment: dict[str, str], args: list[str]) -> int:
+    """`kata train` where the Hub is another one, which its library has read from the environment already."""
+    os.environ.update(environment)
+    importlib.reload(huggingface_hub.constants)
     return main(["train", *args])
 
 
