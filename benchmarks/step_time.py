@@ -1,12 +1,14 @@
-"""Seconds, memory and host waits of one ACT update on this machine's device, without any data reading.
+"""Seconds, memory and host waits of one update on this machine's device, without any data reading.
 
-    python benchmarks/step_time.py [--batch=8] [--height=480] [--width=640] [--cameras=2] [--steps=20]
-                                   [--precision=no|bf16] [--compile] [--out=benchmarks/results/step_time.json]
+    python benchmarks/step_time.py [--policy=act] [--options='{"chunk_size": 50}'] [--batch=8]
+                                   [--height=480] [--width=640] [--cameras=2] [--steps=20] [--precision=no|bf16]
+                                   [--compile] [--out=benchmarks/results/step_time.json]
 
-Random weights and frames at full size. On CUDA every update after the first runs under
-torch.cuda.set_sync_debug_mode("error"): an update that made the host wait would fail. With --compile the policy's
-blocks are compiled (first_s has the time that takes), and blocks that were not are listed. Needs torch, torchvision,
-numpy, safetensors and PyYAML alone, so that it runs where nothing can be installed.
+Random weights, frames and numbers; the policy has its default options but for `--options`. On CUDA every update after
+the first runs under torch.cuda.set_sync_debug_mode("error"): an update that made the host wait would fail. With
+--compile the policy's blocks are compiled (first_s has the time that takes), and blocks that were not are listed. Needs
+torch, torchvision, numpy, safetensors and PyYAML alone, so that it runs where nothing can be installed
+(multi_task_dit: transformers too).
 """
 
 from __future__ import annotations
@@ -26,9 +28,9 @@ import torch
 
 from kata.dist.engine import Engine
 from kata.dist.team import Team
-from kata.policies.act.config import Config
+from kata.policies import config_class
 from kata.run import AcceleratorConfig, DatasetConfig, Run
-from kata.spec import Feature, FeatureType
+from kata.spec import ACTION, LANGUAGE_MASK, LANGUAGE_TOKENS, STATE, Feature, FeatureType, pad_key
 from kata.train.compiled import compile_blocks, uncompiled
 from kata.train.state import build_state
 from kata.train.step import update
@@ -46,15 +48,16 @@ class RandomBatch:
 
 
 def make_run(options: argparse.Namespace) -> Run:
+    """A run of the policy that is asked for, which sees cameras and 14 numbers and gives 14."""
     cameras = {
         f"observation.images.cam{i}": Feature(FeatureType.VISUAL, (3, options.height, options.width))
         for i in range(options.cameras)
     }
-    config = Config(
-        pretrained_backbone_weights=None,
-        input_features={**cameras, "observation.state": Feature(FeatureType.STATE, (14,))},
-        output_features={"action": Feature(FeatureType.ACTION, (14,))},
-    )
+    config = config_class(options.policy)(
+        input_features={**cameras, STATE: Feature(FeatureType.STATE, (14,))},
+        output_features={ACTION: Feature(FeatureType.ACTION, (14,))},
+        **options.options,
+    ).without_downloads()
     return Run(
         dataset=DatasetConfig(repo_id="random"),
         policy=config,
@@ -65,23 +68,30 @@ def make_run(options: argparse.Namespace) -> Run:
 
 
 def make_batch(run: Run, device: torch.device) -> RandomBatch:
-    config, size = run.policy, run.batch_size
+    """One batch, half of whose chunks of actions end in padding."""
+    config, size, windows = run.policy, run.batch_size, run.policy.windows()
+    lead = {key: (size, len(windows[key])) if key in windows else (size,) for key in config.input_features}
     frames = {
         # Channels innermost, as the feed leaves them.
-        key: torch.rand(size, *f.shape[1:], f.shape[0], device=device).movedim(-1, 1)
+        key: torch.rand(*lead[key], *f.shape[1:], f.shape[0], device=device).movedim(-1, -3)
         for key, f in config.cameras.items()
     }
-    chunk = len(config.windows()["action"])
+    chunk = len(windows[ACTION])
     pad = torch.zeros(size, chunk, dtype=torch.bool, device=device)
     pad[: size // 2, chunk // 2 :] = True
     batch = {
         **frames,
-        "observation.state": torch.randn(size, 14, device=device),
-        "action": torch.randn(size, chunk, 14, device=device),
-        "action_is_pad": pad,
+        STATE: torch.randn(*lead[STATE], 14, device=device),
+        ACTION: torch.randn(size, chunk, 14, device=device),
+        pad_key(ACTION): pad,
     }
-    noise = torch.randn(size, *config.draws()["noise"].shape, device=device)
-    return RandomBatch([batch], [{"noise": noise}], config.loss_weights(size, {"action_is_pad": pad.cpu().numpy()}))
+    if (tokenizer := config.tokenizer()) is not None:
+        length = tokenizer["max_length"]
+        batch[LANGUAGE_TOKENS] = torch.full((size, length), 7, device=device)
+        batch[LANGUAGE_MASK] = torch.ones(size, length, dtype=torch.bool, device=device)
+    made = {"normal": torch.randn, "uniform": torch.rand}
+    draws = {name: made[draw.kind](size, *draw.shape, device=device) for name, draw in config.draws().items()}
+    return RandomBatch([batch], [draws], config.loss_weights(size, {pad_key(ACTION): pad.cpu().numpy()}))
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
@@ -132,6 +142,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, default in (("batch", 8), ("height", 480), ("width", 640), ("cameras", 2), ("steps", 20)):
         parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--policy", default="act")
+    parser.add_argument("--options", type=json.loads, default={}, help="of the policy, as JSON")
     parser.add_argument("--precision", default="no", choices=("no", "bf16"))
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--out", type=Path)
