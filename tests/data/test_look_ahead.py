@@ -302,8 +302,13 @@ def test_closing_ends_all_threads(data: Dataset) -> None:
 
 @pytest.mark.parametrize("pixels", ["yuv420p", "yuvj420p"])
 @pytest.mark.parametrize("colour", [(1, 1), (2, 1), (5, 2), (6, 0), (9, 1)])
-def test_a_held_picture_converts_to_the_same_pixels(pixels: str, colour: tuple[int, int]) -> None:
-    """Whatever the colour space and the range of the stream."""
+@pytest.mark.parametrize("linked", [True, False])
+def test_a_held_picture_converts_to_the_same_pixels(
+    monkeypatch: pytest.MonkeyPatch, pixels: str, colour: tuple[int, int], linked: bool
+) -> None:
+    """Whatever the colour space and the range of the stream, and where FFmpeg's functions cannot be called too."""
+    if not linked:
+        monkeypatch.setattr("kata.data.colour._functions", lambda: None)
     noise = np.random.default_rng(0).integers(0, 255, (32, 50, 3), dtype=np.uint8)
     frame = av.VideoFrame.from_ndarray(noise, format="rgb24").reformat(format=pixels)
     frame.colorspace, frame.color_range = colour

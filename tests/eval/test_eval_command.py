@@ -15,7 +15,7 @@ from kata.eval.command import main
 from kata.eval.envs import EnvSpec, inspect, resolve_env
 from kata.eval.options import EnvConfig, EvalConfig, resolve_eval
 from kata.eval.policy import acting, load_for_acting
-from kata.eval.runner import evaluate
+from kata.eval.runner import play
 from kata.policies.base import ActState
 from tests.eval.acting import TOP, Scripted, plain, stats, tiny_policy, write_checkpoint
 
@@ -28,7 +28,7 @@ def checkpoint(tmp_path_factory):
 
 
 def evaluated(spec: EnvSpec, **features) -> None:
-    evaluate(plain(Scripted(lambda batch: None, **features)), spec, EvalConfig(n_episodes=1))
+    play(plain(Scripted(lambda batch: None, **features)), spec, EvalConfig(n_episodes=1))
 
 
 def test_flags_lie_over_the_file(tmp_path):

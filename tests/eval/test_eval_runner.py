@@ -14,7 +14,7 @@ from kata.eval.film import chosen, read_strip
 from kata.eval.options import EnvConfig, EvalConfig
 from kata.eval.policy import episode_source
 from kata.eval.result import Result, summary, wilson
-from kata.eval.runner import evaluate, play
+from kata.eval.runner import play
 from kata.eval.tally import sum_up
 from kata.spec import Draw
 from tests.eval import fakes
@@ -23,6 +23,10 @@ from tests.eval.acting import Scripted, drawing_policy, plain, tiny_policy, towa
 
 def toy(**options) -> EnvSpec:
     return resolve_env(EnvConfig(type="gym", id="tests.eval.fakes:fakes/Toy-v0", **options))
+
+
+def evaluate(acting, spec, options, *, seed=1000, folder=None) -> Result:
+    return sum_up([play(acting, spec, options, seed=seed, folder=folder)], folder)
 
 
 def run(policy, spec, episodes=7, **options) -> Result:

@@ -190,6 +190,8 @@ MISFITS = {
     "a rename for all": (("one", "two"), ("--rename_map={a: b}",), ("dataset.mix",)),
     "clips of one": (("one", "two"), ("--dataset.shuffle=clips", "--dataset.clip_pool=5"), ("dataset.mix_clips",)),
     "clips of three": (("one", "two"), ("--dataset.mix_clips=[[1,2]]",), ("for each of 2 datasets",)),
+    "clips of no frames": (("one", "two"), ("--dataset.mix_clips=[[5,0,0],[3,2,1]]",), ("for each of 2 datasets",)),
+    "clips of half a group": (("one", "two"), ("--dataset.mix_clips=[[4,3,2],[0,0,0]]",), ("a divisor",)),
     "a root for all": (("one", "two"), ("--dataset.root=/x",), ("entries of dataset.mix",)),
     "a dataset beside it": (("one", "two"), ("--dataset.repo_id=a/b",), ("leave out one",)),
 }

@@ -23,38 +23,13 @@ from kata.eval.film import TRIED_PER_KEPT, Film
 from kata.eval.fit import Fit, fit
 from kata.eval.options import EvalConfig
 from kata.eval.policy import Acting, episode_source
-from kata.eval.result import CrashedAt, Episode, Result
+from kata.eval.result import CrashedAt, Episode
 from kata.eval.simulation import Crash, Envs, LocalEnvs, Moment, RemoteEnvs, Start
-from kata.eval.tally import Tally, film_path, sum_up
+from kata.eval.tally import Tally, film_path
 from kata.policies.base import ActState, Source
 
 Done = Callable[[int, int, int], None]
 """Called after each round with (episodes done, of how many, how many succeeded)."""
-
-
-def evaluate(
-    acting: Acting,
-    spec: EnvSpec,
-    options: EvalConfig,
-    *,
-    seed: int = 1000,
-    folder: Path | None = None,
-    done: Done | None = None,
-) -> Result:
-    """Let a policy act in an environment and judge it. Same seed, same result, whatever the batch size.
-
-    Args:
-        acting: from `load_for_acting`, or `acting` for a policy in memory; left in the mode it was in.
-        spec: from `resolve_env`.
-        options: number of episodes, batch size, videos.
-        seed: episode k starts from seed + k.
-        folder: where `videos/` goes; None makes none.
-        done: progress.
-
-    Raises: PolicyError or ConfigError before the first step for what does not fit. An environment that crashes
-        costs its episode only.
-    """
-    return sum_up([play(acting, spec, options, seed=seed, folder=folder, done=done)], folder)
 
 
 def play(
@@ -67,10 +42,21 @@ def play(
     done: Done | None = None,
     share: range | None = None,
 ) -> Tally:
-    """The episodes of `share`, None for all of them: `sum_up` makes the result of the tallies of all shares.
+    """Let a policy act in an environment and judge it; `sum_up` makes the result of the tallies of all shares.
 
-    An episode keeps its round and its place there, and the policy is asked for whole rounds, so that it computes bit
-    for bit what it computes in one share. Arguments and errors are those of `evaluate`.
+    Same seed, same result, whatever the batch size. An episode keeps its round and its place there, and the policy is
+    asked for whole rounds, so that it computes bit for bit what it computes in one share.
+
+    Args:
+        acting: from `load_for_acting`, or `acting` for a policy in memory; left in the mode it was in.
+        spec: from `resolve_env`.
+        options: number of episodes, batch size, videos.
+        seed: episode k starts from seed + k.
+        folder: where `videos/` goes; None makes none. done: progress.
+        share: the episodes to play; None for all of them.
+
+    Raises: PolicyError or ConfigError before the first step for what does not fit. An environment that crashes
+        costs its episode only.
     """
     began_s = time.perf_counter()
     facts = inspect(spec)

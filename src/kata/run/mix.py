@@ -97,9 +97,15 @@ def check_clips(clips: Sequence[Sequence[int]] | None, datasets: int, of_one: Se
             rule="these numbers belong to one dataset; a mixture has dataset.mix_clips, three for each of its datasets",
             remedy="leave them out: they are derived and written down",
         )
-    if clips is not None and (len(clips) != datasets or any(len(each) != 3 or min(each) < 0 for each in clips)):
+    if clips is not None and (len(clips) != datasets or not all(map(_is_clip_order, clips))):
         raise ConfigError(
             f"dataset.mix_clips={[list(each) for each in clips]}",
-            rule=f"for each of {datasets} datasets clips alive at a time, their frames, their group; zeros: full order",
+            rule=f"for each of {datasets} datasets clips alive at a time, frames, group (a divisor); zeros: full order",
             remedy="leave the option out: they are derived and written down",
         )
+
+
+def _is_clip_order(numbers: Sequence[int]) -> bool:
+    if len(numbers) != 3:
+        return False
+    return not any(numbers) or (min(numbers) > 0 and numbers[1] % numbers[2] == 0)
