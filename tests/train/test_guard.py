@@ -132,7 +132,7 @@ def test_a_signal_during_a_save_leaves_the_save_whole(vector_run, tmp_path):
 
 
 def test_a_second_signal_leaves_at_once(vector_run):
-    process, checkpoints = started(vector_run, "--steps=100000")
+    process, checkpoints = started(vector_run, "--steps=100000", "--keep_last=2")
     process.send_signal(signal.SIGTERM)
     process.send_signal(signal.SIGINT)
     said = process.communicate(timeout=60)[0]
