@@ -88,6 +88,30 @@ class Draw(NamedTuple):
     shared: bool = False
 
 
+class Colours(NamedTuple):
+    """How 8-bit Y, U and V become RGB, in whole numbers; `(a * b) >> 16` rounds down.
+
+        y = ((Y << 3) - offset) * luma >> 16,    u = (U << 3) - 1024,    v = (V << 3) - 1024
+        R = y + (v * red >> 16)
+        G = y + (u * green_u >> 16) + (v * green_v >> 16)
+        B = y + (u * blue >> 16)                 each limited to [0, 255]
+
+    That is what libswscale computes on x86, for every Y, U and V.
+    """
+
+    luma: int
+    offset: int
+    red: int
+    green_u: int
+    green_v: int
+    blue: int
+
+    @property
+    def black(self) -> tuple[int, int]:
+        """Y, and U and V, of black."""
+        return self.offset >> 3, 128
+
+
 Windows: TypeAlias = dict[str, tuple[int, ...]]
 """Frame offsets around the anchor, per key. A key that is absent is read at the anchor alone, without a time axis."""
 

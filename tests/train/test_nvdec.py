@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from kata.data import Dataset, Reader, open_dataset
+from kata.data.form import Form
 from kata.data.index import build_index
 from kata.data.video import Gop, Pixels
 from kata.errors import DataError
@@ -79,7 +80,7 @@ def test_what_no_card_decodes_is_told(data, tmp_path, monkeypatch):
 def test_frames_from_elsewhere_are_held_cached_and_resized_like_others(data):
     rows, card = np.arange(data.num_frames), Card(data)
     for size in (None, (16, 24)):
-        with Reader(data, {}, size=size) as host, Reader(data, {}, size=size, frame_memory=10**7) as reader:
+        with Reader(data, {}, form=Form(size)) as host, Reader(data, {}, form=Form(size), frame_memory=10**7) as reader:
             reader.decode_with(card)
             found, wanted = reader.read(rows)[CAMERA].astype(int), host.read(rows)[CAMERA]
         assert np.abs(found - wanted).mean() < (1e-9 if size is None else 4)

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from kata.data.form import Form
 from kata.errors import ConfigError
 from kata.run import resolve_run
 from kata.train import train
@@ -34,7 +35,7 @@ def losses(done):
 def test_a_run_on_resized_frames_is_nearly_the_run_on_whole_ones(run, tmp_path):
     options = ("--dataset.resize=reader", "--dataset.frame_memory=100KB")
     prepared = prepare(run("look", *options))
-    assert prepared.frame_size == (36, 48)
+    assert prepared.form == Form((36, 48))
     assert all(feature.shape == (3, 48, 64) for feature in prepared.run.policy.cameras.values()), "as recorded"
     device, reader = (
         train(run("device")),

@@ -9,6 +9,7 @@ from pathlib import Path
 from kata.bench.patterns import CASES, PATTERNS, WAYS, Case
 from kata.config import decode, parse_flags
 from kata.errors import ConfigError, DataError, did_you_mean
+from kata.run.options import PIXELS
 from kata.units import num_bytes
 
 
@@ -22,6 +23,7 @@ class BenchRun:
     order is in clips, if that ends within `epoch_seconds`. num_workers: decoding threads of kata, processes of the
     peer; 0 takes one per core. frame_memory: kata's budget for decoded frames; '0' takes a tenth of
     all (a third for sarm), beside the batches in the making: with more, what one epoch leaves for the next would count.
+    pixels: 'rgb', or 'yuv' for frames that a device converts: their floor is decoding alone. Peers read RGB.
     cache_episodes: so many first episodes are kept in the frame cache, and are what is read with it.
     peer: measure LeRobot 0.6.1 too, with `peer_python` or the environment that `make peer` builds.
     make: first write the datasets a, b, c, d and multi to root with LeRobot's own writer.
@@ -40,6 +42,7 @@ class BenchRun:
     num_workers: int = 0
     seed: int = 0
     frame_memory: str = "0"
+    pixels: str = "rgb"
     cache_episodes: int = 2
     peer: bool = False
     peer_python: str | None = None
@@ -54,6 +57,10 @@ class BenchRun:
             value = getattr(self, name)
             if value < least:
                 raise ConfigError(f"{name}={value}", rule=f"at least {least}", remedy="leave it out for the default")
+        if self.pixels not in PIXELS:
+            raise ConfigError(
+                f"pixels={self.pixels}", rule=f"one of: {', '.join(PIXELS)}", remedy=did_you_mean(self.pixels, PIXELS)
+            )
         if not num_bytes(self.frame_memory) >= 0:
             raise ConfigError(
                 f"frame_memory={self.frame_memory}", rule="bytes, or a number with KB, MB, GB", remedy="for example 2GB"

@@ -9,6 +9,7 @@ import json
 import math
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -22,11 +23,14 @@ from kata.bench.patterns import windows_of
 from kata.data import Batches, Dataset, Reader, anchor_rows, open_dataset
 from kata.data.clips import ClipOrder
 from kata.data.encoded import ENCODED_BYTES
+from kata.data.form import RECORDED, Form
 from kata.data.framecache import CacheOptions, FrameCache
 from kata.data.order import Anchors
 from kata.data.plan import held_as_rgb
+from kata.data.planar import colours_of_camera
 from kata.data.quality import order_quality
 from kata.data.shuffle import Shuffle, ShuffleChoice, held_frame_bytes, make_order
+from kata.spec import Colours
 
 AHEAD = 4
 """Batches read in advance, as many as `kata train` reads by default."""
@@ -50,6 +54,7 @@ class Reading:
     epoch_seconds: float
     seed: int
     frame_memory: int
+    pixels: str = "rgb"
     cache_episodes: int = 2
     batches: int = 0
     soak: bool = False
@@ -84,26 +89,36 @@ def _open(live: ExitStack, reading: Reading, dataset: Dataset) -> tuple[Reader, 
     windows, keys = windows_of(reading.pattern, dataset)
     cameras = tuple(key for key in keys if key in dataset.cameras)
     cache, cache_bytes = None, 0
+    form = _form(reading, dataset, cameras)
     if reading.way == "cache":
         dataset = dataset.subset(range(min(reading.cache_episodes, len(dataset.episodes.index))))
-        cache_bytes = dataset.num_frames * sum(math.prod(dataset.columns[key].shape) for key in cameras)
-        cache = live.enter_context(FrameCache(dataset, cameras, CacheOptions("frames", num_bytes=cache_bytes)))
+        cache_bytes = dataset.num_frames * sum(math.prod(form.shape(key, dataset.columns[key])) for key in cameras)
+        cache = live.enter_context(
+            FrameCache(dataset, cameras, CacheOptions("frames", num_bytes=cache_bytes, form=form))
+        )
     rows, memory = anchor_rows(dataset), reading.frame_memory
     if not memory:
-        sizes = {key: held_frame_bytes(dataset, key, windows.get(key, (0,))) for key in cameras}
+        sizes = {key: held_frame_bytes(dataset, key, windows.get(key, (0,)), form) for key in cameras}
         share = 3 if any(held_as_rgb(windows.get(key, (0,))) for key in cameras) else 10
         memory = sum(sizes.values()) * dataset.num_frames // share
-        batch = sum(len(windows.get(key, (0,))) * math.prod(dataset.columns[key].shape) for key in cameras)
+        batch = sum(len(windows.get(key, (0,))) * math.prod(form.shape(key, dataset.columns[key])) for key in cameras)
         memory += (AHEAD + 1) * reading.batch_size * batch
     choice = ShuffleChoice(
-        Shuffle("clips" if reading.way == "clips" else "full"), memory, reading.batch_size, AHEAD + 1
+        Shuffle("clips" if reading.way == "clips" else "full"), memory, reading.batch_size, AHEAD + 1, form
     )
     shuffle, _ = choice.choose(dataset, windows, cameras, rows)
     order = make_order(shuffle, dataset, windows, cameras, rows, reading.seed)
     reader = live.enter_context(
-        Reader(dataset, windows, threads=reading.threads, keys=keys, frame_memory=memory, cache=cache)
+        Reader(dataset, windows, threads=reading.threads, keys=keys, frame_memory=memory, cache=cache, form=form)
     )
     return reader, live.enter_context(Batches(reader, rows, order, reading.batch_size, ahead=AHEAD)), cache_bytes
+
+
+def _form(reading: Reading, dataset: Dataset, cameras: Sequence[str]) -> Form:
+    if reading.pixels == "rgb":
+        return RECORDED
+    found = {key: colours_of_camera(dataset, key) for key in cameras}
+    return Form(colours={key: colours for key, colours in found.items() if isinstance(colours, Colours)})
 
 
 def _filled(reader: Reader, batch_size: int) -> dict[str, Any]:
@@ -211,10 +226,11 @@ def _floors(reading: Reading, dataset: Dataset) -> dict[str, Any]:
     """The floor of each camera that the pattern reads, and of a sample that needs one new frame of each."""
     _, keys = windows_of(reading.pattern, dataset)
     cameras = [key for key in keys if key in dataset.cameras]
+    planes = _form(reading, dataset, cameras).colours
     floors = {key: decode_floor(dataset, key, threads=reading.threads, seconds=reading.seconds) for key in cameras}
     return {
         "decode_ms": sum(floor.decode_ms for floor in floors.values()),
-        "cpu_ms": sum(floor.rgb_ms for floor in floors.values()),
+        "cpu_ms": sum(floor.decode_ms if key in planes else floor.rgb_ms for key, floor in floors.items()),
         "samples_s": 1 / sum(1 / floor.frames_s for floor in floors.values()),
         "cameras": {key: asdict(floor) for key, floor in floors.items()},
     }

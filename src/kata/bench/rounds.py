@@ -66,6 +66,7 @@ def by_kata(run: BenchRun, case: Case, way: str, number: int) -> dict[str, Any]:
         epoch_seconds=run.epoch_seconds,
         seed=run.seed + number,
         frame_memory=int(num_bytes(run.frame_memory)),
+        pixels=run.pixels,
         cache_episodes=run.cache_episodes,
         batches=run.soak or LEAST_BATCHES,
         soak=run.soak > 0,

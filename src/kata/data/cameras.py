@@ -15,8 +15,9 @@ from av.video.frame import VideoFrame
 from PIL import Image, UnidentifiedImageError
 
 from kata.data.bodies import PageError
-from kata.data.colour import Planes
+from kata.data.colour import Planes, colours_of
 from kata.data.encoded import EncodedImages, ImageColumn, open_column
+from kata.data.form import RECORDED, Form
 from kata.data.index import FrameIndex, check_whole, open_index
 from kata.data.layout import Layout, Span
 from kata.data.order import Int64
@@ -28,15 +29,6 @@ from kata.spec import Column
 
 _IMAGES = ("PNG", "JPEG", "WEBP", "BMP", "TIFF")
 """What a cell may hold. Pillow knows more, some of which it hands to other programs, as EPS to Ghostscript."""
-
-Size: TypeAlias = tuple[int, int]
-"""Height and width in pixels."""
-
-
-def sized(column: Column, size: Size | None) -> tuple[int, ...]:
-    """(H, W, C) of a camera's frames once they are resized."""
-    return column.shape if size is None else (*size, column.shape[2])
-
 
 Picture: TypeAlias = Planes | Pixels
 """A decoded frame, as its decoder gives it."""
@@ -83,7 +75,7 @@ class Camera(Protocol):
 class VideoCamera:
     """A camera whose frames lie in video files. `as_rgb`: frames are held as RGB, worth it for those used often.
 
-    size: (height, width) to resize frames to as they are converted; None leaves them.
+    form: what becomes of frames; one that stays planes is held as planes.
     """
 
     def __init__(
@@ -96,11 +88,11 @@ class VideoCamera:
         fps: int,
         as_rgb: bool,
         tally: Tally,
-        size: Size | None = None,
+        form: Form = RECORDED,
     ) -> None:
-        self.span, self.shape, self._recorded = layout.videos[key], sized(column, size), column.shape
+        self.span, self.shape, self._recorded = layout.videos[key], form.shape(key, column), column.shape
         self._root, self._key, self._layout, self._fps, self._tally = root, key, layout, fps, tally
-        self._as_rgb = as_rgb
+        self._as_rgb, self._colours = as_rgb, form.colours.get(key)
         self._index: dict[int, FrameIndex] = {}
         self._stamp: dict[int, Stamp] = {}
         self._decoder = Decoder(tally)
@@ -155,7 +147,20 @@ class VideoCamera:
     def decode(self, file: int, numbers: Int64, rows: Int64) -> Iterator[tuple[int, Picture]]:
         """Decode up to the last of `numbers`, in one pass."""
         gop = Gop(self._index[file], self._stamp[file], self._key, numbers, rows)
-        return self._decoder.pictures(gop) if self.elsewhere is None else self._from_elsewhere(gop, self.elsewhere)
+        if self.elsewhere is not None:
+            return self._from_elsewhere(gop, self.elsewhere)
+        return self._decoder.pictures(gop) if self._colours is None else self._as_planes(gop)
+
+    def _as_planes(self, gop: Gop) -> Iterator[tuple[int, Planes]]:
+        for place, picture in self._decoder.pictures(gop):
+            kind = picture.kind
+            if not is_half_size(kind.name, kind.width, kind.height) or colours_of(kind) != self._colours:
+                raise DataError(
+                    f"{gop.index.path} (camera '{self._key}') has {kind.name} of other colours than the first file",
+                    rule="frames that the device converts (--dataset.pixels=yuv) are 8-bit 4:2:0 of one colour space",
+                    remedy="--dataset.pixels=rgb",
+                )
+            yield place, picture
 
     def _from_elsewhere(self, gop: Gop, decode: Callable[[Gop], Pixels]) -> Iterator[tuple[int, Pixels]]:
         began_s = time.perf_counter()
@@ -167,8 +172,12 @@ class VideoCamera:
             yield place, picture
 
     def paint(self, picture: Picture, out: Pixels) -> None:
-        """Convert to RGB and to the size wanted, or copy what was converted already."""
+        """Convert to RGB and to the size wanted, or copy planes, or what was converted already."""
         began_s = time.perf_counter()
+        if self._colours is not None and isinstance(picture, Planes):
+            picture.copied(out.reshape(-1))
+            self._tally.add(convert_s=time.perf_counter() - began_s)
+            return
         if not isinstance(picture, Planes) and picture.shape != out.shape:
             picture = Planes.of(VideoFrame.from_ndarray(picture, "rgb24"))
         if isinstance(picture, Planes):
@@ -197,7 +206,7 @@ class VideoCamera:
 
 
 class ImageCamera:
-    """A camera whose frames lie encoded in the table, each read when it is needed. size: see VideoCamera."""
+    """A camera whose frames lie encoded in the table, each read when it is needed. form: see VideoCamera."""
 
     def __init__(
         self,
@@ -208,9 +217,9 @@ class ImageCamera:
         *,
         encoded: EncodedImages,
         tally: Tally,
-        size: Size | None = None,
+        form: Form = RECORDED,
     ) -> None:
-        self.span, self.shape, self._recorded = layout.data, sized(column, size), column.shape
+        self.span, self.shape, self._recorded = layout.data, form.shape(key, column), column.shape
         self._root, self._key, self._encoded, self._tally = root, key, encoded, tally
         self._columns: dict[int, ImageColumn] = {}
 

@@ -21,6 +21,8 @@ from av.video.frame import VideoFrame
 from av.video.reformatter import ColorRange, Interpolation, VideoReformatter
 from numpy.typing import NDArray
 
+from kata.spec import Colours
+
 _log = logging.getLogger(__name__)
 
 _UNIT = 1 << 16
@@ -40,6 +42,33 @@ class Kind(NamedTuple):
     name: str
     space: int
     limits: int
+
+
+@functools.cache
+def colours_of(kind: Kind) -> Colours | None:
+    """What RGB of 8-bit 4:2:0 pictures of this kind is computed with (libswscale's `ff_yuv2rgb_c_init_tables`).
+
+    Returns: None where libswscale's figures cannot be asked for.
+    """
+    functions = _functions()
+    if functions is None:
+        return None
+    table = (ctypes.c_int * 4).from_address(functions.coefficients(kind.space) or 0)
+    red, blue, green_u, green_v = table
+    if _is_full(kind):  # chroma reaches from 0 to 255 as well, not from 16 to 240
+        red, blue, green_u, green_v = (value * 224 // 255 for value in table)
+        return Colours(1 << 13, 0, *(_rounded(value) for value in (red, -green_u, -green_v, blue)))
+    return Colours(_rounded(_UNIT * 255 // 219), 16 << 3, *(_rounded(v) for v in (red, -green_u, -green_v, blue)))
+
+
+def _rounded(value: int) -> int:
+    """A factor of 16 binary places with 13, halves upwards."""
+    return ((value << 13) + (1 << 15)) >> 16
+
+
+def _is_full(kind: Kind) -> bool:
+    """Whether Y reaches from 0 to 255, not from 16 to 235."""
+    return kind.limits == ColorRange.JPEG or kind.name.startswith("yuvj")
 
 
 class Planes:
@@ -150,7 +179,7 @@ class _Scaler:
 
 def _scaler(kind: Kind) -> _Scaler | None:
     functions = _functions()
-    width, height, name, space, limits = kind
+    width, height, name, space, _ = kind
     if functions is None or width % _WHOLE:
         return None
     sizes = [(width, height, _format(form)) for form in (name, "rgb24")]
@@ -159,8 +188,7 @@ def _scaler(kind: Kind) -> _Scaler | None:
         return None
     scaler = _Scaler(functions, context)
     colours = functions.coefficients(space)
-    full = int(limits == ColorRange.JPEG or name.startswith("yuvj"))
-    if functions.set_colours(context, colours, full, colours, 1, 0, _UNIT, _UNIT) < 0:
+    if functions.set_colours(context, colours, int(_is_full(kind)), colours, 1, 0, _UNIT, _UNIT) < 0:
         return None
     return scaler
 

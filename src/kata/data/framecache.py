@@ -27,6 +27,7 @@ import PIL
 from numpy.typing import NDArray
 
 from kata.data.bundle import alone, cache_folder
+from kata.data.form import RECORDED, Form
 from kata.data.identity import digest
 from kata.data.memory import free_memory
 from kata.data.order import Int64
@@ -54,15 +55,14 @@ class CacheOptions:
     """kind: 'frames' keeps them in shared memory until the last process that uses them ends, 'disk' in `folder`.
 
     num_bytes: the budget of all cameras together; None takes a quarter of the available memory, or 80 % of the disk's
-    free space. share: of that for this cache, where others are beside it. size: (height, width) that frames are
-    kept in; None keeps them as they were recorded.
+    free space. share: of that for this cache, where others are beside it. form: that frames are kept in.
     """
 
     kind: str
     folder: Path | None = None
     num_bytes: int | None = None
     share: float = 1.0
-    size: tuple[int, int] | None = None
+    form: Form = RECORDED
 
 
 class FrameCache:
@@ -88,8 +88,7 @@ class FrameCache:
                 if self._temporary:
                     _remove_orphans(self._folder)
                 for key in cameras:
-                    recorded = dataset.columns[key].shape
-                    shape = recorded if options.size is None else (*options.size, recorded[2])
+                    shape = options.form.shape(key, dataset.columns[key])
                     self._files[name + key] = _CameraFile(self._folder / _name(dataset, key, shape), rows, shape)
         except OSError as error:
             self._stop(error)

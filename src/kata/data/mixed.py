@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from kata.data.cameras import Size, sized
+from kata.data.form import RECORDED, Form
 from kata.data.framecache import FrameCache
 from kata.data.memory import Allocate, Empty, Recycled
 from kata.data.mixture import Mixture, Part, is_vector
@@ -64,7 +64,7 @@ class MixedReader:
         keys: the common keys to read, beside the bookkeeping; None for all.
         frame_memory: bytes for decoded frames of all datasets together, as for a Reader: a frame is dropped for one of
             any dataset that is wanted sooner.
-        size: (height, width) that frames are resized to, as for a Reader.
+        form: how frames lie in batches; colours are by common key, and those of all datasets that have the camera.
         caches: of parts by name; their keys begin with `kept_under` that name.
     """
 
@@ -77,9 +77,9 @@ class MixedReader:
         keys: Collection[str] | None = None,
         frame_memory: int = 0,
         caches: Mapping[str, FrameCache] | None = None,
-        size: Size | None = None,
+        form: Form = RECORDED,
     ) -> None:
-        self._size = size
+        self._form = form
         self.mixture, self.windows, self.frame_memory = mixture, windows, frame_memory
         columns = mixture.columns
         asked = columns if keys is None else {*keys, *windows}
@@ -87,7 +87,7 @@ class MixedReader:
         everywhere = {key for key, column in columns.items() if column.is_camera or not mixture.lacking(key)}
         self._wanted = {key: column for key, column in columns.items() if key in asked and key in everywhere}
         self._cameras = [key for key, column in self._wanted.items() if column.is_camera]
-        self._black = [key for key in self._cameras if mixture.lacking(key)]
+        self._black = {key: self._black_frame(key) for key in self._cameras if mixture.lacking(key)}
         self._padded = [key for key, column in self._wanted.items() if is_vector(column) and mixture.padded(key)]
         self._first = mixture.first_rows
         self._threads, self._caches, self.store = max(1, threads), caches or {}, FrameStore(budget_bytes=0)
@@ -105,7 +105,7 @@ class MixedReader:
             keys=[part.own(key) for key in here],
             shared=Shared(kept_under(part.name), self._decoding, self.store),
             cache=self._caches.get(part.name),
-            size=self._size,
+            form=self._form.under({key: part.own(key) for key in here}),
         )
 
     @property
@@ -172,15 +172,25 @@ class MixedReader:
     def _frame_shape(self, key: str, size: int) -> tuple[int, ...]:
         """(B, H, W, C), or (B, T, H, W, C) under a window, of a camera in a batch of `size` samples."""
         steps = (len(self.windows[key]),) if key in self.windows else ()
-        return (size, *steps, *sized(self._wanted[key], self._size))
+        return (size, *steps, *self._form.shape(key, self._wanted[key]))
 
     def _places(self, part: _Share, frames: Mapping[str, Pixels]) -> Places:
         """Where one part's frames go in those of the whole batch; cameras that it lacks are made black there."""
         mine = self.mixture.parts[part.number]
         for key, out in frames.items():
             if key not in mine.columns:
-                out[part.places] = 0
+                out[part.places] = self._black[key]
         return Places({mine.own(key): out for key, out in frames.items() if key in mine.columns}, part.places)
+
+    def _black_frame(self, key: str) -> NDArray[np.uint8]:
+        """(H, W, C), or planes."""
+        shape = self._form.shape(key, self._wanted[key])
+        frame = np.zeros(shape, np.uint8)
+        if key in self._form.colours:
+            luma, chroma = self._form.colours[key].black
+            lines = shape[0] * 2 // 3
+            frame[:lines], frame[lines:] = luma, chroma
+        return frame
 
     def _divided(self, rows: Int64) -> list[_Share]:
         """The datasets that samples lie in."""

@@ -1,13 +1,20 @@
-"""Which decoded frames are held as the decoder gives them: 4:2:0 takes half of RGB, and one conversion either way."""
+"""Frames as the planes that a decoder gives, where that is 8-bit 4:2:0: half of RGB, converted later or elsewhere."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import av
+import numpy as np
 from av.error import FFmpegError
 
-from kata.data.index import FORMATS
+from kata.data.colour import colours_of
+from kata.data.dataset import Dataset
+from kata.data.index import FORMATS, open_index
+from kata.data.mixture import Data, Mixture
+from kata.data.video import Decoder, Gop, Stamp
+from kata.data.work import Tally
+from kata.spec import Colours
 
 _HALF_SIZE = ("yuv420p", "yuvj420p")
 
@@ -28,3 +35,29 @@ def stores_half_size(path: Path) -> bool:
             return is_half_size(codec.pix_fmt or "", codec.width, codec.height)
     except (FFmpegError, OSError, IndexError):
         return False
+
+
+def colours_of_camera(data: Data, camera: str) -> Colours | str:
+    """How a camera's frames are converted by the device, or why it cannot; told by the first frame of each dataset.
+
+    Raises: DataError for a file that cannot be read, FrameError for a frame that cannot be decoded.
+    """
+    own = (
+        [(part.dataset, part.own(camera)) for part in data.parts if camera in part.columns]
+        if isinstance(data, Mixture)
+        else [(data, camera)]
+    )
+    if any(dataset.columns[key].dtype == "image" for dataset, key in own):
+        return "images"
+    found = {_first_colours(dataset, key) for dataset, key in own}
+    one = found.pop()
+    return "other colours in each dataset" if found else one or "not 8-bit 4:2:0"
+
+
+def _first_colours(dataset: Dataset, camera: str) -> Colours | None:
+    span = dataset.layout.videos[camera]
+    path = dataset.root / span.files[int(span.file[0])]
+    index, first = open_index(path), np.zeros(1, np.int64)
+    gop = Gop(index, Stamp.of(path.stat()), camera, first, first)
+    kind = next(picture.kind for _, picture in Decoder(Tally()).pictures(gop))
+    return colours_of(kind) if is_half_size(kind.name, kind.width, kind.height) else None

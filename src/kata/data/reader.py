@@ -11,10 +11,11 @@ from typing import TypeVar
 
 import numpy as np
 
-from kata.data.cameras import Camera, ImageCamera, Size, VideoCamera
+from kata.data.cameras import Camera, ImageCamera, VideoCamera
 from kata.data.dataset import Dataset
 from kata.data.encoded import EncodedImages
 from kata.data.filling import Filling
+from kata.data.form import RECORDED, Form
 from kata.data.framecache import FrameCache
 from kata.data.frames import Frames, Out
 from kata.data.memory import Allocate, Recycled
@@ -92,7 +93,7 @@ class Reader:
         frame_memory: bytes for decoded frames, those of batches read ahead included; 0 holds no frame for later
             batches and sets no limit to batches. See `allot` and `foresee`.
         cache: asked first for frames, and given those that were decoded; made for this dataset or what it is a part of.
-        size: (height, width) that frames of all cameras are resized to as they are converted; None leaves them.
+        form: how frames lie in batches.
 
     Raises: DataError for a window over an unknown key, and for damaged files as far as their ends show it.
     """
@@ -107,9 +108,9 @@ class Reader:
         shared: Shared | None = None,
         frame_memory: int = 0,
         cache: FrameCache | None = None,
-        size: Size | None = None,
+        form: Form = RECORDED,
     ) -> None:
-        self._size = size
+        self._form = form
         self.dataset, self.windows, self.frame_memory = dataset, windows, frame_memory
         self.episodes = dataset.episodes
         wanted = [*(dataset.columns if keys is None else keys), *windows]
@@ -154,9 +155,9 @@ class Reader:
         if column.dtype == "video":
             as_rgb = held_as_rgb(self.windows.get(key, (0,)))
             return VideoCamera(
-                root, key, column, layout, fps=self.dataset.fps, as_rgb=as_rgb, tally=self._tally, size=self._size
+                root, key, column, layout, fps=self.dataset.fps, as_rgb=as_rgb, tally=self._tally, form=self._form
             )
-        return ImageCamera(root, key, column, layout, encoded=self._encoded, tally=self._tally, size=self._size)
+        return ImageCamera(root, key, column, layout, encoded=self._encoded, tally=self._tally, form=self._form)
 
     def decode_with(self, decode: Callable[[Gop], Pixels]) -> None:
         """Have video decoded by this from now on: the frames of a group as RGB (n, H, W, 3)."""

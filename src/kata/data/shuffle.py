@@ -10,9 +10,9 @@ from pathlib import Path
 
 import numpy as np
 
-from kata.data.cameras import sized
 from kata.data.clips import ClipOrder, Clips
 from kata.data.dataset import Dataset
+from kata.data.form import RECORDED, Form
 from kata.data.index import open_index
 from kata.data.memory import free_memory
 from kata.data.mixture import Mixture, Part
@@ -115,21 +115,21 @@ class ShuffleChoice:
     """What `choose_shuffle` weighs. asked: kind may be 'auto'; numbers left at 0 are derived.
 
     frame_memory: bytes for decoded frames. batch_size: samples per step. ahead: batches in the making at a time.
-    size: (height, width) that frames are resized to as they are read.
+    form: of frames in batches.
     """
 
     asked: Shuffle
     frame_memory: int
     batch_size: int
     ahead: int
-    size: tuple[int, int] | None = None
+    form: Form = RECORDED
 
     def choose(self, dataset: Dataset, windows: Windows, cameras: Collection[str], rows: Int64) -> tuple[Shuffle, str]:
         """The order with all its numbers, and a sentence that says what was chosen and why."""
-        sizes = {key: held_frame_bytes(dataset, key, windows.get(key, (0,)), self.size) for key in cameras}
+        sizes = {key: held_frame_bytes(dataset, key, windows.get(key, (0,)), self.form) for key in cameras}
         total = sum(sizes.values()) * dataset.num_frames
         places = {key: self.batch_size * len(windows.get(key, (0,))) for key in cameras}
-        batch = sum(count * math.prod(sized(dataset.columns[key], self.size)) for key, count in places.items())
+        batch = sum(count * math.prod(self.form.shape(key, dataset.columns[key])) for key, count in places.items())
         room = max(self.frame_memory - self.ahead * batch, 0)
         if self.asked.kind == "full" or not sizes:
             return Shuffle(), "order: full, a permutation of all samples per epoch"
@@ -158,13 +158,13 @@ class ShuffleChoice:
         the samples of each come from as many clips.
         """
         frame = {
-            key: len(windows.get(key, (0,))) * math.prod(sized(mixture.columns[key], self.size)) for key in cameras
+            key: len(windows.get(key, (0,))) * math.prod(self.form.shape(key, mixture.columns[key])) for key in cameras
         }
         room = max(self.frame_memory - self.ahead * self.batch_size * sum(frame.values()), 0)
         shares = mixture.shares(rows)
         parts = [(part, *_own(part, windows, cameras)) for part in mixture.parts]
         held = [
-            sum(held_frame_bytes(part.dataset, key, own.get(key, (0,)), self.size) for key in keys)
+            sum(held_frame_bytes(part.dataset, key, own.get(key, (0,)), self.form) for key in keys)
             for part, own, keys in parts
         ]
         wanted = np.array(held) * np.array(shares.counts)
@@ -211,10 +211,10 @@ class ShuffleChoice:
         )
 
 
-def held_frame_bytes(dataset: Dataset, key: str, offsets: tuple[int, ...], size: tuple[int, int] | None = None) -> int:
+def held_frame_bytes(dataset: Dataset, key: str, offsets: tuple[int, ...], form: Form = RECORDED) -> int:
     """Bytes of one held frame, as in the camera's first file."""
     column = dataset.columns[key]
-    rgb, half = math.prod(sized(column, size)), math.prod(column.shape) // 2
+    rgb, half = math.prod(form.shape(key, column)), math.prod(column.shape) // 2
     if rgb <= half:
         return rgb
     if column.dtype == "video" and not held_as_rgb(offsets) and stores_half_size(_first_file(dataset, key)):

@@ -23,7 +23,7 @@ def frame_caches(live: ExitStack, prepared: Prepared) -> dict[str, FrameCache]:
     folder = None if wanted.cache_dir is None else Path(wanted.cache_dir).expanduser()
     budget = None if wanted.cache_size is None else int(num_bytes(wanted.cache_size))
     if isinstance(data, Dataset):
-        options = CacheOptions(wanted.cache, folder, budget, size=prepared.frame_size)
+        options = CacheOptions(wanted.cache, folder, budget, form=prepared.form)
         whole = FrameCache(data, prepared.cameras, options)
         return {"": live.enter_context(whole)}
     cameras = {part: [key for key in prepared.cameras if key in part.columns] for part in data.parts}
@@ -31,7 +31,9 @@ def frame_caches(live: ExitStack, prepared: Prepared) -> dict[str, FrameCache]:
     found: dict[str, FrameCache] = {}
     for part, keys in cameras.items():
         share = takes[part] / sum(takes.values())
-        options = CacheOptions(wanted.cache, folder, budget, share, prepared.frame_size)
+        options = CacheOptions(
+            wanted.cache, folder, budget, share, prepared.form.under({key: part.own(key) for key in keys})
+        )
         cache = FrameCache(part.dataset, tuple(map(part.own, keys)), options, name=kept_under(part.name))
         found[part.name] = live.enter_context(cache)
     return found

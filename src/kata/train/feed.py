@@ -17,12 +17,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from kata.adapt import Pipeline, frames_to_float
+from kata.adapt import Pipeline, frames_to_float, planes_to_rgb
 from kata.adapt.augment import Augment
 from kata.data import Batches
 from kata.data.draws import draw
 from kata.policies.config import PolicyConfig
-from kata.spec import ACTION, DATASET_INDEX, Batch, Draw, dim_pad_key, missing_key, pad_key
+from kata.spec import ACTION, DATASET_INDEX, Batch, Colours, Draw, dim_pad_key, missing_key, pad_key
 
 
 class Share(NamedTuple):
@@ -109,6 +109,7 @@ class Feed:
 
     datasets: names of a mixture's datasets; empty for one dataset.
     `augment` changes the frames, each sample and camera by numbers of its own; None leaves them.
+    colours: of the cameras whose frames come as planes.
     """
 
     batches: Batches
@@ -122,6 +123,7 @@ class Feed:
     windows: tuple[str, ...] = field(default=())
     datasets: tuple[str, ...] = field(default=())
     augment: Augment | None = None
+    colours: Mapping[str, Colours] = field(default_factory=dict[str, Colours])
     copier: Copier = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -183,7 +185,10 @@ class Feed:
             key: self._tensor(value[part]) if isinstance(value, np.ndarray) else value[part]
             for key, value in raw.items()
         }
-        return frames_to_float(placed, self.cameras)
+        return frames_to_float(placed | self._converted(placed), self.cameras)
+
+    def _converted(self, placed: Batch) -> Batch:
+        return {key: planes_to_rgb(placed[key], colours) for key, colours in self.colours.items()}
 
     def _draw(self, name: str, spec: Draw, positions: np.ndarray, lead: int) -> np.ndarray:
         purpose = f"{self.purpose}/{name}"

@@ -167,12 +167,11 @@ def open_reader(
     prepared: Prepared, data: Data, caches: dict[str, FrameCache], frame_memory: int = 0
 ) -> Reader | MixedReader:
     """What reads frames of these data."""
-    size, keys = prepared.frame_size, prepared.keys
     common: dict[str, Any] = {
         "threads": prepared.run.num_workers,
-        "keys": keys,
+        "keys": prepared.keys,
         "frame_memory": frame_memory,
-        "size": size,
+        "form": prepared.form,
     }
     reader = (
         MixedReader(data, prepared.windows, caches=caches, **common)
@@ -222,6 +221,7 @@ def _feed(prepared: Prepared, batches: Batches, purpose: str) -> Feed:
         purpose=purpose,
         windows=tuple(prepared.windows),
         augment=prepared.augment if purpose == "train" else None,
+        colours=prepared.form.colours,
         datasets=prepared.names,
     )
 

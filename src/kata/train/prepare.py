@@ -15,6 +15,7 @@ import torch
 from kata.adapt import Pipeline
 from kata.adapt.augment import Augment, build_augment
 from kata.data import Dataset, anchor_rows
+from kata.data.form import Form
 from kata.data.mixture import Data, Mixture
 from kata.data.order import Anchors
 from kata.data.shuffle import Shuffle, ShuffleChoice, default_frame_memory, make_mixed_order, make_order
@@ -26,6 +27,7 @@ from kata.run.options import DatasetConfig
 from kata.spec import Feature, FeatureType, Stats, Windows
 from kata.train.alike import check_same_data
 from kata.train.device import check_precision, rank_device
+from kata.train.form import choose_form
 from kata.train.mixing import check_together, datasets, open_data
 from kata.train.nvdec import choose_decoder
 from kata.train.scales import Scales, fit_scales
@@ -42,7 +44,7 @@ class Prepared:
     keys: dataset keys that are read. windows: under the dataset's names. notes: what the user should be told.
     scales: how values are normalised. frame_memory: bytes for decoded frames.
     nvdec: video is decoded on the graphics card.
-    frame_size: (height, width) that frames are resized to as they are read; None leaves them.
+    form: how frames lie in batches.
     """
 
     run: Run
@@ -56,7 +58,7 @@ class Prepared:
     augment: Augment | None
     notes: list[str]
     frame_memory: int
-    frame_size: tuple[int, int] | None
+    form: Form
     nvdec: bool
 
     @property
@@ -116,9 +118,10 @@ def prepare(run: Run, team: Team | None = None) -> Prepared:
     scales = fit_scales(train, policy, run, device.type, team)
     keys = tuple(_in_dataset({**policy.input_features, **policy.output_features, **policy.windows()}, run.rename_map))
     cameras = [key for key in keys if key in train.cameras]
-    frames = _frame_memory(run.dataset), _frame_size(run.dataset, policy, train, cameras)
+    form, form_notes = choose_form(run.dataset, policy, train, cameras)
+    memory = _frame_memory(run.dataset)
     nvdec, nvdec_note = team.by_first(lambda: _nvdec(run, train, cameras, device))
-    chosen, order_note = team.by_first(lambda: _shuffle(run, train, windows, cameras, rows, frames))
+    chosen, order_note = team.by_first(lambda: _shuffle(run, train, windows, cameras, rows, memory, form))
     return Prepared(
         run=dataclasses.replace(run, policy=policy, dataset=dataclasses.replace(run.dataset, **chosen)),
         dataset=train,
@@ -128,10 +131,10 @@ def prepare(run: Run, team: Team | None = None) -> Prepared:
         keys=keys,
         device=device,
         augment=augment,
-        notes=[*whole.notes, *said, *scales.notes, *nvdec_note, *order_note],
+        notes=[*whole.notes, *said, *scales.notes, *form_notes, *nvdec_note, *order_note],
         scales=scales,
-        frame_memory=frames[0],
-        frame_size=frames[1],
+        frame_memory=memory,
+        form=form,
         nvdec=nvdec,
     )
 
@@ -163,13 +166,14 @@ def _shuffle(
     windows: Windows,
     cameras: list[str],
     rows: np.ndarray,
-    frames: tuple[int, tuple[int, int] | None],
+    memory: int,
+    form: Form,
 ) -> tuple[dict[str, Any], list[str]]:
     """The order as options with all numbers, so that a resumed run has the same one whatever memory it finds; and what
-    was chosen. frames: the bytes for decoded ones, and the size that they are read in.
+    was chosen. memory: bytes for decoded frames.
     """
     asked, ahead = _asked(run.dataset), run.prefetch_factor + 1
-    choice = ShuffleChoice(asked, frames[0], run.effective_batch, ahead, frames[1])
+    choice = ShuffleChoice(asked, memory, run.effective_batch, ahead, form)
     if not isinstance(train, Mixture):
         shuffle, note = choice.choose(train, windows, cameras, rows)
         names = ("clip_pool", "clip_frames", "clip_gop")
@@ -183,27 +187,6 @@ def _shuffle(
 
 def _numbers(shuffle: Shuffle) -> list[int]:
     return [shuffle.clip_pool, shuffle.clip_frames, shuffle.clip_gop]
-
-
-def _frame_size(options: DatasetConfig, policy: PolicyConfig, data: Data, cameras: list[str]) -> tuple[int, int] | None:
-    """The size that frames are read in: the policy's, where the reader is to resize them.
-
-    Raises: ConfigError where that changes nothing.
-    """
-    if options.resize == "device":
-        return None
-    size = policy.resizes_to()
-    if size is None or all(data.cameras[key].shape[:2] == size for key in cameras):
-        what = (
-            f"frames are {size[0]}x{size[1]} already" if size and cameras else f"{policy.type} resizes no frames here"
-        )
-        raise ConfigError(
-            f"dataset.resize={options.resize}: {what}",
-            rule="the reader resizes frames where the policy would",
-            remedy="leave the option out, or give the policy a size (--policy.resize_shape of diffusion, "
-            "--policy.image_resize_shape of multi_task_dit)",
-        )
-    return size
 
 
 def _nvdec(run: Run, data: Data, cameras: list[str], device: torch.device) -> tuple[bool, list[str]]:

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kata.adapt import Pipeline
+from kata.adapt import Pipeline, planes_to_rgb
 from kata.data.batches import Rows
 from kata.data.mixture import Data
 from kata.data.substitute import read_alone
@@ -43,6 +43,7 @@ def sample_views(
             for micro, drawn in zip(micros, draws, strict=True)
         ]
     predicted = torch.cat(chunks).numpy()
+    pictures = raw | {key: planes_to_rgb(torch.from_numpy(raw[key]), c).numpy() for key, c in feed.colours.items()}
     names = dataset.columns[ACTION].names or ()
     start = feed.config.chunk_start()
     part = slice(start, start + predicted.shape[1])
@@ -51,7 +52,7 @@ def sample_views(
     return [
         SampleView(
             title=_title(feed, raw, i),
-            frames={key: _now(raw[key][i], reader.windows.get(key)) for key in feed.cameras},
+            frames={key: _now(pictures[key][i], reader.windows.get(key)) for key in feed.cameras},
             recorded=raw[ACTION][i][part, real[i]],
             predicted=predicted[i][:, real[i]],
             action_names=[name for name, there in zip(names, real[i], strict=True) if there] if names else (),

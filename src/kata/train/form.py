@@ -1,0 +1,56 @@
+"""How frames lie in batches: resized by the reader, or as planes that the device converts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kata.data.form import Form
+from kata.data.mixture import Data
+from kata.data.planar import colours_of_camera
+from kata.errors import ConfigError
+from kata.policies.config import PolicyConfig
+from kata.run.options import DatasetConfig
+from kata.spec import Colours
+
+_RGB = "leave --dataset.pixels out"
+
+
+def choose_form(
+    options: DatasetConfig, policy: PolicyConfig, data: Data, cameras: Sequence[str]
+) -> tuple[Form, list[str]]:
+    """What options ask for, and what the user should be told.
+
+    Raises: ConfigError where that changes nothing, or cannot be.
+    """
+    if options.resize != "device":
+        return Form(_policy_size(options, policy, data, cameras)), []
+    if options.pixels == "rgb":
+        return Form(), []
+    found = {key: colours_of_camera(data, key) for key in cameras}
+    colours = {key: value for key, value in found.items() if isinstance(value, Colours)}
+    left = [f"{key} ({why})" for key, why in found.items() if isinstance(why, str)]
+    if not colours:
+        raise ConfigError(
+            f"dataset.pixels={options.pixels}: {', '.join(left) or 'no camera is read'}",
+            rule="the device converts frames of videos in 8-bit 4:2:0, all of a camera in one colour space",
+            remedy=_RGB,
+        )
+    return Form(colours=colours), [f"the reader converts {', '.join(left)}, the device the others"] if left else []
+
+
+def _policy_size(
+    options: DatasetConfig, policy: PolicyConfig, data: Data, cameras: Sequence[str]
+) -> tuple[int, int] | None:
+    """The size that frames are read in: the policy's."""
+    size = policy.resizes_to()
+    if size is None or all(data.cameras[key].shape[:2] == size for key in cameras):
+        what = (
+            f"frames are {size[0]}x{size[1]} already" if size and cameras else f"{policy.type} resizes no frames here"
+        )
+        raise ConfigError(
+            f"dataset.resize={options.resize}: {what}",
+            rule="the reader resizes frames where the policy would",
+            remedy="leave the option out, or give the policy a size (--policy.resize_shape of diffusion, "
+            "--policy.image_resize_shape of multi_task_dit)",
+        )
+    return size
