@@ -30,9 +30,12 @@ def run_of(demos, tmp_path):
     return lambda *more: resolve_run([*fixed, f"--output_dir={tmp_path}/run", *more])[0]
 
 
-def test_results_land_in_the_record_and_the_report_and_change_nothing(run_of, tmp_path):
+def test_results_land_in_the_record_and_the_report_and_change_nothing(run_of, tmp_path, capsys):
     alone = train(run_of(f"--output_dir={tmp_path}/alone"))
+    assert "evaluation" not in capsys.readouterr().out
     trained = train(run_of(*ENV, "--env_eval_freq=0", "--env_eval_at_start=true"))
+    said = " ".join(capsys.readouterr().out.split())
+    assert "evaluation 2 episodes of kata, at the end, by a process; each takes" in said
     assert sorted(trained.evaluations) == [0, 2]
     lines = [x for x in read_metrics(trained.folder / "metrics.jsonl") if x["kind"] == "evaluation"]
     assert [x["step"] for x in lines] == [0, 2]

@@ -45,6 +45,7 @@ def facts(prepared: Prepared, policy: Policy, folder: str, room: Room) -> Facts:
         ("upload", _upload(run)),
         ("run folder", folder),
         ("checkpoints", _checkpoints(run, room)),
+        *_evaluation(run, room),
     ]
 
 
@@ -153,6 +154,18 @@ def _checkpoints(run: Run, room: Room) -> str:
         f"{bytes_text(room.checkpoint)} each ({run.stored_as}), up to {bytes_text(room.run)} more on the disk; "
         f"{bytes_text(held)} of host memory hold the copy that is written beside training"
     )
+
+
+def _evaluation(run: Run, room: Room) -> Facts:
+    """What is evaluated in an environment, and what that takes beside the training on every rank."""
+    if run.env is None:
+        return []
+    ranks = sum(len(run.eval.share(rank, run.ranks)) > 0 for rank in range(run.ranks))
+    when = f"every {count_text(run.env_eval_freq)} steps and " if run.env_eval_freq else ""
+    who = "a process" if ranks == 1 else f"a process beside each of {ranks} ranks"
+    what = f"{count_text(run.eval.n_episodes)} episodes of {run.env.id or run.env.type}, {when}at the end, by {who}"
+    takes = f"{bytes_text(room.weights)} of host memory for a copy of the weights, and as much to act with"
+    return [("evaluation", f"{what}; each takes {takes}")]
 
 
 def _engine(run: Run) -> Facts:
