@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -18,6 +18,7 @@ from kata.data.dataset import Dataset
 from kata.data.filling import Filling
 from kata.data.framecache import FrameCache
 from kata.data.groups import GroupRows, Members
+from kata.data.jobs import Job, Jobs
 from kata.data.order import Int64
 from kata.data.plan import NEVER, Uses
 from kata.data.store import Frame, FrameStore, Target
@@ -30,10 +31,8 @@ from kata.log import counting
 _COPIES_PER_JOB = 8
 """Held frames that one job copies: handing out a job costs about as much as a small copy."""
 
-
 _AHEAD = 0.93
 """Share of the budget up to which decoding runs ahead: what batches want meanwhile must not be driven out for it."""
-
 
 _LONG_GROUP = 32
 """Frames of a group that the first batch waits for in any case."""
@@ -64,7 +63,7 @@ class Frames:
     Args:
         cameras: by key. dataset: whose rows are asked for. threads: decoders at work.
         cache: asked before anything is decoded or held, and given what is decoded; what it takes is not held.
-        pool: shared threads to use instead, which whoever made them ends.
+        jobs: shared threads to use instead, which whoever made them ends.
         store: shared with other Frames, whose cameras have other keys.
     """
 
@@ -75,15 +74,14 @@ class Frames:
         *,
         threads: int,
         tally: Tally,
-        pool: ThreadPoolExecutor | None = None,
+        jobs: Jobs | None = None,
         cache: FrameCache | None = None,
         store: FrameStore | None = None,
     ) -> None:
         self.store = store or FrameStore(budget_bytes=0)
         self._cameras, self._dataset, self._tally, self._cache = cameras, dataset, tally, cache
-        self._threads = max(1, threads)
-        self._owns_pool = pool is None
-        self._pool = pool or ThreadPoolExecutor(self._threads, thread_name_prefix="kata-decode")
+        self._owns_jobs = jobs is None
+        self._jobs = jobs or Jobs(threads)
         self._members = {key: GroupRows(camera.span, dataset.episodes) for key, camera in cameras.items()}
         # Of a held frame: known once the first was decoded, and seldom another for later ones.
         self._sizes = {key: math.prod(camera.shape) for key, camera in cameras.items()}
@@ -97,7 +95,7 @@ class Frames:
         began_s = time.monotonic()
         with ExitStack() as live:
             show: Callable[[int, int], None] | None = None
-            for done, _ in enumerate(self._pool.map(lambda at: self._cameras[at[0]].prepare(at[1]), new), start=1):
+            for done, _ in enumerate(self._jobs.map(lambda at: self._cameras[at[0]].prepare(at[1]), new), start=1):
                 if show is None and time.monotonic() - began_s > 1:
                     show = live.enter_context(counting("indexing files"))
                 if show is not None:
@@ -123,8 +121,7 @@ class Frames:
         for key, wanted in rows.items():
             missing += self._fill_camera(key, wanted, outs[key], filling, step)
         self._begun |= step is not None
-        for group in missing:
-            self._submit(group)
+        self._start(missing)
         return filling
 
     def prefetch(self, rows: dict[str, Int64], step: int) -> bool:
@@ -138,14 +135,13 @@ class Frames:
                 absent = np.array([self.store.get((key, row)) is None for row in unique.tolist()], bool)
                 groups = self._groups(key, unique[absent], step - 1, {})
                 enough &= all(self.store.get((key, row)) is not None for row in unique.tolist())
-            for group in groups:
-                self._submit(group)
+            self._start(groups)
         return enough
 
     @property
     def has_leisure(self) -> bool:
         """True when the decoders will soon run out of work and there is free room."""
-        return self._at_work < 2 * self._threads and self.has_room
+        return self._at_work < 2 * self._jobs.threads and self.has_room
 
     @property
     def has_room(self) -> bool:
@@ -182,8 +178,8 @@ class Frames:
             groups = self._groups(key, np.array(list(absent), np.int64), step, absent)
         filling.landed(len(wanted) - len(at))
         self._tally.add(frames_asked=len(wanted), frames_held=held)
-        for begin in range(0, len(ready), _COPIES_PER_JOB):
-            self._pool.submit(self._copy, ready[begin : begin + _COPIES_PER_JOB])
+        shares = [ready[begin : begin + _COPIES_PER_JOB] for begin in range(0, len(ready), _COPIES_PER_JOB)]
+        self._jobs.put([Job(partial(self._copy, share), partial(self._copied, share)) for share in shares])
         return groups
 
     def _from_cache(self, key: str, wanted: Int64, out: Out) -> Int64:
@@ -317,17 +313,23 @@ class Frames:
                 target.failed(error)
             raise
         if memory is not None:
-            self._released(frame)
+            self._released([frame])
 
     def _copy(self, ready: list[tuple[Frame, Target]]) -> None:
         for frame, target in ready:
             _write(self._cameras[frame.key[0]], frame.picture, [target])
-            self._released(frame)
 
-    def _released(self, frame: Frame) -> None:
+    def _copied(self, ready: list[tuple[Frame, Target]], error: BaseException | None) -> None:
+        self._released([frame for frame, _ in ready])
+        if error is not None:
+            for _, target in ready:
+                target.failed(error)
+
+    def _released(self, frames: list[Frame]) -> None:
         with self.store.lock:
-            frame.readers -= 1
-            self.store.settle(frame)
+            for frame in frames:
+                frame.readers -= 1
+                self.store.settle(frame)
 
     def _one_by_one(self, group: _Missing, places: list[int]) -> None:
         """Decode again after an error, each batch's frames alone: what was decoded for later must not harm now."""
@@ -352,30 +354,31 @@ class Frames:
                 for target in left.values():
                     target.failed(error)
 
-    def _submit(self, group: _Missing) -> None:
+    def _start(self, groups: list[_Missing]) -> None:
         with self.store.lock:
-            self._at_work += 1
-        self._pool.submit(self._decode, group).add_done_callback(lambda done: self._finished(group, done))
+            self._at_work += len(groups)
+        self._jobs.put([Job(partial(self._decode, group), partial(self._finished, group)) for group in groups])
 
-    def _finished(self, group: _Missing, done: Future[None]) -> None:
+    def _finished(self, group: _Missing, error: BaseException | None) -> None:
         """Nobody waits for ever: frames that did not come are forgotten, and who waits for them is told."""
-        error = CancelledError() if done.cancelled() else done.exception()
         targets: list[Target] = []
         with self.store.lock:
             self._at_work -= 1
-            for frame in group.frames if error is not None else []:
+            if error is None:
+                return
+            for frame in group.frames:
                 targets += frame.waiting
                 frame.waiting = []
                 if frame.memory is None:
                     frame.taken = False
                     self.store.forget(frame)
         for target in targets:
-            target.failed(error or CancelledError())
+            target.failed(error)
 
     def close(self) -> None:
         """End the decoding threads, unless they are shared, and free what is held."""
-        if self._owns_pool:
-            self._pool.shutdown(wait=True, cancel_futures=True)
+        if self._owns_jobs:
+            self._jobs.close()
         with self.store.lock:
             self.store.clear()
 

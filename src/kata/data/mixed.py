@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, NamedTuple
 
@@ -17,6 +16,7 @@ from numpy.typing import NDArray
 
 from kata.data.form import RECORDED, Form
 from kata.data.framecache import FrameCache
+from kata.data.jobs import Jobs
 from kata.data.memory import Allocate, Empty, Recycled
 from kata.data.mixture import Mixture, Part, is_vector
 from kata.data.order import Int64
@@ -90,8 +90,8 @@ class MixedReader:
         self._black = {key: self._black_frame(key) for key in self._cameras if mixture.lacking(key)}
         self._padded = [key for key, column in self._wanted.items() if is_vector(column) and mixture.padded(key)]
         self._first = mixture.first_rows
-        self._threads, self._caches, self.store = max(1, threads), caches or {}, FrameStore(budget_bytes=0)
-        self._decoding = ThreadPoolExecutor(self._threads, thread_name_prefix="kata-decode")
+        self._caches, self.store = caches or {}, FrameStore(budget_bytes=0)
+        self._decoding = Jobs(threads)
         self._memory = defaultdict[str, Recycled](Recycled)
         self._readers = [self._reader(part) for part in mixture.parts]
 
@@ -101,7 +101,6 @@ class MixedReader:
         return Reader(
             part.dataset,
             windows,
-            threads=self._threads,
             keys=[part.own(key) for key in here],
             shared=Shared(kept_under(part.name), self._decoding, self.store),
             cache=self._caches.get(part.name),
@@ -236,7 +235,7 @@ class MixedReader:
 
     def close(self) -> None:
         """End the threads, and free what is held."""
-        self._decoding.shutdown(wait=True, cancel_futures=True)
+        self._decoding.close()
         for reader in self._readers:
             reader.close()
 

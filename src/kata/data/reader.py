@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TypeVar
@@ -18,6 +17,7 @@ from kata.data.filling import Filling
 from kata.data.form import RECORDED, Form
 from kata.data.framecache import FrameCache
 from kata.data.frames import Frames, Out
+from kata.data.jobs import Jobs
 from kata.data.memory import Allocate, Recycled
 from kata.data.order import Int64
 from kata.data.plan import Uses, held_as_rgb
@@ -77,7 +77,7 @@ class Shared:
     """
 
     name: str
-    pool: ThreadPoolExecutor
+    jobs: Jobs
     store: FrameStore
 
 
@@ -136,7 +136,7 @@ class Reader:
             threads=threads,
             cache=cache,
             tally=self._tally,
-            pool=shared and shared.pool,
+            jobs=shared and shared.jobs,
             store=shared and shared.store,
         )
         # Files are indexed now, at least one per camera: what does not fit is found before anything is trained.
