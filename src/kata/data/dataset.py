@@ -151,12 +151,11 @@ class Dataset:
         return self._storage.task_range()
 
     def _check_key(self, key: str) -> None:
-        known = [name for name, column in self.columns.items() if not column.is_camera]
-        if key not in known:
+        if key not in self.columns or self.columns[key].is_camera:
             raise DataError(
                 f"{self.repo_id} has no table column '{key}'",
                 rule="cameras are read with a Reader" if key in self.columns else "the name of a feature",
-                remedy=did_you_mean(key, known),
+                remedy=did_you_mean(key, [name for name, column in self.columns.items() if not column.is_camera]),
             )
 
     def subset(self, positions: Sequence[int]) -> Dataset:

@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
+from itertools import groupby
+from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -158,12 +160,13 @@ class Frames:
                 filling.landed(held)
                 self._tally.add(frames_asked=held, frames_held=held)
                 return []
-            order = at[np.argsort(wanted[at], kind="stable")]
-            unique, first = np.unique(wanted[order], return_index=True)
-            places = np.split(order, first[1:])
-            dues = self._after(key, unique, step).tolist()
-            for row, place, due in zip(unique.tolist(), places, dues, strict=True):
-                target = Target(out.pixels, out.places[place], filling.landed, filling.bad, filling.failed)
+            # Lists here and below: a batch has few frames of a camera, and numpy takes longer than such loops.
+            places: dict[int, list[int]] = {}
+            for row, place in sorted(zip(wanted[at].tolist(), out.places[at].tolist(), strict=True)):
+                places.setdefault(row, []).append(place)
+            dues = self._after(key, np.array(list(places)), step).tolist()
+            for (row, place), due in zip(places.items(), dues, strict=True):
+                target = Target(out.pixels, place, filling)
                 frame = None if step is None else self.store.get((key, row))
                 if frame is None:
                     absent[row] = Frame((key, row), self._sizes[key], due, waiting=[target])
@@ -222,23 +225,22 @@ class Frames:
         members = self._members[key].of(file, first, end)
         dues = self._after(key, members.rows, step)
         dues[self._cached(key, members.rows)] = NEVER
-        asked = np.isin(members.rows, list(wanted))
+        asked = np.array([row in wanted for row in members.rows.tolist()], bool)
         worth = np.flatnonzero((asked | (dues < NEVER)) & ~self._too_late(members, asked))
-        ends = np.searchsorted(members.group[worth], np.arange(len(members.file)), side="right")
+        each = zip(*(of[worth].tolist() for of in (members.group, members.rows, members.numbers, dues)), strict=True)
         missing: list[_Missing] = []
-        for number, mine in zip(members.file.tolist(), np.split(worth, ends[:-1]), strict=True):
-            frames: list[Frame] = []
-            places: list[int] = []
-            together: list[int] = members.rows[mine].tolist()
-            if not wanted and not self._fits(key, together):
+        for group, together in groupby(each, itemgetter(0)):
+            mine = list(together)
+            if not wanted and not self._fits(key, [row for _, row, _, _ in mine]):
                 continue
-            for place, row, due in zip(mine.tolist(), together, dues[mine].tolist(), strict=True):
-                frame = self._choose(key, row, due, wanted.get(row), evict=bool(wanted))
-                if frame is not None:
-                    frames.append(frame)
-                    places.append(place)
-            if frames:
-                missing.append(_Missing(camera, number, members.numbers[places], frames))
+            chosen = [
+                (frame, number)
+                for _, row, number, due in mine
+                if (frame := self._choose(key, row, due, wanted.get(row), evict=bool(wanted))) is not None
+            ]
+            if chosen:
+                frames, numbers = zip(*chosen, strict=True)
+                missing.append(_Missing(camera, int(members.file[group]), np.array(numbers), list(frames)))
         return missing
 
     def _too_late(self, members: Members, asked: NDArray[np.bool_]) -> NDArray[np.bool_]:
@@ -310,7 +312,7 @@ class Frames:
             _write(camera, picture, targets)
         except BaseException as error:
             for target in targets:
-                target.failed(error)
+                target.filling.failed(error)
             raise
         if memory is not None:
             self._released([frame])
@@ -323,7 +325,7 @@ class Frames:
         self._released([frame for frame, _ in ready])
         if error is not None:
             for _, target in ready:
-                target.failed(error)
+                target.filling.failed(error)
 
     def _released(self, frames: list[Frame]) -> None:
         with self.store.lock:
@@ -349,10 +351,10 @@ class Frames:
                     _write(group.camera, picture, [left.pop(at)])
             except FrameError as error:
                 for target in left.values():
-                    target.bad(error, len(target.places))
+                    target.filling.bad(error, len(target.places))
             except DataError as error:
                 for target in left.values():
-                    target.failed(error)
+                    target.filling.failed(error)
 
     def _start(self, groups: list[_Missing]) -> None:
         with self.store.lock:
@@ -373,7 +375,7 @@ class Frames:
                     frame.taken = False
                     self.store.forget(frame)
         for target in targets:
-            target.failed(error)
+            target.filling.failed(error)
 
     def close(self) -> None:
         """End the decoding threads, unless they are shared, and free what is held."""
@@ -387,10 +389,11 @@ def _write(camera: Camera, picture: Picture, targets: list[Target]) -> None:
     """Write a picture to all places; it is converted once, the others are copies."""
     painted: Pixels | None = None
     for target in targets:
-        for place in target.places.tolist():
+        for place in target.places:
+            out: Pixels = target.out[place]
             if painted is None:
-                painted = target.out[place]
-                camera.paint(picture, painted)
+                camera.paint(picture, out)
+                painted = out
             else:
-                np.copyto(target.out[place], painted)
-        target.landed(len(target.places))
+                np.copyto(out, painted)
+        target.filling.landed(len(target.places))

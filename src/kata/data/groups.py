@@ -44,10 +44,10 @@ class GroupRows:
         first, end = (file << _FRAME_BITS) + first, (file << _FRAME_BITS) + end
         first, once = np.unique(first, return_index=True)
         file, end = file[once], end[once]
-        lowest = np.searchsorted(self._reached, first, side="right")
-        several = np.maximum(np.searchsorted(self._begin, end) - lowest, 0)
-        episode, group = ranges(lowest, several), np.repeat(np.arange(len(file)), several)
+        lowest = self._reached.searchsorted(first, side="right")
+        several = np.maximum(self._begin.searchsorted(end) - lowest, 0)
+        episode, group = ranges(lowest, several), np.arange(len(file)).repeat(several)
         low = np.maximum(first[group], self._begin[episode])
         count = np.maximum(np.minimum(end[group], self._begin[episode] + self._length[episode]) - low, 0)
         rows = ranges(low - self._begin[episode] + self._start[episode], count)
-        return Members(file, rows, ranges(low & ((1 << _FRAME_BITS) - 1), count), np.repeat(group, count))
+        return Members(file, rows, ranges(low & ((1 << _FRAME_BITS) - 1), count), group.repeat(count))

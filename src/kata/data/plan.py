@@ -40,7 +40,7 @@ class Uses:
         """For each row (n,), the first step later than `step` that wants it, or NEVER."""
         later = min(max(step - self._first + 1, 0), MAX_STEPS)
         wanted = rows << _STEP_BITS
-        place = np.searchsorted(self._keys, wanted + later)
+        place = self._keys.searchsorted(wanted + later)
         found = self._keys[np.minimum(place, len(self._keys) - 1)] if len(self._keys) else wanted - 1
         hit = (place < len(self._keys)) & (found >> _STEP_BITS == rows)
         return np.where(hit, (found & (MAX_STEPS - 1)) + self._first, NEVER)

@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from threading import Lock
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from kata.data.filling import Filling
 from kata.data.memory import Slabs
-from kata.data.order import Int64
 from kata.data.plan import NEVER
 from kata.data.video import Pixels
-from kata.errors import FrameError
 
 FrameKey: TypeAlias = tuple[str, int]
 """Camera and row in the dataset."""
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Frame:
     """One frame that somebody waits for. kept: it stays after that. due: the next step that wants it.
 
@@ -40,19 +38,12 @@ class Frame:
     waiting: list[Target] = field(default_factory=list)
 
 
-@dataclass(frozen=True, eq=False)
-class Target:
-    """Places of a batch's array that one frame is written to.
-
-    landed: told how many. bad: told why a frame cannot be decoded, and for how many places. failed: told what else ends
-    the batch.
-    """
+class Target(NamedTuple):
+    """Places of a batch's array that one frame is written to. filling: told how that went."""
 
     out: Pixels
-    places: Int64
-    landed: Callable[[int], None]
-    bad: Callable[[FrameError, int], None]
-    failed: Callable[[BaseException], None]
+    places: list[int]
+    filling: Filling
 
 
 class FrameStore:

@@ -39,8 +39,8 @@ def anchor_rows(dataset: Data, drop_last: int = 0) -> Int64:
 
 def ranges(starts: Int64, lengths: Int64) -> Int64:
     """Concatenation of [start, start + length) over all pairs."""
-    ends = np.cumsum(lengths)
-    return np.repeat(starts - (ends - lengths), lengths) + np.arange(int(lengths.sum()), dtype=np.int64)
+    ends = lengths.cumsum()
+    return (starts - (ends - lengths)).repeat(lengths) + np.arange(ends[-1] if len(ends) else 0, dtype=np.int64)
 
 
 def episode_of(rows: Int64, episodes: Episodes) -> Int64:
@@ -48,7 +48,7 @@ def episode_of(rows: Int64, episodes: Episodes) -> Int64:
     total = int(episodes.start[-1] + episodes.length[-1])
     if rows.size and (rows.min() < 0 or rows.max() >= total):
         raise IndexError(f"rows reach from {rows.min()} to {rows.max()}; the dataset has rows 0 to {total - 1}")
-    return np.searchsorted(episodes.start, rows, side="right") - 1
+    return episodes.start.searchsorted(rows, side="right") - 1
 
 
 def window_rows(rows: Int64, offsets: tuple[int, ...], episodes: Episodes) -> tuple[Int64, NDArray[np.bool_]]:
