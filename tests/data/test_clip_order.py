@@ -86,6 +86,19 @@ def test_batches_are_as_mixed_as_those_of_a_full_shuffle() -> None:
     assert full.distinct_clips == pytest.approx(full.uniform_distinct_clips, rel=0.02)
 
 
+@pytest.mark.parametrize(("frames", "size"), [(8, 8), (16, 8), (32, 8), (16, 64)])
+def test_with_four_clips_per_sample_two_of_a_batch_are_seldom_of_one(frames: int, size: int) -> None:
+    """B / 3W^2 of the pairs, so that the variance of a mean is at most 2 % above that of independent samples."""
+    clips, pool = Clips(np.full(400, 320), frames, 2), 4 * size + 5
+    order = ClipOrder(clips, pool, 0)
+    batches = np.arange(order.n // size // 4, order.n // size * 3 // 4)  # while the pool is full
+    found = np.sort(clips.of(order.at(batches[:, None] * size + np.arange(size))), axis=1)
+    same = sum((found[:, shift:] == found[:, :-shift]).sum() for shift in range(1, size))
+    pairs = same / (len(batches) * size * (size - 1) / 2)
+    assert pairs == pytest.approx(size / 3 / pool**2, rel=0.2)
+    assert (size - 1) * pairs < 0.0225
+
+
 def test_thirty_million_anchors_cost_seconds_and_megabytes() -> None:
     began = time.process_time()
     order = ClipOrder(Clips(np.full(100_000, 300), 30), 300, 1)
@@ -135,6 +148,20 @@ def test_what_a_clip_holds_is_foreseen() -> None:
     assert held_bytes_per_clip(Shuffle("clips", 1, 2, 2), 2, {}, {"c": 100}, 300) == pytest.approx(100 * 2 * 0.25)
     thirty = held_bytes_per_clip(Shuffle("clips", 1, 30, 30), 30, {}, {"c": 100}, 300)
     assert thirty == pytest.approx(100 * 31 * (1 / 2 - 1 / 31))
+
+
+@pytest.mark.parametrize("frames", [80, 120, 160, 200])
+def test_clips_of_overlapping_windows_are_as_long_as_the_pool_allows(tmp_path: Path, frames: int) -> None:
+    data = open_dataset("x/y", root=make(tmp_path, lengths=(80,) * 8, per_file=1))
+    rows = anchor_rows(data)
+
+    def choose(clip_frames: int) -> Shuffle:
+        asked = Shuffle("clips", 0, clip_frames, 2)
+        return ShuffleChoice(asked, frames * FRAME, 4, 3).choose(data, {CAMERA: (-1, 0)}, [CAMERA], rows)[0]
+
+    chosen = choose(0)
+    assert chosen.clip_pool >= 16 or chosen.clip_frames == 2
+    assert chosen.clip_frames == 32 or choose(2 * chosen.clip_frames).clip_pool < 16
 
 
 def test_the_choice_follows_memory_and_is_said(tmp_path: Path) -> None:

@@ -31,14 +31,18 @@ FRAME_BYTES = 4 * 10**9
 _MOST_CLIPS = 1 << 20
 """More would make tables that take longer than they save; longer clips are cut instead."""
 
-_EXTRA_DECODING = 0.125
+_EXTRA_DECODING = 0.0625
 """Share of frames that may be decoded twice because a window reaches over the edge of its clip."""
 
 _FILL = 0.85
 """Share of the budget that the expected number of held frames takes: it varies, and decoding runs ahead."""
 
 _CLIPS_PER_SAMPLE = 4
-"""`auto` wants a pool of at least so many clips per sample of a batch."""
+"""Clips are cut shorter for a pool of so many per sample of a batch, and `auto` wants one.
+
+A clip gives one sample in W on average, W the pool, at times spread so that two of a batch of B come from one clip with
+probability B / 3W²: the mean gradient's variance is then at most some 2 % above that of independent samples.
+"""
 
 
 @dataclass(frozen=True)
@@ -196,7 +200,7 @@ class ShuffleChoice:
             shuffle = Shuffle("clips", 1, frames - frames % gop or gop, gop)
             held = held_bytes_per_clip(shuffle, stride, windows, sizes, longest)
             pool = self.asked.clip_pool or max(int((_FILL * room - opening) / held), 1)
-            if self.asked.clip_frames or runs <= 1 or pool >= 2 * _CLIPS_PER_SAMPLE * self.batch_size:
+            if self.asked.clip_frames or runs <= 1 or pool >= _CLIPS_PER_SAMPLE * self.batch_size:
                 return dataclasses.replace(shuffle, clip_pool=pool)
             runs = -(-runs // 2)
 
