@@ -30,8 +30,8 @@ from kata.data.work import Tally
 from kata.errors import DataError, FrameError
 from kata.log import counting
 
-_COPIES_PER_JOB = 8
-"""Held frames that one job copies: handing out a job costs about as much as a small copy."""
+_COPIES_PER_JOB = 16
+"""Held frames that one job copies: the fewer, the more often threads hand the interpreter's lock to one another."""
 
 _AHEAD = 0.93
 """Share of the budget up to which decoding runs ahead: what batches want meanwhile must not be driven out for it."""

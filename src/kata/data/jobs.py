@@ -13,7 +13,10 @@ R = TypeVar("R")
 
 
 class Job(NamedTuple):
-    """Something to do. ended: told how that went, once and in any case: the error, CancelledError if never begun."""
+    """Something to do. ended: told how that went, once and in any case: the error, CancelledError if never begun.
+
+    `ended` raises nothing.
+    """
 
     run: Callable[[], None]
     ended: Callable[[BaseException | None], None]
