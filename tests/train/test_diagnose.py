@@ -159,7 +159,7 @@ def slowed(monkeypatch, owner: type, name: str, sleep_s: float) -> None:
 
 
 def test_slow_reading_is_named(tiny_run, light, monkeypatch):
-    slowed(monkeypatch, Decoder, "_read", 0.04)
+    slowed(monkeypatch, Decoder, "_read", 0.03)
     found, lines = trained(tiny_run, "--dataset.frame_memory=50KB")  # two batches: nothing is held for later ones
     assert found.stage is Stage.READ
     assert found.share > 0.5
@@ -191,7 +191,7 @@ def test_a_slow_model_is_named(tiny_run, light, monkeypatch):
 
 
 def test_slow_conversion_is_named(tiny_run, light, monkeypatch):
-    slowed(monkeypatch, Decoder, "paint", 0.04)
+    slowed(monkeypatch, Decoder, "paint", 0.03)
     found, lines = trained(tiny_run)  # all frames are held as they were decoded, and converted for each batch
     assert found.stage is Stage.CONVERT
     assert "--dataset.cache=frames" in found.text
