@@ -18,6 +18,7 @@ from kata.data.framecache import CacheOptions, FrameCache
 from kata.data.mixed import MixedReader
 from kata.data.mixture import Mixture, Part
 from kata.data.planar import colours_of_camera
+from kata.data.shuffle import Shuffle, ShuffleChoice
 from kata.data.write import DatasetWriter, VideoOptions
 from kata.errors import DataError
 from kata.spec import Colours, Column, missing_key
@@ -124,6 +125,20 @@ def test_a_camera_that_a_dataset_of_a_mixture_lacks_is_black(data: Dataset, tmp_
     for key in (CAMERA, OTHER):
         np.testing.assert_array_equal(rgb(found[key], colours), wanted[key])
     assert not wanted[OTHER][wanted[missing_key(OTHER)]].any()
+
+
+def test_clips_of_a_mixture_know_cameras_by_their_own_names(data: Dataset) -> None:
+    form, memory = form_of(data), 5 * 4 * 3 * 100 * 52 * 3
+    renamed, plain = Mixture((Part("one", data, rename={CAMERA: OTHER}),)), Mixture((Part("one", data),))
+    rows = np.arange(data.num_frames)
+
+    def chosen(mixture: Mixture, key: str, form: Form) -> list[Shuffle]:
+        choice = ShuffleChoice(Shuffle("clips"), memory, 4, 5, form)
+        return choice.choose_each(mixture, {key: (-4, -2, 0)}, [key], rows)[0]
+
+    named = Form(colours={OTHER: form.colours[CAMERA]})
+    assert chosen(renamed, OTHER, named) == chosen(plain, CAMERA, form)
+    assert chosen(renamed, OTHER, named) != chosen(renamed, OTHER, Form())
 
 
 def test_a_file_of_other_colours_is_refused(data: Dataset) -> None:

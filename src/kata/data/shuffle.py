@@ -167,9 +167,10 @@ class ShuffleChoice:
         room = max(self.frame_memory - self.ahead * self.batch_size * sum(frame.values()), 0)
         shares = mixture.shares(rows)
         parts = [(part, *_own(part, windows, cameras)) for part in mixture.parts]
+        forms = [self.form.under({key: part.own(key) for key in cameras}) for part in mixture.parts]
         held = [
-            sum(held_frame_bytes(part.dataset, key, own.get(key, (0,)), self.form) for key in keys)
-            for part, own, keys in parts
+            sum(held_frame_bytes(part.dataset, key, own.get(key, (0,)), form) for key in keys)
+            for (part, own, keys), form in zip(parts, forms, strict=True)
         ]
         wanted = np.array(held) * np.array(shares.counts)
         shuffles: list[Shuffle] = []
@@ -178,7 +179,7 @@ class ShuffleChoice:
             size = max(1, round(self.batch_size * shares.counts[i] / shares.period))
             batch = size * sum(frame[key] for key in cameras if key in part.columns)
             memory = int(room * wanted[i] / max(wanted.sum(), 1)) + self.ahead * batch
-            choice = dataclasses.replace(self, frame_memory=memory, batch_size=size)
+            choice = dataclasses.replace(self, frame_memory=memory, batch_size=size, form=forms[i])
             shuffle, note = choice.choose(part.dataset, own, keys, _own_rows(mixture, i, rows))
             shuffles.append(shuffle)
             notes.append(f"{part.name}: {note}")
