@@ -92,7 +92,8 @@ class VideoCamera:
     ) -> None:
         self.span, self.shape, self._recorded = layout.videos[key], form.shape(key, column), column.shape
         self._root, self._key, self._layout, self._fps, self._tally = root, key, layout, fps, tally
-        self._as_rgb, self._colours = as_rgb, form.colours.get(key)
+        self._colours, self._bytes, half = form.colours.get(key), math.prod(self.shape), math.prod(column.shape) // 2
+        self._half_bytes = 0 if as_rgb or self._bytes <= half else half
         self._index: dict[int, FrameIndex] = {}
         self._stamp: dict[int, Stamp] = {}
         self._decoder = Decoder(tally)
@@ -173,33 +174,27 @@ class VideoCamera:
 
     def paint(self, picture: Picture, out: Pixels) -> None:
         """Convert to RGB and to the size wanted, or copy planes, or what was converted already."""
-        began_s = time.perf_counter()
-        if self._colours is not None and isinstance(picture, Planes):
-            picture.copied(out.reshape(-1))
-            self._tally.add(convert_s=time.perf_counter() - began_s)
-            return
-        if not isinstance(picture, Planes) and picture.shape != out.shape:
+        if not isinstance(picture, Planes):
+            if picture.shape == out.shape:
+                np.copyto(out, picture)
+                return
             picture = Planes.of(VideoFrame.from_ndarray(picture, "rgb24"))
-        if isinstance(picture, Planes):
-            self._decoder.paint(picture, out)
+        if self._colours is not None:
+            picture.copy_to(out.reshape(-1))
         else:
-            np.copyto(out, picture)
-        self._tally.add(convert_s=time.perf_counter() - began_s)
+            self._decoder.paint(picture, out)
 
     def held_bytes(self, picture: Picture) -> int:
         """4:2:0 takes half of RGB, unless that is resized."""
-        rgb, half = math.prod(self.shape), math.prod(self._recorded) // 2
-        if self._as_rgb or rgb <= half or not isinstance(picture, Planes):
-            return rgb
-        return half if is_half_size(picture.kind.name, picture.kind.width, picture.kind.height) else rgb
+        if not self._half_bytes or not isinstance(picture, Planes):
+            return self._bytes
+        kind = picture.kind
+        return self._half_bytes if is_half_size(kind.name, kind.width, kind.height) else self._bytes
 
     def hold(self, picture: Picture, memory: Pixels) -> Picture:
         """As decoded where that is 4:2:0, else as RGB."""
-        if isinstance(picture, Planes) and memory.nbytes != math.prod(self.shape):
-            began_s = time.perf_counter()
-            held: Picture = picture.copied(memory)
-            self._tally.add(convert_s=time.perf_counter() - began_s)
-            return held
+        if isinstance(picture, Planes) and memory.nbytes != self._bytes:
+            return picture.copied(memory)
         held = memory.reshape(self.shape)
         self.paint(picture, held)
         return held
@@ -257,9 +252,7 @@ class ImageCamera:
     def paint(self, picture: Picture, out: Pixels) -> None:
         """Copy."""
         assert isinstance(picture, np.ndarray)
-        began_s = time.perf_counter()
         np.copyto(out, picture)
-        self._tally.add(convert_s=time.perf_counter() - began_s)
 
     def held_bytes(self, picture: Picture) -> int:
         """As RGB or grey."""

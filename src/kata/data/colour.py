@@ -34,6 +34,18 @@ _WHOLE = 16
 _Addresses, _Strides = ctypes.c_void_p * 4, ctypes.c_int * 4
 
 
+@functools.cache
+def _lines(*sizes: int) -> Any:
+    """Bytes per line of each plane, as C has them. The same few for all frames, so made once."""
+    return _Strides(*sizes)
+
+
+def _address(memory: NDArray[np.uint8]) -> int:
+    """Where an array begins that may be written; `memory.ctypes.data` takes four times as long."""
+    buffer: Any = memory  # numpy's stubs do not tell that arrays are buffers
+    return ctypes.addressof(ctypes.c_char.from_buffer(buffer))
+
+
 class Kind(NamedTuple):
     """What a conversion depends on. name: of the pixel format. space, limits: of colours, as FFmpeg numbers them."""
 
@@ -89,7 +101,7 @@ class Planes:
         kind = Kind(frame.width, frame.height, frame.format.name, int(frame.colorspace), int(frame.color_range))
         planes = frame.planes
         addresses = _Addresses(*[plane.buffer_ptr for plane in planes])
-        return Planes(kind, addresses, _Strides(*[plane.line_size for plane in planes]), frame)
+        return Planes(kind, addresses, _lines(*[plane.line_size for plane in planes]), frame)
 
     def frame(self) -> VideoFrame:
         """The frame, for PyAV. That of a copy is a new one each time: PyAV changes its tags for a moment.
@@ -104,15 +116,22 @@ class Planes:
 
     def copied(self, memory: NDArray[np.uint8]) -> Planes:
         """The same picture in `memory` (H * W * 3 / 2,), for 8-bit 4:2:0: it converts to the same pixels."""
-        width, height, name, *_ = self.kind
-        functions, start, size = _functions(), memory.ctypes.data, width * height
+        self.copy_to(memory)
+        width, start, size = self.kind.width, _address(memory), self.kind.width * self.kind.height
+        addresses = _Addresses(start, start + size, start + size + size // 4)
+        return Planes(self.kind, addresses, _lines(width, width // 2, width // 2), memory)
+
+    def copy_to(self, memory: NDArray[np.uint8]) -> None:
+        """Write the planes of 8-bit 4:2:0 one after the other into `memory` (H * W * 3 / 2,), contiguous."""
+        if isinstance(self.owner, np.ndarray):
+            np.copyto(memory, self.owner)
+            return
+        functions, (width, height, name, *_) = _functions(), self.kind
         if functions is None:
-            memory[:] = self.frame().to_ndarray().reshape(-1)
+            memory[:] = self.owner.to_ndarray().reshape(-1)
         else:
             given = (self.addresses, self.strides, _format(name), width, height)
-            functions.copy(start, memory.nbytes, *given, 1)
-        addresses = _Addresses(start, start + size, start + size + size // 4)
-        return Planes(self.kind, addresses, _Strides(width, width // 2, width // 2), memory)
+            functions.copy(_address(memory), memory.nbytes, *given, 1)
 
 
 class Painter:
@@ -170,10 +189,10 @@ class _Scaler:
 
     def convert(self, picture: Planes, out: NDArray[np.uint8]) -> None:
         """Write a picture of that kind as RGB into `out` (H, W, 3), which is contiguous."""
-        _, height, *_ = picture.kind
+        width, height, *_ = picture.kind
         assert out.flags.c_contiguous
-        assert out.shape == (height, picture.kind.width, 3)
-        target, line = _Addresses(out.ctypes.data), _Strides(out.strides[0])
+        assert out.shape == (height, width, 3)
+        target, line = _Addresses(_address(out)), _lines(3 * width)
         self._scale(self._context, picture.addresses, picture.strides, 0, height, target, line)
 
 

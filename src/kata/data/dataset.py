@@ -124,15 +124,21 @@ class Dataset:
             return self._storage.take(key, slice(None))
         return self._storage.take(key, ranges(self._first, self.layout.length))
 
-    def take(self, key: str, rows: Int64, empty: Empty = np.empty) -> NDArray[Any]:
+    def take(self, key: str, rows: Int64) -> NDArray[Any]:
         """A column at some rows (any shape), as `column(key)[rows]` would be; touches only these.
-
-        empty: gives the array that numbers are written to.
 
         Raises: as `column`; IndexError for a row outside the dataset.
         """
         self._check_key(key)
-        return self._storage.gather(key, self.opened_rows(rows), empty)
+        episode_of(rows, self.episodes)
+        return self.gather(key, self.opened_rows(rows))
+
+    def gather(self, key: str, opened: Int64, empty: Empty = np.empty) -> NDArray[Any]:
+        """`take` of a table column at rows from `opened_rows`, neither of which is checked.
+
+        empty: gives the array that numbers are written to.
+        """
+        return self._storage.gather(key, opened, empty)
 
     @property
     def opened(self) -> Layout:

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
 from operator import itemgetter
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +22,7 @@ from kata.data.groups import GroupRows, Members
 from kata.data.jobs import Job, Jobs
 from kata.data.order import Int64
 from kata.data.plan import NEVER, Uses
-from kata.data.store import Frame, FrameStore, Target
+from kata.data.store import Frame, FrameStore, Out, Target
 from kata.data.video import Pixels
 from kata.data.window import episode_of
 from kata.data.work import Tally
@@ -48,13 +47,6 @@ class _Missing:
     file: int
     numbers: Int64
     frames: list[Frame]
-
-
-class Out(NamedTuple):
-    """Where frames go: the i-th to pixels[places[i]]; (M, H, W, C) and (N,), ascending, each once."""
-
-    pixels: Pixels
-    places: Int64
 
 
 class Frames:
@@ -181,8 +173,9 @@ class Frames:
             groups = self._groups(key, np.array(list(absent), np.int64), step, absent)
         filling.landed(len(wanted) - len(at))
         self._tally.add(frames_asked=len(wanted), frames_held=held)
-        shares = [ready[begin : begin + _COPIES_PER_JOB] for begin in range(0, len(ready), _COPIES_PER_JOB)]
-        self._jobs.put([Job(partial(self._copy, share), partial(self._copied, share)) for share in shares])
+        camera, count = self._cameras[key], _COPIES_PER_JOB
+        shares = [ready[begin : begin + count] for begin in range(0, len(ready), count)]
+        self._jobs.put([Job(partial(self._copy, camera, one), partial(self._copied, filling, one)) for one in shares])
         return groups
 
     def _from_cache(self, key: str, wanted: Int64, out: Out) -> Int64:
@@ -269,36 +262,38 @@ class Frames:
         return frame if kept or frame.waiting else None
 
     def _decode(self, group: _Missing) -> None:
-        rows = np.array([frame.key[1] for frame in group.frames], np.int64)
-        came: set[int] = set()
+        rows, came, convert_s = np.array([frame.key[1] for frame in group.frames], np.int64), set[int](), 0.0
         try:
             for place, picture in group.camera.decode(group.file, group.numbers, rows):
+                began_s = time.perf_counter()
                 came.add(place)
-                self._hand_out(group.camera, group.frames[place], self._to_cache(group, place, picture))
+                kept = picture if self._cache is None else self._to_cache(self._cache, group, place, picture)
+                self._hand_out(group.camera, group.frames[place], kept)
+                convert_s += time.perf_counter() - began_s
         except DataError:
             self._one_by_one(group, [place for place in range(len(rows)) if place not in came])
+        finally:
+            self._tally.add(convert_s=convert_s)
 
-    def _to_cache(self, group: _Missing, place: int, picture: Picture) -> Picture:
+    def _to_cache(self, cache: FrameCache, group: _Missing, place: int, picture: Picture) -> Picture:
         """Give a picture to the cache if it takes it, before anybody may change the pixels; then it is not held."""
         frame = group.frames[place]
         key, row = frame.key
-        if self._cache is None:
-            return picture
         opened = int(self._dataset.opened_rows(np.array([row]))[0])
-        if not self._cache.takes(key, opened):
+        if not cache.takes(key, opened):
             return picture
         painted = np.empty(group.camera.shape, np.uint8)
         group.camera.paint(picture, painted)
-        self._cache.store(key, opened, painted)
+        cache.store(key, opened, painted)
         with self.store.lock:
             self.store.forget(frame)
         return painted
 
     def _hand_out(self, camera: Camera, frame: Frame, picture: Picture) -> None:
         """Write a picture to everybody who waits for it, and hold it if it is wanted later."""
+        memory = None
         with self.store.lock:
             targets, frame.waiting = frame.waiting, []
-            memory = None
             if frame.kept:
                 self._sizes[frame.key[0]] = size = camera.held_bytes(picture)
                 memory = self.store.take(frame, size)
@@ -306,26 +301,33 @@ class Frames:
             if memory is not None:
                 picture = camera.hold(picture, memory)
                 with self.store.lock:
-                    frame.memory, frame.picture, frame.readers = memory, picture, 1
                     targets += frame.waiting
-                    frame.waiting = []
-            _write(camera, picture, targets)
+                    frame.memory, frame.picture, frame.readers, frame.waiting = memory, picture, bool(targets), []
+                    if not targets:
+                        self.store.settle(frame)
+            for target in targets:
+                picture = _write(camera, picture, target)
         except BaseException as error:
             for target in targets:
                 target.filling.failed(error)
             raise
-        if memory is not None:
+        for target in targets:  # not before: who has a batch may change its pixels
+            target.filling.landed(len(target.places))
+        if memory is not None and targets:
             self._released([frame])
 
-    def _copy(self, ready: list[tuple[Frame, Target]]) -> None:
+    def _copy(self, camera: Camera, ready: list[tuple[Frame, Target]]) -> None:
+        began_s = time.perf_counter()
         for frame, target in ready:
-            _write(self._cameras[frame.key[0]], frame.picture, [target])
+            _write(camera, frame.picture, target)
+        self._tally.add(convert_s=time.perf_counter() - began_s)
 
-    def _copied(self, ready: list[tuple[Frame, Target]], error: BaseException | None) -> None:
+    def _copied(self, filling: Filling, ready: list[tuple[Frame, Target]], error: BaseException | None) -> None:
         self._released([frame for frame, _ in ready])
-        if error is not None:
-            for _, target in ready:
-                target.filling.failed(error)
+        if error is None:
+            filling.landed(sum(len(target.places) for _, target in ready))
+        else:
+            filling.failed(error)
 
     def _released(self, frames: list[Frame]) -> None:
         with self.store.lock:
@@ -348,7 +350,9 @@ class Frames:
             left = dict(enumerate(target for _, target in mine))
             try:
                 for at, picture in group.camera.decode(group.file, numbers, rows):
-                    _write(group.camera, picture, [left.pop(at)])
+                    target = left.pop(at)
+                    _write(group.camera, picture, target)
+                    target.filling.landed(len(target.places))
             except FrameError as error:
                 for target in left.values():
                     target.filling.bad(error, len(target.places))
@@ -385,15 +389,11 @@ class Frames:
             self.store.clear()
 
 
-def _write(camera: Camera, picture: Picture, targets: list[Target]) -> None:
-    """Write a picture to all places; it is converted once, the others are copies."""
-    painted: Pixels | None = None
-    for target in targets:
-        for place in target.places:
-            out: Pixels = target.out[place]
-            if painted is None:
-                camera.paint(picture, out)
-                painted = out
-            else:
-                np.copyto(out, painted)
-        target.filling.landed(len(target.places))
+def _write(camera: Camera, picture: Picture, target: Target) -> Pixels:
+    """Write a picture to all places of a batch, and return it as it lies there; it is converted once, then copied."""
+    first, *others = target.places
+    painted: Pixels = target.out[first]
+    camera.paint(picture, painted)
+    for place in others:
+        np.copyto(target.out[place], painted)
+    return painted

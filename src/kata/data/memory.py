@@ -7,7 +7,6 @@ import os
 import weakref
 from collections import defaultdict, deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -19,6 +18,9 @@ Allocate: TypeAlias = Callable[[int], NDArray[np.uint8]]
 
 Empty: TypeAlias = Callable[[tuple[int, ...], DTypeLike], NDArray[Any]]
 """Shape and dtype -> an array of any content, as np.empty."""
+
+_WORTH_KEEPING = 1 << 16
+"""Bytes from which ordinary memory is used again: below that the allocator has some at hand."""
 
 _SPARE = 8
 """Arrays kept for reuse. Those read ahead, trained on and copied may all go before the next is begun; what is beyond
@@ -70,6 +72,8 @@ class Recycled:
     def empty(self, shape: tuple[int, ...], dtype: DTypeLike = np.uint8) -> NDArray[Any]:
         """An array of any content. Its memory is free again when it and all arrays taken from it are gone."""
         asked = math.prod(shape) * np.dtype(dtype).itemsize
+        if asked < _WORTH_KEEPING and self._allocate is aligned:
+            return np.empty(shape, dtype)
         size, spare = self._spare
         if size != asked:
             self._spare = size, spare = asked, deque(maxlen=_SPARE)
@@ -83,14 +87,6 @@ class Recycled:
         return array.view(dtype).reshape(shape)
 
 
-@dataclass(eq=False)
-class _Slab:
-    """One allocation. used: its pieces that are with somebody."""
-
-    pieces: list[NDArray[np.uint8]]
-    used: int = 0
-
-
 class Slabs:
     """Pieces of memory, given out and taken back again, cut from large allocations.
 
@@ -101,22 +97,18 @@ class Slabs:
     def __init__(self) -> None:
         self.allocated_bytes = 0
         self._free: dict[int, list[NDArray[np.uint8]]] = defaultdict(list)
-        self._slabs: dict[int, _Slab] = {}
+        self._slabs: list[list[NDArray[np.uint8]]] = []
 
     def take(self, size: int, budget_bytes: int) -> NDArray[np.uint8] | None:
         """A piece (size,) of any content; None where `allocated_bytes` would exceed the budget."""
-        if not self._free[size]:
+        free = self._free[size]
+        if not free:
             self._grow(size, budget_bytes)
-        if not self._free[size]:
-            return None
-        piece = self._free[size].pop()
-        self._slabs[id(piece)].used += 1
-        return piece
+        return free.pop() if free else None
 
     def give(self, piece: NDArray[np.uint8]) -> None:
         """Take a piece back."""
         self._free[piece.nbytes].append(piece)
-        self._slabs[id(piece)].used -= 1
 
     def _grow(self, size: int, budget_bytes: int) -> None:
         if self.allocated_bytes + size > budget_bytes:
@@ -125,15 +117,18 @@ class Slabs:
         if count < 1:
             return
         self.allocated_bytes += count * size
-        slab = _Slab(list(aligned(count * size).reshape(count, size)))
-        self._slabs |= {id(piece): slab for piece in slab.pieces}
-        self._free[size] += slab.pieces[::-1]
+        self._slabs.append(list(aligned(count * size).reshape(count, size)))
+        self._free[size] += self._slabs[-1][::-1]
 
     def trim(self) -> None:
         """Give memory back to the system, as far as nobody uses it."""
-        for size, pieces in self._free.items():
-            self._free[size] = [piece for piece in pieces if self._slabs[id(piece)].used]
-        for slab in {id(slab): slab for slab in self._slabs.values() if not slab.used}.values():
-            for piece in slab.pieces:
-                del self._slabs[id(piece)]
-                self.allocated_bytes -= piece.nbytes
+        free = {id(piece) for pieces in self._free.values() for piece in pieces}
+        slabs, self._slabs, gone = self._slabs, [], set[int]()
+        for slab in slabs:
+            if free.issuperset(map(id, slab)):
+                gone.update(map(id, slab))
+                self.allocated_bytes -= sum(piece.nbytes for piece in slab)
+            else:
+                self._slabs.append(slab)
+        for pieces in self._free.values():
+            pieces[:] = [piece for piece in pieces if id(piece) not in gone]

@@ -16,12 +16,12 @@ from kata.data.encoded import EncodedImages
 from kata.data.filling import Filling
 from kata.data.form import RECORDED, Form
 from kata.data.framecache import FrameCache
-from kata.data.frames import Frames, Out
+from kata.data.frames import Frames
 from kata.data.jobs import Jobs
 from kata.data.memory import Allocate, Recycled
 from kata.data.order import Int64
 from kata.data.plan import Uses, held_as_rgb
-from kata.data.store import FrameStore
+from kata.data.store import FrameStore, Out
 from kata.data.tasks import check_task_range
 from kata.data.video import Gop, Pixels
 from kata.data.window import episode_of, window_rows
@@ -200,21 +200,24 @@ class Reader:
         episode_of(rows, self.episodes)  # numpy would take a negative row from the end
         batch: Batch = {}
         frames: dict[str, Int64] = {}
+        opened = self.dataset.opened_rows(rows)
         windows = {offsets: window_rows(rows, offsets, self.episodes) for offsets in set(self.windows.values())}
+        opened_windows = {offsets: self.dataset.opened_rows(at) for offsets, (at, _) in windows.items()}
         for key in self.dataset.columns:
-            at = rows
+            at, opened_at = rows, opened
             if key in self.windows:
                 at, mask = windows[self.windows[key]]
+                opened_at = opened_windows[self.windows[key]]
                 batch[pad_key(key)] = mask.copy()  # each its own: they are the caller's
             if key in self._cameras:
                 frames[key] = at
             elif key in self._vectors:
-                values = self.dataset.take(key, at, self._memory[key].empty)
+                values = self.dataset.gather(key, opened_at, self._memory[key].empty)
                 batch[key] = values.tolist() if values.dtype == object else values
         for key in BOOKKEEPING:
             if key not in batch:
-                batch[key] = self.dataset.take(key, rows)
-        batch[TASK] = self._tasks[self.dataset.take("task_index", rows)].tolist()
+                batch[key] = self.dataset.gather(key, opened)
+        batch[TASK] = self._tasks[self.dataset.gather("task_index", opened)].tolist()
         wanted = {key: at.reshape(-1) for key, at in frames.items()}
         self._prepare(wanted)
         if places is None:

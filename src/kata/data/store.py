@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from kata.data.filling import Filling
 from kata.data.memory import Slabs
+from kata.data.order import Int64
 from kata.data.plan import NEVER
 from kata.data.video import Pixels
 
@@ -36,6 +37,13 @@ class Frame:
     picture: Any = None
     readers: int = 0
     waiting: list[Target] = field(default_factory=list)
+
+
+class Out(NamedTuple):
+    """Where frames go: the i-th to pixels[places[i]]; (M, H, W, C) and (N,), ascending, each once."""
+
+    pixels: Pixels
+    places: Int64
 
 
 class Target(NamedTuple):
