@@ -2,18 +2,21 @@
 
 import json
 import sys
+import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from kata.bench import peer
-from kata.bench.floor import decode_floor
+from kata.bench.floor import decode_floors, open_tracks
 from kata.bench.options import chosen_cases, resolve_bench
 from kata.bench.patterns import Case, windows_of
 from kata.bench.peer import Peer
-from kata.bench.reading import AHEAD
+from kata.bench.reading import AHEAD, Reading, measure
 from kata.bench.show import text
+from kata.bench.turns import Turns
 from kata.bench.verdict import summarise
 from kata.cli import main
 from kata.data import open_dataset
@@ -72,14 +75,37 @@ def test_every_round_and_the_medians_are_kept(result):
 
 
 def test_the_floor_counts_decoding_and_colour(root):
-    floor = decode_floor(open_dataset("t/t", root=root), dataset_maker.CAMERA, threads=2, seconds=0.1)
+    tracks = open_tracks(open_dataset("t/t", root=root), [dataset_maker.CAMERA], 2)
+    (floor,) = decode_floors(tracks, 0.1, Turns).values()
     assert 0 < floor.decode_ms < floor.rgb_ms < 1e3
     assert floor.frames_s > 10
 
 
+def test_the_floor_takes_its_cameras_by_stretches_until_it_is_told_to_end(root):
+    dataset, key = open_dataset("t/t", root=root), dataset_maker.CAMERA
+    (each,) = open_tracks(dataset, [key], 1)
+    tracks, stood = [{"one": each[key], "two": open_tracks(dataset, [key], 1)[0][key]}], list[tuple[float, float]]()
+
+    def told() -> Turns:
+        began_s = time.perf_counter()
+        while len(each[key].spans) < 4:
+            time.sleep(0.01)
+        stood.append((began_s, time.perf_counter()))
+        return Turns(stood)
+
+    floors = decode_floors(tracks, 0.01, told)
+    one, two = (list(tracks[0][name].spans) for name in ("one", "two"))
+    assert len(one) == len(two) >= 4
+    assert [begin for pair in zip(one, two, strict=True) for begin, _ in pair] == sorted(a for a, _ in one + two)
+    assert floors["one"].decode_ms == pytest.approx(1e3 * each[key].decode_s / each[key].count)
+    stopped_s = sum(max(0.0, min(b, stood[0][1]) - max(a, stood[0][0])) for a, b in one)
+    assert floors["one"].frames_s == pytest.approx(each[key].count / (sum(b - a for a, b in one) - stopped_s))
+
+
 def test_the_floor_of_images(tmp_path):
     made = dataset_maker.make(tmp_path / "set", camera="image")
-    floor = decode_floor(open_dataset("t/t", root=made), dataset_maker.CAMERA, threads=1, seconds=0.05)
+    tracks = open_tracks(open_dataset("t/t", root=made), [dataset_maker.CAMERA], 1)
+    (floor,) = decode_floors(tracks, 0.05, Turns).values()
     assert 0 < floor.decode_ms < floor.rgb_ms
 
 
@@ -174,11 +200,20 @@ def test_what_is_no_dataset_and_no_peer_is_named(tmp_path):
         Peer(Path(sys.executable))
 
 
-def test_an_order_in_clips_is_measured_over_a_whole_epoch(result):
+def test_an_order_in_clips_is_measured_over_whole_epochs(result):
     clips = result["rounds"]["act"]["clips"][0]
-    assert clips["samples"] == 46, "23 batches of 2 are an epoch of 47"
+    assert clips["samples"] % 46 == 0, "23 batches of 2 are an epoch of 47"
     assert 1 <= clips["clips_per_batch"] <= 2
     assert clips["uniform_distinct_clips"] > 1
+
+
+def test_a_long_first_epoch_is_cut_at_its_limit(root):
+    asked = Reading(
+        root=str(root), pattern="act", way="clips", batch_size=2, threads=1, seconds=0.0, epoch_seconds=1e-6, seed=0,
+        frame_memory=0,
+    )  # fmt: skip
+    assert measure(asked)["samples"] == 2, "one batch at least"
+    assert measure(replace(asked, epoch_seconds=100.0))["samples"] == 46
 
 
 def test_the_peer_is_given_ffmpeg_where_the_system_has_none(tmp_path, monkeypatch):

@@ -33,6 +33,12 @@ def busy_s() -> float:
     return (user + nice + system + irq + softirq) * _TICK_S
 
 
+def cpu_s(process: int) -> float:
+    """CPU seconds that a process of this machine has used."""
+    words = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()  # the name may hold spaces
+    return (int(words[11]) + int(words[12])) * _TICK_S
+
+
 def resident_bytes() -> int:
     """Memory of this process now."""
     return _status("VmRSS")

@@ -12,14 +12,16 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from kata.bench import gauges
-from kata.bench.floor import decode_floor
+from kata.bench import gauges, turns
+from kata.bench.floor import decode_floors, open_tracks
 from kata.bench.patterns import windows_of
+from kata.bench.turns import Turns
 from kata.data import Batches, Dataset, Reader, anchor_rows, open_dataset
 from kata.data.clips import ClipOrder
 from kata.data.encoded import ENCODED_BYTES
@@ -42,7 +44,8 @@ class Reading:
 
     frame_memory: bytes for decoded frames; 0 takes a tenth of all, or a third where windows of more than two frames
     want what was seconds ago, beside the batches in the making. cache_episodes: the first ones, which 'cache' keeps and
-    reads. soak: read `batches` batches and look at the memory alone.
+    reads. soak: read `batches` batches and look at the memory alone. by_turns: once set up, stand still until a partner
+    is too, and measure by turns with it.
     """
 
     root: str
@@ -58,6 +61,7 @@ class Reading:
     cache_episodes: int = 2
     batches: int = 0
     soak: bool = False
+    by_turns: bool = False
 
 
 def measure(reading: Reading) -> dict[str, Any]:
@@ -137,34 +141,35 @@ def _encoded_budget(dataset: Dataset) -> int:
 def _steady(reader: Reader, batches: Batches, reading: Reading) -> dict[str, Any]:
     """Read on, once as much is held and on its way as will be at the end.
 
-    In clip order that takes a pool, so a fifth of an epoch is read first, and then as many batches as an epoch has:
-    what is decoded for later cancels only over a whole one. In a full order it takes until the budget for frames that
-    later batches want is used, up to a quarter of an epoch.
+    In clip order that takes a pool, so a fifth of an epoch is read first, and then as many batches as whole epochs
+    have: what is decoded for later cancels only over a whole one. In a full order it takes until the budget for frames
+    that later batches want is used, up to a quarter of an epoch.
     """
-    epoch = len(batches.rows) // batches.batch_size
-    whole = reading.way == "clips"
-    first = 1 + (epoch // 5 if whole else AHEAD)
-    least, limit_s = (epoch, reading.epoch_seconds) if whole else (reading.batches, reading.seconds)
+    epoch = max(1, len(batches.rows) // batches.batch_size)
+    first = 1 + (epoch // 5 if reading.way == "clips" else AHEAD)
     for step in range(1, first):
         batches.at(step)
     if reading.way == "full":
         first = _filled_up(reader, batches, first, epoch // 4, reading.epoch_seconds)
+    if reading.by_turns:
+        turns.begin()
     before, busy_s, cpu_s = reader.work(), gauges.busy_s(), time.process_time()
     began_s, count = time.perf_counter(), 0
-    while _goes_on(whole, count, least, time.perf_counter() - began_s, limit_s):
+    while _goes_on(reading, epoch, count, time.perf_counter() - began_s):
         batches.at(first + count)
         count += 1
-    wall_s, cpu_s = time.perf_counter() - began_s, time.process_time() - cpu_s
+    ended_s, cpu_s, busy_s = time.perf_counter(), time.process_time() - cpu_s, gauges.busy_s() - busy_s
     work, samples = reader.work().since(before), count * batches.batch_size
+    taken = turns.end(first=True) if reading.by_turns else Turns()
     return {
         "cpu_ms": 1e3 * cpu_s / samples,
-        "samples_s": samples / wall_s,
+        "samples_s": samples / taken.running_s(began_s, ended_s),
         "samples": samples,
         "epochs": samples / len(batches.rows),
         "bytes_per_sample": work.bytes_read / samples,
         "decoded_per_asked": work.frames_decoded / max(1, work.frames_asked),
         "held_share": work.frames_held / max(1, work.frames_asked),
-        "other_cores": max(0.0, gauges.busy_s() - busy_s - cpu_s) / wall_s,
+        "other_cores": max(0.0, busy_s - cpu_s - taken.partner_cpu_s) / (ended_s - began_s),
         "episodes_per_batch": _episodes_per_batch(reader, batches, first, count),
         "work": asdict(work),
         **_mixing(batches.order, batches.batch_size),
@@ -180,11 +185,17 @@ def _filled_up(reader: Reader, batches: Batches, step: int, end: int, limit_s: f
     return step
 
 
-def _goes_on(whole: bool, count: int, least: int, passed_s: float, limit_s: float) -> bool:
-    """Whether another batch is measured: `least` or until the limit for a whole epoch, and both of them otherwise."""
-    if whole:
-        return count < least and (passed_s < limit_s or count == 0)
-    return count < least or passed_s < limit_s
+def _goes_on(reading: Reading, epoch: int, count: int, passed_s: float) -> bool:
+    """Whether another batch is measured. In clip order: to the end of an epoch of so many, the first within its limit.
+
+    By turns half of the time that passes is the partner's.
+    """
+    own_s = passed_s / 2 if reading.by_turns else passed_s
+    if reading.way != "clips":
+        return count < reading.batches or own_s < reading.seconds
+    if count < epoch:
+        return own_s < reading.epoch_seconds or count == 0
+    return count % epoch != 0 or own_s < reading.seconds
 
 
 def _episodes_per_batch(reader: Reader, batches: Batches, first: int, count: int) -> float:
@@ -227,7 +238,10 @@ def _floors(reading: Reading, dataset: Dataset) -> dict[str, Any]:
     _, keys = windows_of(reading.pattern, dataset)
     cameras = [key for key in keys if key in dataset.cameras]
     planes = _form(reading, dataset, cameras).colours
-    floors = {key: decode_floor(dataset, key, threads=reading.threads, seconds=reading.seconds) for key in cameras}
+    tracks = open_tracks(dataset, cameras, reading.threads)
+    if reading.by_turns:
+        turns.begin()
+    floors = decode_floors(tracks, reading.seconds, partial(turns.end, first=False) if reading.by_turns else Turns)
     return {
         "decode_ms": sum(floor.decode_ms for floor in floors.values()),
         "cpu_ms": sum(floor.decode_ms if key in planes else floor.rgb_ms for key, floor in floors.items()),

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
-import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
@@ -17,7 +17,7 @@ from kata.bench.options import BenchRun
 from kata.bench.patterns import Case
 from kata.bench.peer import Peer, peer_python
 from kata.bench.reading import Reading
-from kata.errors import ConfigError
+from kata.bench.turns import Child, take_turns
 from kata.units import num_bytes
 
 ITEM_MODE = ("d",)
@@ -26,22 +26,28 @@ ITEM_MODE = ("d",)
 LEAST_BATCHES = 16
 """Of a measurement, however long they take: fewer would be mostly those that were read ahead."""
 
+TOGETHER = ("floor", "clips")
+"""Ways measured by turns: what is asked of their ratio is finer than what a neighbour's load does to a round."""
+
 Rounds = dict[str, dict[str, list[dict[str, Any]]]]
 """Figures per case and way ('peer' and 'floor' among them), one entry per round."""
 
 
 def measure_rounds(run: BenchRun, cases: list[Case], told: Callable[[int, int], None]) -> tuple[Rounds, dict[str, str]]:
     """All figures, and the peer's versions (empty without it). `told` hears (measurements done, of how many)."""
-    found: Rounds = {str(case): {} for case in cases}
     ways = ["floor", *run.ways, *(["peer"] if run.peer else [])]
-    todo = [(number, case, way) for number in range(run.rounds) for case in cases for way in ways]
+    together = TOGETHER if "clips" in ways else ("floor",)
+    todo = [together, *((way,) for way in ways if way not in together)]
+    found: Rounds = {str(case): {way: [] for way in ways} for case in cases}
+    done, count = 0, run.rounds * len(cases) * len(ways)
     with ExitStack() as live:
         peer = live.enter_context(Peer(peer_python(run.peer_python))) if run.peer else None
-        for done, (number, case, way) in enumerate(todo):
-            told(done, len(todo))
-            figures = _by_peer(peer, run, case, number) if way == "peer" and peer else by_kata(run, case, way, number)
-            found[str(case)].setdefault(way, []).append(figures)
-        told(len(todo), len(todo))
+        for number, case, now in itertools.product(range(run.rounds), cases, todo):
+            told(done, count)
+            for way, figures in zip(now, _measured(run, case, now, number, peer), strict=True):
+                found[str(case)][way].append(figures)
+                done += 1
+        told(done, count)
         return found, peer.versions if peer else {}
 
 
@@ -55,6 +61,27 @@ def by_kata(run: BenchRun, case: Case, way: str, number: int) -> dict[str, Any]:
 
     Raises: ConfigError when it fails; its last words are in the message.
     """
+    with _started(run, case, way, number) as child:
+        return child.figures()
+
+
+def _measured(
+    run: BenchRun, case: Case, ways: tuple[str, ...], number: int, peer: Peer | None
+) -> Sequence[dict[str, Any]]:
+    """The figures of one way, or of those that are measured together."""
+    if ways == TOGETHER:
+        with ExitStack() as live:
+            children: list[Child] = []
+            for way in ways:
+                children.append(live.enter_context(_started(run, case, way, number, by_turns=True)))
+                children[-1].set_up()
+            floor, clips = children
+            return take_turns(clips, floor)[::-1]
+    (way,) = ways
+    return [_by_peer(peer, run, case, number) if way == "peer" and peer else by_kata(run, case, way, number)]
+
+
+def _started(run: BenchRun, case: Case, way: str, number: int, *, by_turns: bool = False) -> Child:
     floor = way == "floor"
     reading = Reading(
         root=str((Path(run.root).expanduser() / case.folder).resolve()),
@@ -70,18 +97,11 @@ def by_kata(run: BenchRun, case: Case, way: str, number: int) -> dict[str, Any]:
         cache_episodes=run.cache_episodes,
         batches=run.soak or LEAST_BATCHES,
         soak=run.soak > 0,
+        by_turns=by_turns,
     )
     command = [sys.executable, "-m", "kata.bench.reading", json.dumps(asdict(reading))]
     # One thread each for what numpy calls: kata's own threads are what is measured.
-    env = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise ConfigError(
-            f"{case} {way}: {''.join(done.stderr.strip().splitlines()[-1:])}",
-            rule="a measurement ends well",
-            remedy="`kata data` and docs/data.md say what a dataset must hold",
-        )
-    return json.loads(done.stdout.strip().splitlines()[-1])
+    return Child(f"{case} {way}", command, {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"})
 
 
 def _by_peer(peer: Peer, run: BenchRun, case: Case, number: int) -> dict[str, Any]:
