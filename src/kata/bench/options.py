@@ -19,11 +19,12 @@ class BenchRun:
 
     root: a dataset, or a folder that holds datasets. cases: '<dataset folder>:<pattern>' below root ('.:act' is root
     itself); empty takes the cases that have targets. ways: how kata reads. rounds: every figure is the median of so
-    many, each in a process of its own, kata and the peer in turn. seconds: of one measurement; whole epochs where the
-    order is in clips, the first of them if that ends within `epoch_seconds`. floor_seconds: of the decode floor, at
-    least, per core and camera; beside an order in clips as long as that takes. num_workers: decoding threads of kata,
-    processes of the peer; 0 takes one per core. frame_memory: kata's budget for decoded frames; '0' takes a tenth of
-    all (a third for sarm), beside the batches in the making: with more, what one epoch leaves for the next would count.
+    many, each in a process of its own, kata and the peer in turn. seconds: of one measurement; where the order is in
+    clips, whole epochs until `epoch_seconds` have passed, or a part of one that takes three times as long.
+    floor_seconds: of the decode floor, at least, per core and camera; beside an order in clips as long as that takes.
+    num_workers: decoding threads of kata, processes of the peer; 0 takes one per core. frame_memory: kata's budget for
+    decoded frames; '0' takes a tenth of all (a third for sarm), beside the batches in the making: with more, what one
+    epoch leaves for the next would count.
     pixels: 'rgb', or 'yuv' for frames that a device converts: their floor is decoding alone. Peers read RGB.
     cache_episodes: so many first episodes are kept in the frame cache, and are what is read with it.
     peer: measure LeRobot 0.6.1 too, with `peer_python` or the environment that `make peer` builds.
@@ -37,7 +38,7 @@ class BenchRun:
     ways: list[str] = field(default_factory=lambda: list(WAYS))
     rounds: int = 5
     seconds: float = 3.0
-    epoch_seconds: float = 20.0
+    epoch_seconds: float = 10.0
     floor_seconds: float = 1.0
     batch_size: int = 8
     num_workers: int = 0

@@ -38,6 +38,10 @@ AHEAD = 4
 """Batches read in advance, as many as `kata train` reads by default."""
 
 
+LONGEST = 3
+"""Times `epoch_seconds` after which the first epoch in clips is cut: one of millions of frames would take hours."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Reading:
     """What one process measures: at least `batches` batches. way: one of patterns.WAYS, or 'floor'.
@@ -186,16 +190,16 @@ def _filled_up(reader: Reader, batches: Batches, step: int, end: int, limit_s: f
 
 
 def _goes_on(reading: Reading, epoch: int, count: int, passed_s: float) -> bool:
-    """Whether another batch is measured. In clip order: to the end of an epoch of so many, the first within its limit.
+    """Whether another batch is measured. In clip order: to the end of an epoch, unless the first is too long.
 
-    By turns half of the time that passes is the partner's.
+    epoch: its batches. By turns half of the time that passes is the partner's.
     """
     own_s = passed_s / 2 if reading.by_turns else passed_s
     if reading.way != "clips":
         return count < reading.batches or own_s < reading.seconds
     if count < epoch:
-        return own_s < reading.epoch_seconds or count == 0
-    return count % epoch != 0 or own_s < reading.seconds
+        return own_s < LONGEST * reading.epoch_seconds or count == 0
+    return count % epoch != 0 or own_s < reading.epoch_seconds
 
 
 def _episodes_per_batch(reader: Reader, batches: Batches, first: int, count: int) -> float:
