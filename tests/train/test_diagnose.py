@@ -260,7 +260,7 @@ def beside(light, monkeypatch) -> Iterator[Callable[[float, float], None]]:
 
 
 def test_launching_many_small_kernels_is_named(tiny_run, beside):
-    beside(0.0002, 0.003)
+    beside(0.0, 0.01)  # a busy machine wakes the device's thread late, by a few milliseconds of a step's 200
     found, lines = trained(tiny_run)
     assert found.stage is Stage.LAUNCH
     assert "--batch_size" in found.text
