@@ -188,6 +188,41 @@ def test_a_file_replaced_under_the_run_is_refused(tmp_path: Path, change: str) -
             reader.read(np.array([0]))
 
 
+def test_a_file_that_was_put_back_is_read_again(tmp_path: Path) -> None:
+    data = open_dataset("x/y", root=make(tmp_path, lengths=(9,)))
+    path = tmp_path / f"videos/{CAMERA}/chunk-000/file-000.mp4"
+    with Reader(data, {}, threads=1) as reader, Reader(data, {}) as undisturbed:
+        wanted = undisturbed.read(np.array([3]))[CAMERA]
+        path.rename(tmp_path / "aside.mp4")
+        write_video(path, [picture(5, k) for k in range(9)])
+        with pytest.raises(DataError, match="has changed since the run began"):
+            reader.read(np.array([3]))
+        (tmp_path / "aside.mp4").rename(path)
+        np.testing.assert_array_equal(reader.read(np.array([3]))[CAMERA], wanted)
+
+
+def test_a_frame_let_go_while_it_is_written_gives_its_memory_back(data: Dataset, monkeypatch) -> None:
+    with Reader(data, {}, threads=1, frame_memory=10_000 * FRAME) as reader:
+        store, kind = reader._frames.store, type(reader._cameras[CAMERA])
+        real = kind.hold
+
+        def hold(camera, picture, memory):
+            held = real(camera, picture, memory)
+            with store.lock:
+                for frame in map(store.get, store.keys()):
+                    store.postpone(frame, NEVER)
+            return held
+
+        monkeypatch.setattr(kind, "hold", hold)
+        reader.allot(1, 1)
+        rows = np.arange(12)
+        reader.foresee(rows, rows)
+        assert reader.prefetch(rows[6:7], 6)
+        reader.start(rows[:1], 0).result()
+        reader._frames._jobs.close()
+        assert store.held_bytes == 0
+
+
 # --- the parts --------------------------------------------------------------------------------------------
 
 

@@ -138,19 +138,21 @@ class Decoder:
         """The file, which is still the one that was indexed, and stays open."""
         files: OrderedDict[Path, _File] = self._local.__dict__.setdefault("files", OrderedDict())
         path = gop.index.path
+        file = files.pop(path, None)
         try:
-            found = Stamp.of(path.stat())
-            if path not in files:
-                files[path] = _File(path)
-                found = Stamp.of(os.fstat(files[path].number))
+            if file is None:
+                file = _File(path)
+                found = Stamp.of(os.fstat(file.number))
+            else:
+                found = Stamp.of(path.stat())
         except OSError as error:
             raise replaced(path, f"cannot be opened ({error.strerror})") from error
         if found != gop.stamp:
             raise replaced(path, "is another file, or has other content")
-        files.move_to_end(path)
+        files[path] = file  # not before: another file must not be taken for this one once it is back
         if len(files) > _OPEN_FILES:
             files.popitem(last=False)
-        return files[path]
+        return file
 
     def _decode(self, index: FrameIndex, packets: list[bytes], pts: list[int]) -> Iterator[VideoFrame]:
         """All frames of these packets, those held back for reordering included."""
