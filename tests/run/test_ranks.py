@@ -5,8 +5,8 @@ import json
 import pytest
 
 from kata.errors import ConfigError
+from kata.files import write_json
 from kata.run import resolve_run
-from kata.train.checkpoint import write_json
 
 BASE = ["--policy.type=act", "--dataset.repo_id=x/y"]
 ACCUMULATED = "--accelerator.gradient_accumulation.steps"

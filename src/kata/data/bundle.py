@@ -23,7 +23,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from kata.data.staging import sync
+from kata.files import fsync
 
 _log = logging.getLogger(__name__)
 
@@ -122,7 +122,7 @@ def save(path: Path, shapes: Shapes, fill: Fill) -> None:
         except BaseException:
             beside.unlink()
             raise
-    sync(path.parent)
+    fsync(path.parent)
 
 
 def in_memory(shapes: Shapes, fill: Fill) -> Bundle:

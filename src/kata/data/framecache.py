@@ -31,7 +31,7 @@ from kata.data.form import RECORDED, Form
 from kata.data.identity import digest
 from kata.data.memory import free_memory
 from kata.data.order import Int64
-from kata.data.staging import sync
+from kata.files import fsync
 from kata.units import bytes_text, count_text
 
 if TYPE_CHECKING:
@@ -217,14 +217,14 @@ class _CameraFile:
             path.unlink(missing_ok=True)  # never truncated: another process may have mapped it
         with self._paths[1].open("wb") as file:
             file.truncate(rows * self.frame_bytes)
-        sync(self._paths[1])
+        fsync(self._paths[1])
         beside = self._paths[0].with_suffix(".part")
         with beside.open("wb") as file:
             file.write(head.ljust(_HEAD_BYTES))
             file.write(bytes(rows))
-        sync(beside)
+        fsync(beside)
         beside.replace(self._paths[0])
-        sync(self._paths[0].parent)
+        fsync(self._paths[0].parent)
 
     def _believed(self, head: bytes) -> list[int]:
         """Rows that are written but not safe. After a restart of the machine they are not believed: none is left."""

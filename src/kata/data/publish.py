@@ -12,9 +12,10 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from kata.data.encode import join_videos, probe_video
-from kata.data.staging import copy_frames, sync
+from kata.data.staging import copy_frames
 from kata.data.tables import episode_table, frame_schema, task_table
 from kata.data.totals import Totals
+from kata.files import fsync
 from kata.spec import Column
 
 DATA_PATH = "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
@@ -129,6 +130,6 @@ class Publisher:
         """Put a finished file into the dataset in one step."""
         target = self._root / place
         target.parent.mkdir(parents=True, exist_ok=True)
-        sync(source)
+        fsync(source)
         os.replace(source, target)
-        sync(target.parent)
+        fsync(target.parent)

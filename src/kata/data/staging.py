@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,6 +17,7 @@ from PIL import Image
 from kata.data.encode import VideoEncoder, VideoOptions
 from kata.data.measure import ImageCounts, Summary, summarise
 from kata.data.tables import frame_table, measured
+from kata.files import fsync
 from kata.spec import Column
 
 DATA, ROW = "data.parquet", "row.json"
@@ -92,9 +92,9 @@ class OpenEpisode:
             row |= {f"stats/{key}/{stat}": value.tolist() for stat, value in summary.items()}
         (self.folder / ROW).write_text(json.dumps(row), encoding="utf-8")
         for path in self.folder.iterdir():
-            sync(path)
+            fsync(path)
         self.folder.rename(target)
-        sync(target.parent)
+        fsync(target.parent)
         return row
 
     def _all_values(self, episode: int, first: int, tasks: Sequence[str]) -> dict[str, Any]:
@@ -135,15 +135,6 @@ def copy_frames(folders: Sequence[Path], schema: pa.Schema, target: Path) -> Non
         for folder in folders:
             table = pq.read_table(folder / DATA, schema=schema)
             writer.write_table(table, row_group_size=len(table))
-
-
-def sync(path: Path) -> None:
-    """Wait until a file or folder lies on the disk, so that a power cut cannot undo what depends on it."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _png(frame: np.ndarray) -> bytes:

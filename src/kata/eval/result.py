@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from kata.config import encode
+from kata.files import write_json
 from kata.units import seconds_text
 
 Z_95 = 1.959963984540054
@@ -75,14 +74,7 @@ class Result:
 
     def write(self, path: Path) -> None:
         """Write everything as JSON; the file appears whole or not at all."""
-        write_json(path, encode(self))
-
-
-def write_json(path: Path, values: Any) -> None:
-    """A JSON file that appears whole or not at all."""
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(json.dumps(values, indent=2, allow_nan=False), encoding="utf-8")
-    os.replace(partial, path)
+        write_json(path, encode(self), indent=2, allow_nan=False)
 
 
 def wilson(successes: int, trials: int) -> tuple[float, float]:

@@ -26,8 +26,9 @@ from kata.errors import ConfigError, KataError
 from kata.eval.command import run_share
 from kata.eval.film import read_strip
 from kata.eval.options import EvalRun
-from kata.eval.result import Result, write_json
+from kata.eval.result import Result
 from kata.eval.tally import read_tally, sum_up
+from kata.files import write_json
 
 STRIPS = "strips.npz"
 
@@ -48,7 +49,7 @@ def main(args: Sequence[str]) -> int:
     path = Path(target)
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
-        write_json(path, work(path.parent))
+        write_json(path, work(path.parent), allow_nan=False)
     except KataError as error:
         print(f"kata: {error}", file=sys.stderr)
         write_json(path, {"error": str(error)})

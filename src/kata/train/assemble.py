@@ -18,12 +18,13 @@ from kata.config import encode
 from kata.dist.engine import Engine
 from kata.dist.team import Team
 from kata.errors import CheckpointError
+from kata.files import write_json
 from kata.run import Run
 from kata.run.pointer import LAST, point
 from kata.train import preflight
 from kata.train.alike import check_same_run
 from kata.train.beside import newest_strips
-from kata.train.checkpoint import Saver, checkpoint_bytes, weight_bytes, write_json
+from kata.train.checkpoint import Saver, checkpoint_bytes, weight_bytes
 from kata.train.compiled import compile_blocks, uncompiled
 from kata.train.device import set_switches
 from kata.train.diagnose import Diagnosis, diagnose, spent_of

@@ -31,9 +31,10 @@ import numpy as np
 
 from kata.config import encode
 from kata.dist.engine import Engine
+from kata.files import write_json
 from kata.policies.base import Policy
 from kata.run import Run
-from kata.train.checkpoint import Saver, write_json
+from kata.train.checkpoint import Saver
 from kata.train.following import Unrecorded
 from kata.train.guard import Guard
 from kata.train.meter import Meter

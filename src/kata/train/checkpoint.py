@@ -11,7 +11,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +24,7 @@ from kata.adapt.tensors import read_tensors, write_tensors
 from kata.config import encode
 from kata.dist.engine import Engine
 from kata.errors import CheckpointError
+from kata.files import write_json
 from kata.optim.config import SGDConfig
 from kata.policies.base import Policy
 from kata.policies.load import load_weights, save_weights
@@ -137,13 +137,6 @@ def checkpoint_bytes(policy: Policy, run: Run) -> int:
 def weight_bytes(policy: Policy) -> int:
     """How much the weights take."""
     return sum(t.numel() * t.element_size() for t in policy.state_dict().values())
-
-
-def write_json(path: Path, value: Any) -> None:
-    """JSON as LeRobot writes it, whole or not at all."""
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(json.dumps(value, indent=4, ensure_ascii=False), encoding="utf-8")
-    os.replace(partial, path)
 
 
 def _load_optimizer(optimizer: Optimizer, folder: Path, engine: Engine) -> None:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import platform
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from kata.files import fsync
 from kata.units import count_text
 
 MANIFEST = "manifest.json"
@@ -30,13 +30,13 @@ def write_manifest(folder: Path, step: int) -> int:
     """
     files: dict[str, dict[str, Any]] = {}
     for path in sorted(p for p in folder.rglob("*") if p.is_file()):
-        flush(path)
+        fsync(path)
         files[path.relative_to(folder).as_posix()] = {"bytes": path.stat().st_size, "sha256": _sha256(path)}
     versions = {**{name: version(name) for name in _LIBRARIES}, "python": platform.python_version()}
     content = {"format": 1, "step": step, "versions": versions, "files": files}
     (folder / MANIFEST).write_text(json.dumps(content, indent=1), encoding="utf-8")
     for path in (folder / MANIFEST, *(p for p in folder.rglob("*") if p.is_dir()), folder):
-        flush(path)
+        fsync(path)
     return sum(entry["bytes"] for entry in files.values())
 
 
@@ -59,15 +59,6 @@ def damage(folder: Path, *, hashes: bool = True) -> list[str]:
 def has_manifest(folder: Path) -> bool:
     """Whether every file can be checked against a record."""
     return (folder / MANIFEST).is_file()
-
-
-def flush(path: Path) -> None:
-    """What lies in the file, or the names that lie in the folder, reach the disk."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _difference(folder: Path, name: str, size: int, digest: str, *, hashes: bool) -> str:

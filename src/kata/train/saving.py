@@ -22,11 +22,11 @@ from torch import Tensor
 
 from kata.dist.engine import Engine
 from kata.errors import CheckpointError
+from kata.files import fsync
 from kata.policies.base import Policy
 from kata.run.pointer import BEST, LAST, point
 from kata.train.checkpoint import Saver
 from kata.train.following import Unrecorded
-from kata.train.manifest import flush
 from kata.train.meter import Meter
 from kata.train.pieces import tensors_of, write_pieces
 from kata.train.retention import Keep, prune
@@ -170,7 +170,7 @@ class Saving:
         began_s = time.perf_counter()
         num_bytes = publish(target, held.step, lambda folder: write(folder, held), begun)
         point(self.home / pointer, target.name)
-        flush(self.home)
+        fsync(self.home)
         prune(self.home, self.keep)
         return _Written(num_bytes, device_s, time.perf_counter() - began_s)
 

@@ -18,8 +18,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from kata.errors import CheckpointError
+from kata.files import fsync
 from kata.run.pointer import BEST, LAST, follow, point
-from kata.train.manifest import MANIFEST, PRETRAINED, damage, flush, has_manifest, write_manifest
+from kata.train.manifest import MANIFEST, PRETRAINED, damage, has_manifest, write_manifest
 
 VALIDATION, CONFIG = "validation.json", "config.json"
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -94,7 +95,7 @@ def publish(target: Path, step: int, fill: Callable[[Path], None], begun: bool =
             shutil.rmtree(old)
         else:
             partial.rename(target)
-        flush(target.parent)
+        fsync(target.parent)
     except OSError:
         shutil.rmtree(partial, ignore_errors=True)
         raise

@@ -9,8 +9,8 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from kata.data.staging import sync
 from kata.errors import DataError
+from kata.files import fsync
 from kata.units import bytes_text
 
 _SPARE = 64 * 1024**2
@@ -42,10 +42,10 @@ def new_folder(out: Path, *, inputs: Sequence[Path], need_bytes: int, say: Calla
         work.mkdir()
         yield work
         for path in [*work.rglob("*"), work]:
-            sync(path)
+            fsync(path)
         _require_free(out, inputs)  # a rename would replace an empty folder
         os.rename(work, out)
-        sync(out.parent)
+        fsync(out.parent)
 
 
 def _require_free(out: Path, inputs: Sequence[Path]) -> None:
