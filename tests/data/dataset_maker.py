@@ -16,8 +16,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image
 
+from kata.data.file_stamp import Stamp
 from kata.data.index import FrameIndex
-from kata.data.video import Decoder, Gop, Stamp
+from kata.data.video import Decoder, Gop
 from kata.data.work import Tally
 
 FPS = 10

@@ -13,11 +13,10 @@ import numpy as np
 import pytest
 
 from kata.data import Batches, Dataset, Order, Reader, anchor_rows, open_dataset
-from kata.data.colour import Planes
+from kata.data.colour import Planes, is_half_size
 from kata.data.index import build_index
 from kata.data.memory import Recycled, Slabs
 from kata.data.plan import MAX_STEPS, NEVER, Uses
-from kata.data.planar import is_half_size
 from kata.data.shuffle import Shuffle, ShuffleChoice, make_order
 from kata.data.store import Frame, FrameStore
 from kata.data.video import Decoder

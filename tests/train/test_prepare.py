@@ -7,7 +7,9 @@ from kata.data import open_dataset
 from kata.data.layout import TaskLists
 from kata.errors import DataError, PolicyError
 from kata.spec import Feature, FeatureType
-from kata.train.prepare import fit_features, prepare, refuse_short_episodes, split
+from kata.train.datasets import split
+from kata.train.features import fit_features, refuse_short_episodes
+from kata.train.prepare import prepare
 
 
 @pytest.fixture

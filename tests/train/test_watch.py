@@ -24,7 +24,8 @@ from kata.train import train
 from kata.train.meter import Meter, read_metrics
 from kata.train.prepare import prepare
 from kata.train.state import build_state
-from kata.train.watch import ENOUGH, Watch, last_finite
+from kata.train.store import last_finite
+from kata.train.watch import ENOUGH, Watch
 from tests.conftest import TINY_ACT
 from tests.train.test_every_policy import TINY
 from tests.train.test_kill import AVERAGED, BF16, FOURTHS, saved

@@ -9,7 +9,7 @@ from pathlib import Path
 from kata.bench.patterns import CASES, PATTERNS, WAYS, Case
 from kata.config import decode, parse_flags
 from kata.errors import ConfigError, DataError, did_you_mean
-from kata.run.options import PIXELS
+from kata.run.dataset import PIXELS
 from kata.units import num_bytes
 
 

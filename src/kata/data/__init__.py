@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kata.data.batches import Batches
-from kata.data.dataset import Dataset, Episodes, open_dataset
+from kata.data.dataset import Dataset, open_dataset
 from kata.data.order import Order
 from kata.data.reader import Reader
-from kata.data.window import anchor_rows
+from kata.data.window import Episodes, anchor_rows
 
 if TYPE_CHECKING:
     from kata.data.write import DatasetWriter

@@ -10,7 +10,8 @@ from typing import Protocol, TypeAlias
 
 import numpy as np
 
-from kata.data.order import Anchors, Int64
+from kata.data.arrays import Int64
+from kata.data.order import Anchors
 from kata.errors import FrameError
 from kata.spec import Batch, Windows
 

@@ -15,8 +15,8 @@ from threading import Lock
 import numpy as np
 from numpy.typing import NDArray
 
-from kata.data.order import Int64, Order, keyed
-from kata.data.window import ranges
+from kata.data.arrays import Int64, ranges
+from kata.data.order import Order, keyed
 
 _FRACTION_BITS = 24
 _KEPT_BLOCKS = 4

@@ -13,23 +13,54 @@ import logging
 import threading
 import weakref
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
+import av
 import av.video.reformatter
 import numpy as np
+from av.error import FFmpegError
 from av.video.frame import VideoFrame
 from av.video.reformatter import ColorRange, Interpolation, VideoReformatter
 from numpy.typing import NDArray
 
 from kata.spec import Colours
 
+FORMATS = {"protocol_whitelist": "file", "format_whitelist": "mov,matroska,webm,avi"}
+"""FFmpeg tells a format by its content, and would follow a playlist that calls itself a video to other files."""
+
+
+_HALF_SIZE = ("yuv420p", "yuvj420p")
+
+
+def is_half_size(name: str, width: int, height: int) -> bool:
+    """True for 8-bit 4:2:0 frames of H * W * 3 / 2 bytes: even width, and a height that PyAV can tell from that.
+
+    name: of the pixel format.
+    """
+    return name in _HALF_SIZE and width % 2 == 0 and height % 4 == 0
+
+
+def stores_half_size(path: Path) -> bool:
+    """Whether a video file holds such frames; False for one that cannot be read, which its index will say."""
+    try:
+        with av.open(str(path), options=FORMATS) as container:
+            codec = container.streams.video[0].codec_context
+            return is_half_size(codec.pix_fmt or "", codec.width, codec.height)
+    except (FFmpegError, OSError, IndexError):
+        return False
+
+
 _log = logging.getLogger(__name__)
+
 
 _UNIT = 1 << 16
 """1.0 in libswscale's fixed point: contrast and saturation as they are."""
 
+
 _WHOLE = 16
 """Pixels that its loops write at once. Other widths would need room at the end of a line."""
+
 
 _Addresses, _Strides = ctypes.c_void_p * 4, ctypes.c_int * 4
 

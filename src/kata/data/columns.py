@@ -11,12 +11,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from kata.data.arrays import Int64, ranges
 from kata.data.bundle import Bundle, Note, Put, alone, cache_folder, load_or_make
 from kata.data.identity import digest
 from kata.data.layout import Layout
 from kata.data.memory import Empty
-from kata.data.order import Int64
-from kata.data.window import ranges
 from kata.errors import DataError
 from kata.spec import BOOKKEEPING, Column
 

@@ -13,32 +13,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kata.data.arrays import Int64, ranges
 from kata.data.columns import Columns, schema_names
 from kata.data.info import Info, read_info
-from kata.data.layout import Layout, TaskLists, read_layout
+from kata.data.layout import Layout
 from kata.data.links import refuse_outside
 from kata.data.memory import Empty
-from kata.data.order import Int64
+from kata.data.read import read_layout
 from kata.data.select import choose, drop_absent_cameras, only_whole
 from kata.data.source import Source, locate
 from kata.data.tasks import read_tasks, task_numbers
-from kata.data.window import episode_of, ranges
+from kata.data.window import Episodes, episode_of
 from kata.errors import DataError, did_you_mean
 from kata.spec import BOOKKEEPING, Column, Feature, Stats, feature_of
-
-
-@dataclass(frozen=True, eq=False)
-class Episodes:
-    """The selected episodes as a struct of arrays, ascending by index.
-
-    index: (E,) LeRobot's episode_index. length: (E,) frames. start: (E,) row of the first frame in
-    `Dataset.column` arrays. tasks: the distinct instructions of each episode.
-    """
-
-    index: Int64
-    length: Int64
-    start: Int64
-    tasks: TaskLists
 
 
 @dataclass(frozen=True, eq=False)

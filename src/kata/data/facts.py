@@ -16,12 +16,12 @@ from kata.data.dataset import Dataset, open_dataset
 from kata.data.encode import probe_video
 from kata.data.index import build_index
 from kata.data.info import Info, raw_info, read_info
-from kata.data.layout import Layout, read_layout
+from kata.data.layout import Layout
 from kata.data.layout_v3 import EPISODE_FILES
-from kata.data.measure import STATS
+from kata.data.measure import STATS, load_stats
+from kata.data.read import read_layout
 from kata.data.select import AVAILABLE
 from kata.data.source import Source
-from kata.data.stats import load_stats
 from kata.data.tasks import read_tasks
 from kata.errors import DataError
 from kata.spec import BOOKKEEPING, role_of

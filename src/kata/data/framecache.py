@@ -26,11 +26,11 @@ import numpy as np
 import PIL
 from numpy.typing import NDArray
 
+from kata.data.arrays import Int64
 from kata.data.bundle import alone, cache_folder
 from kata.data.form import RECORDED, Form
 from kata.data.identity import digest
 from kata.data.memory import free_memory
-from kata.data.order import Int64
 from kata.files import fsync
 from kata.units import bytes_text, count_text
 

@@ -14,16 +14,15 @@ from operator import itemgetter
 import numpy as np
 from numpy.typing import NDArray
 
+from kata.data.arrays import Int64, Pixels
 from kata.data.cameras import Camera, Picture
 from kata.data.dataset import Dataset
 from kata.data.filling import Filling
 from kata.data.framecache import FrameCache
 from kata.data.groups import GroupRows, Members
 from kata.data.jobs import Job, Jobs
-from kata.data.order import Int64
 from kata.data.plan import NEVER, Uses
 from kata.data.store import Frame, FrameStore, Out, Target
-from kata.data.video import Pixels
 from kata.data.window import episode_of
 from kata.data.work import Tally
 from kata.errors import DataError, FrameError

@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from kata.data.arrays import Int64, ranges
 from kata.data.layout import Span
-from kata.data.order import Int64
-from kata.data.window import ranges
 
 if TYPE_CHECKING:
-    from kata.data.dataset import Episodes
+    from kata.data.window import Episodes
 
 _FRAME_BITS = 40
 """Frames of one file that are told apart."""

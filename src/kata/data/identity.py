@@ -7,24 +7,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+from kata.data.file_stamp import file_ends, file_identity
 from kata.data.layout import Layout, Span
 
-_END_BYTES = 64 * 1024
 _ENDS_READ = 1000
-
-
-def file_identity(path: Path) -> tuple[int, int]:
-    """(size in bytes, mtime_ns): another pair means that the file was replaced."""
-    found = path.stat()
-    return found.st_size, found.st_mtime_ns
-
-
-def file_ends(path: Path, size: int) -> bytes:
-    """The first and the last 64 KiB: times and sizes alone may agree where archives set all times alike."""
-    with path.open("rb") as file:
-        head = file.read(_END_BYTES)
-        file.seek(max(0, size - _END_BYTES))
-        return head + file.read(_END_BYTES)
 
 
 def digest(root: Path, layout: Layout, span: Span, *words: Any) -> str:

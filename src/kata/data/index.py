@@ -17,22 +17,24 @@ import av
 import numpy as np
 from av.error import FFmpegError
 
+from kata.data.arrays import Int64
 from kata.data.bundle import Bundle, Note, Put, cache_folder, load, save, say_unwritable
-from kata.data.identity import file_ends, file_identity
+from kata.data.colour import FORMATS
+from kata.data.file_stamp import file_ends, file_identity
 from kata.data.moov import frame_table
-from kata.data.order import Int64
 from kata.errors import DataError
 
 Colour: TypeAlias = tuple[int, int, int, int]
 """Range, space, primaries and transfer as FFmpeg numbers them."""
 
-FORMATS = {"protocol_whitelist": "file", "format_whitelist": "mov,matroska,webm,avi"}
-"""FFmpeg tells a format by its content, and would follow a playlist that calls itself a video to other files."""
 
 _FORMAT = 1
 """Of kept indexes; raise it when their content or its meaning changes."""
 
+
 _ARRAYS = {"pts", "offset", "size", "packet", "start"}
+
+
 _ELEMENT_BYTES = 64
 """More than the head of an element in Matroska takes."""
 

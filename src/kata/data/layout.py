@@ -5,15 +5,11 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
 
-from kata.data.info import Info
-from kata.data.order import Int64
-from kata.data.window import ranges
-from kata.errors import DataError
+from kata.data.arrays import Int64, ranges
 
 Fetch: TypeAlias = Callable[[Sequence[str]], None]
 """Makes files of the dataset present where that is possible; a file that does not exist is left absent."""
@@ -118,30 +114,3 @@ class Layout:
     def spans(self) -> list[Span]:
         """Table and videos alike."""
         return [self.data, *self.videos.values()]
-
-
-def read_layout(root: Path, info: Info, fetch: Fetch, notes: list[str]) -> Layout:
-    """The whole episode table of a dataset from its metadata; `fetch` gets files that only the Hub has.
-
-    Raises: DataError when the metadata is absent, damaged or contradicts itself.
-    """
-    from kata.data import layout_v2, layout_v3
-
-    layout = layout_v3.read(root, info) if info.is_v3 else layout_v2.read(root, info, fetch, notes)
-    if not len(layout.index):
-        raise DataError(f"{root} has no episodes", rule="at least one", remedy="record or download some")
-    if len(np.unique(layout.index)) != len(layout.index):
-        values, counts = np.unique(layout.index, return_counts=True)
-        raise DataError(
-            f"{root}/meta names episode {values[counts > 1][0]} more than once",
-            rule="one entry per episode",
-            remedy="repair the episode metadata, or download the dataset again",
-        )
-    if (layout.length < 1).any():
-        bad = int(layout.index[layout.length < 1][0])
-        raise DataError(
-            f"{root}/meta gives episode {bad} no frames",
-            rule="an episode has at least one frame",
-            remedy=f"leave it out: --dataset.exclude_episodes=[{bad}]",
-        )
-    return layout

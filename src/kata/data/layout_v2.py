@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from kata.data.arrays import Int64
 from kata.data.info import V2_PATHS, Info, file_name
+from kata.data.json_lines import json_lines
 from kata.data.layout import Fetch, Layout, Span, TaskLists
-from kata.data.order import Int64
-from kata.errors import DataError
 
 
 def read(root: Path, info: Info, fetch: Fetch, notes: list[str]) -> Layout:
@@ -54,34 +53,5 @@ def _really(root: Path, fetch: Fetch, notes: list[str], declared: list[str], usu
     return usual
 
 
-def json_lines(path: Path, fields: tuple[str, ...]) -> list[dict[str, Any]]:
-    """All objects of a JSON-lines file, each with at least `fields`.
-
-    Raises: DataError naming file and line.
-    """
-    if not path.is_file():
-        raise _bad(path, "is absent", fields)
-    rows: list[dict[str, Any]] = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise _bad(path, f"is no JSON in line {number}: {error}", fields) from error
-        if not isinstance(row, dict) or any(name not in row for name in fields):
-            raise _bad(path, f"lacks a field in line {number}: {line[:80]}", fields)
-        rows.append(row)
-    return rows
-
-
 def _number(row: dict[str, Any]) -> int:
     return int(row["episode_index"])
-
-
-def _bad(path: Path, what: str, fields: tuple[str, ...]) -> DataError:
-    return DataError(
-        f"{path} {what}",
-        rule=f"one JSON object a line with {', '.join(fields)}",
-        remedy="download the dataset again",
-    )

@@ -10,9 +10,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from kata.data.arrays import Int64
 from kata.data.info import Info, file_name
 from kata.data.layout import Layout, Span, TaskLists
-from kata.data.order import Int64
 from kata.errors import DataError
 
 EPISODE_FILES = "meta/episodes/*/*.parquet"

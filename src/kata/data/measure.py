@@ -7,14 +7,51 @@ own, as in LeRobot 0.6.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from kata.errors import DataError
+from kata.spec import Stats
+
+
+def is_quantile(stat: str) -> bool:
+    """True for q01 to q99, which LeRobot averages over episodes: its values are not those of the whole."""
+    return stat in QUANTILES
+
+
+def load_stats(path: Path) -> Stats:
+    """The figures of a stats.json as arrays; DataError when it is damaged."""
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+        return stat_arrays(raw)
+    except (ValueError, AttributeError) as error:
+        raise DataError(
+            f"{path} cannot be read: {error}",
+            rule="a JSON object of figures per feature",
+            remedy="delete the file (statistics are then computed), or download it again",
+        ) from error
+
+
+def stat_arrays(raw: dict[str, dict[str, Any]]) -> Stats:
+    """Turn the lists of a statistics file into float64 arrays."""
+    return {key: {stat: np.atleast_1d(np.asarray(v)) for stat, v in stats.items()} for key, stats in raw.items()}
+
+
+def complete(stats: Stats) -> Stats:
+    """Only the features that have all ten figures, in their usual order."""
+    return {key: {name: found[name] for name in STATS} for key, found in stats.items() if set(STATS) <= set(found)}
+
+
 QUANTILES = {"q01": 0.01, "q10": 0.10, "q50": 0.50, "q90": 0.90, "q99": 0.99}
+
+
 STATS = ("min", "max", "mean", "std", "count", *QUANTILES)
+
 
 Summary = dict[str, NDArray[Any]]
 """The statistics of one feature by name."""

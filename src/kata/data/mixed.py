@@ -14,15 +14,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from kata.data.arrays import Int64, Pixels
 from kata.data.form import RECORDED, Form
 from kata.data.framecache import FrameCache
 from kata.data.jobs import Jobs
 from kata.data.memory import Allocate, Empty, Recycled
 from kata.data.mixture import Mixture, Part, is_vector
-from kata.data.order import Int64
 from kata.data.reader import Places, Reader, Shared, batches_within
 from kata.data.store import FrameStore
-from kata.data.video import Gop, Pixels
+from kata.data.video import Gop
 from kata.data.work import Work
 from kata.spec import DATASET_INDEX, Batch, Windows, dim_pad_key, missing_key, pad_key
 

@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from kata.data.order import Int64
+from kata.data.arrays import Int64
 
 
 def frame_table(path: Path, stream: Any) -> Int64 | None:

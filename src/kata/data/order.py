@@ -8,10 +8,14 @@ from typing import Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-Int64: TypeAlias = NDArray[np.int64]
+from kata.data.arrays import Int64
+
 _UInt64: TypeAlias = NDArray[np.uint64]
 
+
 _ROUNDS = 6
+
+
 _STEP = np.uint64(0x9E3779B97F4A7C15)
 
 

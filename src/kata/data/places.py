@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from kata.data.arrays import Int64
 from kata.data.batches import Batches
 from kata.data.dataset import Dataset
 from kata.data.mixture import Data, Mixture
-from kata.data.order import Int64
 from kata.data.window import episode_of
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from kata.data.order import Int64
+from kata.data.arrays import Int64
 
 NEVER = 2**62
 """Later than any step."""

@@ -2,39 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import av
 import numpy as np
-from av.error import FFmpegError
 
-from kata.data.colour import colours_of
+from kata.data.colour import colours_of, is_half_size
 from kata.data.dataset import Dataset
-from kata.data.index import FORMATS, open_index
+from kata.data.file_stamp import Stamp
+from kata.data.index import open_index
 from kata.data.mixture import Data, Mixture
-from kata.data.video import Decoder, Gop, Stamp
+from kata.data.video import Decoder, Gop
 from kata.data.work import Tally
 from kata.spec import Colours
-
-_HALF_SIZE = ("yuv420p", "yuvj420p")
-
-
-def is_half_size(name: str, width: int, height: int) -> bool:
-    """True for 8-bit 4:2:0 frames of H * W * 3 / 2 bytes: even width, and a height that PyAV can tell from that.
-
-    name: of the pixel format.
-    """
-    return name in _HALF_SIZE and width % 2 == 0 and height % 4 == 0
-
-
-def stores_half_size(path: Path) -> bool:
-    """Whether a video file holds such frames; False for one that cannot be read, which its index will say."""
-    try:
-        with av.open(str(path), options=FORMATS) as container:
-            codec = container.streams.video[0].codec_context
-            return is_half_size(codec.pix_fmt or "", codec.width, codec.height)
-    except (FFmpegError, OSError, IndexError):
-        return False
 
 
 def colours_of_camera(data: Data, camera: str) -> Colours | str:

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from kata.data.arrays import Int64, Pixels
 from kata.data.cameras import Camera, ImageCamera, VideoCamera
 from kata.data.dataset import Dataset
 from kata.data.encoded import EncodedImages
@@ -19,11 +20,10 @@ from kata.data.framecache import FrameCache
 from kata.data.frames import Frames
 from kata.data.jobs import Jobs
 from kata.data.memory import Allocate, Recycled
-from kata.data.order import Int64
 from kata.data.plan import Uses, held_as_rgb
 from kata.data.store import FrameStore, Out
 from kata.data.tasks import check_task_range
-from kata.data.video import Gop, Pixels
+from kata.data.video import Gop
 from kata.data.window import episode_of, window_rows
 from kata.data.work import Tally, Work
 from kata.errors import ConfigError, DataError, did_you_mean

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
+from kata.data.arrays import Int64
 from kata.data.info import Info
 from kata.data.layout import Layout, Span
-from kata.data.order import Int64
 from kata.errors import DataError
 
 AVAILABLE = "available"

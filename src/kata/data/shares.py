@@ -12,7 +12,8 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from kata.data.order import Anchors, Int64, Order
+from kata.data.arrays import Int64
+from kata.data.order import Anchors, Order
 from kata.errors import DataError
 
 PERIOD_MAX = 65_536

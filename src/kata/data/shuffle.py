@@ -10,15 +10,16 @@ from pathlib import Path
 
 import numpy as np
 
+from kata.data.arrays import Int64
 from kata.data.clips import ClipOrder, Clips
+from kata.data.colour import stores_half_size
 from kata.data.dataset import Dataset
 from kata.data.form import RECORDED, Form
 from kata.data.index import open_index
 from kata.data.memory import free_memory
 from kata.data.mixture import Mixture, Part
-from kata.data.order import Anchors, Int64, Order
+from kata.data.order import Anchors, Order
 from kata.data.plan import held_as_rgb
-from kata.data.planar import stores_half_size
 from kata.data.quality import order_quality
 from kata.data.shares import MixedOrder, part_seed
 from kata.data.window import episode_of

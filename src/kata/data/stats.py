@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from kata.data.arrays import Int64
 from kata.data.dataset import Dataset
-from kata.data.layout_v2 import json_lines
+from kata.data.json_lines import json_lines
 from kata.data.layout_v3 import episode_table
-from kata.data.measure import QUANTILES, STATS, ImageCounts, Summary, merge, summarise
-from kata.data.order import Int64
-from kata.errors import DataError
+from kata.data.measure import STATS, ImageCounts, Summary, complete, load_stats, merge, stat_arrays, summarise
 from kata.spec import Stats
 
 SAMPLED_FRAMES = 500
@@ -125,11 +122,6 @@ def differences(found: Stats, stored: Stats, *, sampled: Sequence[str] = ()) -> 
     return rows
 
 
-def is_quantile(stat: str) -> bool:
-    """True for q01 to q99, which LeRobot averages over episodes: its values are not those of the whole."""
-    return stat in QUANTILES
-
-
 def _own(dataset: Dataset) -> Stats:
     """The dataset's stored statistics of exactly the selected episodes, where all ten figures are there."""
     return complete(stored_stats(dataset, list(dataset.cameras))[0])
@@ -154,7 +146,7 @@ def episode_stats(dataset: Dataset, keys: Sequence[str]) -> list[tuple[int, Stat
     if not path.is_file():
         return []
     lines = json_lines(path, ("episode_index", "stats"))
-    return [(int(line["episode_index"]), _arrays(line["stats"])) for line in lines]
+    return [(int(line["episode_index"]), stat_arrays(line["stats"])) for line in lines]
 
 
 def _rows_v3(dataset: Dataset, keys: Sequence[str]) -> list[tuple[int, Stats]]:
@@ -170,30 +162,8 @@ def _rows_v3(dataset: Dataset, keys: Sequence[str]) -> list[tuple[int, Stats]]:
             _, key, stat = name.split("/")
             if row[name] is not None:
                 stored.setdefault(key, {})[stat] = row[name]
-        rows.append((int(row["episode_index"]), _arrays(stored)))
+        rows.append((int(row["episode_index"]), stat_arrays(stored)))
     return rows
-
-
-def load_stats(path: Path) -> Stats:
-    """The figures of a stats.json as arrays; DataError when it is damaged."""
-    try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
-        return _arrays(raw)
-    except (ValueError, AttributeError) as error:
-        raise DataError(
-            f"{path} cannot be read: {error}",
-            rule="a JSON object of figures per feature",
-            remedy="delete the file (statistics are then computed), or download it again",
-        ) from error
-
-
-def _arrays(raw: dict[str, dict[str, Any]]) -> Stats:
-    return {key: {stat: np.atleast_1d(np.asarray(v)) for stat, v in stats.items()} for key, stats in raw.items()}
-
-
-def complete(stats: Stats) -> Stats:
-    """Only the features that have all ten figures, in their usual order."""
-    return {key: {name: found[name] for name in STATS} for key, found in stats.items() if set(STATS) <= set(found)}
 
 
 def _note(dataset: Dataset, text: str) -> None:

@@ -10,11 +10,10 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from kata.data.arrays import Int64, Pixels
 from kata.data.filling import Filling
 from kata.data.memory import Slabs
-from kata.data.order import Int64
 from kata.data.plan import NEVER
-from kata.data.video import Pixels
 
 FrameKey: TypeAlias = tuple[str, int]
 """Camera and row in the dataset."""

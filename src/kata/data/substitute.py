@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from kata.data.arrays import Int64
 from kata.data.batches import Rows
 from kata.data.draws import philox
-from kata.data.order import Int64
 from kata.errors import DataError, FrameError
 
 ATTEMPTS = 8

@@ -8,10 +8,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from kata.data.arrays import Int64
 from kata.data.info import Info
+from kata.data.json_lines import json_lines
 from kata.data.layout import Layout
-from kata.data.layout_v2 import json_lines
-from kata.data.order import Int64
 from kata.errors import DataError
 
 

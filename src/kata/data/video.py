@@ -13,41 +13,26 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any
 
 import av
-import numpy as np
 from av.codec import CodecContext
 from av.error import FFmpegError
 from av.video.frame import PictureType, VideoFrame
-from numpy.typing import NDArray
 
+from kata.data.arrays import Int64, Pixels
 from kata.data.colour import Painter, Planes
+from kata.data.file_stamp import Stamp, replaced
 from kata.data.index import FrameIndex
-from kata.data.order import Int64
 from kata.data.work import Tally
-from kata.errors import DataError, FrameError
+from kata.errors import FrameError
 
 _OPEN_DECODERS = 8
 """Per thread; one per codec and stream parameters, which files of one camera share."""
 
+
 _OPEN_FILES = 16
 """Per thread. Opening and closing a file for each group of two pictures took 1 % of reading them."""
-
-Pixels: TypeAlias = NDArray[np.uint8]
-
-
-class Stamp(NamedTuple):
-    """What tells that a file is still the one that was indexed."""
-
-    size: int
-    mtime_ns: int
-    inode: int
-
-    @staticmethod
-    def of(stat: os.stat_result) -> Stamp:
-        """The stamp of a file."""
-        return Stamp(stat.st_size, stat.st_mtime_ns, stat.st_ino)
 
 
 @dataclass(frozen=True, eq=False)
@@ -195,12 +180,3 @@ def _check_picture(gop: Gop, place: int, frame: VideoFrame) -> None:
         raise gop.bad(place, "the picture is damaged")
     if (frame.width, frame.height) != (gop.index.width, gop.index.height):
         raise gop.bad(place, f"its size is {frame.width}x{frame.height}")
-
-
-def replaced(path: Path, how: str) -> DataError:
-    """The error of a file that is not what it was."""
-    return DataError(
-        f"{path} has changed since the run began: it {how}",
-        rule="the files of a dataset stay as they are while it is read",
-        remedy="restore the file, or start again once the dataset is complete",
-    )

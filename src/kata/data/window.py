@@ -3,17 +3,32 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kata.data.order import Int64
+from kata.data.arrays import Int64, ranges
+from kata.data.layout import TaskLists
 from kata.errors import DataError
 
 if TYPE_CHECKING:
-    from kata.data.dataset import Episodes
     from kata.data.mixture import Data
+
+
+@dataclass(frozen=True, eq=False)
+class Episodes:
+    """The selected episodes as a struct of arrays, ascending by index.
+
+    index: (E,) LeRobot's episode_index. length: (E,) frames. start: (E,) row of the first frame in
+    `Dataset.column` arrays. tasks: the distinct instructions of each episode.
+    """
+
+    index: Int64
+    length: Int64
+    start: Int64
+    tasks: TaskLists
 
 
 def anchor_rows(dataset: Data, drop_last: int = 0) -> Int64:
@@ -35,12 +50,6 @@ def anchor_rows(dataset: Data, drop_last: int = 0) -> Int64:
             remedy="use longer episodes, or a policy with a shorter horizon",
         )
     return rows
-
-
-def ranges(starts: Int64, lengths: Int64) -> Int64:
-    """Concatenation of [start, start + length) over all pairs."""
-    ends = lengths.cumsum()
-    return (starts - (ends - lengths)).repeat(lengths) + np.arange(ends[-1] if len(ends) else 0, dtype=np.int64)
 
 
 def episode_of(rows: Int64, episodes: Episodes) -> Int64:

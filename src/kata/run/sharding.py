@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from kata.errors import ConfigError, did_you_mean
-from kata.run.ranks import DdpConfig
+from kata.run.parallel import DdpConfig
 
 FORMATS = ("auto", "safetensors", "dcp", "both")
 DERIVED = (None, -1)

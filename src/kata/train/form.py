@@ -9,7 +9,7 @@ from kata.data.mixture import Data
 from kata.data.planar import colours_of_camera
 from kata.errors import ConfigError
 from kata.policies.config import PolicyConfig
-from kata.run.options import DatasetConfig
+from kata.run.dataset import DatasetConfig
 from kata.spec import Colours
 
 _RGB = "leave --dataset.pixels out"

@@ -3,51 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from itertools import zip_longest
 
-from kata.adapt import Normalize, PerDataset, Pipeline, Rename, Step, Unnormalize
 from kata.config import encode
-from kata.data import Dataset, open_dataset
-from kata.data.mixture import Data, Mixture, Part, is_vector
+from kata.data.mixture import Mixture, is_vector
 from kata.errors import DataError
 from kata.policies.config import PolicyConfig
-from kata.policies.pipelines import canonical_pipelines
-from kata.run import DatasetConfig, MixEntry
-from kata.spec import ACTION, Feature, FeatureType, Stats
-
-Pipelines = tuple[Pipeline, Pipeline]
-"""Before a policy and after it."""
-
-
-def open_data(options: DatasetConfig) -> Data:
-    """The dataset or the mixture that a run names."""
-    if options.mix is not None:
-        return Mixture(tuple(_part(entry) for entry in options.mix))
-    assert options.repo_id is not None
-    return open_dataset(
-        options.repo_id,
-        root=options.root,
-        episodes=options.episodes,
-        exclude_episodes=options.exclude_episodes,
-        revision=options.revision,
-    )
-
-
-def _part(entry: MixEntry) -> Part:
-    data = open_dataset(
-        entry.repo_id,
-        root=entry.root,
-        episodes=entry.episodes,
-        exclude_episodes=entry.exclude_episodes,
-        revision=entry.revision,
-    )
-    return Part(entry.called, data, entry.weight, entry.rename_map, entry.fill)
-
-
-def datasets(data: Data) -> list[Dataset]:
-    """The datasets themselves."""
-    return [part.dataset for part in data.parts] if isinstance(data, Mixture) else [data]
+from kata.run import DatasetConfig
+from kata.spec import ACTION, Feature, FeatureType
 
 
 def check_together(mixture: Mixture, policy: PolicyConfig, options: DatasetConfig) -> list[str]:
@@ -163,34 +126,3 @@ def _table(mixture: Mixture, keys: list[str]) -> list[str]:
 
 def _shape(shape: tuple[int, ...]) -> str:
     return "x".join(map(str, shape))
-
-
-def dataset_pipelines(
-    mixture: Mixture, policy: PolicyConfig, stats: Sequence[Stats], device: str
-) -> dict[str, Pipelines]:
-    """What each dataset acts with: its own names, its own statistics or the joint ones."""
-    return {
-        part.name: canonical_pipelines(policy, own, rename_map=_of_observations(part, policy), device=device)
-        for part, own in zip(mixture.parts, stats, strict=True)
-    }
-
-
-def _of_observations(part: Part, policy: PolicyConfig) -> dict[str, str]:
-    return {old: new for old, new in (part.rename or {}).items() if new in policy.input_features}
-
-
-def training_pipelines(each: list[Pipelines], *, alike: bool) -> Pipelines:
-    """The pipelines for batches of all datasets, which the reader has named alike already.
-
-    alike: all have the same statistics, so that the first one's steps serve for all.
-    """
-    before: dict[str, Step] = {Rename.registry_name: Rename({})}
-    after: dict[str, Step] = {}
-    if not alike:
-        before[Normalize.registry_name] = _merged([pair[0] for pair in each], Normalize)
-        after[Unnormalize.registry_name] = _merged([pair[1] for pair in each], Unnormalize)
-    return each[0][0].replaced(**before), each[0][1].replaced(**after)
-
-
-def _merged(pipelines: list[Pipeline], kind: type[Normalize]) -> PerDataset:
-    return PerDataset(tuple(step for p in pipelines for step in p.steps if type(step) is kind))

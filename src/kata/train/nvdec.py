@@ -14,8 +14,10 @@ import numpy as np
 import torch
 
 from kata.data import Dataset, Reader
+from kata.data.arrays import Pixels
+from kata.data.file_stamp import Stamp
 from kata.data.index import open_index
-from kata.data.video import Gop, Pixels, Stamp
+from kata.data.video import Gop
 from kata.errors import DataError
 
 CODECS = ("h264", "hevc")

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import math
-from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -14,21 +12,22 @@ import torch
 
 from kata.adapt import Pipeline
 from kata.adapt.augment import Augment, build_augment
-from kata.data import Dataset, anchor_rows
+from kata.data import anchor_rows
 from kata.data.form import Form
 from kata.data.mixture import Data, Mixture
 from kata.data.order import Anchors
 from kata.data.shuffle import Shuffle, ShuffleChoice, default_frame_memory, make_mixed_order, make_order
 from kata.dist.team import Team
-from kata.errors import ConfigError, DataError, PolicyError, did_you_mean
-from kata.policies.config import PolicyConfig
+from kata.errors import ConfigError
 from kata.run import Run
-from kata.run.options import DatasetConfig
-from kata.spec import Feature, FeatureType, Stats, Windows
+from kata.run.dataset import DatasetConfig
+from kata.spec import Stats, Windows
 from kata.train.alike import check_same_data
+from kata.train.datasets import datasets, open_data, split_data
 from kata.train.device import check_precision, rank_device
+from kata.train.features import fit_features, refuse_episodes, refuse_missing_columns
 from kata.train.form import choose_form
-from kata.train.mixing import check_together, datasets, open_data
+from kata.train.mixing import check_together
 from kata.train.nvdec import choose_decoder
 from kata.train.scales import Scales, fit_scales
 from kata.units import num_bytes
@@ -106,7 +105,7 @@ def prepare(run: Run, team: Team | None = None) -> Prepared:
     windows = _in_dataset(policy.windows(), run.rename_map)
     refuse_missing_columns(whole, windows)
     said = check_together(whole, policy, run.dataset) if isinstance(whole, Mixture) else []
-    _refuse_episodes(datasets(whole), policy)
+    refuse_episodes(datasets(whole), policy)
     train, held_out = split_data(whole, run.dataset.eval_split)
     rows = anchor_rows(train, policy.drop_last_frames())
     if run.effective_batch > len(rows):
@@ -200,137 +199,3 @@ def _nvdec(run: Run, data: Data, cameras: list[str], device: torch.device) -> tu
 
 def _frame_memory(data: DatasetConfig) -> int:
     return default_frame_memory() if data.frame_memory is None else int(num_bytes(data.frame_memory))
-
-
-def fit_features(config: PolicyConfig, dataset: Data, rename_map: dict[str, str]) -> PolicyConfig:
-    """The config with inputs and outputs taken from the dataset where it has none, checked against it where it has.
-
-    Raises PolicyError for a rename of an unknown key, a missing input, or a shape that differs.
-    """
-    columns = dataset.features()
-    for old in rename_map:
-        if old not in dataset.columns:
-            raise PolicyError(
-                f"rename_map: {old} is not in the dataset",
-                rule=f"dataset keys: {', '.join(dataset.columns)}",
-                remedy=did_you_mean(old, dataset.columns),
-            )
-    renamed = {rename_map.get(key, key): feature for key, feature in columns.items()}
-    if len(renamed) < len(columns):
-        raise PolicyError(
-            f"rename_map: {rename_map} gives two keys one name",
-            rule="each key needs a name of its own",
-            remedy="correct the map",
-        )
-    actions = {k: f for k, f in renamed.items() if f.type is FeatureType.ACTION}
-    inputs = {k: f for k, f in renamed.items() if f.type is not FeatureType.ACTION}
-    wanted = {**config.input_features, **config.output_features}
-    problems = [_mismatch(key, feature, renamed) for key, feature in wanted.items()]
-    problems = [text for text in problems if text]
-    if problems:
-        raise PolicyError(
-            "the dataset does not have what the policy wants:\n    " + "\n    ".join(problems),
-            rule=f"dataset {dataset.repo_id} has: " + ", ".join(f"{k} {f.shape}" for k, f in renamed.items()),
-            remedy='map names with --rename_map=\'{"<dataset key>": "<policy key>"}\'; '
-            "another size needs a policy trained from the start (--policy.type)",
-        )
-    # Frames may have another size than the checkpoint's; what is saved says which size was trained on.
-    kept = {key: renamed[key] for key in config.input_features}
-    return config.with_features(kept or inputs, config.output_features or actions)
-
-
-def _mismatch(key: str, feature: Feature, columns: dict[str, Feature]) -> str:
-    if key not in columns:
-        return f"{key} {feature.shape}: not in the dataset ({did_you_mean(key, columns)})"
-    have = columns[key]
-    if feature.type is FeatureType.VISUAL and have.type is FeatureType.VISUAL and have.shape[0] == feature.shape[0]:
-        return ""  # frames of another size pass through the same convolutions
-    return "" if have == feature else f"{key}: policy wants {feature.shape}, dataset has {have.shape}"
-
-
-def refuse_missing_columns(data: Data, keys: Collection[str]) -> None:
-    """PolicyError when a column that the policy reads beside inputs and outputs, such as the reward, is missing, or is
-    not one number per frame.
-    """
-    features = data.features()
-    for key in keys:
-        column = data.columns.get(key)
-        lacking = data.lacking(key) if isinstance(data, Mixture) else []
-        if key in features or (column is not None and column.shape == (1,) and not lacking):
-            continue
-        what = f"not in {', '.join(lacking) or 'the dataset'}" if column is None or lacking else f"shape {column.shape}"
-        raise PolicyError(
-            f"{key}: {what}",
-            rule=f"this policy learns from '{key}', one number per frame; dataset {data.repo_id} has: "
-            + ", ".join(data.columns),
-            remedy=f'choose a dataset with one, or name its column with --rename_map=\'{{"<column>": "{key}"}}\'',
-        )
-
-
-def _refuse_episodes(parts: list[Dataset], policy: PolicyConfig) -> None:
-    for dataset in parts:
-        refuse_short_episodes(dataset, policy.drop_last_frames())
-        if policy.tokenizer() is not None:
-            refuse_missing_tasks(dataset)
-
-
-def refuse_short_episodes(dataset: Dataset, drop_last: int) -> None:
-    """DataError when an episode has no frame left after the last `drop_last`, which start no sample."""
-    episodes = dataset.episodes
-    short = np.flatnonzero(episodes.length <= drop_last)
-    if short.size:
-        numbers = episodes.index[short].tolist()
-        raise DataError(
-            f"{dataset.repo_id}: {len(short)} episodes are too short, the first is episode {numbers[0]} with "
-            f"{episodes.length[short[0]]} frames",
-            rule=f"this policy needs at least {drop_last + 1} frames per episode",
-            remedy=f"--dataset.exclude_episodes={str(numbers).replace(' ', '')}",
-        )
-
-
-def refuse_missing_tasks(dataset: Dataset) -> None:
-    """DataError when an episode has no sentence that says what is done in it."""
-    episodes = dataset.episodes
-    silent = [int(n) for n, tasks in zip(episodes.index, episodes.tasks, strict=True) if not any(tasks)]
-    if silent:
-        raise DataError(
-            f"{dataset.repo_id}: {len(silent)} episodes have no task sentence, the first is episode {silent[0]}",
-            rule="this policy is told in a sentence what to do",
-            remedy=f"write the sentences into the dataset, or --dataset.exclude_episodes={silent}".replace(", ", ","),
-        )
-
-
-def split_data(data: Data, share: float) -> tuple[Data, Data | None]:
-    """`split` of the dataset, or of each dataset of a mixture."""
-    if not isinstance(data, Mixture):
-        return split(data, share)
-    train, held = zip(*(split(dataset, share) for dataset in datasets(data)), strict=True)
-    found = [dataset for dataset in held if dataset is not None]
-    return data.with_datasets(train), data.with_datasets(found) if found else None
-
-
-def split(dataset: Dataset, share: float) -> tuple[Dataset, Dataset | None]:
-    """Training and held-out episodes. Per task, `share` of its episodes (at least one where it has two or more) are
-    held out, spread evenly over the recording, since the last ones are often recorded in another light or mood.
-    """
-    if share == 0:
-        return dataset, None
-    by_task: dict[tuple[str, ...], list[int]] = defaultdict(list)
-    for position, tasks in enumerate(dataset.episodes.tasks):
-        by_task[tasks[:1]].append(position)
-    # Tasks shown only once cannot each give an episode away; together they can.
-    alone = [task for task, positions in by_task.items() if len(positions) == 1]
-    if len(alone) > 1:
-        by_task[()] = sorted(by_task.pop(task)[0] for task in alone)
-    held: set[int] = set()
-    for positions in by_task.values():
-        count = min(max(1, round(len(positions) * share)), len(positions) - 1)
-        held |= {positions[math.floor((i + 0.5) * len(positions) / count)] for i in range(count)}
-    if not held:
-        raise ConfigError(
-            f"dataset.eval_split={share}: nothing of {dataset.repo_id} can be held out",
-            rule="validation needs at least two episodes",
-            remedy="leave out --dataset.eval_split",
-        )
-    everything = range(len(dataset.episodes.index))
-    return dataset.subset([i for i in everything if i not in held]), dataset.subset(sorted(held))

@@ -6,7 +6,7 @@ import logging
 from io import RawIOBase
 from pathlib import Path
 
-from kata.train.store import FULL
+from kata.files import FULL
 
 _log = logging.getLogger(__name__)
 

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from kata.dist.engine import Engine
 from kata.errors import CheckpointError
-from kata.files import fsync
+from kata.files import FULL, fsync
 from kata.policies.base import Policy
 from kata.run.pointer import BEST, LAST, point
 from kata.train.checkpoint import Saver
@@ -32,7 +32,7 @@ from kata.train.pieces import tensors_of, write_pieces
 from kata.train.retention import Keep, prune
 from kata.train.snapshot import HostTensors, Snapshot, snapshot, weights_snapshot
 from kata.train.state import TrainState
-from kata.train.store import FULL, begin, partial_of, publish
+from kata.train.store import begin, partial_of, publish
 
 _log = logging.getLogger(__name__)
 

@@ -2,22 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from kata.adapt import Pipeline
+from kata.adapt import Normalize, PerDataset, Pipeline, Rename, Step, Unnormalize
 from kata.data.joint import joint_stats, part_stats
-from kata.data.mixture import Data, Mixture
+from kata.data.mixture import Data, Mixture, Part
 from kata.dist.team import Team
 from kata.errors import DataError
 from kata.policies.config import PolicyConfig
 from kata.policies.pipelines import canonical_pipelines
 from kata.run import DatasetConfig, Run
 from kata.spec import IMAGENET_MEAN, IMAGENET_STD, FeatureType, NormMode, Stats
-from kata.train.mixing import Pipelines, dataset_pipelines, training_pipelines
+
+Pipelines = tuple[Pipeline, Pipeline]
+"""Before a policy and after it."""
+
+
+def dataset_pipelines(
+    mixture: Mixture, policy: PolicyConfig, stats: Sequence[Stats], device: str
+) -> dict[str, Pipelines]:
+    """What each dataset acts with: its own names, its own statistics or the joint ones."""
+    return {
+        part.name: canonical_pipelines(policy, own, rename_map=_of_observations(part, policy), device=device)
+        for part, own in zip(mixture.parts, stats, strict=True)
+    }
+
+
+def _of_observations(part: Part, policy: PolicyConfig) -> dict[str, str]:
+    return {old: new for old, new in (part.rename or {}).items() if new in policy.input_features}
+
+
+def training_pipelines(each: list[Pipelines], *, alike: bool) -> Pipelines:
+    """The pipelines for batches of all datasets, which the reader has named alike already.
+
+    alike: all have the same statistics, so that the first one's steps serve for all.
+    """
+    before: dict[str, Step] = {Rename.registry_name: Rename({})}
+    after: dict[str, Step] = {}
+    if not alike:
+        before[Normalize.registry_name] = _merged([pair[0] for pair in each], Normalize)
+        after[Unnormalize.registry_name] = _merged([pair[1] for pair in each], Unnormalize)
+    return each[0][0].replaced(**before), each[0][1].replaced(**after)
+
+
+def _merged(pipelines: list[Pipeline], kind: type[Normalize]) -> PerDataset:
+    return PerDataset(tuple(step for p in pipelines for step in p.steps if type(step) is kind))
 
 
 @dataclass(frozen=True)

@@ -10,21 +10,37 @@ Whatever happens at whatever moment, names that do not begin with a dot are whol
 
 from __future__ import annotations
 
-import errno
 import json
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from kata.adapt.tensors import read_tensors
 from kata.errors import CheckpointError
 from kata.files import fsync
 from kata.run.pointer import BEST, LAST, follow, point
 from kata.train.manifest import MANIFEST, PRETRAINED, damage, has_manifest, write_manifest
 
+
+def last_finite(checkpoints: Path) -> Path | None:
+    """The newest checkpoint whose weights can be read and are finite.
+
+    The newest of all may not be: an update with finite gradients can still overflow the weights.
+    """
+    for folder in sorted((p for p in checkpoints.glob("*") if p.name.isdigit()), reverse=True):
+        try:
+            tensors = read_tensors(folder / "pretrained_model" / "model.safetensors")
+        except CheckpointError:
+            continue
+        if all(bool(tensor.isfinite().all()) for tensor in tensors.values()):
+            return folder
+    return None
+
+
 VALIDATION, CONFIG = "validation.json", "config.json"
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""Errors of a disk that takes no more: they cost what was to be written, not the run."""
+
+
 _PARTIAL, _OLD, _GONE, _DAMAGED = ".partial", ".old", ".gone", ".damaged"
 
 

@@ -19,15 +19,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kata.adapt.tensors import read_tensors
-from kata.errors import CheckpointError, DivergedError
+from kata.errors import DivergedError
 from kata.train.meter import Meter, drop_lines_after, read_metrics, to_json
 from kata.train.record import Record
+from kata.train.store import last_finite
 
 RECENT = 200
 """Steps whose losses a new one is compared with."""
+
+
 ENOUGH = 50
 """Losses before any is judged: the first steps fall fast."""
+
 
 Samples = Callable[[int], list[dict[str, Any]]]
 
@@ -173,21 +176,6 @@ class Watch:
             remedy=(f"go on from {good} in another folder (--policy.path)" if good else "start again")
             + " with a lower --optimizer.lr or without the episodes listed (--dataset.exclude_episodes)",
         )
-
-
-def last_finite(checkpoints: Path) -> Path | None:
-    """The newest checkpoint whose weights can be read and are finite.
-
-    The newest of all may not be: an update with finite gradients can still overflow the weights.
-    """
-    for folder in sorted((p for p in checkpoints.glob("*") if p.name.isdigit()), reverse=True):
-        try:
-            tensors = read_tensors(folder / "pretrained_model" / "model.safetensors")
-        except CheckpointError:
-            continue
-        if all(bool(tensor.isfinite().all()) for tensor in tensors.values()):
-            return folder
-    return None
 
 
 def _cut_losses(path: Path, first_step: int) -> np.ndarray:

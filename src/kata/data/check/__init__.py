@@ -30,7 +30,8 @@ from kata.data.check.videos import CameraCheck, Piece, run_all
 from kata.data.columns import schema_names
 from kata.data.dataset import open_dataset, readable_columns
 from kata.data.info import Info, raw_info, read_info
-from kata.data.layout import Layout, read_layout
+from kata.data.layout import Layout
+from kata.data.read import read_layout
 from kata.data.select import AVAILABLE, choose, drop_absent_cameras, only_whole
 from kata.data.source import Source
 from kata.data.tasks import read_tasks

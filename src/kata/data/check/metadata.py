@@ -11,11 +11,11 @@ import numpy as np
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from kata.data.arrays import Int64
 from kata.data.check.problems import Findings, numbers_text
 from kata.data.info import Info
 from kata.data.layout import Layout, Span
 from kata.data.layout_v3 import episode_table
-from kata.data.order import Int64
 
 _REPAIR = "repair the metadata, or download the dataset again"
 

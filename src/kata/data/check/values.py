@@ -11,14 +11,13 @@ import numpy as np
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from kata.data.arrays import Int64, ranges
 from kata.data.check.problems import Findings
 from kata.data.columns import Columns
 from kata.data.info import Info
 from kata.data.layout import Layout
 from kata.data.measure import Summary, merge, moments
-from kata.data.order import Int64
 from kata.data.tasks import check_task_range, task_numbers
-from kata.data.window import ranges
 from kata.spec import Column
 
 _TOLERANCE_S = 1e-4

@@ -11,14 +11,13 @@ from typing import Any, TypeAlias
 import numpy as np
 import pyarrow.parquet as pq
 
+from kata.data.arrays import Int64, ranges
 from kata.data.cameras import Camera, ImageCamera, VideoCamera
 from kata.data.check.problems import Findings
 from kata.data.encode import probe_video
 from kata.data.encoded import EncodedImages
 from kata.data.info import Info
 from kata.data.layout import Layout, Span
-from kata.data.order import Int64
-from kata.data.window import ranges
 from kata.data.work import Tally
 from kata.errors import FrameError
 

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kata.data.accept import BOOKKEEPING_COLUMNS
+from kata.data.arrays import Int64, Pixels
 from kata.data.edit.cut import Cuts, FilePath, VideoSeries
 from kata.data.edit.fit import Common, common, shared
 from kata.data.edit.frames import image_frames, video_frames
@@ -22,11 +23,9 @@ from kata.data.edit.recode import Recoder
 from kata.data.edit.rows import TIME_TOLERANCE_S, EpisodeRows, TableSeries, cells, new_rows, numbers, viewer_note
 from kata.data.encode import probe_video
 from kata.data.measure import STATS, ImageCounts, Summary, summarise
-from kata.data.order import Int64
 from kata.data.publish import DATA_PATH, EPISODES_PATH, VIDEO_PATH
 from kata.data.tables import episode_table, stored, task_table
 from kata.data.totals import Totals
-from kata.data.video import Pixels
 from kata.errors import ConfigError, DataError
 from kata.spec import BOOKKEEPING, Stats
 

@@ -17,9 +17,10 @@ import av
 import numpy as np
 from av.video.stream import VideoStream
 
+from kata.data.arrays import Int64
+from kata.data.colour import FORMATS
 from kata.data.encode import FASTSTART
-from kata.data.index import FORMATS, FrameIndex, build_index
-from kata.data.order import Int64
+from kata.data.index import FrameIndex, build_index
 from kata.errors import DataError
 
 MB = 1024**2

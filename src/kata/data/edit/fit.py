@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from kata.data.arrays import Int64
 from kata.data.edit.part import SUBTASKS, Part
-from kata.data.order import Int64
 from kata.errors import DataError
 from kata.spec import Column
 

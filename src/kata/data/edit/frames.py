@@ -12,8 +12,9 @@ import numpy as np
 from av.error import FFmpegError
 from PIL import Image, UnidentifiedImageError
 
-from kata.data.index import FORMATS, FrameIndex
-from kata.data.video import Pixels
+from kata.data.arrays import Pixels
+from kata.data.colour import FORMATS
+from kata.data.index import FrameIndex
 from kata.errors import DataError
 
 

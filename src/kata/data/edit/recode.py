@@ -11,11 +11,11 @@ import av
 import numpy as np
 
 from kata.data.accept import accept_features
+from kata.data.arrays import Pixels
 from kata.data.edit.cut import Cuts
 from kata.data.edit.frames import video_frames
 from kata.data.encode import VideoEncoder, VideoOptions, require_encoder
 from kata.data.measure import ImageCounts, Summary
-from kata.data.video import Pixels
 from kata.errors import DataError, did_you_mean
 from kata.spec import Column
 

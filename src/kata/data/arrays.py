@@ -1,0 +1,20 @@
+"""Array types of the data engine, and arithmetic on them."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+def ranges(starts: Int64, lengths: Int64) -> Int64:
+    """Concatenation of [start, start + length) over all pairs."""
+    ends = lengths.cumsum()
+    return (starts - (ends - lengths)).repeat(lengths) + np.arange(ends[-1] if len(ends) else 0, dtype=np.int64)
+
+
+Int64: TypeAlias = NDArray[np.int64]
+
+
+Pixels: TypeAlias = NDArray[np.uint8]

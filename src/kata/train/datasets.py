@@ -1,0 +1,78 @@
+"""Opening of a run's datasets, and splitting off of the validation episodes."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+
+from kata.data import Dataset, open_dataset
+from kata.data.mixture import Data, Mixture, Part
+from kata.errors import ConfigError
+from kata.run import MixEntry
+from kata.run.dataset import DatasetConfig
+
+
+def open_data(options: DatasetConfig) -> Data:
+    """The dataset or the mixture that a run names."""
+    if options.mix is not None:
+        return Mixture(tuple(_part(entry) for entry in options.mix))
+    assert options.repo_id is not None
+    return open_dataset(
+        options.repo_id,
+        root=options.root,
+        episodes=options.episodes,
+        exclude_episodes=options.exclude_episodes,
+        revision=options.revision,
+    )
+
+
+def _part(entry: MixEntry) -> Part:
+    data = open_dataset(
+        entry.repo_id,
+        root=entry.root,
+        episodes=entry.episodes,
+        exclude_episodes=entry.exclude_episodes,
+        revision=entry.revision,
+    )
+    return Part(entry.called, data, entry.weight, entry.rename_map, entry.fill)
+
+
+def datasets(data: Data) -> list[Dataset]:
+    """The datasets themselves."""
+    return [part.dataset for part in data.parts] if isinstance(data, Mixture) else [data]
+
+
+def split_data(data: Data, share: float) -> tuple[Data, Data | None]:
+    """`split` of the dataset, or of each dataset of a mixture."""
+    if not isinstance(data, Mixture):
+        return split(data, share)
+    train, held = zip(*(split(dataset, share) for dataset in datasets(data)), strict=True)
+    found = [dataset for dataset in held if dataset is not None]
+    return data.with_datasets(train), data.with_datasets(found) if found else None
+
+
+def split(dataset: Dataset, share: float) -> tuple[Dataset, Dataset | None]:
+    """Training and held-out episodes. Per task, `share` of its episodes (at least one where it has two or more) are
+    held out, spread evenly over the recording, since the last ones are often recorded in another light or mood.
+    """
+    if share == 0:
+        return dataset, None
+    by_task: dict[tuple[str, ...], list[int]] = defaultdict(list)
+    for position, tasks in enumerate(dataset.episodes.tasks):
+        by_task[tasks[:1]].append(position)
+    # Tasks shown only once cannot each give an episode away; together they can.
+    alone = [task for task, positions in by_task.items() if len(positions) == 1]
+    if len(alone) > 1:
+        by_task[()] = sorted(by_task.pop(task)[0] for task in alone)
+    held: set[int] = set()
+    for positions in by_task.values():
+        count = min(max(1, round(len(positions) * share)), len(positions) - 1)
+        held |= {positions[math.floor((i + 0.5) * len(positions) / count)] for i in range(count)}
+    if not held:
+        raise ConfigError(
+            f"dataset.eval_split={share}: nothing of {dataset.repo_id} can be held out",
+            rule="validation needs at least two episodes",
+            remedy="leave out --dataset.eval_split",
+        )
+    everything = range(len(dataset.episodes.index))
+    return dataset.subset([i for i in everything if i not in held]), dataset.subset(sorted(held))

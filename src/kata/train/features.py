@@ -1,0 +1,111 @@
+"""Checks of a dataset's columns and episodes against the policy."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import numpy as np
+
+from kata.data import Dataset
+from kata.data.mixture import Data, Mixture
+from kata.errors import DataError, PolicyError, did_you_mean
+from kata.policies.config import PolicyConfig
+from kata.spec import Feature, FeatureType
+
+
+def fit_features(config: PolicyConfig, dataset: Data, rename_map: dict[str, str]) -> PolicyConfig:
+    """The config with inputs and outputs taken from the dataset where it has none, checked against it where it has.
+
+    Raises PolicyError for a rename of an unknown key, a missing input, or a shape that differs.
+    """
+    columns = dataset.features()
+    for old in rename_map:
+        if old not in dataset.columns:
+            raise PolicyError(
+                f"rename_map: {old} is not in the dataset",
+                rule=f"dataset keys: {', '.join(dataset.columns)}",
+                remedy=did_you_mean(old, dataset.columns),
+            )
+    renamed = {rename_map.get(key, key): feature for key, feature in columns.items()}
+    if len(renamed) < len(columns):
+        raise PolicyError(
+            f"rename_map: {rename_map} gives two keys one name",
+            rule="each key needs a name of its own",
+            remedy="correct the map",
+        )
+    actions = {k: f for k, f in renamed.items() if f.type is FeatureType.ACTION}
+    inputs = {k: f for k, f in renamed.items() if f.type is not FeatureType.ACTION}
+    wanted = {**config.input_features, **config.output_features}
+    problems = [_mismatch(key, feature, renamed) for key, feature in wanted.items()]
+    problems = [text for text in problems if text]
+    if problems:
+        raise PolicyError(
+            "the dataset does not have what the policy wants:\n    " + "\n    ".join(problems),
+            rule=f"dataset {dataset.repo_id} has: " + ", ".join(f"{k} {f.shape}" for k, f in renamed.items()),
+            remedy='map names with --rename_map=\'{"<dataset key>": "<policy key>"}\'; '
+            "another size needs a policy trained from the start (--policy.type)",
+        )
+    # Frames may have another size than the checkpoint's; what is saved says which size was trained on.
+    kept = {key: renamed[key] for key in config.input_features}
+    return config.with_features(kept or inputs, config.output_features or actions)
+
+
+def _mismatch(key: str, feature: Feature, columns: dict[str, Feature]) -> str:
+    if key not in columns:
+        return f"{key} {feature.shape}: not in the dataset ({did_you_mean(key, columns)})"
+    have = columns[key]
+    if feature.type is FeatureType.VISUAL and have.type is FeatureType.VISUAL and have.shape[0] == feature.shape[0]:
+        return ""  # frames of another size pass through the same convolutions
+    return "" if have == feature else f"{key}: policy wants {feature.shape}, dataset has {have.shape}"
+
+
+def refuse_missing_columns(data: Data, keys: Collection[str]) -> None:
+    """PolicyError when a column that the policy reads beside inputs and outputs, such as the reward, is missing, or is
+    not one number per frame.
+    """
+    features = data.features()
+    for key in keys:
+        column = data.columns.get(key)
+        lacking = data.lacking(key) if isinstance(data, Mixture) else []
+        if key in features or (column is not None and column.shape == (1,) and not lacking):
+            continue
+        what = f"not in {', '.join(lacking) or 'the dataset'}" if column is None or lacking else f"shape {column.shape}"
+        raise PolicyError(
+            f"{key}: {what}",
+            rule=f"this policy learns from '{key}', one number per frame; dataset {data.repo_id} has: "
+            + ", ".join(data.columns),
+            remedy=f'choose a dataset with one, or name its column with --rename_map=\'{{"<column>": "{key}"}}\'',
+        )
+
+
+def refuse_episodes(parts: list[Dataset], policy: PolicyConfig) -> None:
+    for dataset in parts:
+        refuse_short_episodes(dataset, policy.drop_last_frames())
+        if policy.tokenizer() is not None:
+            refuse_missing_tasks(dataset)
+
+
+def refuse_short_episodes(dataset: Dataset, drop_last: int) -> None:
+    """DataError when an episode has no frame left after the last `drop_last`, which start no sample."""
+    episodes = dataset.episodes
+    short = np.flatnonzero(episodes.length <= drop_last)
+    if short.size:
+        numbers = episodes.index[short].tolist()
+        raise DataError(
+            f"{dataset.repo_id}: {len(short)} episodes are too short, the first is episode {numbers[0]} with "
+            f"{episodes.length[short[0]]} frames",
+            rule=f"this policy needs at least {drop_last + 1} frames per episode",
+            remedy=f"--dataset.exclude_episodes={str(numbers).replace(' ', '')}",
+        )
+
+
+def refuse_missing_tasks(dataset: Dataset) -> None:
+    """DataError when an episode has no sentence that says what is done in it."""
+    episodes = dataset.episodes
+    silent = [int(n) for n, tasks in zip(episodes.index, episodes.tasks, strict=True) if not any(tasks)]
+    if silent:
+        raise DataError(
+            f"{dataset.repo_id}: {len(silent)} episodes have no task sentence, the first is episode {silent[0]}",
+            rule="this policy is told in a sentence what to do",
+            remedy=f"write the sentences into the dataset, or --dataset.exclude_episodes={silent}".replace(", ", ","),
+        )
