@@ -79,6 +79,7 @@ def refuse_missing_columns(data: Data, keys: Collection[str]) -> None:
 
 
 def refuse_episodes(parts: list[Dataset], policy: PolicyConfig) -> None:
+    """Refuse datasets with episodes that are too short for the policy, or that lack a task it needs."""
     for dataset in parts:
         refuse_short_episodes(dataset, policy.drop_last_frames())
         if policy.tokenizer() is not None:
