@@ -16,10 +16,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image
 
-from kata.data.file_stamp import Stamp
+from kata.data.counters import Tally
 from kata.data.index import FrameIndex
+from kata.data.storage.file_stamp import Stamp
 from kata.data.video import Decoder, Gop
-from kata.data.work import Tally
 
 FPS = 10
 HEIGHT, WIDTH = 32, 48

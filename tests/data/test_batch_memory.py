@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from kata.data import Batches, Order, Reader, anchor_rows, open_dataset
 from kata.data.batches import Rows
 from kata.data.framecache import CacheOptions, FrameCache
-from kata.data.memory import aligned
 from kata.data.mixed import MixedReader
 from kata.data.mixture import Mixture, Part
 from kata.data.shares import MixedOrder
+from kata.data.storage.buffers import aligned
 from kata.spec import Batch
 from tests.data.dataset_maker import CAMERA, HEIGHT, WIDTH, make
 

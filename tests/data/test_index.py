@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 from kata.data import Reader, index, open_dataset
-from kata.data.bundle import cache_folder
 from kata.data.index import build_index, open_index
+from kata.data.storage.array_file import cache_folder
 from kata.errors import DataError
 from tests.data.dataset_maker import CAMERA, FPS, SHARED, change_info, decoded, make, picture, write_video
 

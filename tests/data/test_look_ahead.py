@@ -14,13 +14,13 @@ import pytest
 
 from kata.data import Batches, Dataset, Order, Reader, anchor_rows, open_dataset
 from kata.data.colour import Planes, is_half_size
+from kata.data.counters import Tally
 from kata.data.index import build_index
-from kata.data.memory import Recycled, Slabs
 from kata.data.plan import MAX_STEPS, NEVER, Uses
 from kata.data.shuffle import Shuffle, ShuffleChoice, make_order
+from kata.data.storage.buffers import Recycled, Slabs
 from kata.data.store import Frame, FrameStore
 from kata.data.video import Decoder
-from kata.data.work import Tally
 from kata.errors import ConfigError, DataError, FrameError
 from tests.data.dataset_maker import CAMERA, HEIGHT, WIDTH, make, picture, write_video
 

@@ -19,11 +19,11 @@ import pytest
 
 from kata.data import bodies, encoded
 from kata.data.bodies import InFile, InMemory, OpenFile, PageError, open_body
+from kata.data.counters import Tally
 from kata.data.dataset import open_dataset
 from kata.data.encoded import EncodedImages, ImageColumn, open_column
 from kata.data.pages import Chunk, Strings, find_pages, hybrid
 from kata.data.reader import Reader
-from kata.data.work import Tally
 from kata.errors import DataError, FrameError
 from tests.data.dataset_maker import CAMERA, SHARED, make
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from kata.data import Batches, Dataset, Order, Reader, anchor_rows, open_dataset
-from kata.data.memory import aligned
+from kata.data.storage.buffers import aligned
 from kata.train.feed import Copier
 from tests.data.dataset_maker import CAMERA, HEIGHT, WIDTH, make
 

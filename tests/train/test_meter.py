@@ -12,7 +12,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from kata.data.work import Work
+from kata.data.counters import Work
 from kata.errors import DataError
 from kata.train import meter as meter_module
 from kata.train import progress as progress_module

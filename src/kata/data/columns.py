@@ -12,10 +12,10 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from kata.data.arrays import Int64, ranges
-from kata.data.bundle import Bundle, Note, Put, alone, cache_folder, load_or_make
 from kata.data.identity import digest
 from kata.data.layout import Layout
-from kata.data.memory import Empty
+from kata.data.storage.array_file import Bundle, Note, Put, alone, cache_folder, load_or_make
+from kata.data.storage.buffers import Empty
 from kata.errors import DataError
 from kata.spec import BOOKKEEPING, Column
 

@@ -18,10 +18,10 @@ from kata.data.columns import Columns, schema_names
 from kata.data.info import Info, read_info
 from kata.data.layout import Layout
 from kata.data.links import refuse_outside
-from kata.data.memory import Empty
 from kata.data.read import read_layout
 from kata.data.select import choose, drop_absent_cameras, only_whole
 from kata.data.source import Source, locate
+from kata.data.storage.buffers import Empty
 from kata.data.tasks import read_tasks, task_numbers
 from kata.data.window import Episodes, episode_of
 from kata.errors import DataError, did_you_mean

@@ -27,10 +27,10 @@ import PIL
 from numpy.typing import NDArray
 
 from kata.data.arrays import Int64
-from kata.data.bundle import alone, cache_folder
 from kata.data.form import RECORDED, Form
 from kata.data.identity import digest
-from kata.data.memory import free_memory
+from kata.data.storage.array_file import alone, cache_folder
+from kata.data.storage.buffers import free_memory
 from kata.files import fsync
 from kata.units import bytes_text, count_text
 

@@ -7,8 +7,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from kata.data.file_stamp import file_ends, file_identity
 from kata.data.layout import Layout, Span
+from kata.data.storage.file_stamp import file_ends, file_identity
 
 _ENDS_READ = 1000
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from kata.data.arrays import Int64, Pixels
 from kata.data.cameras import Camera, ImageCamera, VideoCamera
+from kata.data.counters import Tally, Work
 from kata.data.dataset import Dataset
 from kata.data.encoded import EncodedImages
 from kata.data.filling import Filling
@@ -19,13 +20,12 @@ from kata.data.form import RECORDED, Form
 from kata.data.framecache import FrameCache
 from kata.data.frames import Frames
 from kata.data.jobs import Jobs
-from kata.data.memory import Allocate, Recycled
 from kata.data.plan import Uses, held_as_rgb
+from kata.data.storage.buffers import Allocate, Recycled
 from kata.data.store import FrameStore, Out
 from kata.data.tasks import check_task_range
 from kata.data.video import Gop
 from kata.data.window import episode_of, window_rows
-from kata.data.work import Tally, Work
 from kata.errors import ConfigError, DataError, did_you_mean
 from kata.spec import BOOKKEEPING, TASK, Batch, Column, Windows, pad_key
 from kata.units import bytes_text

@@ -16,12 +16,12 @@ from kata.data.colour import stores_half_size
 from kata.data.dataset import Dataset
 from kata.data.form import RECORDED, Form
 from kata.data.index import open_index
-from kata.data.memory import free_memory
 from kata.data.mixture import Mixture, Part
 from kata.data.order import Anchors, Order
 from kata.data.plan import held_as_rgb
 from kata.data.quality import order_quality
 from kata.data.shares import MixedOrder, part_seed
+from kata.data.storage.buffers import free_memory
 from kata.data.window import episode_of
 from kata.spec import Windows
 from kata.units import bytes_text, count_text

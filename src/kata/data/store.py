@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from kata.data.arrays import Int64, Pixels
 from kata.data.filling import Filling
-from kata.data.memory import Slabs
 from kata.data.plan import NEVER
+from kata.data.storage.buffers import Slabs
 
 FrameKey: TypeAlias = tuple[str, int]
 """Camera and row in the dataset."""

@@ -22,9 +22,9 @@ from av.video.frame import PictureType, VideoFrame
 
 from kata.data.arrays import Int64, Pixels
 from kata.data.colour import Painter, Planes
-from kata.data.file_stamp import Stamp, replaced
+from kata.data.counters import Tally
 from kata.data.index import FrameIndex
-from kata.data.work import Tally
+from kata.data.storage.file_stamp import Stamp, replaced
 from kata.errors import FrameError
 
 _OPEN_DECODERS = 8

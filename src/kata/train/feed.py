@@ -54,7 +54,7 @@ class StepBatch:
 
 
 def pinned(size: int) -> NDArray[np.uint8]:
-    """Fresh page-locked memory (size,), which a CUDA device reads while the host goes on; see `kata.data.memory`."""
+    """Fresh page-locked memory (size,), which a CUDA device reads while the host goes on; see `kata.data.storage.buffers`."""
     return torch.empty(size, dtype=torch.uint8, pin_memory=True).numpy()
 
 

@@ -24,7 +24,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from kata.data.work import Work
+from kata.data.counters import Work
 from kata.errors import DataError
 from kata.train.device import computes_beside
 from kata.train.diagnose import Spent, diagnose

@@ -15,8 +15,8 @@ import torch
 
 from kata.data import Dataset, Reader
 from kata.data.arrays import Pixels
-from kata.data.file_stamp import Stamp
 from kata.data.index import open_index
+from kata.data.storage.file_stamp import Stamp
 from kata.data.video import Gop
 from kata.errors import DataError
 
