@@ -23,8 +23,8 @@ import pyarrow.parquet as pq
 
 from kata.config import parse_flags
 from kata.data.check import check_dataset
-from kata.data.encode import VideoEncoder, VideoOptions
 from kata.data.source import locate
+from kata.data.video.encoder import VideoEncoder, VideoOptions
 from kata.log import counting
 
 FPS, SIZE, JOINTS, PER_FILE = 30, 64, 14, 50

@@ -17,9 +17,9 @@ import pyarrow.parquet as pq
 from PIL import Image
 
 from kata.data.counters import Tally
-from kata.data.index import FrameIndex
 from kata.data.storage.file_stamp import Stamp
-from kata.data.video import Decoder, Gop
+from kata.data.video.decoder import Decoder, Gop
+from kata.data.video.packet_index import FrameIndex
 
 FPS = 10
 HEIGHT, WIDTH = 32, 48

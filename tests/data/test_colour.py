@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from av.video.frame import VideoFrame
 
-from kata.data.colour import Painter, Planes, _Scaler
+from kata.data.video.color import Painter, Planes, _Scaler
 
 
 def picture(width: int, height: int, name: str, colour: tuple[int, int] = (2, 1)) -> VideoFrame:

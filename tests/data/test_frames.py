@@ -10,7 +10,7 @@ import pytest
 
 from kata.data import Reader, open_dataset
 from kata.data.encoded import EncodedImages
-from kata.data.index import build_index
+from kata.data.video.packet_index import build_index
 from kata.errors import DataError
 from tests.data.dataset_maker import CAMERA, FPS, change_table, decoded, level, make, picture, write_video
 

@@ -14,9 +14,10 @@ import av
 import numpy as np
 import pytest
 
-from kata.data import Reader, index, open_dataset
-from kata.data.index import build_index, open_index
+from kata.data import Reader, open_dataset
 from kata.data.storage.array_file import cache_folder
+from kata.data.video import packet_index
+from kata.data.video.packet_index import build_index, open_index
 from kata.errors import DataError
 from tests.data.dataset_maker import CAMERA, FPS, SHARED, change_info, decoded, make, picture, write_video
 
@@ -50,11 +51,11 @@ def in_sequence(path: Path) -> list[np.ndarray]:
         return [frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]
 
 
-def arrays(found: index.FrameIndex) -> dict[str, np.ndarray]:
+def arrays(found: packet_index.FrameIndex) -> dict[str, np.ndarray]:
     return {name: np.asarray(value) for name, value in vars(found).items() if isinstance(value, np.ndarray)}
 
 
-def same(one: index.FrameIndex, other: index.FrameIndex) -> None:
+def same(one: packet_index.FrameIndex, other: packet_index.FrameIndex) -> None:
     assert (one.identity, one.width, one.height, one.setup, one.tick_s) == (
         other.identity, other.width, other.height, other.setup, other.tick_s,
     )  # fmt: skip
@@ -105,7 +106,7 @@ def test_the_table_of_an_mp4_says_what_its_packets_say(
     path = tmp_path / f"a.{kind}"
     write(path, codec, options=options, movflags=movflags)
     quick = build_index(path)
-    monkeypatch.setattr(index, "frame_table", lambda path, stream: None)
+    monkeypatch.setattr(packet_index, "frame_table", lambda path, stream: None)
     same(quick, build_index(path))
 
 
@@ -115,7 +116,7 @@ def test_the_tables_of_recordings_say_what_their_packets_say(name: str, monkeypa
     if not videos:
         pytest.skip(f"{SHARED / name} is absent")
     quick = build_index(videos[0])
-    monkeypatch.setattr(index, "frame_table", lambda path, stream: None)
+    monkeypatch.setattr(packet_index, "frame_table", lambda path, stream: None)
     same(quick, build_index(videos[0]))
 
 
@@ -143,7 +144,7 @@ def test_what_was_kept_is_used_and_changes_nothing(tmp_path: Path, cache: Path, 
     with Reader(data, {}) as reader:
         before = reader.read(rows)[CAMERA]
     assert len(list(cache.glob("index/*/*.bin"))) == 2
-    monkeypatch.setattr(index, "build_index", lambda path: pytest.fail("built again"))
+    monkeypatch.setattr(packet_index, "build_index", lambda path: pytest.fail("built again"))
     with Reader(data, {}) as reader:
         np.testing.assert_array_equal(reader.read(rows)[CAMERA], before)
     shutil.copytree(tmp_path / "set", tmp_path / "copy")

@@ -13,14 +13,14 @@ import numpy as np
 import pytest
 
 from kata.data import Batches, Dataset, Order, Reader, anchor_rows, open_dataset
-from kata.data.colour import Planes, is_half_size
 from kata.data.counters import Tally
-from kata.data.index import build_index
 from kata.data.plan import MAX_STEPS, NEVER, Uses
 from kata.data.shuffle import Shuffle, ShuffleChoice, make_order
 from kata.data.storage.buffers import Recycled, Slabs
 from kata.data.store import Frame, FrameStore
-from kata.data.video import Decoder
+from kata.data.video.color import Planes, is_half_size
+from kata.data.video.decoder import Decoder
+from kata.data.video.packet_index import build_index
 from kata.errors import ConfigError, DataError, FrameError
 from tests.data.dataset_maker import CAMERA, HEIGHT, WIDTH, make, picture, write_video
 
@@ -342,7 +342,7 @@ def test_a_held_picture_converts_to_the_same_pixels(
 ) -> None:
     """Whatever the colour space and the range of the stream, and where FFmpeg's functions cannot be called too."""
     if not linked:
-        monkeypatch.setattr("kata.data.colour._functions", lambda: None)
+        monkeypatch.setattr("kata.data.video.color._functions", lambda: None)
     noise = np.random.default_rng(0).integers(0, 255, (32, 50, 3), dtype=np.uint8)
     frame = av.VideoFrame.from_ndarray(noise, format="rgb24").reformat(format=pixels)
     frame.colorspace, frame.color_range = colour

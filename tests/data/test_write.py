@@ -17,8 +17,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from kata.data import Reader, open_dataset
-from kata.data.encode import ENCODERS
 from kata.data.measure import ImageCounts, merge, summarise
+from kata.data.video.encoder import ENCODERS
 from kata.data.write import DatasetWriter, VideoOptions
 from kata.errors import DataError
 from kata.spec import Column

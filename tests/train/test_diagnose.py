@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from kata.data.video import Decoder
+from kata.data.video.decoder import Decoder
 from kata.data.write import DatasetWriter, VideoOptions
 from kata.policies.act.model import Network
 from kata.spec import Column

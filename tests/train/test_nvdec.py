@@ -12,8 +12,8 @@ import torch
 from kata.data import Dataset, Reader, open_dataset
 from kata.data.arrays import Pixels
 from kata.data.form import Form
-from kata.data.index import build_index
-from kata.data.video import Gop
+from kata.data.video.decoder import Gop
+from kata.data.video.packet_index import build_index
 from kata.errors import DataError
 from kata.train import nvdec
 from kata.train.nvdec import CardDecoder, choose_decoder

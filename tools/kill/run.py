@@ -44,7 +44,7 @@ import kata.policies.act.model
 import kata.train.assemble
 import kata.train.summary  # noqa: F401
 from kata.cli import main
-from kata.data.index import build_index
+from kata.data.video.packet_index import build_index
 from kata.data.write import DatasetWriter, VideoOptions
 from kata.spec import Column
 from kata.train.meter import read_metrics

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from kata.data.encode import VideoOptions
+from kata.data.video.encoder import VideoOptions
 from kata.errors import DataError, did_you_mean
 from kata.spec import BOOKKEEPING, Column
 

@@ -16,14 +16,14 @@ from PIL import Image, UnidentifiedImageError
 
 from kata.data.arrays import Int64, Pixels
 from kata.data.bodies import PageError
-from kata.data.colour import Planes, colours_of, is_half_size
 from kata.data.counters import Tally
 from kata.data.encoded import EncodedImages, ImageColumn, open_column
 from kata.data.form import RECORDED, Form
-from kata.data.index import FrameIndex, check_whole, open_index
 from kata.data.layout import Layout, Span
 from kata.data.storage.file_stamp import Stamp
-from kata.data.video import Decoder, Gop
+from kata.data.video.color import Planes, colours_of, is_half_size
+from kata.data.video.decoder import Decoder, Gop
+from kata.data.video.packet_index import FrameIndex, check_whole, open_index
 from kata.errors import DataError, FrameError
 from kata.spec import Column
 

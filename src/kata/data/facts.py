@@ -13,8 +13,6 @@ from PIL import Image, UnidentifiedImageError
 
 from kata.data.columns import schema_names
 from kata.data.dataset import Dataset, open_dataset
-from kata.data.encode import probe_video
-from kata.data.index import build_index
 from kata.data.info import Info, raw_info, read_info
 from kata.data.layout import Layout
 from kata.data.layout_v3 import EPISODE_FILES
@@ -23,6 +21,8 @@ from kata.data.read import read_layout
 from kata.data.select import AVAILABLE
 from kata.data.source import Source
 from kata.data.tasks import read_tasks
+from kata.data.video.encoder import probe_video
+from kata.data.video.packet_index import build_index
 from kata.errors import DataError
 from kata.spec import BOOKKEEPING, role_of
 

@@ -23,7 +23,7 @@ from kata.data.mixture import Mixture, Part, is_vector
 from kata.data.reader import Places, Reader, Shared, batches_within
 from kata.data.storage.buffers import Allocate, Empty, Recycled
 from kata.data.store import FrameStore
-from kata.data.video import Gop
+from kata.data.video.decoder import Gop
 from kata.spec import DATASET_INDEX, Batch, Windows, dim_pad_key, missing_key, pad_key
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from kata.data.colour import colours_of, is_half_size
 from kata.data.counters import Tally
 from kata.data.dataset import Dataset
-from kata.data.index import open_index
 from kata.data.mixture import Data, Mixture
 from kata.data.storage.file_stamp import Stamp
-from kata.data.video import Decoder, Gop
+from kata.data.video.color import colours_of, is_half_size
+from kata.data.video.decoder import Decoder, Gop
+from kata.data.video.packet_index import open_index
 from kata.spec import Colours
 
 

@@ -24,7 +24,7 @@ from kata.data.plan import Uses, held_as_rgb
 from kata.data.storage.buffers import Allocate, Recycled
 from kata.data.store import FrameStore, Out
 from kata.data.tasks import check_task_range
-from kata.data.video import Gop
+from kata.data.video.decoder import Gop
 from kata.data.window import episode_of, window_rows
 from kata.errors import ConfigError, DataError, did_you_mean
 from kata.spec import BOOKKEEPING, TASK, Batch, Column, Windows, pad_key

@@ -14,9 +14,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image
 
-from kata.data.encode import VideoEncoder, VideoOptions
 from kata.data.measure import ImageCounts, Summary, summarise
 from kata.data.tables import frame_table, measured
+from kata.data.video.encoder import VideoEncoder, VideoOptions
 from kata.files import fsync
 from kata.spec import Column
 

@@ -10,7 +10,7 @@ import av
 import numpy as np
 from numpy.typing import NDArray
 
-from kata.data.encode import VideoEncoder, VideoOptions
+from kata.data.video.encoder import VideoEncoder, VideoOptions
 
 Pictures = list[NDArray[np.uint8]]
 

@@ -15,9 +15,9 @@ import torch
 
 from kata.data import Dataset, Reader
 from kata.data.arrays import Pixels
-from kata.data.index import open_index
 from kata.data.storage.file_stamp import Stamp
-from kata.data.video import Gop
+from kata.data.video.decoder import Gop
+from kata.data.video.packet_index import open_index
 from kata.errors import DataError
 
 CODECS = ("h264", "hevc")

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from kata.cli import main
-from kata.data.index import build_index
+from kata.data.video.packet_index import build_index
 from tests.data.dataset_maker import (
     CAMERA,
     FPS,

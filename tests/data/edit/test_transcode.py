@@ -11,8 +11,8 @@ import pytest
 from kata.cli import main
 from kata.data.edit.cut import Cuts
 from kata.data.edit.recode import Psnr
-from kata.data.encode import ENCODERS
 from kata.data.measure import ImageCounts
+from kata.data.video.encoder import ENCODERS
 from kata.data.write import DatasetWriter
 from tests.data.dataset_maker import CAMERA, make, write_video
 from tests.data.edit.made import assert_equal, assert_numbered, info, items, joined, videos

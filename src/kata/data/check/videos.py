@@ -15,10 +15,10 @@ from kata.data.arrays import Int64, ranges
 from kata.data.cameras import Camera, ImageCamera, VideoCamera
 from kata.data.check.problems import Findings
 from kata.data.counters import Tally
-from kata.data.encode import probe_video
 from kata.data.encoded import EncodedImages
 from kata.data.info import Info
 from kata.data.layout import Layout, Span
+from kata.data.video.encoder import probe_video
 from kata.errors import FrameError
 
 Piece: TypeAlias = Callable[[], int]

@@ -14,7 +14,7 @@ from kata.data.edit.assemble import Rules
 from kata.data.edit.groups import by_fractions, by_task
 from kata.data.edit.part import Part, open_part
 from kata.data.edit.verbs import TRANSCODED, Encoding, convert, merge, split, transcode
-from kata.data.encode import VideoOptions
+from kata.data.video.encoder import VideoOptions
 from kata.errors import ConfigError, DataError
 from kata.log import counting
 from kata.units import count_text

@@ -18,9 +18,9 @@ import numpy as np
 from av.video.stream import VideoStream
 
 from kata.data.arrays import Int64
-from kata.data.colour import FORMATS
-from kata.data.encode import FASTSTART
-from kata.data.index import FrameIndex, build_index
+from kata.data.video.color import FORMATS
+from kata.data.video.encoder import FASTSTART
+from kata.data.video.packet_index import FrameIndex, build_index
 from kata.errors import DataError
 
 MB = 1024**2

@@ -13,8 +13,8 @@ from av.error import FFmpegError
 from PIL import Image, UnidentifiedImageError
 
 from kata.data.arrays import Pixels
-from kata.data.colour import FORMATS
-from kata.data.index import FrameIndex
+from kata.data.video.color import FORMATS
+from kata.data.video.packet_index import FrameIndex
 from kata.errors import DataError
 
 

@@ -14,8 +14,8 @@ from kata.data.accept import accept_features
 from kata.data.arrays import Pixels
 from kata.data.edit.cut import Cuts
 from kata.data.edit.frames import video_frames
-from kata.data.encode import VideoEncoder, VideoOptions, require_encoder
 from kata.data.measure import ImageCounts, Summary
+from kata.data.video.encoder import VideoEncoder, VideoOptions, require_encoder
 from kata.errors import DataError, did_you_mean
 from kata.spec import Column
 

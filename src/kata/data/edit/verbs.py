@@ -11,7 +11,7 @@ from kata.data.edit.assemble import Progress, Rules, assemble
 from kata.data.edit.part import Part
 from kata.data.edit.recode import LOW_PSNR_DB, Psnr, Recoder
 from kata.data.edit.staged import new_folder
-from kata.data.encode import VideoOptions
+from kata.data.video.encoder import VideoOptions
 from kata.errors import DataError
 
 TRANSCODED = "meta/transcode.json"

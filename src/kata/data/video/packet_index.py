@@ -18,10 +18,10 @@ import numpy as np
 from av.error import FFmpegError
 
 from kata.data.arrays import Int64
-from kata.data.colour import FORMATS
-from kata.data.moov import frame_table
 from kata.data.storage.array_file import Bundle, Note, Put, cache_folder, load, save, say_unwritable
 from kata.data.storage.file_stamp import file_ends, file_identity
+from kata.data.video.color import FORMATS
+from kata.data.video.mp4_boxes import frame_table
 from kata.errors import DataError
 
 Colour: TypeAlias = tuple[int, int, int, int]

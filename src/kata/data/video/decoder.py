@@ -21,10 +21,10 @@ from av.error import FFmpegError
 from av.video.frame import PictureType, VideoFrame
 
 from kata.data.arrays import Int64, Pixels
-from kata.data.colour import Painter, Planes
 from kata.data.counters import Tally
-from kata.data.index import FrameIndex
 from kata.data.storage.file_stamp import Stamp, replaced
+from kata.data.video.color import Painter, Planes
+from kata.data.video.packet_index import FrameIndex
 from kata.errors import FrameError
 
 _OPEN_DECODERS = 8

@@ -1,0 +1,1 @@
+"""Video files: packet positions, decoding, encoding, and conversion of colors."""
