@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from kata.data import Reader, open_dataset
-from kata.data.encoded import EncodedImages
+from kata.data.parquet.image_column import EncodedImages
 from kata.data.video.packet_index import build_index
 from kata.errors import DataError
 from tests.data.dataset_maker import CAMERA, FPS, change_table, decoded, level, make, picture, write_video

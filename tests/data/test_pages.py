@@ -17,12 +17,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from kata.data import bodies, encoded
-from kata.data.bodies import InFile, InMemory, OpenFile, PageError, open_body
 from kata.data.counters import Tally
 from kata.data.dataset import open_dataset
-from kata.data.encoded import EncodedImages, ImageColumn, open_column
-from kata.data.pages import Chunk, Strings, find_pages, hybrid
+from kata.data.parquet import image_column, page_body
+from kata.data.parquet.image_column import EncodedImages, ImageColumn, open_column
+from kata.data.parquet.page_body import InFile, InMemory, OpenFile, PageError, open_body
+from kata.data.parquet.pages import Chunk, Strings, find_pages, hybrid
 from kata.data.reader import Reader
 from kata.errors import DataError, FrameError
 from tests.data.dataset_maker import CAMERA, SHARED, make
@@ -35,7 +35,7 @@ CODECS = ("none", "snappy", "gzip", "brotli", "zstd", "lz4")
 @pytest.fixture(autouse=True)
 def quiet(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     """No test falls back to row groups without saying so."""
-    caplog.set_level(logging.INFO, logger="kata.data.encoded")
+    caplog.set_level(logging.INFO, logger="kata.data.parquet.image_column")
     yield
     assert not caplog.records
 
@@ -173,7 +173,7 @@ def test_the_budget_holds_and_is_counted_right(tmp_path: Path, codec: str) -> No
 def test_who_wants_the_same_page_waits_for_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, made = tmp_path / "a.parquet", list[int]()
     write(path, [[{"bytes": b"x" * 1000} for _ in range(8)]], compression="zstd")
-    read = encoded.read_cells
+    read = image_column.read_cells
 
     def slow(file: OpenFile, pages: Any, number: int) -> Any:
         made.append(number)
@@ -181,7 +181,7 @@ def test_who_wants_the_same_page_waits_for_the_first(tmp_path: Path, monkeypatch
         return read(file, pages, number)
 
     together = Barrier(8)
-    monkeypatch.setattr(encoded, "read_cells", slow)
+    monkeypatch.setattr(image_column, "read_cells", slow)
     images, column = EncodedImages(Tally()), open_column(path, KEY)
 
     def ask(row: int) -> bytes | None:
@@ -233,7 +233,7 @@ def stream(rng: np.random.Generator, elements: int) -> tuple[bytes, bytes]:
 
 
 def test_runs_of_snappy_streams(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bodies, "_FREE_RUNS", 2**30)
+    monkeypatch.setattr(page_body, "_FREE_RUNS", 2**30)
     path, rng = tmp_path / "a", np.random.default_rng(0)
     for _ in range(60):
         packed, plain = stream(rng, 40)

@@ -15,11 +15,11 @@ from av.video.frame import VideoFrame
 from PIL import Image, UnidentifiedImageError
 
 from kata.data.arrays import Int64, Pixels
-from kata.data.bodies import PageError
 from kata.data.counters import Tally
-from kata.data.encoded import EncodedImages, ImageColumn, open_column
 from kata.data.form import RECORDED, Form
 from kata.data.layout import Layout, Span
+from kata.data.parquet.image_column import EncodedImages, ImageColumn, open_column
+from kata.data.parquet.page_body import PageError
 from kata.data.storage.file_stamp import Stamp
 from kata.data.video.color import Planes, colours_of, is_half_size
 from kata.data.video.decoder import Decoder, Gop

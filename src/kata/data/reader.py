@@ -14,12 +14,12 @@ from kata.data.arrays import Int64, Pixels
 from kata.data.cameras import Camera, ImageCamera, VideoCamera
 from kata.data.counters import Tally, Work
 from kata.data.dataset import Dataset
-from kata.data.encoded import EncodedImages
 from kata.data.filling import Filling
 from kata.data.form import RECORDED, Form
 from kata.data.framecache import FrameCache
 from kata.data.frames import Frames
 from kata.data.jobs import Jobs
+from kata.data.parquet.image_column import EncodedImages
 from kata.data.plan import Uses, held_as_rgb
 from kata.data.storage.buffers import Allocate, Recycled
 from kata.data.store import FrameStore, Out

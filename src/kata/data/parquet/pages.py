@@ -15,8 +15,8 @@ import numpy as np
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from kata.data.bodies import CODECS, Body, OpenFile, PageError, open_body, varint
-from kata.data.pagehead import Page, UnknownPageError, read_page
+from kata.data.parquet.page_body import CODECS, Body, OpenFile, PageError, open_body, varint
+from kata.data.parquet.page_header import Page, UnknownPageError, read_page
 
 _PAGE_BYTES = 400
 """Of Python's objects per page, about."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from kata.data.bodies import PLAIN, OpenFile, PageError, varint
+from kata.data.parquet.page_body import PLAIN, OpenFile, PageError, varint
 
 _LOOK_BYTES = 512
 _LONGEST_BYTES = 16 * 2**20

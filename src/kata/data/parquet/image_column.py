@@ -18,10 +18,10 @@ from typing import Any, Protocol, TypeVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from kata.data.bodies import OpenFile, PageError
 from kata.data.counters import Tally
-from kata.data.pagehead import UnknownPageError
-from kata.data.pages import Chunk, Pages, find_cell, find_chunk, find_pages, read_cells, read_dictionary
+from kata.data.parquet.page_body import OpenFile, PageError
+from kata.data.parquet.page_header import UnknownPageError
+from kata.data.parquet.pages import Chunk, Pages, find_cell, find_chunk, find_pages, read_cells, read_dictionary
 from kata.data.storage.file_stamp import Stamp, replaced
 
 _log = logging.getLogger(__name__)

@@ -1,0 +1,1 @@
+"""Parquet files: positions of pages, and images stored in columns."""
