@@ -13,7 +13,7 @@ from kata.data.batches import Rows
 from kata.data.framecache import CacheOptions, FrameCache
 from kata.data.mixed import MixedReader
 from kata.data.mixture import Mixture, Part
-from kata.data.shares import MixedOrder
+from kata.data.sampling.mixture_order import MixedOrder
 from kata.data.storage.buffers import aligned
 from kata.spec import Batch
 from tests.data.dataset_maker import CAMERA, HEIGHT, WIDTH, make

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from kata.data import Batches, Order, Reader, anchor_rows, open_dataset
-from kata.data.clips import ClipOrder, Clips
-from kata.data.quality import order_quality
+from kata.data.sampling.clip_order import ClipOrder, Clips, order_quality
 from kata.data.shuffle import Shuffle, ShuffleChoice, clip_stride, held_bytes_per_clip, make_order
 from tests.data.dataset_maker import CAMERA, HEIGHT, WIDTH, make
 

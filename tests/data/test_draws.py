@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from kata.data.draws import draw, philox
+from kata.data.sampling.philox import draw, philox
 from kata.spec import Draw
 
 # Random123's known answers for philox4x32-10.

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from kata.data import Batches, open_dataset
-from kata.data.clips import ClipOrder
 from kata.data.framecache import CacheOptions, FrameCache
 from kata.data.mixed import MixedReader, kept_under
 from kata.data.mixture import Mixture, Part
-from kata.data.order import Order
-from kata.data.shares import MixedOrder, part_seed
+from kata.data.sampling.clip_order import ClipOrder
+from kata.data.sampling.mixture_order import MixedOrder, part_seed
+from kata.data.sampling.permutation import Order
 from kata.data.shuffle import Shuffle, ShuffleChoice, make_mixed_order, make_order
 from kata.data.window import anchor_rows
 from kata.errors import ConfigError

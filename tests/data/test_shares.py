@@ -7,8 +7,8 @@ import random
 import numpy as np
 import pytest
 
-from kata.data.order import Order
-from kata.data.shares import PERIOD_MAX, MixedOrder, Shares, whole_shares
+from kata.data.sampling.mixture_order import PERIOD_MAX, MixedOrder, Shares, whole_shares
+from kata.data.sampling.permutation import Order
 from kata.errors import DataError
 
 

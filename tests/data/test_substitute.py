@@ -10,8 +10,8 @@ from kata.data import Batches, Order, Reader, anchor_rows, open_dataset
 from kata.data.framecache import CacheOptions, FrameCache
 from kata.data.mixed import MixedReader
 from kata.data.mixture import Mixture, Part
-from kata.data.order import Anchors
-from kata.data.shares import MixedOrder
+from kata.data.sampling.mixture_order import MixedOrder
+from kata.data.sampling.permutation import Anchors
 from kata.data.shuffle import Shuffle, make_order
 from kata.data.substitute import ATTEMPTS, COUNT_MIN, Substituted, Substitutes, read_alone, substitute_anchor
 from kata.errors import DataError, FrameError

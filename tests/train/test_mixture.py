@@ -13,7 +13,7 @@ from kata.adapt.pipeline import POSTPROCESSOR, PREPROCESSOR
 from kata.cli import main
 from kata.data import Batches, Order
 from kata.data.mixed import MixedReader
-from kata.data.shares import MixedOrder
+from kata.data.sampling.mixture_order import MixedOrder
 from kata.errors import KataError
 from kata.policies import build_policy, config_class
 from kata.policies.base import Loss, Term

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from kata.data.batches import Batches
 from kata.data.dataset import Dataset, open_dataset
-from kata.data.order import Order
 from kata.data.reader import Reader
+from kata.data.sampling.permutation import Order
 from kata.data.window import Episodes, anchor_rows
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import Protocol, TypeAlias
 import numpy as np
 
 from kata.data.arrays import Int64
-from kata.data.order import Anchors
+from kata.data.sampling.permutation import Anchors
 from kata.errors import FrameError
 from kata.spec import Batch, Windows
 

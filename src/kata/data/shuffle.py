@@ -11,14 +11,13 @@ from pathlib import Path
 import numpy as np
 
 from kata.data.arrays import Int64
-from kata.data.clips import ClipOrder, Clips
 from kata.data.dataset import Dataset
 from kata.data.form import RECORDED, Form
 from kata.data.mixture import Mixture, Part
-from kata.data.order import Anchors, Order
 from kata.data.plan import held_as_rgb
-from kata.data.quality import order_quality
-from kata.data.shares import MixedOrder, part_seed
+from kata.data.sampling.clip_order import ClipOrder, Clips, order_quality
+from kata.data.sampling.mixture_order import MixedOrder, part_seed
+from kata.data.sampling.permutation import Anchors, Order
 from kata.data.storage.buffers import free_memory
 from kata.data.video.color import stores_half_size
 from kata.data.video.packet_index import open_index

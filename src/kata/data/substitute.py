@@ -11,7 +11,7 @@ import numpy as np
 
 from kata.data.arrays import Int64
 from kata.data.batches import Rows
-from kata.data.draws import philox
+from kata.data.sampling.philox import philox
 from kata.errors import DataError, FrameError
 
 ATTEMPTS = 8

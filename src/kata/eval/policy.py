@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from kata.adapt import Pipeline, Rename, ToDevice, frames_to_float, load_pipeline
 from kata.adapt.pipeline import POSTPROCESSOR, PREPROCESSOR
 from kata.config import decode
-from kata.data.draws import draw
+from kata.data.sampling.philox import draw
 from kata.policies import build_policy
 from kata.policies.base import ActState, Policy, Source
 from kata.policies.config import PolicyConfig

@@ -20,7 +20,7 @@ from torch import Tensor
 from kata.adapt import Pipeline, frames_to_float, planes_to_rgb
 from kata.adapt.augment import Augment
 from kata.data import Batches
-from kata.data.draws import draw
+from kata.data.sampling.philox import draw
 from kata.policies.config import PolicyConfig
 from kata.spec import ACTION, DATASET_INDEX, Batch, Colours, Draw, dim_pad_key, missing_key, pad_key
 

@@ -15,7 +15,7 @@ from kata.adapt.augment import Augment, build_augment
 from kata.data import anchor_rows
 from kata.data.form import Form
 from kata.data.mixture import Data, Mixture
-from kata.data.order import Anchors
+from kata.data.sampling.permutation import Anchors
 from kata.data.shuffle import Shuffle, ShuffleChoice, default_frame_memory, make_mixed_order, make_order
 from kata.dist.team import Team
 from kata.errors import ConfigError

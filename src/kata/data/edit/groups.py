@@ -6,8 +6,8 @@ import re
 
 import numpy as np
 
-from kata.data.draws import draw
 from kata.data.edit.part import Part
+from kata.data.sampling.philox import draw
 from kata.errors import ConfigError
 from kata.spec import Draw
 

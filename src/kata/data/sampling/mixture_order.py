@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kata.data.arrays import Int64
-from kata.data.order import Anchors, Order
+from kata.data.sampling.permutation import Anchors, Order
 from kata.errors import DataError
 
 PERIOD_MAX = 65_536

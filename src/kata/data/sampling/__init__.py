@@ -1,0 +1,1 @@
+"""Sampling: which anchor stands at a position of the endless sample stream."""
