@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 
 from kata.config import parse_flags
 from kata.data.check import check_dataset
-from kata.data.source import locate
+from kata.data.format.source import locate
 from kata.data.video.encoder import VideoEncoder, VideoOptions
 from kata.log import counting
 

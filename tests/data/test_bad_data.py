@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from kata.data import Dataset, Reader, open_dataset
-from kata.data.info import file_name
+from kata.data.format.info import file_name
 from kata.data.video.packet_index import build_index
 from kata.errors import DataError
 from tests.data.dataset_maker import (

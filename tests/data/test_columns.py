@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from kata.data import Dataset, columns, open_dataset
-from kata.data.layout import TaskLists
+from kata.data.format.episode_table import TaskLists
 from kata.errors import DataError
 from tests.data.dataset_maker import change_table, make
 

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from kata.data import Reader, open_dataset
-from kata.data.measure import ImageCounts, merge, summarise
+from kata.data.format.feature_stats import ImageCounts, merge, summarise
 from kata.data.video.encoder import ENCODERS
 from kata.data.write import DatasetWriter, VideoOptions
 from kata.errors import DataError

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from kata.data import open_dataset
-from kata.data.layout import TaskLists
+from kata.data.format.episode_table import TaskLists
 from kata.errors import DataError, PolicyError
 from kata.spec import Feature, FeatureType
 from kata.train.datasets import split

@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from kata.data.arrays import Int64, ranges
-from kata.data.identity import digest
-from kata.data.layout import Layout
+from kata.data.format.episode_table import Layout
+from kata.data.format.fingerprint import digest
 from kata.data.storage.array_file import Bundle, Note, Put, alone, cache_folder, load_or_make
 from kata.data.storage.buffers import Empty
 from kata.errors import DataError

@@ -13,14 +13,14 @@ from PIL import Image, UnidentifiedImageError
 
 from kata.data.columns import schema_names
 from kata.data.dataset import Dataset, open_dataset
-from kata.data.info import Info, raw_info, read_info
-from kata.data.layout import Layout
-from kata.data.layout_v3 import EPISODE_FILES
-from kata.data.measure import STATS, load_stats
-from kata.data.read import read_layout
-from kata.data.select import AVAILABLE
-from kata.data.source import Source
-from kata.data.tasks import read_tasks
+from kata.data.format.episode_table import Layout
+from kata.data.format.feature_stats import STATS, load_stats
+from kata.data.format.info import Info, raw_info, read_info
+from kata.data.format.read import read_layout
+from kata.data.format.selection import AVAILABLE
+from kata.data.format.source import Source
+from kata.data.format.tasks import read_tasks
+from kata.data.format.v3 import EPISODE_FILES
 from kata.data.video.encoder import probe_video
 from kata.data.video.packet_index import build_index
 from kata.errors import DataError

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from kata.data.arrays import Int64, ranges
-from kata.data.layout import Span
+from kata.data.format.episode_table import Span
 
 if TYPE_CHECKING:
     from kata.data.window import Episodes

@@ -10,7 +10,7 @@ import numpy as np
 
 from kata.data.arrays import Int64
 from kata.data.dataset import Dataset
-from kata.data.layout import TaskLists
+from kata.data.format.episode_table import TaskLists
 from kata.data.sampling.mixture_order import Shares, whole_shares
 from kata.data.window import Episodes
 from kata.errors import DataError, did_you_mean

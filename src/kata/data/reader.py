@@ -16,6 +16,7 @@ from kata.data.counters import Tally, Work
 from kata.data.dataset import Dataset
 from kata.data.filling import Filling
 from kata.data.form import RECORDED, Form
+from kata.data.format.tasks import check_task_range
 from kata.data.framecache import FrameCache
 from kata.data.frames import Frames
 from kata.data.jobs import Jobs
@@ -23,7 +24,6 @@ from kata.data.parquet.image_column import EncodedImages
 from kata.data.plan import Uses, held_as_rgb
 from kata.data.storage.buffers import Allocate, Recycled
 from kata.data.store import FrameStore, Out
-from kata.data.tasks import check_task_range
 from kata.data.video.decoder import Gop
 from kata.data.window import episode_of, window_rows
 from kata.errors import ConfigError, DataError, did_you_mean

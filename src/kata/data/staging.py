@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image
 
-from kata.data.measure import ImageCounts, Summary, summarise
+from kata.data.format.feature_stats import ImageCounts, Summary, summarise
 from kata.data.tables import frame_table, measured
 from kata.data.video.encoder import VideoEncoder, VideoOptions
 from kata.files import fsync

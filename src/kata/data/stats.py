@@ -10,9 +10,18 @@ from numpy.typing import NDArray
 
 from kata.data.arrays import Int64
 from kata.data.dataset import Dataset
-from kata.data.json_lines import json_lines
-from kata.data.layout_v3 import episode_table
-from kata.data.measure import STATS, ImageCounts, Summary, complete, load_stats, merge, stat_arrays, summarise
+from kata.data.format.feature_stats import (
+    STATS,
+    ImageCounts,
+    Summary,
+    complete,
+    load_stats,
+    merge,
+    stat_arrays,
+    summarise,
+)
+from kata.data.format.json_lines import json_lines
+from kata.data.format.v3 import episode_table
 from kata.spec import Stats
 
 SAMPLED_FRAMES = 500

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from kata.data.measure import STATS
+from kata.data.format.feature_stats import STATS
 from kata.spec import Column
 
 _IMAGE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])

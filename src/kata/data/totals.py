@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from kata.data.measure import STATS, Summary, merge, quantiles
+from kata.data.format.feature_stats import STATS, Summary, merge, quantiles
 from kata.data.tables import measured
 from kata.spec import Column
 

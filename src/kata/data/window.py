@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kata.data.arrays import Int64, ranges
-from kata.data.layout import TaskLists
+from kata.data.format.episode_table import TaskLists
 from kata.errors import DataError
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from kata.data import Reader, open_dataset
 from kata.data.edit.assemble import Rules
 from kata.data.edit.part import Part, open_part
-from kata.data.source import Source
+from kata.data.format.source import Source
 from tests.data.dataset_maker import CAMERA, picture, write_video
 
 RENUMBERED = ("index", "episode_index", "task_index")

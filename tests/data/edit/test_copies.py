@@ -18,7 +18,7 @@ from kata.data.edit.assemble import Rules
 from kata.data.edit.cut import Cuts, refreshes
 from kata.data.edit.groups import by_fractions, by_task
 from kata.data.edit.verbs import convert, merge, split
-from kata.data.measure import STATS, ImageCounts
+from kata.data.format.feature_stats import STATS, ImageCounts
 from tests.data.dataset_maker import CAMERA, TASKS, change_info, change_table, make
 from tests.data.edit.made import (
     RULES,

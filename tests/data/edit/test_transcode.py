@@ -11,7 +11,7 @@ import pytest
 from kata.cli import main
 from kata.data.edit.cut import Cuts
 from kata.data.edit.recode import Psnr
-from kata.data.measure import ImageCounts
+from kata.data.format.feature_stats import ImageCounts
 from kata.data.video.encoder import ENCODERS
 from kata.data.write import DatasetWriter
 from tests.data.dataset_maker import CAMERA, make, write_video

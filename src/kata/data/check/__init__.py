@@ -29,12 +29,12 @@ from kata.data.check.values import TableCheck
 from kata.data.check.videos import CameraCheck, Piece, run_all
 from kata.data.columns import schema_names
 from kata.data.dataset import open_dataset, readable_columns
-from kata.data.info import Info, raw_info, read_info
-from kata.data.layout import Layout
-from kata.data.read import read_layout
-from kata.data.select import AVAILABLE, choose, drop_absent_cameras, only_whole
-from kata.data.source import Source
-from kata.data.tasks import read_tasks
+from kata.data.format.episode_table import Layout
+from kata.data.format.info import Info, raw_info, read_info
+from kata.data.format.read import read_layout
+from kata.data.format.selection import AVAILABLE, choose, drop_absent_cameras, only_whole
+from kata.data.format.source import Source
+from kata.data.format.tasks import read_tasks
 from kata.errors import DataError
 
 __all__ = ["Problem", "Report", "check_dataset"]

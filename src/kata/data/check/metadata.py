@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from kata.data.arrays import Int64
 from kata.data.check.problems import Findings, numbers_text
-from kata.data.info import Info
-from kata.data.layout import Layout, Span
-from kata.data.layout_v3 import episode_table
+from kata.data.format.episode_table import Layout, Span
+from kata.data.format.info import Info
+from kata.data.format.v3 import episode_table
 
 _REPAIR = "repair the metadata, or download the dataset again"
 

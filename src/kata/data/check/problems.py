@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from kata.data.layout import Layout
+from kata.data.format.episode_table import Layout
 from kata.errors import DataError
 
 _TRIES = 64  # readings of one file that are spent on telling its good episodes from its bad ones

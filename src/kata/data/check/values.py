@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from kata.data.arrays import Int64, ranges
 from kata.data.check.problems import Findings
 from kata.data.columns import Columns
-from kata.data.info import Info
-from kata.data.layout import Layout
-from kata.data.measure import Summary, merge, moments
-from kata.data.tasks import check_task_range, task_numbers
+from kata.data.format.episode_table import Layout
+from kata.data.format.feature_stats import Summary, merge, moments
+from kata.data.format.info import Info
+from kata.data.format.tasks import check_task_range, task_numbers
 from kata.spec import Column
 
 _TOLERANCE_S = 1e-4

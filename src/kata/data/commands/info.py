@@ -9,7 +9,7 @@ from typing import Any
 
 from kata.data.commands.options import Place, option, resolve
 from kata.data.facts import facts
-from kata.data.measure import STATS
+from kata.data.format.feature_stats import STATS
 from kata.units import bytes_text, count_text, seconds_text
 
 _SHOWN = 8  # tasks in the text; --json has all

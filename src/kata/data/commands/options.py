@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from kata.config import assign, decode, encode, field_names, parse_flags
-from kata.data.source import Source, locate
+from kata.data.format.source import Source, locate
 from kata.errors import ConfigError
 
 T = TypeVar("T")

@@ -21,7 +21,7 @@ from kata.data.edit.frames import image_frames, video_frames
 from kata.data.edit.part import SUBTASKS, Part
 from kata.data.edit.recode import Recoder
 from kata.data.edit.rows import TIME_TOLERANCE_S, EpisodeRows, TableSeries, cells, new_rows, numbers, viewer_note
-from kata.data.measure import STATS, ImageCounts, Summary, summarise
+from kata.data.format.feature_stats import STATS, ImageCounts, Summary, summarise
 from kata.data.publish import DATA_PATH, EPISODES_PATH, VIDEO_PATH
 from kata.data.tables import episode_table, stored, task_table
 from kata.data.totals import Totals

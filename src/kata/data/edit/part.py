@@ -14,12 +14,12 @@ from kata.data.accept import CAMERA_NAMES
 from kata.data.arrays import Int64
 from kata.data.columns import schema_names
 from kata.data.dataset import Dataset, open_dataset
-from kata.data.info import raw_info
-from kata.data.json_lines import json_lines
-from kata.data.layout import Layout
-from kata.data.layout_v3 import episode_table
-from kata.data.read import read_layout
-from kata.data.source import Source
+from kata.data.format.episode_table import Layout
+from kata.data.format.info import raw_info
+from kata.data.format.json_lines import json_lines
+from kata.data.format.read import read_layout
+from kata.data.format.source import Source
+from kata.data.format.v3 import episode_table
 from kata.data.stats import episode_stats
 from kata.errors import DataError, did_you_mean
 from kata.spec import BOOKKEEPING, Column, Stats

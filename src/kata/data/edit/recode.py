@@ -14,7 +14,7 @@ from kata.data.accept import accept_features
 from kata.data.arrays import Pixels
 from kata.data.edit.cut import Cuts
 from kata.data.edit.frames import video_frames
-from kata.data.measure import ImageCounts, Summary
+from kata.data.format.feature_stats import ImageCounts, Summary
 from kata.data.video.encoder import VideoEncoder, VideoOptions, require_encoder
 from kata.errors import DataError, did_you_mean
 from kata.spec import Column

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kata.data.arrays import Int64
-from kata.data.info import Info, file_name
-from kata.data.layout import Layout, Span, TaskLists
+from kata.data.format.episode_table import Layout, Span, TaskLists
+from kata.data.format.info import Info, file_name
 from kata.errors import DataError
 
 EPISODE_FILES = "meta/episodes/*/*.parquet"

@@ -9,9 +9,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kata.data.arrays import Int64
-from kata.data.info import Info
-from kata.data.json_lines import json_lines
-from kata.data.layout import Layout
+from kata.data.format.episode_table import Layout
+from kata.data.format.info import Info
+from kata.data.format.json_lines import json_lines
 from kata.errors import DataError
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from kata.data.arrays import Int64
-from kata.data.info import Info
-from kata.data.layout import Layout, Span
+from kata.data.format.episode_table import Layout, Span
+from kata.data.format.info import Info
 from kata.errors import DataError
 
 AVAILABLE = "available"

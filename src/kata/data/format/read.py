@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from kata.data.info import Info
-from kata.data.layout import Fetch, Layout
+from kata.data.format.episode_table import Fetch, Layout
+from kata.data.format.info import Info
 from kata.errors import DataError
 
 
@@ -16,9 +16,9 @@ def read_layout(root: Path, info: Info, fetch: Fetch, notes: list[str]) -> Layou
 
     Raises: DataError when the metadata is absent, damaged or contradicts itself.
     """
-    from kata.data import layout_v2, layout_v3
+    from kata.data.format import v2, v3
 
-    layout = layout_v3.read(root, info) if info.is_v3 else layout_v2.read(root, info, fetch, notes)
+    layout = v3.read(root, info) if info.is_v3 else v2.read(root, info, fetch, notes)
     if not len(layout.index):
         raise DataError(f"{root} has no episodes", rule="at least one", remedy="record or download some")
     if len(np.unique(layout.index)) != len(layout.index):

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from kata.data.arrays import Int64
-from kata.data.info import V2_PATHS, Info, file_name
-from kata.data.json_lines import json_lines
-from kata.data.layout import Fetch, Layout, Span, TaskLists
+from kata.data.format.episode_table import Fetch, Layout, Span, TaskLists
+from kata.data.format.info import V2_PATHS, Info, file_name
+from kata.data.format.json_lines import json_lines
 
 
 def read(root: Path, info: Info, fetch: Fetch, notes: list[str]) -> Layout:

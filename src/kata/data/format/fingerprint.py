@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from kata.data.layout import Layout, Span
+from kata.data.format.episode_table import Layout, Span
 from kata.data.storage.file_stamp import file_ends, file_identity
 
 _ENDS_READ = 1000
