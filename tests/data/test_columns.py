@@ -13,7 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from kata.data import Dataset, columns, open_dataset
+from kata.data import Dataset, open_dataset
+from kata.data.dataset import columns
 from kata.data.format.episode_table import TaskLists
 from kata.errors import DataError
 from tests.data.dataset_maker import change_table, make

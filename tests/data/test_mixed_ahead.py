@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from kata.data import Batches, open_dataset
+from kata.data.dataset.mixture import Mixture, Part
+from kata.data.dataset.windows import anchor_rows
 from kata.data.framecache import CacheOptions, FrameCache
 from kata.data.mixed import MixedReader, kept_under
-from kata.data.mixture import Mixture, Part
 from kata.data.sampling.clip_order import ClipOrder
 from kata.data.sampling.mixture_order import MixedOrder, part_seed
 from kata.data.sampling.permutation import Order
 from kata.data.shuffle import Shuffle, ShuffleChoice, make_mixed_order, make_order
-from kata.data.window import anchor_rows
 from kata.errors import ConfigError
 from tests.data.dataset_maker import CAMERA, HEIGHT, WIDTH, make, picture, write_video
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from kata.data import Dataset, Reader, anchor_rows, open_dataset
+from kata.data.dataset.mixture import Mixture, Part
 from kata.data.joint import joint_stats, part_stats
 from kata.data.mixed import MixedReader
-from kata.data.mixture import Mixture, Part
 from kata.data.sampling.mixture_order import MixedOrder
 from kata.errors import DataError
 from tests.data.small_maker import CAMERA, small

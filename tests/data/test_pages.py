@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from kata.data.counters import Tally
-from kata.data.dataset import open_dataset
+from kata.data.dataset.dataset import open_dataset
 from kata.data.parquet import image_column, page_body
 from kata.data.parquet.image_column import EncodedImages, ImageColumn, open_column
 from kata.data.parquet.page_body import InFile, InMemory, OpenFile, PageError, open_body

@@ -12,10 +12,10 @@ from av.video.frame import VideoFrame
 
 from kata.adapt import planes_to_rgb
 from kata.data import Batches, Dataset, Order, Reader, anchor_rows, open_dataset
+from kata.data.dataset.mixture import Mixture, Part
 from kata.data.form import Form
 from kata.data.framecache import CacheOptions, FrameCache
 from kata.data.mixed import MixedReader
-from kata.data.mixture import Mixture, Part
 from kata.data.planar import colours_of_camera
 from kata.data.shuffle import Shuffle, ShuffleChoice
 from kata.data.video.color import Kind, Painter, Planes, colours_of

@@ -10,10 +10,10 @@ import torch
 from torchvision.transforms.v2 import functional as F
 
 from kata.data import Batches, Dataset, Order, Reader, anchor_rows, open_dataset
+from kata.data.dataset.mixture import Mixture, Part
 from kata.data.form import Form
 from kata.data.framecache import CacheOptions, FrameCache
 from kata.data.mixed import MixedReader
-from kata.data.mixture import Mixture, Part
 from kata.data.write import DatasetWriter, VideoOptions
 from kata.spec import Column
 from tests.data.small_maker import CAMERA

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image, UnidentifiedImageError
 
-from kata.data.columns import schema_names
-from kata.data.dataset import Dataset, open_dataset
+from kata.data.dataset.columns import schema_names
+from kata.data.dataset.dataset import Dataset, open_dataset
 from kata.data.format.episode_table import Layout
 from kata.data.format.feature_stats import STATS, load_stats
 from kata.data.format.info import Info, raw_info, read_info

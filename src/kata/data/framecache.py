@@ -35,7 +35,7 @@ from kata.files import fsync
 from kata.units import bytes_text, count_text
 
 if TYPE_CHECKING:
-    from kata.data.dataset import Dataset
+    from kata.data.dataset.dataset import Dataset
 
 _log = logging.getLogger(__name__)
 

@@ -17,14 +17,14 @@ from numpy.typing import NDArray
 from kata.data.arrays import Int64, Pixels
 from kata.data.cameras import Camera, Picture
 from kata.data.counters import Tally
-from kata.data.dataset import Dataset
+from kata.data.dataset.dataset import Dataset
+from kata.data.dataset.windows import episode_of
 from kata.data.filling import Filling
 from kata.data.framecache import FrameCache
 from kata.data.groups import GroupRows, Members
 from kata.data.jobs import Job, Jobs
 from kata.data.plan import NEVER, Uses
 from kata.data.store import Frame, FrameStore, Out, Target
-from kata.data.window import episode_of
 from kata.errors import DataError, FrameError
 from kata.log import counting
 

@@ -10,7 +10,7 @@ from kata.data.arrays import Int64, ranges
 from kata.data.format.episode_table import Span
 
 if TYPE_CHECKING:
-    from kata.data.window import Episodes
+    from kata.data.dataset.windows import Episodes
 
 _FRAME_BITS = 40
 """Frames of one file that are told apart."""

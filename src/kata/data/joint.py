@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from kata.data.dataset.mixture import Mixture, Part, is_vector
 from kata.data.format.feature_stats import STATS, Summary, merge, summarise
-from kata.data.mixture import Mixture, Part, is_vector
 from kata.data.stats import camera_stats
 from kata.spec import Column, Stats
 

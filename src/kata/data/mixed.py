@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from kata.data.arrays import Int64, Pixels
 from kata.data.counters import Work
+from kata.data.dataset.mixture import Mixture, Part, is_vector
 from kata.data.form import RECORDED, Form
 from kata.data.framecache import FrameCache
 from kata.data.jobs import Jobs
-from kata.data.mixture import Mixture, Part, is_vector
 from kata.data.reader import Places, Reader, Shared, batches_within
 from kata.data.storage.buffers import Allocate, Empty, Recycled
 from kata.data.store import FrameStore

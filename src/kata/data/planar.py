@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from kata.data.counters import Tally
-from kata.data.dataset import Dataset
-from kata.data.mixture import Data, Mixture
+from kata.data.dataset.dataset import Dataset
+from kata.data.dataset.mixture import Data, Mixture
 from kata.data.storage.file_stamp import Stamp
 from kata.data.video.color import colours_of, is_half_size
 from kata.data.video.decoder import Decoder, Gop

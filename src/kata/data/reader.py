@@ -13,7 +13,8 @@ import numpy as np
 from kata.data.arrays import Int64, Pixels
 from kata.data.cameras import Camera, ImageCamera, VideoCamera
 from kata.data.counters import Tally, Work
-from kata.data.dataset import Dataset
+from kata.data.dataset.dataset import Dataset
+from kata.data.dataset.windows import episode_of, window_rows
 from kata.data.filling import Filling
 from kata.data.form import RECORDED, Form
 from kata.data.format.tasks import check_task_range
@@ -25,7 +26,6 @@ from kata.data.plan import Uses, held_as_rgb
 from kata.data.storage.buffers import Allocate, Recycled
 from kata.data.store import FrameStore, Out
 from kata.data.video.decoder import Gop
-from kata.data.window import episode_of, window_rows
 from kata.errors import ConfigError, DataError, did_you_mean
 from kata.spec import BOOKKEEPING, TASK, Batch, Column, Windows, pad_key
 from kata.units import bytes_text

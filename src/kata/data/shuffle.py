@@ -11,9 +11,10 @@ from pathlib import Path
 import numpy as np
 
 from kata.data.arrays import Int64
-from kata.data.dataset import Dataset
+from kata.data.dataset.dataset import Dataset
+from kata.data.dataset.mixture import Mixture, Part
+from kata.data.dataset.windows import episode_of
 from kata.data.form import RECORDED, Form
-from kata.data.mixture import Mixture, Part
 from kata.data.plan import held_as_rgb
 from kata.data.sampling.clip_order import ClipOrder, Clips, order_quality
 from kata.data.sampling.mixture_order import MixedOrder, part_seed
@@ -21,7 +22,6 @@ from kata.data.sampling.permutation import Anchors, Order
 from kata.data.storage.buffers import free_memory
 from kata.data.video.color import stores_half_size
 from kata.data.video.packet_index import open_index
-from kata.data.window import episode_of
 from kata.spec import Windows
 from kata.units import bytes_text, count_text
 

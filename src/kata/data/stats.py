@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kata.data.arrays import Int64
-from kata.data.dataset import Dataset
+from kata.data.dataset.dataset import Dataset
 from kata.data.format.feature_stats import (
     STATS,
     ImageCounts,

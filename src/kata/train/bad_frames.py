@@ -11,7 +11,7 @@ import numpy as np
 
 from kata.data.arrays import Int64
 from kata.data.batches import Instead, Rows
-from kata.data.mixture import Data, Mixture
+from kata.data.dataset.mixture import Data, Mixture
 from kata.data.places import places_in
 from kata.data.substitute import Substituted, Substitutes, Substitution, read_alone
 from kata.dist.world import World

@@ -6,7 +6,7 @@ import math
 from collections import defaultdict
 
 from kata.data import Dataset, open_dataset
-from kata.data.mixture import Data, Mixture, Part
+from kata.data.dataset.mixture import Data, Mixture, Part
 from kata.errors import ConfigError
 from kata.run import MixEntry
 from kata.run.dataset import DatasetConfig

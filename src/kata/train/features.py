@@ -7,7 +7,7 @@ from collections.abc import Collection
 import numpy as np
 
 from kata.data import Dataset
-from kata.data.mixture import Data, Mixture
+from kata.data.dataset.mixture import Data, Mixture
 from kata.errors import DataError, PolicyError, did_you_mean
 from kata.policies.config import PolicyConfig
 from kata.spec import Feature, FeatureType

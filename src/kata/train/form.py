@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from kata.data.dataset.mixture import Data
 from kata.data.form import Form
-from kata.data.mixture import Data
 from kata.data.planar import colours_of_camera
 from kata.errors import ConfigError
 from kata.policies.config import PolicyConfig

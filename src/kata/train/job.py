@@ -11,9 +11,9 @@ from typing import Any
 from kata.config import encode
 from kata.data import Batches, Order, Reader, anchor_rows
 from kata.data.batches import Part, Rows
+from kata.data.dataset.mixture import Data, Mixture
 from kata.data.framecache import FrameCache
 from kata.data.mixed import MixedReader
-from kata.data.mixture import Data, Mixture
 from kata.data.places import sample_places
 from kata.dist.engine import Engine
 from kata.dist.team import Team

@@ -6,7 +6,7 @@ import json
 from itertools import zip_longest
 
 from kata.config import encode
-from kata.data.mixture import Mixture, is_vector
+from kata.data.dataset.mixture import Mixture, is_vector
 from kata.errors import DataError
 from kata.policies.config import PolicyConfig
 from kata.run import DatasetConfig

@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kata.data import Dataset
-from kata.data.mixture import Data, Mixture
+from kata.data.dataset.mixture import Data, Mixture
 from kata.optim.schedule import lr_factor
 from kata.policies.base import Policy
 from kata.run import Run

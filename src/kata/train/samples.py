@@ -10,7 +10,7 @@ from torch import Tensor
 
 from kata.adapt import Pipeline, planes_to_rgb
 from kata.data.batches import Rows
-from kata.data.mixture import Data
+from kata.data.dataset.mixture import Data
 from kata.data.substitute import read_alone
 from kata.policies.base import Policy, evaluating
 from kata.spec import ACTION, DATASET_INDEX, Batch, dim_pad_key, pad_key

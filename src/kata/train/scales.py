@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from kata.adapt import Normalize, PerDataset, Pipeline, Rename, Step, Unnormalize
+from kata.data.dataset.mixture import Data, Mixture, Part
 from kata.data.joint import joint_stats, part_stats
-from kata.data.mixture import Data, Mixture, Part
 from kata.dist.team import Team
 from kata.errors import DataError
 from kata.policies.config import PolicyConfig

@@ -27,8 +27,8 @@ from kata.data.check.metadata import (
 from kata.data.check.problems import Findings, Problem, Report
 from kata.data.check.values import TableCheck
 from kata.data.check.videos import CameraCheck, Piece, run_all
-from kata.data.columns import schema_names
-from kata.data.dataset import open_dataset, readable_columns
+from kata.data.dataset.columns import schema_names
+from kata.data.dataset.dataset import open_dataset, readable_columns
 from kata.data.format.episode_table import Layout
 from kata.data.format.info import Info, raw_info, read_info
 from kata.data.format.read import read_layout

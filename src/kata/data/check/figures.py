@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from kata.data.check.problems import Findings
-from kata.data.dataset import Dataset
+from kata.data.dataset.dataset import Dataset
 from kata.data.format.feature_stats import QUANTILES, STATS, Summary
 from kata.data.stats import differences, stored_stats
 from kata.spec import BOOKKEEPING, Column, Stats, role_of

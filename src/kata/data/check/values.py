@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from kata.data.arrays import Int64, ranges
 from kata.data.check.problems import Findings
-from kata.data.columns import Columns
+from kata.data.dataset.columns import Columns
 from kata.data.format.episode_table import Layout
 from kata.data.format.feature_stats import Summary, merge, moments
 from kata.data.format.info import Info

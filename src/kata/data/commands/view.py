@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from kata.data.commands.options import Place, option, resolve
 from kata.data.commands.output import new_file, write_whole
-from kata.data.dataset import open_dataset
+from kata.data.dataset.dataset import open_dataset
 from kata.errors import ConfigError
 
 _ENDINGS = (".png", ".html")

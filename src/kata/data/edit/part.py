@@ -12,8 +12,8 @@ import pyarrow as pa
 
 from kata.data.accept import CAMERA_NAMES
 from kata.data.arrays import Int64
-from kata.data.columns import schema_names
-from kata.data.dataset import Dataset, open_dataset
+from kata.data.dataset.columns import schema_names
+from kata.data.dataset.dataset import Dataset, open_dataset
 from kata.data.format.episode_table import Layout
 from kata.data.format.info import raw_info
 from kata.data.format.json_lines import json_lines

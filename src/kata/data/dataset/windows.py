@@ -14,7 +14,7 @@ from kata.data.format.episode_table import TaskLists
 from kata.errors import DataError
 
 if TYPE_CHECKING:
-    from kata.data.mixture import Data
+    from kata.data.dataset.mixture import Data
 
 
 @dataclass(frozen=True, eq=False)

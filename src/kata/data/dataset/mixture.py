@@ -9,10 +9,10 @@ from typing import TypeAlias
 import numpy as np
 
 from kata.data.arrays import Int64
-from kata.data.dataset import Dataset
+from kata.data.dataset.dataset import Dataset
+from kata.data.dataset.windows import Episodes
 from kata.data.format.episode_table import TaskLists
 from kata.data.sampling.mixture_order import Shares, whole_shares
-from kata.data.window import Episodes
 from kata.errors import DataError, did_you_mean
 from kata.spec import (
     BOOKKEEPING,

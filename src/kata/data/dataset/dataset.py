@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kata.data.arrays import Int64, ranges
-from kata.data.columns import Columns, schema_names
+from kata.data.dataset.columns import Columns, schema_names
+from kata.data.dataset.windows import Episodes, episode_of
 from kata.data.format.episode_table import Layout
 from kata.data.format.info import Info, read_info
 from kata.data.format.read import read_layout
@@ -22,7 +23,6 @@ from kata.data.format.selection import choose, drop_absent_cameras, only_whole
 from kata.data.format.source import Source, locate, refuse_outside
 from kata.data.format.tasks import read_tasks, task_numbers
 from kata.data.storage.buffers import Empty
-from kata.data.window import Episodes, episode_of
 from kata.errors import DataError, did_you_mean
 from kata.spec import BOOKKEEPING, Column, Feature, Stats, feature_of
 

@@ -1,0 +1,1 @@
+"""Datasets in memory: columns, windows, and mixtures."""
