@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from kata.data.write import DatasetWriter, VideoOptions
+from kata.data.writing.dataset_writer import DatasetWriter, VideoOptions
 from kata.run import resolve_run
 from kata.spec import Column
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from kata.data import open_dataset
 from kata.data.reader import Reader
-from kata.data.write import DatasetWriter
+from kata.data.writing.dataset_writer import DatasetWriter
 from kata.eval.demo import FEATURES
 from kata.eval.task import CAMERAS, FPS, INSTRUCTION, MAX_STEPS, Expert, ReachEnv
 from kata.spec import ACTION, REWARD, STATE

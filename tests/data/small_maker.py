@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from kata.data.write import DatasetWriter
+from kata.data.writing.dataset_writer import DatasetWriter
 from kata.spec import ACTION, ENV_STATE, STATE, Column
 
 CAMERA = "observation.images.top"

@@ -19,7 +19,7 @@ from kata.data.mixed import MixedReader
 from kata.data.planar import colours_of_camera
 from kata.data.shuffle import Shuffle, ShuffleChoice
 from kata.data.video.color import Kind, Painter, Planes, colours_of
-from kata.data.write import DatasetWriter, VideoOptions
+from kata.data.writing.dataset_writer import DatasetWriter, VideoOptions
 from kata.errors import DataError
 from kata.spec import Colours, Column, missing_key
 from tests.data.small_maker import CAMERA

@@ -14,7 +14,7 @@ from kata.data.dataset.mixture import Mixture, Part
 from kata.data.form import Form
 from kata.data.framecache import CacheOptions, FrameCache
 from kata.data.mixed import MixedReader
-from kata.data.write import DatasetWriter, VideoOptions
+from kata.data.writing.dataset_writer import DatasetWriter, VideoOptions
 from kata.spec import Column
 from tests.data.small_maker import CAMERA
 

@@ -19,7 +19,7 @@ import pytest
 from kata.data import Reader, open_dataset
 from kata.data.format.feature_stats import ImageCounts, merge, summarise
 from kata.data.video.encoder import ENCODERS
-from kata.data.write import DatasetWriter, VideoOptions
+from kata.data.writing.dataset_writer import DatasetWriter, VideoOptions
 from kata.errors import DataError
 from kata.spec import Column
 

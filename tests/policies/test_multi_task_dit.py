@@ -232,7 +232,7 @@ def test_absent_tokenizer_files_are_named(tiny_clip, tmp_path):
 
 
 def test_episodes_without_a_sentence_are_refused(tiny_clip, tiny_dataset, tmp_path):
-    from kata.data.write import DatasetWriter
+    from kata.data.writing.dataset_writer import DatasetWriter
     from kata.spec import Column
 
     root = tmp_path / "silent"

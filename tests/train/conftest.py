@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kata.data.write import DatasetWriter
+from kata.data.writing.dataset_writer import DatasetWriter
 from kata.run import resolve_run
 from kata.spec import Column
 from tests.conftest import TINY_ACT

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from kata.data.video.decoder import Decoder
-from kata.data.write import DatasetWriter, VideoOptions
+from kata.data.writing.dataset_writer import DatasetWriter, VideoOptions
 from kata.policies.act.model import Network
 from kata.spec import Column
 from kata.train import meter, train

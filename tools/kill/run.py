@@ -45,7 +45,7 @@ import kata.train.assemble
 import kata.train.summary  # noqa: F401
 from kata.cli import main
 from kata.data.video.packet_index import build_index
-from kata.data.write import DatasetWriter, VideoOptions
+from kata.data.writing.dataset_writer import DatasetWriter, VideoOptions
 from kata.spec import Column
 from kata.train.meter import read_metrics
 

@@ -27,7 +27,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from kata.data.write import DatasetWriter
+from kata.data.writing.dataset_writer import DatasetWriter
 from kata.spec import Column
 
 PACKAGES = ("slurm-wlm", "munge")

@@ -11,7 +11,7 @@ from kata.data.reader import Reader
 from kata.data.sampling.permutation import Order
 
 if TYPE_CHECKING:
-    from kata.data.write import DatasetWriter
+    from kata.data.writing.dataset_writer import DatasetWriter
 
 __all__ = [
     "Batches",
@@ -28,7 +28,7 @@ __all__ = [
 def __getattr__(name: str) -> object:
     """The writer, imported when it is first asked for: reading needs no encoder."""
     if name == "DatasetWriter":
-        from kata.data.write import DatasetWriter
+        from kata.data.writing.dataset_writer import DatasetWriter
 
         return DatasetWriter
     raise AttributeError(f"module 'kata.data' has no attribute '{name}'")

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from kata.data.write import DatasetWriter, VideoOptions
+from kata.data.writing.dataset_writer import DatasetWriter, VideoOptions
 from kata.errors import DataError
 from kata.eval.task import CAMERAS, FPS, INSTRUCTION, MAX_STEPS, SIZE, Expert, ReachEnv
 from kata.spec import ACTION, REWARD, STATE, Column

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kata.data.write import DatasetWriter, VideoOptions
+from kata.data.writing.dataset_writer import DatasetWriter, VideoOptions
 from kata.errors import DataError
 from kata.eval.aloha import CAMERA, FPS, JOINTS, SHAPE, SUCCESS_REWARD, AlohaEnv, task_of
 from kata.spec import ACTION, REWARD, STATE, Column

@@ -13,7 +13,7 @@ from kata.data.edit.cut import Cuts
 from kata.data.edit.recode import Psnr
 from kata.data.format.feature_stats import ImageCounts
 from kata.data.video.encoder import ENCODERS
-from kata.data.write import DatasetWriter
+from kata.data.writing.dataset_writer import DatasetWriter
 from tests.data.dataset_maker import CAMERA, make, write_video
 from tests.data.edit.made import assert_equal, assert_numbered, info, items, joined, videos
 

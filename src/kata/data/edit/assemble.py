@@ -13,7 +13,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from kata.data.accept import BOOKKEEPING_COLUMNS
 from kata.data.arrays import Int64, Pixels
 from kata.data.edit.cut import Cuts, FilePath, VideoSeries
 from kata.data.edit.fit import Common, common, shared
@@ -22,10 +21,11 @@ from kata.data.edit.part import SUBTASKS, Part
 from kata.data.edit.recode import Recoder
 from kata.data.edit.rows import TIME_TOLERANCE_S, EpisodeRows, TableSeries, cells, new_rows, numbers, viewer_note
 from kata.data.format.feature_stats import STATS, ImageCounts, Summary, summarise
-from kata.data.publish import DATA_PATH, EPISODES_PATH, VIDEO_PATH
-from kata.data.tables import episode_table, stored, task_table
-from kata.data.totals import Totals
 from kata.data.video.encoder import probe_video
+from kata.data.writing.arrow_tables import episode_table, stored, task_table
+from kata.data.writing.publisher import DATA_PATH, EPISODES_PATH, VIDEO_PATH
+from kata.data.writing.running_stats import Totals
+from kata.data.writing.validation import BOOKKEEPING_COLUMNS
 from kata.errors import ConfigError, DataError
 from kata.spec import BOOKKEEPING, Stats
 

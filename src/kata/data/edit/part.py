@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from kata.data.accept import CAMERA_NAMES
 from kata.data.arrays import Int64
 from kata.data.dataset.columns import schema_names
 from kata.data.dataset.dataset import Dataset, open_dataset
@@ -21,6 +20,7 @@ from kata.data.format.read import read_layout
 from kata.data.format.source import Source
 from kata.data.format.v3 import episode_table
 from kata.data.stats import episode_stats
+from kata.data.writing.validation import CAMERA_NAMES
 from kata.errors import DataError, did_you_mean
 from kata.spec import BOOKKEEPING, Column, Stats
 

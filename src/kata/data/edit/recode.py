@@ -10,12 +10,12 @@ from typing import Any
 import av
 import numpy as np
 
-from kata.data.accept import accept_features
 from kata.data.arrays import Pixels
 from kata.data.edit.cut import Cuts
 from kata.data.edit.frames import video_frames
 from kata.data.format.feature_stats import ImageCounts, Summary
 from kata.data.video.encoder import VideoEncoder, VideoOptions, require_encoder
+from kata.data.writing.validation import accept_features
 from kata.errors import DataError, did_you_mean
 from kata.spec import Column
 

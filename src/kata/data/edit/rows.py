@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from kata.data.edit.cut import MB, FilePath
 from kata.data.edit.part import Part
-from kata.data.tables import arrow_array, frame_schema, stored
-from kata.data.totals import flat_values
+from kata.data.writing.arrow_tables import arrow_array, frame_schema, stored
+from kata.data.writing.running_stats import flat_values
 from kata.errors import DataError
 from kata.spec import Column
 

@@ -15,8 +15,8 @@ import pyarrow.parquet as pq
 from PIL import Image
 
 from kata.data.format.feature_stats import ImageCounts, Summary, summarise
-from kata.data.tables import frame_table, measured
 from kata.data.video.encoder import VideoEncoder, VideoOptions
+from kata.data.writing.arrow_tables import frame_table, measured
 from kata.files import fsync
 from kata.spec import Column
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from kata.data.staging import copy_frames
-from kata.data.tables import episode_table, frame_schema, task_table
-from kata.data.totals import Totals
 from kata.data.video.encoder import join_videos, probe_video
+from kata.data.writing.arrow_tables import episode_table, frame_schema, task_table
+from kata.data.writing.episode_buffer import copy_frames
+from kata.data.writing.running_stats import Totals
 from kata.files import fsync
 from kata.spec import Column
 

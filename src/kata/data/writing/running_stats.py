@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from kata.data.format.feature_stats import STATS, Summary, merge, quantiles
-from kata.data.tables import measured
+from kata.data.writing.arrow_tables import measured
 from kata.spec import Column
 
 _EXACT_VALUES = 2**26  # a column of more numbers than this (0.5 GB as float64) gets the mean of its episodes' quantiles

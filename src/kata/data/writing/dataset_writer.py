@@ -20,10 +20,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from kata.data.accept import BOOKKEEPING_COLUMNS, CAMERA_NAMES, accept_features, accept_frame
-from kata.data.publish import DATA_PATH, VIDEO_PATH, Publisher
-from kata.data.staging import DATA, OpenEpisode, read_row
 from kata.data.video.encoder import VideoOptions, require_encoder
+from kata.data.writing.episode_buffer import DATA, OpenEpisode, read_row
+from kata.data.writing.publisher import DATA_PATH, VIDEO_PATH, Publisher
+from kata.data.writing.validation import BOOKKEEPING_COLUMNS, CAMERA_NAMES, accept_features, accept_frame
 from kata.errors import DataError
 from kata.spec import Column
 

@@ -1,0 +1,1 @@
+"""Writing of LeRobot v3.0 datasets."""
