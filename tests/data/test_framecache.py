@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kata.data import Batches, Dataset, Reader, anchor_rows, framecache, open_dataset
-from kata.data.framecache import CacheOptions, FrameCache
+from kata.data import Batches, Dataset, Reader, anchor_rows, open_dataset
+from kata.data.frames import frame_cache
+from kata.data.frames.frame_cache import CacheOptions, FrameCache
 from kata.data.shuffle import Shuffle, make_order
 from tests.data.dataset_maker import CAMERA, make, picture, write_video
 
@@ -28,7 +29,7 @@ ROWS = np.arange(25)
 @pytest.fixture(params=["frames", "disk"])
 def options(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CacheOptions:
     (tmp_path / "shm").mkdir()
-    monkeypatch.setattr(framecache, "_SHARED_MEMORY", tmp_path / "shm")
+    monkeypatch.setattr(frame_cache, "_SHARED_MEMORY", tmp_path / "shm")
     return CacheOptions(request.param, tmp_path / "kept")
 
 
@@ -135,7 +136,7 @@ def test_another_content_or_decoder_is_another_cache(video: Dataset, on_disk: Ca
     with open_cache(video, on_disk) as cache:
         read(video, cache)
     with monkeypatch.context() as patch, open_cache(video, on_disk):
-        patch.setattr(framecache, "_MADE_BY", ["another"])
+        patch.setattr(frame_cache, "_MADE_BY", ["another"])
         with open_cache(video, on_disk) as other:
             assert not present(other).any()
     write_video(video.root / f"videos/{CAMERA}/chunk-000/file-000.mp4", [picture(2, k) for k in range(12)])
@@ -206,7 +207,7 @@ def test_after_a_restart_only_confirmed_frames_are_believed(
     with open_cache(video, on_disk) as beside:
         assert present(beside).all(), "the machine did not restart: written frames are believed"
         beside._files[CAMERA]._unsafe.clear()
-    monkeypatch.setattr(framecache, "_boot", lambda: "another")
+    monkeypatch.setattr(frame_cache, "_boot", lambda: "another")
     with open_cache(video, on_disk) as later:
         assert present(later).tolist() == [True] * 10 + [False] * 15
         np.testing.assert_array_equal(read(video, later), read(video, None))
@@ -295,7 +296,7 @@ def test_memory_of_a_killed_process_is_freed_by_the_next(
     video: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "shm").mkdir()
-    monkeypatch.setattr(framecache, "_SHARED_MEMORY", tmp_path / "shm")
+    monkeypatch.setattr(frame_cache, "_SHARED_MEMORY", tmp_path / "shm")
     abandoned = open_cache(video, CacheOptions("frames"))
     read(video, abandoned)
     pair = sorted(abandoned._folder.glob("*.*s"))

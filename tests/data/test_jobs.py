@@ -12,8 +12,8 @@ import pytest
 
 from kata.data import Dataset, Reader, open_dataset
 from kata.data.arrays import Pixels
-from kata.data.cameras import Picture, VideoCamera
-from kata.data.jobs import Job, Jobs
+from kata.data.frames.camera import Picture, VideoCamera
+from kata.data.frames.decode_pool import Job, Jobs
 from kata.data.video.color import Planes
 from kata.data.video.decoder import Decoder, Gop
 from tests.data.dataset_maker import CAMERA, make, picture

@@ -11,7 +11,7 @@ import pytest
 from kata.data import Batches, open_dataset
 from kata.data.dataset.mixture import Mixture, Part
 from kata.data.dataset.windows import anchor_rows
-from kata.data.framecache import CacheOptions, FrameCache
+from kata.data.frames.frame_cache import CacheOptions, FrameCache
 from kata.data.mixed import MixedReader, kept_under
 from kata.data.sampling.clip_order import ClipOrder
 from kata.data.sampling.mixture_order import MixedOrder, part_seed

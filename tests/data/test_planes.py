@@ -13,10 +13,9 @@ from av.video.frame import VideoFrame
 from kata.adapt import planes_to_rgb
 from kata.data import Batches, Dataset, Order, Reader, anchor_rows, open_dataset
 from kata.data.dataset.mixture import Mixture, Part
-from kata.data.form import Form
-from kata.data.framecache import CacheOptions, FrameCache
+from kata.data.frames.frame_cache import CacheOptions, FrameCache
+from kata.data.frames.frame_format import Form, colours_of_camera
 from kata.data.mixed import MixedReader
-from kata.data.planar import colours_of_camera
 from kata.data.shuffle import Shuffle, ShuffleChoice
 from kata.data.video.color import Kind, Painter, Planes, colours_of
 from kata.data.writing.dataset_writer import DatasetWriter, VideoOptions

@@ -11,8 +11,8 @@ from torchvision.transforms.v2 import functional as F
 
 from kata.data import Batches, Dataset, Order, Reader, anchor_rows, open_dataset
 from kata.data.dataset.mixture import Mixture, Part
-from kata.data.form import Form
-from kata.data.framecache import CacheOptions, FrameCache
+from kata.data.frames.frame_cache import CacheOptions, FrameCache
+from kata.data.frames.frame_format import Form
 from kata.data.mixed import MixedReader
 from kata.data.writing.dataset_writer import DatasetWriter, VideoOptions
 from kata.spec import Column

@@ -8,7 +8,7 @@ import pytest
 
 from kata.data import Batches, Order, Reader, anchor_rows, open_dataset
 from kata.data.dataset.mixture import Mixture, Part
-from kata.data.framecache import CacheOptions, FrameCache
+from kata.data.frames.frame_cache import CacheOptions, FrameCache
 from kata.data.mixed import MixedReader
 from kata.data.sampling.mixture_order import MixedOrder
 from kata.data.sampling.permutation import Anchors

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from kata.data.framecache import FrameCache
+from kata.data.frames.frame_cache import FrameCache
 from kata.errors import ConfigError
 from kata.train import train
 

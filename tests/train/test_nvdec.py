@@ -11,7 +11,7 @@ import torch
 
 from kata.data import Dataset, Reader, open_dataset
 from kata.data.arrays import Pixels
-from kata.data.form import Form
+from kata.data.frames.frame_format import Form
 from kata.data.video.decoder import Gop
 from kata.data.video.packet_index import build_index
 from kata.errors import DataError

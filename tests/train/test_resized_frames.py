@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from kata.data.form import Form
+from kata.data.frames.frame_format import Form
 from kata.errors import ConfigError
 from kata.run import resolve_run
 from kata.train import train

@@ -23,11 +23,10 @@ from kata.bench.floor import decode_floors, open_tracks
 from kata.bench.patterns import windows_of
 from kata.bench.turns import Turns
 from kata.data import Batches, Dataset, Reader, anchor_rows, open_dataset
-from kata.data.form import RECORDED, Form
-from kata.data.framecache import CacheOptions, FrameCache
+from kata.data.frames.frame_cache import CacheOptions, FrameCache
+from kata.data.frames.frame_format import RECORDED, Form, colours_of_camera
+from kata.data.frames.next_use import held_as_rgb
 from kata.data.parquet.image_column import ENCODED_BYTES
-from kata.data.plan import held_as_rgb
-from kata.data.planar import colours_of_camera
 from kata.data.sampling.clip_order import ClipOrder, order_quality
 from kata.data.sampling.permutation import Anchors
 from kata.data.shuffle import Shuffle, ShuffleChoice, held_frame_bytes, make_order

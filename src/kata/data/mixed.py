@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 from kata.data.arrays import Int64, Pixels
 from kata.data.counters import Work
 from kata.data.dataset.mixture import Mixture, Part, is_vector
-from kata.data.form import RECORDED, Form
-from kata.data.framecache import FrameCache
-from kata.data.jobs import Jobs
+from kata.data.frames.decode_pool import Jobs
+from kata.data.frames.frame_buffer import FrameStore
+from kata.data.frames.frame_cache import FrameCache
+from kata.data.frames.frame_format import RECORDED, Form
 from kata.data.reader import Places, Reader, Shared, batches_within
 from kata.data.storage.buffers import Allocate, Empty, Recycled
-from kata.data.store import FrameStore
 from kata.data.video.decoder import Gop
 from kata.spec import DATASET_INDEX, Batch, Windows, dim_pad_key, missing_key, pad_key
 

@@ -11,20 +11,19 @@ from typing import TypeVar
 import numpy as np
 
 from kata.data.arrays import Int64, Pixels
-from kata.data.cameras import Camera, ImageCamera, VideoCamera
 from kata.data.counters import Tally, Work
 from kata.data.dataset.dataset import Dataset
 from kata.data.dataset.windows import episode_of, window_rows
-from kata.data.filling import Filling
-from kata.data.form import RECORDED, Form
 from kata.data.format.tasks import check_task_range
-from kata.data.framecache import FrameCache
-from kata.data.frames import Frames
-from kata.data.jobs import Jobs
+from kata.data.frames.camera import Camera, ImageCamera, VideoCamera
+from kata.data.frames.decode_pool import Jobs
+from kata.data.frames.decode_scheduler import Frames
+from kata.data.frames.frame_buffer import Filling, FrameStore, Out
+from kata.data.frames.frame_cache import FrameCache
+from kata.data.frames.frame_format import RECORDED, Form
+from kata.data.frames.next_use import Uses, held_as_rgb
 from kata.data.parquet.image_column import EncodedImages
-from kata.data.plan import Uses, held_as_rgb
 from kata.data.storage.buffers import Allocate, Recycled
-from kata.data.store import FrameStore, Out
 from kata.data.video.decoder import Gop
 from kata.errors import ConfigError, DataError, did_you_mean
 from kata.spec import BOOKKEEPING, TASK, Batch, Column, Windows, pad_key

@@ -14,8 +14,8 @@ from kata.data.arrays import Int64
 from kata.data.dataset.dataset import Dataset
 from kata.data.dataset.mixture import Mixture, Part
 from kata.data.dataset.windows import episode_of
-from kata.data.form import RECORDED, Form
-from kata.data.plan import held_as_rgb
+from kata.data.frames.frame_format import RECORDED, Form
+from kata.data.frames.next_use import held_as_rgb
 from kata.data.sampling.clip_order import ClipOrder, Clips, order_quality
 from kata.data.sampling.mixture_order import MixedOrder, part_seed
 from kata.data.sampling.permutation import Anchors, Order

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kata.data.dataset.mixture import Data
-from kata.data.form import Form
-from kata.data.planar import colours_of_camera
+from kata.data.frames.frame_format import Form, colours_of_camera
 from kata.errors import ConfigError
 from kata.policies.config import PolicyConfig
 from kata.run.dataset import DatasetConfig

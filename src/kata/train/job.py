@@ -12,7 +12,7 @@ from kata.config import encode
 from kata.data import Batches, Order, Reader, anchor_rows
 from kata.data.batches import Part, Rows
 from kata.data.dataset.mixture import Data, Mixture
-from kata.data.framecache import FrameCache
+from kata.data.frames.frame_cache import FrameCache
 from kata.data.mixed import MixedReader
 from kata.data.places import sample_places
 from kata.dist.engine import Engine

@@ -14,7 +14,7 @@ from kata.adapt import Pipeline
 from kata.adapt.augment import Augment, build_augment
 from kata.data import anchor_rows
 from kata.data.dataset.mixture import Data, Mixture
-from kata.data.form import Form
+from kata.data.frames.frame_format import Form
 from kata.data.sampling.permutation import Anchors
 from kata.data.shuffle import Shuffle, ShuffleChoice, default_frame_memory, make_mixed_order, make_order
 from kata.dist.team import Team

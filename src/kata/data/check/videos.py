@@ -12,11 +12,11 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from kata.data.arrays import Int64, ranges
-from kata.data.cameras import Camera, ImageCamera, VideoCamera
 from kata.data.check.problems import Findings
 from kata.data.counters import Tally
 from kata.data.format.episode_table import Layout, Span
 from kata.data.format.info import Info
+from kata.data.frames.camera import Camera, ImageCamera, VideoCamera
 from kata.data.parquet.image_column import EncodedImages
 from kata.data.video.encoder import probe_video
 from kata.errors import FrameError

@@ -16,8 +16,8 @@ from PIL import Image, UnidentifiedImageError
 
 from kata.data.arrays import Int64, Pixels
 from kata.data.counters import Tally
-from kata.data.form import RECORDED, Form
 from kata.data.format.episode_table import Layout, Span
+from kata.data.frames.frame_format import RECORDED, Form
 from kata.data.parquet.image_column import EncodedImages, ImageColumn, open_column
 from kata.data.parquet.page_body import PageError
 from kata.data.storage.file_stamp import Stamp

@@ -15,16 +15,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kata.data.arrays import Int64, Pixels
-from kata.data.cameras import Camera, Picture
 from kata.data.counters import Tally
 from kata.data.dataset.dataset import Dataset
 from kata.data.dataset.windows import episode_of
-from kata.data.filling import Filling
-from kata.data.framecache import FrameCache
-from kata.data.groups import GroupRows, Members
-from kata.data.jobs import Job, Jobs
-from kata.data.plan import NEVER, Uses
-from kata.data.store import Frame, FrameStore, Out, Target
+from kata.data.frames.camera import Camera, Picture
+from kata.data.frames.decode_pool import Job, Jobs
+from kata.data.frames.frame_buffer import Filling, Frame, FrameStore, Out, Target
+from kata.data.frames.frame_cache import FrameCache
+from kata.data.frames.gop_rows import GroupRows, Members
+from kata.data.frames.next_use import NEVER, Uses
 from kata.errors import DataError, FrameError
 from kata.log import counting
 

@@ -27,8 +27,8 @@ import PIL
 from numpy.typing import NDArray
 
 from kata.data.arrays import Int64
-from kata.data.form import RECORDED, Form
 from kata.data.format.fingerprint import digest
+from kata.data.frames.frame_format import RECORDED, Form
 from kata.data.storage.array_file import alone, cache_folder
 from kata.data.storage.buffers import free_memory
 from kata.files import fsync

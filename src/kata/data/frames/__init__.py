@@ -1,0 +1,1 @@
+"""Decoded frames: who needs which, when; decoding, buffering and caching."""
