@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from kata.data import open_dataset
-from kata.data.reader import Reader
+from kata.data.loader.reader import Reader
 from kata.data.writing.dataset_writer import DatasetWriter
 from kata.eval.demo import FEATURES
 from kata.eval.task import CAMERAS, FPS, INSTRUCTION, MAX_STEPS, Expert, ReachEnv

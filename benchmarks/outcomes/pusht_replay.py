@@ -21,7 +21,7 @@ import cv2
 import numpy as np
 
 from kata.data import open_dataset
-from kata.data.reader import Reader
+from kata.data.loader.reader import Reader
 from kata.eval.pusht import SUCCESS_COVERAGE, make_pusht
 
 GREY = np.array([119, 136, 153])

@@ -9,10 +9,10 @@ import pytest
 from numpy.typing import NDArray
 
 from kata.data import Batches, Order, Reader, anchor_rows, open_dataset
-from kata.data.batches import Rows
 from kata.data.dataset.mixture import Mixture, Part
 from kata.data.frames.frame_cache import CacheOptions, FrameCache
-from kata.data.mixed import MixedReader
+from kata.data.loader.batches import Rows
+from kata.data.loader.mixture_reader import MixedReader
 from kata.data.sampling.mixture_order import MixedOrder
 from kata.data.storage.buffers import aligned
 from kata.spec import Batch

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from kata.data import Batches, Order, Reader, anchor_rows, open_dataset
-from kata.data.batches import Part
-from kata.data.reader import Reading
+from kata.data.loader.batches import Part
+from kata.data.loader.reader import Reading
 from kata.errors import DataError
 from tests.data.dataset_maker import make
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from kata.data import Batches, Order, Reader, anchor_rows, open_dataset
+from kata.data.loader.shuffle import Shuffle, ShuffleChoice, clip_stride, held_bytes_per_clip, make_order
 from kata.data.sampling.clip_order import ClipOrder, Clips, order_quality
-from kata.data.shuffle import Shuffle, ShuffleChoice, clip_stride, held_bytes_per_clip, make_order
 from tests.data.dataset_maker import CAMERA, HEIGHT, WIDTH, make
 
 FRAME = HEIGHT * WIDTH * 3

@@ -19,7 +19,7 @@ import pytest
 from kata.data import Batches, Dataset, Reader, anchor_rows, open_dataset
 from kata.data.frames import frame_cache
 from kata.data.frames.frame_cache import CacheOptions, FrameCache
-from kata.data.shuffle import Shuffle, make_order
+from kata.data.loader.shuffle import Shuffle, make_order
 from tests.data.dataset_maker import CAMERA, make, picture, write_video
 
 LENGTHS = (5, 7, 4, 9)

@@ -16,7 +16,7 @@ from kata.data import Batches, Dataset, Order, Reader, anchor_rows, open_dataset
 from kata.data.counters import Tally
 from kata.data.frames.frame_buffer import Frame, FrameStore
 from kata.data.frames.next_use import MAX_STEPS, NEVER, Uses
-from kata.data.shuffle import Shuffle, ShuffleChoice, make_order
+from kata.data.loader.shuffle import Shuffle, ShuffleChoice, make_order
 from kata.data.storage.buffers import Recycled, Slabs
 from kata.data.video.color import Planes, is_half_size
 from kata.data.video.decoder import Decoder

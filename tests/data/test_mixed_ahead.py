@@ -12,11 +12,11 @@ from kata.data import Batches, open_dataset
 from kata.data.dataset.mixture import Mixture, Part
 from kata.data.dataset.windows import anchor_rows
 from kata.data.frames.frame_cache import CacheOptions, FrameCache
-from kata.data.mixed import MixedReader, kept_under
+from kata.data.loader.mixture_reader import MixedReader, kept_under
+from kata.data.loader.shuffle import Shuffle, ShuffleChoice, make_mixed_order, make_order
 from kata.data.sampling.clip_order import ClipOrder
 from kata.data.sampling.mixture_order import MixedOrder, part_seed
 from kata.data.sampling.permutation import Order
-from kata.data.shuffle import Shuffle, ShuffleChoice, make_mixed_order, make_order
 from kata.errors import ConfigError
 from tests.data.dataset_maker import CAMERA, HEIGHT, WIDTH, make, picture, write_video
 

@@ -19,11 +19,11 @@ import pytest
 
 from kata.data.counters import Tally
 from kata.data.dataset.dataset import open_dataset
+from kata.data.loader.reader import Reader
 from kata.data.parquet import image_column, page_body
 from kata.data.parquet.image_column import EncodedImages, ImageColumn, open_column
 from kata.data.parquet.page_body import InFile, InMemory, OpenFile, PageError, open_body
 from kata.data.parquet.pages import Chunk, Strings, find_pages, hybrid
-from kata.data.reader import Reader
 from kata.errors import DataError, FrameError
 from tests.data.dataset_maker import CAMERA, SHARED, make
 

@@ -15,8 +15,8 @@ from kata.data import Batches, Dataset, Order, Reader, anchor_rows, open_dataset
 from kata.data.dataset.mixture import Mixture, Part
 from kata.data.frames.frame_cache import CacheOptions, FrameCache
 from kata.data.frames.frame_format import Form, colours_of_camera
-from kata.data.mixed import MixedReader
-from kata.data.shuffle import Shuffle, ShuffleChoice
+from kata.data.loader.mixture_reader import MixedReader
+from kata.data.loader.shuffle import Shuffle, ShuffleChoice
 from kata.data.video.color import Kind, Painter, Planes, colours_of
 from kata.data.writing.dataset_writer import DatasetWriter, VideoOptions
 from kata.errors import DataError

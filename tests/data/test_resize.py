@@ -13,7 +13,7 @@ from kata.data import Batches, Dataset, Order, Reader, anchor_rows, open_dataset
 from kata.data.dataset.mixture import Mixture, Part
 from kata.data.frames.frame_cache import CacheOptions, FrameCache
 from kata.data.frames.frame_format import Form
-from kata.data.mixed import MixedReader
+from kata.data.loader.mixture_reader import MixedReader
 from kata.data.writing.dataset_writer import DatasetWriter, VideoOptions
 from kata.spec import Column
 from tests.data.small_maker import CAMERA

@@ -9,11 +9,11 @@ import pytest
 from kata.data import Batches, Order, Reader, anchor_rows, open_dataset
 from kata.data.dataset.mixture import Mixture, Part
 from kata.data.frames.frame_cache import CacheOptions, FrameCache
-from kata.data.mixed import MixedReader
+from kata.data.loader.mixture_reader import MixedReader
+from kata.data.loader.shuffle import Shuffle, make_order
+from kata.data.loader.substitutes import ATTEMPTS, COUNT_MIN, Substituted, Substitutes, read_alone, substitute_anchor
 from kata.data.sampling.mixture_order import MixedOrder
 from kata.data.sampling.permutation import Anchors
-from kata.data.shuffle import Shuffle, make_order
-from kata.data.substitute import ATTEMPTS, COUNT_MIN, Substituted, Substitutes, read_alone, substitute_anchor
 from kata.errors import DataError, FrameError
 from tests.data.dataset_maker import CAMERA, HEIGHT, WIDTH, make
 

@@ -13,7 +13,7 @@ pytest.importorskip("gym_aloha", reason="needs the extra aloha", exc_type=Import
 import gymnasium
 
 from kata.data import open_dataset
-from kata.data.reader import Reader
+from kata.data.loader.reader import Reader
 from kata.errors import ConfigError, DataError, PolicyError
 from kata.eval.aloha import JOINTS, AlohaEnv
 from kata.eval.replay import replay, replay_aloha

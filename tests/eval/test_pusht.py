@@ -12,7 +12,7 @@ pytest.importorskip("gym_pusht", reason="needs the extra pusht", exc_type=Import
 import gymnasium
 
 from kata.data import open_dataset
-from kata.data.reader import Reader
+from kata.data.loader.reader import Reader
 from kata.errors import ConfigError
 from kata.eval.pusht import ENV_ID, make_pusht
 

@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from kata.cli import main
-from kata.data.substitute import COUNT_MIN
+from kata.data.loader.substitutes import COUNT_MIN
 from kata.errors import DataError, FrameError
 from kata.run import resolve_run
 from kata.train import train

@@ -12,7 +12,7 @@ from kata.adapt import Pipeline, load_pipeline
 from kata.adapt.pipeline import POSTPROCESSOR, PREPROCESSOR
 from kata.cli import main
 from kata.data import Batches, Order
-from kata.data.mixed import MixedReader
+from kata.data.loader.mixture_reader import MixedReader
 from kata.data.sampling.mixture_order import MixedOrder
 from kata.errors import KataError
 from kata.policies import build_policy, config_class

@@ -26,10 +26,10 @@ from kata.data import Batches, Dataset, Reader, anchor_rows, open_dataset
 from kata.data.frames.frame_cache import CacheOptions, FrameCache
 from kata.data.frames.frame_format import RECORDED, Form, colours_of_camera
 from kata.data.frames.next_use import held_as_rgb
+from kata.data.loader.shuffle import Shuffle, ShuffleChoice, held_frame_bytes, make_order
 from kata.data.parquet.image_column import ENCODED_BYTES
 from kata.data.sampling.clip_order import ClipOrder, order_quality
 from kata.data.sampling.permutation import Anchors
-from kata.data.shuffle import Shuffle, ShuffleChoice, held_frame_bytes, make_order
 from kata.spec import Colours
 
 AHEAD = 4

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kata.data.batches import Batches
 from kata.data.dataset.dataset import Dataset, open_dataset
 from kata.data.dataset.windows import Episodes, anchor_rows
-from kata.data.reader import Reader
+from kata.data.loader.batches import Batches
+from kata.data.loader.reader import Reader
 from kata.data.sampling.permutation import Order
 
 if TYPE_CHECKING:

@@ -70,7 +70,7 @@ def frame_stats(
     dataset: Dataset, keys: Sequence[str], rows: Int64, progress: Callable[[int, int], None] | None = None
 ) -> Stats:
     """Statistics of these cameras over the decoded frames `rows`, (C, 1, 1) in [0, 1]; count is their number."""
-    from kata.data.reader import Reader
+    from kata.data.loader.reader import Reader
 
     counts = {key: ImageCounts(dataset.columns[key].shape[2]) for key in keys}
     done = 0

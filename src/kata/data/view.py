@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from kata.data.dataset.dataset import Dataset
-from kata.data.reader import Reader
+from kata.data.loader.reader import Reader
 from kata.spec import ACTION, BOOKKEEPING, STATE, Column
 from kata.units import seconds_text
 

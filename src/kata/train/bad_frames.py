@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from kata.data.arrays import Int64
-from kata.data.batches import Instead, Rows
 from kata.data.dataset.mixture import Data, Mixture
-from kata.data.places import places_in
-from kata.data.substitute import Substituted, Substitutes, Substitution, read_alone
+from kata.data.loader.batches import Instead, Rows
+from kata.data.loader.provenance import places_in
+from kata.data.loader.substitutes import Substituted, Substitutes, Substitution, read_alone
 from kata.dist.world import World
 from kata.errors import FrameError
 from kata.run import Run

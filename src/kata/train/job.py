@@ -10,11 +10,11 @@ from typing import Any
 
 from kata.config import encode
 from kata.data import Batches, Order, Reader, anchor_rows
-from kata.data.batches import Part, Rows
 from kata.data.dataset.mixture import Data, Mixture
 from kata.data.frames.frame_cache import FrameCache
-from kata.data.mixed import MixedReader
-from kata.data.places import sample_places
+from kata.data.loader.batches import Part, Rows
+from kata.data.loader.mixture_reader import MixedReader
+from kata.data.loader.provenance import sample_places
 from kata.dist.engine import Engine
 from kata.dist.team import Team
 from kata.policies.base import Policy

@@ -15,8 +15,8 @@ from kata.adapt.augment import Augment, build_augment
 from kata.data import anchor_rows
 from kata.data.dataset.mixture import Data, Mixture
 from kata.data.frames.frame_format import Form
+from kata.data.loader.shuffle import Shuffle, ShuffleChoice, default_frame_memory, make_mixed_order, make_order
 from kata.data.sampling.permutation import Anchors
-from kata.data.shuffle import Shuffle, ShuffleChoice, default_frame_memory, make_mixed_order, make_order
 from kata.dist.team import Team
 from kata.errors import ConfigError
 from kata.run import Run

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from kata.adapt import Pipeline, planes_to_rgb
-from kata.data.batches import Rows
 from kata.data.dataset.mixture import Data
-from kata.data.substitute import read_alone
+from kata.data.loader.batches import Rows
+from kata.data.loader.substitutes import read_alone
 from kata.policies.base import Policy, evaluating
 from kata.spec import ACTION, DATASET_INDEX, Batch, dim_pad_key, pad_key
 from kata.train.feed import Feed

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from kata.data.arrays import Int64
-from kata.data.batches import Batches
 from kata.data.dataset.dataset import Dataset
 from kata.data.dataset.mixture import Data, Mixture
 from kata.data.dataset.windows import episode_of
+from kata.data.loader.batches import Batches
 
 
 def places(dataset: Dataset, rows: Int64) -> list[dict[str, Any]]:

@@ -21,7 +21,7 @@ from kata.data.frames.decode_pool import Jobs
 from kata.data.frames.frame_buffer import FrameStore
 from kata.data.frames.frame_cache import FrameCache
 from kata.data.frames.frame_format import RECORDED, Form
-from kata.data.reader import Places, Reader, Shared, batches_within
+from kata.data.loader.reader import Places, Reader, Shared, batches_within
 from kata.data.storage.buffers import Allocate, Empty, Recycled
 from kata.data.video.decoder import Gop
 from kata.spec import DATASET_INDEX, Batch, Windows, dim_pad_key, missing_key, pad_key

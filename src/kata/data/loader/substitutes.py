@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from kata.data.arrays import Int64
-from kata.data.batches import Rows
+from kata.data.loader.batches import Rows
 from kata.data.sampling.philox import philox
 from kata.errors import DataError, FrameError
 

@@ -1,0 +1,1 @@
+"""Readers and batches: samples by position."""
