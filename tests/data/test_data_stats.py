@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from kata.data import open_dataset
-from kata.data.stats import sample_rows
+from kata.data.stats.dataset_stats import sample_rows
 from tests.data.dataset_maker import CAMERA, SHARED, change_table, level, make, write_json
 
 KEYS = ["min", "max", "mean", "std", "count", "q01", "q10", "q50", "q90", "q99"]

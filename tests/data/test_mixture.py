@@ -10,9 +10,9 @@ import pytest
 
 from kata.data import Dataset, Reader, anchor_rows, open_dataset
 from kata.data.dataset.mixture import Mixture, Part
-from kata.data.joint import joint_stats, part_stats
 from kata.data.loader.mixture_reader import MixedReader
 from kata.data.sampling.mixture_order import MixedOrder
+from kata.data.stats.mixture_stats import joint_stats, part_stats
 from kata.errors import DataError
 from tests.data.small_maker import CAMERA, small
 

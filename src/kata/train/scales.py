@@ -10,7 +10,7 @@ import numpy as np
 
 from kata.adapt import Normalize, PerDataset, Pipeline, Rename, Step, Unnormalize
 from kata.data.dataset.mixture import Data, Mixture, Part
-from kata.data.joint import joint_stats, part_stats
+from kata.data.stats.mixture_stats import joint_stats, part_stats
 from kata.dist.team import Team
 from kata.errors import DataError
 from kata.policies.config import PolicyConfig

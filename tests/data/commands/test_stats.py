@@ -11,7 +11,7 @@ import pytest
 
 from kata.cli import main
 from kata.data import open_dataset
-from kata.data.stats import differences, episode_sample_rows
+from kata.data.stats.dataset_stats import differences, episode_sample_rows
 from tests.data.dataset_maker import CAMERA, make, write_json
 
 KEYS = ["min", "max", "mean", "std", "count", "q01", "q10", "q50", "q90", "q99"]

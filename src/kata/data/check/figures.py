@@ -9,7 +9,7 @@ import numpy as np
 from kata.data.check.problems import Findings
 from kata.data.dataset.dataset import Dataset
 from kata.data.format.feature_stats import QUANTILES, STATS, Summary
-from kata.data.stats import differences, stored_stats
+from kata.data.stats.dataset_stats import differences, stored_stats
 from kata.spec import BOOKKEEPING, Column, Stats, role_of
 
 _ANEW = "compute them anew: kata data stats <folder> --write=<file>"

@@ -15,7 +15,14 @@ from kata.data.commands.options import Place, option, resolve
 from kata.data.commands.output import new_file, write_whole
 from kata.data.dataset.dataset import Dataset, open_dataset
 from kata.data.format.feature_stats import STATS, complete, is_quantile
-from kata.data.stats import Difference, column_stats, differences, episode_sample_rows, frame_stats, stored_stats
+from kata.data.stats.dataset_stats import (
+    Difference,
+    column_stats,
+    differences,
+    episode_sample_rows,
+    frame_stats,
+    stored_stats,
+)
 from kata.errors import ConfigError, did_you_mean
 from kata.log import counting
 from kata.spec import BOOKKEEPING, Column, Stats

@@ -173,7 +173,7 @@ class Dataset:
         the last. Cameras (C, 1, 1) in [0, 1] are the dataset's own where these describe exactly the selected
         episodes, else come from sampled frames, which `notes` then says.
         """
-        from kata.data.stats import camera_stats, column_stats
+        from kata.data.stats.dataset_stats import camera_stats, column_stats
 
         result = column_stats(self)
         return result | camera_stats(self) if cameras else result

@@ -19,7 +19,7 @@ from kata.data.format.json_lines import json_lines
 from kata.data.format.read import read_layout
 from kata.data.format.source import Source
 from kata.data.format.v3 import episode_table
-from kata.data.stats import episode_stats
+from kata.data.stats.dataset_stats import episode_stats
 from kata.data.writing.validation import CAMERA_NAMES
 from kata.errors import DataError, did_you_mean
 from kata.spec import BOOKKEEPING, Column, Stats

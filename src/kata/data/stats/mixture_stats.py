@@ -6,7 +6,7 @@ import numpy as np
 
 from kata.data.dataset.mixture import Mixture, Part, is_vector
 from kata.data.format.feature_stats import STATS, Summary, merge, summarise
-from kata.data.stats import camera_stats
+from kata.data.stats.dataset_stats import camera_stats
 from kata.spec import Column, Stats
 
 _NEUTRAL = dict(zip(STATS, (-1, 1, 0, 1, 0, -1, -1, 0, 1, 1), strict=True))
