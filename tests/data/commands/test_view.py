@@ -12,7 +12,7 @@ from PIL import Image
 from kata.cli import main
 from kata.data import open_dataset
 from kata.data.commands.output import write_whole
-from kata.data.view import page, png, read_sheet
+from kata.data.inspect.episode_view import page, png, read_sheet
 from tests.data.dataset_maker import CAMERA, TASKS, change_table, level, make
 
 

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from kata.data import Reader, open_dataset
 from kata.data.edit.assemble import Rules
-from kata.data.edit.part import Part, open_part
+from kata.data.edit.edit_source import Part, open_part
 from kata.data.format.source import Source
 from tests.data.dataset_maker import CAMERA, picture, write_video
 

@@ -13,11 +13,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from kata.data import open_dataset
-from kata.data.edit import assemble, cut, rows
+from kata.data.edit import assemble, table_rows, video_copy
 from kata.data.edit.assemble import Rules
-from kata.data.edit.cut import Cuts, refreshes
-from kata.data.edit.groups import by_fractions, by_task
-from kata.data.edit.verbs import convert, merge, split
+from kata.data.edit.operations import convert, merge, split
+from kata.data.edit.splits import by_fractions, by_task
+from kata.data.edit.video_copy import Cuts, refreshes
 from kata.data.format.feature_stats import STATS, ImageCounts
 from tests.data.dataset_maker import CAMERA, TASKS, change_info, change_table, make
 from tests.data.edit.made import (
@@ -62,8 +62,8 @@ def test_a_converted_dataset_has_the_items_of_the_old_one(
 def test_episodes_share_a_file_up_to_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = make(tmp_path / "a", version="v2.1", lengths=(6,) * 7)
     size = Cuts(next((root / "videos").rglob("*.mp4")), 10).index.size.sum()
-    monkeypatch.setattr(cut, "MB", int(size * 3.2))
-    monkeypatch.setattr(rows, "MB", 1)
+    monkeypatch.setattr(video_copy, "MB", int(size * 3.2))
+    monkeypatch.setattr(table_rows, "MB", 1)
     monkeypatch.setattr(assemble, "CHUNKS_SIZE", 2)
     convert(part(root), tmp_path / "b", Rules(video_files_size_in_mb=1), done, done)
     found = episode_rows(tmp_path / "b")

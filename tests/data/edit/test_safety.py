@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from kata.cli import main
-from kata.data.edit.verbs import merge
+from kata.data.edit.operations import merge
 from kata.errors import DataError
 from tests.data.dataset_maker import CAMERA, change_info, change_table, cut, make, write_video
 from tests.data.edit.made import RULES, assert_equal, done, info, items, part, picture_of, videos

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from kata.cli import main
-from kata.data.edit.cut import Cuts
-from kata.data.edit.recode import Psnr
+from kata.data.edit.transcode import Psnr
+from kata.data.edit.video_copy import Cuts
 from kata.data.format.feature_stats import ImageCounts
 from kata.data.video.encoder import ENCODERS
 from kata.data.writing.dataset_writer import DatasetWriter

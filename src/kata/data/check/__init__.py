@@ -15,7 +15,8 @@ from typing import TypeAlias
 
 import numpy as np
 
-from kata.data.check.figures import check_constant, check_stored
+from kata.data.check.cameras import CameraCheck, Piece, run_all
+from kata.data.check.findings import Findings, Problem, Report
 from kata.data.check.metadata import (
     check_episode_table,
     check_files,
@@ -24,9 +25,8 @@ from kata.data.check.metadata import (
     check_tasks,
     check_totals,
 )
-from kata.data.check.problems import Findings, Problem, Report
-from kata.data.check.values import TableCheck
-from kata.data.check.videos import CameraCheck, Piece, run_all
+from kata.data.check.stats import check_constant, check_stored
+from kata.data.check.tables import TableCheck
 from kata.data.dataset.columns import schema_names
 from kata.data.dataset.dataset import open_dataset, readable_columns
 from kata.data.format.episode_table import Layout

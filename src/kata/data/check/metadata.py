@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from kata.data.arrays import Int64
-from kata.data.check.problems import Findings, numbers_text
+from kata.data.check.findings import Findings, numbers_text
 from kata.data.format.episode_table import Layout, Span
 from kata.data.format.info import Info
 from kata.data.format.v3 import episode_table

@@ -16,7 +16,7 @@ class Verb(NamedTuple):
     says: str
 
 
-_EDITING = "kata.data.commands.editing"
+_EDITING = "kata.data.commands.edit"
 
 VERBS = {
     "info": Verb("kata.data.commands.info:main", "what a dataset holds, and what a training run would see of it"),

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from kata.data.commands.options import Place, option, resolve
-from kata.data.facts import facts
 from kata.data.format.feature_stats import STATS
+from kata.data.inspect.dataset_summary import facts
 from kata.units import bytes_text, count_text, seconds_text
 
 _SHOWN = 8  # tasks in the text; --json has all

@@ -40,7 +40,7 @@ def main(args: Sequence[str]) -> int:
     data = open_dataset(
         options.repo_id or root.name, root=options.root, episodes=[options.episode], revision=options.revision
     )
-    from kata.data.view import page, png, read_sheet
+    from kata.data.inspect.episode_view import page, png, read_sheet
 
     sheet = read_sheet(data, options.frames)
     write_whole(target, png(sheet) if target.suffix.lower() == ".png" else page(sheet))

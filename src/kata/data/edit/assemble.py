@@ -14,12 +14,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kata.data.arrays import Int64, Pixels
-from kata.data.edit.cut import Cuts, FilePath, VideoSeries
-from kata.data.edit.fit import Common, common, shared
-from kata.data.edit.frames import image_frames, video_frames
-from kata.data.edit.part import SUBTASKS, Part
-from kata.data.edit.recode import Recoder
-from kata.data.edit.rows import TIME_TOLERANCE_S, EpisodeRows, TableSeries, cells, new_rows, numbers, viewer_note
+from kata.data.edit.compatibility import Common, common, shared
+from kata.data.edit.edit_source import SUBTASKS, Part
+from kata.data.edit.episode_frames import image_frames, video_frames
+from kata.data.edit.table_rows import TIME_TOLERANCE_S, EpisodeRows, TableSeries, cells, new_rows, numbers, viewer_note
+from kata.data.edit.transcode import Recoder
+from kata.data.edit.video_copy import Cuts, FilePath, VideoSeries
 from kata.data.format.feature_stats import STATS, ImageCounts, Summary, summarise
 from kata.data.video.encoder import probe_video
 from kata.data.writing.arrow_tables import episode_table, stored, task_table

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from kata.data.check.problems import Findings
+from kata.data.check.findings import Findings
 from kata.data.dataset.dataset import Dataset
 from kata.data.format.feature_stats import QUANTILES, STATS, Summary
 from kata.data.stats.dataset_stats import differences, stored_stats

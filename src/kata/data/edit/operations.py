@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kata.data.edit.assemble import Progress, Rules, assemble
-from kata.data.edit.part import Part
-from kata.data.edit.recode import LOW_PSNR_DB, Psnr, Recoder
+from kata.data.edit.edit_source import Part
 from kata.data.edit.staged import new_folder
+from kata.data.edit.transcode import LOW_PSNR_DB, Psnr, Recoder
 from kata.data.video.encoder import VideoOptions
 from kata.errors import DataError
 

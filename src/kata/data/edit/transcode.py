@@ -11,8 +11,8 @@ import av
 import numpy as np
 
 from kata.data.arrays import Pixels
-from kata.data.edit.cut import Cuts
-from kata.data.edit.frames import video_frames
+from kata.data.edit.episode_frames import video_frames
+from kata.data.edit.video_copy import Cuts
 from kata.data.format.feature_stats import ImageCounts, Summary
 from kata.data.video.encoder import VideoEncoder, VideoOptions, require_encoder
 from kata.data.writing.validation import accept_features

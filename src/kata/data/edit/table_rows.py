@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from kata.data.edit.cut import MB, FilePath
-from kata.data.edit.part import Part
+from kata.data.edit.edit_source import Part
+from kata.data.edit.video_copy import MB, FilePath
 from kata.data.writing.arrow_tables import arrow_array, frame_schema, stored
 from kata.data.writing.running_stats import flat_values
 from kata.errors import DataError

@@ -6,7 +6,7 @@ import re
 
 import numpy as np
 
-from kata.data.edit.part import Part
+from kata.data.edit.edit_source import Part
 from kata.data.sampling.philox import draw
 from kata.errors import ConfigError
 from kata.spec import Draw

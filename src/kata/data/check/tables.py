@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from kata.data.arrays import Int64, ranges
-from kata.data.check.problems import Findings
+from kata.data.check.findings import Findings
 from kata.data.dataset.columns import Columns
 from kata.data.format.episode_table import Layout
 from kata.data.format.feature_stats import Summary, merge, moments

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from kata.data.arrays import Int64
-from kata.data.edit.part import SUBTASKS, Part
+from kata.data.edit.edit_source import SUBTASKS, Part
 from kata.errors import DataError
 from kata.spec import Column
 

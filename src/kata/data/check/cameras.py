@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from kata.data.arrays import Int64, ranges
-from kata.data.check.problems import Findings
+from kata.data.check.findings import Findings
 from kata.data.counters import Tally
 from kata.data.format.episode_table import Layout, Span
 from kata.data.format.info import Info

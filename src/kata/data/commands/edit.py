@@ -11,9 +11,9 @@ from pathlib import Path
 
 from kata.data.commands.options import Place, option, resolve
 from kata.data.edit.assemble import Rules
-from kata.data.edit.groups import by_fractions, by_task
-from kata.data.edit.part import Part, open_part
-from kata.data.edit.verbs import TRANSCODED, Encoding, convert, merge, split, transcode
+from kata.data.edit.edit_source import Part, open_part
+from kata.data.edit.operations import TRANSCODED, Encoding, convert, merge, split, transcode
+from kata.data.edit.splits import by_fractions, by_task
 from kata.data.video.encoder import VideoOptions
 from kata.errors import ConfigError, DataError
 from kata.log import counting

@@ -1,0 +1,1 @@
+"""Summaries and HTML views of datasets."""
