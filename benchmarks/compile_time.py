@@ -35,8 +35,8 @@ from torch import Tensor
 from kata.dist.engine import Engine
 from kata.dist.team import Team
 from kata.run import Run
-from kata.train.compiled import compile_blocks, uncompiled
-from kata.train.state import TrainState, build_state
+from kata.train.model.compile import compile_blocks, uncompiled
+from kata.train.model.state import TrainState, build_state
 from kata.train.step import update, weighted
 from step_time import RandomBatch, make_batch, make_run
 

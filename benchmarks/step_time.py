@@ -31,8 +31,8 @@ from kata.dist.team import Team
 from kata.policies import config_class
 from kata.run import AcceleratorConfig, DatasetConfig, Run
 from kata.spec import ACTION, LANGUAGE_MASK, LANGUAGE_TOKENS, STATE, Feature, FeatureType, pad_key
-from kata.train.compiled import compile_blocks, uncompiled
-from kata.train.state import build_state
+from kata.train.model.compile import compile_blocks, uncompiled
+from kata.train.model.state import build_state
 from kata.train.step import update
 
 

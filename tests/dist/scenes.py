@@ -93,9 +93,9 @@ def train_compiled(args: list[str]) -> int:
     """`kata train --compile=true` with the graphs of the compiler and no generated code; 3 where there are none."""
     from torch._dynamo.utils import counters
 
-    from kata.train import compiled
+    from kata.train.model import compile
 
-    compiled.HOW = {"backend": "aot_eager"}
+    compile.HOW = {"backend": "aot_eager"}
     status = main(["train", *args, "--compile=true"])
     return status or (0 if counters["stats"]["unique_graphs"] >= 2 else 3)
 

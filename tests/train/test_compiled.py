@@ -10,8 +10,9 @@ from torch._inductor import config as inductor_config
 from kata.errors import ConfigError
 from kata.policies.act.blocks import DecoderLayer
 from kata.policies.act.model import Policy
-from kata.train import compiled, train
+from kata.train import train
 from kata.train.meter import read_metrics
+from kata.train.model import compile
 from tests.conftest import TINY_ACT
 from tests.dist import ranks, scenes
 from tests.train.test_every_policy import TINY, policy_run  # noqa: F401 - a fixture
@@ -34,7 +35,7 @@ def compiler(tmp_path_factory, monkeypatch):
 
 @pytest.fixture
 def traced(monkeypatch):
-    monkeypatch.setattr(compiled, "HOW", TRACED)
+    monkeypatch.setattr(compile, "HOW", TRACED)
     torch.compiler.reset()
 
 

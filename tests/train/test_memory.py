@@ -5,7 +5,7 @@ import torch
 
 from kata.errors import ConfigError
 from kata.train import train
-from kata.train.memory import fitting
+from kata.train.model.oom import fitting
 
 SAID = "CUDA out of memory. Tried to allocate 2.00 GiB."
 

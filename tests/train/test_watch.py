@@ -22,8 +22,8 @@ from kata.policies.base import ParamGroup
 from kata.run import resolve_run
 from kata.train import train
 from kata.train.meter import Meter, read_metrics
+from kata.train.model.state import build_state
 from kata.train.prepare import prepare
-from kata.train.state import build_state
 from kata.train.store import last_finite
 from kata.train.watch import ENOUGH, Watch
 from tests.conftest import TINY_ACT

@@ -25,21 +25,21 @@ from kata.train import preflight
 from kata.train.alike import check_same_run
 from kata.train.beside import newest_strips
 from kata.train.checkpoint import Saver, checkpoint_bytes, weight_bytes
-from kata.train.compiled import compile_blocks, uncompiled
-from kata.train.device import set_switches
 from kata.train.diagnose import Diagnosis, diagnose, spent_of
-from kata.train.engine import open_engine
 from kata.train.guard import Guard
 from kata.train.job import Job, RunRecord, judged, open_job
 from kata.train.lock import LOCK, FolderLock
 from kata.train.loop import loop
-from kata.train.memory import fitting
 from kata.train.meter import read_metrics
+from kata.train.model.compile import compile_blocks, uncompiled
+from kata.train.model.device import set_switches
+from kata.train.model.engine import open_engine
+from kata.train.model.oom import fitting
+from kata.train.model.state import TrainState, build_state
 from kata.train.prepare import Prepared, prepare
 from kata.train.report import Report, SampleView, write_report
 from kata.train.retention import check_space, room_needed
 from kata.train.samples import sample_views
-from kata.train.state import TrainState, build_state
 from kata.train.store import Resumable, home_of, recover, resumable
 
 _log = logging.getLogger(__name__)

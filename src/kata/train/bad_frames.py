@@ -19,8 +19,8 @@ from kata.errors import FrameError
 from kata.run import Run
 from kata.train.following import Unrecorded
 from kata.train.meter import Meter, drop_lines_after, read_metrics
+from kata.train.model.state import TrainState
 from kata.train.record import Record
-from kata.train.state import TrainState
 
 USES = ("train", "validate")
 

@@ -30,9 +30,9 @@ from kata.policies.base import Policy
 from kata.policies.load import load_weights, save_weights
 from kata.run import Run
 from kata.train.manifest import MODEL, PRETRAINED, PRETRAINED_EMA, TRAINING
+from kata.train.model.state import TrainState
 from kata.train.pieces import has_pieces, load_moments, restore_pieces
 from kata.train.snapshot import Snapshot
-from kata.train.state import TrainState
 from kata.train.store import VALIDATION
 
 TEXT_BYTES, PIECE_BYTES = 65_536, 2_048

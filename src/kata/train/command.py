@@ -8,8 +8,8 @@ from kata.dist.team import join
 from kata.dist.world import read_world
 from kata.run import Run
 from kata.train.assemble import train
-from kata.train.device import rank_device
 from kata.train.guard import STOPPED
+from kata.train.model.device import rank_device
 from kata.train.summary import summary
 from kata.units import duration_s
 

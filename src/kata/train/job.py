@@ -29,12 +29,12 @@ from kata.train.following import Unrecorded
 from kata.train.guard import Guard
 from kata.train.loop import Chore
 from kata.train.meter import Meter, read_metrics
+from kata.train.model.state import TrainState
 from kata.train.nvdec import card_decoder
 from kata.train.prepare import Prepared, order_of
 from kata.train.progress import Progress
 from kata.train.retention import Keep
 from kata.train.saving import Saving
-from kata.train.state import TrainState
 from kata.train.store import checkpoints, home_of
 from kata.train.trackers import TrackedRun, Tracker, open_trackers
 from kata.train.validate import Validator, mean_actions, spread_rows

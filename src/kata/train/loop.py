@@ -11,7 +11,7 @@ from kata.train.feed import Feed
 from kata.train.following import Unrecorded
 from kata.train.guard import Guard
 from kata.train.meter import Meter, StepTimes
-from kata.train.state import TrainState
+from kata.train.model.state import TrainState
 from kata.train.step import update
 from kata.train.watch import Watch
 

@@ -26,8 +26,8 @@ from torch import Tensor
 
 from kata.data.counters import Work
 from kata.errors import DataError
-from kata.train.device import computes_beside
 from kata.train.diagnose import Spent, diagnose
+from kata.train.model.device import computes_beside
 from kata.train.progress import Progress
 from kata.train.record import Record
 from kata.train.trackers import Tracker

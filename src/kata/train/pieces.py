@@ -27,8 +27,8 @@ from torch.optim import Optimizer
 
 from kata.errors import CheckpointError
 from kata.train.manifest import SHARDS
+from kata.train.model.state import TrainState
 from kata.train.snapshot import moments
-from kata.train.state import TrainState
 
 METADATA = ".metadata"
 WEIGHTS, AVERAGE, MOMENTS = "weights/", "average/", "moments/"

@@ -24,10 +24,10 @@ from kata.run.dataset import DatasetConfig
 from kata.spec import Stats, Windows
 from kata.train.alike import check_same_data
 from kata.train.datasets import datasets, open_data, split_data
-from kata.train.device import check_precision, rank_device
 from kata.train.features import fit_features, refuse_episodes, refuse_missing_columns
 from kata.train.form import choose_form
 from kata.train.mixing import check_together
+from kata.train.model.device import check_precision, rank_device
 from kata.train.nvdec import choose_decoder
 from kata.train.scales import Scales, fit_scales
 from kata.units import num_bytes

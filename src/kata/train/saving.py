@@ -28,10 +28,10 @@ from kata.run.pointer import BEST, LAST, point
 from kata.train.checkpoint import Saver
 from kata.train.following import Unrecorded
 from kata.train.meter import Meter
+from kata.train.model.state import TrainState
 from kata.train.pieces import tensors_of, write_pieces
 from kata.train.retention import Keep, prune
 from kata.train.snapshot import HostTensors, Snapshot, snapshot, weights_snapshot
-from kata.train.state import TrainState
 from kata.train.store import begin, partial_of, publish
 
 _log = logging.getLogger(__name__)

@@ -16,7 +16,7 @@ from kata.optim.schedule import lr_factor
 from kata.policies.base import Loss
 from kata.run import Run
 from kata.spec import DATASET_INDEX, Batch
-from kata.train.state import TrainState
+from kata.train.model.state import TrainState
 
 if TYPE_CHECKING:
     from kata.dist.engine import Engine

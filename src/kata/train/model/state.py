@@ -18,7 +18,7 @@ from kata.policies import build_policy
 from kata.policies.base import Policy
 from kata.policies.load import load_weights
 from kata.run import Run, policy_folder, read_policy_config
-from kata.train.recompute import recompute
+from kata.train.model.activation_checkpointing import recompute
 
 
 @dataclass(slots=True)

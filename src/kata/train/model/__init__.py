@@ -1,0 +1,1 @@
+"""The model during training: state, device, engine, compilation, activation checkpointing."""
