@@ -18,7 +18,7 @@ from kata.dist.world import read_world
 from kata.optim.build import build_optimizer
 from kata.policies.base import ActState, KeyMap, Loss, ParamGroup, Policy, Term
 from kata.run import FsdpConfig, resolve_run
-from kata.train.feed import StepBatch
+from kata.train.input.feed import StepBatch
 from kata.train.model.state import TrainState
 from kata.train.step import update
 

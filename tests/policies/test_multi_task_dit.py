@@ -18,7 +18,7 @@ from kata.policies.pipelines import canonical_pipelines
 from kata.run import resolve_run
 from kata.run.resolve import read_policy_config
 from kata.spec import ACTION, ENV_STATE, LANGUAGE_MASK, LANGUAGE_TOKENS, STATE, TASK, Feature, FeatureType
-from kata.train.prepare import prepare
+from kata.train.input.prepare import prepare
 
 TOP, WRIST = "observation.images.top", "observation.images.wrist"
 TINY = {

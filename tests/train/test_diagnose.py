@@ -16,7 +16,7 @@ from kata.policies.act.model import Network
 from kata.spec import Column
 from kata.train import meter, train
 from kata.train.diagnose import Diagnosis, Spent, Stage, diagnose, spent_of
-from kata.train.feed import Copier
+from kata.train.input.feed import Copier
 from kata.train.meter import Meter, read_metrics
 from kata.train.summary import summary
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from kata.data import Batches, Dataset, Order, Reader, anchor_rows, open_dataset
 from kata.data.storage.buffers import aligned
-from kata.train.feed import Copier
+from kata.train.input.feed import Copier
 from tests.data.dataset_maker import CAMERA, HEIGHT, WIDTH, make
 
 KEYS = (CAMERA, "observation.state", "action")

@@ -20,9 +20,9 @@ from kata.policies.base import Loss, Term
 from kata.run import resolve_run
 from kata.spec import Feature, FeatureType
 from kata.train import train
-from kata.train.feed import Feed, Share
-from kata.train.mixing import check_together
-from kata.train.prepare import prepare
+from kata.train.input.feed import Feed, Share
+from kata.train.input.mixture_checks import check_together
+from kata.train.input.prepare import prepare
 from kata.train.step import loss_by_dataset
 from tests.conftest import TINY_ACT
 from tests.data.small_maker import CAMERA, small

@@ -15,8 +15,8 @@ from kata.data.frames.frame_format import Form
 from kata.data.video.decoder import Gop
 from kata.data.video.packet_index import build_index
 from kata.errors import DataError
-from kata.train import nvdec
-from kata.train.nvdec import CardDecoder, choose_decoder
+from kata.train.input import nvdec
+from kata.train.input.nvdec import CardDecoder, choose_decoder
 from tests.data.dataset_maker import CAMERA, make
 
 CUDA = torch.device("cuda")
@@ -89,7 +89,7 @@ def test_frames_from_elsewhere_are_held_cached_and_resized_like_others(data):
 
 
 def test_a_run_on_the_host_says_why(tiny_run):
-    from kata.train.prepare import prepare
+    from kata.train.input.prepare import prepare
 
     prepared = prepare(tiny_run("--dataset.decoder=auto"))
     assert not prepared.nvdec

@@ -7,9 +7,9 @@ from kata.data import open_dataset
 from kata.data.format.episode_table import TaskLists
 from kata.errors import DataError, PolicyError
 from kata.spec import Feature, FeatureType
-from kata.train.datasets import split
-from kata.train.features import fit_features, refuse_short_episodes
-from kata.train.prepare import prepare
+from kata.train.input.datasets import split
+from kata.train.input.features import fit_features, refuse_short_episodes
+from kata.train.input.prepare import prepare
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ from kata.data.frames.frame_format import Form
 from kata.errors import ConfigError
 from kata.run import resolve_run
 from kata.train import train
+from kata.train.input.prepare import prepare
 from kata.train.meter import read_metrics
-from kata.train.prepare import prepare
 from tests.train.test_every_policy import TINY
 
 

@@ -10,8 +10,8 @@ from kata.dist.engine import Engine
 from kata.dist.team import Team
 from kata.policies.base import Loss, Term
 from kata.train import train
+from kata.train.input.prepare import prepare
 from kata.train.model.state import build_state
-from kata.train.prepare import prepare
 from kata.train.step import weighted
 
 

@@ -21,9 +21,9 @@ from kata.optim.ema import ema_copy, ema_update
 from kata.policies.base import ParamGroup
 from kata.run import resolve_run
 from kata.train import train
+from kata.train.input.prepare import prepare
 from kata.train.meter import Meter, read_metrics
 from kata.train.model.state import build_state
-from kata.train.prepare import prepare
 from kata.train.store import last_finite
 from kata.train.watch import ENOUGH, Watch
 from tests.conftest import TINY_ACT

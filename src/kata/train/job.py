@@ -22,16 +22,16 @@ from kata.run import Run
 from kata.spec import ACTION
 from kata.train.bad_frames import BadFrames
 from kata.train.beside import Beside
-from kata.train.caches import frame_caches
 from kata.train.checkpoint import Saver
-from kata.train.feed import Feed, pinned
 from kata.train.following import Unrecorded
 from kata.train.guard import Guard
+from kata.train.input.feed import Feed, pinned
+from kata.train.input.frame_caches import frame_caches
+from kata.train.input.nvdec import card_decoder
+from kata.train.input.prepare import Prepared, order_of
 from kata.train.loop import Chore
 from kata.train.meter import Meter, read_metrics
 from kata.train.model.state import TrainState
-from kata.train.nvdec import card_decoder
-from kata.train.prepare import Prepared, order_of
 from kata.train.progress import Progress
 from kata.train.retention import Keep
 from kata.train.saving import Saving

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 from kata.dist.engine import Engine
 from kata.run import Run
-from kata.train.feed import Feed
 from kata.train.following import Unrecorded
 from kata.train.guard import Guard
+from kata.train.input.feed import Feed
 from kata.train.meter import Meter, StepTimes
 from kata.train.model.state import TrainState
 from kata.train.step import update

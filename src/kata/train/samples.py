@@ -14,7 +14,7 @@ from kata.data.loader.batches import Rows
 from kata.data.loader.substitutes import read_alone
 from kata.policies.base import Policy, evaluating
 from kata.spec import ACTION, DATASET_INDEX, Batch, dim_pad_key, pad_key
-from kata.train.feed import Feed
+from kata.train.input.feed import Feed
 from kata.train.report import SampleView
 
 _log = logging.getLogger(__name__)

@@ -20,7 +20,7 @@ from kata.train.model.state import TrainState
 
 if TYPE_CHECKING:
     from kata.dist.engine import Engine
-    from kata.train.feed import Share, StepBatch
+    from kata.train.input.feed import Share, StepBatch
 
 PRECISION_TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 

@@ -15,7 +15,7 @@ from kata.adapt import Normalize, Pipeline
 from kata.dist.team import Team
 from kata.policies.base import Policy, evaluating
 from kata.spec import ACTION, DATASET_INDEX, Batch, FeatureType, Stats, dim_pad_key, pad_key
-from kata.train.feed import Feed
+from kata.train.input.feed import Feed
 from kata.train.step import autocast
 
 

@@ -22,14 +22,14 @@ from kata.errors import ConfigError
 from kata.run import Run
 from kata.run.dataset import DatasetConfig
 from kata.spec import Stats, Windows
-from kata.train.alike import check_same_data
-from kata.train.datasets import datasets, open_data, split_data
-from kata.train.features import fit_features, refuse_episodes, refuse_missing_columns
-from kata.train.form import choose_form
-from kata.train.mixing import check_together
+from kata.train.input.datasets import datasets, open_data, split_data
+from kata.train.input.features import fit_features, refuse_episodes, refuse_missing_columns
+from kata.train.input.mixture_checks import check_together
+from kata.train.input.normalization import Scales, fit_scales
+from kata.train.input.nvdec import choose_decoder
+from kata.train.input.pixel_format import choose_form
+from kata.train.input.rank_checks import check_same_data
 from kata.train.model.device import check_precision, rank_device
-from kata.train.nvdec import choose_decoder
-from kata.train.scales import Scales, fit_scales
 from kata.units import num_bytes
 
 T = TypeVar("T")

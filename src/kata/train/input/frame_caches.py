@@ -8,7 +8,7 @@ from pathlib import Path
 from kata.data import Dataset
 from kata.data.frames.frame_cache import CacheOptions, FrameCache
 from kata.data.loader.mixture_reader import kept_under
-from kata.train.prepare import Prepared
+from kata.train.input.prepare import Prepared
 from kata.units import num_bytes
 
 

@@ -1,0 +1,1 @@
+"""Input of a run: datasets, checks, normalization, and the feed of batches."""
