@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import load_file
 
 from kata.run.resolve import flat
-from kata.train.meter import read_metrics
+from kata.train.metrics.meter import read_metrics
 from tests.conftest import TINY_ACT
 from tests.data.small_maker import small
 from tests.dist import ranks

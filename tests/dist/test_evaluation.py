@@ -11,7 +11,7 @@ import pytest
 
 from kata.eval import worker
 from kata.eval.demo import record
-from kata.train.meter import read_metrics
+from kata.train.metrics.meter import read_metrics
 from tests.conftest import TINY_ACT
 from tests.dist import ranks, scenes
 

@@ -7,7 +7,7 @@ from safetensors.torch import load_file
 from kata.run import resolve_run
 from kata.run.resolve import flat
 from kata.train import train
-from kata.train.meter import read_metrics
+from kata.train.metrics.meter import read_metrics
 from tests.conftest import TINY_ACT
 from tests.dist import ranks, scenes
 from tests.train.test_every_policy import TINY

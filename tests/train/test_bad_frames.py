@@ -10,7 +10,7 @@ from kata.data.loader.substitutes import COUNT_MIN
 from kata.errors import DataError, FrameError
 from kata.run import resolve_run
 from kata.train import train
-from kata.train.meter import read_metrics
+from kata.train.metrics.meter import read_metrics
 from kata.train.summary import summary
 from tests.conftest import TINY_ACT
 from tests.data.test_substitute import corrupt

@@ -13,7 +13,7 @@ import torch
 from kata.eval.demo import record
 from kata.run import resolve_run
 from kata.train import train
-from kata.train.meter import read_metrics
+from kata.train.metrics.meter import read_metrics
 from tests.conftest import TINY_ACT
 
 ENV = ("--env.type=kata", "--env.max_steps=4", "--eval.n_episodes=2", "--eval.videos=1")

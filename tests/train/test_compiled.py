@@ -11,7 +11,7 @@ from kata.errors import ConfigError
 from kata.policies.act.blocks import DecoderLayer
 from kata.policies.act.model import Policy
 from kata.train import train
-from kata.train.meter import read_metrics
+from kata.train.metrics.meter import read_metrics
 from kata.train.model import compile
 from tests.conftest import TINY_ACT
 from tests.dist import ranks, scenes

@@ -14,10 +14,11 @@ from kata.data.video.decoder import Decoder
 from kata.data.writing.dataset_writer import DatasetWriter, VideoOptions
 from kata.policies.act.model import Network
 from kata.spec import Column
-from kata.train import meter, train
-from kata.train.diagnose import Diagnosis, Spent, Stage, diagnose, spent_of
+from kata.train import train
 from kata.train.input.feed import Copier
-from kata.train.meter import Meter, read_metrics
+from kata.train.metrics import meter
+from kata.train.metrics.bottleneck import Diagnosis, Spent, Stage, diagnose, spent_of
+from kata.train.metrics.meter import Meter, read_metrics
 from kata.train.summary import summary
 
 KEPT_UP = Spent(

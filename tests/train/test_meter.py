@@ -14,11 +14,11 @@ from rich.console import Console
 
 from kata.data.counters import Work
 from kata.errors import DataError
-from kata.train import meter as meter_module
-from kata.train import progress as progress_module
-from kata.train.diagnose import Spent
-from kata.train.meter import Meter, StepTimes, read_metrics
-from kata.train.progress import Progress
+from kata.train.metrics import meter as meter_module
+from kata.train.metrics import progress as progress_module
+from kata.train.metrics.bottleneck import Spent
+from kata.train.metrics.meter import Meter, StepTimes, read_metrics
+from kata.train.metrics.progress import Progress
 
 TIMES = StepTimes(dataloading_s=0.01, preprocessing_s=0.02, update_s=0.06, step_s=0.1)
 MEASURED = {

@@ -5,7 +5,7 @@ import torch
 
 from kata.errors import ConfigError
 from kata.train import train
-from kata.train.meter import read_metrics
+from kata.train.metrics.meter import read_metrics
 from tests.data.dataset_maker import make
 
 FRAMES = sum(range(12, 18))

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from kata.train.meter import Meter, read_metrics
-from kata.train.record import Record
-from kata.train.watch import Watch
+from kata.train.metrics.append_log import Record
+from kata.train.metrics.bad_steps import Watch
+from kata.train.metrics.meter import Meter, read_metrics
 from tests.train.conftest import fill_up
 
 

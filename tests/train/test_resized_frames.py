@@ -8,7 +8,7 @@ from kata.errors import ConfigError
 from kata.run import resolve_run
 from kata.train import train
 from kata.train.input.prepare import prepare
-from kata.train.meter import read_metrics
+from kata.train.metrics.meter import read_metrics
 from tests.train.test_every_policy import TINY
 
 

@@ -14,7 +14,7 @@ from kata.train import saving as saving_module
 from kata.train import train
 from kata.train.job import open_job
 from kata.train.manifest import MANIFEST
-from kata.train.meter import read_metrics
+from kata.train.metrics.meter import read_metrics
 from kata.train.retention import Keep, room_needed
 from kata.train.snapshot import HostTensors, snapshot
 from kata.train.store import checkpoints

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from kata.errors import ConfigError
-from kata.train import trackers as trackers_module
-from kata.train.trackers import FAILURES_ALLOWED, RETRY_S, TrackedRun, open_trackers
+from kata.train.metrics import trackers as trackers_module
+from kata.train.metrics.trackers import FAILURES_ALLOWED, RETRY_S, TrackedRun, open_trackers
 
 
 class FakeRun:

@@ -22,10 +22,10 @@ from kata.policies.base import ParamGroup
 from kata.run import resolve_run
 from kata.train import train
 from kata.train.input.prepare import prepare
-from kata.train.meter import Meter, read_metrics
+from kata.train.metrics.bad_steps import ENOUGH, Watch
+from kata.train.metrics.meter import Meter, read_metrics
 from kata.train.model.state import build_state
 from kata.train.store import last_finite
-from kata.train.watch import ENOUGH, Watch
 from tests.conftest import TINY_ACT
 from tests.train.test_every_policy import TINY
 from tests.train.test_kill import AVERAGED, BF16, FOURTHS, saved

@@ -47,7 +47,7 @@ from kata.cli import main
 from kata.data.video.packet_index import build_index
 from kata.data.writing.dataset_writer import DatasetWriter, VideoOptions
 from kata.spec import Column
-from kata.train.meter import read_metrics
+from kata.train.metrics.meter import read_metrics
 
 CAMERA, STATE, PLACE, ACTION = "observation.images.top", "observation.state", "observation.environment_state", "action"
 SAME_SECTIONS = ("Curves", "Where the error is", "Predicted against recorded")

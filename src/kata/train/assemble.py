@@ -24,14 +24,14 @@ from kata.run.pointer import LAST, point
 from kata.train import preflight
 from kata.train.beside import newest_strips
 from kata.train.checkpoint import Saver, checkpoint_bytes, weight_bytes
-from kata.train.diagnose import Diagnosis, diagnose, spent_of
 from kata.train.guard import Guard
 from kata.train.input.prepare import Prepared, prepare
 from kata.train.input.rank_checks import check_same_run
 from kata.train.job import Job, RunRecord, judged, open_job
 from kata.train.lock import LOCK, FolderLock
 from kata.train.loop import loop
-from kata.train.meter import read_metrics
+from kata.train.metrics.bottleneck import Diagnosis, diagnose, spent_of
+from kata.train.metrics.meter import read_metrics
 from kata.train.model.compile import compile_blocks, uncompiled
 from kata.train.model.device import set_switches
 from kata.train.model.engine import open_engine

@@ -35,9 +35,8 @@ from kata.files import write_json
 from kata.policies.base import Policy
 from kata.run import Run
 from kata.train.checkpoint import Saver
-from kata.train.following import Unrecorded
 from kata.train.guard import Guard
-from kata.train.meter import Meter
+from kata.train.metrics.meter import Meter, Unrecorded
 from kata.train.parcel import pack, unpack
 from kata.train.report import Filmstrip
 from kata.train.snapshot import HostTensors, Snapshot, weights_snapshot

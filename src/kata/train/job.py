@@ -20,25 +20,24 @@ from kata.dist.team import Team
 from kata.policies.base import Policy
 from kata.run import Run
 from kata.spec import ACTION
-from kata.train.bad_frames import BadFrames
 from kata.train.beside import Beside
 from kata.train.checkpoint import Saver
-from kata.train.following import Unrecorded
 from kata.train.guard import Guard
 from kata.train.input.feed import Feed, pinned
 from kata.train.input.frame_caches import frame_caches
 from kata.train.input.nvdec import card_decoder
 from kata.train.input.prepare import Prepared, order_of
 from kata.train.loop import Chore
-from kata.train.meter import Meter, read_metrics
+from kata.train.metrics.bad_frames import BadFrames
+from kata.train.metrics.bad_steps import Watch
+from kata.train.metrics.meter import Meter, Unrecorded, read_metrics
+from kata.train.metrics.progress import Progress
+from kata.train.metrics.trackers import TrackedRun, Tracker, open_trackers
 from kata.train.model.state import TrainState
-from kata.train.progress import Progress
 from kata.train.retention import Keep
 from kata.train.saving import Saving
 from kata.train.store import checkpoints, home_of
-from kata.train.trackers import TrackedRun, Tracker, open_trackers
 from kata.train.validate import Validator, mean_actions, spread_rows
-from kata.train.watch import Watch
 
 
 @dataclass

@@ -26,8 +26,7 @@ from kata.files import FULL, fsync
 from kata.policies.base import Policy
 from kata.run.pointer import BEST, LAST, point
 from kata.train.checkpoint import Saver
-from kata.train.following import Unrecorded
-from kata.train.meter import Meter
+from kata.train.metrics.meter import Meter, Unrecorded
 from kata.train.model.state import TrainState
 from kata.train.pieces import tensors_of, write_pieces
 from kata.train.retention import Keep, prune

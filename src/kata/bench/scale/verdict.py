@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from kata.train.diagnose import WAIT_SHARE
+from kata.train.metrics.bottleneck import WAIT_SHARE
 
 Round = Mapping[str, Any]
 """What rank 0 told: `ranks`, `batch_size` per rank, under `steps` a list for each rank by name; `other_cores` that

@@ -9,7 +9,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import NamedTuple
 
-from kata.train.diagnose import Diagnosis, diagnose, spent_of
+from kata.train.metrics.bottleneck import Diagnosis, diagnose, spent_of
 from kata.train.report.charts import COLOURS
 from kata.train.report.curves import (
     Chart,

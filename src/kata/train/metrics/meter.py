@@ -26,14 +26,18 @@ from torch import Tensor
 
 from kata.data.counters import Work
 from kata.errors import DataError
-from kata.train.diagnose import Spent, diagnose
+from kata.train.metrics.append_log import Record
+from kata.train.metrics.bottleneck import Spent, diagnose
+from kata.train.metrics.progress import Progress
+from kata.train.metrics.trackers import Tracker
 from kata.train.model.device import computes_beside
-from kata.train.progress import Progress
-from kata.train.record import Record
-from kata.train.trackers import Tracker
 
 RATE_INTERVALS = 50  # log intervals whose median step time stands for the present rate
+
+
 _NON_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
+
+
 _RESERVED = {"kind", "step", "epoch", "samples", "grad_norm", "grad_norm_max", "lr", "eta_s", "time"}
 
 
@@ -337,3 +341,19 @@ def _peak_memory_bytes(device: torch.device) -> int | None:
 
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
+
+
+class Unrecorded:
+    """Stands in the loop for the meter and for the watch over bad steps; the figures are the same on every rank."""
+
+    def add(self, step: int, *figures: Any, **named: Any) -> None:
+        """Takes a step's figures."""
+
+    def flush(self, step: int) -> None:
+        """The log is rank 0's."""
+
+    def settle(self) -> None:
+        """Nothing is judged here."""
+
+    def note(self, step: int, kind: str, figures: dict[str, Any]) -> None:
+        """Takes a line of the log."""

@@ -17,10 +17,9 @@ from kata.data.loader.substitutes import Substituted, Substitutes, Substitution,
 from kata.dist.world import World
 from kata.errors import FrameError
 from kata.run import Run
-from kata.train.following import Unrecorded
-from kata.train.meter import Meter, drop_lines_after, read_metrics
+from kata.train.metrics.append_log import Record
+from kata.train.metrics.meter import Meter, Unrecorded, drop_lines_after, read_metrics
 from kata.train.model.state import TrainState
-from kata.train.record import Record
 
 USES = ("train", "validate")
 

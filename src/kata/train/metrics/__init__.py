@@ -1,0 +1,1 @@
+"""Metrics of a run: meter, progress, trackers, bottlenecks and bad steps."""
