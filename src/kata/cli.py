@@ -175,7 +175,7 @@ def _eval(args: list[str]) -> int:
 
 
 def _checkpoint(args: list[str]) -> int:
-    from kata.train.checkpoint_command import main as look_after
+    from kata.train.checkpoint.command import main as look_after
 
     return look_after(args)
 

@@ -10,8 +10,8 @@ import pytest
 
 from kata.cli import main
 from kata.train import train
-from kata.train.lock import FolderLock
-from kata.train.store import checkpoints
+from kata.train.checkpoint.folder import checkpoints
+from kata.train.checkpoint.run_lock import FolderLock
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ import pytest
 
 from kata.cli import main
 from kata.errors import CheckpointError
-from kata.train.lock import LOCK, SILENT_S, FolderLock
+from kata.train.checkpoint.run_lock import LOCK, SILENT_S, FolderLock
 
 HOLD = (
     "import sys, time\nfrom pathlib import Path\nfrom kata.train.lock import FolderLock\n"

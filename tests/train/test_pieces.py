@@ -9,8 +9,8 @@ from safetensors.torch import load_file
 
 from kata.errors import CheckpointError, PolicyError
 from kata.train import train
-from kata.train.checkpoint_command import main
-from kata.train.manifest import MANIFEST
+from kata.train.checkpoint.command import main
+from kata.train.checkpoint.manifest import MANIFEST
 
 MODEL = "pretrained_model/model.safetensors"
 

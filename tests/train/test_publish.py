@@ -6,7 +6,7 @@ import sys
 import huggingface_hub
 import pytest
 
-from kata.train.publish import upload
+from kata.train.checkpoint.upload import upload
 
 
 @pytest.fixture

@@ -10,14 +10,14 @@ import torch
 from safetensors.torch import load_file
 
 from kata.errors import CheckpointError
-from kata.train import saving as saving_module
 from kata.train import train
+from kata.train.checkpoint import async_save as saving_module
+from kata.train.checkpoint.folder import checkpoints
+from kata.train.checkpoint.manifest import MANIFEST
+from kata.train.checkpoint.retention import Keep, room_needed
+from kata.train.checkpoint.snapshot import HostTensors, snapshot
 from kata.train.job import open_job
-from kata.train.manifest import MANIFEST
 from kata.train.metrics.meter import read_metrics
-from kata.train.retention import Keep, room_needed
-from kata.train.snapshot import HostTensors, snapshot
-from kata.train.store import checkpoints
 from tests.train.conftest import fill_up
 
 

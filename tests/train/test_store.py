@@ -12,9 +12,9 @@ from safetensors.numpy import save_file
 
 from kata.errors import CheckpointError
 from kata.run.pointer import point
-from kata.train.manifest import MANIFEST, damage, has_manifest
-from kata.train.retention import Keep, prune, surplus
-from kata.train.store import bests, checkpoints, publish, recover, resumable
+from kata.train.checkpoint.folder import bests, checkpoints, publish, recover, resumable
+from kata.train.checkpoint.manifest import MANIFEST, damage, has_manifest
+from kata.train.checkpoint.retention import Keep, prune, surplus
 
 WEIGHTS, STEP = "pretrained_model/model.safetensors", "training_state/training_step.json"
 

@@ -21,11 +21,11 @@ from kata.optim.ema import ema_copy, ema_update
 from kata.policies.base import ParamGroup
 from kata.run import resolve_run
 from kata.train import train
+from kata.train.checkpoint.folder import last_finite
 from kata.train.input.prepare import prepare
 from kata.train.metrics.bad_steps import ENOUGH, Watch
 from kata.train.metrics.meter import Meter, read_metrics
 from kata.train.model.state import build_state
-from kata.train.store import last_finite
 from tests.conftest import TINY_ACT
 from tests.train.test_every_policy import TINY
 from tests.train.test_kill import AVERAGED, BF16, FOURTHS, saved

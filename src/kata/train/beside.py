@@ -34,12 +34,12 @@ from kata.dist.engine import Engine
 from kata.files import write_json
 from kata.policies.base import Policy
 from kata.run import Run
-from kata.train.checkpoint import Saver
+from kata.train.checkpoint.saver import Saver
+from kata.train.checkpoint.snapshot import HostTensors, Snapshot, weights_snapshot
 from kata.train.guard import Guard
 from kata.train.metrics.meter import Meter, Unrecorded
 from kata.train.parcel import pack, unpack
 from kata.train.report import Filmstrip
-from kata.train.snapshot import HostTensors, Snapshot, weights_snapshot
 
 CHECK_S = 0.5
 """How often a wait looks whether the run was asked to stop."""

@@ -12,8 +12,8 @@ from kata.optim.schedule import lr_factor
 from kata.policies.base import Policy
 from kata.run import Run
 from kata.spec import Feature, NormMode
+from kata.train.checkpoint.retention import Room
 from kata.train.input.prepare import Prepared
-from kata.train.retention import Room
 from kata.units import bytes_text, count_text
 
 Facts = list[tuple[str, str]]

@@ -20,9 +20,9 @@ import torch
 from torch import Tensor
 
 from kata.errors import DivergedError
+from kata.train.checkpoint.folder import last_finite
 from kata.train.metrics.append_log import Record
 from kata.train.metrics.meter import Meter, drop_lines_after, read_metrics, to_json
-from kata.train.store import last_finite
 
 RECENT = 200
 """Steps whose losses a new one is compared with."""

@@ -26,9 +26,9 @@ from torch.distributed.checkpoint.state_dict_saver import save
 from torch.optim import Optimizer
 
 from kata.errors import CheckpointError
-from kata.train.manifest import SHARDS
+from kata.train.checkpoint.manifest import SHARDS
+from kata.train.checkpoint.snapshot import moments
 from kata.train.model.state import TrainState
-from kata.train.snapshot import moments
 
 METADATA = ".metadata"
 WEIGHTS, AVERAGE, MOMENTS = "weights/", "average/", "moments/"

@@ -13,11 +13,11 @@ from kata.config import parse_flags
 from kata.errors import CheckpointError, ConfigError, did_you_mean
 from kata.run.pointer import BEST, LAST, pointed
 from kata.run.sharding import FORMATS
-from kata.train.lock import FolderLock
-from kata.train.manifest import MODEL, SHARDS, TRAINING, damage, has_manifest
-from kata.train.publish import push
-from kata.train.retention import Keep, surplus
-from kata.train.store import bests, checkpoints, damaged, home_of, locate, pretrained_of, recover, remove
+from kata.train.checkpoint.folder import bests, checkpoints, damaged, home_of, locate, pretrained_of, recover, remove
+from kata.train.checkpoint.manifest import MODEL, SHARDS, TRAINING, damage, has_manifest
+from kata.train.checkpoint.retention import Keep, surplus
+from kata.train.checkpoint.run_lock import FolderLock
+from kata.train.checkpoint.upload import push
 from kata.units import bytes_text
 
 USAGE = """\
@@ -151,7 +151,7 @@ def _push(path: Path, options: Options) -> int:
 
 
 def _convert(path: Path, options: Options) -> int:
-    from kata.train.convert import convert
+    from kata.train.checkpoint.convert import convert
 
     to = options["to"]
     if to not in FORMATS[1:]:

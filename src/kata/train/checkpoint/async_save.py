@@ -25,13 +25,13 @@ from kata.errors import CheckpointError
 from kata.files import FULL, fsync
 from kata.policies.base import Policy
 from kata.run.pointer import BEST, LAST, point
-from kata.train.checkpoint import Saver
+from kata.train.checkpoint.folder import begin, partial_of, publish
+from kata.train.checkpoint.retention import Keep, prune
+from kata.train.checkpoint.saver import Saver
+from kata.train.checkpoint.sharded import tensors_of, write_pieces
+from kata.train.checkpoint.snapshot import HostTensors, Snapshot, snapshot, weights_snapshot
 from kata.train.metrics.meter import Meter, Unrecorded
 from kata.train.model.state import TrainState
-from kata.train.pieces import tensors_of, write_pieces
-from kata.train.retention import Keep, prune
-from kata.train.snapshot import HostTensors, Snapshot, snapshot, weights_snapshot
-from kata.train.store import begin, partial_of, publish
 
 _log = logging.getLogger(__name__)
 

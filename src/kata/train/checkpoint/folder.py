@@ -20,7 +20,7 @@ from kata.adapt.tensors import read_tensors
 from kata.errors import CheckpointError
 from kata.files import fsync
 from kata.run.pointer import BEST, LAST, follow, point
-from kata.train.manifest import MANIFEST, PRETRAINED, damage, has_manifest, write_manifest
+from kata.train.checkpoint.manifest import MANIFEST, PRETRAINED, damage, has_manifest, write_manifest
 
 
 def last_finite(checkpoints: Path) -> Path | None:

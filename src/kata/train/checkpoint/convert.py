@@ -18,10 +18,10 @@ from kata.policies.base import Policy
 from kata.policies.config import PolicyConfig
 from kata.policies.load import load_weights, save_weights
 from kata.run import read_policy_config
-from kata.train.checkpoint import OPTIMIZER
-from kata.train.manifest import MODEL, PRETRAINED, PRETRAINED_EMA, SHARDS, TRAINING
-from kata.train.pieces import AVERAGE, MOMENTS, WEIGHTS, PieceReader, has_pieces, write_pieces
-from kata.train.store import publish
+from kata.train.checkpoint.folder import publish
+from kata.train.checkpoint.manifest import MODEL, PRETRAINED, PRETRAINED_EMA, SHARDS, TRAINING
+from kata.train.checkpoint.saver import OPTIMIZER
+from kata.train.checkpoint.sharded import AVERAGE, MOMENTS, WEIGHTS, PieceReader, has_pieces, write_pieces
 
 
 @dataclass(frozen=True)

@@ -29,11 +29,11 @@ from kata.optim.config import SGDConfig
 from kata.policies.base import Policy
 from kata.policies.load import load_weights, save_weights
 from kata.run import Run
-from kata.train.manifest import MODEL, PRETRAINED, PRETRAINED_EMA, TRAINING
+from kata.train.checkpoint.folder import VALIDATION
+from kata.train.checkpoint.manifest import MODEL, PRETRAINED, PRETRAINED_EMA, TRAINING
+from kata.train.checkpoint.sharded import has_pieces, load_moments, restore_pieces
+from kata.train.checkpoint.snapshot import Snapshot
 from kata.train.model.state import TrainState
-from kata.train.pieces import has_pieces, load_moments, restore_pieces
-from kata.train.snapshot import Snapshot
-from kata.train.store import VALIDATION
 
 TEXT_BYTES, PIECE_BYTES = 65_536, 2_048
 PROCESSORS = "processors"

@@ -1,0 +1,1 @@
+"""Checkpoints: saving, loading, retention, upload, and the lock of a run folder."""
