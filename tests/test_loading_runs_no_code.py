@@ -25,7 +25,7 @@ from kata.log import redacted
 from kata.policies.act.backbone import build_backbone
 from kata.policies.act.config import Config
 from kata.run import read_policy_config
-from kata.train.beside import WORKER, newest_strips
+from kata.train.evaluation.env_eval import WORKER, newest_strips
 from tests.conftest import TINY_ACT
 from tests.data.dataset_maker import CAMERA, HEIGHT, WIDTH, change_info, change_table, make
 

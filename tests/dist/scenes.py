@@ -15,7 +15,7 @@ from typing import Any
 import huggingface_hub.constants
 import torch
 
-import kata.train.assemble
+import kata.train.trainer
 from kata.bench.scale.rank import Asked, measure
 from kata.cli import main
 from kata.dist.team import join
@@ -27,13 +27,13 @@ from kata.train.loop import update
 
 def train_with_long_work(seconds: float, args: list[str]) -> int:
     """Rank 0 takes this long before the first step, and again for the first checkpoint."""
-    plain = kata.train.assemble.run_folder
+    plain = kata.train.trainer.run_folder
 
     def late(run: Any) -> Path:
         time.sleep(seconds)
         return plain(run)
 
-    kata.train.assemble.run_folder = late
+    kata.train.trainer.run_folder = late
     return main(["train", *args])
 
 

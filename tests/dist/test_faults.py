@@ -7,7 +7,7 @@ import time
 import pytest
 from safetensors.torch import load_file
 
-from kata.train.guard import STOPPED
+from kata.train.stopping import STOPPED
 from tests.conftest import TINY_ACT
 from tests.dist import ranks, scenes
 from tests.dist.test_equal import PLAIN, batch

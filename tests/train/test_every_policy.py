@@ -7,8 +7,8 @@ import torch
 
 from kata.run import resolve_run
 from kata.train import train
-from kata.train.guard import Guard
 from kata.train.metrics.meter import read_metrics
+from kata.train.stopping import Guard
 
 TINY = {
     "diffusion": (

@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from kata.errors import ConfigError
-from kata.train import guard as guards
+from kata.train import stopping as guards
 from kata.train import train
-from kata.train.guard import ECHO_S, SIGNALS, STOPPED, Guard
+from kata.train.stopping import ECHO_S, SIGNALS, STOPPED, Guard
 from tests.conftest import TINY_ACT
 
 

@@ -16,7 +16,7 @@ from kata.train.checkpoint.folder import checkpoints
 from kata.train.checkpoint.manifest import MANIFEST
 from kata.train.checkpoint.retention import Keep, room_needed
 from kata.train.checkpoint.snapshot import HostTensors, snapshot
-from kata.train.job import open_job
+from kata.train.components import open_job
 from kata.train.metrics.meter import read_metrics
 from tests.train.conftest import fill_up
 
@@ -39,7 +39,7 @@ def started(monkeypatch):
             job = open_job(live, *parts)
             return replace(job, chores=[(1, lambda state: chore(job.saving, state))])
 
-        monkeypatch.setattr("kata.train.assemble.open_job", open_with_chore)
+        monkeypatch.setattr("kata.train.trainer.open_job", open_with_chore)
         return begun
 
     return with_chore

@@ -40,9 +40,6 @@ import draccus  # noqa: F401 - these are here for the processes to be forked, wh
 import matplotlib.backends.backend_svg  # noqa: F401
 import numpy as np
 
-import kata.policies.act.model
-import kata.train.assemble
-import kata.train.summary  # noqa: F401
 from kata.cli import main
 from kata.data.video.packet_index import build_index
 from kata.data.writing.dataset_writer import DatasetWriter, VideoOptions

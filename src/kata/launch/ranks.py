@@ -23,7 +23,7 @@ from typing import Any, Self
 from kata.launch import keeper
 
 STOPPED = 85
-"""A rank's exit status that means: asked to stop, and saved. See `kata.train.guard`."""
+"""A rank's exit status that means: asked to stop, and saved. See `kata.train.stopping`."""
 
 INTERRUPTED = 130
 """The same, of one that was signalled twice: it did not save."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from kata.train.assemble import Trained, train
+    from kata.train.trainer import Trained, train
 
 __all__ = ["Trained", "train"]
 
@@ -18,7 +18,7 @@ __all__ = ["Trained", "train"]
 def __getattr__(name: str) -> object:
     """`train` and `Trained`, with all that a whole run needs."""
     if name in __all__:
-        from kata.train import assemble
+        from kata.train import trainer
 
-        return {"train": assemble.train, "Trained": assemble.Trained}[name]
+        return {"train": trainer.train, "Trained": trainer.Trained}[name]
     raise AttributeError(f"module 'kata.train' has no attribute '{name}'")

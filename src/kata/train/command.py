@@ -7,10 +7,10 @@ import os
 from kata.dist.team import join
 from kata.dist.world import read_world
 from kata.run import Run
-from kata.train.assemble import train
-from kata.train.guard import STOPPED
 from kata.train.model.device import rank_device
+from kata.train.stopping import STOPPED
 from kata.train.summary import summary
+from kata.train.trainer import train
 from kata.units import duration_s
 
 

@@ -7,12 +7,12 @@ from collections.abc import Callable
 
 from kata.dist.engine import Engine
 from kata.run import Run
-from kata.train.guard import Guard
 from kata.train.input.feed import Feed
 from kata.train.metrics.bad_steps import Watch
 from kata.train.metrics.meter import Meter, StepTimes, Unrecorded
 from kata.train.model.state import TrainState
 from kata.train.step import update
+from kata.train.stopping import Guard
 
 Chore = Callable[[TrainState], None]
 """Work between two steps: validating, saving."""

@@ -6,10 +6,10 @@ from typing import Any
 
 from kata.run import Run
 from kata.run.pointer import LAST, pointed
-from kata.train.assemble import Trained
 from kata.train.checkpoint.folder import home_of
 from kata.train.checkpoint.manifest import PRETRAINED
 from kata.train.checkpoint.upload import upload
+from kata.train.trainer import Trained
 from kata.units import seconds_text
 
 

@@ -25,10 +25,10 @@ from kata.dist.engine import Engine
 from kata.dist.team import Team, join
 from kata.dist.world import read_world
 from kata.run import Run, resolve_run
+from kata.train.components import open_reader, train_feed
 from kata.train.input.feed import Feed, StepBatch
 from kata.train.input.frame_caches import frame_caches
 from kata.train.input.prepare import prepare
-from kata.train.job import open_reader, train_feed
 from kata.train.model.device import rank_device, set_switches
 from kata.train.model.engine import open_engine
 from kata.train.model.state import TrainState, build_state

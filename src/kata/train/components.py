@@ -20,12 +20,12 @@ from kata.dist.team import Team
 from kata.policies.base import Policy
 from kata.run import Run
 from kata.spec import ACTION
-from kata.train.beside import Beside
 from kata.train.checkpoint.async_save import Saving
 from kata.train.checkpoint.folder import checkpoints, home_of
 from kata.train.checkpoint.retention import Keep
 from kata.train.checkpoint.saver import Saver
-from kata.train.guard import Guard
+from kata.train.evaluation.env_eval import Beside
+from kata.train.evaluation.validation import Validator, mean_actions, spread_rows
 from kata.train.input.feed import Feed, pinned
 from kata.train.input.frame_caches import frame_caches
 from kata.train.input.nvdec import card_decoder
@@ -37,7 +37,7 @@ from kata.train.metrics.meter import Meter, Unrecorded, read_metrics
 from kata.train.metrics.progress import Progress
 from kata.train.metrics.trackers import TrackedRun, Tracker, open_trackers
 from kata.train.model.state import TrainState
-from kata.train.validate import Validator, mean_actions, spread_rows
+from kata.train.stopping import Guard
 
 
 @dataclass

@@ -22,15 +22,15 @@ from kata.files import write_json
 from kata.run import Run
 from kata.run.pointer import LAST, point
 from kata.train import preflight
-from kata.train.beside import newest_strips
 from kata.train.checkpoint.folder import Resumable, home_of, recover, resumable
 from kata.train.checkpoint.retention import check_space, room_needed
 from kata.train.checkpoint.run_lock import LOCK, FolderLock
 from kata.train.checkpoint.saver import Saver, checkpoint_bytes, weight_bytes
-from kata.train.guard import Guard
+from kata.train.components import Job, RunRecord, judged, open_job
+from kata.train.evaluation.env_eval import newest_strips
+from kata.train.evaluation.report_samples import sample_views
 from kata.train.input.prepare import Prepared, prepare
 from kata.train.input.rank_checks import check_same_run
-from kata.train.job import Job, RunRecord, judged, open_job
 from kata.train.loop import loop
 from kata.train.metrics.bottleneck import Diagnosis, diagnose, spent_of
 from kata.train.metrics.meter import read_metrics
@@ -40,7 +40,7 @@ from kata.train.model.engine import open_engine
 from kata.train.model.oom import fitting
 from kata.train.model.state import TrainState, build_state
 from kata.train.report import Report, SampleView, write_report
-from kata.train.samples import sample_views
+from kata.train.stopping import Guard
 
 _log = logging.getLogger(__name__)
 

@@ -13,6 +13,7 @@ left out and said. After the last step the last result is waited for, unless the
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
@@ -26,6 +27,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import Any, Self
+from zipfile import ZipFile
 
 import numpy as np
 
@@ -36,21 +38,24 @@ from kata.policies.base import Policy
 from kata.run import Run
 from kata.train.checkpoint.saver import Saver
 from kata.train.checkpoint.snapshot import HostTensors, Snapshot, weights_snapshot
-from kata.train.guard import Guard
 from kata.train.metrics.meter import Meter, Unrecorded
-from kata.train.parcel import pack, unpack
 from kata.train.report import Filmstrip
+from kata.train.stopping import Guard
 
 CHECK_S = 0.5
 """How often a wait looks whether the run was asked to stop."""
 
+
 WORKER = ("-P", "-m", "kata.eval.worker")
 """-P: what lies in the present folder, perhaps downloaded, is not to be imported."""
 
+
 RESULT, TALLY, STOP = "eval.json", "tally.rank{}.json", "stop"
+
 
 Found = dict[str, Any]
 """What a process wrote: a result, a rank's tally, or {"error": message}."""
+
 
 SHOWN = (
     "num_success",
@@ -259,3 +264,29 @@ def newest_strips(folder: Path) -> list[Filmstrip]:
             )
             for name in frames.files
         ]
+
+
+FOUND = "found.json"
+
+
+LOG_BYTES = 2**16
+"""Of a log the end is sent: environments may say a line per step."""
+
+
+def pack(found: dict[str, Any], home: Path | None = None) -> bytes:
+    """Values, and from the folder `home` the ends of logs and, unless the values tell of an error, the films."""
+    parcel = io.BytesIO()
+    with ZipFile(parcel, "w") as archive:
+        archive.writestr(FOUND, json.dumps(found))
+        for path in sorted(home.glob("log*.txt")) if home else []:
+            archive.writestr(path.name, path.read_bytes()[-LOG_BYTES:])
+        for path in sorted(home.glob("videos/*")) if home and "error" not in found else []:
+            archive.write(path, f"videos/{path.name}")
+    return parcel.getvalue()
+
+
+def unpack(parcel: bytes, home: Path) -> dict[str, Any]:
+    """The values; the files go to `home`."""
+    with ZipFile(io.BytesIO(parcel)) as archive:
+        archive.extractall(home, [name for name in archive.namelist() if name != FOUND])
+        return json.loads(archive.read(FOUND))

@@ -1,0 +1,1 @@
+"""Evaluation during training: validation, environments, and samples for the report."""
