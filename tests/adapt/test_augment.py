@@ -11,7 +11,7 @@ from torchvision.transforms.v2 import functional as F
 from kata.adapt.augment import KINDS, build_augment
 from kata.adapt.augment.colour import RandomAffine
 from kata.errors import ConfigError
-from kata.run.transforms import ImageTransformConfig, ImageTransformsConfig, default_transforms
+from kata.run.dataset import ImageTransformConfig, ImageTransformsConfig, default_transforms
 
 DEFAULTS = default_transforms()
 

@@ -8,7 +8,7 @@ import pytest
 
 from kata.errors import CheckpointError
 from kata.run import policy_folder
-from kata.run.pointer import follow, point, pointed
+from kata.run.checkpoint_link import follow, point, pointed
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from kata.config import encode
 from kata.errors import ConfigError, KataError, PolicyError
 from kata.optim.schedule import lr_factor
 from kata.run import Run, resolve_run
-from kata.run.foreign import ABSENT
+from kata.run.lerobot_options import ABSENT
 from kata.units import num_bytes
 
 BASE = ["--policy.type=act", "--dataset.repo_id=user/data"]

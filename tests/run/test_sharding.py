@@ -4,7 +4,7 @@ import pytest
 
 from kata.errors import ConfigError
 from kata.run import resolve_run
-from kata.run.sharding import ParallelismConfig
+from kata.run.parallel import ParallelismConfig
 
 BASE = ("--dataset.repo_id=a/b", "--policy.type=act", "--policy.push_to_hub=false")
 

@@ -11,7 +11,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from kata.errors import CheckpointError
-from kata.run.pointer import point
+from kata.run.checkpoint_link import point
 from kata.train.checkpoint.folder import bests, checkpoints, publish, recover, resumable
 from kata.train.checkpoint.manifest import MANIFEST, damage, has_manifest
 from kata.train.checkpoint.retention import Keep, prune, surplus

@@ -19,7 +19,7 @@ from huggingface_hub.errors import RepositoryNotFoundError
 
 from kata.errors import CheckpointError
 from kata.launch.hub import HUB_ERRORS, reason
-from kata.run.pointer import BEST, LAST, point, pointed
+from kata.run.checkpoint_link import BEST, LAST, point, pointed
 from kata.train.checkpoint.folder import bests, checkpoints, home_of
 
 POLL_S = 10.0

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from kata.errors import ConfigError, did_you_mean
-from kata.run.caching import check_cache
 from kata.run.checks import refused_option
-from kata.run.mix import MixEntry, check_choices, check_clips, check_entries
-from kata.run.transforms import ImageTransformsConfig
 from kata.units import num_bytes
 
 _OF_ONE: dict[str, object] = {"root": None, "episodes": None, "exclude_episodes": None, "revision": None}
@@ -33,6 +34,202 @@ PIXELS = ("rgb", "yuv")
 
 
 DECODERS = ("cpu", "auto", "nvdec")
+
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+STATISTICS = ("joint", "each")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MixEntry:
+    """One dataset of a mixture. `repo_id`, `root`, `revision`, `episodes` and `exclude_episodes` as for one dataset.
+
+    name: in tables, metrics and folders; the repo_id after its '/' where it is left out. weight: its share of the
+    samples, in proportion to the other weights; null in every entry shares by the number of samples. rename_map: the
+    dataset's keys to the mixture's. fill: cameras that it lacks are black and marked.
+    """
+
+    repo_id: str
+    root: str | None = None
+    revision: str | None = None
+    name: str | None = None
+    weight: float | None = None
+    episodes: list[int] | str | None = None
+    exclude_episodes: list[int] | None = None
+    rename_map: dict[str, str] = field(default_factory=dict)
+    fill: bool = False
+
+    @property
+    def called(self) -> str:
+        """The name in tables, metrics and folders."""
+        return self.name or self.repo_id.rpartition("/")[2]
+
+
+def check_entries(entries: Sequence[MixEntry]) -> None:
+    """ConfigError unless names differ and weights are positive numbers, or left out everywhere."""
+    if not entries:
+        raise ConfigError(
+            "dataset.mix=[]", rule="at least one dataset", remedy="list {repo_id: …, weight: …}, or use dataset.repo_id"
+        )
+    names = [entry.called for entry in entries]
+    for number, (entry, name) in enumerate(zip(entries, names, strict=True)):
+        at = f"dataset.mix[{number}]"
+        if not NAME.fullmatch(name):
+            raise ConfigError(
+                f"{at}.name={name!r}",
+                rule="letters, digits, '.', '_' and '-', for it names folders and metrics",
+                remedy=f"add name: dataset{number}",
+            )
+        if names.index(name) < number:
+            raise ConfigError(
+                f"{at} and dataset.mix[{names.index(name)}] are both called {name}",
+                rule="each dataset of a mixture has a name of its own",
+                remedy=f"add name: {name}-{number} to one of them",
+            )
+        if entry.weight is not None and not (math.isfinite(entry.weight) and entry.weight > 0):
+            raise ConfigError(
+                f"{at}.weight={entry.weight} ({name})",
+                rule="a positive number",
+                remedy="remove the entry to leave the dataset out" if entry.weight == 0 else "for example weight: 0.5",
+            )
+    lacking = [name for entry, name in zip(entries, names, strict=True) if entry.weight is None]
+    if lacking and len(lacking) < len(entries):
+        raise ConfigError(
+            f"dataset.mix: {', '.join(lacking)} without a weight, {len(entries) - len(lacking)} with one",
+            rule="all have a weight, or none has (the shares then follow the number of samples)",
+            remedy="give each a weight",
+        )
+
+
+def check_choices(entries: Sequence[MixEntry], stats: str, primary: str | None) -> None:
+    """ConfigError for unknown statistics or a primary that is not in the mixture."""
+    if stats not in STATISTICS:
+        raise ConfigError(
+            f"dataset.mix_stats={stats}",
+            rule=f"one of: {', '.join(STATISTICS)}",
+            remedy=did_you_mean(stats, STATISTICS),
+        )
+    names = [entry.called for entry in entries]
+    if primary is not None and primary not in names:
+        raise ConfigError(
+            f"dataset.mix_primary={primary}", rule="a dataset of the mixture", remedy=did_you_mean(primary, names)
+        )
+
+
+def check_clips(clips: Sequence[Sequence[int]] | None, datasets: int, of_one: Sequence[int]) -> None:
+    """ConfigError unless there are three numbers for each dataset, or none yet. of_one: those of a single dataset."""
+    if any(of_one):
+        raise ConfigError(
+            f"dataset.clip_pool, clip_frames, clip_gop = {list(of_one)}",
+            rule="these numbers belong to one dataset; a mixture has dataset.mix_clips, three for each of its datasets",
+            remedy="leave them out: they are derived and written down",
+        )
+    if clips is not None and (len(clips) != datasets or not all(map(_is_clip_order, clips))):
+        raise ConfigError(
+            f"dataset.mix_clips={[list(each) for each in clips]}",
+            rule=f"for each of {datasets} datasets clips alive at a time, frames, group (a divisor); zeros: full order",
+            remedy="leave the option out: they are derived and written down",
+        )
+
+
+def _is_clip_order(numbers: Sequence[int]) -> bool:
+    if len(numbers) != 3:
+        return False
+    return not any(numbers) or (min(numbers) > 0 and numbers[1] % numbers[2] == 0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageTransformConfig:
+    """One augmentation. `type` is a class of `kata.adapt.augment` or of torchvision.transforms.v2, `kwargs` its range.
+
+    `weight` is its share when the subset of a sample is drawn; 0 leaves it out.
+    """
+
+    weight: float = 1.0
+    type: str = "Identity"
+    kwargs: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.weight >= 0:
+            raise ConfigError(
+                f"dataset.image_transforms: weight={self.weight}",
+                rule="a share of at least 0",
+                remedy="use 0 to leave the transform out",
+            )
+
+
+def default_transforms() -> dict[str, ImageTransformConfig]:
+    """LeRobot's six: brightness, contrast, saturation, hue, sharpness, affine."""
+    ranges: dict[str, tuple[str, dict[str, Any]]] = {
+        "brightness": ("ColorJitter", {"brightness": [0.8, 1.2]}),
+        "contrast": ("ColorJitter", {"contrast": [0.8, 1.2]}),
+        "saturation": ("ColorJitter", {"saturation": [0.5, 1.5]}),
+        "hue": ("ColorJitter", {"hue": [-0.05, 0.05]}),
+        "sharpness": ("SharpnessJitter", {"sharpness": [0.5, 1.5]}),
+        "affine": ("RandomAffine", {"degrees": [-5.0, 5.0], "translate": [0.05, 0.05]}),
+    }
+    return {name: ImageTransformConfig(type=kind, kwargs=kwargs) for name, (kind, kwargs) in ranges.items()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageTransformsConfig:
+    """Augmentation of training frames: of the `tfs`, up to `max_num_transforms` are drawn per sample and camera.
+
+    They are applied in the order of `tfs`, or in a random one. A `tfs` that is given replaces all six defaults.
+    """
+
+    enable: bool = False
+    max_num_transforms: int = 3
+    random_order: bool = False
+    tfs: dict[str, ImageTransformConfig] = field(default_factory=default_transforms)
+
+    def __post_init__(self) -> None:
+        if self.max_num_transforms < 1:
+            raise ConfigError(
+                f"dataset.image_transforms.max_num_transforms={self.max_num_transforms}",
+                rule="at least 1",
+                remedy="leave --dataset.image_transforms.enable out for no transforms",
+            )
+        if self.enable and not any(tf.weight > 0 for tf in self.tfs.values()):
+            raise ConfigError(
+                "dataset.image_transforms.enable=true, but no transform has a weight above 0",
+                rule="at least one transform that can be drawn",
+                remedy="leave --dataset.image_transforms.tfs out for the defaults",
+            )
+
+
+CACHES = ("none", "frames", "disk")
+
+
+def check_cache(cache: str, folder: str | None, size: str | None) -> None:
+    """Refuse impossible values of dataset.cache, cache_dir and cache_size.
+
+    Raises: ConfigError.
+    """
+    if cache not in CACHES:
+        raise ConfigError(
+            f"dataset.cache={cache}", rule=f"one of: {', '.join(CACHES)}", remedy=did_you_mean(cache, CACHES)
+        )
+    if folder is not None and cache != "disk":
+        raise ConfigError(
+            f"dataset.cache_dir={folder} with dataset.cache={cache}",
+            rule="a folder belongs to frames that are kept on a disk",
+            remedy="add --dataset.cache=disk, or leave the folder out",
+        )
+    if size is not None and cache == "none":
+        raise ConfigError(
+            f"dataset.cache_size={size} with dataset.cache=none",
+            rule="a size belongs to a cache",
+            remedy="add --dataset.cache=frames or --dataset.cache=disk, or leave the size out",
+        )
+    if size is not None and not num_bytes(size) >= 1:
+        raise ConfigError(
+            f"dataset.cache_size={size}",
+            rule="bytes, or a number with kB, MB, GB, TB, KiB, MiB, GiB or TiB",
+            remedy="for example --dataset.cache_size=20GB",
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,12 +16,12 @@ from kata.errors import ConfigError, PolicyError
 from kata.optim.schedule import lr_factor
 from kata.policies import config_class, policy_types
 from kata.policies.config import CONFIG, OWN_CONFIG, PolicyConfig
-from kata.run.accelerate import take_over
-from kata.run.foreign import drop_foreign
-from kata.run.options import Run
-from kata.run.pointer import LAST, follow
-from kata.run.ranks import share_out
-from kata.run.sharding import check_beside_sharding
+from kata.run.accelerate_env import take_over
+from kata.run.batch_layout import share_out
+from kata.run.checkpoint_link import LAST, follow
+from kata.run.config import Run
+from kata.run.lerobot_options import drop_foreign
+from kata.run.parallel import check_beside_sharding
 
 CHANGEABLE = {
     *(

@@ -20,7 +20,7 @@ from kata.dist.team import Team
 from kata.errors import CheckpointError
 from kata.files import write_json
 from kata.run import Run
-from kata.run.pointer import LAST, point
+from kata.run.checkpoint_link import LAST, point
 from kata.train import preflight
 from kata.train.checkpoint.folder import Resumable, home_of, recover, resumable
 from kata.train.checkpoint.retention import check_space, room_needed

@@ -11,8 +11,8 @@ from typing import Any
 
 from kata.config import parse_flags
 from kata.errors import CheckpointError, ConfigError, did_you_mean
-from kata.run.pointer import BEST, LAST, pointed
-from kata.run.sharding import FORMATS
+from kata.run.checkpoint_link import BEST, LAST, pointed
+from kata.run.parallel import FORMATS
 from kata.train.checkpoint.folder import bests, checkpoints, damaged, home_of, locate, pretrained_of, recover, remove
 from kata.train.checkpoint.manifest import MODEL, SHARDS, TRAINING, damage, has_manifest
 from kata.train.checkpoint.retention import Keep, surplus

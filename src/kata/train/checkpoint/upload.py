@@ -8,7 +8,7 @@ from kata.config import decode, read_config
 from kata.errors import CheckpointError, ConfigError
 from kata.log import redacted
 from kata.run import Run
-from kata.run.foreign import drop_foreign
+from kata.run.lerobot_options import drop_foreign
 
 
 def upload(run: Run, pretrained: Path) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from kata.errors import ConfigError
 
 if TYPE_CHECKING:
-    from kata.run.options import Run
+    from kata.run.config import Run
 
 
 def share_out(run: Run, ranks: int, notes: list[str], *, keep_micro: bool) -> Run:

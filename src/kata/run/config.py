@@ -14,13 +14,17 @@ from kata.optim.config import EmaConfig, OptimizerConfig, SchedulerConfig
 from kata.policies.config import PolicyConfig
 from kata.run.checks import refused_option
 from kata.run.dataset import DatasetConfig
-from kata.run.engines import check_engine
 from kata.run.evaluation import EnvConfig, EvalConfig
-from kata.run.fsdp import FsdpConfig
-from kata.run.parallel import DdpConfig, check_scaling
-from kata.run.sharding import ParallelismConfig, check_format
+from kata.run.parallel import (
+    DdpConfig,
+    DeepSpeedConfig,
+    FsdpConfig,
+    ParallelismConfig,
+    check_engine,
+    check_format,
+    check_scaling,
+)
 from kata.run.tracking import TensorboardConfig, TrackioConfig, WandbConfig
-from kata.run.zero import DeepSpeedConfig
 from kata.units import duration_s
 
 PRECISIONS = ("no", "bf16", "fp16")
