@@ -9,8 +9,8 @@ import numpy as np
 from kata.data import open_dataset
 from kata.data.loader.reader import Reader
 from kata.data.writing.dataset_writer import DatasetWriter
-from kata.eval.demo import FEATURES
-from kata.eval.task import CAMERAS, FPS, INSTRUCTION, MAX_STEPS, Expert, ReachEnv
+from kata.eval.envs.reach import CAMERAS, FPS, INSTRUCTION, MAX_STEPS, Expert, ReachEnv
+from kata.eval.record.demonstrations import FEATURES
 from kata.spec import ACTION, REWARD, STATE
 
 SPREAD = (0.3, 0.8)

@@ -22,7 +22,7 @@ import numpy as np
 
 from kata.data import open_dataset
 from kata.data.loader.reader import Reader
-from kata.eval.pusht import SUCCESS_COVERAGE, make_pusht
+from kata.eval.envs.pusht import SUCCESS_COVERAGE, make_pusht
 
 GREY = np.array([119, 136, 153])
 CENTRE = 40.7  # from the origin of the T's frame to the middle of its area

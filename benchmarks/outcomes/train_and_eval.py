@@ -43,13 +43,13 @@ def prepare(data: str, root: Path) -> None:
     if data == "practice":
         practice.record(root, num_episodes=400)
     elif data == "kata":
-        from kata.eval.demo import record
+        from kata.eval.record.demonstrations import record
 
         record(root, num_episodes=200)
     elif data == "pusht":
         root.symlink_to(SHARED / "pusht-v30", target_is_directory=True)
     else:
-        from kata.eval.replay import replay_aloha
+        from kata.eval.record.replay import replay_aloha
 
         replay_aloha(SHARED / "aloha-scripted-traj.npz", root)
 

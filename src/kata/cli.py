@@ -86,7 +86,7 @@ def _train(args: list[str]) -> int:
 
     run, notes = resolve_run(args, read_world(os.environ).size, os.environ)
     if run.env is not None:
-        from kata.eval.envs import register, resolve_env
+        from kata.eval.envs.registry import register, resolve_env
 
         register(resolve_env(run.env))
     from kata.train.command import train_and_tell
@@ -130,8 +130,12 @@ def _data(args: list[str]) -> int:
     from kata.data.commands import Verb, run_verb
 
     recorded = {
-        "demo": Verb("kata.eval.recording:demo", "record demonstrations of the built-in task as a LeRobot dataset"),
-        "replay": Verb("kata.eval.recording:replay", "replay joint trajectories in the ALOHA simulation as a dataset"),
+        "demo": Verb(
+            "kata.eval.record.recording:demo", "record demonstrations of the built-in task as a LeRobot dataset"
+        ),
+        "replay": Verb(
+            "kata.eval.record.recording:replay", "replay joint trajectories in the ALOHA simulation as a dataset"
+        ),
     }
     return run_verb(args, {**TOOLS, **recorded})
 

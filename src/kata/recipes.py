@@ -9,7 +9,7 @@ from pathlib import Path
 from kata.data import open_dataset
 from kata.data.edit.staged import new_folder
 from kata.errors import DataError
-from kata.eval.demo import record
+from kata.eval.record.demonstrations import record
 from kata.run import resolve_run
 
 _log = logging.getLogger(__name__)

@@ -9,8 +9,8 @@ import time
 import numpy as np
 import pytest
 
-from kata.eval import worker
-from kata.eval.demo import record
+from kata.eval import env_worker
+from kata.eval.record.demonstrations import record
 from kata.train.metrics.meter import read_metrics
 from tests.conftest import TINY_ACT
 from tests.dist import ranks, scenes
@@ -40,7 +40,7 @@ def test_two_ranks_find_what_one_finds(args, tmp_path):
     assert team.ended(300) == [0, 0], team.said(0) + team.said(1)
     home = tmp_path / "run" / "evaluations" / "000002"
     checkpoint = tmp_path / "run" / "checkpoints" / "last" / "pretrained_model"
-    assert worker.main([str(checkpoint), str(home / "options.json"), str(tmp_path / "one" / "eval.json")]) == 0
+    assert env_worker.main([str(checkpoint), str(home / "options.json"), str(tmp_path / "one" / "eval.json")]) == 0
     one, two = (json.loads((folder / "eval.json").read_text()) for folder in (tmp_path / "one", home))
     for found in (one, two):
         del found["seconds"], found["policy"]["path"]

@@ -10,9 +10,9 @@ import torch
 
 from kata.adapt import Pipeline, ToDevice
 from kata.config import encode
-from kata.eval.policy import Acting
-from kata.eval.policy import acting as ready
-from kata.eval.task.picture import GOAL
+from kata.eval.envs.reach.picture import GOAL
+from kata.eval.rollout_policy import Acting
+from kata.eval.rollout_policy import acting as ready
 from kata.policies import build_policy
 from kata.policies.act.config import Config
 from kata.policies.base import Policy

@@ -15,8 +15,8 @@ import gymnasium
 from kata.data import open_dataset
 from kata.data.loader.reader import Reader
 from kata.errors import ConfigError, DataError, PolicyError
-from kata.eval.aloha import JOINTS, AlohaEnv
-from kata.eval.replay import replay, replay_aloha
+from kata.eval.envs.aloha import JOINTS, AlohaEnv
+from kata.eval.record.replay import replay, replay_aloha
 
 SHARED = Path(os.environ.get("KATA_SHARED_DATA", Path(__file__).parents[3] / "shared" / "data"))
 TRAJECTORIES, RECORDED = SHARED / "aloha-scripted-traj.npz", SHARED / "aloha-scripted-cube-v30"
@@ -104,7 +104,7 @@ def test_what_succeeds_is_written_and_what_fails_is_dropped(tmp_path, trajectori
     given["sim_transfer_cube_scripted_env"][1, 1] += 0.2  # the cube is elsewhere, and the hand closes on nothing
     np.savez(tmp_path / "two.npz", **given)
     seen = []
-    with caplog.at_level("INFO", logger="kata.eval.replay"):
+    with caplog.at_level("INFO", logger="kata.eval.record.replay"):
         root = replay_aloha(tmp_path / "two.npz", tmp_path / "set", codec="h264", progress=lambda *n: seen.append(n))
     assert seen == [(1, 2), (2, 2)]
     assert "1 episodes" in caplog.text

@@ -10,8 +10,8 @@ import pytest
 
 from kata.data import Reader, open_dataset
 from kata.errors import DataError
-from kata.eval import demo
-from kata.eval.task import FPS, INSTRUCTION
+from kata.eval.envs.reach import FPS, INSTRUCTION
+from kata.eval.record import demonstrations
 
 
 def content(root: Path) -> dict[str, bytes]:
@@ -20,7 +20,9 @@ def content(root: Path) -> dict[str, bytes]:
 
 def test_demonstrations_are_a_dataset_of_successful_episodes(tmp_path: Path) -> None:
     seen: list[tuple[int, int]] = []
-    root = demo.record(tmp_path / "demo", num_episodes=4, codec="h264", progress=lambda *done: seen.append(done))
+    root = demonstrations.record(
+        tmp_path / "demo", num_episodes=4, codec="h264", progress=lambda *done: seen.append(done)
+    )
     data = open_dataset("local/demo", root=root)
     assert seen == [(1, 4), (2, 4), (3, 4), (4, 4)]
     assert data.fps == FPS
@@ -30,7 +32,7 @@ def test_demonstrations_are_a_dataset_of_successful_episodes(tmp_path: Path) -> 
     assert data.column("next.success").sum() == 4
     with Reader(data, {}) as reader:
         batch = reader.read(data.episodes.start)
-    first = demo.attempt(0, 0)[0]
+    first = demonstrations.attempt(0, 0)[0]
     np.testing.assert_array_equal(batch["action"][0], first["action"])
     for camera in data.cameras:
         assert np.abs(batch[camera][0].astype(int) - first[camera]).mean() < 4
@@ -38,9 +40,9 @@ def test_demonstrations_are_a_dataset_of_successful_episodes(tmp_path: Path) -> 
 
 @pytest.mark.slow
 def test_workers_and_runs_do_not_change_the_dataset(tmp_path: Path) -> None:
-    one = demo.record(tmp_path / "one", num_episodes=3, seed=5, workers=1, codec="h264")
-    two = demo.record(tmp_path / "two", num_episodes=3, seed=5, workers=2, codec="h264")
-    other = demo.record(tmp_path / "other", num_episodes=3, seed=6, workers=1, codec="h264")
+    one = demonstrations.record(tmp_path / "one", num_episodes=3, seed=5, workers=1, codec="h264")
+    two = demonstrations.record(tmp_path / "two", num_episodes=3, seed=5, workers=2, codec="h264")
+    other = demonstrations.record(tmp_path / "other", num_episodes=3, seed=6, workers=1, codec="h264")
     assert content(one) == content(two)
     assert content(one) != content(other)
 
@@ -48,15 +50,15 @@ def test_workers_and_runs_do_not_change_the_dataset(tmp_path: Path) -> None:
 def test_failed_attempts_are_dropped_and_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    attempt = demo.attempt
+    attempt = demonstrations.attempt
 
-    def clumsy(seed: int, number: int) -> demo.Frames:
+    def clumsy(seed: int, number: int) -> demonstrations.Frames:
         frames = attempt(seed, number)
         return frames[:5] if number % 2 == 0 else frames
 
-    monkeypatch.setattr(demo, "attempt", clumsy)
+    monkeypatch.setattr(demonstrations, "attempt", clumsy)
     with caplog.at_level(logging.INFO):
-        root = demo.record(tmp_path / "demo", num_episodes=2, codec="h264")
+        root = demonstrations.record(tmp_path / "demo", num_episodes=2, codec="h264")
     assert "2 failed attempts were dropped" in caplog.text
     data = open_dataset("local/demo", root=root)
     assert data.episodes.length.tolist() == [len(attempt(0, 1)), len(attempt(0, 3))]
@@ -65,4 +67,4 @@ def test_failed_attempts_are_dropped_and_counted(
 @pytest.mark.parametrize(("episodes", "workers"), [(0, 1), (1, 0)])
 def test_numbers_below_one_are_refused(tmp_path: Path, episodes: int, workers: int) -> None:
     with pytest.raises(DataError, match=r"(?s)rule:.*remedy:"):
-        demo.record(tmp_path / "demo", num_episodes=episodes, workers=workers)
+        demonstrations.record(tmp_path / "demo", num_episodes=episodes, workers=workers)

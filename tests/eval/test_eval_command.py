@@ -10,11 +10,12 @@ import torch
 
 from kata.adapt import Pipeline, Rename
 from kata.errors import CheckpointError, ConfigError, KataError, PolicyError
-from kata.eval import envs, worker
+from kata.eval import env_worker
 from kata.eval.command import main
-from kata.eval.envs import EnvSpec, inspect, resolve_env
+from kata.eval.envs import registry
+from kata.eval.envs.registry import EnvSpec, inspect, resolve_env
 from kata.eval.options import EnvConfig, EvalConfig, resolve_eval
-from kata.eval.policy import acting, load_for_acting
+from kata.eval.rollout_policy import acting, load_for_acting
 from kata.eval.runner import play
 from kata.policies.base import ActState
 from tests.eval.acting import TOP, Scripted, plain, stats, tiny_policy, write_checkpoint
@@ -85,7 +86,7 @@ def test_environments_that_cannot_be_used_are_refused(config, message):
 
 def test_a_missing_extra_is_named_with_the_command_that_installs_it(monkeypatch):
     absent = EnvSpec("gym_pusht/PushT-v0", module="gym_pusht_is_absent", extra="pusht")
-    monkeypatch.setitem(envs.ENVIRONMENTS, "pusht", absent)
+    monkeypatch.setitem(registry.ENVIRONMENTS, "pusht", absent)
     with pytest.raises(ConfigError, match=r"(?s)gym_pusht_is_absent.*uv pip install 'kata\[pusht\]'"):
         inspect(resolve_env(EnvConfig(type="pusht")))
 
@@ -200,19 +201,19 @@ def test_the_worker_leaves_result_films_and_strips_as_files(checkpoint, tmp_path
     env = {"type": "gym", "id": "tests.eval.fakes:fakes/Toy-v0"}
     (tmp_path / "options.json").write_text(json.dumps({"env": env, "eval": {"n_episodes": 3, "videos": 1}}))
     target = tmp_path / "step_10" / "result.json"
-    assert worker.main([str(checkpoint), str(tmp_path / "options.json"), str(target)]) == 0
+    assert env_worker.main([str(checkpoint), str(tmp_path / "options.json"), str(target)]) == 0
     result = json.loads(target.read_text())
     assert result["num_success"] == 2
     with np.load(target.parent / result["strips"]) as strips:
         assert {name: strips[name].dtype for name in strips} == {"episode_0": np.uint8}
     for rank in (0, 1):
         share = [str(tmp_path / "shared" / f"{rank}.json"), str(rank), "2"]
-        assert worker.main([str(checkpoint), str(tmp_path / "options.json"), *share]) == 0
+        assert env_worker.main([str(checkpoint), str(tmp_path / "options.json"), *share]) == 0
     shares = [str(tmp_path / "shared" / f"{rank}.json") for rank in (0, 1)]
-    assert worker.main(["--sum", str(tmp_path / "shared" / "result.json"), *shares]) == 0
+    assert env_worker.main(["--sum", str(tmp_path / "shared" / "result.json"), *shares]) == 0
     summed = json.loads((tmp_path / "shared" / "result.json").read_text())
     assert summed == result | {"seconds": summed["seconds"]}
     failed = tmp_path / "failed.json"
-    assert worker.main([str(tmp_path), str(tmp_path / "options.json"), str(failed)]) == 2
+    assert env_worker.main([str(tmp_path), str(tmp_path / "options.json"), str(failed)]) == 2
     assert "config.json" in json.loads(failed.read_text())["error"]
     assert "config.json" in capsys.readouterr().err

@@ -9,13 +9,13 @@ import pytest
 import torch
 
 from kata.errors import ConfigError, PolicyError
-from kata.eval.envs import EnvSpec, resolve_env
-from kata.eval.film import chosen, read_strip
+from kata.eval.envs.registry import EnvSpec, resolve_env
 from kata.eval.options import EnvConfig, EvalConfig
-from kata.eval.policy import episode_source
 from kata.eval.result import Result, summary, wilson
+from kata.eval.rollout_policy import episode_source
 from kata.eval.runner import play
-from kata.eval.tally import sum_up
+from kata.eval.shares import sum_up
+from kata.eval.video import chosen, read_strip
 from kata.spec import Draw
 from tests.eval import fakes
 from tests.eval.acting import Scripted, drawing_policy, plain, tiny_policy, towards_green

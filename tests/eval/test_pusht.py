@@ -14,7 +14,7 @@ import gymnasium
 from kata.data import open_dataset
 from kata.data.loader.reader import Reader
 from kata.errors import ConfigError
-from kata.eval.pusht import ENV_ID, make_pusht
+from kata.eval.envs.pusht import ENV_ID, make_pusht
 
 SHARED = Path(os.environ.get("KATA_SHARED_DATA", Path(__file__).parents[3] / "shared" / "data"))
 PEOPLE = SHARED / "pusht-v30"

@@ -12,8 +12,8 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 from kata.errors import PolicyError
-from kata.eval.task import CAMERAS, ENV_ID, FPS, MAX_STEPS, Expert, ReachEnv
-from kata.eval.task.picture import GOAL, GOAL_RADIUS, TOOL, Camera
+from kata.eval.envs.reach import CAMERAS, ENV_ID, FPS, MAX_STEPS, Expert, ReachEnv
+from kata.eval.envs.reach.picture import GOAL, GOAL_RADIUS, TOOL, Camera
 
 
 def share_of_successes(policy: Callable[[ReachEnv, int], Callable[[], np.ndarray]], episodes: int) -> float:

@@ -10,7 +10,7 @@ import time
 import pytest
 import torch
 
-from kata.eval.demo import record
+from kata.eval.record.demonstrations import record
 from kata.run import resolve_run
 from kata.train import train
 from kata.train.metrics.meter import read_metrics

@@ -112,7 +112,7 @@ def test_micro_batches_give_the_update_of_the_whole_batch(name, policy_run):
 
 @pytest.mark.parametrize("name", TINY)
 def test_a_checkpoint_acts_as_the_policy_that_wrote_it(name, policy_run):
-    from kata.eval.policy import load_for_acting
+    from kata.eval.rollout_policy import load_for_acting
 
     trained = train(policy_run(name, "acts"))
     acting = load_for_acting(str(trained.folder / "checkpoints" / "last" / "pretrained_model"), "cpu")

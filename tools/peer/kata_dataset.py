@@ -13,7 +13,7 @@ import numpy as np
 
 from kata.cli import main
 from kata.data import Reader, open_dataset
-from kata.eval.demo import record
+from kata.eval.record.demonstrations import record
 
 EPISODES = 5
 

@@ -16,7 +16,7 @@ from kata.eval.options import EvalRun, resolve_eval
 
 if TYPE_CHECKING:
     from kata.eval.result import Result
-    from kata.eval.tally import Tally
+    from kata.eval.shares import Tally
 
 RESULT = "eval.json"
 
@@ -48,7 +48,7 @@ def main(args: Sequence[str]) -> int:
 
 def help_text() -> str:
     """All options with types and defaults."""
-    from kata.eval.envs import ENVIRONMENTS
+    from kata.eval.envs.registry import ENVIRONMENTS
 
     lines = [
         "usage: kata eval --policy.path=<checkpoint or Hub name> --env.type=<name> --name=value ...\n",
@@ -78,7 +78,7 @@ def result_folder(run: EvalRun) -> Path:
 
 def run_eval(run: EvalRun, folder: Path, *, shown: bool = False) -> Result:
     """Load the policy, evaluate it, write `eval.json` and `videos/` to `folder`; `shown` tells how it goes."""
-    from kata.eval.tally import sum_up
+    from kata.eval.shares import sum_up
 
     result = sum_up([run_share(run, folder, shown=shown)], folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -91,13 +91,13 @@ def run_share(run: EvalRun, folder: Path, share: range | None = None, *, shown: 
 
     The environment is looked up before the policy is loaded.
     """
-    from kata.eval.envs import register, resolve_env
+    from kata.eval.envs.registry import register, resolve_env
 
     spec = resolve_env(run.env)
     register(spec)
     import torch
 
-    from kata.eval.policy import load_for_acting
+    from kata.eval.rollout_policy import load_for_acting
     from kata.eval.runner import play
 
     # Full precision, so that a batch of many gives what a batch of one gives.

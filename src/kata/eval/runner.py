@@ -18,14 +18,14 @@ import torch
 from numpy.typing import NDArray
 
 from kata.errors import ConfigError, PolicyError
-from kata.eval.envs import EnvSpec, Facts, inspect
-from kata.eval.film import TRIED_PER_KEPT, Film
-from kata.eval.fit import Fit, fit
+from kata.eval.env_check import Fit, fit
+from kata.eval.envs.registry import EnvSpec, Facts, inspect
 from kata.eval.options import EvalConfig
-from kata.eval.policy import Acting, episode_source
 from kata.eval.result import CrashedAt, Episode
-from kata.eval.simulation import Crash, Envs, LocalEnvs, Moment, RemoteEnvs, Start
-from kata.eval.tally import Tally, film_path
+from kata.eval.rollout_policy import Acting, episode_source
+from kata.eval.shares import Tally, film_path
+from kata.eval.vector_env import Crash, Envs, LocalEnvs, Moment, RemoteEnvs, Start
+from kata.eval.video import TRIED_PER_KEPT, Film
 from kata.policies.base import ActState, Source
 
 Done = Callable[[int, int, int], None]

@@ -98,7 +98,7 @@ def _data(train: Sequence[str]) -> Generator[list[str]]:
     if train:
         yield list(train)
         return
-    from kata.eval.demo import record
+    from kata.eval.record.demonstrations import record
 
     with tempfile.TemporaryDirectory(prefix="kata_scale_") as folder:
         root = record(Path(folder) / "reach", num_episodes=EPISODES, codec="h264")

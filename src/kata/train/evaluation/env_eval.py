@@ -1,11 +1,11 @@
 """Evaluation in an environment beside the training: processes of their own, which training never waits for.
 
-    step -> copy of the weights -> (thread: checkpoint folder -> `kata.eval.worker` process -> result) -> metrics.jsonl
+    step -> copy of the weights -> (thread: checkpoint folder -> `kata.eval.env_worker` process -> result) -> metrics.jsonl
 
 Several ranks share the episodes. Each plays its own in a process beside it; those after the first work in a folder for
 temporary files and send what came of it to rank 0, whose thread puts it together:
 
-    share -> tally, films, log -> (mail) -> rank 0 -> `kata.eval.worker --sum` process -> result
+    share -> tally, films, log -> (mail) -> rank 0 -> `kata.eval.env_worker --sum` process -> result
 
 Only the copy of the weights to host memory stops the loop. One evaluation runs at a time; what falls due meanwhile is
 left out and said. After the last step the last result is waited for, unless the run is asked to stop.
@@ -46,7 +46,7 @@ CHECK_S = 0.5
 """How often a wait looks whether the run was asked to stop."""
 
 
-WORKER = ("-P", "-m", "kata.eval.worker")
+WORKER = ("-P", "-m", "kata.eval.env_worker")
 """-P: what lies in the present folder, perhaps downloaded, is not to be imported."""
 
 

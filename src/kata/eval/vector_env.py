@@ -14,8 +14,8 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-from kata.eval.envs import TERMINATED, EnvSpec, make
-from kata.eval.fit import View
+from kata.eval.env_check import View
+from kata.eval.envs.registry import TERMINATED, EnvSpec, make
 
 Array = NDArray[Any]
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kata.eval.film import chosen
 from kata.eval.result import CrashedAt, Episode, Result, Seconds, wilson
+from kata.eval.video import chosen
 
 
 @dataclass(frozen=True)

@@ -161,7 +161,7 @@ def register() -> None:
         if f"kata/{name}-v0" not in gymnasium.registry:
             gymnasium.register(
                 id=f"kata/{name}-v0",
-                entry_point="kata.eval.aloha:AlohaEnv",
+                entry_point="kata.eval.envs.aloha:AlohaEnv",
                 max_episode_steps=MAX_STEPS,
                 kwargs={"task": task},
             )

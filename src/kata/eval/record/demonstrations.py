@@ -17,7 +17,7 @@ import numpy as np
 
 from kata.data.writing.dataset_writer import DatasetWriter, VideoOptions
 from kata.errors import DataError
-from kata.eval.task import CAMERAS, FPS, INSTRUCTION, MAX_STEPS, SIZE, Expert, ReachEnv
+from kata.eval.envs.reach import CAMERAS, FPS, INSTRUCTION, MAX_STEPS, SIZE, Expert, ReachEnv
 from kata.spec import ACTION, REWARD, STATE, Column
 
 ROBOT_TYPE = "kata_board"

@@ -38,7 +38,7 @@ def demo(args: Sequence[str]) -> int:
         return 0
     if not options.root:
         raise ConfigError("root: not given", rule="the demonstrations need a folder", remedy="add --root=<folder>")
-    from kata.eval.demo import record
+    from kata.eval.record.demonstrations import record
 
     with counting("episodes recorded") as progress:
         folder = record(
@@ -60,10 +60,10 @@ def replay(args: Sequence[str]) -> int:
     if not options.root or not options.trajectories:
         name, example = ("trajectories", "<file>.npz") if options.root else ("root", "<folder>")
         raise ConfigError(f"{name}: not given", rule="a replay needs both", remedy=f"add --{name}={example}")
-    from kata.eval.envs import ENVIRONMENTS, register
+    from kata.eval.envs.registry import ENVIRONMENTS, register
 
     register(ENVIRONMENTS["aloha"])
-    from kata.eval.replay import replay_aloha
+    from kata.eval.record.replay import replay_aloha
 
     with counting("episodes replayed") as progress:
         folder = replay_aloha(

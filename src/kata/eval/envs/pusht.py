@@ -86,7 +86,7 @@ def _state(state: Any) -> list[float]:
 def register() -> None:
     """Make the task known to gymnasium; a second call changes nothing."""
     if ENV_ID not in gymnasium.registry:
-        gymnasium.register(id=ENV_ID, entry_point="kata.eval.pusht:make_pusht", max_episode_steps=MAX_STEPS)
+        gymnasium.register(id=ENV_ID, entry_point="kata.eval.envs.pusht:make_pusht", max_episode_steps=MAX_STEPS)
 
 
 register()

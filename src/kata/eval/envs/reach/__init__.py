@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import gymnasium
 
-from kata.eval.task.expert import Expert
-from kata.eval.task.reach import CAMERAS, FPS, INSTRUCTION, MAX_STEPS, SIZE, ReachEnv
+from kata.eval.envs.reach.expert import Expert
+from kata.eval.envs.reach.reach import CAMERAS, FPS, INSTRUCTION, MAX_STEPS, SIZE, ReachEnv
 
 __all__ = ["CAMERAS", "ENV_ID", "FPS", "INSTRUCTION", "MAX_STEPS", "SIZE", "Expert", "ReachEnv", "register"]
 
@@ -15,7 +15,7 @@ ENV_ID = "kata/Reach-v0"
 def register() -> None:
     """Make the task known to gymnasium; a second call changes nothing."""
     if ENV_ID not in gymnasium.registry:
-        gymnasium.register(id=ENV_ID, entry_point="kata.eval.task.reach:ReachEnv")
+        gymnasium.register(id=ENV_ID, entry_point="kata.eval.envs.reach.reach:ReachEnv")
 
 
 register()

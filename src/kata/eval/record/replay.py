@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from kata.data.writing.dataset_writer import DatasetWriter, VideoOptions
 from kata.errors import DataError
-from kata.eval.aloha import CAMERA, FPS, JOINTS, SHAPE, SUCCESS_REWARD, AlohaEnv, task_of
+from kata.eval.envs.aloha import CAMERA, FPS, JOINTS, SHAPE, SUCCESS_REWARD, AlohaEnv, task_of
 from kata.spec import ACTION, REWARD, STATE, Column
 
 _log = logging.getLogger(__name__)

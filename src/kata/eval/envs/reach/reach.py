@@ -10,7 +10,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from kata.errors import PolicyError
-from kata.eval.task.picture import GOAL_RADIUS, Camera, Picture
+from kata.eval.envs.reach.picture import GOAL_RADIUS, Camera, Picture
 
 FPS = 10
 MAX_STEPS = 80

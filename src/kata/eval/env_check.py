@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kata.errors import PolicyError, did_you_mean, nearest
-from kata.eval.envs import EnvSpec, Facts
+from kata.eval.envs.registry import EnvSpec, Facts
 from kata.policies.config import PolicyConfig
 from kata.spec import ENV_STATE, STATE, FeatureType
 

@@ -24,10 +24,10 @@ from kata import log
 from kata.config import assign, decode, encode, read_config
 from kata.errors import ConfigError, KataError
 from kata.eval.command import run_share
-from kata.eval.film import read_strip
 from kata.eval.options import EvalRun
 from kata.eval.result import Result
-from kata.eval.tally import read_tally, sum_up
+from kata.eval.shares import read_tally, sum_up
+from kata.eval.video import read_strip
 from kata.files import write_json
 
 STRIPS = "strips.npz"

@@ -12,8 +12,8 @@ import gymnasium
 from gymnasium import spaces
 
 from kata.errors import ConfigError, PolicyError, did_you_mean, nearest
+from kata.eval.envs.reach import ENV_ID, INSTRUCTION, MAX_STEPS
 from kata.eval.options import EnvConfig
-from kata.eval.task import ENV_ID, INSTRUCTION, MAX_STEPS
 
 TERMINATED = "terminated"
 """As `success_key`: ending before the time is up is succeeding."""
@@ -46,14 +46,14 @@ class EnvSpec:
 ENVIRONMENTS: dict[str, EnvSpec] = {
     "kata": EnvSpec(
         ENV_ID,
-        module="kata.eval.task",
+        module="kata.eval.envs.reach",
         kwargs={"render_mode": "rgb_array"},
         instruction=INSTRUCTION,
         max_steps=MAX_STEPS,
     ),
     "pusht": EnvSpec(
         "kata/PushT-v0",
-        module="kata.eval.pusht",
+        module="kata.eval.envs.pusht",
         extra="pusht",
         kwargs={"render_mode": "rgb_array"},
         instruction="Push the T-shaped block onto the T-shaped target.",
@@ -61,7 +61,7 @@ ENVIRONMENTS: dict[str, EnvSpec] = {
     ),
     "aloha": EnvSpec(
         "kata/AlohaTransferCube-v0",
-        module="kata.eval.aloha",
+        module="kata.eval.envs.aloha",
         extra="aloha",
         kwargs={"render_mode": "rgb_array"},
         instruction="Pick up the cube with the right arm and transfer it to the left arm.",

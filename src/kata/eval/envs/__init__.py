@@ -1,0 +1,1 @@
+"""Environments that policies are evaluated in."""
