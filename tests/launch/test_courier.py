@@ -7,7 +7,7 @@ import pytest
 from huggingface_hub import CommitOperationAdd
 
 from kata.cli import main
-from kata.launch.courier import Courier
+from kata.launch.hub_sync import Courier
 
 
 class Hub:

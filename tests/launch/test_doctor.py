@@ -8,9 +8,9 @@ import sys
 import pytest
 
 from kata.cli import main
-from kata.launch.doctor import command, facts, speeds
-from kata.launch.doctor.facts import links
-from kata.launch.doctor.findings import DRIVER_OF_CUDA, findings
+from kata.launch.doctor import bandwidth, command, probe
+from kata.launch.doctor.checks import DRIVER_OF_CUDA, findings
+from kata.launch.doctor.probe import links
 
 SMI = """\
 #!/bin/bash
@@ -26,8 +26,8 @@ esac
 
 @pytest.fixture
 def quick(monkeypatch, tmp_path):
-    monkeypatch.setattr(speeds, "DISK_BYTES", 1 << 20)
-    monkeypatch.setattr(speeds, "LOOPBACK_BYTES", 1 << 20)
+    monkeypatch.setattr(bandwidth, "DISK_BYTES", 1 << 20)
+    monkeypatch.setattr(bandwidth, "LOOPBACK_BYTES", 1 << 20)
     monkeypatch.chdir(tmp_path)
     for name in ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS"):
         monkeypatch.delenv(name, raising=False)
@@ -148,12 +148,12 @@ def test_a_folder_that_cannot_be_written(tmp_path, monkeypatch):
     def refused(*args, **named):
         raise OSError("Read-only file system")
 
-    monkeypatch.setattr(speeds.tempfile, "NamedTemporaryFile", refused)
-    found = speeds.disk(tmp_path / "not" / "there")
+    monkeypatch.setattr(bandwidth.tempfile, "NamedTemporaryFile", refused)
+    found = bandwidth.disk(tmp_path / "not" / "there")
     assert (found["folder"], found["error"]) == (str(tmp_path), "Read-only file system")
 
 
 def test_unknown_options_are_refused(capsys):
     assert main(["doctor", "--jsno"]) == 2
     assert "did you mean 'json'" in capsys.readouterr().err
-    assert facts.version("no-such-package") is None
+    assert probe.version("no-such-package") is None

@@ -13,10 +13,10 @@ import pytest
 from kata.cli import main
 from kata.config import encode
 from kata.errors import ConfigError
-from kata.launch.asked import checked_run
 from kata.launch.flavors import known_flavors
-from kata.launch.jobs import carried, planned, saving_s
+from kata.launch.hf_jobs import carried, planned, saving_s
 from kata.launch.options import Jobs
+from kata.launch.train_args import checked_run
 from kata.run import resolve_run
 from kata.train import train
 from tests.conftest import TINY_ACT
@@ -202,15 +202,15 @@ def test_time_is_kept_for_saving():
     ],
 )
 def test_bad_input_costs_nothing(monkeypatch, capsys, options, train_args, value):
-    monkeypatch.setattr("kata.launch.jobs.chosen_flavor", known_flavors().__getitem__)
-    monkeypatch.setattr("kata.launch.jobs.get_token", lambda: TOKEN)
-    monkeypatch.setattr("kata.launch.jobs.submit", None)
+    monkeypatch.setattr("kata.launch.hf_jobs.chosen_flavor", known_flavors().__getitem__)
+    monkeypatch.setattr("kata.launch.hf_jobs.get_token", lambda: TOKEN)
+    monkeypatch.setattr("kata.launch.hf_jobs.submit", None)
     assert main(["launch", "--target=hf:cpu-basic", *options, "--", *TRAIN, *train_args]) == 2
     assert f"kata: {value}" in capsys.readouterr().err
 
 
 def test_without_a_token(monkeypatch, tmp_path):
-    monkeypatch.setattr("kata.launch.jobs.get_token", lambda: None)
+    monkeypatch.setattr("kata.launch.hf_jobs.get_token", lambda: None)
     options = Jobs(image="x", checkpoint_repo="me/run")
     with pytest.raises(ConfigError, match="no Hugging Face token"):
         planned(options, known_flavors()["cpu-basic"], TRAIN)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kata.launch.ranks import GRACE_S, STOPPED, log_of, tail
+from kata.launch.local_ranks import GRACE_S, STOPPED, log_of, tail
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals and process groups")
 WAIT_S = 60.0

@@ -24,7 +24,7 @@ Exit status: that of the rank that failed; 85 where the run was asked to stop an
 def main(args: Sequence[str]) -> int:
     """Launch a run, or look after one, and return the exit status."""
     if args and args[0] in LOOKS:
-        from kata.launch.look import look
+        from kata.launch.job_control import look
 
         return look(args[0], args[1:])
     own, run_args = split(args)
@@ -40,7 +40,7 @@ def main(args: Sequence[str]) -> int:
 
         return launch_slurm(options, run_args)
     if isinstance(options, Jobs):
-        from kata.launch.jobs import launch_job
+        from kata.launch.hf_jobs import launch_job
 
         return launch_job(options, target.removeprefix("hf:"), run_args)
     from kata.launch.local import launch_local

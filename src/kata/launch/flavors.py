@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from huggingface_hub import HfApi
 
 from kata.errors import ConfigError, did_you_mean
-from kata.launch.hub import HUB_ERRORS, reason
+from kata.launch.hub_errors import HUB_ERRORS, reason
 
 _log = logging.getLogger(__name__)
 

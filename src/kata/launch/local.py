@@ -11,10 +11,10 @@ from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 
 from kata.errors import ConfigError
-from kata.launch.asked import checked_run, refuse_taken
 from kata.launch.gpus import visible_gpus
+from kata.launch.local_ranks import STOPPED, log_of, run_ranks
 from kata.launch.options import LOGS, Local, refuse
-from kata.launch.ranks import STOPPED, log_of, run_ranks
+from kata.launch.train_args import checked_run, refuse_taken
 from kata.run import Run
 from kata.units import duration_s
 
@@ -60,7 +60,7 @@ def _courier(repo_id: str, run: Run, args: Sequence[str]) -> Generator[Sequence[
             rule="--checkpoint_repo uploads what a run saves in its folder",
             remedy="add --output_dir=<folder> to the options of train",
         )
-    from kata.launch.courier import Courier
+    from kata.launch.hub_sync import Courier
 
     folder = Path(run.output_dir).expanduser()
     refuse_taken(run, folder)

@@ -2,7 +2,7 @@
 
 SLURM signals the batch shell alone (`--signal=B:`), and the shell signals each rank once, in a step of its own: signals
 to a step reach every process of it or only its first one, depending on the cluster. torchrun ends with 1 whatever its
-ranks leave with, so a rank that was asked to stop and saved notes it in a file (`kata.launch.rank`), and the shell puts
+ranks leave with, so a rank that was asked to stop and saved notes it in a file (`kata.launch.slurm_rank_entry`), and the shell puts
 the job back into the queue.
 """
 
@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kata.errors import ConfigError, KataError
-from kata.launch.asked import checked_run, refuse_taken
 from kata.launch.options import Slurm
+from kata.launch.train_args import checked_run, refuse_taken
 from kata.log import redacted
 from kata.run import Run
 

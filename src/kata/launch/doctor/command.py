@@ -10,9 +10,9 @@ from typing import Any
 
 from kata.config import parse_flags
 from kata.errors import ConfigError, did_you_mean
-from kata.launch.doctor.facts import facts
-from kata.launch.doctor.findings import Finding, findings
-from kata.launch.doctor.speeds import disk, loopback
+from kata.launch.doctor.bandwidth import disk, loopback
+from kata.launch.doctor.checks import Finding, findings
+from kata.launch.doctor.probe import facts
 from kata.log import redacted
 from kata.units import bytes_text
 

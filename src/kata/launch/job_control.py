@@ -80,21 +80,21 @@ def _slurm_logs(job: str, log_dir: Path, *, follow: bool) -> None:
 def _look_at_hugging_face(verb: str, job: str, namespace: str | None, *, follow: bool) -> int:
     from huggingface_hub import HfApi
 
-    from kata.launch import jobs
-    from kata.launch.hub import HUB_ERRORS
+    from kata.launch import hf_jobs
+    from kata.launch.hub_errors import HUB_ERRORS
 
     api = HfApi()
     try:
         if verb == "status":
-            print(jobs.status_text(api.inspect_job(job_id=job, namespace=namespace)))
+            print(hf_jobs.status_text(api.inspect_job(job_id=job, namespace=namespace)))
         elif verb == "cancel":
             api.cancel_job(job_id=job, namespace=namespace)
             print(f"job {job}: cancelled")
         elif follow:
-            return jobs.follow(api, job, namespace)[0]
+            return hf_jobs.follow(api, job, namespace)[0]
         else:
             for line in api.fetch_job_logs(job_id=job, namespace=namespace):
                 print(line)
     except HUB_ERRORS as error:
-        raise jobs.service_error(job, error) from error
+        raise hf_jobs.service_error(job, error) from error
     return 0

@@ -18,7 +18,7 @@ from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, sn
 from huggingface_hub.errors import RepositoryNotFoundError
 
 from kata.errors import CheckpointError
-from kata.launch.hub import HUB_ERRORS, reason
+from kata.launch.hub_errors import HUB_ERRORS, reason
 from kata.run.checkpoint_link import BEST, LAST, point, pointed
 from kata.train.checkpoint.folder import bests, checkpoints, home_of
 

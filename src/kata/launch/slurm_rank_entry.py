@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from types import FrameType
 
-from kata.launch.ranks import STOPPED
+from kata.launch.local_ranks import STOPPED
 
 
 def main() -> None:

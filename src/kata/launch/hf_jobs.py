@@ -16,12 +16,12 @@ from huggingface_hub import HfApi, JobInfo, get_token
 from kata.config import encode, parse_flags, read_config
 from kata.config.flags import parse_value
 from kata.errors import ConfigError, KataError
-from kata.launch.asked import checked_run
 from kata.launch.flavors import Flavor, chosen_flavor
-from kata.launch.hub import HUB_ERRORS, reason
+from kata.launch.hub_errors import HUB_ERRORS, reason
 from kata.launch.local import SAVED
+from kata.launch.local_ranks import STOPPED
 from kata.launch.options import Jobs, refuse
-from kata.launch.ranks import STOPPED
+from kata.launch.train_args import checked_run
 from kata.log import redacted
 from kata.run import Run
 from kata.units import duration_s, seconds_text

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, Self
 
-from kata.launch import keeper
+from kata.launch import orphan_reaper
 
 STOPPED = 85
 """A rank's exit status that means: asked to stop, and saved. See `kata.train.stopping`."""
@@ -77,7 +77,7 @@ class _Ranks:
     def __enter__(self) -> Self:
         # Before the first rank: a signal between two starts must not leave one behind.
         self._before = {number: signal.signal(number, self._pass_on) for number in FORWARDED}
-        script = [sys.executable, "-I", "-S", str(keeper.__file__)]
+        script = [sys.executable, "-I", "-S", str(orphan_reaper.__file__)]
         self._keeper = subprocess.Popen(script, stdin=subprocess.PIPE, text=True, start_new_session=True)
         return self
 
