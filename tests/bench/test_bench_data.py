@@ -9,15 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kata.bench import peer
-from kata.bench.floor import decode_floors, open_tracks
+from kata.bench import lerobot_env
+from kata.bench.cases import Case, windows_of
+from kata.bench.decode_floor import decode_floors, open_tracks
+from kata.bench.interleave import Turns
+from kata.bench.lerobot_env import Peer
 from kata.bench.options import chosen_cases, resolve_bench
-from kata.bench.patterns import Case, windows_of
-from kata.bench.peer import Peer
-from kata.bench.reading import AHEAD, Reading, measure
-from kata.bench.show import text
-from kata.bench.turns import Turns
-from kata.bench.verdict import summarise
+from kata.bench.read_worker import AHEAD, Reading, measure
+from kata.bench.table import text
+from kata.bench.targets import summarise
 from kata.cli import main
 from kata.data import open_dataset
 from kata.errors import ConfigError, DataError
@@ -225,15 +225,15 @@ def test_the_peer_is_given_ffmpeg_where_the_system_has_none(tmp_path, monkeypatc
     libs.mkdir(parents=True)
     for name in ("libavutil-a63ffd27.so.59.39.100", "libswscale-5efb2ca5.so.8.3.100", "libdav1d-f1894f21.so.7.0.0"):
         (libs / name).touch()
-    monkeypatch.setattr(peer, "find_library", lambda name: None)
-    found = peer.ffmpeg_for(tmp_path / "bin/python", links)
+    monkeypatch.setattr(lerobot_env, "find_library", lambda name: None)
+    found = lerobot_env.ffmpeg_for(tmp_path / "bin/python", links)
     assert found["LD_LIBRARY_PATH"].split(":")[:2] == [str(links), str(libs)]
     assert {link.name: link.readlink().name for link in links.iterdir()} == {
         "libavutil.so.59": "libavutil-a63ffd27.so.59.39.100",
         "libswscale.so.8": "libswscale-5efb2ca5.so.8.3.100",
     }
-    monkeypatch.setattr(peer, "find_library", lambda name: "libavutil.so.57")
-    assert peer.ffmpeg_for(tmp_path / "bin/python", links) == {}
+    monkeypatch.setattr(lerobot_env, "find_library", lambda name: "libavutil.so.57")
+    assert lerobot_env.ffmpeg_for(tmp_path / "bin/python", links) == {}
 
 
 def test_episodes_per_batch_are_counted(result):

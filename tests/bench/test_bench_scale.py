@@ -8,7 +8,7 @@ import pytest
 from kata.bench.scale.command import ROBOT
 from kata.bench.scale.layouts import lay_out
 from kata.bench.scale.options import resolve_scale
-from kata.bench.scale.ranks import run_ranks
+from kata.bench.scale.scale_spawn import run_ranks
 from kata.bench.scale.show import layouts_text, measured_text
 from kata.bench.scale.verdict import bound_by, summarise
 from kata.errors import ConfigError

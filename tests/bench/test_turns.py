@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from kata.bench.turns import TURN_S, Child, Turns, take_turns, turn_s
+from kata.bench.interleave import TURN_S, Child, Turns, take_turns, turn_s
 from kata.errors import ConfigError
 
 COUNTS = """

@@ -16,7 +16,7 @@ import huggingface_hub.constants
 import torch
 
 import kata.train.trainer
-from kata.bench.scale.rank import Asked, measure
+from kata.bench.scale.scale_worker import Asked, measure
 from kata.cli import main
 from kata.dist.team import join
 from kata.dist.world import read_world

@@ -9,15 +9,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from kata.bench import gauges
+from kata.bench import process_stats
+from kata.bench.cases import Case
+from kata.bench.lerobot_env import make_datasets, peer_python
 from kata.bench.options import BenchRun, chosen_cases, resolve_bench
-from kata.bench.patterns import Case
-from kata.bench.peer import make_datasets, peer_python
 from kata.bench.rounds import by_kata, measure_rounds, threads_of
 from kata.bench.scale.command import help_text as scale_help
 from kata.bench.scale.command import scale
-from kata.bench.show import text
-from kata.bench.verdict import summarise_all
+from kata.bench.table import text
+from kata.bench.targets import summarise_all
 from kata.config import encode, field_names
 from kata.data import open_dataset
 from kata.errors import ConfigError, did_you_mean
@@ -47,7 +47,7 @@ def main(args: Sequence[str]) -> int:
     if any(arg in ("-h", "--help") for arg in args):
         print(told(), end="")
         return 0
-    gauges.require_linux()
+    process_stats.require_linux()
     return work(args[1:])
 
 
@@ -74,7 +74,7 @@ def _compare(run: BenchRun, command: str) -> int:
         rounds, peer = measure_rounds(run, cases, told)
     result: dict[str, Any] = {
         **_head(run, command, began, cases),
-        "versions": {"kata": gauges.versions(), "peer": peer},
+        "versions": {"kata": process_stats.versions(), "peer": peer},
         "summary": summarise_all(cases, rounds),
         "rounds": rounds,
     }
@@ -88,8 +88,8 @@ def _head(run: BenchRun, command: str, began: datetime.datetime, cases: Sequence
     return {
         "command": command,
         "began": began.isoformat(timespec="seconds"),
-        "machine": gauges.machine(),
-        "versions": {"kata": gauges.versions()},
+        "machine": process_stats.machine(),
+        "versions": {"kata": process_stats.versions()},
         "settings": {**encode(run), "threads": threads_of(run)},
         "datasets": {case.folder: facts(Path(run.root).expanduser() / case.folder) for case in cases},
     }

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kata.bench.patterns import CASES, PATTERNS, WAYS, Case
+from kata.bench.cases import CASES, PATTERNS, WAYS, Case
 from kata.config import decode, parse_flags
 from kata.errors import ConfigError, DataError, did_you_mean
 from kata.run.dataset import PIXELS

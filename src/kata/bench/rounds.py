@@ -12,12 +12,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from kata.bench import gauges
+from kata.bench import process_stats
+from kata.bench.cases import Case
+from kata.bench.interleave import Child, take_turns
+from kata.bench.lerobot_env import Peer, peer_python
 from kata.bench.options import BenchRun
-from kata.bench.patterns import Case
-from kata.bench.peer import Peer, peer_python
-from kata.bench.reading import Reading
-from kata.bench.turns import Child, take_turns
+from kata.bench.read_worker import Reading
 from kata.units import num_bytes
 
 ITEM_MODE = ("d",)
@@ -53,7 +53,7 @@ def measure_rounds(run: BenchRun, cases: list[Case], told: Callable[[int, int], 
 
 def threads_of(run: BenchRun) -> int:
     """Decoding threads of kata, and the peer's worker processes."""
-    return run.num_workers or gauges.cores()
+    return run.num_workers or process_stats.cores()
 
 
 def by_kata(run: BenchRun, case: Case, way: str, number: int) -> dict[str, Any]:
@@ -88,7 +88,7 @@ def _started(run: BenchRun, case: Case, way: str, number: int, *, by_turns: bool
         pattern=case.pattern,
         way=way,
         batch_size=run.batch_size,
-        threads=gauges.cores() if floor else threads_of(run),
+        threads=process_stats.cores() if floor else threads_of(run),
         seconds=run.floor_seconds if floor else run.seconds,
         epoch_seconds=run.epoch_seconds,
         seed=run.seed + number,
@@ -99,7 +99,7 @@ def _started(run: BenchRun, case: Case, way: str, number: int, *, by_turns: bool
         soak=run.soak > 0,
         by_turns=by_turns,
     )
-    command = [sys.executable, "-m", "kata.bench.reading", json.dumps(asdict(reading))]
+    command = [sys.executable, "-m", "kata.bench.read_worker", json.dumps(asdict(reading))]
     # One thread each for what numpy calls: kata's own threads are what is measured.
     return Child(f"{case} {way}", command, {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"})
 

@@ -13,9 +13,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from kata.bench import gauges
+from kata.bench import process_stats
 from kata.bench.scale.options import BUILT_IN, ScaleRun, resolve_scale
-from kata.bench.scale.ranks import run_ranks
+from kata.bench.scale.scale_spawn import run_ranks
 from kata.bench.scale.show import layouts_text, measured_text
 from kata.bench.scale.verdict import summarise
 from kata.config import encode, field_names
@@ -46,11 +46,11 @@ def scale(args: Sequence[str]) -> int:
     """Measure, print, keep; the exit status."""
     run, train = resolve_scale(args)
     began = datetime.datetime.now(datetime.UTC)
-    threads = run.threads or max(1, gauges.cores() // max(run.ranks, default=1))
+    threads = run.threads or max(1, process_stats.cores() // max(run.ranks, default=1))
     result: dict[str, Any] = {
         "command": shlex.join(["kata", "bench", "scale", *args]),
         "began": began.isoformat(timespec="seconds"),
-        "machine": gauges.machine(),
+        "machine": process_stats.machine(),
         "settings": {**encode(run), "threads": threads, "train": train or list(BUILT_IN)},
     }
     if run.ranks:
@@ -78,9 +78,9 @@ def _measured(run: ScaleRun, train: Sequence[str], threads: int) -> dict[int, li
         asked = {"args": args, "steps": run.steps, "warmup": run.warmup}
         for done, ranks in enumerate(todo):
             told(done, len(todo))
-            own_s, busy_s, began_s = _own_s(), gauges.busy_s(), time.perf_counter()
-            measured = run_ranks("kata.bench.scale.rank", asked, ranks, threads, run.timeout)
-            others_s = gauges.busy_s() - busy_s - (_own_s() - own_s)
+            own_s, busy_s, began_s = _own_s(), process_stats.busy_s(), time.perf_counter()
+            measured = run_ranks("kata.bench.scale.scale_worker", asked, ranks, threads, run.timeout)
+            others_s = process_stats.busy_s() - busy_s - (_own_s() - own_s)
             rounds[ranks].append({**measured, "other_cores": max(0.0, others_s / (time.perf_counter() - began_s))})
         told(len(todo), len(todo))
     return rounds

@@ -22,7 +22,7 @@ from itertools import cycle
 from types import TracebackType
 from typing import IO, Any, Self
 
-from kata.bench import gauges
+from kata.bench import process_stats
 from kata.errors import ConfigError
 
 TURN_S = 0.35
@@ -94,7 +94,7 @@ class Child:
     @property
     def cpu_s(self) -> float:
         """CPU seconds that it has used."""
-        return gauges.cpu_s(self.pid)
+        return process_stats.cpu_s(self.pid)
 
     def speaks(self, limit_s: float) -> bool:
         """Whether it says something within so many seconds. Raises ConfigError when it has ended without."""

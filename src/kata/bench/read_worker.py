@@ -18,10 +18,10 @@ from typing import Any
 
 import numpy as np
 
-from kata.bench import gauges, turns
-from kata.bench.floor import decode_floors, open_tracks
-from kata.bench.patterns import windows_of
-from kata.bench.turns import Turns
+from kata.bench import interleave, process_stats
+from kata.bench.cases import windows_of
+from kata.bench.decode_floor import decode_floors, open_tracks
+from kata.bench.interleave import Turns
 from kata.data import Batches, Dataset, Reader, anchor_rows, open_dataset
 from kata.data.frames.frame_cache import CacheOptions, FrameCache
 from kata.data.frames.frame_format import RECORDED, Form, colours_of_camera
@@ -87,7 +87,7 @@ def measure(reading: Reading) -> dict[str, Any]:
             return figures | _soak(batches, reading.batches)
         if reading.way == "cache":
             figures |= _filled(reader, reading.batch_size)
-        return figures | _steady(reader, batches, reading) | {"peak_bytes": gauges.peak_resident_bytes()}
+        return figures | _steady(reader, batches, reading) | {"peak_bytes": process_stats.peak_resident_bytes()}
 
 
 def _open(live: ExitStack, reading: Reading, dataset: Dataset) -> tuple[Reader, Batches, int]:
@@ -154,15 +154,15 @@ def _steady(reader: Reader, batches: Batches, reading: Reading) -> dict[str, Any
     if reading.way == "full":
         first = _filled_up(reader, batches, first, epoch // 4, reading.epoch_seconds)
     if reading.by_turns:
-        turns.begin()
-    before, busy_s, cpu_s = reader.work(), gauges.busy_s(), time.process_time()
+        interleave.begin()
+    before, busy_s, cpu_s = reader.work(), process_stats.busy_s(), time.process_time()
     began_s, count = time.perf_counter(), 0
     while _goes_on(reading, epoch, count, time.perf_counter() - began_s):
         batches.at(first + count)
         count += 1
-    ended_s, cpu_s, busy_s = time.perf_counter(), time.process_time() - cpu_s, gauges.busy_s() - busy_s
+    ended_s, cpu_s, busy_s = time.perf_counter(), time.process_time() - cpu_s, process_stats.busy_s() - busy_s
     work, samples = reader.work().since(before), count * batches.batch_size
-    taken = turns.end(first=True) if reading.by_turns else Turns()
+    taken = interleave.end(first=True) if reading.by_turns else Turns()
     return {
         "cpu_ms": 1e3 * cpu_s / samples,
         "samples_s": samples / taken.running_s(began_s, ended_s),
@@ -223,7 +223,7 @@ def _soak(batches: Batches, count: int) -> dict[str, Any]:
     for step in range(1, count + 1):
         batches.at(step)
         if step % part == 0 or step == count:
-            resident.append(gauges.resident_bytes())
+            resident.append(process_stats.resident_bytes())
     return {
         "batches": count,
         "epochs": count * batches.batch_size / len(batches.rows),
@@ -242,8 +242,8 @@ def _floors(reading: Reading, dataset: Dataset) -> dict[str, Any]:
     planes = _form(reading, dataset, cameras).colours
     tracks = open_tracks(dataset, cameras, reading.threads)
     if reading.by_turns:
-        turns.begin()
-    floors = decode_floors(tracks, reading.seconds, partial(turns.end, first=False) if reading.by_turns else Turns)
+        interleave.begin()
+    floors = decode_floors(tracks, reading.seconds, partial(interleave.end, first=False) if reading.by_turns else Turns)
     return {
         "decode_ms": sum(floor.decode_ms for floor in floors.values()),
         "cpu_ms": sum(floor.decode_ms if key in planes else floor.rgb_ms for key, floor in floors.items()),

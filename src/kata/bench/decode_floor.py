@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from av.video.reformatter import VideoReformatter
 from PIL import Image
 
-from kata.bench.turns import Turns
+from kata.bench.interleave import Turns
 from kata.data import Dataset
 
 STRETCH_S = 0.25

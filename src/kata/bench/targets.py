@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from kata.bench.patterns import FIRST_BATCH_S, FLOOR_SHARE, MEMORY_BYTES, TARGETS, Case
+from kata.bench.cases import FIRST_BATCH_S, FLOOR_SHARE, MEMORY_BYTES, TARGETS, Case
 from kata.bench.rounds import Rounds
 
 
