@@ -33,7 +33,7 @@ import torch
 from torch import Tensor
 
 from kata.dist.engine import Engine
-from kata.dist.team import Team
+from kata.dist.process_group import Team
 from kata.run import Run
 from kata.train.model.compile import compile_blocks, uncompiled
 from kata.train.model.state import TrainState, build_state

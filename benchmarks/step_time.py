@@ -27,7 +27,7 @@ from typing import Any
 import torch
 
 from kata.dist.engine import Engine
-from kata.dist.team import Team
+from kata.dist.process_group import Team
 from kata.policies import config_class
 from kata.run import AcceleratorConfig, DatasetConfig, Run
 from kata.spec import ACTION, LANGUAGE_MASK, LANGUAGE_TOKENS, STATE, Feature, FeatureType, pad_key

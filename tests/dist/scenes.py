@@ -18,7 +18,7 @@ import torch
 import kata.train.trainer
 from kata.bench.scale.scale_worker import Asked, measure
 from kata.cli import main
-from kata.dist.team import join
+from kata.dist.process_group import join
 from kata.dist.world import read_world
 from kata.run import resolve_run
 from kata.train import train

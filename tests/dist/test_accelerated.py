@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from kata.dist import zero
-from kata.dist.team import Team
+from kata.dist import deepspeed
+from kata.dist.process_group import Team
 from kata.errors import ConfigError
 from kata.run import resolve_run
 from tests.conftest import TINY_ACT
@@ -54,6 +54,6 @@ def test_the_launcher_chooses_the_engine():
 
 def test_deepspeed_that_is_not_installed_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "deepspeed", None)
-    monkeypatch.setattr(zero, "tell_environment", lambda world: None)
+    monkeypatch.setattr(deepspeed, "tell_environment", lambda world: None)
     with pytest.raises(ConfigError, match=r"install kata\[deepspeed\]"):
-        zero.Zero(Team(), torch.device("cpu"), accumulation=1, max_norm=0.0, settings={"stage": 1})
+        deepspeed.Zero(Team(), torch.device("cpu"), accumulation=1, max_norm=0.0, settings={"stage": 1})

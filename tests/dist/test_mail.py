@@ -5,8 +5,8 @@ import time
 import pytest
 from torch.distributed import TCPStore
 
-from kata.dist.mail import PIECE_BYTES, Mail
-from kata.dist.team import Team
+from kata.dist.messages import PIECE_BYTES, Mail
+from kata.dist.process_group import Team
 
 
 @pytest.fixture(params=["one rank", "several"])

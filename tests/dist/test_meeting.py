@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from torch._C._distributed_c10d import HashStore
 
-from kata.dist.meeting import begin
+from kata.dist.rendezvous import begin
 from kata.errors import ConfigError
 
 SIZE = 4

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from kata.dist.accelerated import AcceleratedDdp, AcceleratedShards
+from kata.dist.accelerate import AcceleratedDdp, AcceleratedShards
 from kata.dist.engine import Ddp, Engine
+from kata.dist.process_group import Team, join
 from kata.dist.shard import Sharded
-from kata.dist.team import Team, join
 from kata.dist.world import read_world
 from kata.optim.build import build_optimizer
 from kata.policies.base import ActState, KeyMap, Loss, ParamGroup, Policy, Term

@@ -7,7 +7,7 @@ import torch
 from kata.adapt import frames_to_float
 from kata.data import Order, Reader
 from kata.dist.engine import Engine
-from kata.dist.team import Team
+from kata.dist.process_group import Team
 from kata.policies.base import Loss, Term
 from kata.train import train
 from kata.train.input.prepare import prepare

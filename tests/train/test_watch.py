@@ -12,8 +12,8 @@ import torch
 
 from kata.cli import main
 from kata.dist.engine import Engine
-from kata.dist.team import Team
-from kata.dist.update import step_unless
+from kata.dist.process_group import Team
+from kata.dist.skip_step import step_unless
 from kata.errors import DivergedError
 from kata.optim.build import build_optimizer
 from kata.optim.config import AdamConfig, AdamWConfig, SGDConfig

@@ -14,8 +14,8 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compr
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from kata.dist.team import Team
-from kata.dist.update import clip_gradients, step_unless
+from kata.dist.process_group import Team
+from kata.dist.skip_step import clip_gradients, step_unless
 
 
 class Engine:

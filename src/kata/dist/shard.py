@@ -21,7 +21,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.optim import Optimizer
 
 from kata.dist.engine import Replicas
-from kata.dist.team import Team
+from kata.dist.process_group import Team
 
 CALLED = "predict_chunk"
 """What a policy is called with beside its forward."""

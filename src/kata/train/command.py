@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from kata.dist.team import join
+from kata.dist.process_group import join
 from kata.dist.world import read_world
 from kata.run import Run
 from kata.train.model.device import rank_device

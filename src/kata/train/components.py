@@ -16,7 +16,7 @@ from kata.data.loader.batches import Part, Rows
 from kata.data.loader.mixture_reader import MixedReader
 from kata.data.loader.provenance import sample_places
 from kata.dist.engine import Engine
-from kata.dist.team import Team
+from kata.dist.process_group import Team
 from kata.policies.base import Policy
 from kata.run import Run
 from kata.spec import ACTION

@@ -16,7 +16,7 @@ from rich.console import Console
 
 from kata.config import encode
 from kata.dist.engine import Engine
-from kata.dist.team import Team
+from kata.dist.process_group import Team
 from kata.errors import CheckpointError
 from kata.files import write_json
 from kata.run import Run

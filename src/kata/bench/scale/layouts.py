@@ -22,8 +22,8 @@ from torch.distributed.tensor import DTensor
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from kata.bench.scale.buckets import gradient_buckets
+from kata.dist.process_group import Team
 from kata.dist.shard import Sharded
-from kata.dist.team import Team
 from kata.dist.world import World
 from kata.errors import KataError
 from kata.optim.build import build_optimizer

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from kata.bench.scale.buckets import gradient_buckets
 from kata.dist.engine import Engine
-from kata.dist.team import Team, join
+from kata.dist.process_group import Team, join
 from kata.dist.world import read_world
 from kata.run import Run, resolve_run
 from kata.train.components import open_reader, train_feed

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from kata.adapt import Normalize, Pipeline
-from kata.dist.team import Team
+from kata.dist.process_group import Team
 from kata.policies.base import Policy, evaluating
 from kata.spec import ACTION, DATASET_INDEX, Batch, FeatureType, Stats, dim_pad_key, pad_key
 from kata.train.input.feed import Feed

@@ -11,7 +11,7 @@ import numpy as np
 from kata.adapt import Normalize, PerDataset, Pipeline, Rename, Step, Unnormalize
 from kata.data.dataset.mixture import Data, Mixture, Part
 from kata.data.stats.mixture_stats import joint_stats, part_stats
-from kata.dist.team import Team
+from kata.dist.process_group import Team
 from kata.errors import DataError
 from kata.policies.config import PolicyConfig
 from kata.policies.pipelines import canonical_pipelines

@@ -17,7 +17,7 @@ from kata.data.dataset.mixture import Data, Mixture
 from kata.data.frames.frame_format import Form
 from kata.data.loader.shuffle import Shuffle, ShuffleChoice, default_frame_memory, make_mixed_order, make_order
 from kata.data.sampling.permutation import Anchors
-from kata.dist.team import Team
+from kata.dist.process_group import Team
 from kata.errors import ConfigError
 from kata.run import Run
 from kata.run.dataset import DatasetConfig

@@ -13,7 +13,7 @@ import torch
 import kata
 from kata.config import encode
 from kata.data import Dataset
-from kata.dist.team import Team
+from kata.dist.process_group import Team
 from kata.errors import RankError
 from kata.run import Run
 from kata.run.resolve import flat

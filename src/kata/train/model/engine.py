@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import torch
 
-from kata.dist.accelerated import AcceleratedDdp, AcceleratedShards
+from kata.dist.accelerate import AcceleratedDdp, AcceleratedShards
+from kata.dist.deepspeed import Zero
 from kata.dist.engine import Ddp, Engine
+from kata.dist.process_group import Team
 from kata.dist.shard import Sharded
-from kata.dist.team import Team
-from kata.dist.zero import Zero
 from kata.run import Run
 
 

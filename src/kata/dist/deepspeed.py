@@ -21,9 +21,9 @@ from torch.amp.grad_scaler import GradScaler
 from torch.distributed import HashStore  # pyright: ignore[reportPrivateImportUsage]: documented so
 from torch.optim import Optimizer
 
-from kata.dist.accelerated import tell_environment
+from kata.dist.accelerate import tell_environment
 from kata.dist.engine import Replicas
-from kata.dist.team import Team
+from kata.dist.process_group import Team
 from kata.errors import ConfigError
 
 

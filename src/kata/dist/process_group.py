@@ -25,9 +25,9 @@ from torch.distributed import (
     Store,  # pyright: ignore[reportPrivateImportUsage]
 )
 
-from kata.dist.mail import Mail
-from kata.dist.meeting import meet
-from kata.dist.pulse import BEAT_S, Failure, Pulse, beat_key, lost, post, posted
+from kata.dist.heartbeat import BEAT_S, Failure, Pulse, beat_key, lost, post, posted
+from kata.dist.messages import Mail
+from kata.dist.rendezvous import meet
 from kata.dist.world import World
 from kata.errors import KataError, RankError
 

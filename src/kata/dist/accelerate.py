@@ -19,8 +19,8 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from kata.dist.engine import Ddp
+from kata.dist.process_group import Team
 from kata.dist.shard import Sharded
-from kata.dist.team import Team
 from kata.dist.world import World
 
 
