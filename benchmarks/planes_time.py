@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from kata.adapt import frames_to_float, planes_to_rgb
+from kata.processors import frames_to_float, planes_to_rgb
 from kata.spec import Colours
 
 KEY = "observation.images.top"

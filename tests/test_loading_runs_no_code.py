@@ -16,7 +16,6 @@ import pytest
 import torch
 from PIL import Image
 
-from kata.adapt import load_pipeline
 from kata.cli import main
 from kata.config import parse_flags, read_config
 from kata.data import Reader, open_dataset
@@ -24,6 +23,7 @@ from kata.errors import CheckpointError, ConfigError, DataError, PolicyError
 from kata.log import redacted
 from kata.policies.act.backbone import build_backbone
 from kata.policies.act.config import Config
+from kata.processors import load_pipeline
 from kata.run import read_policy_config
 from kata.train.evaluation.env_eval import WORKER, newest_strips
 from tests.conftest import TINY_ACT

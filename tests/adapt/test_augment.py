@@ -8,9 +8,9 @@ import torch
 from torchvision.transforms.v2 import InterpolationMode
 from torchvision.transforms.v2 import functional as F
 
-from kata.adapt.augment import KINDS, build_augment
-from kata.adapt.augment.colour import RandomAffine
 from kata.errors import ConfigError
+from kata.processors.augment import KINDS, build_augment
+from kata.processors.augment.color import RandomAffine
 from kata.run.dataset import ImageTransformConfig, ImageTransformsConfig, default_transforms
 
 DEFAULTS = default_transforms()

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from kata.adapt import Normalize, PerDataset, Unnormalize
+from kata.processors import Normalize, PerDataset, Unnormalize
 from kata.spec import Feature, FeatureType, NormMode
 
 FEATURES = {

@@ -3,11 +3,11 @@ import json
 import pytest
 import torch
 
-from kata.adapt import load_pipeline
-from kata.adapt.pipeline import POSTPROCESSOR, PREPROCESSOR
 from kata.errors import CheckpointError
 from kata.policies.act.config import Config
 from kata.policies.pipelines import canonical_pipelines
+from kata.processors import load_pipeline
+from kata.processors.pipeline import POSTPROCESSOR, PREPROCESSOR
 from tests.adapt.test_steps import FEATURES, batch, stats
 
 

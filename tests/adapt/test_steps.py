@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 import torch
 
-from kata.adapt import AddBatchAxis, Normalize, Rename, ToDevice, Unnormalize, frames_to_float
 from kata.errors import CheckpointError
+from kata.processors import AddBatchAxis, Normalize, Rename, ToDevice, Unnormalize, frames_to_float
 from kata.spec import Feature, FeatureType, NormMode
 
 FEATURES = {

@@ -10,7 +10,6 @@ import pytest
 import torch
 from av.video.frame import VideoFrame
 
-from kata.adapt import planes_to_rgb
 from kata.data import Batches, Dataset, Order, Reader, anchor_rows, open_dataset
 from kata.data.dataset.mixture import Mixture, Part
 from kata.data.frames.frame_cache import CacheOptions, FrameCache
@@ -20,6 +19,7 @@ from kata.data.loader.shuffle import Shuffle, ShuffleChoice
 from kata.data.video.color import Kind, Painter, Planes, colours_of
 from kata.data.writing.dataset_writer import DatasetWriter, VideoOptions
 from kata.errors import DataError
+from kata.processors import planes_to_rgb
 from kata.spec import Colours, Column, missing_key
 from tests.data.small_maker import CAMERA
 

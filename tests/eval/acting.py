@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from kata.adapt import Pipeline, ToDevice
 from kata.config import encode
 from kata.eval.envs.reach.picture import GOAL
 from kata.eval.rollout_policy import Acting
@@ -19,6 +18,7 @@ from kata.policies.base import Policy
 from kata.policies.diffusion.config import Config as DiffusionConfig
 from kata.policies.load import save_weights
 from kata.policies.pipelines import canonical_pipelines
+from kata.processors import Pipeline, ToDevice
 from kata.spec import Feature, FeatureType
 
 TOP = "observation.images.top"

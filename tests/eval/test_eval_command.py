@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 
-from kata.adapt import Pipeline, Rename
 from kata.errors import CheckpointError, ConfigError, KataError, PolicyError
 from kata.eval import env_worker
 from kata.eval.command import main
@@ -18,6 +17,7 @@ from kata.eval.options import EnvConfig, EvalConfig, resolve_eval
 from kata.eval.rollout_policy import acting, load_for_acting
 from kata.eval.runner import play
 from kata.policies.base import ActState
+from kata.processors import Pipeline, Rename
 from tests.eval.acting import TOP, Scripted, plain, stats, tiny_policy, write_checkpoint
 
 TOY = ["--env.type=gym", "--env.id=tests.eval.fakes:fakes/Toy-v0"]

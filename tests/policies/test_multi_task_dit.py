@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import torch
 
-from kata.adapt.pipeline import PREPROCESSOR, load_pipeline
-from kata.adapt.tokens import Tokenize
 from kata.errors import DataError, PolicyError
 from kata.policies import build_policy
 from kata.policies.load import load_weights, save_weights
 from kata.policies.multi_task_dit.config import Config
 from kata.policies.pipelines import canonical_pipelines
+from kata.processors.pipeline import PREPROCESSOR, load_pipeline
+from kata.processors.tokenize import Tokenize
 from kata.run import resolve_run
 from kata.run.resolve import read_policy_config
 from kata.spec import ACTION, ENV_STATE, LANGUAGE_MASK, LANGUAGE_TOKENS, STATE, TASK, Feature, FeatureType

@@ -8,8 +8,6 @@ import numpy as np
 import pytest
 import torch
 
-from kata.adapt import Pipeline, load_pipeline
-from kata.adapt.pipeline import POSTPROCESSOR, PREPROCESSOR
 from kata.cli import main
 from kata.data import Batches, Order
 from kata.data.loader.mixture_reader import MixedReader
@@ -17,6 +15,8 @@ from kata.data.sampling.mixture_order import MixedOrder
 from kata.errors import KataError
 from kata.policies import build_policy, config_class
 from kata.policies.base import Loss, Term
+from kata.processors import Pipeline, load_pipeline
+from kata.processors.pipeline import POSTPROCESSOR, PREPROCESSOR
 from kata.run import resolve_run
 from kata.spec import Feature, FeatureType
 from kata.train import train

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from kata.adapt import frames_to_float
 from kata.data import Order, Reader
 from kata.dist.engine import Engine
 from kata.dist.process_group import Team
 from kata.policies.base import Loss, Term
+from kata.processors import frames_to_float
 from kata.train import train
 from kata.train.input.prepare import prepare
 from kata.train.model.state import build_state

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from lerobot.transforms import transforms as theirs
 
-from kata.adapt.augment import KINDS
-from kata.adapt.augment.ranges import whole
+from kata.processors.augment import KINDS
+from kata.processors.augment.ranges import whole
 
 LIMIT = 1e-5
 SAMPLES = 6

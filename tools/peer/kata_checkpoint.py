@@ -14,12 +14,12 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from kata.adapt.pipeline import POSTPROCESSOR, PREPROCESSOR, load_pipeline
 from kata.config.codec import decode
 from kata.policies import build_policy
 from kata.policies.config import PolicyConfig
 from kata.policies.load import load_weights, save_weights
 from kata.policies.pipelines import canonical_pipelines
+from kata.processors.pipeline import POSTPROCESSOR, PREPROCESSOR, load_pipeline
 from kata.run import read_policy_config
 from kata.spec import ACTION, TASK
 

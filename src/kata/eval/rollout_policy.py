@@ -11,8 +11,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from kata.adapt import Pipeline, Rename, ToDevice, frames_to_float, load_pipeline
-from kata.adapt.pipeline import POSTPROCESSOR, PREPROCESSOR
 from kata.config import decode
 from kata.data.sampling.philox import draw
 from kata.policies import build_policy
@@ -20,6 +18,8 @@ from kata.policies.base import ActState, Policy, Source
 from kata.policies.config import PolicyConfig
 from kata.policies.device import choose_device
 from kata.policies.load import load_weights
+from kata.processors import Pipeline, Rename, ToDevice, frames_to_float, load_pipeline
+from kata.processors.pipeline import POSTPROCESSOR, PREPROCESSOR
 from kata.run import policy_folder, read_policy_config
 from kata.spec import ACTION, TASK, Batch, Draw
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from kata.optim.config import DiffuserSchedulerConfig
 from kata.policies.config import AdamPolicyConfig
-from kata.policies.frames import chunk_windows
+from kata.policies.observation_rules import chunk_windows
 from kata.policies.rules import Rule, choice_rules, size_rules
 from kata.spec import ACTION, Draw, FeatureType, NormMode, Windows, pad_key
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from torch import Tensor
 
-from kata.adapt.tensors import read_tensors, write_tensors
 from kata.errors import PolicyError
 from kata.policies.base import KeyMap, Policy
+from kata.processors.tensors import read_tensors, write_tensors
 
 OLD_STATISTICS = ("normalize_inputs.", "normalize_targets.", "unnormalize_outputs.")
 """Where LeRobot kept statistics among the weights before 0.4."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from kata.adapt.pipeline import Pipeline, build_pipelines
-from kata.adapt.steps import AddBatchAxis, Normalize, Rename, ToDevice, Unnormalize
-from kata.adapt.tokens import Tokenize
 from kata.policies.config import PolicyConfig
+from kata.processors.pipeline import Pipeline, build_pipelines
+from kata.processors.steps import AddBatchAxis, Normalize, Rename, ToDevice, Unnormalize
+from kata.processors.tokenize import Tokenize
 from kata.spec import Stats
 
 

@@ -142,7 +142,7 @@ def _is_clip_order(numbers: Sequence[int]) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class ImageTransformConfig:
-    """One augmentation. `type` is a class of `kata.adapt.augment` or of torchvision.transforms.v2, `kwargs` its range.
+    """One augmentation. `type` is a class of `kata.processors.augment` or of torchvision.transforms.v2, `kwargs` its range.
 
     `weight` is its share when the subset of a sample is drawn; 0 leaves it out.
     """

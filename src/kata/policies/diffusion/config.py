@@ -9,7 +9,7 @@ from itertools import chain
 from typing import Any, ClassVar
 
 from kata.policies.denoising import DenoisingConfig
-from kata.policies.frames import CropConfig, same_size_rules, vector_rules
+from kata.policies.observation_rules import CropConfig, same_size_rules, vector_rules
 from kata.policies.resnets import resnet_rules
 from kata.policies.rules import Rule, refuse, size_rules
 from kata.spec import Draw

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from kata.config import encode
 from kata.policies.config import own
 from kata.policies.denoising import DenoisingConfig
-from kata.policies.frames import crop_draws, fit_rule, same_size_rules, size_rule, vector_rules
+from kata.policies.observation_rules import crop_draws, fit_rule, same_size_rules, size_rule, vector_rules
 from kata.policies.rules import Rule, choice_rules, refuse, size_rules
 from kata.spec import STATE, Draw
 

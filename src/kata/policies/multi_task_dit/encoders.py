@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from kata.adapt.pretrained import require_files, unreadable
 from kata.errors import PolicyError
 from kata.policies.multi_task_dit.config import CLIP, Config
+from kata.processors.pretrained import require_files, unreadable
 
 CONFIG = "config.json"
 VISION, TEXT = "vision_model", "text_model"

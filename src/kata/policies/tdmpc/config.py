@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from kata.config import encode
 from kata.optim.config import AdamConfig
 from kata.policies.config import PolicyConfig, own
-from kata.policies.frames import shape_rules
+from kata.policies.observation_rules import shape_rules
 from kata.policies.rules import Rule, refuse, size_rules
 from kata.spec import ACTION, DONE, ENV_STATE, REWARD, STATE, Draw, FeatureType, NormMode, Windows
 

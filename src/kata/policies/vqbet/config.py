@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 from kata.config import encode
 from kata.optim.config import VQBeTSchedulerConfig
 from kata.policies.config import AdamPolicyConfig, own
-from kata.policies.frames import RandomCropConfig, chunk_windows, vector_rules
+from kata.policies.observation_rules import RandomCropConfig, chunk_windows, vector_rules
 from kata.policies.resnets import resnet_rules
 from kata.policies.rules import Rule, refuse, size_rules
 from kata.spec import ACTION, STATE, Draw, FeatureType, NormMode, Windows, pad_key

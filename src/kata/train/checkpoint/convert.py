@@ -10,13 +10,13 @@ from pathlib import Path
 
 from torch import Tensor
 
-from kata.adapt.tensors import read_tensors, write_tensors
 from kata.config import decode
 from kata.errors import CheckpointError
 from kata.policies import build_policy
 from kata.policies.base import Policy
 from kata.policies.config import PolicyConfig
 from kata.policies.load import load_weights, save_weights
+from kata.processors.tensors import read_tensors, write_tensors
 from kata.run import read_policy_config
 from kata.train.checkpoint.folder import publish
 from kata.train.checkpoint.manifest import MODEL, PRETRAINED, PRETRAINED_EMA, SHARDS, TRAINING

@@ -16,9 +16,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kata.adapt.tensors import read_tensors
 from kata.errors import CheckpointError
 from kata.files import fsync
+from kata.processors.tensors import read_tensors
 from kata.run.checkpoint_link import BEST, LAST, follow, point
 from kata.train.checkpoint.manifest import MANIFEST, PRETRAINED, damage, has_manifest, write_manifest
 

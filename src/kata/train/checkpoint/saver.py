@@ -19,8 +19,6 @@ from typing import Any
 from torch import Tensor
 from torch.optim import Optimizer
 
-from kata.adapt import Pipeline
-from kata.adapt.tensors import read_tensors, write_tensors
 from kata.config import encode
 from kata.dist.engine import Engine
 from kata.errors import CheckpointError
@@ -28,6 +26,8 @@ from kata.files import write_json
 from kata.optim.config import SGDConfig
 from kata.policies.base import Policy
 from kata.policies.load import load_weights, save_weights
+from kata.processors import Pipeline
+from kata.processors.tensors import read_tensors, write_tensors
 from kata.run import Run
 from kata.train.checkpoint.folder import VALIDATION
 from kata.train.checkpoint.manifest import MODEL, PRETRAINED, PRETRAINED_EMA, TRAINING

@@ -8,11 +8,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kata.adapt import Pipeline, planes_to_rgb
 from kata.data.dataset.mixture import Data
 from kata.data.loader.batches import Rows
 from kata.data.loader.substitutes import read_alone
 from kata.policies.base import Policy, evaluating
+from kata.processors import Pipeline, planes_to_rgb
 from kata.spec import ACTION, DATASET_INDEX, Batch, dim_pad_key, pad_key
 from kata.train.input.feed import Feed
 from kata.train.report import SampleView

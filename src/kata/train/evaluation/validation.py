@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kata.adapt import Normalize, Pipeline
 from kata.dist.process_group import Team
 from kata.policies.base import Policy, evaluating
+from kata.processors import Normalize, Pipeline
 from kata.spec import ACTION, DATASET_INDEX, Batch, FeatureType, Stats, dim_pad_key, pad_key
 from kata.train.input.feed import Feed
 from kata.train.step import autocast

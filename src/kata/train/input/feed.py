@@ -17,11 +17,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from kata.adapt import Pipeline, frames_to_float, planes_to_rgb
-from kata.adapt.augment import Augment
 from kata.data import Batches
 from kata.data.sampling.philox import draw
 from kata.policies.config import PolicyConfig
+from kata.processors import Pipeline, frames_to_float, planes_to_rgb
+from kata.processors.augment import Augment
 from kata.spec import ACTION, DATASET_INDEX, Batch, Colours, Draw, dim_pad_key, missing_key, pad_key
 
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from kata.adapt import Normalize, PerDataset, Pipeline, Rename, Step, Unnormalize
 from kata.data.dataset.mixture import Data, Mixture, Part
 from kata.data.stats.mixture_stats import joint_stats, part_stats
 from kata.dist.process_group import Team
 from kata.errors import DataError
 from kata.policies.config import PolicyConfig
 from kata.policies.pipelines import canonical_pipelines
+from kata.processors import Normalize, PerDataset, Pipeline, Rename, Step, Unnormalize
 from kata.run import DatasetConfig, Run
 from kata.spec import IMAGENET_MEAN, IMAGENET_STD, FeatureType, NormMode, Stats
 

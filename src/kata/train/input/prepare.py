@@ -10,8 +10,6 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
-from kata.adapt import Pipeline
-from kata.adapt.augment import Augment, build_augment
 from kata.data import anchor_rows
 from kata.data.dataset.mixture import Data, Mixture
 from kata.data.frames.frame_format import Form
@@ -19,6 +17,8 @@ from kata.data.loader.shuffle import Shuffle, ShuffleChoice, default_frame_memor
 from kata.data.sampling.permutation import Anchors
 from kata.dist.process_group import Team
 from kata.errors import ConfigError
+from kata.processors import Pipeline
+from kata.processors.augment import Augment, build_augment
 from kata.run import Run
 from kata.run.dataset import DatasetConfig
 from kata.spec import Stats, Windows

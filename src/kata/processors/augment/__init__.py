@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torchvision.transforms import v2
 
-from kata.adapt.augment import colour, sensor
-from kata.adapt.augment.ranges import Uniform
 from kata.errors import ConfigError, did_you_mean
+from kata.processors.augment import color, sensor
+from kata.processors.augment.ranges import Uniform
 
 
 class Kind(Protocol):
@@ -35,8 +35,8 @@ class Kind(Protocol):
 KINDS: dict[str, type[Kind]] = {
     kind.__name__: kind
     for kind in (
-        *(colour.Identity, colour.ColorJitter, colour.SharpnessJitter, colour.RandomAffine),
-        *(colour.GammaCorrection, colour.PlanckianJitter, sensor.GaussianNoise, sensor.MotionBlur),
+        *(color.Identity, color.ColorJitter, color.SharpnessJitter, color.RandomAffine),
+        *(color.GammaCorrection, color.PlanckianJitter, sensor.GaussianNoise, sensor.MotionBlur),
         *(sensor.JPEGCompression, sensor.GaussianPatchBrightness, sensor.RandomShadow, sensor.CoarseDropout),
     )
 }

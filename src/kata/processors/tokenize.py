@@ -7,9 +7,9 @@ from typing import Any, ClassVar
 
 import torch
 
-from kata.adapt.pretrained import require_files, unreadable
-from kata.adapt.steps import STEPS, Step
 from kata.errors import DataError
+from kata.processors.pretrained import require_files, unreadable
+from kata.processors.steps import STEPS, Step
 from kata.spec import LANGUAGE_MASK, LANGUAGE_TOKENS, TASK, Batch
 
 FILES = (("tokenizer.json",), ("vocab.json", "merges.txt"), ("tokenizer.model",))

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from kata.adapt.steps import Normalize, Step
+from kata.processors.steps import Normalize, Step
 from kata.spec import DATASET_INDEX, Batch
 
 

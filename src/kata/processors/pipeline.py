@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kata.adapt.steps import STEPS, Step
-from kata.adapt.tensors import read_tensors, write_tensors
 from kata.errors import CheckpointError, did_you_mean
+from kata.processors.steps import STEPS, Step
+from kata.processors.tensors import read_tensors, write_tensors
 from kata.spec import Batch
 
 PREPROCESSOR, POSTPROCESSOR = "policy_preprocessor", "policy_postprocessor"

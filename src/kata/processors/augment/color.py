@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from kata.adapt.augment.ranges import Uniform, around_one, between, on, pair, whole
+from kata.processors.augment.ranges import Uniform, around_one, between, on, pair, whole
 
 _GREY = (0.2989, 0.587, 0.114)
 

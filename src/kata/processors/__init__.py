@@ -1,10 +1,10 @@
 """Between recorded values and what a policy computes with: one list of steps for training and for acting."""
 
-from kata.adapt.each import PerDataset
-from kata.adapt.frames import frames_to_float, planes_to_rgb
-from kata.adapt.pipeline import Pipeline, load_pipeline
-from kata.adapt.steps import AddBatchAxis, Normalize, Rename, Step, ToDevice, Unnormalize
-from kata.adapt.tokens import Tokenize
+from kata.processors.image_frames import frames_to_float, planes_to_rgb
+from kata.processors.per_dataset_normalize import PerDataset
+from kata.processors.pipeline import Pipeline, load_pipeline
+from kata.processors.steps import AddBatchAxis, Normalize, Rename, Step, ToDevice, Unnormalize
+from kata.processors.tokenize import Tokenize
 
 __all__ = [
     "AddBatchAxis",

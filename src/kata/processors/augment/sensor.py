@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torchvision.io import decode_image, encode_jpeg
 
-from kata.adapt.augment.ranges import Uniform, between, on, pair, whole
+from kata.processors.augment.ranges import Uniform, between, on, pair, whole
 
 
 class GaussianNoise:
