@@ -38,7 +38,10 @@ CASES: dict[str, tuple[str, tuple[int, int], dict[str, Any]]] = {
 
 def make_config(name: str, size: tuple[int, int], options: dict[str, Any]) -> PolicyConfig:
     config = config_class(name)(
-        input_features={CAMERA: Feature(FeatureType.VISUAL, (3, *size)), STATE: Feature(FeatureType.STATE, (7,))},
+        input_features={
+            CAMERA: Feature(FeatureType.VISUAL, (3, *size)),
+            STATE: Feature(FeatureType.STATE, (7,)),
+        },
         output_features={ACTION: Feature(FeatureType.ACTION, (7,))},
         **options,
     )
@@ -68,11 +71,17 @@ def measure(config: PolicyConfig, repeats: int) -> dict[str, Any]:
         seconds.append(time.process_time() - began_s)
         executed = 1 + (0 if state.queue is None else state.queue.shape[1])
     chunk_s = statistics.median(seconds[1:])
-    return {"chunk_cpu_s": round(chunk_s, 4), "executed": executed, "cpu_s_per_action": round(chunk_s / executed, 4)}
+    return {
+        "chunk_cpu_s": round(chunk_s, 4),
+        "executed": executed,
+        "cpu_s_per_action": round(chunk_s / executed, 4),
+    }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results/act_time.json")
     asked = parser.parse_args()
@@ -80,11 +89,19 @@ def main() -> None:
     torch.manual_seed(0)
     found: dict[str, Any] = {}
     for name, (policy, size, options) in CASES.items():
-        found[name] = {"camera": list(size), **measure(make_config(policy, size, options), asked.repeats)}
-        print(f"{name:36} {found[name]['chunk_cpu_s']:8.3f} s for {found[name]['executed']} actions", flush=True)
+        found[name] = {
+            "camera": list(size),
+            **measure(make_config(policy, size, options), asked.repeats),
+        }
+        print(
+            f"{name:36} {found[name]['chunk_cpu_s']:8.3f} s for {found[name]['executed']} actions",
+            flush=True,
+        )
     machine = {"torch": torch.__version__, "machine": platform.machine(), "threads": 1}
     asked.out.parent.mkdir(parents=True, exist_ok=True)
-    asked.out.write_text(json.dumps({**machine, "repeats": asked.repeats, "policies": found}, indent=1) + "\n")
+    asked.out.write_text(
+        json.dumps({**machine, "repeats": asked.repeats, "policies": found}, indent=1) + "\n"
+    )
 
 
 if __name__ == "__main__":

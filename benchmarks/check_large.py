@@ -43,7 +43,16 @@ def main() -> None:
     print(report.text(3), file=sys.stderr)
     peak_gib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024**2
     figures = {"wall_s": round(wall_s, 1), "cpu_s": round(cpu_s, 1), "peak_gib": round(peak_gib, 2)}
-    print(json.dumps({"version": options["version"], **report.seen, **figures, "problems": len(report.problems)}))
+    print(
+        json.dumps(
+            {
+                "version": options["version"],
+                **report.seen,
+                **figures,
+                "problems": len(report.problems),
+            }
+        )
+    )
 
 
 def make(root: Path, episodes: int, frames: int, many_per_file: bool) -> None:
@@ -105,28 +114,48 @@ def row(number: int, frames: int, file: int, place: int) -> dict[str, Any]:
     found |= {"dataset_from_index": number * frames, "dataset_to_index": (number + 1) * frames}
     for key in CAMERAS:
         found |= {f"videos/{key}/chunk_index": chunk, f"videos/{key}/file_index": name}
-        found |= {f"videos/{key}/{edge}_timestamp": (place + n) * frames / FPS for n, edge in enumerate(("from", "to"))}
+        found |= {
+            f"videos/{key}/{edge}_timestamp": (place + n) * frames / FPS
+            for n, edge in enumerate(("from", "to"))
+        }
     return found
 
 
-def write_metadata(root: Path, rows: list[dict[str, Any]], episodes: int, frames: int, many_per_file: bool) -> None:
+def write_metadata(
+    root: Path, rows: list[dict[str, Any]], episodes: int, frames: int, many_per_file: bool
+) -> None:
     features: dict[str, Any] = {
-        key: {"dtype": "float32", "shape": [JOINTS], "names": None} for key in ("observation.state", "action")
+        key: {"dtype": "float32", "shape": [JOINTS], "names": None}
+        for key in ("observation.state", "action")
     }
     features |= {
-        key: {"dtype": "video", "shape": [SIZE, SIZE, 3], "names": ["height", "width", "channels"]} for key in CAMERAS
+        key: {"dtype": "video", "shape": [SIZE, SIZE, 3], "names": ["height", "width", "channels"]}
+        for key in CAMERAS
     }
     for key in ("timestamp", "frame_index", "episode_index", "index", "task_index"):
-        features[key] = {"dtype": "float32" if key == "timestamp" else "int64", "shape": [1], "names": None}
-    info = {"codebase_version": "v3.0" if many_per_file else "v2.1", "fps": FPS, "features": features}
+        features[key] = {
+            "dtype": "float32" if key == "timestamp" else "int64",
+            "shape": [1],
+            "names": None,
+        }
+    info = {
+        "codebase_version": "v3.0" if many_per_file else "v2.1",
+        "fps": FPS,
+        "features": features,
+    }
     info |= {"total_episodes": episodes, "total_frames": episodes * frames, "total_tasks": 1}
     (root / "meta/info.json").write_text(json.dumps(info))
     if many_per_file:
         (root / "meta/episodes/chunk-000").mkdir(parents=True)
-        pq.write_table(pa.Table.from_pylist(rows), root / "meta/episodes/chunk-000/file-000.parquet")
+        pq.write_table(
+            pa.Table.from_pylist(rows), root / "meta/episodes/chunk-000/file-000.parquet"
+        )
         pq.write_table(pa.table({"task_index": [0], "task": ["fold"]}), root / "meta/tasks.parquet")
         return
-    lines = [json.dumps({key: each[key] for key in ("episode_index", "tasks", "length")}) for each in rows]
+    lines = [
+        json.dumps({key: each[key] for key in ("episode_index", "tasks", "length")})
+        for each in rows
+    ]
     (root / "meta/episodes.jsonl").write_text("\n".join(lines))
     (root / "meta/tasks.jsonl").write_text(json.dumps({"task_index": 0, "task": "fold"}))
 

@@ -59,7 +59,9 @@ def measure(policy: str, rounds: int, steps: int) -> dict[str, Any]:
     batch = make_batch(run, torch.device("cpu"))
     for way, engine in engines.items():
         engine.begin(states[way].policy, states[way].optimizer)
-        _update(states[way], batch, run, engine)  # as written: VQ-BeT's blocks are at work from the second update on
+        _update(
+            states[way], batch, run, engine
+        )  # as written: VQ-BeT's blocks are at work from the second update on
     blocks = compile_blocks(states["compiled"].policy)
     losses, gradients, first_s = {}, {}, {}
     for way in WAYS:
@@ -76,7 +78,9 @@ def measure(policy: str, rounds: int, steps: int) -> dict[str, Any]:
     return {
         **{f"{way}_update_cpu_s": update_s[way] for way in WAYS},
         "ratio": update_s["compiled"] / update_s["written"],
-        "ratios": [c / w for c, w in zip(seconds["compiled"][1:], seconds["written"][1:], strict=True)],
+        "ratios": [
+            c / w for c, w in zip(seconds["compiled"][1:], seconds["written"][1:], strict=True)
+        ],
         "compiling_s": first_s["compiled"][0] - first_s["written"][0],
         "compiling_cpu_s": first_s["compiled"][1] - first_s["written"][1],
         "blocks": len(blocks),
@@ -138,10 +142,19 @@ def _measured(policy: str, asked: argparse.Namespace) -> dict[str, Any]:
     both: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(prefix="kata_compile_") as cache:
         env = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": cache, "TORCHINDUCTOR_COMPILE_THREADS": "1"}
-        command = [sys.executable, __file__, f"--one={policy}", f"--rounds={asked.rounds}", f"--steps={asked.steps}"]
+        command = [
+            sys.executable,
+            __file__,
+            f"--one={policy}",
+            f"--rounds={asked.rounds}",
+            f"--steps={asked.steps}",
+        ]
         for _ in range(2):
             done = subprocess.run(
-                command, env={**env, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}, stdout=subprocess.PIPE, check=True
+                command,
+                env={**env, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"},
+                stdout=subprocess.PIPE,
+                check=True,
             )
             both.append(json.loads(done.stdout.splitlines()[-1]))
     cold, warm = both
@@ -150,7 +163,9 @@ def _measured(policy: str, asked: argparse.Namespace) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--policies", type=lambda text: text.split(","), default=[*CASES])
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--steps", type=int, default=3)

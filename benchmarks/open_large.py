@@ -28,7 +28,10 @@ def make(root: Path, frames: int) -> None:
 
     count = frames // LENGTH
     per_file = FILE_ROWS // LENGTH
-    features = {name: {"dtype": "float32", "shape": [WIDTH], "names": None} for name in ("observation.state", "action")}
+    features = {
+        name: {"dtype": "float32", "shape": [WIDTH], "names": None}
+        for name in ("observation.state", "action")
+    }
     features |= {
         name: {"dtype": "float32" if name == "timestamp" else "int64", "shape": [1], "names": None}
         for name in ("timestamp", "frame_index", "episode_index", "index", "task_index")
@@ -47,14 +50,18 @@ def make(root: Path, frames: int) -> None:
         "dataset_from_index": episode * LENGTH, "dataset_to_index": (episode + 1) * LENGTH,
     }  # fmt: skip
     pq.write_table(pa.table(table), root / "meta/episodes/chunk-000/file-000.parquet")
-    pq.write_table(pa.table({"task_index": [0, 1], "task": ["task 0", "task 1"]}), root / "meta/tasks.parquet")
+    pq.write_table(
+        pa.table({"task_index": [0, 1], "task": ["task 0", "task 1"]}), root / "meta/tasks.parquet"
+    )
     rng = np.random.default_rng(0)
     for number, first in enumerate(range(0, count, per_file)):
         episodes = np.arange(first, min(first + per_file, count))
         rows = len(episodes) * LENGTH
         frame = np.tile(np.arange(LENGTH), len(episodes))
         columns = {
-            name: pa.FixedSizeListArray.from_arrays(pa.array(rng.random(rows * WIDTH, dtype=np.float32)), WIDTH)
+            name: pa.FixedSizeListArray.from_arrays(
+                pa.array(rng.random(rows * WIDTH, dtype=np.float32)), WIDTH
+            )
             for name in ("observation.state", "action")
         }
         columns |= {
@@ -62,12 +69,23 @@ def make(root: Path, frames: int) -> None:
             "episode_index": np.repeat(episodes, LENGTH), "index": first * LENGTH + np.arange(rows),
             "task_index": np.repeat(episodes % 2, LENGTH),
         }  # fmt: skip
-        pq.write_table(pa.table(columns), root / f"data/chunk-000/file-{number:03d}.parquet", row_group_size=rows)
+        pq.write_table(
+            pa.table(columns),
+            root / f"data/chunk-000/file-{number:03d}.parquet",
+            row_group_size=rows,
+        )
 
 
 def memory_mb() -> dict[str, int]:
-    lines = dict(line.split(":") for line in Path("/proc/self/status").read_text().splitlines() if ":" in line)
-    return {name: int(lines[name].split()[0]) // 1024 for name in ("VmHWM", "VmRSS", "RssAnon", "RssFile")}
+    lines = dict(
+        line.split(":")
+        for line in Path("/proc/self/status").read_text().splitlines()
+        if ":" in line
+    )
+    return {
+        name: int(lines[name].split()[0]) // 1024
+        for name in ("VmHWM", "VmRSS", "RssAnon", "RssFile")
+    }
 
 
 def open_once(root: Path) -> None:
@@ -91,11 +109,17 @@ def open_once(root: Path) -> None:
         for step, a, b in zip(steps, marks, marks[1:], strict=False)
     }
     found = {"frames": data.num_frames, "episodes": len(data.episodes.index), **times}
-    print(json.dumps(found | {"memory_mb": {"imported": before, "opened": opened, "after_a_batch": batch_mb}}))
+    print(
+        json.dumps(
+            found | {"memory_mb": {"imported": before, "opened": opened, "after_a_batch": batch_mb}}
+        )
+    )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("what", choices=["make", "measure", "once"])
     parser.add_argument("root", type=Path)
     parser.add_argument("--frames", type=int, default=30_000_000)

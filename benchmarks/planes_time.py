@@ -41,9 +41,14 @@ def by_formula(planes: np.ndarray) -> np.ndarray:
     """What `Colours` says, (1024, 1024, 3)."""
     whole = planes[..., 0].astype(np.int64)
     y = ((whole[:1024] << 3) - COLOURS.offset) * COLOURS.luma >> 16
-    u, v = ((part.reshape(512, 512).repeat(2, 0).repeat(2, 1) << 3) - 1024 for part in np.split(whole[1024:], 2))
+    u, v = (
+        (part.reshape(512, 512).repeat(2, 0).repeat(2, 1) << 3) - 1024
+        for part in np.split(whole[1024:], 2)
+    )
     green = (u * COLOURS.green_u >> 16) + (v * COLOURS.green_v >> 16)
-    return np.stack([y + (v * COLOURS.red >> 16), y + green, y + (u * COLOURS.blue >> 16)], -1).clip(0, 255)
+    return np.stack(
+        [y + (v * COLOURS.red >> 16), y + green, y + (u * COLOURS.blue >> 16)], -1
+    ).clip(0, 255)
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
@@ -52,8 +57,12 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     checked = every_value()
     found = planes_to_rgb(torch.from_numpy(checked).to(device), COLOURS).cpu().numpy()
     batches = {
-        "rgb": torch.randint(0, 256, (options.frames, options.height, options.width, 3), dtype=torch.uint8),
-        "yuv": torch.randint(0, 256, (options.frames, options.height * 3 // 2, options.width, 1), dtype=torch.uint8),
+        "rgb": torch.randint(
+            0, 256, (options.frames, options.height, options.width, 3), dtype=torch.uint8
+        ),
+        "yuv": torch.randint(
+            0, 256, (options.frames, options.height * 3 // 2, options.width, 1), dtype=torch.uint8
+        ),
     }
     seconds: dict[str, list[float]] = {name: [] for name in batches}
     peaks = dict.fromkeys(batches, 0)
@@ -66,7 +75,9 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
                 torch.cuda.reset_peak_memory_stats()
             began_s = time.perf_counter()
             frames = batch.to(device, non_blocking=True)
-            frames_to_float({KEY: planes_to_rgb(frames, COLOURS) if name == "yuv" else frames}, [KEY])
+            frames_to_float(
+                {KEY: planes_to_rgb(frames, COLOURS) if name == "yuv" else frames}, [KEY]
+            )
             if on_cuda:
                 torch.cuda.synchronize()
                 peaks[name] = max(peaks[name], torch.cuda.max_memory_allocated())
@@ -74,7 +85,9 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
                 seconds[name].append(time.perf_counter() - began_s)
     return {
         "options": {name: value for name, value in vars(options).items() if name != "out"},
-        "device": torch.cuda.get_device_name() if on_cuda else f"{platform.machine()}, {os.cpu_count()} cores",
+        "device": torch.cuda.get_device_name()
+        if on_cuda
+        else f"{platform.machine()}, {os.cpu_count()} cores",
         "torch": torch.__version__,
         "equal": bool(np.array_equal(found, by_formula(checked))),
         "copied_bytes": {name: batch.nbytes for name, batch in batches.items()},
@@ -84,7 +97,9 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     for name, default in (("frames", 16), ("height", 480), ("width", 640), ("rounds", 20)):
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--out", type=Path)

@@ -50,7 +50,9 @@ class RandomBatch:
 def make_run(options: argparse.Namespace) -> Run:
     """A run of the policy that is asked for, which sees cameras and 14 numbers and gives 14."""
     cameras = {
-        f"observation.images.cam{i}": Feature(FeatureType.VISUAL, (3, options.height, options.width))
+        f"observation.images.cam{i}": Feature(
+            FeatureType.VISUAL, (3, options.height, options.width)
+        )
         for i in range(options.cameras)
     }
     config = config_class(options.policy)(
@@ -70,7 +72,10 @@ def make_run(options: argparse.Namespace) -> Run:
 def make_batch(run: Run, device: torch.device) -> RandomBatch:
     """One batch, half of whose chunks of actions end in padding."""
     config, size, windows = run.policy, run.batch_size, run.policy.windows()
-    lead = {key: (size, len(windows[key])) if key in windows else (size,) for key in config.input_features}
+    lead = {
+        key: (size, len(windows[key])) if key in windows else (size,)
+        for key in config.input_features
+    }
     frames = {
         # Channels innermost, as the feed leaves them.
         key: torch.rand(*lead[key], *f.shape[1:], f.shape[0], device=device).movedim(-1, -3)
@@ -90,8 +95,13 @@ def make_batch(run: Run, device: torch.device) -> RandomBatch:
         batch[LANGUAGE_TOKENS] = torch.full((size, length), 7, device=device)
         batch[LANGUAGE_MASK] = torch.ones(size, length, dtype=torch.bool, device=device)
     made = {"normal": torch.randn, "uniform": torch.rand}
-    draws = {name: made[draw.kind](size, *draw.shape, device=device) for name, draw in config.draws().items()}
-    return RandomBatch([batch], [draws], config.loss_weights(size, {pad_key(ACTION): pad.cpu().numpy()}))
+    draws = {
+        name: made[draw.kind](size, *draw.shape, device=device)
+        for name, draw in config.draws().items()
+    }
+    return RandomBatch(
+        [batch], [draws], config.loss_weights(size, {pad_key(ACTION): pad.cpu().numpy()})
+    )
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
@@ -122,10 +132,16 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
             torch.cuda.set_sync_debug_mode("error")
         wall_s.append(time.perf_counter() - began_s)
         cpu_s.append(time.process_time() - began_cpu_s)
-    peak = torch.cuda.max_memory_allocated() if on_cuda else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    peak = (
+        torch.cuda.max_memory_allocated()
+        if on_cuda
+        else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    )
     return {
         "options": {name: value for name, value in vars(options).items() if name != "out"},
-        "device": torch.cuda.get_device_name() if on_cuda else f"{platform.machine()}, {os.cpu_count()} cores",
+        "device": torch.cuda.get_device_name()
+        if on_cuda
+        else f"{platform.machine()}, {os.cpu_count()} cores",
         "torch": torch.__version__,
         "threads": torch.get_num_threads(),
         "first_s": first_s,
@@ -139,8 +155,16 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name, default in (("batch", 8), ("height", 480), ("width", 640), ("cameras", 2), ("steps", 20)):
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    for name, default in (
+        ("batch", 8),
+        ("height", 480),
+        ("width", 640),
+        ("cameras", 2),
+        ("steps", 20),
+    ):
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--policy", default="act")
     parser.add_argument("--options", type=json.loads, default={}, help="of the policy, as JSON")

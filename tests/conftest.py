@@ -48,7 +48,9 @@ def tiny_dataset(tmp_path_factory) -> Path:
         "next.reward": Column("float32", (1,)),
     }
     rng = np.random.default_rng(7)
-    with DatasetWriter.create(root, fps=10, features=features, video=VideoOptions(codec="h264")) as writer:
+    with DatasetWriter.create(
+        root, fps=10, features=features, video=VideoOptions(codec="h264")
+    ) as writer:
         for episode in range(6):
             goal = rng.uniform(-1, 1, 2).astype(np.float32)
             for t in range(12 + episode):
@@ -78,7 +80,9 @@ def vector_dataset(tmp_path_factory) -> Path:
     with DatasetWriter.create(root, fps=10, features=features) as writer:
         for _ in range(4):
             for _ in range(4):
-                frame = {key: rng.normal(size=width).astype(np.float32) for key, width in widths.items()}
+                frame = {
+                    key: rng.normal(size=width).astype(np.float32) for key, width in widths.items()
+                }
                 writer.add_frame(frame, task="follow")
             writer.save_episode()
     return root
@@ -109,7 +113,12 @@ TINY_ACT = (
 @pytest.fixture
 def tiny_args(tiny_dataset, tmp_path) -> list[str]:
     """Arguments of a run that takes a second or two."""
-    return [f"--dataset.root={tiny_dataset}", "--dataset.repo_id=tests/tiny", *TINY_ACT, f"--output_dir={tmp_path}/run"]
+    return [
+        f"--dataset.root={tiny_dataset}",
+        "--dataset.repo_id=tests/tiny",
+        *TINY_ACT,
+        f"--output_dir={tmp_path}/run",
+    ]
 
 
 @pytest.fixture
@@ -130,6 +139,8 @@ def tiny_clip(tmp_path_factory) -> Path:
     """A folder with the config and tokenizer files of a CLIP model of 32x32 pixels; without weights."""
     sys.path.insert(0, str(Path(__file__).parents[1] / "tools/peer"))
     try:
-        return importlib.import_module("tiny_clip").write(tmp_path_factory.mktemp("models") / "clip")
+        return importlib.import_module("tiny_clip").write(
+            tmp_path_factory.mktemp("models") / "clip"
+        )
     finally:
         sys.path.pop(0)

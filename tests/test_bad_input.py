@@ -24,7 +24,14 @@ def refused(capsys, root: Path, out: Path, *more: str) -> str:
     """Run `kata train`, see it refused with nothing written, and return the message."""
     before = out.exists()
     status = main(
-        ["train", f"--dataset.root={root}", "--dataset.repo_id=tests/tiny", *TINY_ACT, f"--output_dir={out}", *more]
+        [
+            "train",
+            f"--dataset.root={root}",
+            "--dataset.repo_id=tests/tiny",
+            *TINY_ACT,
+            f"--output_dir={out}",
+            *more,
+        ]
     )
     said = capsys.readouterr().err
     assert status == 2, said
@@ -51,7 +58,9 @@ def edit_column(root: Path, key: str, change) -> None:
     values = np.array(table[key].to_pylist())
     change(values)
     column = pa.array(values.tolist(), type=table.schema.field(key).type)
-    pq.write_table(table.set_column(table.schema.get_field_index(key), table.schema.field(key), column), path)
+    pq.write_table(
+        table.set_column(table.schema.get_field_index(key), table.schema.field(key), column), path
+    )
 
 
 def cut(path: Path, share: float) -> None:
@@ -75,9 +84,15 @@ DAMAGES = {
     "an mp4 is missing": (lambda r: first(r, "videos/*top/*/*.mp4").unlink(), "episode"),
     "an mp4 is cut": (lambda r: cut(first(r, "videos/*top/*/*.mp4"), 0.6), "mp4"),
     "an mp4 is empty": (lambda r: first(r, "videos/*top/*/*.mp4").write_bytes(b""), "mp4"),
-    "a NaN in the state": (lambda r: edit_column(r, "observation.state", poison(np.nan)), "observation.state"),
+    "a NaN in the state": (
+        lambda r: edit_column(r, "observation.state", poison(np.nan)),
+        "observation.state",
+    ),
     "infinity in the action": (lambda r: edit_column(r, "action", poison(np.inf)), "action"),
-    "paths that leave the folder": (lambda r: edit_info(r, data_path="../{chunk_index}/{file_index}.parquet"), ".."),
+    "paths that leave the folder": (
+        lambda r: edit_info(r, data_path="../{chunk_index}/{file_index}.parquet"),
+        "..",
+    ),
 }
 
 
@@ -160,7 +175,9 @@ def test_a_checkpoint_of_another_policy(capsys, tiny_dataset, tmp_path):
     folder = tmp_path / "pretrained_model"
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps({"type": "diffusion"}))
-    assert "diffusion" in refused(capsys, tiny_dataset, tmp_path / "run", f"--policy.pretrained_path={folder}")
+    assert "diffusion" in refused(
+        capsys, tiny_dataset, tmp_path / "run", f"--policy.pretrained_path={folder}"
+    )
 
 
 def test_weights_of_another_size(capsys, tiny_args, tiny_dataset, tmp_path):

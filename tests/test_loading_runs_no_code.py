@@ -69,8 +69,14 @@ def test_a_pickle_that_calls_itself_safetensors(capsys, vector_run, tmp_path, ma
 
     run = vector_run("--steps=1")
     checkpoint = train(run).folder / "checkpoints" / "last"
-    (checkpoint / "pretrained_model" / "model.safetensors").write_bytes(pickled(marker, by_torch=by_torch))
-    asked = [f"--dataset.root={run.dataset.root}", "--dataset.repo_id=x/y", f"--policy.path={checkpoint}"]
+    (checkpoint / "pretrained_model" / "model.safetensors").write_bytes(
+        pickled(marker, by_torch=by_torch)
+    )
+    asked = [
+        f"--dataset.root={run.dataset.root}",
+        "--dataset.repo_id=x/y",
+        f"--policy.path={checkpoint}",
+    ]
     assert main(["train", *asked, f"--output_dir={tmp_path}/other"]) == 2
     assert "model.safetensors" in capsys.readouterr().err
     (checkpoint / "training_state" / "optimizer_state.safetensors").write_bytes(pickled(marker))
@@ -160,7 +166,9 @@ def test_a_file_number_that_is_a_path(tmp_path):
         open_dataset("x/y", root=root)
 
 
-@pytest.mark.parametrize("name", ["meta/info.json", "data/chunk-000/file-000.parquet", "data/chunk-000", "videos"])
+@pytest.mark.parametrize(
+    "name", ["meta/info.json", "data/chunk-000/file-000.parquet", "data/chunk-000", "videos"]
+)
 def test_a_link_that_leads_out_of_the_dataset(tmp_path, name):
     root = make(tmp_path / "data")
     (root / name).rename(tmp_path / "elsewhere")
@@ -191,7 +199,9 @@ def test_a_playlist_that_calls_itself_a_video(tmp_path):
     root = make(tmp_path / "data")
     video = next(root.glob("videos/**/*.mp4"))
     other = shutil.copy(video, video.with_name("other.mp4"))
-    change_info(root, video_path="videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mkv")
+    change_info(
+        root, video_path="videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mkv"
+    )
     for path in root.glob("videos/**/file-*.mp4"):
         path.with_suffix(".mkv").write_text(f"ffconcat version 1.0\nfile {Path(other).name}\n")
     with pytest.raises(DataError, match="cannot be read"):
@@ -221,9 +231,14 @@ def test_a_picture_of_a_kind_that_runs_programs(tmp_path, monkeypatch, marker, c
     root = make(tmp_path / "data", camera="image")
     for path in root.glob("data/**/*.parquet"):
         table = pq.read_table(path)
-        column = pa.array([{"bytes": cell, "path": "x"}] * len(table), table.schema.field(CAMERA).type)
+        column = pa.array(
+            [{"bytes": cell, "path": "x"}] * len(table), table.schema.field(CAMERA).type
+        )
         pq.write_table(table.set_column(table.schema.get_field_index(CAMERA), CAMERA, column), path)
-    with Reader(open_dataset("x/y", root=root), {}) as reader, pytest.raises(DataError, match="cannot be decoded"):
+    with (
+        Reader(open_dataset("x/y", root=root), {}) as reader,
+        pytest.raises(DataError, match="cannot be decoded"),
+    ):
         reader.read(np.array([0]))
 
 
@@ -233,7 +248,10 @@ def test_a_picture_larger_than_it_may_be_is_not_decoded(tmp_path):
     table = pq.read_table(path)
     column = pa.array([{"bytes": huge(), "path": "x"}] * 2, table.schema.field(CAMERA).type)
     pq.write_table(table.set_column(table.schema.get_field_index(CAMERA), CAMERA, column), path)
-    with Reader(open_dataset("x/y", root=root), {}) as reader, pytest.raises(DataError, match="4000, 4000"):
+    with (
+        Reader(open_dataset("x/y", root=root), {}) as reader,
+        pytest.raises(DataError, match="4000, 4000"),
+    ):
         reader.read(np.array([0]))
 
 
@@ -242,14 +260,18 @@ def test_a_state_file_that_leads_out_of_the_checkpoint(tmp_path, name):
     folder = tmp_path / "pretrained_model"
     folder.mkdir()
     step = {"registry_name": "normalizer_processor", "config": {}, "state_file": name}
-    (folder / "policy_preprocessor.json").write_text(json.dumps({"name": "policy_preprocessor", "steps": [step]}))
+    (folder / "policy_preprocessor.json").write_text(
+        json.dumps({"name": "policy_preprocessor", "steps": [step]})
+    )
     with pytest.raises(CheckpointError):
         load_pipeline(folder, "policy_preprocessor")
 
 
 def test_a_step_of_a_class_that_is_named_by_the_checkpoint(tmp_path, marker):
     (tmp_path / "evil.py").write_text(f"open({str(marker)!r}, 'w')")
-    (tmp_path / "policy_preprocessor.json").write_text(json.dumps({"steps": [{"class": "evil.Step", "config": {}}]}))
+    (tmp_path / "policy_preprocessor.json").write_text(
+        json.dumps({"steps": [{"class": "evil.Step", "config": {}}]})
+    )
     with pytest.raises(CheckpointError, match="unknown processing step"):
         load_pipeline(tmp_path, "policy_preprocessor")
     (tmp_path / "config.json").write_text(json.dumps({"type": "../evil"}))
@@ -260,24 +282,48 @@ def test_a_step_of_a_class_that_is_named_by_the_checkpoint(tmp_path, marker):
 def test_a_module_beside_the_data_is_not_imported(tmp_path, marker):
     (tmp_path / "numpy.py").write_text(f"open({str(marker)!r}, 'w')")
     done = subprocess.run(
-        [sys.executable, *WORKER], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, *WORKER],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
     assert "usage" in done.stderr
 
 
-SECRETS = {"HF_TOKEN": "hf_" + "Q7" * 17, "WANDB_API_KEY": "0123456789abcdef" * 2, "ENDPOINT": "hunter2hunter2"}
+SECRETS = {
+    "HF_TOKEN": "hf_" + "Q7" * 17,
+    "WANDB_API_KEY": "0123456789abcdef" * 2,
+    "ENDPOINT": "hunter2hunter2",
+}
 
 
 def test_no_credential_is_written_anywhere(vector_dataset, tmp_path):
     """A whole run whose upload fails at an address with a password, and tokens in the environment."""
     evil = "<script>alert(1)</script>"
     address = f"http://me:{SECRETS['ENDPOINT']}@127.0.0.1:9"
-    env = {k: v for k, v in SECRETS.items() if k != "ENDPOINT"} | {"HF_ENDPOINT": address, "HF_HUB_DISABLE_XET": "1"}
-    args = [f"--dataset.root={vector_dataset}", f"--dataset.repo_id={evil}", *TINY_ACT, "--steps=1", "--output_dir=run"]
+    env = {k: v for k, v in SECRETS.items() if k != "ENDPOINT"} | {
+        "HF_ENDPOINT": address,
+        "HF_HUB_DISABLE_XET": "1",
+    }
+    args = [
+        f"--dataset.root={vector_dataset}",
+        f"--dataset.repo_id={evil}",
+        *TINY_ACT,
+        "--steps=1",
+        "--output_dir=run",
+    ]
     args += ["--policy.push_to_hub=true", "--policy.repo_id=me/policy", f"--job_name={evil}"]
     command = [sys.executable, "-m", "kata", "train", *args]
     done = subprocess.run(
-        command, cwd=tmp_path, env={**os.environ, **env}, capture_output=True, text=True, timeout=300, check=False
+        command,
+        cwd=tmp_path,
+        env={**os.environ, **env},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     assert "not uploaded to me/policy" in done.stdout
@@ -312,5 +358,11 @@ def test_a_credential_among_the_options_is_refused(monkeypatch, capsys, tmp_path
 
 def test_what_is_no_credential_stays(monkeypatch):
     monkeypatch.setenv("SOME_TOKEN", "a")
-    for text in ("https://example.org/a:b@c", "s3://bucket/a", "hf_transfer", "user@host:path", "a"):
+    for text in (
+        "https://example.org/a:b@c",
+        "s3://bucket/a",
+        "hf_transfer",
+        "user@host:path",
+        "a",
+    ):
         assert redacted(text) == text

@@ -11,7 +11,9 @@ from kata.data import open_dataset
 from kata.errors import DataError
 from kata.recipes import demonstrations
 
-RECORD = "import sys, pathlib, kata.recipes; kata.recipes.demonstrations(pathlib.Path(sys.argv[1]), 30)"
+RECORD = (
+    "import sys, pathlib, kata.recipes; kata.recipes.demonstrations(pathlib.Path(sys.argv[1]), 30)"
+)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="kills")
@@ -19,7 +21,9 @@ def test_a_recording_that_was_killed_is_made_again(tmp_path, caplog):
     root = tmp_path / "deep" / "reach"
     process = subprocess.Popen([sys.executable, "-c", RECORD, str(root)])
     until_s = time.monotonic() + 120
-    while not list(tmp_path.rglob("data.parquet")) and time.monotonic() < until_s:  # an episode is recorded
+    while (
+        not list(tmp_path.rglob("data.parquet")) and time.monotonic() < until_s
+    ):  # an episode is recorded
         assert process.poll() is None
         time.sleep(0.02)
     process.send_signal(signal.SIGKILL)

@@ -7,7 +7,15 @@ from kata.units import num_bytes
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [("20GB", 2e10), ("512MiB", 2**29), ("1.5 TB", 1.5e12), ("3k", 3000), ("64", 64), ("10 b", 10), ("2gib", 2**31)],
+    [
+        ("20GB", 2e10),
+        ("512MiB", 2**29),
+        ("1.5 TB", 1.5e12),
+        ("3k", 3000),
+        ("64", 64),
+        ("10 b", 10),
+        ("2gib", 2**31),
+    ],
 )
 def test_bytes_with_units(text: str, expected: float) -> None:
     assert num_bytes(text) == expected

@@ -30,7 +30,9 @@ PICTURE_SPREAD = np.array([4.0, 4.0, 0.1])  # units, units, rad
 REWARD_SPREAD = np.array([0.5, 0.5, 0.01])
 REWARD_TOLERANCE = 0.02
 
-Pose = np.ndarray  # x, y, angle of the middle of the T's area (of its frame's origin in `origin`'s result)
+Pose = (
+    np.ndarray
+)  # x, y, angle of the middle of the T's area (of its frame's origin in `origin`'s result)
 
 
 def origin(pose: Pose) -> Pose:
@@ -38,7 +40,9 @@ def origin(pose: Pose) -> Pose:
     return np.array([x + np.sin(angle) * CENTRE, y - np.cos(angle) * CENTRE, angle])
 
 
-def search(cost: Callable[[Pose], float], start: Pose, spread: Pose, rounds: int, enough: float = 0.0) -> Pose:
+def search(
+    cost: Callable[[Pose], float], start: Pose, spread: Pose, rounds: int, enough: float = 0.0
+) -> Pose:
     """The best of random tries around the best so far, ever closer."""
     rng = np.random.default_rng(0)
     best, lowest = start, cost(start)
@@ -75,28 +79,43 @@ class Replay:
         if near is None:
             rows, columns = np.nonzero(np.abs(wanted - GREY).max(axis=-1) < 30)
             middle = (np.array([columns.mean(), rows.mean()]) + 0.5) * 512 / 96
-            near = min((np.array([*middle, a]) for a in np.arange(0, 2 * np.pi, np.pi / 12)), key=unlike)
+            near = min(
+                (np.array([*middle, a]) for a in np.arange(0, 2 * np.pi, np.pi / 12)), key=unlike
+            )
         return search(unlike, near, PICTURE_SPREAD, 12)
 
-    def play(self, tool: np.ndarray, pose: Pose, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, Pose]:
+    def play(
+        self, tool: np.ndarray, pose: Pose, actions: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, Pose]:
         """Coverage after each action (T,), tool places before each (T, 2), and the block before the last action."""
         self.env.reset(options={"state": [*tool, *origin(pose)]})
         self.sim.obs_type = "environment_state_agent_pos"  # draws no pictures
         coverage, tools = np.zeros(len(actions)), np.zeros((len(actions), 2))
         for t, action in enumerate(actions):
-            tools[t], block = self.sim.agent.position, [*self.sim.block.position, self.sim.block.angle]
+            tools[t], block = (
+                self.sim.agent.position,
+                [*self.sim.block.position, self.sim.block.angle],
+            )
             coverage[t] = self.sim.step(action)[-1]["coverage"]
         self.sim.obs_type = "pixels_agent_pos"
         return coverage, tools, np.array(block)
 
-    def judge(self, frames: tuple[np.ndarray, np.ndarray], tools: np.ndarray, actions: np.ndarray, rewards: np.ndarray):
+    def judge(
+        self,
+        frames: tuple[np.ndarray, np.ndarray],
+        tools: np.ndarray,
+        actions: np.ndarray,
+        rewards: np.ndarray,
+    ):
         """One episode's figures. frames: the first and the last picture."""
 
         def unpaid(pose: Pose) -> float:
             earned = np.minimum(self.play(tools[0], pose, actions[:-1])[0] / SUCCESS_COVERAGE, 1)
             return float(np.abs(earned - rewards[:-1]).max())
 
-        start = search(unpaid, self.locate(frames[0], tools[0]), REWARD_SPREAD, 12, REWARD_TOLERANCE)
+        start = search(
+            unpaid, self.locate(frames[0], tools[0]), REWARD_SPREAD, 12, REWARD_TOLERANCE
+        )
         coverage, moved, end = self.play(tools[0], start, actions)
         middle = [end[0] - np.sin(end[2]) * CENTRE, end[1] + np.cos(end[2]) * CENTRE, end[2]]
         off = origin(self.locate(frames[1], tools[-1], np.array(middle))) - end
@@ -114,22 +133,30 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--root", required=True)
     parser.add_argument("--episodes", type=int, default=206)
-    parser.add_argument("--output", default=str(Path(__file__).parent / "results" / "pusht_replay.json"))
+    parser.add_argument(
+        "--output", default=str(Path(__file__).parent / "results" / "pusht_replay.json")
+    )
     given = parser.parse_args()
     cv2.setNumThreads(1)  # threads cost more than they bring for such small pictures
     data = open_dataset("lerobot/pusht", root=given.root).subset(range(given.episodes))
-    tools, actions, rewards = (data.column(key) for key in ("observation.state", "action", "next.reward"))
+    tools, actions, rewards = (
+        data.column(key) for key in ("observation.state", "action", "next.reward")
+    )
     replay, found = Replay(), []
     with Reader(data, {}, keys=["observation.image"]) as reader:
         for first, length in zip(data.episodes.start, data.episodes.length, strict=True):
             rows = slice(first, first + length)
             pictures = reader.read(np.array([first, first + length - 1]))["observation.image"]
-            found.append(replay.judge((pictures[0], pictures[1]), tools[rows], actions[rows], rewards[rows]))
+            found.append(
+                replay.judge((pictures[0], pictures[1]), tools[rows], actions[rows], rewards[rows])
+            )
             print(len(found), found[-1], flush=True)
     column = {key: np.array([episode[key] for episode in found]) for key in found[0]}
     result = {
         "command": f"python benchmarks/outcomes/pusht_replay.py --root=<lerobot/pusht> --episodes={given.episodes}",
-        "versions": {name: version(name) for name in ("gym-pusht", "pymunk", "pygame", "numpy", "gymnasium")},
+        "versions": {
+            name: version(name) for name in ("gym-pusht", "pymunk", "pygame", "numpy", "gymnasium")
+        },
         "episodes": len(found),
         "tool_off_units_max": float(column["tool_off_units"].max()),
         "block_off_units_median": float(np.median(column["block_off_units"])),

@@ -177,20 +177,32 @@ def train(case: Case, flags: str, root: Path, folder: Path, until_s: float) -> b
     given = shlex.split(f"{case.train} {flags}")
     placed = [flag.replace("{work}", str(folder.parent)) for flag in given]
     line = [sys.executable, "-m", "kata", "train", *placed, f"--steps={case.steps}"]
-    line += [f"--save_freq={case.save_freq}", f"--dataset.root={root}", f"--output_dir={folder / 'train'}", "--resume"]
+    line += [
+        f"--save_freq={case.save_freq}",
+        f"--dataset.root={root}",
+        f"--output_dir={folder / 'train'}",
+        "--resume",
+    ]
     pieces, began_s, cpu_s = read(folder / "pieces.json", []), time.monotonic(), children_s()
     try:
         subprocess.run(line, check=True, timeout=max(1.0, until_s - began_s))
         done = True
     except subprocess.TimeoutExpired:  # the process has been killed
         done = False
-    checkpoints = sorted(path for path in (folder / "train" / "checkpoints").glob("*") if path.name.isdigit())
+    checkpoints = sorted(
+        path for path in (folder / "train" / "checkpoints").glob("*") if path.name.isdigit()
+    )
     step = int(checkpoints[-1].name) if checkpoints else 0
     for path in checkpoints[:-1]:  # each is three times the policy
         shutil.rmtree(path)
     if not done and step == (pieces[-1]["until_step"] if pieces else 0):
-        sys.exit(f"no checkpoint within {until_s - began_s:.0f} s: lower --save_freq, now {case.save_freq}")
-    spent = {"seconds": round(time.monotonic() - began_s, 1), "cpu_seconds": round(children_s() - cpu_s, 1)}
+        sys.exit(
+            f"no checkpoint within {until_s - began_s:.0f} s: lower --save_freq, now {case.save_freq}"
+        )
+    spent = {
+        "seconds": round(time.monotonic() - began_s, 1),
+        "cpu_seconds": round(children_s() - cpu_s, 1),
+    }
     pieces.append({"until_step": step, **spent})
     write(folder / "pieces.json", pieces)
     print(f"trained {step} of {case.steps} steps", flush=True)
@@ -205,7 +217,9 @@ def children_s() -> float:
     return spent.ru_utime + spent.ru_stime
 
 
-def evaluate(case: Case, flags: str, policy: Path, folder: Path, until_s: float) -> list[dict[str, Any]] | None:
+def evaluate(
+    case: Case, flags: str, policy: Path, folder: Path, until_s: float
+) -> list[dict[str, Any]] | None:
     """Go on evaluating; what each round found when all are done, else None."""
     from kata.eval.command import run_eval
     from kata.eval.options import resolve_eval
@@ -221,13 +235,19 @@ def evaluate(case: Case, flags: str, policy: Path, folder: Path, until_s: float)
             number, began_s = min(case.round, case.episodes - first), time.monotonic()
             args = [f"--policy.path={policy}", f"--env.type={case.env}", f"--seed={SEED + first}"]
             args += [f"--eval.n_episodes={number}", f"--eval.videos={0 if first else 4}"]
-            run_eval(resolve_eval([*args, *shlex.split(case.eval), *shlex.split(flags)]), target, shown=True)
+            run_eval(
+                resolve_eval([*args, *shlex.split(case.eval), *shlex.split(flags)]),
+                target,
+                shown=True,
+            )
             longest_s = max(longest_s, time.monotonic() - began_s)
         found.append(read(target / "eval.json", None))
     return found
 
 
-def outcome(name: str, rounds: list[dict[str, Any]], trained: dict[str, Any] | None) -> dict[str, Any]:
+def outcome(
+    name: str, rounds: list[dict[str, Any]], trained: dict[str, Any] | None
+) -> dict[str, Any]:
     from kata.eval.result import wilson
 
     episodes = [episode for part in rounds for episode in part["episodes"]]
@@ -235,7 +255,9 @@ def outcome(name: str, rounds: list[dict[str, Any]], trained: dict[str, Any] | N
     keys = ("seed", "success", "sum_reward", "max_reward", "length", "crash")
     return {
         "case": name,
-        "versions": {package: version(package) for package in ("kata", "torch", "gymnasium", "numpy")},
+        "versions": {
+            package: version(package) for package in ("kata", "torch", "gymnasium", "numpy")
+        },
         "device": rounds[0]["policy"]["device"],
         "trained": trained,
         "env": rounds[0]["env"],
@@ -255,7 +277,11 @@ def during_training(run: Path) -> list[dict[str, Any]]:
     parts = {line["step"]: line["spent"]["total_s"] for line in lines if line["kind"] == "train"}
     found = {line["step"]: line["success_rate"] for line in lines if "success_rate" in line}
     return [
-        {"step": step, "seconds": sum(s for at, s in parts.items() if at <= step), "success_rate": rate}
+        {
+            "step": step,
+            "seconds": sum(s for at, s in parts.items() if at <= step),
+            "success_rate": rate,
+        }
         for step, rate in sorted(found.items())
     ]
 
@@ -270,16 +296,34 @@ def write(path: Path, value: Any) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("case", choices=CASES)
-    for name, kind in {"root": Path, "policy": Path, "steps": int, "episodes": int, "save_freq": int}.items():
+    for name, kind in {
+        "root": Path,
+        "policy": Path,
+        "steps": int,
+        "episodes": int,
+        "save_freq": int,
+    }.items():
         parser.add_argument(f"--{name}", type=kind)
-    usual = {"piece_s": 540.0, "train": "", "eval": "", "work": REPOSITORY / "outputs" / "outcomes", "results": RESULTS}
+    usual = {
+        "piece_s": 540.0,
+        "train": "",
+        "eval": "",
+        "work": REPOSITORY / "outputs" / "outcomes",
+        "results": RESULTS,
+    }
     for name, value in usual.items():
         parser.add_argument(f"--{name}", type=type(value), default=value)
     given = parser.parse_args()
     until_s = time.monotonic() + given.piece_s
-    asked = {key: value for key in ("steps", "episodes", "save_freq") if (value := getattr(given, key)) is not None}
+    asked = {
+        key: value
+        for key in ("steps", "episodes", "save_freq")
+        if (value := getattr(given, key)) is not None
+    }
     case, folder = dataclasses.replace(CASES[given.case], **asked), given.work / given.case
     if given.policy is None:
         data = case.data or case.env
@@ -294,15 +338,21 @@ def main() -> int:
             tiny_clip.write(given.work / "clip", width=128, image=64, patch=32)
         if not train(case, given.train, root, folder, until_s):
             return MORE
-    rounds = evaluate(case, given.eval, given.policy or folder / "train", folder / f"eval_{case.steps}", until_s)
+    rounds = evaluate(
+        case, given.eval, given.policy or folder / "train", folder / f"eval_{case.steps}", until_s
+    )
     if rounds is None:
         return MORE
-    found = outcome(given.case, rounds, None if given.policy else read(folder / "trained.json", None))
+    found = outcome(
+        given.case, rounds, None if given.policy else read(folder / "trained.json", None)
+    )
     if given.policy is None:
         found["mean_return_of_demonstrations"] = practice.mean_return(root)
         found["during_training"] = during_training(folder / "train")
     write(given.results / f"{given.case}.json", found)
-    print(f"{given.case}: success {found['success_rate']:.0%}, return {found['mean_return']:.2f} on average")
+    print(
+        f"{given.case}: success {found['success_rate']:.0%}, return {found['mean_return']:.2f} on average"
+    )
     return 0
 
 

@@ -70,7 +70,9 @@ def _dispatch(args: list[str]) -> int:
     verb, rest = args[0], args[1:]
     if verb not in VERBS:
         raise ConfigError(
-            f"'{verb}': no such verb", rule=f"verbs: {', '.join(VERBS)}", remedy=did_you_mean(verb, VERBS)
+            f"'{verb}': no such verb",
+            rule=f"verbs: {', '.join(VERBS)}",
+            remedy=did_you_mean(verb, VERBS),
         )
     return VERBS[verb](rest)
 
@@ -107,11 +109,20 @@ def _train_help() -> str:
     ]
     groups: list[tuple[str, type, str]] = [("options", Run, "")]
     groups += [(f"policy.type={name}", config_class(name), "policy.") for name in policy_types()]
-    groups += [(f"optimizer.type={n}", c, "optimizer.") for n, c in OptimizerConfig.get_known_choices().items()]
-    groups += [(f"scheduler.type={n}", c, "scheduler.") for n, c in SchedulerConfig.get_known_choices().items()]
+    groups += [
+        (f"optimizer.type={n}", c, "optimizer.")
+        for n, c in OptimizerConfig.get_known_choices().items()
+    ]
+    groups += [
+        (f"scheduler.type={n}", c, "scheduler.")
+        for n, c in SchedulerConfig.get_known_choices().items()
+    ]
     for title, cls, prefix in groups:
         lines.append(f"\n{title}\n")
-        lines += [f"  --{name:<44} {kind} = {_shown(default)}\n" for name, kind, default in field_names(cls, prefix)]
+        lines += [
+            f"  --{name:<44} {kind} = {_shown(default)}\n"
+            for name, kind, default in field_names(cls, prefix)
+        ]
     return "".join(lines)
 
 
@@ -131,10 +142,12 @@ def _data(args: list[str]) -> int:
 
     recorded = {
         "demo": Verb(
-            "kata.eval.record.recording:demo", "record demonstrations of the built-in task as a LeRobot dataset"
+            "kata.eval.record.recording:demo",
+            "record demonstrations of the built-in task as a LeRobot dataset",
         ),
         "replay": Verb(
-            "kata.eval.record.recording:replay", "replay joint trajectories in the ALOHA simulation as a dataset"
+            "kata.eval.record.recording:replay",
+            "replay joint trajectories in the ALOHA simulation as a dataset",
         ),
     }
     return run_verb(args, {**TOOLS, **recorded})
@@ -161,14 +174,18 @@ def _options(args: list[str], known: Mapping[str, object]) -> dict[str, object]:
     for name in given:
         if name not in known:
             raise ConfigError(
-                f"{name}: no such option", rule=f"options: {', '.join(known)}", remedy=did_you_mean(name, known)
+                f"{name}: no such option",
+                rule=f"options: {', '.join(known)}",
+                remedy=did_you_mean(name, known),
             )
     return {**known, **given}
 
 
 def _whole(name: str, value: object) -> int:
     if not isinstance(value, int) or isinstance(value, bool):
-        raise ConfigError(f"{name}={value}", rule="a whole number", remedy=f"for example --{name}=50")
+        raise ConfigError(
+            f"{name}={value}", rule="a whole number", remedy=f"for example --{name}=50"
+        )
     return value
 
 

@@ -43,7 +43,9 @@ class FrameError(DataError):
     video, row of a table). row: in the dataset, as in `Dataset.column`.
     """
 
-    def __init__(self, what: str, *, rule: str, remedy: str, camera: str, file: str, frame: int, row: int) -> None:
+    def __init__(
+        self, what: str, *, rule: str, remedy: str, camera: str, file: str, frame: int, row: int
+    ) -> None:
         super().__init__(what, rule=rule, remedy=remedy)
         self.camera, self.file, self.frame, self.row = camera, file, frame, row
 

@@ -46,7 +46,9 @@ QUICKSTART = (
 """A small ACT for the built-in task."""
 
 
-def demonstrations(root: Path, episodes: int, progress: Callable[[int, int], None] | None = None) -> Path:
+def demonstrations(
+    root: Path, episodes: int, progress: Callable[[int, int], None] | None = None
+) -> Path:
     """Demonstrations of the built-in task in `root`: those that are there, or newly recorded ones.
 
     The folder appears when all are recorded: what a killed recording left is under a hidden name, and is removed.
@@ -65,7 +67,9 @@ def _require_recorded(root: Path, episodes: int) -> None:
         found = len(open_dataset("kata/reach", root=root).episodes.index)
     except DataError as error:
         raise DataError(
-            f"{root} is there, but holds no dataset that can be read: {error.what}", rule=error.rule, remedy=remedy
+            f"{root} is there, but holds no dataset that can be read: {error.what}",
+            rule=error.rule,
+            remedy=remedy,
         ) from error
     if found != episodes:
         raise DataError(
@@ -81,7 +85,13 @@ def quickstart(*, root: str, output_dir: str, episodes: int, steps: int) -> int:
 
     with counting("episodes recorded") as progress:
         folder = demonstrations(Path(root), episodes, progress)
-    args = [*QUICKSTART, f"--dataset.root={folder}", f"--output_dir={output_dir}", f"--steps={steps}", "--resume=true"]
+    args = [
+        *QUICKSTART,
+        f"--dataset.root={folder}",
+        f"--output_dir={output_dir}",
+        f"--steps={steps}",
+        "--resume=true",
+    ]
     run, notes = resolve_run(args)
     from kata.train.command import train_and_tell
 

@@ -17,7 +17,9 @@ DEFAULTS = default_transforms()
 
 
 def frames(n=3, steps=2, channels=3, height=24, width=32, seed=0):
-    return torch.rand(n, steps, channels, height, width, generator=torch.Generator().manual_seed(seed))
+    return torch.rand(
+        n, steps, channels, height, width, generator=torch.Generator().manual_seed(seed)
+    )
 
 
 def numbers(n, size, seed=0):
@@ -25,7 +27,9 @@ def numbers(n, size, seed=0):
 
 
 def alone(kind, kwargs, count=1):
-    return build_augment({"it": ImageTransformConfig(type=kind, kwargs=kwargs)}, count=count, random_order=False)
+    return build_augment(
+        {"it": ImageTransformConfig(type=kind, kwargs=kwargs)}, count=count, random_order=False
+    )
 
 
 @pytest.mark.parametrize(
@@ -54,14 +58,18 @@ def test_hue_turns_as_in_torchvision(turn):
     given[0, 1, 0, :, :3] = given[0, 1, 1, :, :3]  # two largest channels alike
     augment = alone("ColorJitter", {"hue": [turn, turn]})
     wanted = F.adjust_hue(given.flatten(0, 1), turn).reshape(given.shape)
-    torch.testing.assert_close(augment(given, numbers(3, augment.uniforms)), wanted, rtol=0, atol=2e-5)
+    torch.testing.assert_close(
+        augment(given, numbers(3, augment.uniforms)), wanted, rtol=0, atol=2e-5
+    )
 
 
 @pytest.mark.parametrize("size", [(24, 32), (31, 17)])
 def test_affine_moves_as_in_torchvision(size):
     given = frames(height=size[0], width=size[1])
     u = numbers(3, 6, seed=4)
-    move = RandomAffine(degrees=[-30, 30], translate=[0.2, 0.1], scale=[0.7, 1.3], shear=[-10, 10, -5, 5])
+    move = RandomAffine(
+        degrees=[-30, 30], translate=[0.2, 0.1], scale=[0.7, 1.3], shear=[-10, 10, -5, 5]
+    )
     ours = move(given, u)
     spread = 2 * u.astype(np.float64) - 1
     for n in range(3):
@@ -82,7 +90,9 @@ def test_a_sample_is_changed_alike_in_any_batch_and_all_frames_of_it_alike():
     given, u = frames(n=8), numbers(8, augment.uniforms)
     whole = augment(given, u)
     order = torch.tensor([5, 2, 7])
-    torch.testing.assert_close(augment(given[order], u[order.numpy()]), whole[order], rtol=0, atol=1e-6)
+    torch.testing.assert_close(
+        augment(given[order], u[order.numpy()]), whole[order], rtol=0, atol=1e-6
+    )
     still = given[:, :1].expand(-1, 2, -1, -1, -1)
     moved = augment(still, u)
     assert torch.equal(moved[:, 0], moved[:, 1])
@@ -112,7 +122,9 @@ def test_the_subset_follows_the_weights():
     assert np.mean((pairs == [0, 1]).all(1)) == pytest.approx(1 / 6, abs=0.015)
 
 
-@pytest.mark.parametrize("kind", sorted(set(KINDS) - {"Identity", "ColorJitter", "SharpnessJitter", "RandomAffine"}))
+@pytest.mark.parametrize(
+    "kind", sorted(set(KINDS) - {"Identity", "ColorJitter", "SharpnessJitter", "RandomAffine"})
+)
 @pytest.mark.parametrize("channels", [1, 3])
 def test_every_kind_of_lerobot_changes_frames_and_repeats_itself(kind, channels):
     augment, given = alone(kind, {}), frames(n=4, channels=channels)

@@ -15,7 +15,10 @@ def pair():
     inputs = {k: f for k, f in FEATURES.items() if k != "action"}
     config = Config(input_features=inputs, output_features={"action": FEATURES["action"]})
     return canonical_pipelines(
-        config, stats(), rename_map={"observation.images.front": "observation.images.top"}, device="cpu"
+        config,
+        stats(),
+        rename_map={"observation.images.front": "observation.images.top"},
+        device="cpu",
     )
 
 
@@ -27,8 +30,14 @@ def test_what_is_saved_is_lerobots_form(tmp_path):
     assert [s["registry_name"] for s in before["steps"]] == [
         "rename_observations_processor", "to_batch_processor", "device_processor", "normalizer_processor",
     ]  # fmt: skip
-    assert [s["registry_name"] for s in after["steps"]] == ["unnormalizer_processor", "device_processor"]
-    assert before["steps"][3]["state_file"] == "policy_preprocessor_step_3_normalizer_processor.safetensors"
+    assert [s["registry_name"] for s in after["steps"]] == [
+        "unnormalizer_processor",
+        "device_processor",
+    ]
+    assert (
+        before["steps"][3]["state_file"]
+        == "policy_preprocessor_step_3_normalizer_processor.safetensors"
+    )
     assert set(before["steps"][3]["config"]) == {"eps", "features", "norm_map"}
     assert before["steps"][2]["config"] == {"device": "cpu", "float_dtype": None}
     assert after["steps"][1]["config"]["device"] == "cpu"
@@ -44,7 +53,9 @@ def test_loaded_pipelines_compute_the_same(tmp_path):
     done, again = before(given), load_pipeline(tmp_path, PREPROCESSOR)(given)
     assert done.keys() == again.keys()
     assert all(torch.equal(done[k], again[k]) for k in FEATURES)
-    assert torch.equal(load_pipeline(tmp_path, POSTPROCESSOR)(done)["action"], after(done)["action"])
+    assert torch.equal(
+        load_pipeline(tmp_path, POSTPROCESSOR)(done)["action"], after(done)["action"]
+    )
 
 
 def test_training_and_acting_see_equal_tensors():
@@ -62,7 +73,9 @@ def test_training_and_acting_see_equal_tensors():
 
 def test_overrides_replace_options_and_unmatched_ones_are_refused(tmp_path):
     pair()[0].save(tmp_path)
-    loaded = load_pipeline(tmp_path, PREPROCESSOR, {"rename_observations_processor": {"rename_map": {"a": "b"}}})
+    loaded = load_pipeline(
+        tmp_path, PREPROCESSOR, {"rename_observations_processor": {"rename_map": {"a": "b"}}}
+    )
     assert loaded.steps[0].rename_map == {"a": "b"}
     with pytest.raises(CheckpointError, match="tokenizer"):
         load_pipeline(tmp_path, PREPROCESSOR, {"tokenizer_processor": {}})
@@ -79,7 +92,10 @@ BREAKS = {
     "state file left out": (lambda s: s[3].pop("state_file"), "mean"),
     "state file elsewhere": (lambda s: s[3].update(state_file="../x.safetensors"), "outside"),
     "state file absent": (lambda s: s[3].update(state_file="x.safetensors"), "x.safetensors"),
-    "unknown step": (lambda s: s[0].update(registry_name="rename_observation_processor"), "did you mean"),
+    "unknown step": (
+        lambda s: s[0].update(registry_name="rename_observation_processor"),
+        "did you mean",
+    ),
     "unknown option": (lambda s: s[1].update(config={"x": 1}), "to_batch_processor"),
 }
 

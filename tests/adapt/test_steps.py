@@ -16,7 +16,11 @@ FEATURES = {
 def stats():
     rng = np.random.default_rng(0)
     named = {}
-    for key, shape in (("observation.state", (3,)), ("observation.images.top", (3, 1, 1)), ("action", (2,))):
+    for key, shape in (
+        ("observation.state", (3,)),
+        ("observation.images.top", (3, 1, 1)),
+        ("action", (2,)),
+    ):
         low = rng.uniform(-2, -1, shape)
         named[key] = {
             "min": low, "max": low + 3, "mean": low + 1, "std": rng.uniform(0.5, 1, shape),
@@ -96,19 +100,32 @@ def test_missing_statistics_are_refused_not_skipped():
 def test_renaming_takes_the_mask_along():
     step = Rename({"observation.images.front": "observation.images.top"})
     given = {"observation.images.front": 1, "observation.images.front_is_pad": 2, "action": 3}
-    assert step(given) == {"observation.images.top": 1, "observation.images.top_is_pad": 2, "action": 3}
+    assert step(given) == {
+        "observation.images.top": 1,
+        "observation.images.top_is_pad": 2,
+        "action": 3,
+    }
 
 
 def test_one_observation_becomes_a_batch_and_a_batch_stays():
-    one = {"observation.state": torch.zeros(3), "observation.images.top": torch.zeros(3, 4, 5), "task": "go"}
+    one = {
+        "observation.state": torch.zeros(3),
+        "observation.images.top": torch.zeros(3, 4, 5),
+        "task": "go",
+    }
     done = AddBatchAxis()(one)
-    assert (done["observation.state"].shape, done["observation.images.top"].shape) == ((1, 3), (1, 3, 4, 5))
+    assert (done["observation.state"].shape, done["observation.images.top"].shape) == (
+        (1, 3),
+        (1, 3, 4, 5),
+    )
     assert done["task"] == ["go"]
     assert AddBatchAxis()(done)["observation.state"] is done["observation.state"]
 
 
 def test_the_device_step_casts_floats_alone():
-    done = ToDevice("cpu", "bfloat16")({"a": torch.zeros(2), "i": torch.zeros(2, dtype=torch.int64), "task": ["x"]})
+    done = ToDevice("cpu", "bfloat16")(
+        {"a": torch.zeros(2), "i": torch.zeros(2, dtype=torch.int64), "task": ["x"]}
+    )
     assert (done["a"].dtype, done["i"].dtype, done["task"]) == (torch.bfloat16, torch.int64, ["x"])
     with pytest.raises(CheckpointError, match="float33"):
         ToDevice("cpu", "float33")

@@ -23,8 +23,22 @@ from kata.data import open_dataset
 from kata.errors import ConfigError, DataError
 from tests.data import dataset_maker
 
-QUICK = ("--rounds=1", "--seconds=0.05", "--floor_seconds=0.05", "--epoch_seconds=0.5", "--batch_size=2")
-NUMBERS = ("cpu_ms", "samples_s", "samples", "first_batch_s", "open_s", "peak_bytes", "episodes_per_batch")
+QUICK = (
+    "--rounds=1",
+    "--seconds=0.05",
+    "--floor_seconds=0.05",
+    "--epoch_seconds=0.5",
+    "--batch_size=2",
+)
+NUMBERS = (
+    "cpu_ms",
+    "samples_s",
+    "samples",
+    "first_batch_s",
+    "open_s",
+    "peak_bytes",
+    "episodes_per_batch",
+)
 
 
 @pytest.fixture(scope="module")
@@ -47,9 +61,9 @@ def test_the_record_says_what_was_measured_where_and_how(result, root):
     assert result["settings"]["batch_size"] == 2
     facts = result["datasets"]["."]
     assert (facts["episodes"], facts["frames"], facts["fps"]) == (3, 47, dataset_maker.FPS)
-    assert facts["bytes"] == sum(p.stat().st_size for p in root.rglob("*") if p.suffix in (".mp4", ".parquet")) - sum(
-        p.stat().st_size for p in (root / "meta").rglob("*.parquet")
-    )
+    assert facts["bytes"] == sum(
+        p.stat().st_size for p in root.rglob("*") if p.suffix in (".mp4", ".parquet")
+    ) - sum(p.stat().st_size for p in (root / "meta").rglob("*.parquet"))
 
 
 def test_the_frame_cache_is_measured_once_it_is_full(result):
@@ -70,7 +84,9 @@ def test_every_round_and_the_medians_are_kept(result):
             assert summary[way][name] == one[name]
         assert one["bytes_per_sample"] >= 0
         assert one["work"]["frames_asked"] > 0
-        assert summary[way]["floor_share"] == pytest.approx(rounds["floor"][0]["cpu_ms"] / one["cpu_ms"])
+        assert summary[way]["floor_share"] == pytest.approx(
+            rounds["floor"][0]["cpu_ms"] / one["cpu_ms"]
+        )
         assert "peer_ratio" not in summary[way], "nothing to compare with"
 
 
@@ -84,7 +100,10 @@ def test_the_floor_counts_decoding_and_colour(root):
 def test_the_floor_takes_its_cameras_by_stretches_until_it_is_told_to_end(root):
     dataset, key = open_dataset("t/t", root=root), dataset_maker.CAMERA
     (each,) = open_tracks(dataset, [key], 1)
-    tracks, stood = [{"one": each[key], "two": open_tracks(dataset, [key], 1)[0][key]}], list[tuple[float, float]]()
+    tracks, stood = (
+        [{"one": each[key], "two": open_tracks(dataset, [key], 1)[0][key]}],
+        list[tuple[float, float]](),
+    )
 
     def told() -> Turns:
         began_s = time.perf_counter()
@@ -96,10 +115,14 @@ def test_the_floor_takes_its_cameras_by_stretches_until_it_is_told_to_end(root):
     floors = decode_floors(tracks, 0.01, told)
     one, two = (list(tracks[0][name].spans) for name in ("one", "two"))
     assert len(one) == len(two) >= 4
-    assert [begin for pair in zip(one, two, strict=True) for begin, _ in pair] == sorted(a for a, _ in one + two)
+    assert [begin for pair in zip(one, two, strict=True) for begin, _ in pair] == sorted(
+        a for a, _ in one + two
+    )
     assert floors["one"].decode_ms == pytest.approx(1e3 * each[key].decode_s / each[key].count)
     stopped_s = sum(max(0.0, min(b, stood[0][1]) - max(a, stood[0][0])) for a, b in one)
-    assert floors["one"].frames_s == pytest.approx(each[key].count / (sum(b - a for a, b in one) - stopped_s))
+    assert floors["one"].frames_s == pytest.approx(
+        each[key].count / (sum(b - a for a, b in one) - stopped_s)
+    )
 
 
 def test_the_floor_of_images(tmp_path):
@@ -111,7 +134,12 @@ def test_the_floor_of_images(tmp_path):
 
 @pytest.mark.parametrize(
     ("pattern", "camera", "action"),
-    [("act", None, 100), ("diffusion", (-1, 0), 16), ("sarm", tuple(range(-70, 1, 10)), 1), ("single", None, None)],
+    [
+        ("act", None, 100),
+        ("diffusion", (-1, 0), 16),
+        ("sarm", tuple(range(-70, 1, 10)), 1),
+        ("single", None, None),
+    ],
 )
 def test_patterns_are_the_policies_windows(root, pattern, camera, action):
     windows, keys = windows_of(pattern, open_dataset("t/t", root=root))
@@ -131,21 +159,32 @@ def test_ratios_pair_the_rounds_and_targets_are_judged():
         "peer": [figures(30.0), figures(60.0), figures(20.0)],
     }
     summary = summarise(Case("a", "act"), found)
-    assert summary["full"]["peer_ratio"] == 3.0, "a round in which everything took twice as long changes nothing"
+    assert summary["full"]["peer_ratio"] == 3.0, (
+        "a round in which everything took twice as long changes nothing"
+    )
     assert summary["full"]["floor_share"] == 0.4
     assert summary["full"]["targets"]["times less CPU than the peer"] == {
         "wanted": 2.4, "measured": 3.0, "reached": True,
     }  # fmt: skip
-    slow = {**found, "full": [figures(10.0, peak_bytes=3e9), figures(10.0), figures(60.0, peak_bytes=2e9)]}
+    slow = {
+        **found,
+        "full": [figures(10.0, peak_bytes=3e9), figures(10.0), figures(60.0, peak_bytes=2e9)],
+    }
     targets = summarise(Case("a", "act"), slow)["full"]["targets"]
     assert not targets["bytes resident"]["reached"]
-    shown = text({"settings": {"rounds": 3}, "summary": {"a:act": summarise(Case("a", "act"), slow)}})
+    shown = text(
+        {"settings": {"rounds": 3}, "summary": {"a:act": summarise(Case("a", "act"), slow)}}
+    )
     assert "not reached: a:act full: bytes resident" in shown
     assert shown.endswith("of 3 targets reached\n")
 
 
 def test_a_peer_that_fails_is_a_result():
-    found = {"floor": [figures(4.0)], "full": [figures(10.0)], "peer": [{"error": "IndexError: 150"}]}
+    found = {
+        "floor": [figures(4.0)],
+        "full": [figures(10.0)],
+        "peer": [{"error": "IndexError: 150"}],
+    }
     summary = summarise(Case("multi", "act"), found)
     assert summary["peer"] == {"error": "IndexError: 150"}
     assert "peer_ratio" not in summary["full"]
@@ -153,7 +192,14 @@ def test_a_peer_that_fails_is_a_result():
 
 
 def test_a_soak_says_how_memory_grew(root, capsys, tmp_path):
-    command = ["bench", "data", f"--root={root}", "--soak=200", "--batch_size=2", f"--out={tmp_path}"]
+    command = [
+        "bench",
+        "data",
+        f"--root={root}",
+        "--soak=200",
+        "--batch_size=2",
+        f"--out={tmp_path}",
+    ]
     assert main([*command, "--ways=[clips,cache]", "--cache_episodes=3"]) == 0
     assert "clips: 200 batches; resident" in capsys.readouterr().out
     (path,) = tmp_path.glob("soak_*.json")
@@ -193,7 +239,10 @@ def test_wrong_options_are_refused(flags, what):
 def test_what_is_no_dataset_and_no_peer_is_named(tmp_path):
     with pytest.raises(DataError, match=str(tmp_path)):
         chosen_cases(resolve_bench([f"--root={tmp_path}"]))
-    assert main(["bench", "data", f"--root={tmp_path}", "--make", f"--peer_python={tmp_path}/python"]) == 2
+    assert (
+        main(["bench", "data", f"--root={tmp_path}", "--make", f"--peer_python={tmp_path}/python"])
+        == 2
+    )
     assert main(["bench", "dat"]) == 2
     # Any Python without lerobot: its own message is passed on.
     with pytest.raises(ConfigError, match="lerobot"):
@@ -223,7 +272,11 @@ def test_the_peer_is_given_ffmpeg_where_the_system_has_none(tmp_path, monkeypatc
     libs, links = tmp_path / "lib/python3.12/site-packages/av.libs", tmp_path / "links"
     links.mkdir()
     libs.mkdir(parents=True)
-    for name in ("libavutil-a63ffd27.so.59.39.100", "libswscale-5efb2ca5.so.8.3.100", "libdav1d-f1894f21.so.7.0.0"):
+    for name in (
+        "libavutil-a63ffd27.so.59.39.100",
+        "libswscale-5efb2ca5.so.8.3.100",
+        "libdav1d-f1894f21.so.7.0.0",
+    ):
         (libs / name).touch()
     monkeypatch.setattr(lerobot_env, "find_library", lambda name: None)
     found = lerobot_env.ffmpeg_for(tmp_path / "bin/python", links)

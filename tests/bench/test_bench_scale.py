@@ -20,7 +20,10 @@ FEATURES = (
     "--policy.input_features="
     + json.dumps(
         {
-            k: {"type": "STATE" if "." not in k[12:] and k.endswith(".state") else "ENV", "shape": [n]}
+            k: {
+                "type": "STATE" if "." not in k[12:] and k.endswith(".state") else "ENV",
+                "shape": [n],
+            }
             for k, n in SEEN.items()
         }
     ),
@@ -55,10 +58,13 @@ def test_what_more_ranks_bring_and_what_a_step_costs():
     assert found[2]["exposed_s"] == pytest.approx(0.11)
     assert found[2]["hidden"] == pytest.approx(0.5)
     assert found[2]["cost"] == pytest.approx(0.3)
-    assert found[2]["cost_communication"] + found[2]["cost_shared_machine"] == pytest.approx(found[2]["cost"])
+    assert found[2]["cost_communication"] + found[2]["cost_shared_machine"] == pytest.approx(
+        found[2]["cost"]
+    )
     said = measured_text(found)
     assert (
-        "an update of 2 ranks takes +30% over one rank's with the same threads: +10% communication, +20% from" in said
+        "an update of 2 ranks takes +30% over one rank's with the same threads: +10% communication, +20% from"
+        in said
     )
     assert "2 ranks: bound by compute" in said
 
@@ -71,28 +77,43 @@ def test_a_stated_global_batch_has_no_cost_over_one_rank():
 
 
 @pytest.mark.parametrize(
-    ("wait_s", "exposed_s", "named"), [(0.2, 0.5, "data"), (0.05, 0.2, "communication"), (0.05, 0.05, "compute")]
+    ("wait_s", "exposed_s", "named"),
+    [(0.2, 0.5, "data"), (0.05, 0.2, "communication"), (0.05, 0.05, "compute")],
 )
 def test_what_binds(wait_s, exposed_s, named):
-    assert bound_by({"step_s": 1.0, "wait_s": wait_s, "together_s": 1.0, "exposed_s": exposed_s}) == named
+    assert (
+        bound_by({"step_s": 1.0, "wait_s": wait_s, "together_s": 1.0, "exposed_s": exposed_s})
+        == named
+    )
 
 
 def test_two_ranks_tell_each_step_of_both(vector_dataset, tmp_path):
-    args = [f"--dataset.root={vector_dataset}", "--dataset.repo_id=tests/vectors", *TINY_ACT, "--steps=100"]
-    team = ranks.start(2, scenes.measure_scaling, {"args": args, "steps": 2, "warmup": 1}, folder=tmp_path)
+    args = [
+        f"--dataset.root={vector_dataset}",
+        "--dataset.repo_id=tests/vectors",
+        *TINY_ACT,
+        "--steps=100",
+    ]
+    team = ranks.start(
+        2, scenes.measure_scaling, {"args": args, "steps": 2, "warmup": 1}, folder=tmp_path
+    )
     assert team.ended() == [0, 0], team.said(0) + team.said(1)
     told = json.loads(team.said(0).strip().splitlines()[-1])
     assert (told["ranks"], told["batch_size"]) == (2, 4)
     assert {len(steps) for each in told["steps"].values() for steps in each} == {2}
     assert {len(each) for each in told["steps"].values()} == {2}
-    assert {"step_s", "wait_s", "cpu_s", "together_s", "after_s", "apart_cpu_s", "send_s"} <= told["steps"].keys()
+    assert {"step_s", "wait_s", "cpu_s", "together_s", "after_s", "apart_cpu_s", "send_s"} <= told[
+        "steps"
+    ].keys()
 
 
 def test_the_pieces_on_many_ranks_make_the_whole():
     ddp, fsdp, hsdp = lay_out(16, [[*TINY_ACT, *FEATURES]])
     assert [each["layout"] for each in (ddp, fsdp, hsdp)] == ["DDP", "FSDP2", "HSDP 2 x 8"]
     assert ddp["weights_bytes"] == ddp["gradients_bytes"]
-    assert ddp["moments_bytes"] == pytest.approx(2 * ddp["weights_bytes"], rel=0.05), "AdamW, and its counts of steps"
+    assert ddp["moments_bytes"] == pytest.approx(2 * ddp["weights_bytes"], rel=0.05), (
+        "AdamW, and its counts of steps"
+    )
     for part in ("weights", "gradients"):
         name = f"{part}_bytes"
         assert ddp[name] / 16 <= fsdp[name] < hsdp[name] < ddp[name]
@@ -106,7 +127,12 @@ def test_clip_is_laid_out_at_full_size_without_a_network(monkeypatch):
     frozen = 63_165_952 + 2 * 768  # CLIP's text half, and a norm that nothing reads
     assert ddp["weights_bytes"] - ddp["gradients_bytes"] == 4 * frozen
     assert ddp["gradients_bytes"] == pytest.approx(601.5 * 2**20, rel=1e-4)
-    assert ddp["weights_bytes"] / 16 <= fsdp["weights_bytes"] < hsdp["weights_bytes"] < ddp["weights_bytes"]
+    assert (
+        ddp["weights_bytes"] / 16
+        <= fsdp["weights_bytes"]
+        < hsdp["weights_bytes"]
+        < ddp["weights_bytes"]
+    )
 
 
 def test_a_policy_that_cannot_be_built_is_named():

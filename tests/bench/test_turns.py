@@ -82,13 +82,20 @@ def test_only_one_runs_at_a_time(measured):
     first, other = measured
     for one in measured:
         assert len(one["spans"]) > 30
-        inside = [span for span in one["spans"] for begin, end in one["stops"] if begin < span[0] and span[1] < end]
+        inside = [
+            span
+            for span in one["spans"]
+            for begin, end in one["stops"]
+            if begin < span[0] and span[1] < end
+        ]
         assert not inside, "20 ms of CPU were used while it stood still"
     turns = list(itertools.pairwise(edge for stop in first["stops"] for edge in stop))[1::2]
     assert turns
     for begin, end in turns:
         assert end - begin > 0.9 * TURN_S / 2, "no turn is cut short"
-        assert any(a <= begin and end <= b for a, b in other["stops"]), "the other stands still meanwhile"
+        assert any(a <= begin and end <= b for a, b in other["stops"]), (
+            "the other stands still meanwhile"
+        )
     assert other["partner_cpu_s"] == 0
 
 
@@ -121,23 +128,43 @@ def test_a_span_is_counted_without_its_stops():
 @pytest.mark.parametrize(
     ("first", "other", "limit_s", "said"),
     [
-        (FIRST.format(seconds=60), "turns.begin()\nraise ValueError('no such frame')", 60, "second: .*no such frame"),
+        (
+            FIRST.format(seconds=60),
+            "turns.begin()\nraise ValueError('no such frame')",
+            60,
+            "second: .*no such frame",
+        ),
         ("turns.begin()\nsys.exit(3)", OTHER, 60, "one: ended with 3"),
         (FIRST.format(seconds=60), OTHER, 0.5, "not done within 0.5 s"),
-        (FIRST.format(seconds=0.1), "turns.begin()\nwhile True: time.sleep(0.1)", 0.5, "not done within 0.5 s"),
+        (
+            FIRST.format(seconds=0.1),
+            "turns.begin()\nwhile True: time.sleep(0.1)",
+            0.5,
+            "not done within 0.5 s",
+        ),
     ],
 )
 def test_both_are_ended_where_one_fails_or_hangs(first, other, limit_s, said):
-    with pytest.raises(ConfigError, match=said), set_up(first) as one, set_up(other, "second") as two:
+    with (
+        pytest.raises(ConfigError, match=said),
+        set_up(first) as one,
+        set_up(other, "second") as two,
+    ):
         take_turns(one, two, limit_s)
     assert gone(one.pid)
     assert gone(two.pid)
 
 
 def test_what_never_gets_ready_is_ended():
-    with pytest.raises(ConfigError, match=r"one: not done within 0.2 s"), child("time.sleep(60)") as one:
+    with (
+        pytest.raises(ConfigError, match=r"one: not done within 0.2 s"),
+        child("time.sleep(60)") as one,
+    ):
         one.set_up(0.2)
-    with pytest.raises(ConfigError, match=r"one: .*no_such_module"), child("import no_such_module") as one:
+    with (
+        pytest.raises(ConfigError, match=r"one: .*no_such_module"),
+        child("import no_such_module") as one,
+    ):
         one.set_up()
     assert gone(one.pid)
 
@@ -155,7 +182,9 @@ def test_a_killed_parent_leaves_no_stopped_child(tmp_path):
         "    one.set_up()\n    print(one.pid, flush=True)\n    sys.stdin.read()\n"
     )
     pipe = subprocess.PIPE
-    with subprocess.Popen([sys.executable, str(tmp_path / "parent.py")], stdin=pipe, stdout=pipe) as parent:
+    with subprocess.Popen(
+        [sys.executable, str(tmp_path / "parent.py")], stdin=pipe, stdout=pipe
+    ) as parent:
         assert parent.stdout is not None
         pid = int(parent.stdout.readline())
         assert not gone(pid)

@@ -12,7 +12,16 @@ def test_the_three_ways_to_write_a_flag_are_one():
 
 
 def test_values_are_yaml_and_none_is_null():
-    args = ["--x=null", "--y=None", "--z=[0,3]", '--m={"a": "b"}', "--t=true", "--s=plain text", "--e=1e-4", "--resume"]
+    args = [
+        "--x=null",
+        "--y=None",
+        "--z=[0,3]",
+        '--m={"a": "b"}',
+        "--t=true",
+        "--s=plain text",
+        "--e=1e-4",
+        "--resume",
+    ]
     assert parse_flags(args) == {
         "x": None, "y": None, "z": [0, 3], "m": {"a": "b"}, "t": True, "s": "plain text", "e": "1e-4", "resume": True,
     }  # fmt: skip

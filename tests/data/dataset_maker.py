@@ -42,8 +42,15 @@ def decoded(index: FrameIndex, frames: np.ndarray) -> dict[int, np.ndarray]:
     """Frames of one group of pictures by number."""
     decoder = Decoder(Tally())
     found: dict[int, np.ndarray] = {}
-    for place, one in decoder.pictures(Gop(index, Stamp.of(index.path.stat()), "c", frames, frames)):
-        decoder.paint(one, found.setdefault(int(frames[place]), np.empty((index.height, index.width, 3), np.uint8)))
+    for place, one in decoder.pictures(
+        Gop(index, Stamp.of(index.path.stat()), "c", frames, frames)
+    ):
+        decoder.paint(
+            one,
+            found.setdefault(
+                int(frames[place]), np.empty((index.height, index.width, 3), np.uint8)
+            ),
+        )
     return found
 
 
@@ -62,7 +69,11 @@ def write_video(
     path.parent.mkdir(parents=True, exist_ok=True)
     with av.open(str(path), "w", options={"movflags": "faststart"}) as container:
         stream: Any = container.add_stream("libx264", rate=rate)
-        stream.width, stream.height, stream.pix_fmt = pictures[0].shape[1], pictures[0].shape[0], "yuv420p"
+        stream.width, stream.height, stream.pix_fmt = (
+            pictures[0].shape[1],
+            pictures[0].shape[0],
+            "yuv420p",
+        )
         stream.options = {
             "crf": "10",
             "g": str(gop),
@@ -87,7 +98,11 @@ def png(pixels: np.ndarray) -> dict[str, Any]:
 
 def features(camera: str, *, extra: dict[str, Any] | None = None) -> dict[str, Any]:
     found: dict[str, Any] = {
-        "observation.state": {"dtype": "float32", "shape": [3], "names": {"motors": ["a", "b", "c"]}},
+        "observation.state": {
+            "dtype": "float32",
+            "shape": [3],
+            "names": {"motors": ["a", "b", "c"]},
+        },
         "action": {"dtype": "float64", "shape": [2], "names": [["x", "y"]]},
         "next.reward": {"dtype": "float32", "shape": [1], "names": None},
         "next.done": {"dtype": "bool", "shape": [1], "names": None},
@@ -97,7 +112,11 @@ def features(camera: str, *, extra: dict[str, Any] | None = None) -> dict[str, A
         shape = [HEIGHT, WIDTH, 3]
         found[CAMERA] = {"dtype": camera, "shape": shape, "names": ["height", "width", "channels"]}
     for key in ("timestamp", "frame_index", "episode_index", "index", "task_index"):
-        found[key] = {"dtype": "float32" if key == "timestamp" else "int64", "shape": [1], "names": None}
+        found[key] = {
+            "dtype": "float32" if key == "timestamp" else "int64",
+            "shape": [1],
+            "names": None,
+        }
     return found | (extra or {})
 
 
@@ -149,7 +168,11 @@ def make(
         (root / data).parent.mkdir(parents=True, exist_ok=True)
         pq.write_table(merged, root / data)
         if camera == "video":
-            write_video(root / video, [picture(e, k) for e in group for k in range(lengths[e])], b_frames=b_frames)
+            write_video(
+                root / video,
+                [picture(e, k) for e in group for k in range(lengths[e])],
+                b_frames=b_frames,
+            )
     (_meta_v3 if version == "v3.0" else _meta_v2)(root, lengths, groups, camera)
     return root
 
@@ -190,7 +213,9 @@ def _meta_v3(root: Path, lengths: Sequence[int], groups: list[list[int]], camera
 
 def _meta_v2(root: Path, lengths: Sequence[int], groups: list[list[int]], camera: str) -> None:
     del groups, camera
-    episodes = [{"episode_index": e, "tasks": [TASKS[e % 2]], "length": n} for e, n in enumerate(lengths)]
+    episodes = [
+        {"episode_index": e, "tasks": [TASKS[e % 2]], "length": n} for e, n in enumerate(lengths)
+    ]
     (root / "meta/episodes.jsonl").write_text("\n".join(map(json.dumps, episodes)) + "\n")
     tasks = [{"task_index": number, "task": task} for number, task in enumerate(TASKS)]
     (root / "meta/tasks.jsonl").write_text("\n".join(map(json.dumps, tasks)) + "\n")

@@ -41,7 +41,9 @@ def small(
                     ACTION: rng.normal(-seed, 2, action).astype(np.float32),
                 }
                 if camera is not None:
-                    frame[camera[0]] = rng.integers(1, 256, (camera[1], camera[1], 3), dtype=np.uint8)
+                    frame[camera[0]] = rng.integers(
+                        1, 256, (camera[1], camera[1], 3), dtype=np.uint8
+                    )
                 writer.add_frame(frame, task=f"task {episode % 2} of {seed}")
             writer.save_episode()
     return root

@@ -133,7 +133,9 @@ def test_a_template_that_leaves_the_dataset_when_filled_in() -> None:
     refused(lambda: file_name("{file_index:c}{file_index:c}/x", file_index=46), "../x", "leaves")
 
 
-@pytest.mark.parametrize("path", ["data/{secret}.parquet", "data/{file_index.real}.parquet", "data/{.parquet", 3])
+@pytest.mark.parametrize(
+    "path", ["data/{secret}.parquet", "data/{file_index.real}.parquet", "data/{.parquet", 3]
+)
 def test_path_templates_with_other_places(tmp_path: Path, path: Any) -> None:
     change_info(make(tmp_path), data_path=path)
     refused(opened(tmp_path), str(path))
@@ -178,7 +180,9 @@ def test_a_selection_without_episodes(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", [TABLE, EPISODES, "meta/tasks.parquet"])
 def test_a_parquet_file_that_is_cut_off(tmp_path: Path, name: str) -> None:
     cut(make(tmp_path) / name, 0.7)
-    refused(opened(tmp_path), Path(name).name if name != EPISODES else "meta/episodes", "cannot be read")
+    refused(
+        opened(tmp_path), Path(name).name if name != EPISODES else "meta/episodes", "cannot be read"
+    )
 
 
 def test_a_table_with_fewer_rows_than_its_episodes_claim(tmp_path: Path) -> None:
@@ -189,7 +193,9 @@ def test_a_table_with_fewer_rows_than_its_episodes_claim(tmp_path: Path) -> None
 
 def test_rows_that_belong_to_another_episode(tmp_path: Path) -> None:
     path = make(tmp_path, camera="") / EPISODES
-    change_table(path, lambda t: t.update(dataset_from_index=[0, 4, 12], dataset_to_index=[4, 12, 16]))
+    change_table(
+        path, lambda t: t.update(dataset_from_index=[0, 4, 12], dataset_to_index=[4, 12, 16])
+    )
     refused(opened(tmp_path), "episode 1", "episode 0")
 
 
@@ -221,7 +227,10 @@ def test_values_of_another_kind(tmp_path: Path) -> None:
 
 
 def test_empty_values(tmp_path: Path) -> None:
-    change_table(make(tmp_path, camera="") / TABLE, lambda t: t.update({"next.reward": [1.0, None, 2.0, 3.0]}))
+    change_table(
+        make(tmp_path, camera="") / TABLE,
+        lambda t: t.update({"next.reward": [1.0, None, 2.0, 3.0]}),
+    )
     refused(opened(tmp_path), "next.reward", "1 empty")
 
 
@@ -266,7 +275,9 @@ def test_damaged_statistics(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.6, 0.98])
-def test_a_video_that_is_cut_off_is_found_before_the_first_batch(tmp_path: Path, share: float) -> None:
+def test_a_video_that_is_cut_off_is_found_before_the_first_batch(
+    tmp_path: Path, share: float
+) -> None:
     """Its frame table lies in front, so a decoder would only notice at the missing frames."""
     cut(make(tmp_path) / VIDEO, share)
     data = open_dataset("x/y", root=tmp_path)
@@ -305,7 +316,13 @@ def test_a_video_of_another_size(tmp_path: Path) -> None:
 def test_a_camera_that_does_not_fit_is_found_when_the_reader_is_made(tmp_path: Path) -> None:
     make(
         tmp_path,
-        extra={CAMERA: {"dtype": "video", "shape": [32, 48, 1], "names": ["height", "width", "channels"]}},
+        extra={
+            CAMERA: {
+                "dtype": "video",
+                "shape": [32, 48, 1],
+                "names": ["height", "width", "channels"],
+            }
+        },
     )
     data = open_dataset("x/y", root=tmp_path)
     refused(lambda: Reader(data, {}), CAMERA, "(32, 48, 1)", "(32, 48, 3)")
@@ -315,7 +332,9 @@ def test_video_data_that_does_not_decode_names_file_camera_and_frame(tmp_path: P
     path = make(tmp_path, lengths=(9,)) / VIDEO.replace("001", "000")
     data = bytearray(path.read_bytes())
     start = data.index(b"mdat") + 4
-    data[start:] = b"\x00\x00\x00\x03abc" * ((len(data) - start) // 7) + b"x" * ((len(data) - start) % 7)
+    data[start:] = b"\x00\x00\x00\x03abc" * ((len(data) - start) // 7) + b"x" * (
+        (len(data) - start) % 7
+    )
     path.write_bytes(bytes(data))
     refused(opened(tmp_path), "frame ", path.name, CAMERA)  # whichever thread meets a bad one first
 
@@ -335,7 +354,12 @@ def test_an_image_that_does_not_decode(tmp_path: Path, cell: bytes | None) -> No
 
 def test_an_image_of_another_size(tmp_path: Path) -> None:
     shape = {"dtype": "image", "shape": [16, 48, 3], "names": ["height", "width", "channels"]}
-    refused(opened(make(tmp_path, camera="image", extra={CAMERA: shape})), CAMERA, "(16, 48, 3)", "(32, 48, 3)")
+    refused(
+        opened(make(tmp_path, camera="image", extra={CAMERA: shape})),
+        CAMERA,
+        "(16, 48, 3)",
+        "(32, 48, 3)",
+    )
 
 
 def test_a_camera_column_without_images(tmp_path: Path) -> None:

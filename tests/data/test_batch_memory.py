@@ -35,7 +35,8 @@ class Allocator:
         """Whether an array lies in this memory as a whole, from a line of the cache on."""
         begin = array.ctypes.data
         return begin % 64 == 0 and any(
-            one.ctypes.data <= begin and begin + array.nbytes <= one.ctypes.data + one.nbytes for one in self.given
+            one.ctypes.data <= begin and begin + array.nbytes <= one.ctypes.data + one.nbytes
+            for one in self.given
         )
 
 
@@ -44,21 +45,35 @@ def mixture(tmp_path_factory: pytest.TempPathFactory) -> Mixture:
     """Videos, images under the same name, and a dataset of which the camera is black."""
     home = tmp_path_factory.mktemp("mix")
     kinds = {"video": "video", "image": "image", "blind": ""}
-    sets = {name: make(home / name, lengths=(21, 8), camera=camera, per_file=1) for name, camera in kinds.items()}
-    return Mixture(tuple(Part(name, open_dataset(f"x/{name}", root=root), 1, fill=True) for name, root in sets.items()))
+    sets = {
+        name: make(home / name, lengths=(21, 8), camera=camera, per_file=1)
+        for name, camera in kinds.items()
+    }
+    return Mixture(
+        tuple(
+            Part(name, open_dataset(f"x/{name}", root=root), 1, fill=True)
+            for name, root in sets.items()
+        )
+    )
 
 
 def batches_of(mixture: Mixture, reader: Rows, number: int | None) -> Batches:
     """Of one dataset of the mixture, or of all."""
     if number is None:
         rows = anchor_rows(mixture)
-        return Batches(reader, rows, MixedOrder.full(mixture.sizes(rows), mixture.shares(rows), 3), 7)
+        return Batches(
+            reader, rows, MixedOrder.full(mixture.sizes(rows), mixture.shares(rows), 3), 7
+        )
     rows = anchor_rows(mixture.parts[number].dataset)
     return Batches(reader, rows, Order(len(rows), 3), 7)
 
 
 def reader_of(mixture: Mixture, number: int | None) -> Reader | MixedReader:
-    return MixedReader(mixture, WINDOWS) if number is None else Reader(mixture.parts[number].dataset, WINDOWS)
+    return (
+        MixedReader(mixture, WINDOWS)
+        if number is None
+        else Reader(mixture.parts[number].dataset, WINDOWS)
+    )
 
 
 def same(one: Batch, other: Batch) -> None:
@@ -68,7 +83,9 @@ def same(one: Batch, other: Batch) -> None:
 
 
 @pytest.mark.parametrize("number", [0, 1, None])
-def test_frames_and_vectors_lie_in_memory_that_is_allocated_a_few_times(mixture: Mixture, number: int | None) -> None:
+def test_frames_and_vectors_lie_in_memory_that_is_allocated_a_few_times(
+    mixture: Mixture, number: int | None
+) -> None:
     allocator = Allocator()
     with (
         reader_of(mixture, number) as plain,
@@ -88,7 +105,9 @@ def test_frames_and_vectors_lie_in_memory_that_is_allocated_a_few_times(mixture:
     assert 0 < sizes.count(7 * 2 * HEIGHT * WIDTH * 3) <= alive
 
 
-def test_frames_of_a_mixture_are_those_of_each_dataset_at_its_samples_places(mixture: Mixture) -> None:
+def test_frames_of_a_mixture_are_those_of_each_dataset_at_its_samples_places(
+    mixture: Mixture,
+) -> None:
     rows = np.random.default_rng(0).permutation(mixture.num_frames)[:40]
     number = mixture.part_of(rows)
     with MixedReader(mixture, WINDOWS) as reader:
@@ -111,7 +130,10 @@ def test_a_mixture_takes_frames_from_caches_straight_to_their_places(
     options = CacheOptions("disk", tmp_path, num_bytes=(held or 29) * frame)
     with FrameCache(mixture.parts[0].dataset, (CAMERA,), options, name="video/") as cache:
         rows = anchor_rows(mixture)[::-2]
-        with MixedReader(mixture, WINDOWS) as plain, MixedReader(mixture, WINDOWS, caches={"video": cache}) as reader:
+        with (
+            MixedReader(mixture, WINDOWS) as plain,
+            MixedReader(mixture, WINDOWS, caches={"video": cache}) as reader,
+        ):
             for asked in (rows, rows[::-1], rows):  # other frames lay at each place before
                 same(reader.read(asked), plain.read(asked))
             assert reader.work().frames_decoded < plain.work().frames_decoded

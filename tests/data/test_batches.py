@@ -24,7 +24,9 @@ def test_a_step_holds_its_positions_of_the_order(tmp_path: Path) -> None:
             positions = np.arange(4 * step, 4 * step + 4)
             np.testing.assert_array_equal(batch["position"], positions)
             np.testing.assert_array_equal(batch["index"], rows[order.at(positions)])
-            np.testing.assert_array_equal(batch["action"], reader.read(rows[order.at(positions)])["action"])
+            np.testing.assert_array_equal(
+                batch["action"], reader.read(rows[order.at(positions)])["action"]
+            )
 
 
 @pytest.mark.parametrize("of", [1, 2, 3, 6])
@@ -81,7 +83,10 @@ def test_errors_of_the_background_surface_at_their_step(tmp_path: Path) -> None:
                 raise DataError("row 3 is broken")
             return super().start(rows, step)
 
-    with Broken(data, {}) as reader, Batches(reader, rows, Order(16, 0, shuffle=False), 2) as batches:
+    with (
+        Broken(data, {}) as reader,
+        Batches(reader, rows, Order(16, 0, shuffle=False), 2) as batches,
+    ):
         assert batches.at(0)["index"].tolist() == [0, 1]
         with pytest.raises(DataError, match="row 3"):
             batches.at(1)

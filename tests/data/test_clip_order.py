@@ -9,7 +9,13 @@ import numpy as np
 import pytest
 
 from kata.data import Batches, Order, Reader, anchor_rows, open_dataset
-from kata.data.loader.shuffle import Shuffle, ShuffleChoice, clip_stride, held_bytes_per_clip, make_order
+from kata.data.loader.shuffle import (
+    Shuffle,
+    ShuffleChoice,
+    clip_stride,
+    held_bytes_per_clip,
+    make_order,
+)
 from kata.data.sampling.clip_order import ClipOrder, Clips, order_quality
 from tests.data.dataset_maker import CAMERA, HEIGHT, WIDTH, make
 
@@ -51,7 +57,9 @@ def test_every_anchor_comes_exactly_once_per_epoch(order: ClipOrder) -> None:
 def test_any_position_in_any_batch_size_gives_the_same(order: ClipOrder) -> None:
     whole = order.at(np.arange(3 * order.n))
     for size in (1, 7):
-        parts = [order.at(np.arange(i, min(i + size, len(whole)))) for i in range(0, len(whole), size)]
+        parts = [
+            order.at(np.arange(i, min(i + size, len(whole)))) for i in range(0, len(whole), size)
+        ]
         np.testing.assert_array_equal(np.concatenate(parts), whole)
     for position in range(0, len(whole), 1 + len(whole) // 5):
         assert ClipOrder(order.clips, order.pool, 5).at(np.array(position)) == whole[position]
@@ -86,7 +94,9 @@ def test_batches_are_as_mixed_as_those_of_a_full_shuffle() -> None:
 
 
 @pytest.mark.parametrize(("frames", "size"), [(8, 8), (16, 8), (32, 8), (16, 64)])
-def test_with_four_clips_per_sample_two_of_a_batch_are_seldom_of_one(frames: int, size: int) -> None:
+def test_with_four_clips_per_sample_two_of_a_batch_are_seldom_of_one(
+    frames: int, size: int
+) -> None:
     """B / 3W^2 of the pairs, so that the variance of a mean is at most 2 % above that of independent samples."""
     clips, pool = Clips(np.full(400, 320), frames, 2), 4 * size + 5
     order = ClipOrder(clips, pool, 0)
@@ -104,7 +114,13 @@ def test_thirty_million_anchors_cost_seconds_and_megabytes() -> None:
     order.at(np.array([29_000_000]))
     assert time.process_time() - began < 10
     held = sum(
-        a.nbytes for a in (order.clips.first, order.clips.length, *order._ends.values(), *order._blocks.values())
+        a.nbytes
+        for a in (
+            order.clips.first,
+            order.clips.length,
+            *order._ends.values(),
+            *order._blocks.values(),
+        )
     )
     assert held < 50e6
 
@@ -113,7 +129,9 @@ def test_thirty_million_anchors_cost_seconds_and_megabytes() -> None:
 
 
 @pytest.mark.parametrize("window", [(0,), (-2, 0)])
-def test_a_reader_in_clip_order_gives_what_direct_reads_give(tmp_path: Path, window: tuple[int, ...]) -> None:
+def test_a_reader_in_clip_order_gives_what_direct_reads_give(
+    tmp_path: Path, window: tuple[int, ...]
+) -> None:
     data = open_dataset("x/y", root=make(tmp_path, lengths=(21, 8, 30, 13), per_file=1))
     rows = anchor_rows(data)
     shuffle = Shuffle("clips", 3, 4, 4)
@@ -144,19 +162,25 @@ def test_windows_far_apart_make_clips_of_every_nth_frame() -> None:
 
 def test_what_a_clip_holds_is_foreseen() -> None:
     """g=2: the second frame of a pair waits half a life on average; g=30: the frames wait about half a life each."""
-    assert held_bytes_per_clip(Shuffle("clips", 1, 2, 2), 2, {}, {"c": 100}, 300) == pytest.approx(100 * 2 * 0.25)
+    assert held_bytes_per_clip(Shuffle("clips", 1, 2, 2), 2, {}, {"c": 100}, 300) == pytest.approx(
+        100 * 2 * 0.25
+    )
     thirty = held_bytes_per_clip(Shuffle("clips", 1, 30, 30), 30, {}, {"c": 100}, 300)
     assert thirty == pytest.approx(100 * 31 * (1 / 2 - 1 / 31))
 
 
 @pytest.mark.parametrize("frames", [80, 120, 160, 200])
-def test_clips_of_overlapping_windows_are_as_long_as_the_pool_allows(tmp_path: Path, frames: int) -> None:
+def test_clips_of_overlapping_windows_are_as_long_as_the_pool_allows(
+    tmp_path: Path, frames: int
+) -> None:
     data = open_dataset("x/y", root=make(tmp_path, lengths=(80,) * 8, per_file=1))
     rows = anchor_rows(data)
 
     def choose(clip_frames: int) -> Shuffle:
         asked = Shuffle("clips", 0, clip_frames, 2)
-        return ShuffleChoice(asked, frames * FRAME, 4, 3).choose(data, {CAMERA: (-1, 0)}, [CAMERA], rows)[0]
+        return ShuffleChoice(asked, frames * FRAME, 4, 3).choose(
+            data, {CAMERA: (-1, 0)}, [CAMERA], rows
+        )[0]
 
     chosen = choose(0)
     assert chosen.clip_pool >= 16 or chosen.clip_frames == 2
@@ -181,10 +205,15 @@ def test_the_choice_follows_memory_and_is_said(tmp_path: Path) -> None:
     assert short == Shuffle()
     assert "--dataset.shuffle=clips" in said
     assert choose("clips", 20)[0].clip_pool < 16
-    asked = ShuffleChoice(Shuffle("clips", 7, 8, 2), 20 * FRAME, 4, 3).choose(data, {}, [CAMERA], rows)[0]
+    asked = ShuffleChoice(Shuffle("clips", 7, 8, 2), 20 * FRAME, 4, 3).choose(
+        data, {}, [CAMERA], rows
+    )[0]
     assert asked == Shuffle("clips", 7, 8, 2)
     data = open_dataset("x/y", root=make(tmp_path / "images", lengths=(40,) * 10, camera="image"))
-    assert choose("auto", 62) == (Shuffle(), "order: full, for images are read and decoded one by one")
+    assert choose("auto", 62) == (
+        Shuffle(),
+        "order: full, for images are read and decoded one by one",
+    )
     assert choose("clips", 62)[0].kind == "clips"
 
 

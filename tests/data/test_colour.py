@@ -22,7 +22,9 @@ def painted(painter: Painter, frame: VideoFrame) -> np.ndarray:
     return out
 
 
-@pytest.mark.parametrize("name", ["yuv420p", "yuvj420p", "yuv422p", "yuv444p", "yuv420p10le", "gray", "gbrp"])
+@pytest.mark.parametrize(
+    "name", ["yuv420p", "yuvj420p", "yuv422p", "yuv444p", "yuv420p10le", "gray", "gbrp"]
+)
 @pytest.mark.parametrize("colour", [(1, 1), (1, 2), (2, 0), (5, 2), (6, 1), (7, 0), (9, 1)])
 @pytest.mark.parametrize("size", [(64, 32), (48, 30), (50, 31)])
 def test_every_kind_of_picture_is_converted_as_by_pyav(
@@ -43,7 +45,9 @@ def test_common_frames_are_written_without_a_copy() -> None:
     assert all(isinstance(scaler, _Scaler) for scaler in painter._scalers.values())
 
 
-def test_what_differs_is_left_to_pyav(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_differs_is_left_to_pyav(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     frame = picture(64, 48, "yuv420p")
     wanted = frame.to_ndarray(format="rgb24", threads=1)
     convert = _Scaler.convert
@@ -57,7 +61,9 @@ def test_what_differs_is_left_to_pyav(monkeypatch: pytest.MonkeyPatch, caplog: p
     with caplog.at_level("INFO"):
         for _ in range(2):
             np.testing.assert_array_equal(painted(Painter(), frame), wanted)
-    assert caplog.messages == ["frames of 64x48 in yuv420p are converted by PyAV, with one copy more"]
+    assert caplog.messages == [
+        "frames of 64x48 in yuv420p are converted by PyAV, with one copy more"
+    ]
 
 
 def test_a_picture_keeps_its_tags() -> None:

@@ -71,7 +71,10 @@ def test_rows_are_those_of_the_files_for_every_selection(tmp_path: Path, cache: 
     whole = everything(open_dataset("x/y", root=root))
     rows = np.array([[0, 8], [9, 3]])
     for chosen in ([0, 2, 3], [1, 3], [3]):
-        parts = (open_dataset("x/y", root=root, episodes=chosen), open_dataset("x/y", root=root).subset(chosen))
+        parts = (
+            open_dataset("x/y", root=root, episodes=chosen),
+            open_dataset("x/y", root=root).subset(chosen),
+        )
         kept = np.isin(whole["episode_index"], chosen)
         for part in (*parts, parts[1].subset(range(len(chosen)))):
             for key, values in whole.items():
@@ -97,7 +100,9 @@ def test_one_changed_byte_makes_the_columns_anew(tmp_path: Path, cache: Path) ->
     np.testing.assert_array_equal(after[:12], before[:12])
 
 
-def test_the_same_size_and_time_with_other_bytes_is_another_file(tmp_path: Path, cache: Path) -> None:
+def test_the_same_size_and_time_with_other_bytes_is_another_file(
+    tmp_path: Path, cache: Path
+) -> None:
     root = dataset(tmp_path / "set")
     path = root / "data/chunk-000/file-000.parquet"
     plain(path)
@@ -109,7 +114,9 @@ def test_the_same_size_and_time_with_other_bytes_is_another_file(tmp_path: Path,
     assert (open_dataset("x/y", root=root).column("action") != before).any()
 
 
-def test_a_damaged_file_of_columns_is_made_anew(tmp_path: Path, cache: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_damaged_file_of_columns_is_made_anew(
+    tmp_path: Path, cache: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     root = dataset(tmp_path / "set")
     first = everything(open_dataset("x/y", root=root))
     kept = next(cache.glob("columns/*.bin"))
@@ -135,10 +142,14 @@ def test_refused_data_are_not_kept(tmp_path: Path, cache: Path) -> None:
     path = root / "data/chunk-000/file-000.parquet"
     change_table(path, lambda t: t["action"].__setitem__(3, [float("nan"), 0.0]))
     for _ in range(2):
-        with pytest.raises(DataError, match=r"NaN or infinite in 1 frames, first in episode 0, frame 3"):
+        with pytest.raises(
+            DataError, match=r"NaN or infinite in 1 frames, first in episode 0, frame 3"
+        ):
             open_dataset("x/y", root=root).column("index")
     assert not list(cache.glob("columns/*.bin*"))
-    assert open_dataset("x/y", root=root, exclude_episodes=[0]).column("index").tolist() == list(range(5, 22))
+    assert open_dataset("x/y", root=root, exclude_episodes=[0]).column("index").tolist() == list(
+        range(5, 22)
+    )
 
 
 def test_processes_that_open_at_once_make_the_columns_once(tmp_path: Path, cache: Path) -> None:
@@ -149,10 +160,13 @@ def test_processes_that_open_at_once_make_the_columns_once(tmp_path: Path, cache
         "print(open_dataset('x/y', root=sys.argv[1]).column('action').sum(), bool(made))"
     )
     started = [
-        subprocess.Popen([sys.executable, "-c", code, str(root)], stdout=subprocess.PIPE, text=True) for _ in range(2)
+        subprocess.Popen([sys.executable, "-c", code, str(root)], stdout=subprocess.PIPE, text=True)
+        for _ in range(2)
     ]
     said = [process.communicate()[0].split() for process in started]
-    assert {total for total, _ in said} == {str(open_dataset("x/y", root=root).column("action").sum())}
+    assert {total for total, _ in said} == {
+        str(open_dataset("x/y", root=root).column("action").sum())
+    }
     assert sorted(made for _, made in said) == ["False", "True"]
 
 

@@ -40,12 +40,17 @@ def test_vectors_are_exact_over_the_selection(tmp_path: Path, episodes: list[int
 
 def camera_levels(data) -> np.ndarray:
     return np.array(
-        [level(int(e), int(k)) for e, k in zip(data.column("episode_index"), data.column("frame_index"), strict=True)]
+        [
+            level(int(e), int(k))
+            for e, k in zip(data.column("episode_index"), data.column("frame_index"), strict=True)
+        ]
     )
 
 
 @pytest.mark.parametrize("camera", ["image", "video"])
-def test_camera_statistics_without_stored_ones_come_from_sampled_frames(tmp_path: Path, camera: str) -> None:
+def test_camera_statistics_without_stored_ones_come_from_sampled_frames(
+    tmp_path: Path, camera: str
+) -> None:
     data = open_dataset("x/y", root=make(tmp_path, camera=camera), episodes=[1, 2])
     found, expected = data.stats()[CAMERA], camera_levels(data) / 255
     assert found["mean"].shape == (3, 1, 1)
@@ -88,7 +93,9 @@ def test_a_subset_joins_the_statistics_of_its_episodes(tmp_path: Path, version: 
         columns = {f"stats/{CAMERA}/{name}": [one[name] for one in stored] for name in KEYS}
         change_table(path, lambda table: table.update(columns))
     else:
-        lines = [json.dumps({"episode_index": e, "stats": {CAMERA: one}}) for e, one in enumerate(stored)]
+        lines = [
+            json.dumps({"episode_index": e, "stats": {CAMERA: one}}) for e, one in enumerate(stored)
+        ]
         (tmp_path / "meta/episodes_stats.jsonl").write_text("\n".join(lines))
     found = open_dataset("x/y", root=tmp_path, episodes=[0, 2]).stats()[CAMERA]
     mean = (0.2 * 10 + 0.5 * 30) / 40
@@ -103,8 +110,12 @@ def test_statistics_of_some_episodes_only_are_not_used(tmp_path: Path) -> None:
     (tmp_path / "meta/episodes_stats.jsonl").write_text(
         json.dumps({"episode_index": 0, "stats": {CAMERA: own(0.2, 10)}})
     )
-    assert open_dataset("x/y", root=tmp_path, episodes=[0, 2]).stats()[CAMERA]["count"].tolist() == [9]
-    assert open_dataset("x/y", root=tmp_path, episodes=[0]).stats()[CAMERA]["count"].tolist() == [10]
+    assert open_dataset("x/y", root=tmp_path, episodes=[0, 2]).stats()[CAMERA][
+        "count"
+    ].tolist() == [9]
+    assert open_dataset("x/y", root=tmp_path, episodes=[0]).stats()[CAMERA]["count"].tolist() == [
+        10
+    ]
 
 
 def test_samples_are_spread_over_all_episodes_and_bounded() -> None:
@@ -121,8 +132,12 @@ def test_pusht_statistics_equal_the_stored_ones() -> None:
     stored, found = json.loads((data.root / "meta/stats.json").read_text()), data.stats()
     for key in ("observation.state", "action", "next.reward"):
         for name in ("min", "max", "mean", "std"):
-            np.testing.assert_allclose(found[key][name], stored[key][name], rtol=1e-5, err_msg=f"{key} {name}")
-    np.testing.assert_array_equal(found["observation.image"]["mean"], stored["observation.image"]["mean"])
+            np.testing.assert_allclose(
+                found[key][name], stored[key][name], rtol=1e-5, err_msg=f"{key} {name}"
+            )
+    np.testing.assert_array_equal(
+        found["observation.image"]["mean"], stored["observation.image"]["mean"]
+    )
 
 
 def test_parquet_written_as_fixed_size_lists_reads_the_same(tmp_path: Path) -> None:
@@ -131,4 +146,6 @@ def test_parquet_written_as_fixed_size_lists_reads_the_same(tmp_path: Path) -> N
         table = pq.read_table(path)
         fixed = table["observation.state"].cast(pa.list_(pa.float32(), 3))
         pq.write_table(table.set_column(0, "observation.state", fixed), path, row_group_size=3)
-    np.testing.assert_array_equal(open_dataset("x/y", root=tmp_path).column("observation.state"), expected)
+    np.testing.assert_array_equal(
+        open_dataset("x/y", root=tmp_path).column("observation.state"), expected
+    )

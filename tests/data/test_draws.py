@@ -31,7 +31,11 @@ def test_a_samples_numbers_do_not_depend_on_its_batch():
 def test_seed_position_and_purpose_each_give_other_numbers():
     at = np.array([7])
     base = draw(1, at, "noise", NOISE)
-    for other in (draw(2, at, "noise", NOISE), draw(1, at + 1, "noise", NOISE), draw(1, at, "time", NOISE)):
+    for other in (
+        draw(2, at, "noise", NOISE),
+        draw(1, at + 1, "noise", NOISE),
+        draw(1, at, "time", NOISE),
+    ):
         assert not np.intersect1d(base, other).size
 
 

@@ -27,7 +27,9 @@ ROWS = np.arange(25)
 
 
 @pytest.fixture(params=["frames", "disk"])
-def options(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CacheOptions:
+def options(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> CacheOptions:
     (tmp_path / "shm").mkdir()
     monkeypatch.setattr(frame_cache, "_SHARED_MEMORY", tmp_path / "shm")
     return CacheOptions(request.param, tmp_path / "kept")
@@ -40,7 +42,9 @@ def on_disk(tmp_path: Path) -> CacheOptions:
 
 @pytest.fixture(params=["video", "image"])
 def data(request: pytest.FixtureRequest, tmp_path: Path) -> Dataset:
-    return open_dataset("x/y", root=make(tmp_path / "set", lengths=LENGTHS, b_frames=2, camera=request.param))
+    return open_dataset(
+        "x/y", root=make(tmp_path / "set", lengths=LENGTHS, b_frames=2, camera=request.param)
+    )
 
 
 @pytest.fixture
@@ -48,7 +52,9 @@ def video(tmp_path: Path) -> Dataset:
     return open_dataset("x/y", root=make(tmp_path / "set", lengths=LENGTHS, b_frames=2))
 
 
-def read(data: Dataset, cache: FrameCache | None, rows: np.ndarray = ROWS, windows: Any = None) -> np.ndarray:
+def read(
+    data: Dataset, cache: FrameCache | None, rows: np.ndarray = ROWS, windows: Any = None
+) -> np.ndarray:
     with Reader(data, windows or {}, cache=cache) as reader:
         return reader.read(rows)[CAMERA]
 
@@ -75,16 +81,25 @@ def test_cached_frames_are_the_decoded_ones(data: Dataset, options: CacheOptions
             np.testing.assert_array_equal(reader.read(rows)[CAMERA], windowed)
 
 
-@pytest.mark.parametrize("shuffle", [Shuffle("full"), Shuffle("clips", 3, 4, 2)], ids=lambda shuffle: shuffle.kind)
+@pytest.mark.parametrize(
+    "shuffle", [Shuffle("full"), Shuffle("clips", 3, 4, 2)], ids=lambda shuffle: shuffle.kind
+)
 @pytest.mark.parametrize("window", [(0,), (-3, -1, 0)])
 @pytest.mark.parametrize(("held", "kept"), [(14, 25), (60, 11)])
 def test_look_ahead_and_the_cache_together_change_no_pixel(
-    data: Dataset, on_disk: CacheOptions, shuffle: Shuffle, window: tuple[int, ...], held: int, kept: int
+    data: Dataset,
+    on_disk: CacheOptions,
+    shuffle: Shuffle,
+    window: tuple[int, ...],
+    held: int,
+    kept: int,
 ) -> None:
     rows, frame = anchor_rows(data), data.columns[CAMERA].shape
     order = make_order(shuffle, data, {CAMERA: window}, [CAMERA], rows, 3)
     memory = held * int(np.prod(frame))
-    with FrameCache(data, (CAMERA,), replace(on_disk, num_bytes=kept * int(np.prod(frame)))) as cache:
+    with FrameCache(
+        data, (CAMERA,), replace(on_disk, num_bytes=kept * int(np.prod(frame)))
+    ) as cache:
         with (
             Reader(data, {CAMERA: window}) as plain,
             Reader(data, {CAMERA: window}, frame_memory=memory, cache=cache) as reader,
@@ -96,7 +111,9 @@ def test_look_ahead_and_the_cache_together_change_no_pixel(
         assert present(cache).tolist() == [row < kept for row in ROWS]
 
 
-def test_what_the_cache_takes_is_decoded_once_and_not_held(data: Dataset, on_disk: CacheOptions) -> None:
+def test_what_the_cache_takes_is_decoded_once_and_not_held(
+    data: Dataset, on_disk: CacheOptions
+) -> None:
     rows = anchor_rows(data)
     order = make_order(Shuffle("full"), data, {}, [CAMERA], rows, 3)
     with (
@@ -121,7 +138,9 @@ def test_subsets_share_the_frames_of_what_was_opened(video: Dataset, options: Ca
         np.testing.assert_array_equal(read(video, cache), read(video, None))
 
 
-def test_a_later_run_finds_what_is_on_disk_and_memory_is_freed(video: Dataset, options: CacheOptions) -> None:
+def test_a_later_run_finds_what_is_on_disk_and_memory_is_freed(
+    video: Dataset, options: CacheOptions
+) -> None:
     with open_cache(video, options) as first, open_cache(video, options) as second:
         read(video, first)
         assert present(second).all()
@@ -132,14 +151,18 @@ def test_a_later_run_finds_what_is_on_disk_and_memory_is_freed(video: Dataset, o
     assert len(list(folder.glob("*.pixels"))) == (options.kind == "disk")
 
 
-def test_another_content_or_decoder_is_another_cache(video: Dataset, on_disk: CacheOptions, monkeypatch: Any) -> None:
+def test_another_content_or_decoder_is_another_cache(
+    video: Dataset, on_disk: CacheOptions, monkeypatch: Any
+) -> None:
     with open_cache(video, on_disk) as cache:
         read(video, cache)
     with monkeypatch.context() as patch, open_cache(video, on_disk):
         patch.setattr(frame_cache, "_MADE_BY", ["another"])
         with open_cache(video, on_disk) as other:
             assert not present(other).any()
-    write_video(video.root / f"videos/{CAMERA}/chunk-000/file-000.mp4", [picture(2, k) for k in range(12)])
+    write_video(
+        video.root / f"videos/{CAMERA}/chunk-000/file-000.mp4", [picture(2, k) for k in range(12)]
+    )
     with open_cache(video, on_disk) as changed:
         assert not present(changed).any()
         np.testing.assert_allclose(read(video, changed)[3, 16, 24], picture(2, 3)[0, 0], atol=2)
@@ -165,7 +188,9 @@ def start(data: Dataset, folder: Path | None) -> subprocess.Popen:
     return subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True)
 
 
-def test_a_process_killed_while_filling_leaves_only_right_frames(tmp_path: Path, on_disk: CacheOptions) -> None:
+def test_a_process_killed_while_filling_leaves_only_right_frames(
+    tmp_path: Path, on_disk: CacheOptions
+) -> None:
     data = open_dataset("x/y", root=make(tmp_path / "set", lengths=(60,) * 4))
     expected = read(data, None, np.arange(240))
     seen = 0
@@ -189,7 +214,10 @@ def test_a_process_killed_while_filling_leaves_only_right_frames(tmp_path: Path,
 def test_two_processes_may_fill_at_once(tmp_path: Path, on_disk: CacheOptions) -> None:
     data = open_dataset("x/y", root=make(tmp_path / "set", lengths=(30,) * 4))
     processes = [start(data, on_disk.folder) for _ in range(2)]
-    assert all(len(process.communicate()[0].split()) == 120 and process.returncode == 0 for process in processes)
+    assert all(
+        len(process.communicate()[0].split()) == 120 and process.returncode == 0
+        for process in processes
+    )
     with open_cache(data, on_disk) as cache:
         out = np.empty((120, 32, 48, 3), np.uint8)
         assert not cache.fetch(CAMERA, np.arange(120), out, np.arange(120)).any()
@@ -214,19 +242,29 @@ def test_after_a_restart_only_confirmed_frames_are_believed(
 
 
 def test_bytes_that_the_disk_did_not_take_are_not_believed(
-    video: Dataset, on_disk: CacheOptions, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    video: Dataset,
+    on_disk: CacheOptions,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     cache = open_cache(video, on_disk)
     read(video, cache)
     with monkeypatch.context() as patch:
-        patch.setattr(os, "fsync", lambda handle: (_ for _ in ()).throw(OSError(errno.EIO, "input/output error")))
+        patch.setattr(
+            os,
+            "fsync",
+            lambda handle: (_ for _ in ()).throw(OSError(errno.EIO, "input/output error")),
+        )
         cache._make_safe(cache._files[CAMERA])
     assert not present(cache).any()
     assert "filled no further" in caplog.text
 
 
 def test_a_full_disk_ends_the_filling_not_the_run(
-    video: Dataset, options: CacheOptions, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    video: Dataset,
+    options: CacheOptions,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     write, left = os.pwrite, [6]
 
@@ -279,7 +317,9 @@ def test_a_cache_that_is_not_whole_is_said_and_filled_anew(
         assert not present(cache).any()
         np.testing.assert_array_equal(read(video, cache), read(video, None))
         assert present(cache).all()
-    assert f"the frame cache {pixels} is not whole; it is filled anew" in [r.message for r in caplog.records]
+    assert f"the frame cache {pixels} is not whole; it is filled anew" in [
+        r.message for r in caplog.records
+    ]
 
 
 def test_a_folder_that_cannot_be_written_is_said_and_the_run_goes_on(
@@ -300,7 +340,9 @@ def test_memory_of_a_killed_process_is_freed_by_the_next(
     abandoned = open_cache(video, CacheOptions("frames"))
     read(video, abandoned)
     pair = sorted(abandoned._folder.glob("*.*s"))
-    os.close(abandoned._files[CAMERA]._flags_handle)  # as the kernel does for a process that is killed
+    os.close(
+        abandoned._files[CAMERA]._flags_handle
+    )  # as the kernel does for a process that is killed
     other = open_dataset("x/y", root=make(tmp_path / "other", lengths=(3, 4)))
     with open_cache(other, CacheOptions("frames")) as cache:
         assert len(pair) == 2

@@ -12,7 +12,16 @@ from kata.data import Reader, open_dataset
 from kata.data.parquet.image_column import EncodedImages
 from kata.data.video.packet_index import build_index
 from kata.errors import DataError
-from tests.data.dataset_maker import CAMERA, FPS, change_table, decoded, level, make, picture, write_video
+from tests.data.dataset_maker import (
+    CAMERA,
+    FPS,
+    change_table,
+    decoded,
+    level,
+    make,
+    picture,
+    write_video,
+)
 
 
 def levels(batch: dict) -> np.ndarray:
@@ -23,9 +32,13 @@ def levels(batch: dict) -> np.ndarray:
 @pytest.mark.parametrize("version", ["v3.0", "v2.1"])
 @pytest.mark.parametrize("b_frames", [0, 2])
 @pytest.mark.parametrize("threads", [1, 3])
-def test_video_frames_are_those_of_their_row(tmp_path: Path, version: str, b_frames: int, threads: int) -> None:
+def test_video_frames_are_those_of_their_row(
+    tmp_path: Path, version: str, b_frames: int, threads: int
+) -> None:
     lengths = (5, 7, 4, 9)
-    data = open_dataset("x/y", root=make(tmp_path, version=version, lengths=lengths, b_frames=b_frames, per_file=3))
+    data = open_dataset(
+        "x/y", root=make(tmp_path, version=version, lengths=lengths, b_frames=b_frames, per_file=3)
+    )
     expected = np.array([level(e, k) for e, n in enumerate(lengths) for k in range(n)])
     rows = np.tile(np.random.default_rng(0).permutation(25), 2)
     with Reader(data, {}, threads=threads) as reader:
@@ -36,7 +49,9 @@ def test_start_times_in_a_file_need_not_be_exact(tmp_path: Path) -> None:
     """They are sums of container durations: the nearest frame is meant."""
     path = make(tmp_path) / "meta/episodes/chunk-000/file-000.parquet"
     for shift_s in (-0.002, 0.002):
-        change_table(path, lambda t, s=shift_s: t[f"videos/{CAMERA}/from_timestamp"].__setitem__(1, 0.5 + s))
+        change_table(
+            path, lambda t, s=shift_s: t[f"videos/{CAMERA}/from_timestamp"].__setitem__(1, 0.5 + s)
+        )
         with Reader(open_dataset("x/y", root=tmp_path), {}) as reader:
             np.testing.assert_allclose(levels(reader.read(np.array([8]))), [level(1, 3)], atol=2)
 
@@ -51,14 +66,23 @@ def test_video_windows_repeat_the_frame_at_the_edge(tmp_path: Path) -> None:
         [(1, 0), (1, 0), (1, 3)],
         [(1, 5), (1, 6), (1, 6)],
     ]
-    np.testing.assert_allclose(levels(batch), [[level(*at) for at in row] for row in wanted], atol=2)
-    expected = [[True, False, False], [False, False, True], [True, False, False], [False, False, True]]
+    np.testing.assert_allclose(
+        levels(batch), [[level(*at) for at in row] for row in wanted], atol=2
+    )
+    expected = [
+        [True, False, False],
+        [False, False, True],
+        [True, False, False],
+        [False, False, True],
+    ]
     np.testing.assert_array_equal(batch[f"{CAMERA}_is_pad"], expected)
 
 
 @pytest.mark.parametrize("first_pts", [0, 3])
 @pytest.mark.parametrize("b_frames", [0, 2])
-def test_frame_numbers_count_from_the_first_frame_shown(tmp_path: Path, first_pts: int, b_frames: int) -> None:
+def test_frame_numbers_count_from_the_first_frame_shown(
+    tmp_path: Path, first_pts: int, b_frames: int
+) -> None:
     """Edit lists, delayed starts and reordering change time stamps, never which frame is number k."""
     path = tmp_path / "a.mp4"
     write_video(path, [picture(0, k) for k in range(20)], b_frames=b_frames, first_pts=first_pts)
@@ -68,18 +92,24 @@ def test_frame_numbers_count_from_the_first_frame_shown(tmp_path: Path, first_pt
     for start in np.unique(index.start):
         frames = np.flatnonzero(index.start == start)
         found |= {number: int(rgb[16, 24, 0]) for number, rgb in decoded(index, frames).items()}
-    np.testing.assert_allclose([found[k] for k in range(20)], [level(0, k) for k in range(20)], atol=2)
+    np.testing.assert_allclose(
+        [found[k] for k in range(20)], [level(0, k) for k in range(20)], atol=2
+    )
 
 
 def test_frames_that_lead_an_open_group_of_pictures_are_right(tmp_path: Path) -> None:
     """They are stored after a key frame, shown before it, and need the group before."""
     path = tmp_path / "a.mp4"
     noise = np.random.default_rng(0).integers(0, 40, (30, 32, 48, 3), dtype=np.uint8)
-    write_video(path, [picture(0, k) // 2 + noise[k] for k in range(30)], b_frames=3, gop=6, open_gop=True)
+    write_video(
+        path, [picture(0, k) // 2 + noise[k] for k in range(30)], b_frames=3, gop=6, open_gop=True
+    )
     index = build_index(path)
     with av.open(str(path)) as container:
         whole = [frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]
-    key_before = np.maximum.accumulate(np.isin(np.arange(len(index.pts)), index.start) * np.arange(len(index.pts)))
+    key_before = np.maximum.accumulate(
+        np.isin(np.arange(len(index.pts)), index.start) * np.arange(len(index.pts))
+    )
     assert (index.start != key_before[index.packet]).any(), "this file has no open group"
     for number in range(30):
         np.testing.assert_array_equal(decoded(index, np.array([number]))[number], whole[number])
@@ -95,7 +125,9 @@ def test_images_in_the_table_are_exact(tmp_path: Path) -> None:
         np.testing.assert_array_equal(reader.read(np.array([6]))[CAMERA][0], expected[[11, 11]])
 
 
-def test_where_images_lie_may_be_forgotten_and_found_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_images_lie_may_be_forgotten_and_found_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(EncodedImages.__init__, "__defaults__", (1,))
     data = open_dataset("x/y", root=make(tmp_path, camera="image"))
     with Reader(data, {}) as reader:
@@ -114,7 +146,13 @@ def claim_key(path: Path, codec: str, number: int) -> None:
     """An mp4 of 12 pictures in one group that calls one in the middle a keyframe, too."""
     frames = [av.VideoFrame.from_ndarray(picture(0, k), format="rgb24") for k in range(12)]
     no_cuts = "0" if codec == "libx264" else "1000000000"
-    options = {"g": "12", "bf": "0", "sc_threshold": no_cuts, "auto-alt-ref": "0", "lag-in-frames": "0"}
+    options = {
+        "g": "12",
+        "bf": "0",
+        "sc_threshold": no_cuts,
+        "auto-alt-ref": "0",
+        "lag-in-frames": "0",
+    }
     with av.open(str(path), "w") as container:
         stream = container.add_stream(codec, rate=FPS, options=options)
         stream.width, stream.height, stream.pix_fmt = frames[0].width, frames[0].height, "yuv420p"
@@ -135,5 +173,7 @@ def test_a_group_that_begins_without_a_keyframe_is_refused(tmp_path: Path, codec
     with Reader(data, {}) as reader:
         np.testing.assert_allclose(levels(reader.read(np.array([5]))), [level(0, 5)], atol=4)
         for row in (6, 9):
-            with pytest.raises(DataError, match=rf"frame {row} of .*file-000.mp4 .*cannot be decoded"):
+            with pytest.raises(
+                DataError, match=rf"frame {row} of .*file-000.mp4 .*cannot be decoded"
+            ):
                 reader.read(np.array([row]))

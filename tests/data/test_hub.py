@@ -55,7 +55,9 @@ class Hub(BaseHTTPRequestHandler):
         self.asked.append(f"{self.command} {path}")
         path = path.replace("/api/models/", "/api/datasets/")
         path = f"/datasets{path}" if path.startswith("/x/y/") else path
-        names = [str(p.relative_to(self.folder)) for p in sorted(self.folder.rglob("*")) if p.is_file()]
+        names = [
+            str(p.relative_to(self.folder)) for p in sorted(self.folder.rglob("*")) if p.is_file()
+        ]
         api = "/api/datasets/x/y"
         if path.startswith(f"{api}/revision/") and path.rpartition("/")[2] in (*self.tags, COMMIT):
             siblings = [{"rfilename": name} for name in names]
@@ -72,7 +74,11 @@ class Hub(BaseHTTPRequestHandler):
 
     def send(self, data: bytes, body: bool, status: int = 200, kind: str = "") -> None:
         self.send_response(status)
-        headers = {"Content-Length": str(len(data)), "ETag": f'"{etag(data)}"', "X-Repo-Commit": COMMIT}
+        headers = {
+            "Content-Length": str(len(data)),
+            "ETag": f'"{etag(data)}"',
+            "X-Repo-Commit": COMMIT,
+        }
         for name, value in (headers | ({"X-Error-Code": kind} if kind else {})).items():
             self.send_header(name, value)
         self.end_headers()
@@ -102,10 +108,14 @@ def hub(folder: Path, *tags: str) -> Iterator[tuple[str, list[str]]]:
             thread.join()
 
 
-def read(home: Path, endpoint: str, variables: Mapping[str, str] = NONE, **options: object) -> dict[str, object]:
+def read(
+    home: Path, endpoint: str, variables: Mapping[str, str] = NONE, **options: object
+) -> dict[str, object]:
     command = [sys.executable, "-c", READ, json.dumps(options)]
     environment = {**pointed(home, endpoint), **variables}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 
@@ -113,7 +123,9 @@ def read(home: Path, endpoint: str, variables: Mapping[str, str] = NONE, **optio
 def pointed(home: Path, endpoint: str) -> dict[str, str]:
     """The environment of a process that has its files there, and asks this server for others."""
     environment = {
-        key: value for key, value in os.environ.items() if not key.startswith("HF_") and "proxy" not in key.lower()
+        key: value
+        for key, value in os.environ.items()
+        if not key.startswith("HF_") and "proxy" not in key.lower()
     }
     return environment | {
         "HF_LEROBOT_HOME": str(home), "HF_HOME": str(home / "hf"), "HF_ENDPOINT": endpoint,
@@ -130,7 +142,11 @@ def test_the_newest_format_tag_is_taken_and_downloaded_once(tmp_path: Path) -> N
         assert first["frames"] == 16, first
         assert first["version"] == "v2.1"
         assert str(tmp_path / "home" / "hub") in str(first["root"])
-        files = [line for line in asked if line.startswith("GET /datasets/") and line.endswith((".mp4", ".parquet"))]
+        files = [
+            line
+            for line in asked
+            if line.startswith("GET /datasets/") and line.endswith((".mp4", ".parquet"))
+        ]
         assert len(files) == len(set(files)) == 6
         asked.clear()
         assert read(tmp_path / "home", endpoint) == first
@@ -157,7 +173,9 @@ def test_a_revision_that_does_not_exist_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("variables", [{}, {"HF_HUB_OFFLINE": "1"}])
-def test_without_network_the_error_names_the_cache_folder(tmp_path: Path, variables: dict[str, str]) -> None:
+def test_without_network_the_error_names_the_cache_folder(
+    tmp_path: Path, variables: dict[str, str]
+) -> None:
     found = str(read(tmp_path / "home", "http://127.0.0.1:9", variables)["error"])
     for word in ("x/y", str(tmp_path / "home" / "hub"), "rule:", "remedy:", "--dataset.root"):
         assert word in found

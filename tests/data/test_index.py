@@ -19,7 +19,16 @@ from kata.data.storage.array_file import cache_folder
 from kata.data.video import packet_index
 from kata.data.video.packet_index import build_index, open_index
 from kata.errors import DataError
-from tests.data.dataset_maker import CAMERA, FPS, SHARED, change_info, decoded, make, picture, write_video
+from tests.data.dataset_maker import (
+    CAMERA,
+    FPS,
+    SHARED,
+    change_info,
+    decoded,
+    make,
+    picture,
+    write_video,
+)
 
 # 64 by 64: libx265 writes beyond its memory at smaller sizes.
 PICTURES = np.random.default_rng(0).integers(0, 40, (24, 64, 64, 3), dtype=np.uint8)
@@ -32,7 +41,9 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache"
 
 
-def write(path: Path, codec: str, *, options: dict[str, str] | None = None, movflags: str = "") -> None:
+def write(
+    path: Path, codec: str, *, options: dict[str, str] | None = None, movflags: str = ""
+) -> None:
     """24 frames by any encoder into any container."""
     with av.open(str(path), "w", options={"movflags": movflags} if movflags else {}) as container:
         stream: Any = container.add_stream(codec, rate=FPS)
@@ -52,7 +63,11 @@ def in_sequence(path: Path) -> list[np.ndarray]:
 
 
 def arrays(found: packet_index.FrameIndex) -> dict[str, np.ndarray]:
-    return {name: np.asarray(value) for name, value in vars(found).items() if isinstance(value, np.ndarray)}
+    return {
+        name: np.asarray(value)
+        for name, value in vars(found).items()
+        if isinstance(value, np.ndarray)
+    }
 
 
 def same(one: packet_index.FrameIndex, other: packet_index.FrameIndex) -> None:
@@ -73,9 +88,19 @@ WRITERS = [
     ("mpeg4", {"g": "5"}, "mkv", ""),
     ("mpeg4", {"g": "5"}, "avi", ""),
     ("mpeg4", {"g": "5", "bf": "2"}, "avi", ""),
-    ("libx265", {"x265-params": "keyint=6:bframes=2:log-level=none:pools=1:frame-threads=1"}, "mp4", ""),
+    (
+        "libx265",
+        {"x265-params": "keyint=6:bframes=2:log-level=none:pools=1:frame-threads=1"},
+        "mp4",
+        "",
+    ),
     ("libvpx-vp9", {"g": "6", "cpu-used": "8", "deadline": "realtime"}, "webm", ""),
-    ("libvpx-vp9", {"g": "6", "cpu-used": "8", "auto-alt-ref": "1", "lag-in-frames": "10"}, "mkv", ""),
+    (
+        "libvpx-vp9",
+        {"g": "6", "cpu-used": "8", "auto-alt-ref": "1", "lag-in-frames": "10"},
+        "mkv",
+        "",
+    ),
     ("libsvtav1", {"g": "2", "preset": "12", "svtav1-params": "lp=1"}, "mp4", ""),
     ("libsvtav1", {"g": "6", "preset": "12", "svtav1-params": "lp=1"}, "mkv", ""),
 ]
@@ -99,9 +124,16 @@ def test_every_frame_of_every_writer_is_the_one_shown_then(
         np.testing.assert_array_equal(found[number], expected[number])
 
 
-@pytest.mark.parametrize(("codec", "options", "kind", "movflags"), [w for w in WRITERS if w[2] in ("mp4", "mov")])
+@pytest.mark.parametrize(
+    ("codec", "options", "kind", "movflags"), [w for w in WRITERS if w[2] in ("mp4", "mov")]
+)
 def test_the_table_of_an_mp4_says_what_its_packets_say(
-    tmp_path: Path, codec: str, options: dict[str, str], kind: str, movflags: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    codec: str,
+    options: dict[str, str],
+    kind: str,
+    movflags: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     path = tmp_path / f"a.{kind}"
     write(path, codec, options=options, movflags=movflags)
@@ -110,8 +142,12 @@ def test_the_table_of_an_mp4_says_what_its_packets_say(
     same(quick, build_index(path))
 
 
-@pytest.mark.parametrize("name", ["bench-h264-g30", "pusht-v30", "gr00t-sim-picknplace", "aloha-scripted-cube-v30"])
-def test_the_tables_of_recordings_say_what_their_packets_say(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "name", ["bench-h264-g30", "pusht-v30", "gr00t-sim-picknplace", "aloha-scripted-cube-v30"]
+)
+def test_the_tables_of_recordings_say_what_their_packets_say(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     videos = sorted((SHARED / name).glob("videos/**/*.mp4"))[:1]
     if not videos:
         pytest.skip(f"{SHARED / name} is absent")
@@ -130,7 +166,11 @@ def test_an_edit_list_that_hides_frames_is_obeyed(tmp_path: Path) -> None:
         for packet in source.demux(video=0):
             if packet.dts is not None:
                 shift = int(Fraction(8, FPS) / tick)
-                packet.pts, packet.dts, packet.stream = packet.pts - shift, packet.dts - shift, stream
+                packet.pts, packet.dts, packet.stream = (
+                    packet.pts - shift,
+                    packet.dts - shift,
+                    stream,
+                )
                 target.mux(packet)
     shown = in_sequence(path)
     found = open_index(path)
@@ -138,7 +178,9 @@ def test_an_edit_list_that_hides_frames_is_obeyed(tmp_path: Path) -> None:
     np.testing.assert_array_equal(decoded(found, np.array([0]))[0], shown[0])
 
 
-def test_what_was_kept_is_used_and_changes_nothing(tmp_path: Path, cache: Path, monkeypatch: Any) -> None:
+def test_what_was_kept_is_used_and_changes_nothing(
+    tmp_path: Path, cache: Path, monkeypatch: Any
+) -> None:
     data = open_dataset("x/y", root=make(tmp_path / "set", b_frames=2))
     rows = np.random.default_rng(0).permutation(16)
     with Reader(data, {}) as reader:
@@ -161,7 +203,11 @@ def test_another_content_has_another_index(tmp_path: Path, cache: Path) -> None:
     write_video(path, [picture(1, k) for k in range(12)], gop=3)
     with path.open("ab") as file:
         short = old.identity[0] - path.stat().st_size
-        file.write(max(0, short).to_bytes(4, "big") + b"free" + bytes(max(0, short - 8)) if short > 0 else b"")
+        file.write(
+            max(0, short).to_bytes(4, "big") + b"free" + bytes(max(0, short - 8))
+            if short > 0
+            else b""
+        )
     os.utime(path, ns=(time, time))
     new = open_index(path)
     assert new.identity[1] == old.identity[1]
@@ -205,19 +251,21 @@ def test_a_folder_that_cannot_be_written_is_said_once(
     data = open_dataset("x/y", root=make(tmp_path / "set"))
     with Reader(data, {}) as reader:
         assert reader.read(np.arange(16))[CAMERA].shape == (16, 32, 48, 3)
-    assert [record.message for record in caplog.records if "nothing can be kept" in record.message] == [
-        record.message for record in caplog.records
-    ]
+    assert [
+        record.message for record in caplog.records if "nothing can be kept" in record.message
+    ] == [record.message for record in caplog.records]
     assert len(caplog.records) == 1
 
 
-def test_processes_that_build_at_once_do_not_disturb_each_other(tmp_path: Path, cache: Path) -> None:
+def test_processes_that_build_at_once_do_not_disturb_each_other(
+    tmp_path: Path, cache: Path
+) -> None:
     path = tmp_path / "a.mp4"
     write_video(path, [picture(0, k) for k in range(40)])
-    code = (
-        f"from pathlib import Path; from kata.data.index import open_index; print(len(open_index(Path({str(path)!r}))))"
-    )
-    started = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) for _ in range(3)]
+    code = f"from pathlib import Path; from kata.data.index import open_index; print(len(open_index(Path({str(path)!r}))))"
+    started = [
+        subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) for _ in range(3)
+    ]
     assert [process.communicate()[0].strip() for process in started] == [b"40"] * 3
     assert [file.suffix for file in cache.glob("index/*/*")] == [".bin"]
     same(open_index(path), build_index(path))
@@ -266,7 +314,9 @@ def test_videos_may_be_matroska(tmp_path: Path, cache: Path) -> None:
                     target.mux(packet)
     with Reader(open_dataset("x/y", root=root), {}) as reader:
         expected = reader.read(np.arange(16))[CAMERA]
-    change_info(root, video_path="videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mkv")
+    change_info(
+        root, video_path="videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mkv"
+    )
     with Reader(open_dataset("x/y", root=root), {}) as reader:
         np.testing.assert_array_equal(reader.read(np.arange(16))[CAMERA], expected)
 

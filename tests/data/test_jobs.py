@@ -19,7 +19,9 @@ from kata.data.video.decoder import Decoder, Gop
 from tests.data.dataset_maker import CAMERA, make, picture
 
 
-def noted(runs: list[Callable[[], None]]) -> tuple[list[Job], dict[int, BaseException | None], threading.Event]:
+def noted(
+    runs: list[Callable[[], None]],
+) -> tuple[list[Job], dict[int, BaseException | None], threading.Event]:
     """Jobs of these; how each ended, and what is set once all have."""
     ends, done = dict[int, BaseException | None](), threading.Event()
 
@@ -121,7 +123,9 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
     return open_dataset("x/y", root=make(tmp_path_factory.mktemp("jobs"), lengths=(20, 20)))
 
 
-def test_closing_a_reader_ends_batches_that_wait(data: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_closing_a_reader_ends_batches_that_wait(
+    data: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
     begun, go, decode = threading.Event(), threading.Event(), Decoder.pictures
 
     def slow(self: Decoder, gop: Gop) -> Iterator[tuple[int, Planes]]:
@@ -143,7 +147,9 @@ def test_closing_a_reader_ends_batches_that_wait(data: Dataset, monkeypatch: pyt
 
 
 @pytest.mark.parametrize("step", [0, 1])
-def test_any_error_ends_the_batch_that_met_it(data: Dataset, monkeypatch: pytest.MonkeyPatch, step: int) -> None:
+def test_any_error_ends_the_batch_that_met_it(
+    data: Dataset, monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
     """In step 0 a picture is decoded, in step 1 a held one is copied; a batch of other groups goes on."""
     rows, steps, paint = np.array([0, 0, 0]), np.array([0, 1, 2]), VideoCamera.paint
     broken = threading.Event()
@@ -165,7 +171,9 @@ def test_any_error_ends_the_batch_that_met_it(data: Dataset, monkeypatch: pytest
         with pytest.raises(MemoryError, match="no room"):
             failing.result()
         np.testing.assert_allclose(other.result()[CAMERA][0], picture(1, 10), atol=3)
-        np.testing.assert_allclose(reader.start(rows[:1], 2).result()[CAMERA][0], picture(0, 0), atol=3)
+        np.testing.assert_allclose(
+            reader.start(rows[:1], 2).result()[CAMERA][0], picture(0, 0), atol=3
+        )
         store = reader._frames.store
     if step:
         assert store.held_bytes == 0

@@ -9,7 +9,12 @@ from kata.data import Reader, open_dataset
 from tests.data.dataset_maker import GOLDEN, SHARED
 
 TOP = "observation.images.top"
-WINDOWS = {"observation.state": (-1, 0), TOP: (-2, 0, 1), "action": (0, 1, 2, 3, 4), "next.reward": (0, 2)}
+WINDOWS = {
+    "observation.state": (-1, 0),
+    TOP: (-2, 0, 1),
+    "action": (0, 1, 2, 3, 4),
+    "next.reward": (0, 2),
+}
 STRIDE = 4
 
 
@@ -19,7 +24,9 @@ def test_items_equal_lerobots(kind: str, name: str, episodes: list[int] | None) 
     data = open_dataset(f"golden/{kind}", root=GOLDEN / kind, episodes=episodes)
     prefix = f"{kind}/{name}/"
     with np.load(GOLDEN / "items.npz") as stored:
-        golden = {key.removeprefix(prefix): stored[key] for key in stored.files if key.startswith(prefix)}
+        golden = {
+            key.removeprefix(prefix): stored[key] for key in stored.files if key.startswith(prefix)
+        }
     with Reader(data, WINDOWS, threads=2) as reader:
         batch = reader.read(np.arange(data.num_frames))
     assert set(batch) == set(golden)
@@ -46,8 +53,12 @@ def test_pusht_items_have_the_values_that_lerobot_reads() -> None:
         batch = reader.read(rows)
     pictures = batch["observation.image"].astype(np.int64)
     np.testing.assert_allclose(pictures.sum(axis=(2, 3, 4)), PUSHT_PICTURE_SUMS, atol=96 * 96 * 3)
-    np.testing.assert_array_equal(batch["observation.state"], np.array(PUSHT_STATES, dtype=np.float32))
-    np.testing.assert_array_equal(batch["action"][:, -1], np.array(PUSHT_LAST_ACTIONS, dtype=np.float32))
+    np.testing.assert_array_equal(
+        batch["observation.state"], np.array(PUSHT_STATES, dtype=np.float32)
+    )
+    np.testing.assert_array_equal(
+        batch["action"][:, -1], np.array(PUSHT_LAST_ACTIONS, dtype=np.float32)
+    )
     np.testing.assert_array_equal(batch["action_is_pad"].sum(axis=1), PUSHT_PADS)
 
 
@@ -66,5 +77,11 @@ PUSHT_STATES = [
     [105.40218353271484, 319.763427734375],
     [144.55123901367188, 305.2630615234375],
 ]
-PUSHT_LAST_ACTIONS = [[357.0, 209.0], [397.0, 312.0], [234.0, 326.0], [164.0, 339.0], [157.0, 325.0]]
+PUSHT_LAST_ACTIONS = [
+    [357.0, 209.0],
+    [397.0, 312.0],
+    [234.0, 326.0],
+    [164.0, 339.0],
+    [157.0, 325.0],
+]
 PUSHT_PADS = [0, 0, 0, 8, 19]

@@ -31,11 +31,19 @@ STEPS = (0, 1, 2, 3, 4, 5, 20, 21, 22, 3, 4, 60)
 @pytest.fixture(scope="module", params=["video", "image"])
 def data(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Dataset:
     root = tmp_path_factory.mktemp(request.param)
-    return open_dataset("x/y", root=make(root, lengths=(21, 8, 30, 13), camera=request.param, b_frames=2, per_file=1))
+    return open_dataset(
+        "x/y",
+        root=make(root, lengths=(21, 8, 30, 13), camera=request.param, b_frames=2, per_file=1),
+    )
 
 
 def read(
-    data: Dataset, window: tuple[int, ...], memory: int, *, threads: int = 2, steps: tuple[int, ...] = STEPS
+    data: Dataset,
+    window: tuple[int, ...],
+    memory: int,
+    *,
+    threads: int = 2,
+    steps: tuple[int, ...] = STEPS,
 ) -> Iterator[dict]:
     rows = anchor_rows(data)
     with (
@@ -105,7 +113,9 @@ def test_a_budget_below_one_batch_is_refused(data: Dataset) -> None:
     rows = anchor_rows(data)
     with (
         Reader(data, {CAMERA: (-1, 0)}, frame_memory=7 * FRAME) as reader,
-        pytest.raises(ConfigError, match=r"dataset.frame_memory=31.5 KiB[^$]*4 samples take 36.0 KiB"),
+        pytest.raises(
+            ConfigError, match=r"dataset.frame_memory=31.5 KiB[^$]*4 samples take 36.0 KiB"
+        ),
     ):
         Batches(reader, rows, Order(len(rows), 0), 4)
 
@@ -200,7 +210,9 @@ def test_a_file_that_was_put_back_is_read_again(tmp_path: Path) -> None:
         np.testing.assert_array_equal(reader.read(np.array([3]))[CAMERA], wanted)
 
 
-def test_a_frame_let_go_while_it_is_written_gives_its_memory_back(data: Dataset, monkeypatch) -> None:
+def test_a_frame_let_go_while_it_is_written_gives_its_memory_back(
+    data: Dataset, monkeypatch
+) -> None:
     with Reader(data, {}, threads=1, frame_memory=10_000 * FRAME) as reader:
         store, kind = reader._frames.store, type(reader._cameras[CAMERA])
         real = kind.hold
@@ -284,7 +296,10 @@ def test_clips_are_decoded_once_within_a_small_budget(tmp_path: Path, frames: in
     order = make_order(shuffle, data, {}, (CAMERA,), rows, 0)
 
     def decoded() -> float:
-        with Reader(data, {}, frame_memory=memory) as reader, Batches(reader, rows, order, 4, ahead=4) as batches:
+        with (
+            Reader(data, {}, frame_memory=memory) as reader,
+            Batches(reader, rows, order, 4, ahead=4) as batches,
+        ):
             for step in range(2 * len(rows) // 4):
                 batches.at(step)
         return reader.work().frames_decoded / data.num_frames
@@ -306,7 +321,9 @@ def test_memory_of_an_array_serves_again_when_nothing_sees_it() -> None:
     assert recycled.empty((5, 2)).shape == (5, 2)
 
 
-def test_memory_for_frames_stays_within_the_budget_and_goes_to_another_size_when_it_is_free() -> None:
+def test_memory_for_frames_stays_within_the_budget_and_goes_to_another_size_when_it_is_free() -> (
+    None
+):
     slabs, budget = Slabs(), 40 * 1024**2
     large = [slabs.take(460_800, budget) for _ in range(91)]
     assert sum(piece is not None for piece in large) == 40 * 1024**2 // 460_800 == 91
@@ -318,10 +335,14 @@ def test_memory_for_frames_stays_within_the_budget_and_goes_to_another_size_when
     for piece in pieces[1:]:
         slabs.give(piece)
     small = [slabs.take(921_600, budget) for _ in range(50)]
-    assert sum(piece is not None for piece in small) == (budget - 36 * 460_800) // 921_600  # one slab is in use
+    assert (
+        sum(piece is not None for piece in small) == (budget - 36 * 460_800) // 921_600
+    )  # one slab is in use
     assert slabs.allocated_bytes <= budget
     slabs.trim()
-    assert slabs.allocated_bytes == 36 * 460_800 + 921_600 * sum(piece is not None for piece in small)
+    assert slabs.allocated_bytes == 36 * 460_800 + 921_600 * sum(
+        piece is not None for piece in small
+    )
 
 
 def test_memory_of_batches_begins_with_a_line_of_the_cache() -> None:

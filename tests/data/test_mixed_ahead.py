@@ -30,12 +30,18 @@ FRONT = "observation.images.front"
 def mixture(tmp_path_factory: pytest.TempPathFactory) -> Mixture:
     """Long groups under another name, images, and a dataset of which the camera is black."""
     home = tmp_path_factory.mktemp("mix")
-    video = open_dataset("x/video", root=make(home / "video", lengths=(21, 8, 30), b_frames=2, per_file=1))
+    video = open_dataset(
+        "x/video", root=make(home / "video", lengths=(21, 8, 30), b_frames=2, per_file=1)
+    )
     images = open_dataset("x/images", root=make(home / "images", lengths=(9, 12), camera="image"))
     blind = open_dataset("x/blind", root=make(home / "blind", lengths=(7, 8), camera=""))
     rename = {CAMERA: FRONT}
     return Mixture(
-        (Part("video", video, 3, rename), Part("images", images, 2, rename), Part("blind", blind, 1, fill=True))
+        (
+            Part("video", video, 3, rename),
+            Part("images", images, 2, rename),
+            Part("blind", blind, 1, fill=True),
+        )
     )
 
 
@@ -44,7 +50,9 @@ def order_of(mixture: Mixture) -> MixedOrder:
     return MixedOrder.full(mixture.sizes(rows), mixture.shares(rows), 3)
 
 
-def read(mixture: Mixture, window: tuple[int, ...], memory: int, *, threads: int = 2) -> Iterator[dict]:
+def read(
+    mixture: Mixture, window: tuple[int, ...], memory: int, *, threads: int = 2
+) -> Iterator[dict]:
     windows = {FRONT: window} if window else {}
     with (
         MixedReader(mixture, windows, threads=threads, frame_memory=memory) as reader,
@@ -56,12 +64,16 @@ def read(mixture: Mixture, window: tuple[int, ...], memory: int, *, threads: int
             assert reader.store.allocated_bytes <= reader.store.budget_bytes
 
 
-@pytest.mark.parametrize(("window", "frames", "threads"), [((), 8, 1), ((-1, 0), 40, 3), ((-9, -6, 0), 10_000, 2)])
+@pytest.mark.parametrize(
+    ("window", "frames", "threads"), [((), 8, 1), ((-1, 0), 40, 3), ((-9, -6, 0), 10_000, 2)]
+)
 def test_batches_are_the_same_with_any_budget(
     mixture: Mixture, window: tuple[int, ...], frames: int, threads: int
 ) -> None:
     plain = list(read(mixture, window, 0))
-    for one, other in zip(plain, read(mixture, window, frames * FRAME, threads=threads), strict=True):
+    for one, other in zip(
+        plain, read(mixture, window, frames * FRAME, threads=threads), strict=True
+    ):
         assert one.keys() == other.keys()
         for key, values in one.items():
             np.testing.assert_array_equal(values, other[key], err_msg=key)
@@ -99,7 +111,9 @@ def test_a_small_dataset_with_a_large_share_takes_more_of_the_budget(tmp_path: P
 def test_a_budget_below_one_batch_is_refused(mixture: Mixture) -> None:
     with (
         MixedReader(mixture, {FRONT: (-1, 0)}, frame_memory=(2 * SIZE - 1) * FRAME) as reader,
-        pytest.raises(ConfigError, match=r"dataset\.frame_memory=49\.5 KiB[^$]*6 samples take 54\.0 KiB"),
+        pytest.raises(
+            ConfigError, match=r"dataset\.frame_memory=49\.5 KiB[^$]*6 samples take 54\.0 KiB"
+        ),
     ):
         Batches(reader, anchor_rows(mixture), order_of(mixture), SIZE)
 
@@ -108,7 +122,10 @@ def test_each_dataset_has_a_cache_of_its_own(mixture: Mixture, tmp_path: Path) -
     rows = anchor_rows(mixture)
     plain = list(read(mixture, (), 0))[:3]
     options = CacheOptions("disk", tmp_path)
-    caches = {p.name: FrameCache(p.dataset, (CAMERA,), options, name=kept_under(p.name)) for p in mixture.parts[:2]}
+    caches = {
+        p.name: FrameCache(p.dataset, (CAMERA,), options, name=kept_under(p.name))
+        for p in mixture.parts[:2]
+    }
     try:
         with MixedReader(mixture, {}, caches=caches) as reader:
             reader.read(rows)
@@ -125,7 +142,9 @@ def test_each_dataset_has_a_cache_of_its_own(mixture: Mixture, tmp_path: Path) -
             cache.close()
 
 
-def test_each_dataset_is_read_in_clips_of_its_own_from_its_share_of_the_memory(tmp_path: Path) -> None:
+def test_each_dataset_is_read_in_clips_of_its_own_from_its_share_of_the_memory(
+    tmp_path: Path,
+) -> None:
     """The order of each is the one that it has alone; frames are decoded about once, where a full order cannot."""
     parts = []
     for name, episodes, weight in (("large", 20, 3), ("small", 8, 1)):
@@ -133,7 +152,12 @@ def test_each_dataset_is_read_in_clips_of_its_own_from_its_share_of_the_memory(t
         pictures = [picture(episode, frame) for episode in range(episodes) for frame in range(24)]
         write_video(root / f"videos/{CAMERA}/chunk-000/file-000.mp4", pictures, gop=12)
         parts.append(Part(name, open_dataset(f"x/{name}", root=root), weight))
-    mixture = Mixture((*parts, Part("blind", open_dataset("x/b", root=make(tmp_path / "b", camera="")), 1, fill=True)))
+    mixture = Mixture(
+        (
+            *parts,
+            Part("blind", open_dataset("x/b", root=make(tmp_path / "b", camera="")), 1, fill=True),
+        )
+    )
     rows, memory = anchor_rows(mixture), 150 * FRAME
     choice = ShuffleChoice(Shuffle("clips"), memory, SIZE, 3)
     shuffles, notes = choice.choose_each(mixture, {}, [CAMERA], rows)
@@ -147,7 +171,12 @@ def test_each_dataset_is_read_in_clips_of_its_own_from_its_share_of_the_memory(t
     positions = np.arange(500)
     for number, part in enumerate(parts):
         alone = make_order(
-            shuffles[number], part.dataset, {}, [CAMERA], anchor_rows(part.dataset), part_seed(3, number)
+            shuffles[number],
+            part.dataset,
+            {},
+            [CAMERA],
+            anchor_rows(part.dataset),
+            part_seed(3, number),
         )
         assert isinstance(alone, ClipOrder)
         np.testing.assert_array_equal(order.orders[number].at(positions), alone.at(positions))

@@ -34,7 +34,9 @@ def pair(tmp_path_factory) -> tuple[Dataset, Dataset]:
 
 @pytest.fixture
 def mixture(pair) -> Mixture:
-    return Mixture((Part("first", pair[0], 3, {FRONT: CAMERA}), Part("second", pair[1], 1, fill=True)))
+    return Mixture(
+        (Part("first", pair[0], 3, {FRONT: CAMERA}), Part("second", pair[1], 1, fill=True))
+    )
 
 
 def test_each_sample_is_its_own_datasets(mixture, pair):
@@ -58,7 +60,10 @@ def test_each_sample_is_its_own_datasets(mixture, pair):
 
 
 def test_what_is_lacking_is_black_or_zero_and_marked(mixture, pair):
-    with MixedReader(mixture, {CAMERA: (-1, 0)}) as reader, Reader(pair[0], {FRONT: (-1, 0)}) as alone:
+    with (
+        MixedReader(mixture, {CAMERA: (-1, 0)}) as reader,
+        Reader(pair[0], {FRONT: (-1, 0)}) as alone,
+    ):
         batch = reader.read(np.array([2, 13]))
         np.testing.assert_array_equal(batch[CAMERA][0], alone.read(np.array([2]))[FRONT][0])
         assert batch[CAMERA].shape == (2, 2, 6, 6, 3)
@@ -69,7 +74,9 @@ def test_what_is_lacking_is_black_or_zero_and_marked(mixture, pair):
         assert "observation.environment_state_dim_is_pad" not in batch
         for rows in (np.array([2, 13]), np.array([13]), np.array([0, 20, 2])):
             read, masks = reader.read(rows), reader.masks(rows)
-            marks = [key for key in read if key.endswith(("_is_pad", "_is_missing", "dataset_index"))]
+            marks = [
+                key for key in read if key.endswith(("_is_pad", "_is_missing", "dataset_index"))
+            ]
             assert set(masks) == set(marks)
             assert all(masks[key].tolist() == read[key].tolist() for key in marks)
         # The keys do not depend on which datasets happen to be in a batch.
@@ -78,7 +85,10 @@ def test_what_is_lacking_is_black_or_zero_and_marked(mixture, pair):
 
 def test_a_mixture_of_one_reads_what_its_dataset_reads(pair):
     rows = np.array([3, 0, 11])
-    with MixedReader(Mixture((Part("one", pair[0]),)), WINDOWS) as mixed, Reader(pair[0], WINDOWS) as alone:
+    with (
+        MixedReader(Mixture((Part("one", pair[0]),)), WINDOWS) as mixed,
+        Reader(pair[0], WINDOWS) as alone,
+    ):
         batch, plain = mixed.read(rows), alone.read(rows)
         assert set(batch) == {*plain, "dataset_index"}
         for key, value in plain.items():
@@ -89,7 +99,9 @@ def test_one_pool_of_threads_serves_all_datasets(mixture):
     with MixedReader(mixture, {}, threads=2) as reader:
         reader.read(np.arange(27))
         assert len([t for t in threading.enumerate() if t.name.startswith("kata-decode")]) <= 2
-    assert not [t for t in threading.enumerate() if t.name.startswith(("kata-decode", "kata-mixture"))]
+    assert not [
+        t for t in threading.enumerate() if t.name.startswith(("kata-decode", "kata-mixture"))
+    ]
 
 
 def test_rows_and_episodes_are_numbered_through(mixture, pair):
@@ -101,7 +113,9 @@ def test_rows_and_episodes_are_numbered_through(mixture, pair):
     unweighted = Mixture(tuple(Part(p.name, p.dataset, None, p.rename) for p in mixture.parts))
     rows = anchor_rows(unweighted)
     assert unweighted.shares(rows).counts == (4, 5), "12 and 15 samples"
-    epoch = MixedOrder.full(unweighted.sizes(rows), unweighted.shares(rows), 3).at(np.arange(len(rows)))
+    epoch = MixedOrder.full(unweighted.sizes(rows), unweighted.shares(rows), 3).at(
+        np.arange(len(rows))
+    )
     assert sorted(epoch) == list(range(27)), "an epoch of the mixture shows every sample once"
 
 
@@ -109,7 +123,10 @@ def test_an_episode_in_two_entries_is_refused_and_a_division_is_not(pair):
     first = pair[0]
     with pytest.raises(DataError, match="share 1 episodes, the first is 1"):
         Mixture((Part("a", first), Part("b", first.subset([1]))))
-    assert Mixture((Part("a", first.subset([0])), Part("b", first.subset([1])))).num_frames == first.num_frames
+    assert (
+        Mixture((Part("a", first.subset([0])), Part("b", first.subset([1])))).num_frames
+        == first.num_frames
+    )
 
 
 def test_renames_that_do_not_fit_are_refused(pair):
@@ -130,8 +147,12 @@ def test_joint_statistics_of_a_divided_dataset_are_those_of_the_whole(pair):
 
 
 def test_camera_statistics_are_joined_by_frames(tmp_path):
-    cameras = [opened(tmp_path / str(i), seed=i, camera=(CAMERA, 8), lengths=(6 + i, 5)) for i in range(2)]
-    found = joint_stats(Mixture(tuple(Part(str(i), data) for i, data in enumerate(cameras))))[CAMERA]
+    cameras = [
+        opened(tmp_path / str(i), seed=i, camera=(CAMERA, 8), lengths=(6 + i, 5)) for i in range(2)
+    ]
+    found = joint_stats(Mixture(tuple(Part(str(i), data) for i, data in enumerate(cameras))))[
+        CAMERA
+    ]
     own = [data.stats()[CAMERA] for data in cameras]
     np.testing.assert_allclose(found["mean"], (own[0]["mean"] * 11 + own[1]["mean"] * 12) / 23)
     assert found["count"].tolist() == [23]

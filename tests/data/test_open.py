@@ -62,11 +62,18 @@ def test_a_list_of_episodes_gives_them_in_file_order(tmp_path: Path) -> None:
 
 def test_a_subset_equals_opening_those_episodes(tmp_path: Path) -> None:
     whole = open_dataset("x/y", root=make(tmp_path))
-    part, opened = whole.subset([1, 2]).subset([1]), open_dataset("x/y", root=tmp_path, episodes=[2])
+    part, opened = (
+        whole.subset([1, 2]).subset([1]),
+        open_dataset("x/y", root=tmp_path, episodes=[2]),
+    )
     assert part.fingerprint == opened.fingerprint
-    np.testing.assert_array_equal(part.column("observation.state"), opened.column("observation.state"))
+    np.testing.assert_array_equal(
+        part.column("observation.state"), opened.column("observation.state")
+    )
     with Reader(part, {}) as one, Reader(opened, {}) as other:
-        np.testing.assert_array_equal(one.read(np.arange(4))[CAMERA], other.read(np.arange(4))[CAMERA])
+        np.testing.assert_array_equal(
+            one.read(np.arange(4))[CAMERA], other.read(np.arange(4))[CAMERA]
+        )
 
 
 def test_fingerprints_are_equal_for_equal_data_only(tmp_path: Path) -> None:
@@ -136,7 +143,9 @@ def test_strings_are_read_as_lists(tmp_path: Path) -> None:
         assert reader.read(np.array([15, 0]))["note"] == ["n15", "n0"]
 
 
-def test_a_dataset_lies_in_the_local_home_of_lerobot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dataset_lies_in_the_local_home_of_lerobot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HF_LEROBOT_HOME", str(tmp_path))
     make(tmp_path / "x" / "y", camera="")
     assert open_dataset("x/y").root == tmp_path / "x" / "y"
@@ -153,7 +162,12 @@ def test_the_oddities_of_a_v20_recording_read() -> None:
     for word in ("egoview", "frame_index", "chunk-004"):
         assert any(word in note for note in data.notes)
     with Reader(data, {"action": (0, 1)}) as reader:
-        assert reader.read(np.array([0, 2095]))["observation.images.ego_view"].shape == (2, 256, 256, 3)
+        assert reader.read(np.array([0, 2095]))["observation.images.ego_view"].shape == (
+            2,
+            256,
+            256,
+            3,
+        )
 
 
 @pytest.mark.skipif(not SHARED.is_dir(), reason="the shared data folder is absent")

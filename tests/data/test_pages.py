@@ -46,14 +46,19 @@ def cells(rng: np.random.Generator, count: int, longest: int = 3000) -> list[Any
     some += [rng.bytes(3) * int(rng.integers(1, longest)) for _ in range(count // 4)]
     some += [b"", rng.bytes(200_000), rng.bytes(40) + bytes(70_000) + rng.bytes(70_000)]
     picks = rng.integers(-2, len(some), count)
-    return [None if k == -2 else {"bytes": None if k == -1 else some[k], "path": f"{k}.png"} for k in picks]
+    return [
+        None if k == -2 else {"bytes": None if k == -1 else some[k], "path": f"{k}.png"}
+        for k in picks
+    ]
 
 
 def write(path: Path, groups: Sequence[list[Any]], kind: pa.DataType = IMAGE, **how: Any) -> None:
     schema = pa.schema([pa.field("index", pa.int64()), pa.field(KEY, kind)])
     with pq.ParquetWriter(path, schema, **how) as writer:
         for group in groups:
-            writer.write_table(pa.table([list(range(len(group))), pa.array(group, kind)], schema=schema))
+            writer.write_table(
+                pa.table([list(range(len(group))), pa.array(group, kind)], schema=schema)
+            )
 
 
 def expected(path: Path) -> list[bytes | None]:
@@ -69,7 +74,11 @@ def get(images: EncodedImages, column: ImageColumn, row: int) -> bytes | None:
 
 def check_all(path: Path, budget_bytes: int = 2**30) -> EncodedImages:
     """Read every cell twice, in random order."""
-    want, column, images = expected(path), open_column(path, KEY), EncodedImages(Tally(), budget_bytes)
+    want, column, images = (
+        expected(path),
+        open_column(path, KEY),
+        EncodedImages(Tally(), budget_bytes),
+    )
     for row in np.random.default_rng(0).permutation(np.repeat(np.arange(len(want)), 2)).tolist():
         assert get(images, column, row) == want[row], row
     return images
@@ -78,7 +87,9 @@ def check_all(path: Path, budget_bytes: int = 2**30) -> EncodedImages:
 @pytest.mark.parametrize("version", ["1.0", "2.0"])
 @pytest.mark.parametrize("with_dictionary", [True, False])
 @pytest.mark.parametrize("codec", CODECS)
-def test_cells_equal_those_of_pyarrow(tmp_path: Path, codec: str, with_dictionary: bool, version: str) -> None:
+def test_cells_equal_those_of_pyarrow(
+    tmp_path: Path, codec: str, with_dictionary: bool, version: str
+) -> None:
     """Small pages; dictionaries that fill up, so that plain pages follow."""
     rng = np.random.default_rng([CODECS.index(codec), with_dictionary, version == "2.0"])
     path = tmp_path / "a.parquet"
@@ -97,7 +108,9 @@ def test_cells_equal_those_of_pyarrow(tmp_path: Path, codec: str, with_dictionar
         pages = [find_pages(file, chunk) for chunk in column.chunks if isinstance(chunk, Chunk)]
     assert [len(one.data) > 1 for one in pages] == [True, False, True]
     assert [one.dictionary is not None for one in pages] == [with_dictionary] * 3
-    assert {page.refers for page in pages[0].data} == ({True, False} if with_dictionary else {False})
+    assert {page.refers for page in pages[0].data} == (
+        {True, False} if with_dictionary else {False}
+    )
     check_all(path)
     check_all(path, budget_bytes=1)
 
@@ -112,14 +125,21 @@ def test_cells_that_cannot_be_null_or_are_alike_or_all_null(tmp_path: Path) -> N
     assert pq.read_metadata(path).schema.column(0).max_definition_level == 0
     check_all(path)
     for version in ("1.0", "2.0"):
-        write(path, [[None, {"bytes": None}] * 9, [{"bytes": b"x"}] * 5000], data_page_version=version)
+        write(
+            path, [[None, {"bytes": None}] * 9, [{"bytes": b"x"}] * 5000], data_page_version=version
+        )
         check_all(path)
 
 
 def test_long_headers(tmp_path: Path) -> None:
     """Statistics hold the least and the greatest cell whole."""
     path, rng = tmp_path / "a.parquet", np.random.default_rng(0)
-    write(path, [[{"bytes": rng.bytes(3000)} for _ in range(30)]], use_dictionary=False, write_batch_size=4)
+    write(
+        path,
+        [[{"bytes": rng.bytes(3000)} for _ in range(30)]],
+        use_dictionary=False,
+        write_batch_size=4,
+    )
     check_all(path)
     with OpenFile(path) as file:
         (chunk,) = open_column(path, KEY).chunks
@@ -131,8 +151,14 @@ def test_long_headers(tmp_path: Path) -> None:
 def test_real_images(tmp_path: Path) -> None:
     (path,) = (SHARED / "octo-bridge-debug-v30" / "data").rglob("*.parquet")
     for key in ("observation.images.image_0", "observation.images.image_2"):
-        want, column, images = pq.read_table(path, columns=[key])[key].to_pylist(), open_column(path, key), fresh()
-        assert [get(images, column, row) for row in range(len(want))] == [cell["bytes"] for cell in want]
+        want, column, images = (
+            pq.read_table(path, columns=[key])[key].to_pylist(),
+            open_column(path, key),
+            fresh(),
+        )
+        assert [get(images, column, row) for row in range(len(want))] == [
+            cell["bytes"] for cell in want
+        ]
         assert images.held_bytes < 30_000
 
 
@@ -164,13 +190,17 @@ def test_the_budget_holds_and_is_counted_right(tmp_path: Path, codec: str) -> No
     with ThreadPoolExecutor(8) as pool:
         want = expected(path)
         rows = np.random.default_rng(0).integers(0, 40, 400).tolist()
-        assert [*pool.map(lambda row: get(images, column, row), rows)] == [want[row] for row in rows]
+        assert [*pool.map(lambda row: get(images, column, row), rows)] == [
+            want[row] for row in rows
+        ]
     held = [entry.result().nbytes for entry in images._entries.values()]
     assert sum(held) == images.held_bytes <= budget
     assert 2 <= sum(one > 250_000 for one in held) <= 3
 
 
-def test_who_wants_the_same_page_waits_for_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_wants_the_same_page_waits_for_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path, made = tmp_path / "a.parquet", list[int]()
     write(path, [[{"bytes": b"x" * 1000} for _ in range(8)]], compression="zstd")
     read = image_column.read_cells
@@ -193,10 +223,17 @@ def test_who_wants_the_same_page_waits_for_the_first(tmp_path: Path, monkeypatch
     assert made == [0]
 
 
-def test_what_only_pyarrow_reads_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_only_pyarrow_reads_is_said_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     path, rng = tmp_path / "a.parquet", np.random.default_rng(0)
     groups = [cells(rng, 10), cells(rng, 10)]
-    write(path, groups, use_dictionary=False, column_encoding={f"{KEY}.bytes": "DELTA_LENGTH_BYTE_ARRAY"})
+    write(
+        path,
+        groups,
+        use_dictionary=False,
+        column_encoding={f"{KEY}.bytes": "DELTA_LENGTH_BYTE_ARRAY"},
+    )
     check_all(path)
     check_all(path, budget_bytes=1)
     assert [record.message.partition(" are read ")[2] for record in caplog.records] == [
@@ -215,12 +252,23 @@ def stream(rng: np.random.Generator, elements: int) -> tuple[bytes, bytes]:
         kind = int(rng.integers(0, 4)) if number else 0
         if kind == 0:
             literal = rng.bytes(int(rng.choice([1, 60, 61, 256, 257, 3000, 70_000])))
-            size, wide = len(literal) - 1, (len(literal) > 60) + (len(literal) > 256) + (len(literal) > 65536)
-            packed += bytes([(59 + wide if wide else size) << 2]) + size.to_bytes(4, "little")[:wide] + literal
+            size, wide = (
+                len(literal) - 1,
+                (len(literal) > 60) + (len(literal) > 256) + (len(literal) > 65536),
+            )
+            packed += (
+                bytes([(59 + wide if wide else size) << 2])
+                + size.to_bytes(4, "little")[:wide]
+                + literal
+            )
             plain += literal
             continue
         length = int(rng.integers(4, 12) if kind == 1 else rng.integers(1, 65))
-        back = int(min(rng.choice([1, 2, 7, 300, 2000, 65_000]), len(plain), (2047, 65535, 2**31)[kind - 1]))
+        back = int(
+            min(
+                rng.choice([1, 2, 7, 300, 2000, 65_000]), len(plain), (2047, 65535, 2**31)[kind - 1]
+            )
+        )
         tag = (length - 4) << 2 | back >> 8 << 5 if kind == 1 else (length - 1) << 2
         packed += bytes([tag | kind]) + back.to_bytes(4, "little")[: (1, 2, 4)[kind - 1]]
         for _ in range(length):
@@ -242,7 +290,10 @@ def test_runs_of_snappy_streams(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         with OpenFile(path) as file:
             body = open_body(file, 6, len(packed), len(plain), "SNAPPY")
             assert isinstance(body, InFile)
-            for begin, end in [(0, len(plain)), *np.sort(rng.integers(0, len(plain) + 1, (20, 2))).tolist()]:
+            for begin, end in [
+                (0, len(plain)),
+                *np.sort(rng.integers(0, len(plain) + 1, (20, 2))).tolist(),
+            ]:
                 assert body.read(file, begin, end) == plain[begin:end]
 
 
@@ -279,8 +330,15 @@ def test_changed_bytes_give_errors_or_other_bytes(
     column, whole, errors = open_column(path, KEY), path.read_bytes(), 0
     (chunk,) = column.chunks
     assert isinstance(chunk, Chunk)
-    begin, end = chunk.begin, chunk.begin + pq.read_metadata(path).row_group(0).column(1).total_compressed_size
-    places = [*range(begin, begin + 40), *range(end - 60, end), *rng.integers(begin, end, 40).tolist()]
+    begin, end = (
+        chunk.begin,
+        chunk.begin + pq.read_metadata(path).row_group(0).column(1).total_compressed_size,
+    )
+    places = [
+        *range(begin, begin + 40),
+        *range(end - 60, end),
+        *rng.integers(begin, end, 40).tolist(),
+    ]
     for place in places:
 
         def spoil(data: bytearray, place: int = place) -> None:
@@ -324,7 +382,10 @@ def test_pages_and_streams_that_say_another_length(tmp_path: Path) -> None:
     write(path, [[{"bytes": b"abc"}] * 5])
     (chunk,) = open_column(path, KEY).chunks
     assert isinstance(chunk, Chunk)
-    with OpenFile(path) as file, pytest.raises(PageError, match="pages have 5 rows, and its row group has 4"):
+    with (
+        OpenFile(path) as file,
+        pytest.raises(PageError, match="pages have 5 rows, and its row group has 4"),
+    ):
         find_pages(file, replace(chunk, rows=4))
     packed = pa.compress(np.random.default_rng(0).bytes(150), "snappy", asbytes=True)
     path.write_bytes(packed)
@@ -333,13 +394,17 @@ def test_pages_and_streams_that_say_another_length(tmp_path: Path) -> None:
             open_body(file, 0, size, plain_size, "SNAPPY")
 
 
-def test_pages_that_pyarrow_leaves_out_are_missed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_pages_that_pyarrow_leaves_out_are_missed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     path = tmp_path / "a.parquet"
     write(path, [[{"bytes": b"abc"}] * 5], use_dictionary=False)
     column = open_column(path, KEY)
     (chunk,) = column.chunks
     assert isinstance(chunk, Chunk)
-    keeping_stamp(path, lambda data: data.__setitem__(chunk.begin + 1, 2))  # a data page, now called an index
+    keeping_stamp(
+        path, lambda data: data.__setitem__(chunk.begin + 1, 2)
+    )  # a data page, now called an index
     with pytest.raises(PageError, match="0 of 5 rows"):
         get(fresh(), column, 3)
     assert "it has an index page" in caplog.text
@@ -365,7 +430,9 @@ def test_a_damaged_page_names_camera_file_and_frame(tmp_path: Path) -> None:
     path = data.root / data.layout.data.files[1]
     chunk, *_ = open_column(path, CAMERA).chunks
     assert isinstance(chunk, Chunk)
-    keeping_stamp(path, lambda data: data.__setitem__(slice(chunk.begin, chunk.begin + 8), b"\xff" * 8))
+    keeping_stamp(
+        path, lambda data: data.__setitem__(slice(chunk.begin, chunk.begin + 8), b"\xff" * 8)
+    )
     with Reader(data, {}) as reader, pytest.raises(FrameError) as caught:
         reader.read(np.array([13]))
     error = caught.value

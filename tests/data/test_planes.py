@@ -52,7 +52,9 @@ def test_every_colour_is_that_of_libswscale(space: int, limits: int) -> None:
     assert colours is not None
     np.testing.assert_array_equal(rgb(planes[..., None], colours), wanted)
     luma, chroma = colours.black
-    assert not rgb(np.array([[luma] * 4] * 4 + [[chroma] * 4] * 2, np.uint8)[..., None], colours).any()
+    assert not rgb(
+        np.array([[luma] * 4] * 4 + [[chroma] * 4] * 2, np.uint8)[..., None], colours
+    ).any()
 
 
 def test_full_range_has_its_own_name_too() -> None:
@@ -61,9 +63,13 @@ def test_full_range_has_its_own_name_too() -> None:
 
 
 def make(root: Path, *cameras: str, size: tuple[int, int] = (52, 100), **coding: Any) -> Dataset:
-    features = {key: Column("video", (*size, 3)) for key in cameras} | {"action": Column("float32", (2,))}
+    features = {key: Column("video", (*size, 3)) for key in cameras} | {
+        "action": Column("float32", (2,))
+    }
     rng = np.random.default_rng(5)
-    with DatasetWriter.create(root, fps=10, features=features, video=VideoOptions(gop=4, **coding)) as writer:
+    with DatasetWriter.create(
+        root, fps=10, features=features, video=VideoOptions(gop=4, **coding)
+    ) as writer:
         for _ in range(2):
             for _ in range(9):
                 frames = {key: rng.integers(0, 256, (*size, 3), np.uint8) for key in cameras}
@@ -85,7 +91,9 @@ def form_of(data: Dataset) -> Form:
 
 
 @pytest.mark.parametrize("window", [(0,), (-1, 0), (-4, -2, 0)])
-def test_batches_are_the_same_however_frames_come(data: Dataset, tmp_path: Path, window: tuple[int, ...]) -> None:
+def test_batches_are_the_same_however_frames_come(
+    data: Dataset, tmp_path: Path, window: tuple[int, ...]
+) -> None:
     form = form_of(data)
     colours, windows = form.colours[CAMERA], {CAMERA: window}
     anchors = anchor_rows(data)
@@ -99,7 +107,10 @@ def test_batches_are_the_same_however_frames_come(data: Dataset, tmp_path: Path,
     np.testing.assert_array_equal(rgb(found, colours), wanted)
     options = CacheOptions("disk", tmp_path, form=form)
     for decoded in (True, False):
-        with FrameCache(data, (CAMERA,), options) as cache, Reader(data, windows, form=form, cache=cache) as reader:
+        with (
+            FrameCache(data, (CAMERA,), options) as cache,
+            Reader(data, windows, form=form, cache=cache) as reader,
+        ):
             np.testing.assert_array_equal(reader.read(rows)[CAMERA], found)
             assert bool(reader.work().frames_decoded) == decoded
     with (
@@ -128,7 +139,10 @@ def test_a_camera_that_a_dataset_of_a_mixture_lacks_is_black(data: Dataset, tmp_
 
 def test_clips_of_a_mixture_know_cameras_by_their_own_names(data: Dataset) -> None:
     form, memory = form_of(data), 5 * 4 * 3 * 100 * 52 * 3
-    renamed, plain = Mixture((Part("one", data, rename={CAMERA: OTHER}),)), Mixture((Part("one", data),))
+    renamed, plain = (
+        Mixture((Part("one", data, rename={CAMERA: OTHER}),)),
+        Mixture((Part("one", data),)),
+    )
     rows = np.arange(data.num_frames)
 
     def chosen(mixture: Mixture, key: str, form: Form) -> list[Shuffle]:

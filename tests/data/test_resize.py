@@ -38,7 +38,9 @@ def data(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReques
     with DatasetWriter.create(root, fps=10, features=features, **coding) as writer:
         for _ in range(2):
             for number in range(9):
-                writer.add_frame({CAMERA: scene(number), "action": np.zeros(2, np.float32)}, task="look")
+                writer.add_frame(
+                    {CAMERA: scene(number), "action": np.zeros(2, np.float32)}, task="look"
+                )
             writer.save_episode()
     return open_dataset("x/scenes", root=root)
 
@@ -52,18 +54,25 @@ def test_they_are_nearly_what_the_device_makes(data: Dataset) -> None:
     with Reader(data, {}) as whole, Reader(data, {}, form=Form(SIZE)) as small:
         frames, found = whole.read(rows)[CAMERA], small.read(rows)[CAMERA]
     assert found.shape == (len(rows), *SIZE, 3)
-    wanted = F.resize(torch.from_numpy(frames).permute(0, 3, 1, 2).float(), list(SIZE), antialias=True)
+    wanted = F.resize(
+        torch.from_numpy(frames).permute(0, 3, 1, 2).float(), list(SIZE), antialias=True
+    )
     assert psnr_db(found, wanted.permute(0, 2, 3, 1).numpy()) > 38
 
 
 @pytest.mark.parametrize("window", [(0,), (-2, -1, 0)])
-def test_holding_and_caching_change_nothing(data: Dataset, tmp_path: Path, window: tuple[int, ...]) -> None:
+def test_holding_and_caching_change_nothing(
+    data: Dataset, tmp_path: Path, window: tuple[int, ...]
+) -> None:
     rows = np.random.default_rng(0).permutation(data.num_frames)
     mixture = Mixture((Part("one", data),))
     with Reader(data, {CAMERA: window}, form=Form(SIZE)) as reader:
         wanted = reader.read(rows)[CAMERA]
     options = CacheOptions("disk", tmp_path, form=Form(SIZE))
-    with FrameCache(data, (CAMERA,), options) as cache, Reader(data, {}, form=Form(SIZE), cache=cache) as reader:
+    with (
+        FrameCache(data, (CAMERA,), options) as cache,
+        Reader(data, {}, form=Form(SIZE), cache=cache) as reader,
+    ):
         reader.read(np.arange(data.num_frames))
     assert (tmp_path / "frames").exists()
     with (

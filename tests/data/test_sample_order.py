@@ -47,7 +47,9 @@ def test_the_union_over_ranks_is_the_same_for_every_world_size() -> None:
 def test_one_position_at_a_time_gives_the_same_as_all_at_once() -> None:
     order = Order(50, 4)
     positions = np.array([[7, 49, 50], [10**12, 3, 99]])
-    np.testing.assert_array_equal(order.at(positions), [[order.at(np.array(p)) for p in row] for row in positions])
+    np.testing.assert_array_equal(
+        order.at(positions), [[order.at(np.array(p)) for p in row] for row in positions]
+    )
 
 
 def test_neighbours_and_epochs_are_not_correlated() -> None:

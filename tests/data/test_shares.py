@@ -22,7 +22,10 @@ def test_a_long_period_is_cut_and_no_share_moves_by_more_than_one_part_of_it() -
     weights = [27_630_375, 392_578, 325_699]
     counts = whole_shares(weights)
     assert sum(counts) == PERIOD_MAX
-    assert np.abs(np.array(counts) / PERIOD_MAX - np.array(weights) / sum(weights)).max() < 1 / PERIOD_MAX
+    assert (
+        np.abs(np.array(counts) / PERIOD_MAX - np.array(weights) / sum(weights)).max()
+        < 1 / PERIOD_MAX
+    )
 
 
 def test_a_share_too_small_for_the_schedule_is_refused() -> None:
@@ -34,13 +37,17 @@ def deviations(shares: Shares) -> np.ndarray:
     """Count less exact share of each dataset (k, P) after 1, 2, ..., P samples; stretches are their differences."""
     number, _ = shares.at(np.arange(shares.period))
     counts = np.cumsum(number == np.arange(len(shares.counts))[:, None], axis=1)
-    return counts - np.arange(1, shares.period + 1) * np.array(shares.counts)[:, None] / shares.period
+    return (
+        counts - np.arange(1, shares.period + 1) * np.array(shares.counts)[:, None] / shares.period
+    )
 
 
 def test_counts_stay_within_the_bound_in_every_stretch() -> None:
     draw = random.Random(0)
     for _ in range(60):
-        counts = [draw.choice([1, 1, 3, 17, draw.randint(1, 200)]) for _ in range(draw.randint(2, 7))]
+        counts = [
+            draw.choice([1, 1, 3, 17, draw.randint(1, 200)]) for _ in range(draw.randint(2, 7))
+        ]
         shares = Shares(counts)
         off = deviations(shares)
         assert (off[:, -1] == 0).all(), "after a whole period the shares are exact"
@@ -58,13 +65,17 @@ def test_each_dataset_runs_through_its_own_stream_in_order() -> None:
 
 def test_a_mixture_of_one_has_the_order_of_its_dataset() -> None:
     positions = np.arange(50).reshape(5, 10)
-    np.testing.assert_array_equal(MixedOrder.full([13], Shares((1,)), 4).at(positions), Order(13, 4).at(positions))
+    np.testing.assert_array_equal(
+        MixedOrder.full([13], Shares((1,)), 4).at(positions), Order(13, 4).at(positions)
+    )
 
 
 def test_any_position_can_be_asked_for_alone_and_epochs_are_whole() -> None:
     order = MixedOrder.full([30, 11], Shares((3, 1)), 5)
     stream = order.at(np.arange(400))
-    np.testing.assert_array_equal([order.at(np.array([g]))[0] for g in range(60, 90)], stream[60:90])
+    np.testing.assert_array_equal(
+        [order.at(np.array([g]))[0] for g in range(60, 90)], stream[60:90]
+    )
     first = stream[stream < 30]
     second = stream[stream >= 30] - 30
     assert sorted(first[:30]) == sorted(first[30:60]) == list(range(30))

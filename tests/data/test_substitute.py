@@ -11,7 +11,14 @@ from kata.data.dataset.mixture import Mixture, Part
 from kata.data.frames.frame_cache import CacheOptions, FrameCache
 from kata.data.loader.mixture_reader import MixedReader
 from kata.data.loader.shuffle import Shuffle, make_order
-from kata.data.loader.substitutes import ATTEMPTS, COUNT_MIN, Substituted, Substitutes, read_alone, substitute_anchor
+from kata.data.loader.substitutes import (
+    ATTEMPTS,
+    COUNT_MIN,
+    Substituted,
+    Substitutes,
+    read_alone,
+    substitute_anchor,
+)
 from kata.data.sampling.mixture_order import MixedOrder
 from kata.data.sampling.permutation import Anchors
 from kata.errors import DataError, FrameError
@@ -37,7 +44,9 @@ def test_the_choice_depends_on_seed_position_and_attempt_alone():
 
 
 def test_the_choice_favours_no_anchor():
-    counts = np.bincount([substitute_anchor(0, position, 0, 7) for position in range(7000)], minlength=7)
+    counts = np.bincount(
+        [substitute_anchor(0, position, 0, 7) for position in range(7000)], minlength=7
+    )
     assert counts.min() > 850
     assert counts.max() < 1150
 
@@ -77,7 +86,9 @@ def damaged(tmp_path):
 
 def bad_rows(data, windows):
     with Reader(data, windows) as reader:
-        return [row for row, error in enumerate(read_alone(reader, np.arange(data.num_frames))) if error]
+        return [
+            row for row, error in enumerate(read_alone(reader, np.arange(data.num_frames))) if error
+        ]
 
 
 def expected(data, windows, order, rows, count, seed=5):
@@ -87,7 +98,10 @@ def expected(data, windows, order, rows, count, seed=5):
         for position, anchor in enumerate(order.at(np.arange(count)).tolist()):
             row, attempt = int(rows[anchor]), 0
             while row in bad:
-                row, attempt = int(rows[substitute_anchor(seed, position, attempt, len(rows))]), attempt + 1
+                row, attempt = (
+                    int(rows[substitute_anchor(seed, position, attempt, len(rows))]),
+                    attempt + 1,
+                )
             samples.append(reader.read(np.array([row])))
     return samples
 
@@ -99,14 +113,21 @@ def check_stream(data, windows, order: Anchors, *, size, threads=2, ahead=2, mem
     with (
         Reader(data, windows, threads=threads, frame_memory=memory, cache=cache) as reader,
         Batches(
-            reader, rows, order, size, ahead=ahead, instead=Substitutes(reader, rows, rows[:1], 5, noted.append)
+            reader,
+            rows,
+            order,
+            size,
+            ahead=ahead,
+            instead=Substitutes(reader, rows, rows[:1], 5, noted.append),
         ) as batches,
     ):
         got = [(batches.at(step), batches.anchors(step)) for step in range(count // size)]
     wanted = expected(data, windows, order, rows, count)
     bad = set(bad_rows(data, windows))
     stood = rows[order.at(np.arange(count))]
-    assert [found.position for found in noted] == [p for p, row in enumerate(stood.tolist()) if row in bad]
+    assert [found.position for found in noted] == [
+        p for p, row in enumerate(stood.tolist()) if row in bad
+    ]
     assert len(noted) >= 2
     for found in noted:
         assert found.row == stood[found.position]
@@ -168,7 +189,11 @@ def test_in_a_mixture_the_substitute_is_of_the_same_dataset(damaged, tmp_path):
     with (
         MixedReader(mixture, {}) as reader,
         Batches(
-            reader, rows, order, 4, instead=Substitutes(reader, rows, mixture.first_rows, 5, noted.append)
+            reader,
+            rows,
+            order,
+            4,
+            instead=Substitutes(reader, rows, mixture.first_rows, 5, noted.append),
         ) as batches,
     ):
         numbers = np.concatenate([batches.at(step)["dataset_index"] for step in range(24)])
@@ -177,7 +202,10 @@ def test_in_a_mixture_the_substitute_is_of_the_same_dataset(damaged, tmp_path):
     bad = bad_rows(damaged, {})
     for found in noted:
         drawn = [substitute_anchor(5, found.position, attempt, 31) for attempt in range(ATTEMPTS)]
-        assert (found.row - 16 in bad, found.instead - 16) == (True, next(row for row in drawn if row not in bad))
+        assert (found.row - 16 in bad, found.instead - 16) == (
+            True,
+            next(row for row in drawn if row not in bad),
+        )
 
 
 def test_pictures_in_tables_too(tmp_path):
@@ -187,7 +215,10 @@ def test_pictures_in_tables_too(tmp_path):
     cells = table[CAMERA].to_pylist()
     cells[6]["bytes"] = cells[6]["bytes"][:40]
     at = table.schema.get_field_index(CAMERA)
-    pq.write_table(table.set_column(at, table.schema.field(at), pa.array(cells, table.schema.field(at).type)), path)
+    pq.write_table(
+        table.set_column(at, table.schema.field(at), pa.array(cells, table.schema.field(at).type)),
+        path,
+    )
     data = open_dataset("x/y", root=root)
     assert bad_rows(data, {}) == [6]
     check_stream(data, {}, Order(17, 5), size=4)
@@ -216,7 +247,11 @@ def test_where_nothing_is_whole_the_run_ends(tmp_path):
     with (
         Reader(data, {}) as reader,
         Batches(
-            reader, rows, Order(8, 0), 2, instead=Substitutes(reader, rows, rows[:1], 0, lambda _: None)
+            reader,
+            rows,
+            Order(8, 0),
+            2,
+            instead=Substitutes(reader, rows, rows[:1], 0, lambda _: None),
         ) as batches,
         pytest.raises(DataError, match=f"{video.name}.*{ATTEMPTS} other samples") as refused,
     ):

@@ -15,7 +15,9 @@ from tests.data.dataset_maker import CAMERA, make
 def test_windows_repeat_the_edge_and_mark_it(tmp_path: Path) -> None:
     data = open_dataset("x/y", root=make(tmp_path, camera="", lengths=(5, 7, 4)))
     offsets = (-2, 0, 1, 6)
-    with Reader(data, {"observation.state": offsets, "next.reward": offsets, "next.done": (1,)}) as reader:
+    with Reader(
+        data, {"observation.state": offsets, "next.reward": offsets, "next.done": (1,)}
+    ) as reader:
         rows = np.arange(16)
         batch, pads = reader.read(rows), reader.masks(rows)
     for row in range(16):
@@ -25,7 +27,9 @@ def test_windows_repeat_the_edge_and_mark_it(tmp_path: Path) -> None:
         values = [100.0 * episode + min(max(at, start), end - 1) - start for at in wanted]
         np.testing.assert_array_equal(batch["observation.state"][row, :, 0], values)
         np.testing.assert_array_equal(batch["next.reward"][row], values)
-        np.testing.assert_array_equal(batch["observation.state_is_pad"][row], [not start <= at < end for at in wanted])
+        np.testing.assert_array_equal(
+            batch["observation.state_is_pad"][row], [not start <= at < end for at in wanted]
+        )
     assert batch["next.done"].shape == (16, 1)
     assert set(pads) == {key for key in batch if key.endswith("_is_pad")}
     for key, mask in pads.items():
@@ -45,7 +49,9 @@ def test_batches_have_the_shapes_and_types_of_the_contract(tmp_path: Path) -> No
         "index": ((4,), np.int64), "episode_index": ((4,), np.int64), "frame_index": ((4,), np.int64),
         "task_index": ((4,), np.int64),
     }  # fmt: skip
-    assert {key: (value.shape, value.dtype) for key, value in batch.items() if key != "task"} == shapes
+    assert {
+        key: (value.shape, value.dtype) for key, value in batch.items() if key != "task"
+    } == shapes
     assert batch["task"] == ["pick", "pick", "place", "place"]
     assert batch["index"].tolist() == [15, 0, 6, 6]
     assert batch[CAMERA].flags.c_contiguous
@@ -63,7 +69,9 @@ def test_anchors_leave_out_the_last_frames_of_each_episode(tmp_path: Path) -> No
     data = open_dataset("x/y", root=make(tmp_path, camera="", lengths=(5, 2, 4)))
     np.testing.assert_array_equal(anchor_rows(data), np.arange(11))
     np.testing.assert_array_equal(anchor_rows(data, 2), [0, 1, 2, 7, 8])
-    with pytest.raises(DataError, match=r"drop_last is 5[\s\S]*longest of 3 episodes has 5 frames") as error:
+    with pytest.raises(
+        DataError, match=r"drop_last is 5[\s\S]*longest of 3 episodes has 5 frames"
+    ) as error:
         anchor_rows(data, 5)
     assert error.value.rule
     assert error.value.remedy

@@ -68,7 +68,9 @@ def fill(writer: DatasetWriter, flush_after: int | None = None) -> None:
 
 
 def new(root: Path, **options: Any) -> DatasetWriter:
-    return DatasetWriter.create(root, **{"fps": 10, "features": FEATURES, "robot_type": "toy"} | options)
+    return DatasetWriter.create(
+        root, **{"fps": 10, "features": FEATURES, "robot_type": "toy"} | options
+    )
 
 
 def add_small(writer: DatasetWriter, count: int) -> None:
@@ -84,7 +86,9 @@ def episode_rows(root: Path) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("flush_after", [None, 1])
-def test_what_was_written_reads_back_equal(tmp_path: Path, codec: str, flush_after: int | None) -> None:
+def test_what_was_written_reads_back_equal(
+    tmp_path: Path, codec: str, flush_after: int | None
+) -> None:
     with new(tmp_path / "set", video=VideoOptions(codec=codec)) as writer:
         fill(writer, flush_after)
     data = open_dataset("local/set", root=tmp_path / "set")
@@ -94,7 +98,9 @@ def test_what_was_written_reads_back_equal(tmp_path: Path, codec: str, flush_aft
         batch = reader.read(np.arange(sum(LENGTHS)))
     for key in ("observation.state", "action", "matrix", WRIST, "count", "next.done", "note"):
         expected = np.array([given[key] for given in all_frames()])
-        np.testing.assert_array_equal(np.array(batch[key]), expected.astype(np.array(batch[key]).dtype))
+        np.testing.assert_array_equal(
+            np.array(batch[key]), expected.astype(np.array(batch[key]).dtype)
+        )
     shown = np.array([given[TOP] for given in all_frames()])
     assert np.abs(batch[TOP].astype(int) - shown).max() <= 4
     assert batch["frame_index"].tolist() == [k for n in LENGTHS for k in range(n)]
@@ -103,7 +109,9 @@ def test_what_was_written_reads_back_equal(tmp_path: Path, codec: str, flush_aft
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_joined_videos_have_gapless_times_and_a_keyframe_at_every_episode(tmp_path: Path, codec: str) -> None:
+def test_joined_videos_have_gapless_times_and_a_keyframe_at_every_episode(
+    tmp_path: Path, codec: str
+) -> None:
     with new(tmp_path / "set", video=VideoOptions(codec=codec, gop=3)) as writer:
         fill(writer)
     path = tmp_path / "set" / f"videos/{TOP}/chunk-000/file-000.mp4"
@@ -112,7 +120,9 @@ def test_joined_videos_have_gapless_times_and_a_keyframe_at_every_episode(tmp_pa
         packets = [packet for packet in container.demux(stream) if packet.size]
         assert stream.average_rate == 10
     assert stream.time_base is not None
-    assert [float(packet.pts * stream.time_base) for packet in packets] == [k / 10 for k in range(sum(LENGTHS))]
+    assert [float(packet.pts * stream.time_base) for packet in packets] == [
+        k / 10 for k in range(sum(LENGTHS))
+    ]
     keys = [number for number, packet in enumerate(packets) if packet.is_keyframe]
     assert keys == [0, 3, 5, 6, 9, 12]
     head = path.read_bytes()
@@ -127,10 +137,18 @@ def test_info_and_tables_follow_the_format(tmp_path: Path) -> None:
     assert info["codebase_version"] == "v3.0"
     assert (info["total_episodes"], info["total_frames"], info["total_tasks"]) == (3, 13, 2)
     assert info["splits"] == {"train": "0:3"}
-    assert list(info["features"])[-5:] == ["timestamp", "frame_index", "episode_index", "index", "task_index"]
+    assert list(info["features"])[-5:] == [
+        "timestamp",
+        "frame_index",
+        "episode_index",
+        "index",
+        "task_index",
+    ]
     camera = info["features"][TOP]
     assert camera["names"] == ["height", "width", "channels"]
-    assert {"video.fps": 10, "video.g": 2, "video.crf": 30, "video.codec": "av1"}.items() <= camera["info"].items()
+    assert {"video.fps": 10, "video.g": 2, "video.crf": 30, "video.codec": "av1"}.items() <= camera[
+        "info"
+    ].items()
     file = pq.ParquetFile(root / "data/chunk-000/file-000.parquet")
     assert file.metadata.num_row_groups == 3
     assert file.metadata.row_group(0).column(0).compression == "SNAPPY"
@@ -153,7 +171,9 @@ def test_statistics_equal_numpys_over_all_frames(tmp_path: Path) -> None:
     stats = json.loads((root / "meta/stats.json").read_text())
     state = np.array([given["observation.state"] for given in all_frames()], np.float64)
     np.testing.assert_allclose(stats["observation.state"]["std"], state.std(axis=0), rtol=1e-12)
-    np.testing.assert_allclose(stats["observation.state"]["q10"], np.quantile(state, 0.1, axis=0), rtol=1e-12)
+    np.testing.assert_allclose(
+        stats["observation.state"]["q10"], np.quantile(state, 0.1, axis=0), rtol=1e-12
+    )
     matrix = np.array([given["matrix"] for given in all_frames()]).reshape(-1, 3)
     np.testing.assert_allclose(stats["matrix"]["mean"], matrix.mean(axis=0), rtol=1e-12)
     assert stats["matrix"]["count"] == [13]
@@ -186,7 +206,9 @@ def test_a_file_is_left_before_it_outgrows_its_limit(tmp_path: Path) -> None:
     root = tmp_path / "set"
     features = {TOP: Column("image", (320, 320, 3))}  # noise does not compress: 0.3 MB an episode
     rng = np.random.default_rng(0)
-    with DatasetWriter.create(root, fps=5, features=features, data_files_size_in_mb=1, chunks_size=2) as writer:
+    with DatasetWriter.create(
+        root, fps=5, features=features, data_files_size_in_mb=1, chunks_size=2
+    ) as writer:
         for _ in range(7):
             writer.add_frame({TOP: rng.integers(0, 256, (320, 320, 3), dtype=np.uint8)}, "push")
             writer.save_episode()
@@ -258,7 +280,9 @@ with DatasetWriter.create(sys.argv[1], fps=10, features=features, video=VideoOpt
 @pytest.mark.parametrize("saved", [1, 4, 9])
 def test_a_kill_at_any_moment_loses_no_saved_episode(tmp_path: Path, saved: int) -> None:
     root = tmp_path / "set"
-    child = subprocess.Popen([sys.executable, "-c", CHILD, str(root)], stdout=subprocess.PIPE, text=True)
+    child = subprocess.Popen(
+        [sys.executable, "-c", CHILD, str(root)], stdout=subprocess.PIPE, text=True
+    )
     assert child.stdout is not None
     reported = 0
     while reported < saved:
@@ -285,7 +309,9 @@ class KilledError(Exception):
     """Stands for the end of the process."""
 
 
-def test_a_flush_that_dies_between_any_two_moves_is_made_good(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_flush_that_dies_between_any_two_moves_is_made_good(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     replace = os.replace
     for moves in range(7):
         root = tmp_path / f"set{moves}"
@@ -321,7 +347,11 @@ def test_a_flush_that_dies_before_it_has_cleared_up_publishes_nothing_twice(tmp_
     shutil.copytree(tmp_path / "before", root / ".recording", dirs_exist_ok=True)
     with DatasetWriter.resume(root) as writer:
         add_small(writer, 1)
-    assert open_dataset("local/set", root=root).column("observation.state")[:, 0].tolist() == [0, 1, 0]
+    assert open_dataset("local/set", root=root).column("observation.state")[:, 0].tolist() == [
+        0,
+        1,
+        0,
+    ]
 
 
 @pytest.mark.parametrize(
@@ -343,7 +373,9 @@ def test_a_flush_that_dies_before_it_has_cleared_up_publishes_nothing_twice(tmp_
         ({"features": {TOP: Column("image", (32, 48, 3), ("c", "h", "w"))}}, "names"),
     ],
 )
-def test_a_dataset_that_cannot_be_written_is_refused(tmp_path: Path, change: dict[str, Any], what: str) -> None:
+def test_a_dataset_that_cannot_be_written_is_refused(
+    tmp_path: Path, change: dict[str, Any], what: str
+) -> None:
     with pytest.raises(DataError, match=f"(?s){what}.*rule:.*remedy:"):
         new(tmp_path / "set", **change)
     assert not (tmp_path / "set").exists()
@@ -370,7 +402,9 @@ def test_a_folder_with_anything_in_it_is_refused(tmp_path: Path) -> None:
         ("extra", 1, "extra"),
     ],
 )
-def test_a_frame_that_does_not_fit_is_refused_and_not_added(tmp_path: Path, key: str, value: Any, what: str) -> None:
+def test_a_frame_that_does_not_fit_is_refused_and_not_added(
+    tmp_path: Path, key: str, value: Any, what: str
+) -> None:
     with new(tmp_path / "set", video=VideoOptions(codec="h264")) as writer:
         writer.add_frame(frame(0, 0, 1), "push")
         with pytest.raises(DataError, match=f"(?s){what}.*rule:.*remedy:"):
@@ -391,7 +425,9 @@ def test_codecs_and_presets_that_are_not_there_are_refused() -> None:
         VideoOptions(gop=0)
 
 
-def test_an_encoder_that_pyav_lacks_is_named_with_those_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_encoder_that_pyav_lacks_is_named_with_those_it_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(ENCODERS, "av1", "libnothing")
     with pytest.raises(DataError, match=r"(?s)libnothing.*encoders here: h264"):
         new(tmp_path / "set")

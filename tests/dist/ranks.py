@@ -59,7 +59,11 @@ class Team:
 
 
 def start(
-    size: int, work: Callable[..., Any], *args: Any, folder: Path, each: dict[int, list[Any]] | None = None
+    size: int,
+    work: Callable[..., Any],
+    *args: Any,
+    folder: Path,
+    each: dict[int, list[Any]] | None = None,
 ) -> Team:
     """Call work(*args) in `size` ranks, or work(*each[rank]) where a rank has arguments of its own."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -71,7 +75,9 @@ def start(
         }  # fmt: skip
         files.append(folder / f"rank-{rank}.txt")
         wanted = (each or {}).get(rank, list(args))
-        processes.append(_context.Process(target=_rank, args=(own, files[-1], work, wanted), daemon=True))
+        processes.append(
+            _context.Process(target=_rank, args=(own, files[-1], work, wanted), daemon=True)
+        )
     for process in processes:
         process.start()
     return Team(processes, files)
@@ -83,7 +89,9 @@ def train(size: int, *args: str, folder: Path, each: dict[int, list[str]] | None
     return start(size, main, ["train", *args], folder=folder, each=own)
 
 
-def _rank(environment: dict[str, str], file: Path, work: Callable[..., Any], args: list[Any]) -> None:
+def _rank(
+    environment: dict[str, str], file: Path, work: Callable[..., Any], args: list[Any]
+) -> None:
     os.environ.update(environment)
     with file.open("w", buffering=1) as out, redirect_stdout(out), redirect_stderr(out):
         os.dup2(out.fileno(), 1)

@@ -20,7 +20,12 @@ __all__ = ["trained"]  # a fixture
 
 CASES = {
     "DDP": (2, Case(), Case(accumulation=2), Case(changes=True, accumulation=2), Case(bf16=True)),
-    "FSDP2": (2, Case(pieces=2), Case(pieces=2, accumulation=2), Case(pieces=2, changes=True, adam=True)),
+    "FSDP2": (
+        2,
+        Case(pieces=2),
+        Case(pieces=2, accumulation=2),
+        Case(pieces=2, changes=True, adam=True),
+    ),
     "HSDP": (4, Case(pieces=2, accumulation=2)),
 }
 
@@ -28,7 +33,9 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_several_ranks_are_one(name, tmp_path):
     size, *cases = CASES[name]
-    team = ranks.start(size, compare, *(replace(case, accelerated=True) for case in cases), folder=tmp_path)
+    team = ranks.start(
+        size, compare, *(replace(case, accelerated=True) for case in cases), folder=tmp_path
+    )
     assert team.ended() == [0] * size, team.said(0) + team.said(1)
 
 
@@ -36,7 +43,10 @@ def test_both_engines_make_the_same_run(trained):
     """Ragged windows, micro-batches, averages; each rank has other masks. The table says which engine it is."""
     options = (*PLAIN, "--ema.enable=true", *batch(3, 2))
     native = trained("native", 2, *options)
-    for name, pieces in (("DDP", ()), ("FSDP", ("--parallelism.dp_shard=-1", "--checkpoint_format=safetensors"))):
+    for name, pieces in (
+        ("DDP", ()),
+        ("FSDP", ("--parallelism.dp_shard=-1", "--checkpoint_format=safetensors")),
+    ):
         other = trained(name, 2, *options, "--engine=accelerate", *pieces)
         close(native, other)
         for ours, theirs in zip(record(native), record(other), strict=True):
@@ -56,4 +66,6 @@ def test_deepspeed_that_is_not_installed_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "deepspeed", None)
     monkeypatch.setattr(deepspeed, "tell_environment", lambda world: None)
     with pytest.raises(ConfigError, match=r"install kata\[deepspeed\]"):
-        deepspeed.Zero(Team(), torch.device("cpu"), accumulation=1, max_norm=0.0, settings={"stage": 1})
+        deepspeed.Zero(
+            Team(), torch.device("cpu"), accumulation=1, max_norm=0.0, settings={"stage": 1}
+        )

@@ -18,7 +18,12 @@ def test_two_ranks_of_a_machine_fetch_each_file_once(vector_dataset, tmp_path):
     shutil.copytree(vector_dataset, repo)
     shutil.copytree(tmp_path / "made/checkpoints/last/pretrained_model", repo, dirs_exist_ok=True)
     with hub(repo, "v3.0", "main") as (endpoint, asked):
-        options = ("--dataset.repo_id=x/y", "--policy.path=x/y", "--policy.push_to_hub=false", "--policy.device=cpu")
+        options = (
+            "--dataset.repo_id=x/y",
+            "--policy.path=x/y",
+            "--policy.push_to_hub=false",
+            "--policy.device=cpu",
+        )
         args = [*options, "--steps=2", f"--output_dir={tmp_path / 'out'}"]
         environment = pointed(tmp_path / "home", endpoint)
         team = ranks.start(2, scenes.train_from_hub, environment, args, folder=tmp_path / "ranks")

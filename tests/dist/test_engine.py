@@ -23,7 +23,12 @@ CASES = {
         Case(pieces=2, changes=True, accumulation=2),
         Case(pieces=2, still_norm=False),
     ),
-    "HSDP": (4, Case(pieces=2), Case(pieces=2, accumulation=2, changes=True), Case(pieces=4, adam=True)),
+    "HSDP": (
+        4,
+        Case(pieces=2),
+        Case(pieces=2, accumulation=2, changes=True),
+        Case(pieces=4, adam=True),
+    ),
 }
 
 

@@ -15,17 +15,31 @@ from kata.train.metrics.meter import read_metrics
 from tests.conftest import TINY_ACT
 from tests.dist import ranks, scenes
 
-ENV = ("--env.type=kata", "--env.max_steps=6", "--env_eval_freq=0", "--steps=2", "--log_freq=1", "--batch_size=2")
+ENV = (
+    "--env.type=kata",
+    "--env.max_steps=6",
+    "--env_eval_freq=0",
+    "--steps=2",
+    "--log_freq=1",
+    "--batch_size=2",
+)
 
 
 @pytest.fixture(scope="module")
 def demos(tmp_path_factory):
-    return record(tmp_path_factory.mktemp("demos") / "reach", num_episodes=2, codec="h264", workers=1)
+    return record(
+        tmp_path_factory.mktemp("demos") / "reach", num_episodes=2, codec="h264", workers=1
+    )
 
 
 @pytest.fixture
 def args(demos, tmp_path):
-    fixed = [f"--dataset.root={demos}", "--dataset.repo_id=kata/reach", *TINY_ACT, f"--output_dir={tmp_path}/run"]
+    fixed = [
+        f"--dataset.root={demos}",
+        "--dataset.repo_id=kata/reach",
+        *TINY_ACT,
+        f"--output_dir={tmp_path}/run",
+    ]
     return lambda *more: [*fixed, *ENV, *more]
 
 
@@ -35,13 +49,25 @@ def evaluations(folder):
 
 def test_two_ranks_find_what_one_finds(args, tmp_path):
     """Bit for bit, also where weights lie in pieces. The second round is split between the ranks, and both film."""
-    wanted = ("--eval.n_episodes=5", "--eval.batch_size=2", "--eval.videos=5", "--parallelism.dp_shard=2")
+    wanted = (
+        "--eval.n_episodes=5",
+        "--eval.batch_size=2",
+        "--eval.videos=5",
+        "--parallelism.dp_shard=2",
+    )
     team = ranks.train(2, *args(*wanted), folder=tmp_path / "out")
     assert team.ended(300) == [0, 0], team.said(0) + team.said(1)
     home = tmp_path / "run" / "evaluations" / "000002"
     checkpoint = tmp_path / "run" / "checkpoints" / "last" / "pretrained_model"
-    assert env_worker.main([str(checkpoint), str(home / "options.json"), str(tmp_path / "one" / "eval.json")]) == 0
-    one, two = (json.loads((folder / "eval.json").read_text()) for folder in (tmp_path / "one", home))
+    assert (
+        env_worker.main(
+            [str(checkpoint), str(home / "options.json"), str(tmp_path / "one" / "eval.json")]
+        )
+        == 0
+    )
+    one, two = (
+        json.loads((folder / "eval.json").read_text()) for folder in (tmp_path / "one", home)
+    )
     for found in (one, two):
         del found["seconds"], found["policy"]["path"]
     assert two == one
@@ -77,7 +103,9 @@ def test_a_rank_whose_evaluation_fails_is_named_and_training_goes_on(args, tmp_p
     home = tmp_path / "run" / "evaluations" / "000002"
     assert line["error"].startswith(f"rank 1 (process {team.processes[1].pid} on ")
     assert line["error"].endswith(f"the evaluation ended with status 7; see {home}/log.rank1.txt")
-    weights = (tmp_path / "run" / "checkpoints" / "last" / "pretrained_model" / "model.safetensors").read_bytes()
+    weights = (
+        tmp_path / "run" / "checkpoints" / "last" / "pretrained_model" / "model.safetensors"
+    ).read_bytes()
     for log in (home / "log.txt", home / "log.rank1.txt"):
         assert log.read_text().split()[0] == hashlib.sha256(weights).hexdigest()
     assert {path.name for path in home.iterdir()} == {"log.rank1.txt", "log.txt", "options.json"}
@@ -96,7 +124,9 @@ def when_all_play(folder):
 
 def test_a_signal_to_one_rank_ends_the_evaluation_of_all(args, tmp_path):
     """After the last step, with everything saved, only the evaluation is left, and it would take hours."""
-    team = ranks.start(2, scenes.evaluating_with, endless(tmp_path), args(), folder=tmp_path / "out")
+    team = ranks.start(
+        2, scenes.evaluating_with, endless(tmp_path), args(), folder=tmp_path / "out"
+    )
     when_all_play(tmp_path)
     os.kill(team.processes[1].pid, signal.SIGTERM)
     assert team.ended() == [0, 0], team.said(0) + team.said(1)
@@ -106,7 +136,9 @@ def test_a_signal_to_one_rank_ends_the_evaluation_of_all(args, tmp_path):
 
 def test_a_rank_that_is_gone_is_not_waited_for(args, tmp_path):
     options = args("--dist_timeout=10s")
-    team = ranks.start(2, scenes.evaluating_with, endless(tmp_path), options, folder=tmp_path / "out")
+    team = ranks.start(
+        2, scenes.evaluating_with, endless(tmp_path), options, folder=tmp_path / "out"
+    )
     when_all_play(tmp_path)
     os.kill(team.processes[1].pid, signal.SIGKILL)
     assert team.ended() == [2, -9], team.said(0)

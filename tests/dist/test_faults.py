@@ -13,7 +13,13 @@ from tests.dist import ranks, scenes
 from tests.dist.test_equal import PLAIN, batch
 from tests.train.test_train import equal
 
-LONG = ("--steps=100000", "--log_freq=1", "--policy.dropout=0", "--optimizer.type=sgd", "--optimizer.lr=0.01")
+LONG = (
+    "--steps=100000",
+    "--log_freq=1",
+    "--policy.dropout=0",
+    "--optimizer.type=sgd",
+    "--optimizer.lr=0.01",
+)
 
 
 @pytest.fixture
@@ -34,10 +40,13 @@ def test_a_signal_to_one_rank_stops_all_at_one_step_with_a_checkpoint(args, tmp_
     last = tmp_path / "run" / "checkpoints" / "last"
     step = json.loads((last / "training_state" / "training_step.json").read_text())["step"]
     assert step in (6, 7)
-    whole = ranks.train(2, *args(*LONG, f"--steps={step}", name="whole"), folder=tmp_path / "whole-out")
+    whole = ranks.train(
+        2, *args(*LONG, f"--steps={step}", name="whole"), folder=tmp_path / "whole-out"
+    )
     assert whole.ended() == [0, 0]
     ours, theirs = (
-        load_file(tmp_path / n / "checkpoints/last/pretrained_model/model.safetensors") for n in ("run", "whole")
+        load_file(tmp_path / n / "checkpoints/last/pretrained_model/model.safetensors")
+        for n in ("run", "whole")
     )
     assert equal(ours, theirs)
 
@@ -83,7 +92,9 @@ def test_ranks_that_were_given_other_options_are_refused(args, tmp_path):
 
 
 def test_ranks_that_see_other_data_are_refused(args, tiny_dataset, tmp_path):
-    team = ranks.train(2, *args(), folder=tmp_path / "out", each={1: args(f"--dataset.root={tiny_dataset}")})
+    team = ranks.train(
+        2, *args(), folder=tmp_path / "out", each={1: args(f"--dataset.root={tiny_dataset}")}
+    )
     assert team.ended() == [2, 2]
     assert "ranks disagree: dataset tests/vectors is" in team.said(0) + team.said(1)
 
@@ -100,7 +111,13 @@ def test_a_port_that_is_taken(args, tmp_path):
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         address = {"MASTER_PORT": str(taken.getsockname()[1])}
-        team = ranks.start(1, scenes.with_environment, {**address, "WORLD_SIZE": "2"}, args(), folder=tmp_path / "out")
+        team = ranks.start(
+            1,
+            scenes.with_environment,
+            {**address, "WORLD_SIZE": "2"},
+            args(),
+            folder=tmp_path / "out",
+        )
         assert team.ended() == [2]
     assert "the port is taken" in team.said(0)
     assert "--master-port" in team.said(0)

@@ -19,14 +19,18 @@ def ends(request):
     return Mail(served), Mail(served.clone())
 
 
-@pytest.mark.parametrize("message", [b"", b"\x00\xff", bytes(range(256)) * (10 * PIECE_BYTES // 256 + 1)])
+@pytest.mark.parametrize(
+    "message", [b"", b"\x00\xff", bytes(range(256)) * (10 * PIECE_BYTES // 256 + 1)]
+)
 def test_a_message_arrives_as_a_whole_and_once(ends, message):
     """Also one that is larger than what the meeting place takes at once."""
     here, there = ends
     assert there.take("a") is None
     here.send("a", message)
     until_s = time.monotonic() + 60
-    while not there.has("a") and time.monotonic() < until_s:  # the sender is not told when it is there
+    while (
+        not there.has("a") and time.monotonic() < until_s
+    ):  # the sender is not told when it is there
         time.sleep(0.01)
     assert there.take("a") == message
     assert not here.has("a")

@@ -34,7 +34,9 @@ def test_every_start_has_a_name_of_its_own_at_the_same_place() -> None:
     assert len(set(found)) == 4
 
 
-def test_a_rank_that_was_invited_by_a_rank_0_that_died_follows_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_that_was_invited_by_a_rank_0_that_died_follows_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     store = HashStore()
     with ThreadPoolExecutor(SIZE) as pool:
         first = pool.submit(begin, store, 1, SIZE, 20)

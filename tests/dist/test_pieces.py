@@ -9,7 +9,13 @@ from kata.train import train
 from tests.conftest import TINY_ACT
 from tests.dist import ranks
 
-SGD = ("--optimizer.type=sgd", "--optimizer.lr=0.01", "--optimizer.momentum=0.9", "--policy.dropout=0", "--log_freq=1")
+SGD = (
+    "--optimizer.type=sgd",
+    "--optimizer.lr=0.01",
+    "--optimizer.momentum=0.9",
+    "--policy.dropout=0",
+    "--log_freq=1",
+)
 SEGMENTS = (  # ranks, ranks per copy, what checkpoints hold, the step up to which they train
     (4, 2, "dcp", 2),
     (2, -1, "both", 3),
@@ -21,11 +27,19 @@ FILES = ("pretrained_model/model", "pretrained_model_ema/model", "training_state
 
 
 def test_four_two_one_three_and_two_ranks_make_one_run(vector_dataset, tmp_path):
-    data = [f"--dataset.root={vector_dataset}", "--dataset.repo_id=tests/vectors", "--ema.enable=true"]
+    data = [
+        f"--dataset.root={vector_dataset}",
+        "--dataset.repo_id=tests/vectors",
+        "--ema.enable=true",
+    ]
     args = [*data, *TINY_ACT, *SGD, f"--output_dir={tmp_path}/run"]
     home = tmp_path / "run" / "checkpoints"
     for size, pieces, stored_as, steps in SEGMENTS:
-        more = [f"--steps={steps}", f"--parallelism.dp_shard={pieces}", f"--checkpoint_format={stored_as}"]
+        more = [
+            f"--steps={steps}",
+            f"--parallelism.dp_shard={pieces}",
+            f"--checkpoint_format={stored_as}",
+        ]
         first = steps == SEGMENTS[0][-1]
         own = [a for a in args if first or not a.startswith("--batch_size")]
         more += ["--batch_size=3"] if first else ["--resume=true"]
@@ -34,10 +48,25 @@ def test_four_two_one_three_and_two_ranks_make_one_run(vector_dataset, tmp_path)
         held = home / f"{steps:06d}"
         assert (held / "sharded_state").is_dir() == (stored_as in ("dcp", "both"))
         assert (held / "pretrained_model/model.safetensors").is_file() == (stored_as != "dcp")
-    straight = train(resolve_run([*args, "--batch_size=12", "--steps=6", f"--output_dir={tmp_path}/straight"])[0])
+    straight = train(
+        resolve_run([*args, "--batch_size=12", "--steps=6", f"--output_dir={tmp_path}/straight"])[0]
+    )
     close(home / "000006", straight.folder / "checkpoints/last")
-    assert main(["checkpoint", "convert", str(home / "000005"), "--to=safetensors", f"--out={tmp_path}/five"]) == 0
-    again = train(resolve_run([*args, "--batch_size=12", "--steps=5", f"--output_dir={tmp_path}/again"])[0])
+    assert (
+        main(
+            [
+                "checkpoint",
+                "convert",
+                str(home / "000005"),
+                "--to=safetensors",
+                f"--out={tmp_path}/five",
+            ]
+        )
+        == 0
+    )
+    again = train(
+        resolve_run([*args, "--batch_size=12", "--steps=5", f"--output_dir={tmp_path}/again"])[0]
+    )
     close(tmp_path / "five", again.folder / "checkpoints/last")
 
 
@@ -46,4 +75,6 @@ def close(ours, theirs):
         mine, other = (load_file(folder / f"{name}.safetensors") for folder in (ours, theirs))
         assert mine.keys() == other.keys()
         for key, tensor in mine.items():
-            torch.testing.assert_close(tensor, other[key], rtol=0, atol=1e-6, msg=lambda m, n=key: f"{n}: {m}")
+            torch.testing.assert_close(
+                tensor, other[key], rtol=0, atol=1e-6, msg=lambda m, n=key: f"{n}: {m}"
+            )

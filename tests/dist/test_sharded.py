@@ -13,10 +13,25 @@ from tests.dist import ranks, scenes
 from tests.train.test_every_policy import TINY
 from tests.train.test_train import SILENT
 
-SGD = ("--optimizer.type=sgd", "--optimizer.lr=0.01", "--optimizer.momentum=0.9", "--steps=4", "--log_freq=1")
-OTHER = ("--dataset.eval_split=0.3", "--eval_steps=2", "--save_freq=2", "--num_workers=1", "--prefetch_factor=1")
+SGD = (
+    "--optimizer.type=sgd",
+    "--optimizer.lr=0.01",
+    "--optimizer.momentum=0.9",
+    "--steps=4",
+    "--log_freq=1",
+)
+OTHER = (
+    "--dataset.eval_split=0.3",
+    "--eval_steps=2",
+    "--save_freq=2",
+    "--num_workers=1",
+    "--prefetch_factor=1",
+)
 PIECES = "--parallelism.dp_shard=-1"
-POLICIES = {"act": TINY_ACT, **{name: (f"--policy.type={name}", *own) for name, own in TINY.items()}}
+POLICIES = {
+    "act": TINY_ACT,
+    **{name: (f"--policy.type={name}", *own) for name, own in TINY.items()},
+}
 MICRO = "--accelerator.gradient_accumulation.steps"
 
 
@@ -27,7 +42,11 @@ def args(tiny_dataset, tiny_clip, tmp_path):
     def make(name, folder, size, *options):
         own = [option.replace("{clip}", str(tiny_clip)) for option in POLICIES[name]]
         data = ["--dataset.repo_id=tests/tiny", f"--dataset.root={tiny_dataset}"]
-        rest = ["--policy.device=cpu", "--policy.push_to_hub=false", f"--output_dir={tmp_path}/{name}-{folder}"]
+        rest = [
+            "--policy.device=cpu",
+            "--policy.push_to_hub=false",
+            f"--output_dir={tmp_path}/{name}-{folder}",
+        ]
         return [
             *own,
             *data,
@@ -45,17 +64,31 @@ def args(tiny_dataset, tiny_clip, tmp_path):
 
 def record(folder):
     """Every figure but times."""
-    lines = [line for line in read_metrics(folder / "metrics.jsonl") if line["kind"] in ("train", "validation")]
-    return [flat({name: value for name, value in line.items() if name not in (*SILENT, "kind")}) for line in lines]
+    lines = [
+        line
+        for line in read_metrics(folder / "metrics.jsonl")
+        if line["kind"] in ("train", "validation")
+    ]
+    return [
+        flat({name: value for name, value in line.items() if name not in (*SILENT, "kind")})
+        for line in lines
+    ]
 
 
 def close(ours, theirs, atol):
     for part in ("pretrained_model", "pretrained_model_ema"):
-        mine, other = (load_file(run / "checkpoints/last" / part / "model.safetensors") for run in (ours, theirs))
+        mine, other = (
+            load_file(run / "checkpoints/last" / part / "model.safetensors")
+            for run in (ours, theirs)
+        )
         assert mine.keys() == other.keys()
         for name, tensor in mine.items():
             torch.testing.assert_close(
-                tensor, other[name], rtol=0, atol=atol, msg=lambda m, n=f"{part} {name}": f"{n}: {m}"
+                tensor,
+                other[name],
+                rtol=0,
+                atol=atol,
+                msg=lambda m, n=f"{part} {name}": f"{n}: {m}",
             )
 
 
@@ -71,7 +104,11 @@ def test_every_policy_in_two_pieces_is_that_of_one_rank(precision, atol, args, t
     assert "1 copy in 2 pieces each (FSDP)" in team.said(0)
     for name in POLICIES:
         whole = train(resolve_run(args(name, "whole", 1, asked))[0]).folder
-        close(tmp_path / f"{name}-pieces", whole, 10 * atol if name in ("vqbet", "diffusion") else atol)
+        close(
+            tmp_path / f"{name}-pieces",
+            whole,
+            10 * atol if name in ("vqbet", "diffusion") else atol,
+        )
         for ours, theirs in zip(record(tmp_path / f"{name}-pieces"), record(whole), strict=True):
             assert ours == pytest.approx(theirs, rel=100 * atol, abs=10 * atol, nan_ok=True), name
         assert (tmp_path / f"{name}-pieces" / "report.html").is_file()

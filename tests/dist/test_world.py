@@ -6,7 +6,13 @@ from kata.cli import main
 from kata.dist.world import World, first_host, read_world
 from kata.errors import ConfigError
 
-TORCHRUN = {"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "MASTER_ADDR": "node-1", "MASTER_PORT": "29400"}
+TORCHRUN = {
+    "RANK": "3",
+    "WORLD_SIZE": "8",
+    "LOCAL_RANK": "1",
+    "MASTER_ADDR": "node-1",
+    "MASTER_PORT": "29400",
+}
 SRUN = {
     "SLURM_STEP_ID": "2", "SLURM_PROCID": "3", "SLURM_NTASKS": "4", "SLURM_LOCALID": "1", "SLURM_JOB_ID": "100",
     "SLURM_STEP_NODELIST": "gpu[03-05,9]",
@@ -17,7 +23,10 @@ def test_each_launcher_is_understood():
     assert read_world({}) == World(0, 1, 0, "")
     assert read_world(TORCHRUN) == World(3, 8, 1, "node-1:29400")
     assert read_world(SRUN) == World(3, 4, 1, "gpu03:23102")
-    assert read_world({**SRUN, "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "5000"}).address == "10.0.0.1:5000"
+    assert (
+        read_world({**SRUN, "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "5000"}).address
+        == "10.0.0.1:5000"
+    )
     assert read_world({**SRUN, **TORCHRUN}).size == 8, "torchrun inside a SLURM step"
     batch_script = {k: v for k, v in SRUN.items() if k != "SLURM_STEP_ID"}
     assert read_world(batch_script).size == 1, "the script of sbatch is no step of srun"
@@ -31,7 +40,13 @@ def test_the_flag_that_torch_distributed_launch_adds_is_no_verb(capsys):
 
 @pytest.mark.parametrize(
     ("nodes", "first"),
-    [("a", "a"), ("a,b", "a"), ("gpu[03-05,9],cpu1", "gpu03"), ("r1n[7]-ib,x", "r1n7-ib"), ("10.0.0.1", "10.0.0.1")],
+    [
+        ("a", "a"),
+        ("a,b", "a"),
+        ("gpu[03-05,9],cpu1", "gpu03"),
+        ("r1n[7]-ib,x", "r1n7-ib"),
+        ("10.0.0.1", "10.0.0.1"),
+    ],
 )
 def test_the_first_host_of_a_list(nodes, first):
     assert first_host(nodes) == first

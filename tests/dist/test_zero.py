@@ -10,16 +10,37 @@ from tests.dist.test_equal import batch, close, record
 pytestmark = pytest.mark.long
 pytest.importorskip("deepspeed", reason="ZeRO needs the extra `deepspeed`")
 
-OPTIONS = ("--optimizer.type=sgd", "--optimizer.lr=0.01", "--optimizer.momentum=0.9", "--policy.dropout=0")
+OPTIONS = (
+    "--optimizer.type=sgd",
+    "--optimizer.lr=0.01",
+    "--optimizer.momentum=0.9",
+    "--policy.dropout=0",
+)
 
 
 def test_each_stage_makes_the_run_of_one_rank(vector_dataset, tmp_path):
     """Validated, saved, and continued by others: a stage goes on from what another one or one rank has left."""
 
     def args(name, size, *more):
-        data = [f"--dataset.root={vector_dataset}", "--dataset.repo_id=tests/vectors", "--dataset.eval_split=0.25"]
-        own = [f"--output_dir={tmp_path / name}", "--engine=accelerate" if size > 1 else "--engine=native"]
-        return [*data, *TINY_ACT, *OPTIONS, *own, *batch(6 // size, 2), "--steps=8", "--save_freq=4", *more]
+        data = [
+            f"--dataset.root={vector_dataset}",
+            "--dataset.repo_id=tests/vectors",
+            "--dataset.eval_split=0.25",
+        ]
+        own = [
+            f"--output_dir={tmp_path / name}",
+            "--engine=accelerate" if size > 1 else "--engine=native",
+        ]
+        return [
+            *data,
+            *TINY_ACT,
+            *OPTIONS,
+            *own,
+            *batch(6 // size, 2),
+            "--steps=8",
+            "--save_freq=4",
+            *more,
+        ]
 
     def stage(number):
         return f"--deepspeed.zero_stage={number}"

@@ -75,9 +75,14 @@ def batches(rank: int, ranks: int, accumulation: int) -> list[StepBatch]:
         x, real = torch.randn(8, 3, generator=draw), (torch.arange(8) % 8 < 3 + step % 4).float()
         mine = slice(rank * 8 // ranks, (rank + 1) * 8 // ranks)
         size = 8 // ranks // accumulation
-        micros = [{"x": a, "real": b} for a, b in zip(x[mine].split(size), real[mine].split(size), strict=True)]
+        micros = [
+            {"x": a, "real": b}
+            for a, b in zip(x[mine].split(size), real[mine].split(size), strict=True)
+        ]
         weights, nothing = {"error": float(real.sum())}, [{} for _ in micros]
-        found.append(StepBatch(micros, nothing, weights, np.arange(8), 0.0, 0.0, rank * accumulation))
+        found.append(
+            StepBatch(micros, nothing, weights, np.arange(8), 0.0, 0.0, rank * accumulation)
+        )
     return found
 
 
@@ -106,7 +111,11 @@ class Case:
 
 
 def made(engine: Engine, case: Case) -> TrainState:
-    options = ["--optimizer.type=adamw"] if case.adam else ["--optimizer.type=sgd", "--optimizer.momentum=0.9"]
+    options = (
+        ["--optimizer.type=adamw"]
+        if case.adam
+        else ["--optimizer.type=sgd", "--optimizer.momentum=0.9"]
+    )
     run, _ = resolve_run(["--dataset.repo_id=x", "--policy.type=act", *options, *RATES])
     policy = Toy(changes=case.changes)
     if case.still_norm:
@@ -116,7 +125,9 @@ def made(engine: Engine, case: Case) -> TrainState:
     norm = policy.norm
     statistics = (norm.running_mean, norm.running_var)
     optimizer = build_optimizer(policy.param_groups(), run.optimizer)
-    return TrainState(0, policy, optimizer, statistics=tuple(s for s in statistics if s is not None))
+    return TrainState(
+        0, policy, optimizer, statistics=tuple(s for s in statistics if s is not None)
+    )
 
 
 def compare(*cases: Case) -> int:
@@ -148,14 +159,22 @@ def _compare(team: Team, case: Case) -> None:
     ours = {name: engine.whole(tensor) for name, tensor in mine.policy.state_dict().items()}
     atol = 2e-2 if case.bf16 else 1e-6
     for name in ours if case.still_norm else ():
-        torch.testing.assert_close(ours[name], theirs[name], rtol=0, atol=atol, msg=lambda m, n=name: f"{n}: {m}")
+        torch.testing.assert_close(
+            ours[name], theirs[name], rtol=0, atol=atol, msg=lambda m, n=name: f"{n}: {m}"
+        )
     if case.still_norm:
-        torch.testing.assert_close(torch.tensor(said), torch.tensor(expected), rtol=1e-5, atol=10 * atol)
+        torch.testing.assert_close(
+            torch.tensor(said), torch.tensor(expected), rtol=1e-5, atol=10 * atol
+        )
     fresh = Toy(changes=case.changes).state_dict()
     untouched = ["still.weight", "idle.weight", *([] if case.changes else ["late.weight"])]
-    assert all(torch.equal(ours[name], fresh[name]) for name in untouched), "no gradient, no step, no decay"
+    assert all(torch.equal(ours[name], fresh[name]) for name in untouched), (
+        "no gradient, no step, no decay"
+    )
     for rank in team.gather({name: tensor.tolist() for name, tensor in ours.items()}):
-        assert rank == {name: tensor.tolist() for name, tensor in ours.items()}, "all ranks hold the same"
+        assert rank == {name: tensor.tolist() for name, tensor in ours.items()}, (
+            "all ranks hold the same"
+        )
     if case.pieces > 1:
         held = sum(p.to_local().numel() for p in mine.policy.parameters() if isinstance(p, DTensor))
         assert held < sum(p.numel() for p in whole.policy.parameters()), "a rank holds a part"

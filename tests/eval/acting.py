@@ -31,12 +31,26 @@ def features(state: int = 3, action: int = 2, size: int = 32, camera: str | None
         inputs[camera] = Feature(FeatureType.VISUAL, (3, size, size))
     else:
         inputs["observation.environment_state"] = Feature(FeatureType.ENV, (state,))
-    return {"input_features": inputs, "output_features": {"action": Feature(FeatureType.ACTION, (action,))}}
+    return {
+        "input_features": inputs,
+        "output_features": {"action": Feature(FeatureType.ACTION, (action,))},
+    }
 
 
 def tiny_config(**options) -> Config:
-    small = {"dim_model": 16, "n_heads": 2, "dim_feedforward": 16, "n_encoder_layers": 1, "n_vae_encoder_layers": 1}
-    small |= {"latent_dim": 4, "chunk_size": 3, "n_action_steps": 3, "pretrained_backbone_weights": None}
+    small = {
+        "dim_model": 16,
+        "n_heads": 2,
+        "dim_feedforward": 16,
+        "n_encoder_layers": 1,
+        "n_vae_encoder_layers": 1,
+    }
+    small |= {
+        "latent_dim": 4,
+        "chunk_size": 3,
+        "n_action_steps": 3,
+        "pretrained_backbone_weights": None,
+    }
     return Config(**{**features(), **small, **options})
 
 
@@ -48,14 +62,22 @@ def tiny_policy(**options) -> Policy:
 def drawing_policy() -> Policy:
     """A tiny diffusion policy, which adds noise at each of its denoising steps."""
     torch.manual_seed(3)
-    small = {"horizon": 4, "n_action_steps": 2, "down_dims": (8, 16), "n_groups": 4, "diffusion_step_embed_dim": 4}
+    small = {
+        "horizon": 4,
+        "n_action_steps": 2,
+        "down_dims": (8, 16),
+        "n_groups": 4,
+        "diffusion_step_embed_dim": 4,
+    }
     small |= {"num_train_timesteps": 5, "pretrained_backbone_weights": None, "use_group_norm": True}
     return build_policy(DiffusionConfig(**{**features(), **small})).eval()
 
 
 def plain(policy: Policy) -> Acting:
     """A policy without normalisation."""
-    return ready(policy, Pipeline("before", (ToDevice("cpu"),)), Pipeline("after", (ToDevice("cpu"),)), CPU)
+    return ready(
+        policy, Pipeline("before", (ToDevice("cpu"),)), Pipeline("after", (ToDevice("cpu"),)), CPU
+    )
 
 
 class Scripted(Policy):
@@ -81,7 +103,10 @@ def towards_green(batch) -> torch.Tensor:
     green = (frames - torch.tensor(GOAL, dtype=torch.float32)[:, None, None]).abs().sum(1) < 60
     ticks = (torch.arange(64) + 0.5) * 2.2 / 64 - 1.1
     count = green.sum((1, 2)).clamp(min=1)
-    return torch.stack([(green * ticks).sum((1, 2)), (green * -ticks[:, None]).sum((1, 2))], 1) / count[:, None]
+    return (
+        torch.stack([(green * ticks).sum((1, 2)), (green * -ticks[:, None]).sum((1, 2))], 1)
+        / count[:, None]
+    )
 
 
 def stats(camera: str = TOP) -> dict:
@@ -92,11 +117,15 @@ def stats(camera: str = TOP) -> dict:
     return {"observation.state": of(3, 0.2, 0.7), camera: picture, "action": of(2, 0.1, 0.4)}
 
 
-def write_checkpoint(folder: Path, policy: Policy, rename_map: dict[str, str] | None = None) -> Path:
+def write_checkpoint(
+    folder: Path, policy: Policy, rename_map: dict[str, str] | None = None
+) -> Path:
     folder.mkdir(parents=True)
     save_weights(policy, folder / "model.safetensors")
     (folder / "config.json").write_text(json.dumps(encode(policy.config)))
     known = stats(next(iter(policy.config.cameras)))
-    for pipeline in canonical_pipelines(policy.config, known, rename_map=rename_map or {}, device="cpu"):
+    for pipeline in canonical_pipelines(
+        policy.config, known, rename_map=rename_map or {}, device="cpu"
+    ):
         pipeline.save(folder)
     return folder

@@ -30,7 +30,9 @@ class Toy(gymnasium.Env):
         self.render_mode, self.success = render_mode, success
         self.bad = {int(seed): what for seed, what in (bad or {}).items()}
         picture = spaces.Dict({"top": spaces.Box(0, 255, (size, size, 3), np.uint8)})
-        self.observation_space = spaces.Dict({"agent_pos": spaces.Box(-9, 9, (3,), np.float64), "pixels": picture})
+        self.observation_space = spaces.Dict(
+            {"agent_pos": spaces.Box(-9, 9, (3,), np.float64), "pixels": picture}
+        )
         self.action_space = spaces.Box(-0.5, 0.5, (action_size,), np.float32)
         self.shape = (size, size, 3)
 
@@ -61,7 +63,10 @@ class Toy(gymnasium.Env):
 
     def observe(self):
         value = int(100 + 50 * np.clip(np.nan_to_num(self.at[2]) + 0.1 * self.steps, -1, 1))
-        return {"agent_pos": self.at.copy(), "pixels": {"top": np.full(self.shape, value, np.uint8)}}
+        return {
+            "agent_pos": self.at.copy(),
+            "pixels": {"top": np.full(self.shape, value, np.uint8)},
+        }
 
     def render(self):
         return np.full((21, 33, 3), 10 * self.steps, np.uint8)

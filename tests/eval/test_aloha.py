@@ -20,8 +20,12 @@ from kata.eval.record.replay import replay, replay_aloha
 
 SHARED = Path(os.environ.get("KATA_SHARED_DATA", Path(__file__).parents[3] / "shared" / "data"))
 TRAJECTORIES, RECORDED = SHARED / "aloha-scripted-traj.npz", SHARED / "aloha-scripted-cube-v30"
-needs_trajectories = pytest.mark.skipif(not TRAJECTORIES.exists(), reason=f"{TRAJECTORIES} is absent")
-needs_both = pytest.mark.skipif(not (TRAJECTORIES.exists() and RECORDED.exists()), reason=f"no data in {SHARED}")
+needs_trajectories = pytest.mark.skipif(
+    not TRAJECTORIES.exists(), reason=f"{TRAJECTORIES} is absent"
+)
+needs_both = pytest.mark.skipif(
+    not (TRAJECTORIES.exists() and RECORDED.exists()), reason=f"no data in {SHARED}"
+)
 
 
 @pytest.fixture(scope="module")
@@ -54,9 +58,13 @@ def test_replaying_the_expert_gives_the_recorded_states_and_rewards(blind, traje
     data = open_dataset("aloha", root=RECORDED)
     states, rewards = data.column("observation.state"), data.column("next.reward")
     assert tuple(data.columns["observation.state"].names) == JOINTS
-    for number, (first, length) in enumerate(zip(data.episodes.start, data.episodes.length, strict=True)):
+    for number, (first, length) in enumerate(
+        zip(data.episodes.start, data.episodes.length, strict=True)
+    ):
         actions = trajectories["sim_transfer_cube_scripted_actions"][number, :length]
-        np.testing.assert_array_equal(data.column("action")[first : first + length], actions.astype(np.float32))
+        np.testing.assert_array_equal(
+            data.column("action")[first : first + length], actions.astype(np.float32)
+        )
         pose = trajectories["sim_transfer_cube_scripted_env"][number]
         found = steps(blind, actions, options={"state": pose})
         np.testing.assert_array_equal(found[0], states[first : first + length])
@@ -65,14 +73,21 @@ def test_replaying_the_expert_gives_the_recorded_states_and_rewards(blind, traje
 
 @needs_trajectories
 def test_all_cubes_end_held(blind, trajectories):
-    poses, actions = (trajectories[f"sim_transfer_cube_scripted_{what}"] for what in ("env", "actions"))
-    last = [steps(blind, taken[:-1], options={"state": p})[1][-1] for p, taken in zip(poses, actions, strict=True)]
+    poses, actions = (
+        trajectories[f"sim_transfer_cube_scripted_{what}"] for what in ("env", "actions")
+    )
+    last = [
+        steps(blind, taken[:-1], options={"state": p})[1][-1]
+        for p, taken in zip(poses, actions, strict=True)
+    ]
     assert last == [4] * 20
 
 
 @needs_both
 def test_frames_look_like_the_recorded_ones(trajectories):
-    actions, poses = (trajectories[f"sim_transfer_cube_scripted_{what}"] for what in ("actions", "env"))
+    actions, poses = (
+        trajectories[f"sim_transfer_cube_scripted_{what}"] for what in ("actions", "env")
+    )
     with closing(AlohaEnv()) as env:
         frames = list(replay(env, actions[0, :2], poses[0]))
     with Reader(open_dataset("aloha", root=RECORDED), {}) as reader:
@@ -89,23 +104,33 @@ def test_files_without_success_or_without_the_task_are_refused(blind, tmp_path):
     path = tmp_path / "trajectories.npz"
     actions = rest + 0.01 * rng.standard_normal((2, 5, 14))
     np.savez(path, sim_transfer_cube_scripted_actions=actions, sim_transfer_cube_scripted_env=poses)
-    with pytest.raises(DataError, match=r"(?s)trajectories.npz: none of 2 episodes.*ends in success"):
+    with pytest.raises(
+        DataError, match=r"(?s)trajectories.npz: none of 2 episodes.*ends in success"
+    ):
         replay_aloha(path, tmp_path / "set", codec="h264")
     with pytest.raises(DataError, match=r"(?s)episodes \[7\].*0 to 1"):
         replay_aloha(path, tmp_path / "other", episodes=[7])
-    with pytest.raises(DataError, match=r"(?s)sim_insertion_scripted_actions.*sim_transfer_cube_scripted_env"):
+    with pytest.raises(
+        DataError, match=r"(?s)sim_insertion_scripted_actions.*sim_transfer_cube_scripted_env"
+    ):
         replay_aloha(path, tmp_path / "other", task="insertion")
 
 
 @needs_both
-def test_what_succeeds_is_written_and_what_fails_is_dropped(tmp_path, trajectories, monkeypatch, caplog):
+def test_what_succeeds_is_written_and_what_fails_is_dropped(
+    tmp_path, trajectories, monkeypatch, caplog
+):
     monkeypatch.setattr(AlohaEnv, "_shoot", lambda env, physics: np.zeros((480, 640, 3), np.uint8))
     given = {key: values[[2, 0]] for key, values in trajectories.items() if "transfer_cube" in key}
-    given["sim_transfer_cube_scripted_env"][1, 1] += 0.2  # the cube is elsewhere, and the hand closes on nothing
+    given["sim_transfer_cube_scripted_env"][1, 1] += (
+        0.2  # the cube is elsewhere, and the hand closes on nothing
+    )
     np.savez(tmp_path / "two.npz", **given)
     seen = []
     with caplog.at_level("INFO", logger="kata.eval.record.replay"):
-        root = replay_aloha(tmp_path / "two.npz", tmp_path / "set", codec="h264", progress=lambda *n: seen.append(n))
+        root = replay_aloha(
+            tmp_path / "two.npz", tmp_path / "set", codec="h264", progress=lambda *n: seen.append(n)
+        )
     assert seen == [(1, 2), (2, 2)]
     assert "1 episodes" in caplog.text
     assert "without success: [1]" in caplog.text
@@ -142,7 +167,9 @@ def test_a_seed_decides_the_start_and_nobody_elses_numbers_change(blind):
 
 
 def test_what_it_declares_is_what_it_shows():
-    env = gymnasium.make("kata/AlohaTransferCube-v0", render_mode="rgb_array", disable_env_checker=True)
+    env = gymnasium.make(
+        "kata/AlohaTransferCube-v0", render_mode="rgb_array", disable_env_checker=True
+    )
     seen, info = env.reset(seed=0)
     assert env.observation_space.contains(seen)
     assert env.spec.max_episode_steps == 400

@@ -15,7 +15,9 @@ from kata.eval.record import demonstrations
 
 
 def content(root: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+    return {
+        str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()
+    }
 
 
 def test_demonstrations_are_a_dataset_of_successful_episodes(tmp_path: Path) -> None:
@@ -42,7 +44,9 @@ def test_demonstrations_are_a_dataset_of_successful_episodes(tmp_path: Path) -> 
 def test_workers_and_runs_do_not_change_the_dataset(tmp_path: Path) -> None:
     one = demonstrations.record(tmp_path / "one", num_episodes=3, seed=5, workers=1, codec="h264")
     two = demonstrations.record(tmp_path / "two", num_episodes=3, seed=5, workers=2, codec="h264")
-    other = demonstrations.record(tmp_path / "other", num_episodes=3, seed=6, workers=1, codec="h264")
+    other = demonstrations.record(
+        tmp_path / "other", num_episodes=3, seed=6, workers=1, codec="h264"
+    )
     assert content(one) == content(two)
     assert content(one) != content(other)
 

@@ -33,9 +33,18 @@ def evaluated(spec: EnvSpec, **features) -> None:
 
 
 def test_flags_lie_over_the_file(tmp_path):
-    (tmp_path / "eval.yaml").write_text("policy: {path: there}\nenv.type: kata\neval: {n_episodes: 9, videos: 1}\n")
-    run = resolve_eval([f"--config={tmp_path}/eval.yaml", "--eval.n_episodes=3", '--env.kwargs={"a": 1}'])
-    assert (run.policy.path, run.env.type, run.eval.n_episodes, run.eval.videos) == ("there", "kata", 3, 1)
+    (tmp_path / "eval.yaml").write_text(
+        "policy: {path: there}\nenv.type: kata\neval: {n_episodes: 9, videos: 1}\n"
+    )
+    run = resolve_eval(
+        [f"--config={tmp_path}/eval.yaml", "--eval.n_episodes=3", '--env.kwargs={"a": 1}']
+    )
+    assert (run.policy.path, run.env.type, run.eval.n_episodes, run.eval.videos) == (
+        "there",
+        "kata",
+        3,
+        1,
+    )
     assert run.env.kwargs == {"a": 1}
     assert (run.seed, EvalConfig().n_episodes) == (1000, 50)
 
@@ -45,10 +54,19 @@ def test_flags_lie_over_the_file(tmp_path):
     [
         (["--env.type=kata"], r"policy\.path: not given"),
         (["--policy.path=x"], r"env\.type: not given"),
-        (["--policy.path=x", "--env.type=kata", "--eval.n_episode=1"], r"eval\.n_episode:.*'n_episodes'"),
+        (
+            ["--policy.path=x", "--env.type=kata", "--eval.n_episode=1"],
+            r"eval\.n_episode:.*'n_episodes'",
+        ),
         (["--policy.path=x", "--env.type=kata", "--env.kwarg=1"], r"env\.kwarg:.*'kwargs'"),
-        (["--policy.path=x", "--env.type=kata", "--eval.n_episodes=0"], r"eval\.n_episodes=0.*at least 1"),
-        (["--policy.path=x", "--env.type=kata", "--eval.batch_size=-1"], r"eval\.batch_size=-1.*at least 0"),
+        (
+            ["--policy.path=x", "--env.type=kata", "--eval.n_episodes=0"],
+            r"eval\.n_episodes=0.*at least 1",
+        ),
+        (
+            ["--policy.path=x", "--env.type=kata", "--eval.batch_size=-1"],
+            r"eval\.batch_size=-1.*at least 0",
+        ),
         (["--policy.path=x", "--env.type=kata", "--eval.videos=some"], r"eval\.videos=some.*int"),
         (["--policy.path=x", "--env.type=kata", "--env.max_steps=0"], r"env\.max_steps=0"),
         (["--policy.path=x", "--env.type=kata", "--env.options=[]"], r"env\.options"),
@@ -72,9 +90,15 @@ def test_wrong_options_are_named_with_what_is_right(args, message):
         (EnvConfig(type="gym", id="qqqqqqqqqq"), "module:Name-v0"),
         (EnvConfig(type="kata", task="Rech-v0"), "kata/Rech-v0.*'kata/Reach-v0'"),
         (EnvConfig(type="gym", id="no_such_module:X-v0"), "package no_such_module"),
-        (EnvConfig(type="gym", id="tests.eval.fakes:fakes/Endless-v0"), "no limit of steps.*env.max_steps"),
+        (
+            EnvConfig(type="gym", id="tests.eval.fakes:fakes/Endless-v0"),
+            "no limit of steps.*env.max_steps",
+        ),
         (EnvConfig(type="kata", kwargs={"colour": 1}), "cannot be made.*colour.*env.kwargs"),
-        (EnvConfig(type="gym", id="tests.eval.fakes:fakes/Discrete-v0", max_steps=5), "Discrete.*env.action_key"),
+        (
+            EnvConfig(type="gym", id="tests.eval.fakes:fakes/Discrete-v0", max_steps=5),
+            "Discrete.*env.action_key",
+        ),
     ],
 )
 def test_environments_that_cannot_be_used_are_refused(config, message):
@@ -87,7 +111,9 @@ def test_environments_that_cannot_be_used_are_refused(config, message):
 def test_a_missing_extra_is_named_with_the_command_that_installs_it(monkeypatch):
     absent = EnvSpec("gym_pusht/PushT-v0", module="gym_pusht_is_absent", extra="pusht")
     monkeypatch.setitem(registry.ENVIRONMENTS, "pusht", absent)
-    with pytest.raises(ConfigError, match=r"(?s)gym_pusht_is_absent.*uv pip install 'kata\[pusht\]'"):
+    with pytest.raises(
+        ConfigError, match=r"(?s)gym_pusht_is_absent.*uv pip install 'kata\[pusht\]'"
+    ):
         inspect(resolve_env(EnvConfig(type="pusht")))
 
 
@@ -100,12 +126,20 @@ def test_a_missing_extra_is_named_with_the_command_that_installs_it(monkeypatch)
             r"images\.font: .* no 'pixels\.font'.*it observes: agent_pos 3, pixels\.top 32x32x3"
             r""".*observation_map='\{"observation\.images\.font": "pixels\.top"\}'""",
         ),
-        ({"camera": None}, {}, r"no 'environment_state'.*\"observation\.environment_state\": \"agent_pos\""),
+        (
+            {"camera": None},
+            {},
+            r"no 'environment_state'.*\"observation\.environment_state\": \"agent_pos\"",
+        ),
         ({"size": 48}, {}, "trained on 48x48x3.*is 32x32x3.*env.kwargs"),
         ({"state": 5}, {}, "trained on 5, 'agent_pos' is 3"),
         ({"action": 6}, {}, "action has 6 numbers, .* takes 2"),
         ({}, {"observation_map": {TOP: "agent_pos"}}, "'agent_pos' is no picture"),
-        ({}, {"observation_map": {"observation.images.tip": "pixels.top"}}, f"no input .*tip.*'{TOP}'"),
+        (
+            {},
+            {"observation_map": {"observation.images.tip": "pixels.top"}},
+            f"no input .*tip.*'{TOP}'",
+        ),
     ],
 )
 def test_what_does_not_fit_is_found_before_the_first_step(features, options, message):
@@ -127,7 +161,10 @@ def test_a_checkpoint_acts_as_its_parts_do(checkpoint):
         "observation.state": torch.from_numpy((state - 0.2) / np.float32(0.7)),
         TOP: (torch.from_numpy(frames).permute(0, 3, 1, 2) / 255 - 0.4) / 0.3,
     }
-    action = tiny_policy().predict_chunk(batch)[:, 0].numpy() * given["action"]["std"] + given["action"]["mean"]
+    action = (
+        tiny_policy().predict_chunk(batch)[:, 0].numpy() * given["action"]["std"]
+        + given["action"]["mean"]
+    )
     np.testing.assert_allclose(found, action, atol=1e-5)
     assert found.dtype == np.float32
 
@@ -135,24 +172,36 @@ def test_a_checkpoint_acts_as_its_parts_do(checkpoint):
 def test_renamed_cameras_are_found_under_the_name_that_the_data_had(tmp_path):
     other = "observation.images.front"
     config = tiny_policy().config
-    inputs = {"observation.state": config.input_features["observation.state"], other: config.input_features[TOP]}
+    inputs = {
+        "observation.state": config.input_features["observation.state"],
+        other: config.input_features[TOP],
+    }
     policy = tiny_policy(input_features=inputs)
     folder = write_checkpoint(tmp_path / "pretrained_model", policy, rename_map={TOP: other})
     out = tmp_path / "out"
-    assert main([f"--policy.path={folder}", *TOY, "--eval.n_episodes=1", f"--output_dir={out}"]) == 0
+    assert (
+        main([f"--policy.path={folder}", *TOY, "--eval.n_episodes=1", f"--output_dir={out}"]) == 0
+    )
     written = json.loads((out / "eval.json").read_text())
-    assert written["env"]["observation_map"] == {"observation.state": "agent_pos", other: "pixels.top"}
+    assert written["env"]["observation_map"] == {
+        "observation.state": "agent_pos",
+        other: "pixels.top",
+    }
 
 
 def test_what_is_named_for_the_policy_is_not_renamed_once_more():
     left, right = "observation.images.left", "observation.images.right"
     policy = Scripted(lambda batch: batch[left].mean((1, 2, 3))[:, None].expand(-1, 2), camera=left)
     policy.config = policy.config.with_features(
-        {**policy.config.input_features, right: policy.config.input_features[left]}, policy.config.output_features
+        {**policy.config.input_features, right: policy.config.input_features[left]},
+        policy.config.output_features,
     )
     swap = Pipeline("before", (Rename({left: right, right: left}),))
     ready = acting(policy, swap, Pipeline("after", ()), torch.device("cpu"))
-    frames = {left: np.full((1, 32, 32, 3), 255, np.uint8), right: np.zeros((1, 32, 32, 3), np.uint8)}
+    frames = {
+        left: np.full((1, 32, 32, 3), 255, np.uint8),
+        right: np.zeros((1, 32, 32, 3), np.uint8),
+    }
     action, _ = ready.act(frames, "", ActState())
     np.testing.assert_array_equal(action, [[1, 1]])
     assert ready.renamed == {left: right, right: left}
@@ -161,14 +210,22 @@ def test_what_is_named_for_the_policy_is_not_renamed_once_more():
 def test_a_checkpoint_without_processors_is_refused(tmp_path):
     folder = write_checkpoint(tmp_path / "pretrained_model", tiny_policy())
     (folder / "policy_preprocessor.json").unlink()
-    with pytest.raises(CheckpointError, match=r"(?s)policy_preprocessor\.json: no such file.*rule:.*remedy:"):
+    with pytest.raises(
+        CheckpointError, match=r"(?s)policy_preprocessor\.json: no such file.*rule:.*remedy:"
+    ):
         main([f"--policy.path={folder}", *TOY, f"--output_dir={tmp_path}/out"])
     assert not (tmp_path / "out").exists()
 
 
 def test_the_command_writes_everything_and_prints_a_table(checkpoint, tmp_path, capsys):
     out = tmp_path / "out"
-    args = [f"--policy.path={checkpoint}", *TOY, "--eval.n_episodes=4", "--eval.videos=2", f"--output_dir={out}"]
+    args = [
+        f"--policy.path={checkpoint}",
+        *TOY,
+        "--eval.n_episodes=4",
+        "--eval.videos=2",
+        f"--output_dir={out}",
+    ]
     assert main(args) == 0
     shown = capsys.readouterr()
     assert "act in fakes/Toy-v0, seeds 1000 to 1003" in shown.out
@@ -193,13 +250,21 @@ def test_an_evaluation_in_which_all_crashes_is_an_error_with_a_result(checkpoint
 def test_help_lists_every_option(capsys):
     assert main(["--help"]) == 0
     text = capsys.readouterr().out
-    for name in ("--policy.path", "--env.observation_map", "--eval.use_async_envs", "--seed", "kata, pusht, aloha"):
+    for name in (
+        "--policy.path",
+        "--env.observation_map",
+        "--eval.use_async_envs",
+        "--seed",
+        "kata, pusht, aloha",
+    ):
         assert name in text
 
 
 def test_the_worker_leaves_result_films_and_strips_as_files(checkpoint, tmp_path, capsys):
     env = {"type": "gym", "id": "tests.eval.fakes:fakes/Toy-v0"}
-    (tmp_path / "options.json").write_text(json.dumps({"env": env, "eval": {"n_episodes": 3, "videos": 1}}))
+    (tmp_path / "options.json").write_text(
+        json.dumps({"env": env, "eval": {"n_episodes": 3, "videos": 1}})
+    )
     target = tmp_path / "step_10" / "result.json"
     assert env_worker.main([str(checkpoint), str(tmp_path / "options.json"), str(target)]) == 0
     result = json.loads(target.read_text())

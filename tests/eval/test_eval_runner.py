@@ -31,7 +31,9 @@ def evaluate(acting, spec, options, *, seed=1000, folder=None) -> Result:
 
 def run(policy, spec, episodes=7, **options) -> Result:
     folder = options.pop("folder", None)
-    return evaluate(plain(policy), spec, EvalConfig(n_episodes=episodes, **options), seed=10, folder=folder)
+    return evaluate(
+        plain(policy), spec, EvalConfig(n_episodes=episodes, **options), seed=10, folder=folder
+    )
 
 
 def outcomes(result: Result) -> list[tuple]:
@@ -52,7 +54,9 @@ def test_batch_size_changes_neither_actions_nor_outcomes(made):
         assert outcomes(together) == outcomes(alone)
         for seed, expected in actions.items():
             np.testing.assert_allclose(np.array(fakes.ACTIONS[seed]), expected, atol=1e-5)
-    assert np.ptp(np.concatenate(list(actions.values())), axis=0).min() > 1e-3, "the policy looks at what it sees"
+    assert np.ptp(np.concatenate(list(actions.values())), axis=0).min() > 1e-3, (
+        "the policy looks at what it sees"
+    )
     assert len({e.length for e in alone.episodes}) > 1, "episodes of unequal length share batches"
 
 
@@ -64,13 +68,18 @@ def test_shares_of_ranks_add_up_to_the_same_bit_for_bit(made, ranks, tmp_path):
     actions = {seed: np.array(fakes.ACTIONS[seed]) for seed in range(10, 17)}
     tallies = []
     for share in filter(None, (options.share(rank, ranks) for rank in range(ranks))):
-        tallies.append(play(plain(policy), spec, options, seed=10, folder=tmp_path / "many", share=share))
+        tallies.append(
+            play(plain(policy), spec, options, seed=10, folder=tmp_path / "many", share=share)
+        )
         for number in share:
             assert np.array_equal(fakes.ACTIONS[10 + number], actions[10 + number])
     found = sum_up(tallies[::-1], tmp_path / "many")
     assert len(tallies) == min(ranks, 7)
     assert dataclasses.replace(found, seconds=whole.seconds) == whole
-    one, many = ({path.name: path.read_bytes() for path in tmp_path.glob(f"{n}/videos/*")} for n in ("one", "many"))
+    one, many = (
+        {path.name: path.read_bytes() for path in tmp_path.glob(f"{n}/videos/*")}
+        for n in ("one", "many")
+    )
     assert len(one) == 2
     assert one == many
 
@@ -101,14 +110,22 @@ def test_what_a_policy_draws_follows_from_episode_and_step_alone():
     assert torch.equal(together[1:2], alone)
     assert torch.equal(together[0], together[2])
     others = [(("noise", wanted), 5), (("later", wanted), 4)]
-    assert all(not torch.equal(episode_source([2**40], step, cpu)(*asked), alone) for asked, step in others)
+    assert all(
+        not torch.equal(episode_source([2**40], step, cpu)(*asked), alone) for asked, step in others
+    )
 
 
 def test_processes_give_the_same_and_one_that_dies_costs_its_episodes(monkeypatch):
     monkeypatch.setattr("os.cpu_count", lambda: 2)
     policy = tiny_policy()
     expected = run(policy, toy(), episodes=6, batch_size=2)
-    apart = run(policy, toy(kwargs={"bad": {12: (3, "exit")}}), episodes=6, batch_size=2, use_async_envs=True)
+    apart = run(
+        policy,
+        toy(kwargs={"bad": {12: (3, "exit")}}),
+        episodes=6,
+        batch_size=2,
+        use_async_envs=True,
+    )
     assert apart.episodes[2].crash.step == 2
     assert "exit code 3" in apart.episodes[2].crash.error
     same = [0, 1, 3, 4, 5]
@@ -125,7 +142,10 @@ def test_a_policy_that_sees_the_target_succeeds_and_the_films_show_it(tmp_path):
     assert result.success_interval == pytest.approx(wilson(10, 10))
     films = [e for e in result.episodes if e.video]
     assert sorted(tmp_path.glob("videos/*")) == [tmp_path / e.video for e in films]
-    assert [e.video for e in films] == ["videos/episode_000_success.mp4", "videos/episode_001_success.mp4"]
+    assert [e.video for e in films] == [
+        "videos/episode_000_success.mp4",
+        "videos/episode_001_success.mp4",
+    ]
     strip = read_strip(tmp_path / films[0].video, 5)
     assert len(strip) == 5
     assert strip[0].shape == (256, 256, 3)
@@ -151,7 +171,9 @@ def test_success_at_any_step_counts():
     result = run(Scripted(still), toy(), episodes=4)
     assert [e.success for e in result.episodes] == [True, False, True, False]
     assert (result.num_success, result.success_rate) == (2, 0.5)
-    assert [e.sum_reward for e in result.episodes] == [n * (n + 1) / 2 for n in (e.length for e in result.episodes)]
+    assert [e.sum_reward for e in result.episodes] == [
+        n * (n + 1) / 2 for n in (e.length for e in result.episodes)
+    ]
     assert [e.max_reward for e in result.episodes] == [e.length for e in result.episodes]
 
 
@@ -185,7 +207,11 @@ def test_an_environment_that_crashes_in_every_reset_leaves_a_result():
     spec = resolve_env(EnvConfig(type="gym", id="tests.eval.fakes:fakes/Toy-v0", options=[{}]))
     result = run(Scripted(still), spec, episodes=2)
     assert result.num_crashed == 0
-    broken = EnvSpec("fakes/Toy-v0", options=("not a dict",), kwargs={"bad": {10: (1, "raise"), 11: (1, "raise")}})
+    broken = EnvSpec(
+        "fakes/Toy-v0",
+        options=("not a dict",),
+        kwargs={"bad": {10: (1, "raise"), 11: (1, "raise")}},
+    )
     result = run(Scripted(still), broken, episodes=2)
     assert result.num_crashed == 2
     assert result.mean_length is None
@@ -193,7 +219,9 @@ def test_an_environment_that_crashes_in_every_reset_leaves_a_result():
 
 
 def test_values_outside_the_bounds_are_moved_to_them_and_counted():
-    policy = Scripted(lambda batch: torch.tensor([[2.0, 0.1]]).expand(len(batch["observation.state"]), 2))
+    policy = Scripted(
+        lambda batch: torch.tensor([[2.0, 0.1]]).expand(len(batch["observation.state"]), 2)
+    )
     result = run(policy, toy(), episodes=2)
     assert result.clipped_share == 0.5
     np.testing.assert_array_equal(fakes.ACTIONS[10][0], np.float32([0.5, 0.1]))
@@ -224,7 +252,9 @@ def test_names_of_any_environment_are_mapped():
 
 
 def test_success_that_is_never_told_is_refused():
-    with pytest.raises(ConfigError, match=r"(?s)never had 'is_success'.*won, other.*env.success_key"):
+    with pytest.raises(
+        ConfigError, match=r"(?s)never had 'is_success'.*won, other.*env.success_key"
+    ):
         run(Scripted(still), toy(kwargs={"success": "won"}))
 
 
@@ -239,7 +269,13 @@ def test_an_action_that_is_no_number_is_refused():
 
 
 def test_films_of_both_outcomes_are_kept_and_the_others_deleted(tmp_path):
-    result = run(Scripted(still), toy(kwargs={"render_mode": "rgb_array"}), episodes=9, videos=2, folder=tmp_path)
+    result = run(
+        Scripted(still),
+        toy(kwargs={"render_mode": "rgb_array"}),
+        episodes=9,
+        videos=2,
+        folder=tmp_path,
+    )
     assert [e.video for e in result.episodes if e.video] == [
         "videos/episode_000_success.mp4",
         "videos/episode_001_failure.mp4",
@@ -255,7 +291,12 @@ def test_without_pictures_the_cameras_are_filmed_and_without_cameras_a_note_says
     seen = run(Scripted(still), toy(), episodes=1, videos=1, folder=tmp_path / "a")
     assert read_strip(tmp_path / "a" / seen.episodes[0].video, 1)[0].shape == (32, 32, 3)
     policy = Scripted(still, camera=None)
-    blind = run(policy, toy(observation_map={"observation.environment_state": "agent_pos"}), 1, folder=tmp_path / "b")
+    blind = run(
+        policy,
+        toy(observation_map={"observation.environment_state": "agent_pos"}),
+        1,
+        folder=tmp_path / "b",
+    )
     assert "no videos" in blind.notes[0]
     assert not (tmp_path / "b").exists()
 

@@ -32,7 +32,9 @@ BLOCKS = {
 @pytest.mark.parametrize("episode", BLOCKS)
 def test_replaying_people_gives_the_recorded_places_rewards_and_pictures(episode):
     data = open_dataset("pusht", root=PEOPLE).subset([episode])
-    tools, actions, rewards = (data.column(key) for key in ("observation.state", "action", "next.reward"))
+    tools, actions, rewards = (
+        data.column(key) for key in ("observation.state", "action", "next.reward")
+    )
     env = make_pusht()
     seen, _ = env.reset(options={"state": [*tools[0], *BLOCKS[episode]]})
     earned = []
@@ -41,10 +43,14 @@ def test_replaying_people_gives_the_recorded_places_rewards_and_pictures(episode
         last = seen["pixels"]
         seen, reward, *_ = env.step(action)
         earned.append(reward)
-    np.testing.assert_allclose(earned[:-1], rewards[:-1], atol=0.02)  # the last recorded one repeats that before
+    np.testing.assert_allclose(
+        earned[:-1], rewards[:-1], atol=0.02
+    )  # the last recorded one repeats that before
     with Reader(data, {}, keys=["observation.image"]) as reader:
         picture = reader.read(np.array([len(tools) - 1]))["observation.image"][0]
-    assert np.square(last.astype(float) - picture).mean() < 40, "the rest is the video's compression"
+    assert np.square(last.astype(float) - picture).mean() < 40, (
+        "the rest is the video's compression"
+    )
 
 
 def test_a_state_is_met_exactly_where_the_simulators_own_option_misses():
@@ -82,11 +88,15 @@ def test_covering_more_than_95_percent_ends_the_episode_with_success():
     for angle, success in ((np.pi / 4, True), (np.pi / 4 + 0.1, False)):
         env.reset(options={"state": [50, 50, 256, 256, angle]})
         _, reward, ended, _, info = env.step(np.array([50.0, 50.0], dtype=np.float32))
-        assert (bool(ended), bool(info["is_success"]), bool(info["coverage"] > 0.95)) == (success,) * 3
+        assert (bool(ended), bool(info["is_success"]), bool(info["coverage"] > 0.95)) == (
+            success,
+        ) * 3
         assert reward == pytest.approx(min(info["coverage"] / 0.95, 1))
 
 
 @pytest.mark.parametrize("state", [[1, 2, 3], [1, 2, 3, 4, float("nan")]])
 def test_a_state_of_another_kind_is_refused(state):
-    with pytest.raises(ConfigError, match=r"(?s)state \[1, 2, 3.*five finite numbers.*random start"):
+    with pytest.raises(
+        ConfigError, match=r"(?s)state \[1, 2, 3.*five finite numbers.*random start"
+    ):
         make_pusht().reset(options={"state": state})

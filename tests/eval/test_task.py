@@ -16,7 +16,9 @@ from kata.eval.envs.reach import CAMERAS, ENV_ID, FPS, MAX_STEPS, Expert, ReachE
 from kata.eval.envs.reach.picture import GOAL, GOAL_RADIUS, TOOL, Camera
 
 
-def share_of_successes(policy: Callable[[ReachEnv, int], Callable[[], np.ndarray]], episodes: int) -> float:
+def share_of_successes(
+    policy: Callable[[ReachEnv, int], Callable[[], np.ndarray]], episodes: int
+) -> float:
     env, successes = ReachEnv(), 0
     for seed in range(episodes):
         env.reset(seed=seed)
@@ -60,7 +62,10 @@ def test_the_same_seed_gives_the_same_episode() -> None:
 
 
 def test_the_expert_succeeds() -> None:
-    assert share_of_successes(lambda env, seed: Expert(env, np.random.default_rng(seed)).act, 60) >= 0.98
+    assert (
+        share_of_successes(lambda env, seed: Expert(env, np.random.default_rng(seed)).act, 60)
+        >= 0.98
+    )
 
 
 def test_going_to_the_middle_of_all_targets_fails() -> None:

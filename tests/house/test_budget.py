@@ -15,7 +15,11 @@ FORBIDDEN_MODULES = {"utils", "util", "helpers", "helper", "misc", "manager", "c
 def functions(path: Path) -> list[tuple[str, int]]:
     tree = ast.parse(path.read_text())
     kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
-    return [(node.name, node.end_lineno - node.lineno + 1) for node in ast.walk(tree) if isinstance(node, kinds)]
+    return [
+        (node.name, node.end_lineno - node.lineno + 1)
+        for node in ast.walk(tree)
+        if isinstance(node, kinds)
+    ]
 
 
 def test_no_file_outgrows_its_budget():
@@ -51,7 +55,9 @@ def test_the_loop_stays_on_one_page():
 
 
 def test_no_module_is_a_drawer_for_everything():
-    assert not [p for p in SOURCES if p.stem in FORBIDDEN_MODULES or p.parent.name in FORBIDDEN_MODULES]
+    assert not [
+        p for p in SOURCES if p.stem in FORBIDDEN_MODULES or p.parent.name in FORBIDDEN_MODULES
+    ]
 
 
 @pytest.mark.parametrize("word", ["hasattr(", "except Exception:", "TODO", "FIXME"])

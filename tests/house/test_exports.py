@@ -7,7 +7,10 @@ import pytest
 
 import kata
 
-PACKAGES = ["kata", *sorted(m.name for m in pkgutil.walk_packages(kata.__path__, "kata.") if m.ispkg)]
+PACKAGES = [
+    "kata",
+    *sorted(m.name for m in pkgutil.walk_packages(kata.__path__, "kata.") if m.ispkg),
+]
 
 
 @pytest.mark.parametrize("name", PACKAGES)

@@ -12,7 +12,9 @@ ROOT = Path(__file__).parents[2]
 
 def test_the_layers_hold():
     linter = Path(sys.executable).with_name("lint-imports")
-    done = subprocess.run([linter, "--no-cache"], cwd=ROOT, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [linter, "--no-cache"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stdout
 
 
@@ -26,7 +28,7 @@ def test_models_and_steps_need_no_reader_and_no_flag_parser():
     """They run on machines that have torch but neither PyAV nor draccus."""
     code = (
         "import sys; sys.modules.update(av=None, draccus=None, pyarrow=None, rich=None)\n"
-        "import kata.policies.act.model, kata.adapt, kata.optim.build, kata.policies.load, kata.policies.pipelines\n"
+        "import kata.policies.act.model, kata.processors, kata.optim.build, kata.policies.load, kata.policies.pipelines\n"
         "import kata.train.state, kata.train.step"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -41,7 +41,20 @@ class Hosts:
         for host in range(self.count):
             name, port = self.name(host), f"port{host}"
             self._ip("netns", "add", name)
-            self._ip("-n", name, "link", "add", "eth0", "type", "veth", "peer", "name", port, "netns", self._switch)
+            self._ip(
+                "-n",
+                name,
+                "link",
+                "add",
+                "eth0",
+                "type",
+                "veth",
+                "peer",
+                "name",
+                port,
+                "netns",
+                self._switch,
+            )
             self._ip("-n", name, "address", "add", f"{self.address(host)}/24", "dev", "eth0")
             for link in ("lo", "eth0"):
                 self._ip("-n", name, "link", "set", link, "up")
@@ -67,7 +80,9 @@ class Hosts:
 
     def kill(self, host: int) -> None:
         """End everything that runs on the host, as a power cut does."""
-        found = subprocess.run(["ip", "netns", "pids", self.name(host)], capture_output=True, text=True, check=False)
+        found = subprocess.run(
+            ["ip", "netns", "pids", self.name(host)], capture_output=True, text=True, check=False
+        )
         for pid in found.stdout.split():
             subprocess.run(["kill", "-KILL", pid], capture_output=True, check=False)
         for process in self.processes.get(host, []):

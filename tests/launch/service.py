@@ -17,7 +17,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import unquote, urlsplit
 
 TOKEN = "hf_" + "x" * 30
-HARDWARE = [("cpu-basic", None, 0.01), ("a10g-largex2", ("A10G", 2, 24), 3.0), ("b300x16", ("B300", 16, 288), 99.0)]
+HARDWARE = [
+    ("cpu-basic", None, 0.01),
+    ("a10g-largex2", ("A10G", 2, 24), 3.0),
+    ("b300x16", ("B300", 16, 288), 99.0),
+]
 """One machine that nobody knew of when the table was written."""
 
 
@@ -80,7 +84,9 @@ class Service:
         }
 
     def __enter__(self):
-        threading.Thread(target=self.server.serve_forever, daemon=True, kwargs={"poll_interval": 0.05}).start()
+        threading.Thread(
+            target=self.server.serve_forever, daemon=True, kwargs={"poll_interval": 0.05}
+        ).start()
         return self
 
     def __exit__(self, *error):
@@ -102,11 +108,21 @@ class Service:
     def _run(self, job: Job) -> None:
         where = self.folder / job.id
         where.mkdir()
-        env = {**self.base_env, **job.spec["environment"], **job.spec.get("secrets", {}), "JOB_ID": job.id}
+        env = {
+            **self.base_env,
+            **job.spec["environment"],
+            **job.spec.get("secrets", {}),
+            "JOB_ID": job.id,
+        }
         env |= {"HF_ENDPOINT": self.url, "HF_HUB_DISABLE_XET": "1", "HF_HOME": str(where / "home")}
         # A job's own disk, seen as /tmp of its container.
         command = [word.replace("/tmp/kata", f"{where}/kata") for word in job.spec["command"]]
-        kind = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "start_new_session": True}
+        kind = {
+            "stdout": subprocess.PIPE,
+            "stderr": subprocess.STDOUT,
+            "text": True,
+            "start_new_session": True,
+        }
         job.process = process = subprocess.Popen(command, cwd=where, env=env, **kind)
         job.began_s, job.stage = time.monotonic(), "RUNNING"
         limit_s = job.spec.get("timeoutSeconds", 1800)
@@ -140,7 +156,9 @@ class Service:
                 del files[path]
             elif line["key"] == "deletedFolder":
                 files = {
-                    name: content for name, content in files.items() if not name.startswith(path.rstrip("/") + "/")
+                    name: content
+                    for name, content in files.items()
+                    if not name.startswith(path.rstrip("/") + "/")
                 }
         self.repos[repo] = files
         self.commits.setdefault(repo, []).append(lines[0]["value"]["summary"])
@@ -191,19 +209,35 @@ class _Handler(BaseHTTPRequestHandler):
     def _repo(self, repo, rest):
         service = self.service
         if repo not in service.repos:
-            return self._json({"error": "Repository not found"}, 404, {"X-Error-Code": "RepoNotFound"})
+            return self._json(
+                {"error": "Repository not found"}, 404, {"X-Error-Code": "RepoNotFound"}
+            )
         files = service.repos[repo]
         if rest[:1] == ["preupload"]:
             asked = json.loads(self.content)["files"]
-            modes = [{"path": each["path"], "uploadMode": "regular", "shouldIgnore": False} for each in asked]
+            modes = [
+                {"path": each["path"], "uploadMode": "regular", "shouldIgnore": False}
+                for each in asked
+            ]
             return self._json({"files": modes})
         if rest[:1] == ["commit"]:
             service.commit(repo, [json.loads(line) for line in self.content.splitlines()])
-            return self._json({"commitUrl": f"{service.url}/{repo}/commit/x", "commitOid": service.sha(repo)})
+            return self._json(
+                {"commitUrl": f"{service.url}/{repo}/commit/x", "commitOid": service.sha(repo)}
+            )
         if rest[:1] == ["tree"]:
-            listed = [{"type": "file", "path": n, "size": len(c), "oid": _oid(c)} for n, c in sorted(files.items())]
+            listed = [
+                {"type": "file", "path": n, "size": len(c), "oid": _oid(c)}
+                for n, c in sorted(files.items())
+            ]
             return self._json(listed)
-        return self._json({"id": repo, "sha": service.sha(repo), "siblings": [{"rfilename": name} for name in files]})
+        return self._json(
+            {
+                "id": repo,
+                "sha": service.sha(repo),
+                "siblings": [{"rfilename": name} for name in files],
+            }
+        )
 
     def _file(self, repo, name):
         content = self.service.repos[repo].get(name)
@@ -270,7 +304,13 @@ def _oid(content: bytes) -> str:
 
 def _hardware(name, gpu, usd_per_hour):
     model, count, vram = gpu or ("", 0, 0)
-    unit = {"type": "gpu", "model": model, "quantity": str(count), "vram": f"{vram} GB", "manufacturer": "Nvidia"}
+    unit = {
+        "type": "gpu",
+        "model": model,
+        "quantity": str(count),
+        "vram": f"{vram} GB",
+        "manufacturer": "Nvidia",
+    }
     return {
         "name": name,
         "prettyName": name,

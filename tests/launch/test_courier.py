@@ -21,7 +21,9 @@ class Hub:
     def create_commit(self, repo_id, operations, commit_message):
         if self.down:
             raise OSError("no route to host")
-        added = {each.path_in_repo: each for each in operations if isinstance(each, CommitOperationAdd)}
+        added = {
+            each.path_in_repo: each for each in operations if isinstance(each, CommitOperationAdd)
+        }
         gone = {each.path_in_repo for each in operations if each.path_in_repo not in added}
         self.pointers = json.loads(added["pointers.json"].path_or_fileobj)
         self.commits.append((set(added), gone))
@@ -58,7 +60,11 @@ def test_each_new_checkpoint_replaces_the_one_before(courier, tmp_path):
     assert courier._api.commits == [
         ({"checkpoints/000010/pretrained_model/model.safetensors", *figures}, set()),
         (
-            {f"checkpoints/{name}/pretrained_model/model.safetensors" for name in ("000020", "best-000010")} | figures,
+            {
+                f"checkpoints/{name}/pretrained_model/model.safetensors"
+                for name in ("000020", "best-000010")
+            }
+            | figures,
             {"checkpoints/000010/"},
         ),
     ]

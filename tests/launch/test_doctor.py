@@ -57,7 +57,10 @@ def test_without_a_gpu_it_is_quick_and_needs_no_torch(quick, tmp_path):
 def test_gpus_and_how_they_are_joined(two_gpus, capsys):
     assert main(["doctor"]) == 1
     out = capsys.readouterr().out
-    assert "GPU 0          NVIDIA A100-SXM4-80GB, 10.0 MiB of 80.0 GiB taken, compute 8.0, driver 580.65.06\n" in out
+    assert (
+        "GPU 0          NVIDIA A100-SXM4-80GB, 10.0 MiB of 80.0 GiB taken, compute 8.0, driver 580.65.06\n"
+        in out
+    )
     assert "links          0-1 NV12\n" in out
     assert "wrong: GPU 1: 68.4 GiB are taken by others\n  remedy: end them" in out
 
@@ -69,12 +72,23 @@ def test_a_machine_that_is_well(quick, monkeypatch, capsys):
 
 
 def test_links_of_three_gpus():
-    rows = ["\tGPU0\tGPU1\tGPU2", "GPU0\t X \tNV4\tSYS", "GPU1\tNV4\t X \tPHB", "GPU2\tSYS\tPHB\t X "]
+    rows = [
+        "\tGPU0\tGPU1\tGPU2",
+        "GPU0\t X \tNV4\tSYS",
+        "GPU1\tNV4\t X \tPHB",
+        "GPU2\tSYS\tPHB\t X ",
+    ]
     assert links("\n".join(rows)) == {"0-1": "NV4", "0-2": "SYS", "1-2": "PHB"}
     assert links(None) == {}
 
 
-GPU = {"index": "0", "name": "A100", "memory_bytes": 80 << 30, "used_bytes": 0, "driver_version": "580.1"}
+GPU = {
+    "index": "0",
+    "name": "A100",
+    "memory_bytes": 80 << 30,
+    "used_bytes": 0,
+    "driver_version": "580.1",
+}
 WELL = {
     "versions": {"torch": "2.11.0"},
     "cuda_of_torch": "13.0",
@@ -90,7 +104,12 @@ WELL = {
     "open_files": 65536,
     "decoders": {"h264": ["h264"], "hevc": ["hevc"], "av1": ["libdav1d"]},
     "environment": {},
-    "disk": {"folder": "/data", "free_bytes": 1 << 40, "write_bytes_per_s": 1e9, "read_bytes_per_s": 1e9},
+    "disk": {
+        "folder": "/data",
+        "free_bytes": 1 << 40,
+        "write_bytes_per_s": 1e9,
+        "read_bytes_per_s": 1e9,
+    },
 }
 
 
@@ -136,7 +155,10 @@ def test_each_thing_that_is_wrong_is_found_with_a_remedy(place, value, what):
 
 @pytest.mark.parametrize(
     ("stated", "visible", "what"),
-    [("", [], "CUDA_VISIBLE_DEVICES='' hides all 2 GPUs"), ("0,2", ["0", "2"], "CUDA_VISIBLE_DEVICES=0,2 names GPU 2")],
+    [
+        ("", [], "CUDA_VISIBLE_DEVICES='' hides all 2 GPUs"),
+        ("0,2", ["0", "2"], "CUDA_VISIBLE_DEVICES=0,2 names GPU 2"),
+    ],
 )
 def test_what_cuda_visible_devices_hides(stated, visible, what):
     changed = {**WELL, "environment": {"CUDA_VISIBLE_DEVICES": stated}, "visible_gpus": visible}

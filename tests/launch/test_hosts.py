@@ -28,14 +28,25 @@ class Machines(Hosts):
     def train(self, *more: str, restarts: int = 0) -> None:
         for host in range(self.count):
             command = [*self.launcher(host, restarts), "-m", "kata", "train", *self.options, *more]
-            env = {**os.environ, "GLOO_SOCKET_IFNAME": "eth0", "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+            env = {
+                **os.environ,
+                "GLOO_SOCKET_IFNAME": "eth0",
+                "OMP_NUM_THREADS": "1",
+                "PYTHONUNBUFFERED": "1",
+            }
             with self.said(host).open("a") as output:
                 self.start(host, command, env=env, stdout=output, stderr=subprocess.STDOUT)
 
     def launcher(self, host: int, restarts: int) -> list[str]:
         """What starts this host's rank."""
         return [
-            *(sys.executable, "-m", "torch.distributed.run", f"--nnodes={self.count}", "--nproc-per-node=1"),
+            *(
+                sys.executable,
+                "-m",
+                "torch.distributed.run",
+                f"--nnodes={self.count}",
+                "--nproc-per-node=1",
+            ),
             *("--rdzv-backend=c10d", f"--rdzv-endpoint={self.address(0)}:29400", "--rdzv-id=test"),
             *(
                 f"--rdzv-conf=is_host={int(host == 0)},join_timeout=300,read_timeout={LIMIT_S}",
@@ -49,7 +60,10 @@ class Machines(Hosts):
 
     def ended(self, *hosts: int, limit_s: float = WAIT_S) -> list[int]:
         deadline = time.monotonic() + limit_s
-        return [self.processes[host][-1].wait(timeout=max(1, deadline - time.monotonic())) for host in hosts]
+        return [
+            self.processes[host][-1].wait(timeout=max(1, deadline - time.monotonic()))
+            for host in hosts
+        ]
 
     def until_saved(self, run) -> None:
         deadline = time.monotonic() + WAIT_S
@@ -65,8 +79,18 @@ class Accelerated(Machines):
     def launcher(self, host: int, restarts: int) -> list[str]:
         """What starts this host's rank."""
         return [
-            *(sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu", f"--num_processes={self.count}"),
-            *(f"--num_machines={self.count}", f"--machine_rank={host}", f"--main_process_ip={self.address(0)}"),
+            *(
+                sys.executable,
+                "-m",
+                "accelerate.commands.launch",
+                "--multi_gpu",
+                f"--num_processes={self.count}",
+            ),
+            *(
+                f"--num_machines={self.count}",
+                f"--machine_rank={host}",
+                f"--main_process_ip={self.address(0)}",
+            ),
             *("--main_process_port=29400", "--mixed_precision=no", "--dynamo_backend=no"),
             f"--max_restarts={restarts}",
         ]
@@ -88,7 +112,9 @@ def test_a_killed_host_is_named_and_the_run_continues_exactly(options, tmp_path)
         machines.kill(1)
         assert machines.ended(0) != [0]
         assert time.monotonic() - began_s < LIMIT_S + BUSY_S
-        assert re.search(r"rank 1 \(process \d+ on .*\): no sign of life", machines.said(0).read_text())
+        assert re.search(
+            r"rank 1 \(process \d+ on .*\): no sign of life", machines.said(0).read_text()
+        )
         assert sorted(p.name for p in (run / "checkpoints").glob("0*"))[-1] < "000120"
         machines.train("--steps=120", f"--output_dir={run}", "--resume=true")
         assert machines.ended(0, 1) == [0, 0], machines.said(0).read_text()
@@ -104,7 +130,9 @@ def test_torchrun_restarts_the_ranks_of_all_hosts_when_one_is_killed(options, tm
         machines.train("--steps=120", f"--output_dir={run}", "--resume=true", restarts=1)
         machines.until_saved(run)
         subprocess.run(["pkill", "-KILL", "-P", str(machines.processes[1][-1].pid)], check=True)
-        assert machines.ended(0, 1) == [0, 0], machines.said(0).read_text() + machines.said(1).read_text()
+        assert machines.ended(0, 1) == [0, 0], (
+            machines.said(0).read_text() + machines.said(1).read_text()
+        )
     # Which of them has rank 0 is torchrun's choice, at each start.
     assert "continuing from" in machines.said(0).read_text() + machines.said(1).read_text()
     last = saved(together(options, 2, tmp_path, "--steps=120") / "checkpoints/000120")
@@ -123,17 +151,30 @@ def test_a_host_that_is_cut_off_is_named_and_all_end(options, tmp_path):
         assert 0 not in machines.ended(0, 1)
         assert time.monotonic() - began_s < LIMIT_S + BUSY_S
         for host in (0, 1):
-            assert re.search(r"rank \d \(process \d+ on .*\): no sign of life", machines.said(host).read_text())
+            assert re.search(
+                r"rank \d \(process \d+ on .*\): no sign of life", machines.said(host).read_text()
+            )
         # Its rank ends; torchrun's agent there still waits for an answer to a question of its own.
         until_s = began_s + LIMIT_S + BUSY_S
-        while not re.search(r"rank 0 \(process \d+ on .*\): no sign of life", machines.said(2).read_text()):
+        while not re.search(
+            r"rank 0 \(process \d+ on .*\): no sign of life", machines.said(2).read_text()
+        ):
             assert time.monotonic() < until_s, machines.said(2).read_text()
             time.sleep(1)
 
 
 def together(options, ranks, folder, *more):
     """So many ranks of one machine that nobody touches."""
-    command = [sys.executable, "-m", "kata", "launch", f"--ranks={ranks}", f"--log_dir={folder}/logs", "--", "train"]
+    command = [
+        sys.executable,
+        "-m",
+        "kata",
+        "launch",
+        f"--ranks={ranks}",
+        f"--log_dir={folder}/logs",
+        "--",
+        "train",
+    ]
     command += [*options, *more, f"--output_dir={folder}/straight"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=WAIT_S)
     assert done.returncode == 0, done.stderr

@@ -54,7 +54,9 @@ def service(tmp_path):
 def kata(service, *args: str, **env: str) -> subprocess.CompletedProcess:
     command = [sys.executable, "-m", "kata", "launch", *args]
     environment = {**os.environ, **service.environment, **env}
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=WAIT_S, check=False)
+    return subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=WAIT_S, check=False
+    )
 
 
 @pytest.fixture
@@ -79,21 +81,54 @@ def job_of(service) -> dict:
 def test_a_job_is_submitted_followed_and_finished(service, tmp_path):
     done = kata(
         service,
-        *("--target=hf:a10g-largex2", *KEPT, "--timeout=2h", "--env=MODE=ends", "--secrets=[OTHER]", "--", *TRAIN),
+        *(
+            "--target=hf:a10g-largex2",
+            *KEPT,
+            "--timeout=2h",
+            "--env=MODE=ends",
+            "--secrets=[OTHER]",
+            "--",
+            *TRAIN,
+        ),
         WANDB_API_KEY="w" * 40,
         OTHER="other-secret",
     )
     assert done.returncode == 0, done.stderr
-    assert [line for line in done.stdout.splitlines() if line.startswith("line")] == ["line 1", "line 2", "line 3"]
+    assert [line for line in done.stdout.splitlines() if line.startswith("line")] == [
+        "line 1",
+        "line 2",
+        "line 3",
+    ]
     assert "a10g-largex2, at most 2h00m and $6.00" in done.stdout
     assert "COMPLETED" in done.stderr
     spec = job_of(service)
-    assert (spec["dockerImage"], spec["flavor"], spec["timeoutSeconds"]) == ("me/kata", "a10g-largex2", 7200)
-    assert spec["secrets"] == {"HF_TOKEN": TOKEN, "WANDB_API_KEY": "w" * 40, "OTHER": "other-secret"}
+    assert (spec["dockerImage"], spec["flavor"], spec["timeoutSeconds"]) == (
+        "me/kata",
+        "a10g-largex2",
+        7200,
+    )
+    assert spec["secrets"] == {
+        "HF_TOKEN": TOKEN,
+        "WANDB_API_KEY": "w" * 40,
+        "OTHER": "other-secret",
+    }
     assert spec["environment"] == {"MODE": "ends"}
     assert spec["command"] == [
-        *("kata", "launch", "--gpus=2", "--stop_after=6600s", "--log_dir=/tmp/kata/logs", "--checkpoint_repo=me/run"),
-        *("--", *TRAIN[:1], "--policy.type=act", "--dataset.repo_id=a/b", "--policy.push_to_hub=false"),
+        *(
+            "kata",
+            "launch",
+            "--gpus=2",
+            "--stop_after=6600s",
+            "--log_dir=/tmp/kata/logs",
+            "--checkpoint_repo=me/run",
+        ),
+        *(
+            "--",
+            *TRAIN[:1],
+            "--policy.type=act",
+            "--dataset.repo_id=a/b",
+            "--policy.push_to_hub=false",
+        ),
         *("--output_dir=/tmp/kata/run", "--resume=true"),
     ]
     shown = shlex.join(spec["command"]) + done.stdout + done.stderr
@@ -101,7 +136,9 @@ def test_a_job_is_submitted_followed_and_finished(service, tmp_path):
 
 
 def test_a_job_that_fails(service, kata_here):
-    done = kata_here("--target=hf:cpu-basic", *KEPT, "--env=MODE=fails", "--restarts=2", "--", *TRAIN)
+    done = kata_here(
+        "--target=hf:cpu-basic", *KEPT, "--env=MODE=fails", "--restarts=2", "--", *TRAIN
+    )
     assert done.returncode == 1
     assert "ValueError: a bad sample" in done.stdout
     assert "ERROR, Job failed with exit code: 1" in done.stderr
@@ -122,7 +159,9 @@ def test_one_that_runs_out_of_time_is_submitted_again(service, kata_here):
 
 
 def test_one_that_saved_is_submitted_again(service, kata_here):
-    done = kata_here("--target=hf:cpu-basic", *KEPT, "--restarts=2", "--env=MODE=saves", "--", *TRAIN)
+    done = kata_here(
+        "--target=hf:cpu-basic", *KEPT, "--restarts=2", "--env=MODE=saves", "--", *TRAIN
+    )
     assert done.returncode == 85
     assert len(service.jobs) == 3
 
@@ -217,7 +256,9 @@ def test_without_a_token(monkeypatch, tmp_path):
 
 
 @pytest.mark.long
-def test_a_job_goes_on_from_the_last_pushed_checkpoint(service, vector_dataset, vector_run, tmp_path):
+def test_a_job_goes_on_from_the_last_pushed_checkpoint(
+    service, vector_dataset, vector_run, tmp_path
+):
     """Real runs: the service kills the first in its midst; the second ends with the weights of a straight run."""
     options = ("--steps=200", "--save_freq=10", "--keep_last=1", "--log_freq=100")
     straight = train(vector_run(*options, f"--output_dir={tmp_path}/straight"))
@@ -246,7 +287,9 @@ def test_a_job_goes_on_from_the_last_pushed_checkpoint(service, vector_dataset, 
     (job,) = service.jobs.values()
     service._out_of_time(job)
     assert "the job ran out of time" in first.communicate(timeout=WAIT_S)[0]
-    held = sorted({name.split("/")[1] for name in service.repos["me/run"] if name.startswith("checkpoints/")})
+    held = sorted(
+        {name.split("/")[1] for name in service.repos["me/run"] if name.startswith("checkpoints/")}
+    )
     assert len(held) == 1
     assert held < ["000200"]
     done = kata(service, *launch)

@@ -12,9 +12,7 @@ from kata.launch.command import split
 from kata.launch.gpus import visible_gpus
 from kata.launch.local import checked_port, chosen_gpus, free_port, rank_envs
 
-LISTED = (
-    "GPU 0: NVIDIA A100 (UUID: GPU-aa)\n  MIG 1g.10gb Device 0: (UUID: MIG-bb)\nGPU 1: NVIDIA A100 (UUID: GPU-cc)\n"
-)
+LISTED = "GPU 0: NVIDIA A100 (UUID: GPU-aa)\n  MIG 1g.10gb Device 0: (UUID: MIG-bb)\nGPU 1: NVIDIA A100 (UUID: GPU-cc)\n"
 
 
 @pytest.mark.parametrize(
@@ -32,13 +30,16 @@ def test_nvidia_smi_or_the_device_files_are_counted(monkeypatch):
     assert visible_gpus() == ["0", "1"]
     monkeypatch.setattr(gpus, "nvidia_smi", lambda *args: None)
     monkeypatch.setattr(
-        gpus.Path, "glob", lambda self, pattern: map(self.joinpath, ["nvidia0", "nvidiactl", "nvidia3"])
+        gpus.Path,
+        "glob",
+        lambda self, pattern: map(self.joinpath, ["nvidia0", "nvidiactl", "nvidia3"]),
     )
     assert visible_gpus() == ["0", "1"]
 
 
 @pytest.mark.parametrize(
-    ("asked", "expected"), [(None, ["4", "5", "7"]), (2, ["4", "5"]), ([2], ["7"]), ([2, 0], ["7", "4"])]
+    ("asked", "expected"),
+    [(None, ["4", "5", "7"]), (2, ["4", "5"]), ([2], ["7"]), ([2, 0], ["7", "4"])],
 )
 def test_gpus_are_chosen_among_the_visible(asked, expected):
     assert chosen_gpus(asked, ["4", "5", "7"]) == expected
@@ -90,7 +91,11 @@ TRAIN = ["--", "train", "--policy.type=act", "--dataset.repo_id=a/b", "--policy.
         (["--gpu=2", *TRAIN], "gpu: no such option", "did you mean 'gpus'"),
         (["--ranks=2", "--", "trian"], "'trian' after --", "did you mean 'train'"),
         (["--ranks=2"], "'nothing' after --", "kata launch"),
-        (["--ranks=3", *TRAIN, "--global_batch_size=8"], "global_batch_size=8 on 3 ranks", "--global_batch_size=6 or"),
+        (
+            ["--ranks=3", *TRAIN, "--global_batch_size=8"],
+            "global_batch_size=8 on 3 ranks",
+            "--global_batch_size=6 or",
+        ),
         (["--ranks=2", *TRAIN, "--stpes=3"], "stpes: no such option", "did you mean 'steps'"),
     ],
 )

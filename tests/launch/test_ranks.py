@@ -67,14 +67,20 @@ def all_up(tmp_path, count: int):
 
 
 def test_rank_0_is_shown_and_the_others_write_logs(tmp_path):
-    status, out, err = run(tmp_path, 3, "print('I am', rank); print('to stderr', rank, file=sys.stderr)")
+    status, out, err = run(
+        tmp_path, 3, "print('I am', rank); print('to stderr', rank, file=sys.stderr)"
+    )
     assert (status, out, err) == (0, "I am 0\n", "to stderr 0\n")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["rank1.log", "rank2.log"]
     assert set(log_of(tmp_path, 2).read_text().splitlines()) == {"I am 2", "to stderr 2"}
 
 
 def test_a_failing_rank_is_shown_and_all_others_end(tmp_path):
-    script = PIDS + TOGETHER.format(3) + "if rank == 1:\n    raise ValueError('a bad sample')\ntime.sleep(600)"
+    script = (
+        PIDS
+        + TOGETHER.format(3)
+        + "if rank == 1:\n    raise ValueError('a bad sample')\ntime.sleep(600)"
+    )
     began_s = time.monotonic()
     status, _, err = run(tmp_path, 3, script)
     assert status == 1
@@ -93,7 +99,9 @@ def test_one_that_minds_no_signal_is_killed(tmp_path, monkeypatch):
         + TOGETHER.format(2)
         + "if rank == 1: sys.exit(7)\ntime.sleep(600)"
     )
-    quick = LAUNCHER.replace("count, log_dir", "import kata.launch.ranks as r; r.GRACE_S = 0.2\ncount, log_dir", 1)
+    quick = LAUNCHER.replace(
+        "count, log_dir", "import kata.launch.ranks as r; r.GRACE_S = 0.2\ncount, log_dir", 1
+    )
     monkeypatch.setattr(sys.modules[__name__], "LAUNCHER", quick)
     status, _, err = run(tmp_path, 2, script)
     assert status == 7
@@ -113,7 +121,9 @@ def test_one_that_stopped_is_no_failure(tmp_path):
 
 
 def test_a_rank_that_a_signal_ended_is_named(tmp_path):
-    status, _, err = run(tmp_path, 2, "if rank == 1: os.kill(os.getpid(), signal.SIGKILL)\ntime.sleep(600)")
+    status, _, err = run(
+        tmp_path, 2, "if rank == 1: os.kill(os.getpid(), signal.SIGKILL)\ntime.sleep(600)"
+    )
     assert status == 128 + signal.SIGKILL
     assert "rank 1 was ended by SIGKILL (often the kernel, out of memory: `dmesg` says so)" in err
 
@@ -131,7 +141,9 @@ def test_a_signal_reaches_every_rank_once_and_they_may_save(tmp_path, number):
     process.send_signal(number)
     _, err = process.communicate(timeout=WAIT_S)
     assert (process.returncode, err) == (STOPPED, "")
-    assert {p.name for p in tmp_path.glob("got-*")} == {f"got-{rank}-{int(number)}" for rank in (0, 1)}
+    assert {p.name for p in tmp_path.glob("got-*")} == {
+        f"got-{rank}-{int(number)}" for rank in (0, 1)
+    }
     assert not [pid for pid in pids(tmp_path) if alive(pid)]
 
 
@@ -161,7 +173,9 @@ def test_nothing_runs_on_when_the_launcher_is_killed(tmp_path):
     until(all_up(tmp_path, 2), "ranks start")
     process.kill()
     process.communicate(timeout=WAIT_S)
-    until(lambda: not [pid for pid in pids(tmp_path) if alive(pid)], "ranks and what they started end")
+    until(
+        lambda: not [pid for pid in pids(tmp_path) if alive(pid)], "ranks and what they started end"
+    )
 
 
 def test_after_the_given_time_ranks_are_asked_to_save(tmp_path):
@@ -169,12 +183,16 @@ def test_after_the_given_time_ranks_are_asked_to_save(tmp_path):
     _, err = process.communicate(timeout=WAIT_S)
     assert process.returncode == STOPPED
     assert "3 s are over: asking the ranks to save and leave" in err
-    assert {p.name for p in tmp_path.glob("got-*")} == {f"got-{rank}-{int(signal.SIGUSR1)}" for rank in (0, 1)}
+    assert {p.name for p in tmp_path.glob("got-*")} == {
+        f"got-{rank}-{int(signal.SIGUSR1)}" for rank in (0, 1)
+    }
 
 
 def test_the_end_of_a_log_is_its_last_traceback_or_its_last_lines(tmp_path):
     log = tmp_path / "log"
-    log.write_text("\n".join(["first", "Traceback (most recent call last)", *(f"line {n}" for n in range(90))]))
+    log.write_text(
+        "\n".join(["first", "Traceback (most recent call last)", *(f"line {n}" for n in range(90))])
+    )
     assert tail(log).startswith("Traceback")
     assert tail(log).endswith("line 89")
     log.write_text("\n".join(f"line {n}" for n in range(90)))

@@ -37,13 +37,21 @@ def run_script(tmp_path, *args: str, **env: str) -> subprocess.CompletedProcess:
     stand_in.write_text("#!/bin/bash\nprintf '%s\\n' \"$@\"\n")
     stand_in.chmod(0o755)
     environment = {**os.environ, "KATA": str(stand_in), **env}
-    return subprocess.run([SCRIPT, *args], env=environment, capture_output=True, text=True, check=True)
+    return subprocess.run(
+        [SCRIPT, *args], env=environment, capture_output=True, text=True, check=True
+    )
 
 
 def test_the_script_launches_all_gpus_or_some_ranks(tmp_path):
     args = ("--config", "configs/run.yaml", "--job_name=my run")
     assert run_script(tmp_path, *args).stdout.splitlines() == ["launch", "--", "train", *args]
-    assert run_script(tmp_path, *args, RANKS="2").stdout.splitlines() == ["launch", "--ranks=2", "--", "train", *args]
+    assert run_script(tmp_path, *args, RANKS="2").stdout.splitlines() == [
+        "launch",
+        "--ranks=2",
+        "--",
+        "train",
+        *args,
+    ]
     usage = run_script(tmp_path).stdout
     assert usage.startswith("Trains on all visible GPUs")
     assert usage.rstrip().endswith("not in PATH.")
@@ -52,7 +60,15 @@ def test_the_script_launches_all_gpus_or_some_ranks(tmp_path):
 def test_the_image_installs_what_is_pinned():
     text = (ROOT / "Dockerfile").read_text()
     copied = " ".join(re.findall(r"^COPY (.*)$", text, re.MULTILINE)).split()
-    for needed in ("pyproject.toml", "constraints.txt", "README.md", "LICENSE", "src", "configs", "scripts"):
+    for needed in (
+        "pyproject.toml",
+        "constraints.txt",
+        "README.md",
+        "LICENSE",
+        "src",
+        "configs",
+        "scripts",
+    ):
         assert needed in copied
         assert (ROOT / needed).exists()
         assert f"!{needed}" in (ROOT / ".dockerignore").read_text().splitlines()

@@ -65,7 +65,13 @@ def cluster(tmp_path, monkeypatch) -> Path:
     sbatch = '#!/bin/bash\ncp "${@: -1}" "$FAKE/submitted"\necho "12;cluster"\n'
     scancel = '#!/bin/bash\necho "$@" >> "$FAKE/scancel"\n'
     sacct = '#!/bin/bash\n[ "$5" = 11 ] && echo "COMPLETED|0:0|00:10:00|n1"\nexit 0\n'
-    scripts = {"srun": SRUN, "scontrol": SCONTROL, "python": TORCHRUN, "sbatch": sbatch, "scancel": scancel}
+    scripts = {
+        "srun": SRUN,
+        "scontrol": SCONTROL,
+        "python": TORCHRUN,
+        "sbatch": sbatch,
+        "scancel": scancel,
+    }
     for name, text in {**scripts, "sacct": sacct}.items():
         (fake / "bin" / name).write_text(text)
         (fake / "bin" / name).chmod(0o755)
@@ -77,8 +83,12 @@ def cluster(tmp_path, monkeypatch) -> Path:
 
 
 def written(capsys, tmp_path, *options: str, train=()) -> str:
-    where = [f"--output_dir={tmp_path}/run"] if not any("output_dir" in word for word in train) else []
-    assert main(["launch", "--target=slurm", "--dry-run", *options, "--", *TRAIN, *where, *train]) == 0
+    where = (
+        [f"--output_dir={tmp_path}/run"] if not any("output_dir" in word for word in train) else []
+    )
+    assert (
+        main(["launch", "--target=slurm", "--dry-run", *options, "--", *TRAIN, *where, *train]) == 0
+    )
     return capsys.readouterr().out
 
 
@@ -86,14 +96,41 @@ def test_the_dry_run_prints_the_whole_script(capsys, tmp_path):
     text = written(
         capsys,
         tmp_path,
-        *("--nodes=2", "--gpus-per-node=4", "--time=12:00:00", "--cpus-per-task=48", "--partition=gpu", "--mem=0"),
-        *("--setup=module load cuda", "--env=GREETING=a b's", "--sbatch=[--exclusive]", "--job-name=my run"),
+        *(
+            "--nodes=2",
+            "--gpus-per-node=4",
+            "--time=12:00:00",
+            "--cpus-per-task=48",
+            "--partition=gpu",
+            "--mem=0",
+        ),
+        *(
+            "--setup=module load cuda",
+            "--env=GREETING=a b's",
+            "--sbatch=[--exclusive]",
+            "--job-name=my run",
+        ),
         train=("--rename_map={'a': 'b'}",),
     )
-    directives = [line.removeprefix("#SBATCH ") for line in text.splitlines() if line.startswith("#SBATCH")]
+    directives = [
+        line.removeprefix("#SBATCH ") for line in text.splitlines() if line.startswith("#SBATCH")
+    ]
     for expected in (
-        *("--job-name=my-run", "--nodes=2", "--ntasks-per-node=1", "--gpus-per-node=4", "--cpus-per-task=48"),
-        *("--time=12:00:00", "--partition=gpu", "--mem=0", "--signal=B:USR1@300", "--requeue", "--open-mode=append"),
+        *(
+            "--job-name=my-run",
+            "--nodes=2",
+            "--ntasks-per-node=1",
+            "--gpus-per-node=4",
+            "--cpus-per-task=48",
+        ),
+        *(
+            "--time=12:00:00",
+            "--partition=gpu",
+            "--mem=0",
+            "--signal=B:USR1@300",
+            "--requeue",
+            "--open-mode=append",
+        ),
         *(f"--output={Path.cwd()}/outputs/launch/%j.log", f"--chdir={Path.cwd()}", "--exclusive"),
     ):
         assert expected in directives
@@ -116,14 +153,26 @@ def test_a_stated_resume_is_not_doubled_and_requeueing_can_be_left_out(capsys, t
 def start(cluster: Path, text: str, mode: str) -> subprocess.Popen:
     path = cluster.parent / "job.sbatch"
     path.write_text(text)
-    job = {"SLURM_JOB_ID": str(os.getpid()), "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_NNODES": "2", "MODE": mode}
+    job = {
+        "SLURM_JOB_ID": str(os.getpid()),
+        "SLURM_JOB_NODELIST": "n[1-2]",
+        "SLURM_NNODES": "2",
+        "MODE": mode,
+    }
     job["SLURM_CPUS_ON_NODE"] = "6"
-    return subprocess.Popen(["bash", str(path)], env={**os.environ, **job}, stdout=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        ["bash", str(path)], env={**os.environ, **job}, stdout=subprocess.PIPE, text=True
+    )
 
 
 def for_cluster(capsys, tmp_path, cluster: Path, *options: str) -> str:
     (tmp_path / "outputs/launch").mkdir(parents=True)
-    named = ("--nodes=2", "--gpus-per-node=0", "--ranks-per-node=2", f"--python={cluster}/bin/python")
+    named = (
+        "--nodes=2",
+        "--gpus-per-node=0",
+        "--ranks-per-node=2",
+        f"--python={cluster}/bin/python",
+    )
     return written(capsys, tmp_path, *named, *options)
 
 
@@ -138,7 +187,10 @@ def test_a_run_that_is_signalled_saves_and_goes_back_into_the_queue(capsys, tmp_
     assert process.returncode == 0
     assert "meeting at 10.0.0.1:" in out
     assert "OMP_NUM_THREADS=3" in out
-    assert out.splitlines()[-2:] == ["kata: signalled: asking the ranks to save", "kata: stopped and saved"]
+    assert out.splitlines()[-2:] == [
+        "kata: signalled: asking the ranks to save",
+        "kata: stopped and saved",
+    ]
     assert (cluster / "scontrol").read_text() == f"requeue {os.getpid()}\n"
     assert not list((tmp_path / "outputs/launch").iterdir())
     port = 20_000 + os.getpid() % 20_000
@@ -169,10 +221,16 @@ def test_a_run_that_ends_or_fails_is_not_requeued(capsys, tmp_path, cluster, mod
 
 def rank(tmp_path, code: str) -> tuple[int, bool]:
     note = tmp_path / "note"
-    names = {"KATA_STOPPED_NOTE": str(note), "KATA_RANK_PIDS": str(tmp_path / "pids"), "SLURM_NODEID": "1"}
+    names = {
+        "KATA_STOPPED_NOTE": str(note),
+        "KATA_RANK_PIDS": str(tmp_path / "pids"),
+        "SLURM_NODEID": "1",
+    }
     script = f"import os, runpy, signal, sys\nrunpy.run_module = lambda *a, **k: {code}\n"
     script += "from kata.launch.rank import main\nmain()"
-    done = subprocess.run([sys.executable, "-c", script], env={**os.environ, **names}, check=False, timeout=WAIT_S)
+    done = subprocess.run(
+        [sys.executable, "-c", script], env={**os.environ, **names}, check=False, timeout=WAIT_S
+    )
     assert len((tmp_path / "pids1").read_text().split()) == 1
     return done.returncode, note.exists()
 
@@ -196,16 +254,23 @@ def test_a_job_is_submitted_looked_at_and_cancelled(capsys, tmp_path, cluster):
     out = capsys.readouterr().out
     assert "job 12: " in out
     assert "kata launch cancel 12" in out
-    assert (cluster / "submitted").read_text() == (tmp_path / "outputs/launch/act.sbatch").read_text()
+    assert (cluster / "submitted").read_text() == (
+        tmp_path / "outputs/launch/act.sbatch"
+    ).read_text()
     assert main(["launch", "status", "12"]) == 0
-    assert capsys.readouterr().out == "job 12: RUNNING, reason None, ran 00:01:00, restarts 1, nodes n[1-2]\n"
+    assert (
+        capsys.readouterr().out
+        == "job 12: RUNNING, reason None, ran 00:01:00, restarts 1, nodes n[1-2]\n"
+    )
     assert main(["launch", "status", "11"]) == 0
     assert capsys.readouterr().out == "job 11: COMPLETED, 0:0, 00:10:00, n1\n"
     assert main(["launch", "logs", "12"]) == 2
     assert "a job's output appears when it starts" in capsys.readouterr().err
     (tmp_path / "outputs/launch/12.log").write_text("from the shell\n")
     (tmp_path / "outputs/launch/12-node0.log").write_text("from rank 0\n")
-    done = subprocess.run([sys.executable, "-m", "kata", "launch", "logs", "12"], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "kata", "launch", "logs", "12"], capture_output=True, text=True
+    )
     assert "from the shell\n" in done.stdout
     assert "from rank 0\n" in done.stdout
     assert main(["launch", "cancel", "12"]) == 0
@@ -213,7 +278,9 @@ def test_a_job_is_submitted_looked_at_and_cancelled(capsys, tmp_path, cluster):
 
 
 def test_what_sbatch_refuses_is_said(capsys, tmp_path, cluster):
-    (cluster / "bin/sbatch").write_text("#!/bin/bash\necho 'invalid partition specified: gpu' >&2\nexit 1\n")
+    (cluster / "bin/sbatch").write_text(
+        "#!/bin/bash\necho 'invalid partition specified: gpu' >&2\nexit 1\n"
+    )
     assert main(["launch", "--target=slurm", "--", *TRAIN, f"--output_dir={tmp_path}/run"]) == 2
     assert "invalid partition specified: gpu" in capsys.readouterr().err
 
@@ -234,14 +301,20 @@ def test_a_time_limit_stays_as_slurm_reads_it(flag):
         (["--sbatch=[exclusive]"], (), "sbatch=exclusive"),
         (["--gpus=4"], (), "gpus: no such option"),
         ([], ("--output_dir=null",), "output_dir: not given"),
-        (["--nodes=3"], ("--global_batch_size=8", "--output_dir=x"), "global_batch_size=8 on 3 ranks"),
+        (
+            ["--nodes=3"],
+            ("--global_batch_size=8", "--output_dir=x"),
+            "global_batch_size=8 on 3 ranks",
+        ),
         ([], ("--output_dir={taken}",), "output_dir={taken}"),
     ],
 )
 def test_bad_input(capsys, tmp_path, options, train, value):
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken/file").touch()
-    train = [word.format(taken=tmp_path / "taken") for word in train] or [f"--output_dir={tmp_path}/run"]
+    train = [word.format(taken=tmp_path / "taken") for word in train] or [
+        f"--output_dir={tmp_path}/run"
+    ]
     assert main(["launch", "--target=slurm", "--dry-run", *options, "--", *TRAIN, *train]) == 2
     assert f"kata: {value.format(taken=tmp_path / 'taken')}" in capsys.readouterr().err
 

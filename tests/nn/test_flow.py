@@ -17,7 +17,9 @@ def test_the_velocity_is_the_slope_of_the_way_from_noise_to_data(spread):
     torch.testing.assert_close(between(CLEAN, NOISE, torch.ones(2), spread), CLEAN + spread * NOISE)
     time = torch.tensor([0.3, 0.8], dtype=torch.float64)
     clean, noise = CLEAN.double(), NOISE.double()
-    slope = (between(clean, noise, time + 1e-4, spread) - between(clean, noise, time - 1e-4, spread)) / 2e-4
+    slope = (
+        between(clean, noise, time + 1e-4, spread) - between(clean, noise, time - 1e-4, spread)
+    ) / 2e-4
     torch.testing.assert_close(slope, velocity(clean, noise, spread))
 
 
@@ -34,12 +36,17 @@ def test_integrators_have_their_order(method, order):
     start = torch.ones(1, 1, dtype=torch.float64)
 
     def error(steps):
-        return abs(integrate(lambda x, t: x * (1 + t[:, None]), start, steps, method).item() - math.exp(1.5))
+        return abs(
+            integrate(lambda x, t: x * (1 + t[:, None]), start, steps, method).item()
+            - math.exp(1.5)
+        )
 
     assert math.log2(error(16) / error(32)) == pytest.approx(order, abs=0.2)
 
 
-@pytest.mark.parametrize(("alpha", "beta"), [(1.5, 1.0), (1.0, 3.0), (2.0, 2.0), (0.5, 0.5), (0.3, 4.0), (5.0, 1.5)])
+@pytest.mark.parametrize(
+    ("alpha", "beta"), [(1.5, 1.0), (1.0, 3.0), (2.0, 2.0), (0.5, 0.5), (0.3, 4.0), (5.0, 1.5)]
+)
 def test_times_follow_the_beta_distribution(alpha, beta):
     share = (torch.arange(20_000, dtype=torch.float64) + 0.5) / 20_000
     drawn = beta_quantile(share, alpha, beta)
@@ -51,5 +58,7 @@ def test_times_follow_the_beta_distribution(alpha, beta):
 
 def test_known_quantiles():
     share = torch.linspace(0, 0.999, 50, dtype=torch.float64)
-    torch.testing.assert_close(beta_quantile(share, 0.5, 0.5), (share * math.pi / 2).sin() ** 2, rtol=0, atol=1e-6)
+    torch.testing.assert_close(
+        beta_quantile(share, 0.5, 0.5), (share * math.pi / 2).sin() ** 2, rtol=0, atol=1e-6
+    )
     torch.testing.assert_close(beta_quantile(share, 1.5, 1.0), share ** (1 / 1.5))

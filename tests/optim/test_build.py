@@ -9,21 +9,32 @@ from kata.policies.base import ParamGroup
 
 def model():
     torch.manual_seed(0)
-    return torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 2))
+    return torch.nn.Sequential(
+        torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 2)
+    )
 
 
 @pytest.mark.parametrize(
     ("config", "reference"),
     [
-        (AdamWConfig(lr=1e-2, weight_decay=0.1), lambda p: torch.optim.AdamW(p, lr=1e-2, weight_decay=0.1)),
-        (AdamConfig(lr=1e-2, betas=(0.95, 0.999)), lambda p: torch.optim.Adam(p, lr=1e-2, betas=(0.95, 0.999))),
+        (
+            AdamWConfig(lr=1e-2, weight_decay=0.1),
+            lambda p: torch.optim.AdamW(p, lr=1e-2, weight_decay=0.1),
+        ),
+        (
+            AdamConfig(lr=1e-2, betas=(0.95, 0.999)),
+            lambda p: torch.optim.Adam(p, lr=1e-2, betas=(0.95, 0.999)),
+        ),
         (SGDConfig(lr=1e-2, momentum=0.9), lambda p: torch.optim.SGD(p, lr=1e-2, momentum=0.9)),
     ],
 )
 def test_updates_are_torchs_own(config, reference):
     # Without batch norm: behind it gradients are near zero, and Adam turns rounding into whole steps.
     ours, theirs = (torch.nn.Sequential(model()[0], torch.nn.Tanh(), model()[2]) for _ in range(2))
-    optimizers = [build_optimizer([ParamGroup("all", list(ours.parameters()))], config), reference(theirs.parameters())]
+    optimizers = [
+        build_optimizer([ParamGroup("all", list(ours.parameters()))], config),
+        reference(theirs.parameters()),
+    ]
     for step in range(5):
         for net, optimizer in zip((ours, theirs), optimizers, strict=True):
             net((torch.arange(18.0).view(6, 3) + step).sin()).square().sum().backward()
@@ -35,7 +46,10 @@ def test_updates_are_torchs_own(config, reference):
 
 def test_groups_keep_their_own_rates_under_the_schedule():
     net = model()
-    groups = [ParamGroup("a", list(net[0].parameters())), ParamGroup("b", list(net[2].parameters()), lr=1e-5)]
+    groups = [
+        ParamGroup("a", list(net[0].parameters())),
+        ParamGroup("b", list(net[2].parameters()), lr=1e-5),
+    ]
     optimizer = build_optimizer(groups, AdamWConfig(lr=1e-2))
     assert set_lr(optimizer, 0.5) == pytest.approx(5e-3)
     assert [g["lr"] for g in optimizer.param_groups] == pytest.approx([5e-3, 5e-6])

@@ -47,7 +47,9 @@ def test_a_schedule_fitted_to_the_run_ends_at_its_floor():
 
 
 def test_vqbets_cosine_ends_at_zero_where_it_is_asked_to():
-    config = VQBeTSchedulerConfig(num_warmup_steps=10, num_vqvae_training_steps=100, decay_to_zero=True)
+    config = VQBeTSchedulerConfig(
+        num_warmup_steps=10, num_vqvae_training_steps=100, decay_to_zero=True
+    )
     assert lr_factor(config, 110, 200) == 1.0
     assert lr_factor(config, 155, 200) == pytest.approx(0.5)
     assert lr_factor(config, 200, 200) == pytest.approx(0.0)

@@ -36,7 +36,9 @@ def test_defaults_are_lerobots() -> None:
     assert (made.n_encoder_layers, made.n_decoder_layers, made.n_vae_encoder_layers) == (4, 1, 4)
     assert (made.kl_weight, made.dropout, made.latent_dim) == (10.0, 0.1, 32)
     assert made.pretrained_backbone_weights == "ResNet18_Weights.IMAGENET1K_V1"
-    assert made.normalization_mapping == dict.fromkeys(("VISUAL", "STATE", "ACTION"), NormMode.MEAN_STD)
+    assert made.normalization_mapping == dict.fromkeys(
+        ("VISUAL", "STATE", "ACTION"), NormMode.MEAN_STD
+    )
 
 
 def test_type_finds_the_config_and_the_config_its_type() -> None:
@@ -73,7 +75,12 @@ def test_without_vae_there_is_no_kl_to_weigh() -> None:
 
 def test_preset_is_adamw_with_the_rates_of_the_fields() -> None:
     preset = config(optimizer_lr=3e-5, optimizer_weight_decay=0.5).optimizer_preset()
-    assert (preset.type, preset.lr, preset.weight_decay, preset.grad_clip_norm) == ("adamw", 3e-5, 0.5, 10.0)
+    assert (preset.type, preset.lr, preset.weight_decay, preset.grad_clip_norm) == (
+        "adamw",
+        3e-5,
+        0.5,
+        10.0,
+    )
     assert config().scheduler_preset() is None
 
 

@@ -36,7 +36,10 @@ def small(inputs: dict[str, Feature] | None = None, **options: Any) -> Policy:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     if inputs is None:
-        inputs = {"observation.state": STATE, "observation.environment_state": Feature(FeatureType.ENV, (4,))}
+        inputs = {
+            "observation.state": STATE,
+            "observation.environment_state": Feature(FeatureType.ENV, (4,)),
+        }
     outputs = {"action": Feature(FeatureType.ACTION, (2,))}
     return Policy(Config(input_features=inputs, output_features=outputs, **{**SMALL, **options}))
 
@@ -46,7 +49,9 @@ def batch_of(policy: Policy, size: int, seed: int = 1) -> dict[str, Tensor]:
     shapes = {key: feature.shape for key, feature in policy.config.input_features.items()}
     shapes["action"] = (6, 2)
     batch = {key: torch.randn(size, *shape, generator=generator) for key, shape in shapes.items()}
-    batch["action_is_pad"] = torch.arange(6)[None] >= torch.randint(1, 7, (size, 1), generator=generator)
+    batch["action_is_pad"] = torch.arange(6)[None] >= torch.randint(
+        1, 7, (size, 1), generator=generator
+    )
     return batch
 
 
@@ -90,7 +95,9 @@ def test_map_positions_put_rows_before_columns() -> None:
     assert table.shape == (2, 3, 8)
     assert torch.equal(table[0, 0, :4], table[0, 2, :4])
     assert torch.equal(table[0, 1, 4:], table[1, 1, 4:])
-    torch.testing.assert_close(table[1, 2, 0::4], torch.sin(torch.tensor([2 * torch.pi] * 2)), atol=1e-5, rtol=0)
+    torch.testing.assert_close(
+        table[1, 2, 0::4], torch.sin(torch.tensor([2 * torch.pi] * 2)), atol=1e-5, rtol=0
+    )
 
 
 def test_sums_of_micro_batches_make_the_sum_of_the_batch() -> None:
@@ -98,7 +105,8 @@ def test_sums_of_micro_batches_make_the_sum_of_the_batch() -> None:
     batch, noise = batch_of(policy, 4), torch.randn(4, 4)
     whole = policy(batch, noise=noise).terms
     halves = [
-        policy({k: v[part] for k, v in batch.items()}, noise=noise[part]).terms for part in (slice(0, 1), slice(1, 4))
+        policy({k: v[part] for k, v in batch.items()}, noise=noise[part]).terms
+        for part in (slice(0, 1), slice(1, 4))
     ]
     for name, term in whole.items():
         torch.testing.assert_close(halves[0][name].total + halves[1][name].total, term.total)
@@ -150,7 +158,9 @@ def test_policies_without_a_state_train_and_act() -> None:
 
 
 def test_every_trainable_parameter_has_a_gradient_and_one_group() -> None:
-    policy = small({"observation.state": STATE, "observation.images.top": CAMERA}, optimizer_lr_backbone=7e-6)
+    policy = small(
+        {"observation.state": STATE, "observation.images.top": CAMERA}, optimizer_lr_backbone=7e-6
+    )
     sum(term.total for term in policy(batch_of(policy, 2)).terms.values()).backward()
     grouped = [p for group in policy.param_groups() for p in group.params]
     assert {id(p) for p in grouped} == {id(p) for p in policy.parameters() if p.grad is not None}
@@ -173,7 +183,10 @@ def test_queue_gives_the_chunks_first_actions_then_predicts_anew() -> None:
     for batch in batches:
         action, state = policy.act(batch, state)
         actions.append(action)
-    expected = [*policy.predict_chunk(batches[0])[:, :3].unbind(1), policy.predict_chunk(batches[3])[:, 0]]
+    expected = [
+        *policy.predict_chunk(batches[0])[:, :3].unbind(1),
+        policy.predict_chunk(batches[3])[:, 0],
+    ]
     assert all(torch.equal(a, b) for a, b in zip(actions, expected, strict=True))
 
 
@@ -185,7 +198,9 @@ def test_ensemble_is_the_weighted_mean_of_all_predictions_of_a_step(coeff: float
     state = policy.init_state(2)
     for now, batch in enumerate(batches):
         action, state = policy.act(batch, state)
-        made = range(max(0, now - 5), now + 1)  # the calls whose chunk of 6 reaches this step, oldest first
+        made = range(
+            max(0, now - 5), now + 1
+        )  # the calls whose chunk of 6 reaches this step, oldest first
         weights = torch.exp(-coeff * torch.arange(len(made)))
         predictions = torch.stack([chunks[call][:, now - call] for call in made])
         expected = (weights[:, None, None] * predictions).sum(0) / weights.sum()
@@ -218,7 +233,9 @@ def test_frames_of_another_size_work_after_inference() -> None:
     policy(batch).terms["l1_loss"].total.backward()
 
 
-def test_imagenet_weights_come_from_torch_hubs_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_imagenet_weights_come_from_torch_hubs_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("TORCH_HOME", str(tmp_path))
     (tmp_path / "hub/checkpoints").mkdir(parents=True)
     cached = resnet18().state_dict()

@@ -29,7 +29,9 @@ def config(*, cameras=(TOP,), size=(32, 32), state=True, **options):
     inputs = {key: Feature(FeatureType.VISUAL, (3, *size)) for key in cameras}
     inputs |= {STATE: Feature(FeatureType.STATE, (4,))} if state else {}
     return Config(
-        input_features=inputs, output_features={ACTION: Feature(FeatureType.ACTION, (2,))}, **{**TINY, **options}
+        input_features=inputs,
+        output_features={ACTION: Feature(FeatureType.ACTION, (2,))},
+        **{**TINY, **options},
     )
 
 
@@ -113,7 +115,9 @@ def test_the_loss_does_not_depend_on_the_split():
     whole, draws = batch(policy, 4), {"noise": torch.randn(4, 8, 2), "time": torch.rand(4, 1)}
     total = policy(whole, **draws).terms["denoising_loss"].total
     parts = [
-        policy({k: v[p] for k, v in whole.items()}, **{k: v[p] for k, v in draws.items()}).terms["denoising_loss"].total
+        policy({k: v[p] for k, v in whole.items()}, **{k: v[p] for k, v in draws.items()})
+        .terms["denoising_loss"]
+        .total
         for p in (slice(0, 1), slice(1, 4))
     ]
     torch.testing.assert_close(sum(parts), total)
@@ -128,13 +132,17 @@ def test_padded_actions_count_only_where_they_are_asked_for():
     other.load_state_dict(policy.state_dict())
     given, draws = batch(policy), {"noise": torch.randn(2, 8, 2), "time": torch.full((2, 1), 0.5)}
     # The last action reaches the first through the U-Net, so only its own error may change the sum.
-    masked_sum, plain_sum = (p.eval()(given, **draws).terms["denoising_loss"].total.item() for p in (policy, other))
+    masked_sum, plain_sum = (
+        p.eval()(given, **draws).terms["denoising_loss"].total.item() for p in (policy, other)
+    )
     assert masked_sum < plain_sum
 
 
 def test_acting_keeps_a_history_and_denoises_when_the_queue_is_empty():
     policy = build_policy(config(noise_scheduler_type="DDIM", num_inference_steps=2)).eval()
-    seen = [{k: v[:, 0] for k, v in batch(policy).items() if k != f"{ACTION}_is_pad"} for _ in range(5)]
+    seen = [
+        {k: v[:, 0] for k, v in batch(policy).items() if k != f"{ACTION}_is_pad"} for _ in range(5)
+    ]
     calls = []
     predict = policy.predict_chunk
     policy.predict_chunk = lambda b, **k: calls.append(b) or predict(b, **k)
@@ -156,7 +164,9 @@ def test_two_states_do_not_share_their_history():
 
 
 def test_a_policy_without_a_state_trains_and_acts():
-    policy = build_policy(config(state=False, num_inference_steps=2, noise_scheduler_type="DDIM")).train()
+    policy = build_policy(
+        config(state=False, num_inference_steps=2, noise_scheduler_type="DDIM")
+    ).train()
     policy(batch(policy)).terms["denoising_loss"].total.backward()
     assert policy.predict_chunk(batch(policy)).shape == (2, 3, 2)
 
@@ -178,7 +188,10 @@ def test_weights_of_a_compiled_unet_are_written_and_read_under_lerobots_prefix(t
     save_weights(compiled, tmp_path / "model.safetensors")
     again = build_policy(config(compile_model=True))
     load_weights(again, tmp_path / "model.safetensors")
-    assert all(torch.equal(a, b) for a, b in zip(again.state_dict().values(), plain.state_dict().values(), strict=True))
+    assert all(
+        torch.equal(a, b)
+        for a, b in zip(again.state_dict().values(), plain.state_dict().values(), strict=True)
+    )
     with pytest.raises(PolicyError, match="unet"):
         load_weights(plain, tmp_path / "model.safetensors")
 
@@ -192,7 +205,13 @@ def test_weights_of_a_compiled_unet_are_written_and_read_under_lerobots_prefix(t
         ({"num_inference_steps": 11}, "num_inference_steps"),
         ({"noise_scheduler_type": "DDMP"}, "DDPM"),
         ({"prediction_type": "noise"}, "epsilon"),
-        ({"use_group_norm": True, "pretrained_backbone_weights": "ResNet18_Weights.IMAGENET1K_V1"}, "batch norm"),
+        (
+            {
+                "use_group_norm": True,
+                "pretrained_backbone_weights": "ResNet18_Weights.IMAGENET1K_V1",
+            },
+            "batch norm",
+        ),
         ({"crop_ratio": 1.5}, "crop_ratio"),
         ({"crop_shape": (0, 4)}, "crop_shape"),
         ({"vision_backbone": "resnet19"}, "resnet18"),

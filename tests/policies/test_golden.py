@@ -14,24 +14,35 @@ from safetensors.torch import load_file
 
 ROOT = Path(__file__).parents[2]
 GOLDEN = ROOT / "tests/golden"
-NAMES = sorted(path.stem.removeprefix("policy_") for path in (ROOT / "tools/peer").glob("policy_*.py"))
-CASES = [(name, file.stem) for name in NAMES for file in sorted((GOLDEN / name).glob("*.safetensors"))]
+NAMES = sorted(
+    path.stem.removeprefix("policy_") for path in (ROOT / "tools/peer").glob("policy_*.py")
+)
+CASES = [
+    (name, file.stem) for name in NAMES for file in sorted((GOLDEN / name).glob("*.safetensors"))
+]
 
 
 @pytest.fixture(scope="module")
 def tools() -> Iterator[dict[str, ModuleType]]:
     sys.path.insert(0, str(ROOT / "tools/peer"))
-    yield {name: importlib.import_module(name) for name in ("numbers_of", *(f"policy_{name}" for name in NAMES))}
+    yield {
+        name: importlib.import_module(name)
+        for name in ("numbers_of", *(f"policy_{name}" for name in NAMES))
+    }
     sys.path.remove(str(ROOT / "tools/peer"))
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_golden_case_has_its_file(name: str, tools: dict[str, ModuleType]) -> None:
-    assert sorted(tools[f"policy_{name}"].GOLDEN) == sorted(case for policy, case in CASES if policy == name)
+    assert sorted(tools[f"policy_{name}"].GOLDEN) == sorted(
+        case for policy, case in CASES if policy == name
+    )
 
 
 @pytest.mark.parametrize(("name", "case"), CASES)
-def test_loss_gradients_chunk_and_actions_are_lerobots(name: str, case: str, tools: dict[str, ModuleType]) -> None:
+def test_loss_gradients_chunk_and_actions_are_lerobots(
+    name: str, case: str, tools: dict[str, ModuleType]
+) -> None:
     torch.set_num_threads(1)
     numbers, policy = tools["numbers_of"], tools[f"policy_{name}"]
     kept = load_file(GOLDEN / name / f"{case}.safetensors")

@@ -18,7 +18,13 @@ from kata.spec import Feature, FeatureType
 
 
 def policy_of(**options: Any) -> Policy:
-    small = {"dim_model": 16, "dim_feedforward": 8, "n_heads": 2, "chunk_size": 4, "n_action_steps": 4}
+    small = {
+        "dim_model": 16,
+        "dim_feedforward": 8,
+        "n_heads": 2,
+        "chunk_size": 4,
+        "n_action_steps": 4,
+    }
     config = Config(
         input_features={"observation.environment_state": Feature(FeatureType.ENV, (4,))},
         output_features={"action": Feature(FeatureType.ACTION, (2,))},
@@ -58,7 +64,10 @@ def test_file_appears_whole_readable_by_others_and_marked_for_torch(tmp_path: Pa
 
 def test_given_tensors_are_saved_in_place_of_the_policys(tmp_path: Path) -> None:
     policy = policy_of()
-    average = {name: (2 * tensor).t() if tensor.dim() == 2 else tensor for name, tensor in policy.state_dict().items()}
+    average = {
+        name: (2 * tensor).t() if tensor.dim() == 2 else tensor
+        for name, tensor in policy.state_dict().items()
+    }
     save_weights(policy, tmp_path / "ema.safetensors", state=average)
     saved = load_file(tmp_path / "ema.safetensors")
     assert all(torch.equal(saved[name], tensor) for name, tensor in average.items())
@@ -140,7 +149,9 @@ def test_unexplained_tensors_are_refused(tmp_path: Path, edit: Any, said: str) -
     assert all(torch.equal(before[name], tensor) for name, tensor in policy.state_dict().items())
 
 
-def test_checkpoints_with_statistics_inside_are_named_with_the_way_to_convert(tmp_path: Path) -> None:
+def test_checkpoints_with_statistics_inside_are_named_with_the_way_to_convert(
+    tmp_path: Path,
+) -> None:
     def edit(tensors: dict[str, torch.Tensor]) -> None:
         tensors["normalize_inputs.buffer_observation_state.mean"] = torch.zeros(5)
 

@@ -17,7 +17,16 @@ from kata.processors.pipeline import PREPROCESSOR, load_pipeline
 from kata.processors.tokenize import Tokenize
 from kata.run import resolve_run
 from kata.run.resolve import read_policy_config
-from kata.spec import ACTION, ENV_STATE, LANGUAGE_MASK, LANGUAGE_TOKENS, STATE, TASK, Feature, FeatureType
+from kata.spec import (
+    ACTION,
+    ENV_STATE,
+    LANGUAGE_MASK,
+    LANGUAGE_TOKENS,
+    STATE,
+    TASK,
+    Feature,
+    FeatureType,
+)
 from kata.train.input.prepare import prepare
 
 TOP, WRIST = "observation.images.top", "observation.images.wrist"
@@ -45,7 +54,9 @@ def config(clip, *, inputs=(TOP, STATE), size=(40, 48), **options):
 
 def observation(c, size=2, seed=0):
     stream = torch.Generator().manual_seed(seed)
-    return {key: torch.rand(size, *f.shape, generator=stream) for key, f in c.input_features.items()}
+    return {
+        key: torch.rand(size, *f.shape, generator=stream) for key, f in c.input_features.items()
+    }
 
 
 def told(c, sentences):
@@ -74,7 +85,9 @@ def opened(policy):
     """Gates away from zero, so that the condition is felt."""
     with torch.no_grad():
         for block in policy.noise_predictor.transformer_blocks:
-            block.adaLN_modulation[1].weight.normal_(std=0.3, generator=torch.Generator().manual_seed(1))
+            block.adaLN_modulation[1].weight.normal_(
+                std=0.3, generator=torch.Generator().manual_seed(1)
+            )
     return policy
 
 
@@ -82,7 +95,11 @@ def test_windows_draws_and_weights_follow_from_the_options(tiny_clip):
     c = config(tiny_clip)
     assert c.windows() == {TOP: (-1, 0), STATE: (-1, 0), ACTION: tuple(range(-1, 7))}
     assert (c.chunk_start(), c.drop_last_frames(), Config().drop_last_frames()) == (1, 4, 7)
-    assert (c.draws()["crop"].shape, c.draws()["crop"].shared, c.draws()["time"].shape) == ((1, 2), True, (1,))
+    assert (c.draws()["crop"].shape, c.draws()["crop"].shared, c.draws()["time"].shape) == (
+        (1, 2),
+        True,
+        (1,),
+    )
     assert "crop" not in dataclasses.replace(c, image_crop_is_random=False).draws()
     pads = {f"{ACTION}_is_pad": np.eye(2, 8, dtype=bool)}
     assert c.loss_weights(2, pads) == {"diffusion_loss": 32.0}
@@ -121,7 +138,9 @@ def test_the_sentence_changes_what_is_done(policy):
     torch.manual_seed(0)
     one = policy.predict_chunk(seen, noise=start)
     torch.manual_seed(0)
-    other = policy.predict_chunk({**seen, **told(c, ["insert the peg", "reach the red peg"])}, noise=start)
+    other = policy.predict_chunk(
+        {**seen, **told(c, ["insert the peg", "reach the red peg"])}, noise=start
+    )
     assert one.shape == (2, 3, 2)
     assert not torch.allclose(one[0], other[0])
     assert torch.equal(one[1], other[1])
@@ -147,7 +166,9 @@ def test_acting_together_is_acting_alone(tiny_clip):
         return torch.stack(actions)
 
     together = acted(slice(0, 2))
-    torch.testing.assert_close(together, torch.cat([acted(slice(0, 1)), acted(slice(1, 2))], 1), rtol=0, atol=1e-5)
+    torch.testing.assert_close(
+        together, torch.cat([acted(slice(0, 1)), acted(slice(1, 2))], 1), rtol=0, atol=1e-5
+    )
 
 
 def test_the_text_encoder_is_frozen_and_the_image_encoder_learns_slowly(policy):
@@ -155,8 +176,14 @@ def test_the_text_encoder_is_frozen_and_the_image_encoder_learns_slowly(policy):
     assert (main.lr, vision.lr) == (None, 2e-5 * 0.1)
     trained = {id(p) for group in (main, vision) for p in group.params}
     names = {name for name, p in policy.named_parameters() if id(p) not in trained}
-    assert all(".text_encoder.text_encoder." in name or ".post_layernorm." in name for name in names)
-    assert len(trained) == len(main.params) + len(vision.params) == len(list(policy.parameters())) - len(names)
+    assert all(
+        ".text_encoder.text_encoder." in name or ".post_layernorm." in name for name in names
+    )
+    assert (
+        len(trained)
+        == len(main.params) + len(vision.params)
+        == len(list(policy.parameters())) - len(names)
+    )
 
 
 def test_weights_come_from_a_folder_and_a_checkpoint_needs_none(tiny_clip, tmp_path):
@@ -171,15 +198,22 @@ def test_weights_come_from_a_folder_and_a_checkpoint_needs_none(tiny_clip, tmp_p
     policy = build_policy(config(clip, pretrained_encoders=True))
     stored = model.vision_model.encoder.layers[1].mlp.fc1.weight
     assert torch.equal(
-        policy.observation_encoder.vision_encoder.model["vision_model"].encoder.layers[1].mlp.fc1.weight, stored
+        policy.observation_encoder.vision_encoder.model["vision_model"]
+        .encoder.layers[1]
+        .mlp.fc1.weight,
+        stored,
     )
-    words = policy.observation_encoder.text_encoder.text_encoder["text_model"].embeddings.token_embedding.weight
+    words = policy.observation_encoder.text_encoder.text_encoder[
+        "text_model"
+    ].embeddings.token_embedding.weight
     assert torch.equal(words, model.text_model.embeddings.token_embedding.weight)
     save_weights(policy, tmp_path / "model.safetensors")
     (clip / "model.safetensors").unlink()
     again = build_policy(policy.config.without_downloads())
     load_weights(again, tmp_path / "model.safetensors")
-    assert all(torch.equal(value, again.state_dict()[key]) for key, value in policy.state_dict().items())
+    assert all(
+        torch.equal(value, again.state_dict()[key]) for key, value in policy.state_dict().items()
+    )
 
 
 def test_the_tokenizer_is_a_step_of_the_pipeline(tiny_clip, tmp_path):
@@ -208,7 +242,10 @@ def test_the_tokenizer_is_a_step_of_the_pipeline(tiny_clip, tmp_path):
         ({"sigma_min": -0.1}, "policy.sigma_min=-0.1"),
         ({"timestep_sampling_alpha": 0.0}, "policy.timestep_sampling_alpha=0.0"),
         ({"vision_encoder_name": "google/siglip"}, "a CLIP model"),
-        ({"image_crop_shape": (41, 32)}, r"policy.image_crop_shape=\[41, 32\] of observation.images.top"),
+        (
+            {"image_crop_shape": (41, 32)},
+            r"policy.image_crop_shape=\[41, 32\] of observation.images.top",
+        ),
         ({"image_crop_shape": (30, 32)}, "frames of 30x32.*\n.*32x32"),
         ({"image_crop_shape": None, "size": (24, 24)}, "frames of 24x24.*\n.*32x32"),
         ({"tokenizer_max_length": 17}, "reads at most 16 tokens"),
@@ -225,7 +262,9 @@ def test_what_cannot_work_is_refused(tiny_clip, options, message):
 def test_absent_tokenizer_files_are_named(tiny_clip, tmp_path):
     clip = shutil.copytree(tiny_clip, tmp_path / "clip")
     (clip / "merges.txt").unlink()
-    with pytest.raises(PolicyError, match=r"no tokenizer\.json; or merges\.txt; or tokenizer\.model"):
+    with pytest.raises(
+        PolicyError, match=r"no tokenizer\.json; or merges\.txt; or tokenizer\.model"
+    ):
         Tokenize(**config(clip).tokenizer())
     with pytest.raises(PolicyError, match="no such folder"):
         Tokenize("./nowhere")
@@ -244,7 +283,10 @@ def test_episodes_without_a_sentence_are_refused(tiny_clip, tiny_dataset, tmp_pa
         for task in ("push the block", ""):
             for _ in range(6):
                 frame = {TOP: np.zeros((40, 48, 3), np.uint8)}
-                frame |= {key: rng.uniform(-1, 1, n).astype(np.float32) for key, n in ((STATE, 4), (ACTION, 2))}
+                frame |= {
+                    key: rng.uniform(-1, 1, n).astype(np.float32)
+                    for key, n in ((STATE, 4), (ACTION, 2))
+                }
                 writer.add_frame(frame, task=task)
             writer.save_episode()
     run = resolve_run(

@@ -18,7 +18,9 @@ PAGE = Path(__file__).parents[2] / "docs" / "adding_a_policy.md"
 @pytest.fixture
 def package(tmp_path) -> Path:
     """A folder to put on Python's path: the package and the record of its entry point."""
-    blocks = dict(re.findall(r"```python\n# (toy_policy/\w+\.py)\n(.*?)```", PAGE.read_text(), re.DOTALL))
+    blocks = dict(
+        re.findall(r"```python\n# (toy_policy/\w+\.py)\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    )
     assert set(blocks) == {"toy_policy/config.py", "toy_policy/model.py"}
     assert sum(len(text.splitlines()) for text in blocks.values()) < 75
     site = tmp_path / "site"
@@ -36,7 +38,9 @@ def kata(package, *arguments):
     path = os.pathsep.join([str(package), *sys.path])
     env = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "kata", *arguments]
-    return subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=300)
+    return subprocess.run(
+        command, env=env, capture_output=True, text=True, check=False, timeout=300
+    )
 
 
 def test_a_policy_of_another_package_trains_and_resumes(package, tiny_dataset, tmp_path):

@@ -14,7 +14,17 @@ from kata.policies.load import load_weights, save_weights
 from kata.policies.tdmpc.config import SMALLEST, Config
 from kata.policies.tdmpc.plan import Plan, _warm_start, lowest_picked, plan
 from kata.run import resolve_run
-from kata.spec import ACTION, DONE, ENV_STATE, REWARD, STATE, Feature, FeatureType, NormMode, pad_key
+from kata.spec import (
+    ACTION,
+    DONE,
+    ENV_STATE,
+    REWARD,
+    STATE,
+    Feature,
+    FeatureType,
+    NormMode,
+    pad_key,
+)
 from kata.train import train
 
 TOP, WRIST = "observation.images.top", "observation.images.wrist"
@@ -43,7 +53,10 @@ def batch(config, size=4, seed=0):
     ends = torch.tensor([4, 3, 1, 2])[:size, None]
     pad = torch.arange(4)[None] >= ends
     return {
-        **{k: torch.rand(size, 4, *f.shape, generator=stream) for k, f in config.input_features.items()},
+        **{
+            k: torch.rand(size, 4, *f.shape, generator=stream)
+            for k, f in config.input_features.items()
+        },
         **{pad_key(key): pad for key in config.input_features},
         ACTION: torch.rand(size, 3, 2, generator=stream) * 2 - 1,
         pad_key(ACTION): pad[:, :3],
@@ -87,9 +100,18 @@ def test_the_target_starts_as_the_trained_model_and_is_not_trained():
 
 def test_windows_hold_the_actions_their_rewards_and_what_is_seen_around_them():
     c = config()
-    assert c.windows() == {TOP: (0, 1, 2, 3), STATE: (0, 1, 2, 3), ACTION: (0, 1, 2), REWARD: (0, 1, 2)}
+    assert c.windows() == {
+        TOP: (0, 1, 2, 3),
+        STATE: (0, 1, 2, 3),
+        ACTION: (0, 1, 2),
+        REWARD: (0, 1, 2),
+    }
     assert (c.draws()["picks"].shared, c.draws()["shift"].shape) == (True, (4, 2))
-    assert set(config(max_random_shift_ratio=0).draws()) == set(config(inputs=(STATE,)).draws()) == {"picks"}
+    assert (
+        set(config(max_random_shift_ratio=0).draws())
+        == set(config(inputs=(STATE,)).draws())
+        == {"picks"}
+    )
 
 
 def test_loss_does_not_depend_on_the_split_and_leaves_the_batch_alone(policy):
@@ -99,7 +121,9 @@ def test_loss_does_not_depend_on_the_split_and_leaves_the_batch_alone(policy):
     assert all(torch.equal(given[key], value) for key, value in before.items())
     parts = [policy(part(given, w), **part(drawn, w)).terms for w in (slice(1), slice(1, 4))]
     for name, term in whole.items():
-        torch.testing.assert_close(parts[0][name].total + parts[1][name].total, term.total, msg=name)
+        torch.testing.assert_close(
+            parts[0][name].total + parts[1][name].total, term.total, msg=name
+        )
     assert set(whole) == set(policy.config.loss_weights(4, {}))
     assert {name for name, term in whole.items() if term.scale == 0} == {"q_value", "v_value"}
 
@@ -170,7 +194,8 @@ def test_each_frame_is_shifted_in_training_alone():
 def test_shares_pick_q_functions_with_replacement():
     values = torch.tensor([[[3.0, 1.0, 2.0, 0.5, 4.0]]])
     picked = [
-        lowest_picked(values, torch.tensor([p])).item() for p in ([0.0, 0.1], [0.0, 0.99], [0.5, 0.25], [1.0, 0.7])
+        lowest_picked(values, torch.tensor([p])).item()
+        for p in ([0.0, 0.1], [0.0, 0.99], [0.5, 0.25], [1.0, 0.7])
     ]
     assert picked == [3.0, 3.0, 1.0, 0.5]
     assert lowest_picked(values[..., 1:3], torch.zeros(1, 2)).item() == 1.0
@@ -185,7 +210,9 @@ def test_the_target_follows_the_trained_model(policy):
     assert policy.after_step(1, torch.tensor(True)) == {}
     assert all(torch.equal(p, before[name]) for name, p in policy.model_target.named_parameters())
     policy.after_step(1, torch.tensor(False))
-    for (name, p), q in zip(policy.model_target.named_parameters(), policy.model.parameters(), strict=True):
+    for (name, p), q in zip(
+        policy.model_target.named_parameters(), policy.model.parameters(), strict=True
+    ):
         torch.testing.assert_close(p, 0.995 * before[name] + 0.005 * q, rtol=0, atol=1e-6)
 
 
@@ -201,7 +228,9 @@ def test_each_environment_plans_for_itself(policy):
 
 
 def test_planning_finds_the_actions_that_pay():
-    policy = made(config(inputs=(STATE,), n_gaussian_samples=256, cem_iterations=6, n_elites=20, horizon=3))
+    policy = made(
+        config(inputs=(STATE,), n_gaussian_samples=256, cem_iterations=6, n_elites=20, horizon=3)
+    )
     wanted = torch.tensor([0.6, -0.3])
 
     class Known(type(policy.model)):
@@ -212,7 +241,13 @@ def test_planning_finds_the_actions_that_pay():
             return torch.zeros(*z.shape[:-1], 5)
 
     policy.model.__class__ = Known
-    found = plan(policy.model, policy.config, torch.rand(2, 6), None, torch.randn(2, sum(policy.config.plan_parts())))
+    found = plan(
+        policy.model,
+        policy.config,
+        torch.rand(2, 6),
+        None,
+        torch.randn(2, sum(policy.config.plan_parts())),
+    )
     assert (found.mean - wanted).abs().max() < 0.2
 
 
@@ -251,7 +286,8 @@ def test_weights_are_written_and_read_again(policy, tmp_path):
     again = build_policy(policy.config)
     load_weights(again, tmp_path / "model.safetensors")
     assert all(
-        torch.equal(a, b) for a, b in zip(policy.state_dict().values(), again.state_dict().values(), strict=True)
+        torch.equal(a, b)
+        for a, b in zip(policy.state_dict().values(), again.state_dict().values(), strict=True)
     )
     config(shift_by_executed=True).save(tmp_path)
     assert "shift_by_executed" not in json.loads((tmp_path / "config.json").read_text())
@@ -294,8 +330,12 @@ def test_the_smallest_frames_leave_one_number():
     assert net.encode(part(batch(config(size=(SMALLEST, SMALLEST))), slice(2))).shape == (2, 4, 6)
 
 
-@pytest.mark.parametrize(("absent", "extra"), [(REWARD, ()), (DONE, ("--policy.learn_from_ends=true",))])
-def test_a_dataset_without_what_is_learnt_from_is_refused_before_the_first_step(absent, extra, tiny_dataset, tmp_path):
+@pytest.mark.parametrize(
+    ("absent", "extra"), [(REWARD, ()), (DONE, ("--policy.learn_from_ends=true",))]
+)
+def test_a_dataset_without_what_is_learnt_from_is_refused_before_the_first_step(
+    absent, extra, tiny_dataset, tmp_path
+):
     root = shutil.copytree(tiny_dataset, tmp_path / "data")
     info = json.loads((root / "meta/info.json").read_text())
     if absent in info["features"]:

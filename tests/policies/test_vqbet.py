@@ -61,7 +61,10 @@ def batch(size=4, seed=0):
 
 def draws(size=4):
     stream = torch.Generator().manual_seed(7)
-    return {"noise": torch.rand(size, 4, 2, generator=stream), "crop": torch.full((size, 1, 2), 0.4)}
+    return {
+        "noise": torch.rand(size, 4, 2, generator=stream),
+        "crop": torch.full((size, 1, 2), 0.4),
+    }
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +98,12 @@ def test_windows_reach_from_the_oldest_observation_to_the_last_chunk():
 def test_options_of_katas_own_stay_out_of_lerobots_file(tmp_path):
     config(keep_unused_codes=True).save(tmp_path)
     plain = json.loads((tmp_path / "config.json").read_text())
-    mine = {"crop_per_sample", "do_mask_loss_for_padding", "keep_unused_codes", "scheduler_decay_to_zero"}
+    mine = {
+        "crop_per_sample",
+        "do_mask_loss_for_padding",
+        "keep_unused_codes",
+        "scheduler_decay_to_zero",
+    }
     assert not mine & set(plain)
     assert read_policy_config(tmp_path, [])["keep_unused_codes"] is True
 
@@ -109,7 +117,9 @@ def test_codebooks_follow_the_mean_of_what_is_nearest():
     for _ in range(60):  # averages of what never changes arrive at it
         book.count(x, codes, torch.tensor([True, True, True, False]))
         assert book.update(FINE) == 2
-    torch.testing.assert_close(book.embed[0, :2], torch.tensor([[0.1, 0.0], [1.0, 0.2]]), rtol=0, atol=1e-4)
+    torch.testing.assert_close(
+        book.embed[0, :2], torch.tensor([[0.1, 0.0], [1.0, 0.2]]), rtol=0, atol=1e-4
+    )
 
 
 def test_unused_codes_stay_only_where_they_are_asked_to():
@@ -129,7 +139,9 @@ def test_a_skipped_step_leaves_the_codebook():
     for skipped in (True, False):
         book.count(torch.tensor([[float("nan") if skipped else 0.5, 1.0]]), torch.tensor([1]), None)
         book.update(torch.tensor(skipped))
-        assert all(torch.equal(value, before[name]) for name, value in book.named_buffers()) == skipped
+        assert (
+            all(torch.equal(value, before[name]) for name, value in book.named_buffers()) == skipped
+        )
     assert all(value.isfinite().all() for value in book.buffers())
 
 
@@ -142,7 +154,9 @@ def test_what_one_codebook_leaves_the_next_one_quantises():
     torch.testing.assert_close(quantizer.entries(found.codes), found.value)
     first = quantizer.books()[0].embed[0][found.codes[:, 0]]
     second = quantizer.books()[1].embed[0][found.codes[:, 1]]
-    torch.testing.assert_close(found.distance, (first - x).square() + (second - (x - first)).square())
+    torch.testing.assert_close(
+        found.distance, (first - x).square() + (second - (x - first)).square()
+    )
     found.value.sum().backward()
     assert torch.equal(x.grad, torch.full_like(x, 2.0))
 
@@ -157,10 +171,15 @@ def test_loss_and_codebooks_do_not_depend_on_the_split(policy, learnt, masked):
     split, other = copy.deepcopy(policy), copy.deepcopy(policy)
     given, drawn = batch(), draws()
     whole = policy(given, **drawn).terms
-    parts = [p(part(given, w), **part(drawn, w)).terms for p, w in ((split, slice(1)), (other, slice(1, 4)))]
+    parts = [
+        p(part(given, w), **part(drawn, w)).terms
+        for p, w in ((split, slice(1)), (other, slice(1, 4)))
+    ]
     parts.append(split(part(given, slice(0)), **part(drawn, slice(0))).terms)
     for name, term in whole.items():
-        torch.testing.assert_close(sum(p[name].total for p in parts), term.total, rtol=1e-5, atol=1e-5, msg=name)
+        torch.testing.assert_close(
+            sum(p[name].total for p in parts), term.total, rtol=1e-5, atol=1e-5, msg=name
+        )
     for mine, theirs in zip(split.step_sums(), other.step_sums(), strict=True):
         mine += theirs
     assert len(policy.step_sums()) == (0 if learnt else 4)
@@ -177,7 +196,10 @@ def test_denominators_are_those_of_both_phases(policy):
     assert (counts["offset_loss"], counts["primary_code_loss"]) == (4 * 4 * 3 * 2, 4 * 4)
     masked = config(do_mask_loss_for_padding=True)
     assert masked.loss_weights(4, pads)["primary_code_loss"] == 4 * 4 - 2
-    assert masked.loss_weights(1, {f"{ACTION}_is_pad": np.ones((1, 6), bool)})["primary_code_loss"] == 1
+    assert (
+        masked.loss_weights(1, {f"{ACTION}_is_pad": np.ones((1, 6), bool)})["primary_code_loss"]
+        == 1
+    )
     first = policy(batch(), **draws()).terms
     vqvae(policy).fix_codes()
     second = policy(batch(), **draws()).terms
@@ -189,7 +211,11 @@ def test_denominators_are_those_of_both_phases(policy):
 
 def test_chunks_with_padded_actions_are_found():
     pad = np.array([[1, 0, 0, 0, 1, 1]], bool)
-    assert padded_chunks(pad, 3).tolist() == padded_chunks(torch.from_numpy(pad), 3).tolist() == [[1, 0, 1, 1]]
+    assert (
+        padded_chunks(pad, 3).tolist()
+        == padded_chunks(torch.from_numpy(pad), 3).tolist()
+        == [[1, 0, 1, 1]]
+    )
     assert padded_chunks(pad, 1).tolist() == pad.tolist()
 
 
@@ -226,8 +252,13 @@ def test_the_average_of_the_weights_changes_phase_too(policy):
 def test_no_step_moves_what_has_no_gradient(policy):
     """Neither decay nor moments of the phase before."""
     groups = policy.param_groups()
-    assert sorted(id(p) for group in groups for p in group.params) == sorted(id(p) for p in policy.parameters())
-    assert [(g.lr, g.weight_decay, len(g.params)) for g in groups[1:]] == [(1e-3, 1e-4, 12), (None, 0.0, 20)]
+    assert sorted(id(p) for group in groups for p in group.params) == sorted(
+        id(p) for p in policy.parameters()
+    )
+    assert [(g.lr, g.weight_decay, len(g.params)) for g in groups[1:]] == [
+        (1e-3, 1e-4, 12),
+        (None, 0.0, 20),
+    ]
     optimizer = build_optimizer(groups, AdamConfig(lr=0.1, weight_decay=0.5))
     codes = {id(p) for p in groups[1].params}
     for step in range(5):
@@ -245,8 +276,12 @@ def test_no_step_moves_what_has_no_gradient(policy):
 def test_a_step_reads_nothing_from_the_device(sequentially):
     """On the meta device there is nothing to read: whatever waited for the device would fail."""
     with torch.device("meta"):
-        policy = build_policy(config(sequentially_select=sequentially, do_mask_loss_for_padding=True)).train()
-    given, drawn = ({key: value.to("meta") for key, value in values.items()} for values in (batch(), draws()))
+        policy = build_policy(
+            config(sequentially_select=sequentially, do_mask_loss_for_padding=True)
+        ).train()
+    given, drawn = (
+        {key: value.to("meta") for key, value in values.items()} for values in (batch(), draws())
+    )
     with pytest.raises(RuntimeError, match="meta"):
         vqvae(policy).has_codes()
     vqvae(policy)._known = False
@@ -279,7 +314,9 @@ def test_acting_keeps_a_history_and_predicts_when_the_queue_is_empty(sequentiall
     assert torch.equal(calls[1][STATE], torch.stack([s[STATE] for s in seen[1:4]], 1))
     chunk = predict(calls[1], noise=torch.full((2, 4, 2), 0.5))
     assert chunk.shape == (2, 3, 2)
-    torch.testing.assert_close(chunk[1:], predict(part(calls[1], slice(1, 2)), noise=torch.full((1, 4, 2), 0.5)))
+    torch.testing.assert_close(
+        chunk[1:], predict(part(calls[1], slice(1, 2)), noise=torch.full((1, 4, 2), 0.5))
+    )
 
 
 @pytest.mark.parametrize("learnt", [False, True])

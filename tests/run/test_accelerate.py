@@ -9,7 +9,11 @@ from kata.errors import ConfigError
 from kata.run import FsdpConfig, resolve_run
 
 BASE = ["--policy.type=act", "--dataset.repo_id=x/y"]
-PLAIN = {"ACCELERATE_MIXED_PRECISION": "no", "ACCELERATE_DYNAMO_BACKEND": "NO", "ACCELERATE_USE_CPU": "False"}
+PLAIN = {
+    "ACCELERATE_MIXED_PRECISION": "no",
+    "ACCELERATE_DYNAMO_BACKEND": "NO",
+    "ACCELERATE_USE_CPU": "False",
+}
 STEPS = "ACCELERATE_GRADIENT_ACCUMULATION_STEPS"
 ZERO = {
     "ACCELERATE_USE_DEEPSPEED": "true", "ACCELERATE_DEEPSPEED_ZERO_STAGE": "2", "ACCELERATE_GRADIENT_CLIPPING": "1.0",
@@ -39,9 +43,19 @@ def resolved(*args, **environment):
 
 
 def test_precision_accumulation_and_device_are_taken_and_said():
-    run, notes = resolved(ACCELERATE_MIXED_PRECISION="bf16", ACCELERATE_USE_CPU="True", **{STEPS: "4"})
-    assert (run.precision, run.accumulation, run.policy.device, run.effective_batch) == ("bf16", 4, "cpu", 64)
-    assert "taken from accelerate launch: accelerator.mixed_precision=bf16 (ACCELERATE_MIXED_PRECISION)" in notes
+    run, notes = resolved(
+        ACCELERATE_MIXED_PRECISION="bf16", ACCELERATE_USE_CPU="True", **{STEPS: "4"}
+    )
+    assert (run.precision, run.accumulation, run.policy.device, run.effective_batch) == (
+        "bf16",
+        4,
+        "cpu",
+        64,
+    )
+    assert (
+        "taken from accelerate launch: accelerator.mixed_precision=bf16 (ACCELERATE_MIXED_PRECISION)"
+        in notes
+    )
     assert len(notes) == 3
     run, notes = resolved("--accelerator.mixed_precision=bf16", ACCELERATE_MIXED_PRECISION="bf16")
     assert run.precision == "bf16"
@@ -66,8 +80,15 @@ def test_fsdp_is_taken():
     assert resolved("--engine=native", **FSDP)[0].mesh == (1, 2)
     more = {"FSDP_ACTIVATION_CHECKPOINTING": "true", "FSDP_RESHARD_AFTER_FORWARD": "false"}
     run, notes = resolved(**{**FSDP, **MESH, **more, "FSDP_STATE_DICT_TYPE": "FULL_STATE_DICT"})
-    assert (run.mesh, run.gradient_checkpointing, run.fsdp.reshard_after_forward) == ((1, 2), True, False)
-    assert notes[-1] == "without effect here, from accelerate launch: FSDP_STATE_DICT_TYPE=FULL_STATE_DICT"
+    assert (run.mesh, run.gradient_checkpointing, run.fsdp.reshard_after_forward) == (
+        (1, 2),
+        True,
+        False,
+    )
+    assert (
+        notes[-1]
+        == "without effect here, from accelerate launch: FSDP_STATE_DICT_TYPE=FULL_STATE_DICT"
+    )
 
 
 @pytest.mark.parametrize(
@@ -76,10 +97,16 @@ def test_fsdp_is_taken():
         ({"FSDP_AUTO_WRAP_POLICY": "NO_WRAP"}, FsdpConfig(wrap="none")),
         ({"FSDP_AUTO_WRAP_POLICY": "TRANSFORMER_BASED_WRAP"}, FsdpConfig()),
         (
-            {"FSDP_AUTO_WRAP_POLICY": "TRANSFORMER_BASED_WRAP", "FSDP_TRANSFORMER_CLS_TO_WRAP": "Block,Layer"},
+            {
+                "FSDP_AUTO_WRAP_POLICY": "TRANSFORMER_BASED_WRAP",
+                "FSDP_TRANSFORMER_CLS_TO_WRAP": "Block,Layer",
+            },
             FsdpConfig(wrap="Block,Layer"),
         ),
-        ({"FSDP_AUTO_WRAP_POLICY": "SIZE_BASED_WRAP"}, FsdpConfig(wrap="size", min_num_params=100_000_000)),
+        (
+            {"FSDP_AUTO_WRAP_POLICY": "SIZE_BASED_WRAP"},
+            FsdpConfig(wrap="size", min_num_params=100_000_000),
+        ),
     ],
 )
 def test_what_fsdp_wraps_is_taken(stated, wrap):
@@ -88,7 +115,11 @@ def test_what_fsdp_wraps_is_taken(stated, wrap):
 
 def test_deepspeed_is_taken():
     run, notes = resolved(**ZERO)
-    assert (run.deepspeed.zero_stage, run.optimizer.grad_clip_norm, run.engine) == (2, 1.0, "accelerate")
+    assert (run.deepspeed.zero_stage, run.optimizer.grad_clip_norm, run.engine) == (
+        2,
+        1.0,
+        "accelerate",
+    )
     assert all(note.startswith("taken from accelerate launch: ") for note in notes)
     run, _ = resolved(ACCELERATE_USE_DEEPSPEED="true")
     assert run.deepspeed.zero_stage == 2, "Accelerate's own default"
@@ -111,23 +142,34 @@ def test_a_deepspeed_file_is_taken(tmp_path):
     assert (run.batch_size, run.accumulation, run.precision) == (4, 2, "bf16")
     assert run.optimizer.grad_clip_norm == 0.5
     zero = run.deepspeed
-    assert (zero.zero_stage, zero.offload_optimizer_device, zero.offload_param_device) == (3, "cpu", "none")
+    assert (zero.zero_stage, zero.offload_optimizer_device, zero.offload_param_device) == (
+        3,
+        "cpu",
+        "none",
+    )
     assert zero.zero_optimization == {"overlap_comm": True, "reduce_bucket_size": 1000}
     assert "without effect" in notes[-1]
     assert "steps_per_print" in notes[-1]
-    for wrong in ({**stated, "optimizer": {"type": "AdamW"}}, {**stated, "activation_checkpointing": {"x": 1}}):
+    for wrong in (
+        {**stated, "optimizer": {"type": "AdamW"}},
+        {**stated, "activation_checkpointing": {"x": 1}},
+    ):
         file.write_text(json.dumps(wrong))
         with pytest.raises(ConfigError, match=r"optimizer|activation_checkpointing"):
             resolved(**use)
 
 
 def test_compiling_is_taken():
-    assert resolved(ACCELERATE_DYNAMO_BACKEND="INDUCTOR", ACCELERATE_DYNAMO_MODE="default")[0].compile
+    assert resolved(ACCELERATE_DYNAMO_BACKEND="INDUCTOR", ACCELERATE_DYNAMO_MODE="default")[
+        0
+    ].compile
 
 
 def test_what_kata_does_not_know_is_named():
     notes = resolved(ACCELERATE_NEW_THING="7", ACCELERATE_CPU_AFFINITY="1")[1]
-    assert notes == ["without effect here, from accelerate launch: ACCELERATE_CPU_AFFINITY=1, ACCELERATE_NEW_THING=7"]
+    assert notes == [
+        "without effect here, from accelerate launch: ACCELERATE_CPU_AFFINITY=1, ACCELERATE_NEW_THING=7"
+    ]
 
 
 def test_a_resumed_run_may_change_its_engine(tmp_path):

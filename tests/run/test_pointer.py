@@ -47,7 +47,9 @@ def test_without_links_every_way_to_name_the_last_checkpoint_works(run_folder, n
     point(link, "000004")
     assert link.read_text() == "000004\n"
     assert not link.is_symlink()
-    assert policy_folder(str(run_folder / named)) == run_folder / "checkpoints/000004/pretrained_model"
+    assert (
+        policy_folder(str(run_folder / named)) == run_folder / "checkpoints/000004/pretrained_model"
+    )
 
 
 def test_a_path_without_pointers_stays(run_folder):

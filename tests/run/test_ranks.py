@@ -43,7 +43,9 @@ def recorded(tmp_path):
     args = [*BASE, f"--output_dir={tmp_path}", "--batch_size=4"]
     run, _ = resolve_run(args, 2)
     write_json(tmp_path / "train_config.json", encode(run))
-    return lambda *more, ranks: resolved(f"--output_dir={tmp_path}", "--resume=true", *more, ranks=ranks)
+    return lambda *more, ranks: resolved(
+        f"--output_dir={tmp_path}", "--resume=true", *more, ranks=ranks
+    )
 
 
 def test_a_resumed_run_keeps_its_global_batch(recorded):
@@ -76,9 +78,15 @@ def test_the_learning_rate_is_scaled_on_request_alone():
     assert scale(ranks=4) == (1.0, base)
     assert scale("--scale_lr=linear", ranks=4) == (4.0, base)
     assert scale("--scale_lr=sqrt", ranks=4) == (2.0, base)
-    assert scale("--scale_lr=linear", "--global_batch_size=64", "--scale_lr_by=8", ranks=2) == (8.0, base)
+    assert scale("--scale_lr=linear", "--global_batch_size=64", "--scale_lr_by=8", ranks=2) == (
+        8.0,
+        base,
+    )
     for args, named in (
-        (("--scale_lr=linear", "--global_batch_size=64"), "scale_lr=linear with global_batch_size=64"),
+        (
+            ("--scale_lr=linear", "--global_batch_size=64"),
+            "scale_lr=linear with global_batch_size=64",
+        ),
         (("--scale_lr=liner",), "scale_lr=liner"),
         (("--scale_lr_by=2",), "scale_lr_by=2"),
         (("--ddp.compression=fp8",), "ddp.compression=fp8"),

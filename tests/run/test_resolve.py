@@ -24,13 +24,21 @@ def test_defaults_are_lerobots():
     )  # fmt: skip
     assert run.policy.type == "act"
     assert run.optimizer.type == "adamw"
-    assert (run.optimizer.lr, run.optimizer.weight_decay, run.optimizer.grad_clip_norm) == (1e-5, 1e-4, 10.0)
+    assert (run.optimizer.lr, run.optimizer.weight_decay, run.optimizer.grad_clip_norm) == (
+        1e-5,
+        1e-4,
+        10.0,
+    )
     assert run.scheduler is None
 
 
 def test_optimizer_flags_are_honoured_over_the_preset():
     run = run_of("--optimizer.lr=3e-4", "--optimizer.grad_clip_norm=1")
-    assert (run.optimizer.lr, run.optimizer.weight_decay, run.optimizer.grad_clip_norm) == (3e-4, 1e-4, 1.0)
+    assert (run.optimizer.lr, run.optimizer.weight_decay, run.optimizer.grad_clip_norm) == (
+        3e-4,
+        1e-4,
+        1.0,
+    )
 
 
 def test_another_optimizer_starts_from_its_own_defaults():
@@ -38,7 +46,12 @@ def test_another_optimizer_starts_from_its_own_defaults():
 
 
 def test_the_resolved_config_gives_the_same_run_again(tmp_path):
-    run = run_of("--optimizer.lr=3e-4", "--scheduler.type=cosine_decay_with_warmup", "--steps=100", "--ema.enable=true")
+    run = run_of(
+        "--optimizer.lr=3e-4",
+        "--scheduler.type=cosine_decay_with_warmup",
+        "--steps=100",
+        "--ema.enable=true",
+    )
     path = tmp_path / "train_config.json"
     path.write_text(json.dumps(encode(run)))
     assert resolve_run([f"--config={path}"])[0] == run
@@ -46,9 +59,16 @@ def test_the_resolved_config_gives_the_same_run_again(tmp_path):
 
 def test_flags_win_over_the_file(tmp_path):
     path = tmp_path / "run.yaml"
-    path.write_text("policy: {type: act, chunk_size: 7, n_action_steps: 7}\ndataset: {repo_id: a/b}\nsteps: 5\n")
+    path.write_text(
+        "policy: {type: act, chunk_size: 7, n_action_steps: 7}\ndataset: {repo_id: a/b}\nsteps: 5\n"
+    )
     run = resolve_run([f"--config={path}", "steps=6", "--policy.n_action_steps=3"])[0]
-    assert (run.steps, run.policy.chunk_size, run.policy.n_action_steps, run.dataset.repo_id) == (6, 7, 3, "a/b")
+    assert (run.steps, run.policy.chunk_size, run.policy.n_action_steps, run.dataset.repo_id) == (
+        6,
+        7,
+        3,
+        "a/b",
+    )
 
 
 def test_a_schedule_is_shortened_to_the_run_and_says_so():
@@ -113,7 +133,9 @@ def test_policy_and_dataset_must_be_named():
         resolve_run(["--policy.type=act"])
 
 
-@pytest.mark.parametrize("name", [n for n in ABSENT if n != "job" and not n.endswith("context_parallel")])
+@pytest.mark.parametrize(
+    "name", [n for n in ABSENT if n != "job" and not n.endswith("context_parallel")]
+)
 def test_lerobots_other_options_are_refused_by_name(name):
     with pytest.raises(ConfigError) as caught:
         run_of(f"--{name}=something-else")
@@ -122,7 +144,8 @@ def test_lerobots_other_options_are_refused_by_name(name):
 
 
 @pytest.mark.parametrize(
-    "flag", ["--eval.recording=true", "--job.target=a10g", "--parallelism.context_parallel.ring_degree=2"]
+    "flag",
+    ["--eval.recording=true", "--job.target=a10g", "--parallelism.context_parallel.ring_degree=2"],
 )
 def test_groups_that_kata_lacks_are_refused_by_name(flag):
     with pytest.raises(ConfigError, match=flag[2:].partition("=")[0]):
@@ -159,8 +182,12 @@ def pretrained(folder, **fields):
 
 
 def test_a_pretrained_folder_gives_the_config_and_flags_go_over_it(tmp_path):
-    folder = pretrained(tmp_path / "pretrained_model", chunk_size=9, n_action_steps=9, from_another_version=1)
-    run, notes = resolve_run([f"--policy.path={folder}", "--dataset.repo_id=a/b", "--policy.n_action_steps=2"])
+    folder = pretrained(
+        tmp_path / "pretrained_model", chunk_size=9, n_action_steps=9, from_another_version=1
+    )
+    run, notes = resolve_run(
+        [f"--policy.path={folder}", "--dataset.repo_id=a/b", "--policy.n_action_steps=2"]
+    )
     assert (run.policy.chunk_size, run.policy.n_action_steps) == (9, 2)
     assert run.policy.pretrained_path == str(folder)
     assert any("from_another_version" in note for note in notes)
@@ -209,7 +236,10 @@ SCHEDULES = {
     "warm-up": ("--scheduler.type=constant_with_warmup", "--scheduler.num_warmup_steps=30"),
     "warm-up longer than the run": ("--scheduler.type=constant_with_warmup",),
     "decay to a floor": ("--scheduler.type=cosine_decay_with_warmup",),
-    "decay that ends early": ("--scheduler.type=cosine_decay_with_warmup", "--scheduler.num_decay_steps=60"),
+    "decay that ends early": (
+        "--scheduler.type=cosine_decay_with_warmup",
+        "--scheduler.num_decay_steps=60",
+    ),
     "diffuser constant": ("--scheduler.type=diffuser", "--scheduler.name=constant"),
     "diffuser warm-up": ("--scheduler.type=diffuser", "--scheduler.name=constant_with_warmup"),
     "cosine": ("--scheduler.type=cosine_annealing_with_warmup", "--scheduler.num_warmup_steps=10"),
@@ -221,7 +251,9 @@ DRAWN_OVER_THE_RUN = {"cosine", "diffuser cosine", "diffuser linear"}
 
 @pytest.mark.parametrize("name", SCHEDULES)
 @pytest.mark.parametrize("whole_command", [False, True])
-def test_more_steps_keep_every_old_rate_and_do_not_jump_or_are_refused(tmp_path, name, whole_command):
+def test_more_steps_keep_every_old_rate_and_do_not_jump_or_are_refused(
+    tmp_path, name, whole_command
+):
     resumable(tmp_path, "--steps=100", *SCHEDULES[name])
     before = resolve_run([*BASE, "--steps=100", *SCHEDULES[name]])[0]
     again = [*BASE, *SCHEDULES[name]] if whole_command else []
@@ -260,8 +292,14 @@ def test_a_resumed_run_keeps_the_order_that_was_chosen(tmp_path):
     """Memory may be another now; the order of the samples is the recorded one."""
     resumable(tmp_path, "--dataset.shuffle=clips", "--dataset.clip_pool=40")
     again = ["--resume=true", f"--output_dir={tmp_path}"]
-    run = resolve_run([*again, "--dataset.shuffle=auto", "--dataset.clip_pool=0", "--dataset.frame_memory=1GB"])[0]
-    assert (run.dataset.shuffle, run.dataset.clip_pool, run.dataset.frame_memory) == ("clips", 40, "1GB")
+    run = resolve_run(
+        [*again, "--dataset.shuffle=auto", "--dataset.clip_pool=0", "--dataset.frame_memory=1GB"]
+    )[0]
+    assert (run.dataset.shuffle, run.dataset.clip_pool, run.dataset.frame_memory) == (
+        "clips",
+        40,
+        "1GB",
+    )
     with pytest.raises(ConfigError, match=r"dataset\.clip_pool was 40 and is now 50"):
         resolve_run([*again, "--dataset.clip_pool=50"])
 
@@ -282,7 +320,8 @@ def test_impossible_orders_are_refused(option, words):
 
 
 @pytest.mark.parametrize(
-    ("text", "size"), [("4GB", 4e9), ("512MiB", 2**29), ("1.5 tb", 1.5e12), ("12", 12), ("3k", 3000)]
+    ("text", "size"),
+    [("4GB", 4e9), ("512MiB", 2**29), ("1.5 tb", 1.5e12), ("12", 12), ("3k", 3000)],
 )
 def test_bytes_are_read_with_their_unit(text, size):
     assert num_bytes(text) == size

@@ -35,13 +35,19 @@ def test_what_is_left_open_is_what_the_ranks_leave(copies, pieces, ranks, mesh):
             "dp_shard=3 --parallelism.dp_replicate=2 or --parallelism.dp_shard=6",
         ),
         (("dp_shard=2", "dp_replicate=2"), 6, "or 4 or 8 ranks"),
-        (("dp_replicate=3",), 2, "--parallelism.dp_replicate=2 --parallelism.dp_shard=1; or 3 ranks"),
+        (
+            ("dp_replicate=3",),
+            2,
+            "--parallelism.dp_replicate=2 --parallelism.dp_shard=1; or 3 ranks",
+        ),
         (("dp_shard=2",), 1, "--parallelism.dp_shard=1 --parallelism.dp_replicate=1; or 2 ranks"),
         (("dp_replicate=3", "dp_shard=-1"), 4, "dp_replicate=2 --parallelism.dp_shard=2"),
         (("dp_shard=0",), 4, "-1"),
     ],
 )
-def test_what_does_not_multiply_to_the_ranks_is_refused_with_the_nearest_that_does(flags, ranks, said):
+def test_what_does_not_multiply_to_the_ranks_is_refused_with_the_nearest_that_does(
+    flags, ranks, said
+):
     with pytest.raises(ConfigError) as caught:
         resolve_run([*BASE, *(f"--parallelism.{flag}" for flag in flags)], ranks)
     assert flags[0] in caught.value.what

@@ -29,7 +29,11 @@ def light_dataset(tmp_path_factory) -> Path:
             goal = rng.uniform(-1, 1, 2).astype(np.float32)
             for t in range(12):
                 state = np.array([np.sin(t / 5), np.cos(t / 5), 1], dtype=np.float32)
-                frame = {"observation.state": state, "observation.environment_state": goal, "action": state[:2] + goal}
+                frame = {
+                    "observation.state": state,
+                    "observation.environment_state": goal,
+                    "action": state[:2] + goal,
+                }
                 writer.add_frame(frame, task="reach")
             writer.save_episode()
     return root
@@ -38,7 +42,11 @@ def light_dataset(tmp_path_factory) -> Path:
 @pytest.fixture
 def light_args(light_dataset, tmp_path) -> list[str]:
     """Arguments of that run; `save_freq` is 2 of its 6 steps."""
-    where = [f"--dataset.root={light_dataset}", "--dataset.repo_id=tests/light", f"--output_dir={tmp_path}/run"]
+    where = [
+        f"--dataset.root={light_dataset}",
+        "--dataset.repo_id=tests/light",
+        f"--output_dir={tmp_path}/run",
+    ]
     return [*where, *TINY_ACT, "--save_freq=2"]
 
 

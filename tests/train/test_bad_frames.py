@@ -40,7 +40,14 @@ def run(tiny_dataset, tmp_path_factory):
     """A run over such a copy: run('folder', '--steps=3')."""
     home = tmp_path_factory.mktemp("bad")
     root = damage(tiny_dataset, home / "damaged", PACKETS)
-    args = [f"--dataset.root={root}", "--dataset.repo_id=x/y", *TINY_ACT, SMALL, "--save_freq=3", "--steps=8"]
+    args = [
+        f"--dataset.root={root}",
+        "--dataset.repo_id=x/y",
+        *TINY_ACT,
+        SMALL,
+        "--save_freq=3",
+        "--steps=8",
+    ]
     args += ["--dataset.eval_split=0.34", "--eval_steps=4"]
     return lambda folder, *more: resolve_run([*args, f"--output_dir={home / folder}", *more])[0]
 
@@ -58,9 +65,13 @@ def check_same(resumed, straight):
     for name in ("bad_frames.jsonl", "losses.f32"):
         assert (resumed.folder / name).read_bytes() == (straight.folder / name).read_bytes()
     for step in ("000006", "000008"):
-        assert saved(resumed.folder / "checkpoints" / step) == saved(straight.folder / "checkpoints" / step)
+        assert saved(resumed.folder / "checkpoints" / step) == saved(
+            straight.folder / "checkpoints" / step
+        )
     assert numbers(resumed) == numbers(straight)
-    assert [text.partition(";")[0] for text in resumed.remarks] == [t.partition(";")[0] for t in straight.remarks]
+    assert [text.partition(";")[0] for text in resumed.remarks] == [
+        t.partition(";")[0] for t in straight.remarks
+    ]
 
 
 def test_substituted_samples_are_listed_and_told(run, straight):
@@ -76,9 +87,17 @@ def test_substituted_samples_are_listed_and_told(run, straight):
         assert "cannot be decoded" in line["why"]
         assert set(line["substitute"]) == {"episode", "frame"}
         assert line["used_to"] == "validate" or line["step"] == line["position"] // 4 + 1
-        assert (line["substitute"]["episode"] in (2, 3)) == (line["used_to"] == "validate"), "held-out ones stay apart"
-    notes = [line for line in read_metrics(straight.folder / "metrics.jsonl") if line["kind"] == "bad_frame"]
-    assert [(note["step"], note["position"]) for note in notes] == [(line["step"], line["position"]) for line in lines]
+        assert (line["substitute"]["episode"] in (2, 3)) == (line["used_to"] == "validate"), (
+            "held-out ones stay apart"
+        )
+    notes = [
+        line
+        for line in read_metrics(straight.folder / "metrics.jsonl")
+        if line["kind"] == "bad_frame"
+    ]
+    assert [(note["step"], note["position"]) for note in notes] == [
+        (line["step"], line["position"]) for line in lines
+    ]
     told = "3 samples have frames that cannot be decoded"
     assert told in summary(run("straight"), straight)
     assert told in straight.report.read_text()
@@ -106,13 +125,24 @@ def test_a_run_that_stopped_at_a_bad_frame_goes_on_with_substitutes(run, straigh
         line for line in listed(straight.folder) if line["used_to"] == "train"
     ]
     for step in ("000006", "000008"):
-        assert saved(resumed.folder / "checkpoints" / step) == saved(straight.folder / "checkpoints" / step)
+        assert saved(resumed.folder / "checkpoints" / step) == saved(
+            straight.folder / "checkpoints" / step
+        )
 
 
 def test_too_many_stop_the_run_and_name_the_files(run, tiny_dataset, tmp_path):
     root = damage(tiny_dataset, tmp_path / "worse", range(0, 80, 4))
     with pytest.raises(DataError, match=f"{COUNT_MIN + 1} of \\d+ samples") as stopped:
-        train(run("worse", SUBSTITUTE, f"--dataset.root={root}", "--steps=60", "--save_freq=60", "--eval_steps=60"))
+        train(
+            run(
+                "worse",
+                SUBSTITUTE,
+                f"--dataset.root={root}",
+                "--steps=60",
+                "--save_freq=60",
+                "--eval_steps=60",
+            )
+        )
     assert f"videos/{WRIST}/chunk-000/file-000.mp4" in stopped.value.what
     assert "kata data check <folder> --decode" in stopped.value.remedy
 

@@ -21,12 +21,20 @@ ENV = ("--env.type=kata", "--env.max_steps=4", "--eval.n_episodes=2", "--eval.vi
 
 @pytest.fixture(scope="module")
 def demos(tmp_path_factory):
-    return record(tmp_path_factory.mktemp("demos") / "reach", num_episodes=2, codec="h264", workers=1)
+    return record(
+        tmp_path_factory.mktemp("demos") / "reach", num_episodes=2, codec="h264", workers=1
+    )
 
 
 @pytest.fixture
 def run_of(demos, tmp_path):
-    fixed = [f"--dataset.root={demos}", "--dataset.repo_id=kata/reach", *TINY_ACT, "--steps=2", "--log_freq=1"]
+    fixed = [
+        f"--dataset.root={demos}",
+        "--dataset.repo_id=kata/reach",
+        *TINY_ACT,
+        "--steps=2",
+        "--log_freq=1",
+    ]
     return lambda *more: resolve_run([*fixed, f"--output_dir={tmp_path}/run", *more])[0]
 
 
@@ -39,7 +47,9 @@ def test_results_land_in_the_record_and_the_report_and_change_nothing(run_of, tm
     assert sorted(trained.evaluations) == [0, 2]
     lines = [x for x in read_metrics(trained.folder / "metrics.jsonl") if x["kind"] == "evaluation"]
     assert [x["step"] for x in lines] == [0, 2]
-    assert all(x["num_episodes"] == 2 and 0 <= x["success_low"] <= x["success_high"] <= 1 for x in lines)
+    assert all(
+        x["num_episodes"] == 2 and 0 <= x["success_low"] <= x["success_high"] <= 1 for x in lines
+    )
     assert "after 2 steps of training" in trained.report.read_text()
     kept = json.loads((trained.folder / "evaluations" / "000002" / "eval.json").read_text())
     assert [e["seed"] for e in kept["episodes"]] == [1000, 1001]
@@ -60,7 +70,11 @@ def test_a_signal_ends_an_evaluation_that_is_waited_for(run_of, tmp_path):
 
     asking = threading.Thread(target=ask)
     asking.start()
-    trained = train(run_of("--env.type=kata", "--eval.n_episodes=1000000", "--eval.videos=0", "--env_eval_freq=0"))
+    trained = train(
+        run_of(
+            "--env.type=kata", "--eval.n_episodes=1000000", "--eval.videos=0", "--env_eval_freq=0"
+        )
+    )
     asking.join()
     assert trained.stopped is None
     assert "the evaluation ended with status" in trained.evaluations[2]["error"]

@@ -20,7 +20,11 @@ def trained_once(light_dataset, tmp_path_factory):
     from tests.conftest import TINY_ACT
 
     folder = tmp_path_factory.mktemp("run") / "run"
-    where = [f"--dataset.root={light_dataset}", "--dataset.repo_id=tests/light", f"--output_dir={folder}"]
+    where = [
+        f"--dataset.root={light_dataset}",
+        "--dataset.repo_id=tests/light",
+        f"--output_dir={folder}",
+    ]
     more = ["--save_freq=2", "--dataset.eval_split=0.3", "--eval_steps=2", "--keep_best=3"]
     return train(resolve_run([*where, *TINY_ACT, *more])[0]).folder
 
@@ -66,13 +70,24 @@ def test_prune_removes_what_no_rule_keeps_and_a_dry_run_nothing(run_folder, caps
     assert len(checkpoints(home)) == 3
     turn_a_bit(run_folder, "000006")
     assert main(["checkpoint", "prune", str(run_folder), "--keep_last=1"]) == 0
-    assert [p.name for p in checkpoints(home)] == ["000004", "000006"]  # the newest whole one, and what `last` names
+    assert [p.name for p in checkpoints(home)] == [
+        "000004",
+        "000006",
+    ]  # the newest whole one, and what `last` names
     assert (home / "best" / "pretrained_model").is_dir()
 
 
 def test_prune_leaves_a_run_at_work_alone(run_folder, capsys):
     with FolderLock(run_folder):
-        command = [sys.executable, "-m", "kata", "checkpoint", "prune", str(run_folder), "--keep_last=1"]
+        command = [
+            sys.executable,
+            "-m",
+            "kata",
+            "checkpoint",
+            "prune",
+            str(run_folder),
+            "--keep_last=1",
+        ]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert f"in use by process {os.getpid()}" in done.stderr
@@ -111,7 +126,10 @@ def test_what_cannot_be_done_is_refused_in_one_message(run_folder, capsys, args,
 
 def test_a_damaged_checkpoint_is_neither_exported_nor_uploaded(run_folder, tmp_path, capsys):
     turn_a_bit(run_folder, "000006")
-    for args in (["export", str(run_folder), f"--out={tmp_path}/out"], ["push", str(run_folder), "--repo_id=a/b"]):
+    for args in (
+        ["export", str(run_folder), f"--out={tmp_path}/out"],
+        ["push", str(run_folder), "--repo_id=a/b"],
+    ):
         assert main(["checkpoint", *args]) == 2
         assert "content changed" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
@@ -133,7 +151,15 @@ def test_a_hub_out_of_reach_gives_one_message_and_keeps_everything(run_folder):
         taken.bind(("127.0.0.1", 0))  # bound and not listening: connections are refused
         place = f"http://127.0.0.1:{taken.getsockname()[1]}"
         environment = {**os.environ, "HF_ENDPOINT": place, "HF_TOKEN": "hf_secret_of_the_test"}
-        command = [sys.executable, "-m", "kata", "checkpoint", "push", str(run_folder), "--repo_id=user/policy"]
+        command = [
+            sys.executable,
+            "-m",
+            "kata",
+            "checkpoint",
+            "push",
+            str(run_folder),
+            "--repo_id=user/policy",
+        ]
         done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     assert done.returncode == 2
     assert "not uploaded to user/policy" in done.stderr

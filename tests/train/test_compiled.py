@@ -17,9 +17,16 @@ from tests.conftest import TINY_ACT
 from tests.dist import ranks, scenes
 from tests.train.test_every_policy import TINY, policy_run  # noqa: F401 - a fixture
 
-pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # the compiler's own imports
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:`torch.jit:DeprecationWarning"
+)  # the compiler's own imports
 
-SHORT = ("--policy.use_vae=false", "--policy.n_decoder_layers=1", "--optimizer.type=sgd", "--optimizer.lr=0.01")
+SHORT = (
+    "--policy.use_vae=false",
+    "--policy.n_decoder_layers=1",
+    "--optimizer.type=sgd",
+    "--optimizer.lr=0.01",
+)
 TRACED = {"backend": "aot_eager"}
 """The same graphs, without the minute that generating code for them takes."""
 
@@ -40,24 +47,34 @@ def traced(monkeypatch):
 
 
 def losses(folder):
-    return [line["loss"] for line in read_metrics(folder / "metrics.jsonl") if line["kind"] == "train"]
+    return [
+        line["loss"] for line in read_metrics(folder / "metrics.jsonl") if line["kind"] == "train"
+    ]
 
 
 def close(one, other, atol=1e-5):
     ours, theirs = one.state.policy.state_dict(), other.state.policy.state_dict()
     assert ours.keys() == theirs.keys()
     for key in ours:
-        torch.testing.assert_close(ours[key], theirs[key], rtol=0, atol=atol, msg=lambda m, k=key: f"{k}: {m}")
+        torch.testing.assert_close(
+            ours[key], theirs[key], rtol=0, atol=atol, msg=lambda m, k=key: f"{k}: {m}"
+        )
 
 
 @pytest.mark.long
 def test_compiled_is_what_it_was(vector_run, compiler, monkeypatch, tmp_path):
     """With dropout, and across a stop: a checkpoint is the same to a compiled run and to one that is not."""
-    monkeypatch.setattr(Policy, "shard_units", lambda policy: [policy.model.encoder.layers[0]])  # a block is enough
+    monkeypatch.setattr(
+        Policy, "shard_units", lambda policy: [policy.model.encoder.layers[0]]
+    )  # a block is enough
 
     def run(folder, steps, compile, *more):
         made = vector_run(
-            *SHORT, f"--output_dir={tmp_path}/{folder}", f"--steps={steps}", f"--compile={compile}", *more
+            *SHORT,
+            f"--output_dir={tmp_path}/{folder}",
+            f"--steps={steps}",
+            f"--compile={compile}",
+            *more,
         )
         trained = train(made)
         assert not trained.remarks
@@ -66,12 +83,17 @@ def test_compiled_is_what_it_was(vector_run, compiler, monkeypatch, tmp_path):
     straight = run("straight", 4, "false")
     run("first", 2, "true")
     run("then", 2, "false")
-    for ended in (run("first", 4, "false", "--resume=true"), run("then", 4, "true", "--resume=true")):
+    for ended in (
+        run("first", 4, "false", "--resume=true"),
+        run("then", 4, "true", "--resume=true"),
+    ):
         close(straight, ended)
         assert losses(ended.folder) == pytest.approx(losses(straight.folder), rel=1e-5)
 
 
-@pytest.mark.parametrize("name", [n if n == "tdmpc" else pytest.param(n, marks=pytest.mark.long) for n in TINY])
+@pytest.mark.parametrize(
+    "name", [n if n == "tdmpc" else pytest.param(n, marks=pytest.mark.long) for n in TINY]
+)
 def test_every_block_can_be_compiled(name, policy_run, traced):  # noqa: F811
     options = ("--optimizer.type=sgd", "--optimizer.lr=0.01")
     faster = train(policy_run(name, "compiled", *options, "--compile=true"))
@@ -80,7 +102,9 @@ def test_every_block_can_be_compiled(name, policy_run, traced):  # noqa: F811
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("sharded", [(), ("--parallelism.dp_shard=2", "--gradient_checkpointing=true")])
+@pytest.mark.parametrize(
+    "sharded", [(), ("--parallelism.dp_shard=2", "--gradient_checkpointing=true")]
+)
 def test_two_compiled_ranks_are_one(sharded, vector_run, vector_dataset, tmp_path):
     still = (*SHORT, "--policy.dropout=0", "--batch_size=2")
     data = (f"--dataset.root={vector_dataset}", "--dataset.repo_id=tests/vectors")
@@ -89,9 +113,13 @@ def test_two_compiled_ranks_are_one(sharded, vector_run, vector_dataset, tmp_pat
     assert team.ended() == [0, 0], team.said(0) + team.said(1)
     assert "uncompiled" not in team.said(0) + team.said(1)
     one = train(vector_run(*still, "--batch_size=4")).state.policy.state_dict()
-    two = load_file(tmp_path / "two" / "checkpoints" / "last" / "pretrained_model" / "model.safetensors")
+    two = load_file(
+        tmp_path / "two" / "checkpoints" / "last" / "pretrained_model" / "model.safetensors"
+    )
     for key in one:
-        torch.testing.assert_close(two[key], one[key], rtol=0, atol=1e-6, msg=lambda m, k=key: f"{k}: {m}")
+        torch.testing.assert_close(
+            two[key], one[key], rtol=0, atol=1e-6, msg=lambda m, k=key: f"{k}: {m}"
+        )
 
 
 def test_without_a_compiler_the_run_goes_on(vector_run, compiler, caplog):
@@ -103,9 +131,9 @@ def test_without_a_compiler_the_run_goes_on(vector_run, compiler, caplog):
         "--compile: 2 of 2 blocks ran uncompiled (model.encoder.layers.0, model.decoder.layers.0): "
         "InvalidCxxCompiler: No working C++ compiler found in torch._inductor.config.cpp.cxx: ('/no/such/compiler',)"
     ]
-    assert [r.message.partition(" runs")[0] for r in caplog.records if "--compile" in r.message] == [
-        "--compile: model.encoder.layers.0"
-    ]
+    assert [
+        r.message.partition(" runs")[0] for r in caplog.records if "--compile" in r.message
+    ] == ["--compile: model.encoder.layers.0"]
 
 
 def test_what_breaks_is_named_and_the_rest_stays_compiled(vector_run, traced, tmp_path):

@@ -22,7 +22,15 @@ from kata.train.metrics.meter import Meter, read_metrics
 from kata.train.summary import summary
 
 KEPT_UP = Spent(
-    steps=100, total_s=10.0, wait_s=0.1, copy_s=0.4, update_s=9.4, read_s=0.1, decode_s=8.0, convert_s=2.0, threads=4
+    steps=100,
+    total_s=10.0,
+    wait_s=0.1,
+    copy_s=0.4,
+    update_s=9.4,
+    read_s=0.1,
+    decode_s=8.0,
+    convert_s=2.0,
+    threads=4,
 )
 """A run on a CPU whose reader could be four times as fast as the update."""
 CUDA = dataclasses.replace(KEPT_UP, beside=True, update_s=3.0, drain_s=6.4, flushes=2)
@@ -87,7 +95,11 @@ def test_a_reader_without_cameras_is_named_and_never_divides_by_zero():
 
 
 def test_intervals_add_up():
-    lines = [{"spent": dataclasses.asdict(KEPT_UP)}, {"other": 1}, {"spent": dataclasses.asdict(CUDA)}]
+    lines = [
+        {"spent": dataclasses.asdict(KEPT_UP)},
+        {"other": 1},
+        {"spent": dataclasses.asdict(CUDA)},
+    ]
     total = spent_of(lines)
     assert total == KEPT_UP + CUDA
     assert (total.steps, total.total_s, total.threads, total.beside) == (200, 20.0, 4, True)
@@ -99,7 +111,9 @@ def light(monkeypatch):
 
     def forward(network, batch, latent):
         del latent
-        action = network.action_head(network.encoder_robot_state_input_proj(batch["observation.state"]))
+        action = network.action_head(
+            network.encoder_robot_state_input_proj(batch["observation.state"])
+        )
         return action[:, None].expand(-1, network.config.chunk_size, -1)
 
     monkeypatch.setattr(Network, "forward", forward)
@@ -117,26 +131,42 @@ def pictures(tmp_path_factory) -> Callable[[int, int], Path]:
             "action": Column("float32", (2,)),
         }
         rng = np.random.default_rng(0)
-        with DatasetWriter.create(root, fps=10, features=features, video=VideoOptions(codec="h264", gop=gop)) as writer:
+        with DatasetWriter.create(
+            root, fps=10, features=features, video=VideoOptions(codec="h264", gop=gop)
+        ) as writer:
             for _ in range(2):
                 for _ in range(48):
-                    frame = {"observation.images.top": rng.integers(0, 1 + strength, (192, 256, 3), np.uint8)}
+                    frame = {
+                        "observation.images.top": rng.integers(
+                            0, 1 + strength, (192, 256, 3), np.uint8
+                        )
+                    }
                     state = rng.normal(size=3).astype(np.float32)
-                    writer.add_frame({**frame, "observation.state": state, "action": state[:2]}, task="look")
+                    writer.add_frame(
+                        {**frame, "observation.state": state, "action": state[:2]}, task="look"
+                    )
                 writer.save_episode()
         return root
 
     return make
 
 
-SHORT = ("--policy.use_vae=false", "--batch_size=2", "--steps=16", "--log_freq=4", "--save_checkpoint=false")
+SHORT = (
+    "--policy.use_vae=false",
+    "--batch_size=2",
+    "--steps=16",
+    "--log_freq=4",
+    "--save_checkpoint=false",
+)
 
 
 def trained(tiny_run, *more: str) -> tuple[Diagnosis, list[str]]:
     """A real run: its verdict, and that of each interval; the verdict stands in its last words and in its report."""
     run = tiny_run(*SHORT, *more)
     done = train(run)
-    lines = [line for line in read_metrics(done.folder / "metrics.jsonl") if line["kind"] == "train"]
+    lines = [
+        line for line in read_metrics(done.folder / "metrics.jsonl") if line["kind"] == "train"
+    ]
     assert done.diagnosis is not None
     assert done.diagnosis.text in summary(run, done)
     assert done.diagnosis.text[:40] in done.report.read_text()
@@ -145,7 +175,12 @@ def trained(tiny_run, *more: str) -> tuple[Diagnosis, list[str]]:
 
 def seconds_per_step(folder: Path) -> float:
     """Of all steps but those of the first interval."""
-    return spent_of([x for x in read_metrics(folder / "metrics.jsonl") if x["kind"] == "train"][1:]).total_s / 12
+    return (
+        spent_of(
+            [x for x in read_metrics(folder / "metrics.jsonl") if x["kind"] == "train"][1:]
+        ).total_s
+        / 12
+    )
 
 
 def slowed(monkeypatch, owner: type, name: str, sleep_s: float) -> None:
@@ -161,7 +196,9 @@ def slowed(monkeypatch, owner: type, name: str, sleep_s: float) -> None:
 
 def test_slow_reading_is_named(tiny_run, light, monkeypatch):
     slowed(monkeypatch, Decoder, "_read", 0.03)
-    found, lines = trained(tiny_run, "--dataset.frame_memory=50KB")  # two batches: nothing is held for later ones
+    found, lines = trained(
+        tiny_run, "--dataset.frame_memory=50KB"
+    )  # two batches: nothing is held for later ones
     assert found.stage is Stage.READ
     assert found.share > 0.5
     assert lines.count("read") >= 3
@@ -169,7 +206,9 @@ def test_slow_reading_is_named(tiny_run, light, monkeypatch):
 
 def test_slow_decoding_is_named(tiny_run, light, pictures):
     # One key frame per episode: 24 frames are decoded for one, on average.
-    found, lines = trained(tiny_run, f"--dataset.root={pictures(48, 254)}", "--dataset.frame_memory=600KB")
+    found, lines = trained(
+        tiny_run, f"--dataset.root={pictures(48, 254)}", "--dataset.frame_memory=600KB"
+    )
     assert found.stage is Stage.DECODE
     assert found.removed > 1.5
     assert lines.count("decode") >= 3
@@ -193,7 +232,9 @@ def test_a_slow_model_is_named(tiny_run, light, monkeypatch):
 
 def test_slow_conversion_is_named(tiny_run, light, monkeypatch):
     slowed(monkeypatch, Decoder, "paint", 0.03)
-    found, lines = trained(tiny_run)  # all frames are held as they were decoded, and converted for each batch
+    found, lines = trained(
+        tiny_run
+    )  # all frames are held as they were decoded, and converted for each batch
     assert found.stage is Stage.CONVERT
     assert "--dataset.cache=frames" in found.text
     assert lines.count("convert") >= 3
@@ -201,9 +242,13 @@ def test_slow_conversion_is_named(tiny_run, light, monkeypatch):
 
 def test_heavy_augmentation_is_named(tiny_run, light, pictures):
     # Pictures of one colour are decoded in no time: no neighbour on the machine makes the loop wait for them.
-    kinds = ['"SharpnessJitter", "kwargs": {"sharpness": [0.5, 1.5]}', '"RandomAffine", "kwargs": {"degrees": [-5, 5]}']
+    kinds = [
+        '"SharpnessJitter", "kwargs": {"sharpness": [0.5, 1.5]}',
+        '"RandomAffine", "kwargs": {"degrees": [-5, 5]}',
+    ]
     transforms = ", ".join(
-        f'"{number}": {{"type": {kind}}}' for number, kind in enumerate(3 * [*kinds, '"MotionBlur"'])
+        f'"{number}": {{"type": {kind}}}'
+        for number, kind in enumerate(3 * [*kinds, '"MotionBlur"'])
     )
     found, lines = trained(
         tiny_run, f"--dataset.root={pictures(1, 0)}", "--dataset.image_transforms.enable=true",
@@ -261,7 +306,9 @@ def beside(light, monkeypatch) -> Iterator[Callable[[float, float], None]]:
 
 
 def test_launching_many_small_kernels_is_named(tiny_run, beside):
-    beside(0.0, 0.01)  # a busy machine wakes the device's thread late, by a few milliseconds of a step's 200
+    beside(
+        0.0, 0.01
+    )  # a busy machine wakes the device's thread late, by a few milliseconds of a step's 200
     found, lines = trained(tiny_run)
     assert found.stage is Stage.LAUNCH
     assert "--batch_size" in found.text
@@ -280,7 +327,9 @@ def test_a_device_that_falls_behind_is_named(tiny_run, beside):
     ("stage", "owner", "name", "sleep_s"),
     [(Stage.CONVERT, Decoder, "paint", 0.02), (Stage.COPY, Copier, "__call__", 0.012)],
 )
-def test_a_run_gains_what_was_said(tiny_run, light, monkeypatch, tmp_path, stage, owner, name, sleep_s):
+def test_a_run_gains_what_was_said(
+    tiny_run, light, monkeypatch, tmp_path, stage, owner, name, sleep_s
+):
     """The stage is made slow, and then half as slow."""
     with monkeypatch.context() as patch:
         slowed(patch, owner, name, sleep_s)

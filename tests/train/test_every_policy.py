@@ -12,40 +12,92 @@ from kata.train.stopping import Guard
 
 TINY = {
     "diffusion": (
-        *("--policy.down_dims=[8,16]", "--policy.horizon=8", "--policy.n_action_steps=3", "--policy.n_groups=4"),
-        *("--policy.diffusion_step_embed_dim=8", "--policy.num_train_timesteps=10", "--policy.num_inference_steps=2"),
+        *(
+            "--policy.down_dims=[8,16]",
+            "--policy.horizon=8",
+            "--policy.n_action_steps=3",
+            "--policy.n_groups=4",
+        ),
+        *(
+            "--policy.diffusion_step_embed_dim=8",
+            "--policy.num_train_timesteps=10",
+            "--policy.num_inference_steps=2",
+        ),
         *("--policy.spatial_softmax_num_keypoints=4", "--policy.pretrained_backbone_weights=null"),
-        *("--policy.crop_shape=[20,24]", "--policy.crop_per_sample=true", "--policy.use_group_norm=true"),
+        *(
+            "--policy.crop_shape=[20,24]",
+            "--policy.crop_per_sample=true",
+            "--policy.use_group_norm=true",
+        ),
         '--policy.input_features={"observation.images.top": {"type": "VISUAL", "shape": [3, 48, 64]}, '
         '"observation.state": {"type": "STATE", "shape": [3]}}',
     ),
     "tdmpc": (
-        *("--policy.horizon=3", "--policy.image_encoder_hidden_dim=4", "--policy.state_encoder_hidden_dim=8"),
-        *("--policy.latent_dim=6", "--policy.mlp_dim=12", "--policy.cem_iterations=2", "--policy.n_pi_samples=2"),
-        *("--policy.n_gaussian_samples=8", "--policy.n_elites=4", "--policy.shift_by_executed=true"),
+        *(
+            "--policy.horizon=3",
+            "--policy.image_encoder_hidden_dim=4",
+            "--policy.state_encoder_hidden_dim=8",
+        ),
+        *(
+            "--policy.latent_dim=6",
+            "--policy.mlp_dim=12",
+            "--policy.cem_iterations=2",
+            "--policy.n_pi_samples=2",
+        ),
+        *(
+            "--policy.n_gaussian_samples=8",
+            "--policy.n_elites=4",
+            "--policy.shift_by_executed=true",
+        ),
         '--policy.input_features={"observation.images.top": {"type": "VISUAL", "shape": [3, 48, 64]}, '
         '"observation.state": {"type": "STATE", "shape": [3]}}',
     ),
     "vqbet": (  # the second of four steps is the last one of the first phase
-        *("--policy.n_obs_steps=3", "--policy.n_action_pred_token=2", "--policy.action_chunk_size=3"),
-        *("--policy.vqvae_n_embed=6", "--policy.vqvae_embedding_dim=8", "--policy.vqvae_enc_hidden_dim=12"),
+        *(
+            "--policy.n_obs_steps=3",
+            "--policy.n_action_pred_token=2",
+            "--policy.action_chunk_size=3",
+        ),
+        *(
+            "--policy.vqvae_n_embed=6",
+            "--policy.vqvae_embedding_dim=8",
+            "--policy.vqvae_enc_hidden_dim=12",
+        ),
         *("--policy.gpt_input_dim=12", "--policy.gpt_output_dim=10", "--policy.gpt_hidden_dim=16"),
-        *("--policy.gpt_n_layer=2", "--policy.gpt_n_head=2", "--policy.gpt_block_size=16", "--policy.dropout=0"),
+        *(
+            "--policy.gpt_n_layer=2",
+            "--policy.gpt_n_head=2",
+            "--policy.gpt_block_size=16",
+            "--policy.dropout=0",
+        ),
         *("--policy.spatial_softmax_num_keypoints=4", "--policy.pretrained_backbone_weights=null"),
-        *("--policy.crop_shape=[20,24]", "--policy.crop_per_sample=true", "--policy.use_group_norm=true"),
+        *(
+            "--policy.crop_shape=[20,24]",
+            "--policy.crop_per_sample=true",
+            "--policy.use_group_norm=true",
+        ),
         *("--policy.n_vqvae_training_steps=2", "--policy.offset_loss_weight=2"),
         '--policy.input_features={"observation.images.top": {"type": "VISUAL", "shape": [3, 48, 64]}, '
         '"observation.state": {"type": "STATE", "shape": [3]}}',
     ),
     "multi_task_dit": (  # {clip}: a folder of a tiny CLIP model
-        *("--policy.horizon=8", "--policy.n_action_steps=3", "--policy.hidden_dim=16", "--policy.num_layers=1"),
+        *(
+            "--policy.horizon=8",
+            "--policy.n_action_steps=3",
+            "--policy.hidden_dim=16",
+            "--policy.num_layers=1",
+        ),
         *(
             "--policy.num_heads=2",
             "--policy.timestep_embed_dim=8",
             "--policy.num_train_timesteps=10",
             "--policy.dropout=0",
         ),
-        *("--policy.num_inference_steps=2", "--policy.crop_per_sample=true", "--policy.pretrained_encoders=false"),
+        *(
+            "--policy.num_inference_steps=2",
+            "--policy.crop_per_sample=true",
+            "--policy.pretrained_encoders=false",
+        ),
         *(
             "--policy.image_resize_shape=[36,48]",
             "--policy.image_crop_shape=[32,32]",
@@ -94,7 +146,10 @@ def test_resumed_equals_straight(name, policy_run, monkeypatch):
         stopped = train(policy_run(name, "half", "--ema.enable=true"))
     assert stopped.state.step == 1
     resumed = train(policy_run(name, "half", "--ema.enable=true", "--resume=true"))
-    for before, after in ((straight.state.policy, resumed.state.policy), (straight.state.ema, resumed.state.ema)):
+    for before, after in (
+        (straight.state.policy, resumed.state.policy),
+        (straight.state.ema, resumed.state.ema),
+    ):
         for key, tensor in before.state_dict().items():
             assert torch.equal(after.state_dict()[key], tensor), key
     assert figures(straight) == figures(resumed)
@@ -105,9 +160,15 @@ def test_resumed_equals_straight(name, policy_run, monkeypatch):
 def test_micro_batches_give_the_update_of_the_whole_batch(name, policy_run):
     options = ("--optimizer.type=sgd", "--optimizer.lr=0.01")
     whole = train(policy_run(name, "whole", *options))
-    split = train(policy_run(name, "split", *options, "--batch_size=1", "--accelerator.gradient_accumulation.steps=4"))
+    split = train(
+        policy_run(
+            name, "split", *options, "--batch_size=1", "--accelerator.gradient_accumulation.steps=4"
+        )
+    )
     for key, tensor in whole.state.policy.state_dict().items():
-        torch.testing.assert_close(split.state.policy.state_dict()[key], tensor, rtol=0, atol=1e-5, msg=key)
+        torch.testing.assert_close(
+            split.state.policy.state_dict()[key], tensor, rtol=0, atol=1e-5, msg=key
+        )
 
 
 @pytest.mark.parametrize("name", TINY)
@@ -115,7 +176,11 @@ def test_a_checkpoint_acts_as_the_policy_that_wrote_it(name, policy_run):
     from kata.eval.rollout_policy import load_for_acting
 
     trained = train(policy_run(name, "acts"))
-    acting = load_for_acting(str(trained.folder / "checkpoints" / "last" / "pretrained_model"), "cpu")
-    assert acting.config == dataclasses.replace(trained.state.policy.config, device=acting.config.device)
+    acting = load_for_acting(
+        str(trained.folder / "checkpoints" / "last" / "pretrained_model"), "cpu"
+    )
+    assert acting.config == dataclasses.replace(
+        trained.state.policy.config, device=acting.config.device
+    )
     for key, tensor in trained.state.policy.state_dict().items():
         assert torch.equal(acting.policy.state_dict()[key], tensor), key

@@ -19,7 +19,9 @@ KEYS = (CAMERA, "observation.state", "action")
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
-    return open_dataset("x/y", root=make(tmp_path_factory.mktemp("feed") / "set", lengths=(21, 8), camera="image"))
+    return open_dataset(
+        "x/y", root=make(tmp_path_factory.mktemp("feed") / "set", lengths=(21, 8), camera="image")
+    )
 
 
 class LateCopier(Copier):
@@ -55,7 +57,9 @@ class LateCopy:
 
 
 @pytest.mark.parametrize("late", [1, 20])
-def test_memory_of_a_batch_is_not_written_before_its_copy_has_ended(data: Dataset, late: int) -> None:
+def test_memory_of_a_batch_is_not_written_before_its_copy_has_ended(
+    data: Dataset, late: int
+) -> None:
     rows, copier, sizes = anchor_rows(data), LateCopier(late), list[int]()
 
     def allocate(size: int) -> np.ndarray:
@@ -76,7 +80,9 @@ def test_memory_of_a_batch_is_not_written_before_its_copy_has_ended(data: Datase
         copier.settle()
     for one, other in zip(found, expected, strict=True):
         assert torch.equal(one, other)
-    alive = batches.ahead + 1 + 2 + late // 6  # beside those read ahead, the caller's and those being copied
+    alive = (
+        batches.ahead + 1 + 2 + late // 6
+    )  # beside those read ahead, the caller's and those being copied
     assert 0 < sizes.count(4 * 2 * HEIGHT * WIDTH * 3) <= alive
 
 

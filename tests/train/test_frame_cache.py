@@ -18,9 +18,15 @@ def test_a_cache_changes_no_weight_and_may_change_on_a_resume(tiny_run, tmp_path
         return missing
 
     monkeypatch.setattr(FrameCache, "fetch", counted)
-    plain = train(tiny_run("--dataset.eval_split=0.34", f"--output_dir={tmp_path}/plain")).state.policy.state_dict()
+    plain = train(
+        tiny_run("--dataset.eval_split=0.34", f"--output_dir={tmp_path}/plain")
+    ).state.policy.state_dict()
     given = ("--dataset.eval_split=0.34", f"--output_dir={tmp_path}/cached")
-    train(tiny_run(*given, "--dataset.cache=disk", f"--dataset.cache_dir={tmp_path}/kept", "--steps=3"))
+    train(
+        tiny_run(
+            *given, "--dataset.cache=disk", f"--dataset.cache_dir={tmp_path}/kept", "--steps=3"
+        )
+    )
     before = sum(fetched)
     rest = tiny_run(*given, "--dataset.cache_size=1GB", "--resume=true")
     found = train(rest).state.policy.state_dict()

@@ -89,7 +89,9 @@ def test_a_guard_in_another_thread_minds_the_clock_alone():
 
 def test_a_signal_ends_the_command_with_its_own_status_and_a_checkpoint(tiny_args, tmp_path):
     command = [sys.executable, "-m", "kata", "train", *tiny_args, "--steps=100000", "--log_freq=1"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
         record = tmp_path / "run" / "metrics.jsonl"
         until_s = time.monotonic() + 120
         while not (record.exists() and record.stat().st_size) and time.monotonic() < until_s:
@@ -99,13 +101,21 @@ def test_a_signal_ends_the_command_with_its_own_status_and_a_checkpoint(tiny_arg
     assert process.returncode == STOPPED, err
     assert "stopped after" in out
     assert "--resume=true" in out
-    assert (tmp_path / "run" / "checkpoints" / "last" / "training_state" / "training_step.json").is_file()
+    assert (
+        tmp_path / "run" / "checkpoints" / "last" / "training_state" / "training_step.json"
+    ).is_file()
 
 
 def started(vector_run, *more):
     """A process that trains and saves at every step, and its folder of checkpoints; returns while it saves."""
     run = vector_run()
-    args = [f"--dataset.root={run.dataset.root}", "--dataset.repo_id=tests/vectors", *TINY_ACT, "--save_freq=1", *more]
+    args = [
+        f"--dataset.root={run.dataset.root}",
+        "--dataset.repo_id=tests/vectors",
+        *TINY_ACT,
+        "--save_freq=1",
+        *more,
+    ]
     command = [sys.executable, "-m", "kata", "train", *args, f"--output_dir={run.output_dir}"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     checkpoints = Path(run.output_dir) / "checkpoints"
@@ -126,7 +136,9 @@ def test_a_signal_during_a_save_leaves_the_save_whole(vector_run, tmp_path):
     assert 0 < len(done) < 60
     assert (checkpoints / "last").readlink().name == done[-1]
     resumed = train(vector_run("--steps=60", "--save_freq=1", "--resume=true"))
-    straight = train(vector_run("--steps=60", "--save_freq=60", f"--output_dir={tmp_path}/straight"))
+    straight = train(
+        vector_run("--steps=60", "--save_freq=60", f"--output_dir={tmp_path}/straight")
+    )
     ours, theirs = straight.state.policy.state_dict(), resumed.state.policy.state_dict()
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
 

@@ -20,7 +20,11 @@ STEPS_PER_EPOCH = 3  # twelve frames are trained on, four at a step
 def saved(folder: Path) -> dict[str, bytes]:
     """Every checkpoint's tensors and state."""
     found = {str(p.relative_to(folder)): p for p in folder.rglob("*")}
-    wanted = {name: p for name, p in found.items() if p.suffix == ".safetensors" or "training_state" in p.parts}
+    wanted = {
+        name: p
+        for name, p in found.items()
+        if p.suffix == ".safetensors" or "training_state" in p.parts
+    }
     return {name: p.read_bytes() for name, p in wanted.items() if p.is_file()}
 
 
@@ -30,7 +34,14 @@ def saved(folder: Path) -> dict[str, bytes]:
     ids=["fp32", "accumulated, averaged", "averaged, bf16", "accumulated, bf16"],
 )
 def test_resumed_around_an_epochs_end_equals_straight(vector_run, tmp_path, options):
-    asked = ("--dataset.eval_split=0.25", "--eval_steps=2", "--save_freq=1", "--log_freq=2", "--steps=7", *options)
+    asked = (
+        "--dataset.eval_split=0.25",
+        "--eval_steps=2",
+        "--save_freq=1",
+        "--log_freq=2",
+        "--steps=7",
+        *options,
+    )
     straight = train(vector_run(*asked))
     assert straight.last["epoch"] == pytest.approx(7 / STEPS_PER_EPOCH)
     for step in (STEPS_PER_EPOCH - 1, STEPS_PER_EPOCH, STEPS_PER_EPOCH + 1):
@@ -47,7 +58,13 @@ def test_resumed_around_an_epochs_end_equals_straight(vector_run, tmp_path, opti
 @pytest.mark.parametrize("step", [3, 7])
 def test_a_run_killed_between_a_checkpoint_and_its_record(vector_run, tmp_path, step):
     """The folder has its name already; `last` still points at the one before, and metrics.jsonl has no line of it."""
-    asked = ("--dataset.eval_split=0.25", "--eval_steps=2", "--save_freq=1", "--log_freq=2", "--steps=7")
+    asked = (
+        "--dataset.eval_split=0.25",
+        "--eval_steps=2",
+        "--save_freq=1",
+        "--log_freq=2",
+        "--steps=7",
+    )
     straight = train(vector_run(*asked))
     part = tmp_path / "part"
     shutil.copytree(straight.folder, part, symlinks=True)
@@ -77,7 +94,16 @@ def test_with_pictures_too(tiny_run, tmp_path):
 
 @pytest.mark.skipif(sys.platform == "win32", reason="forks and kills")
 def test_killed_runs_end_as_the_straight_one(tmp_path):
-    command = [sys.executable, str(KILL), "--kills", "4", "--seed", "3", "--only", "vectors, EMA, accumulation 4"]
+    command = [
+        sys.executable,
+        str(KILL),
+        "--kills",
+        "4",
+        "--seed",
+        "3",
+        "--only",
+        "vectors, EMA, accumulation 4",
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "4 kills in" in done.stdout

@@ -101,7 +101,9 @@ def test_a_lock_file_that_cannot_be_read_is_no_obstacle(tmp_path):
         assert lock.note
 
 
-def test_a_second_run_in_the_same_folder_is_refused_and_leaves_nothing(light_args, tmp_path, capsys):
+def test_a_second_run_in_the_same_folder_is_refused_and_leaves_nothing(
+    light_args, tmp_path, capsys
+):
     (tmp_path / "run").mkdir()
     with holding(tmp_path / "run") as process:
         assert main(["train", *light_args, "--resume=true"]) == 2

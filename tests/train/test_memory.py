@@ -25,6 +25,8 @@ def test_it_names_the_options_that_are_not_in_use(vector_run, monkeypatch):
 
 
 def test_what_is_in_use_is_not_named(vector_run):
-    run = vector_run("--batch_size=1", "--gradient_checkpointing=true", "--accelerator.mixed_precision=bf16")
+    run = vector_run(
+        "--batch_size=1", "--gradient_checkpointing=true", "--accelerator.mixed_precision=bf16"
+    )
     with pytest.raises(ConfigError, match="smaller policy"), fitting(run, torch.device("cpu")):
         raise torch.OutOfMemoryError(SAID)

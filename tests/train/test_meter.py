@@ -38,7 +38,9 @@ def open_meter(path: Path, **options: Any) -> Meter:
     return Meter(path, **{"batch_size": 8, "num_frames": 100, "steps": 100, **options})
 
 
-def add(meter: Meter, step: int, loss: float | None = None, norm: float = 1.0, times: StepTimes = TIMES) -> None:
+def add(
+    meter: Meter, step: int, loss: float | None = None, norm: float = 1.0, times: StepTimes = TIMES
+) -> None:
     value = torch.tensor(float(step) if loss is None else loss)
     losses = {"loss": value, "l1": value / 2}
     meter.add(step, losses=losses, grad_norm=torch.tensor(norm), lr=step * 1e-3, times=times)
@@ -61,7 +63,12 @@ def test_a_line_holds_the_averages_of_its_interval(tmp_path: Path) -> None:
         meter.flush(3)
     (line,) = read_metrics(tmp_path / "metrics.jsonl")
     assert (line["kind"], line["step"], line["samples"], line["epoch"]) == ("train", 3, 24, 0.24)
-    assert (line["loss"], line["l1"], line["grad_norm"], line["grad_norm_max"]) == (2.0, 1.0, 3.0, 6.0)
+    assert (line["loss"], line["l1"], line["grad_norm"], line["grad_norm_max"]) == (
+        2.0,
+        1.0,
+        3.0,
+        6.0,
+    )
     assert line["lr"] == pytest.approx(3e-3)
     assert line["dataloading_s"] == pytest.approx(0.01)
     assert line["preprocessing_s"] == pytest.approx(0.02)
@@ -86,7 +93,10 @@ def test_a_line_says_what_its_interval_was_spent_on(tmp_path: Path) -> None:
     assert (first.decode_s, second.decode_s, second.convert_s) == (2.0, 0.5, 1.0)
     assert second.wait_s == pytest.approx(0.18)
     assert second.total_s == pytest.approx(0.3 + second.drain_s)
-    assert [line["bound_by"] for line in read_metrics(tmp_path / "m.jsonl")] == ["decode", "convert"]
+    assert [line["bound_by"] for line in read_metrics(tmp_path / "m.jsonl")] == [
+        "decode",
+        "convert",
+    ]
 
 
 def test_one_step_gives_no_verdict(tmp_path: Path) -> None:
@@ -98,7 +108,9 @@ def test_one_step_gives_no_verdict(tmp_path: Path) -> None:
     assert "bound_by" not in line
 
 
-def test_adding_a_step_never_reads_a_tensor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_adding_a_step_never_reads_a_tensor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     read: list[int] = []
     whole = torch.Tensor.tolist
     monkeypatch.setattr(torch.Tensor, "tolist", lambda t: (read.append(t.numel()), whole(t))[1])
@@ -164,11 +176,21 @@ def test_non_finite_values_keep_the_file_valid_json(tmp_path: Path) -> None:
 def test_a_step_that_was_skipped_is_left_out_of_the_averages(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     with open_meter(path) as meter:
-        for step, loss, norm in ((1, 2.0, 1.0), (2, math.nan, 5.0), (3, 4.0, math.inf), (4, 6.0, 3.0)):
+        for step, loss, norm in (
+            (1, 2.0, 1.0),
+            (2, math.nan, 5.0),
+            (3, 4.0, math.inf),
+            (4, 6.0, 3.0),
+        ):
             add(meter, step, loss=loss, norm=norm)
         meter.flush(4)
     (line,) = read_metrics(path)
-    assert (line["loss"], line["l1"], line["grad_norm"], line["grad_norm_max"]) == (4.0, 2.0, 2.0, 3.0)
+    assert (line["loss"], line["l1"], line["grad_norm"], line["grad_norm_max"]) == (
+        4.0,
+        2.0,
+        2.0,
+        3.0,
+    )
 
 
 def test_each_line_is_in_the_file_as_soon_as_it_is_written(tmp_path: Path) -> None:
@@ -208,7 +230,9 @@ def test_the_time_left_ignores_a_slow_first_step_and_counts_pauses(
         now[0] += 84.5  # validation: as long again as all steps so far
         step_s = 0.5
         now[0] += step_s
-        meter.add(51, losses={}, grad_norm=torch.ones(()), lr=0, times=StepTimes(0, 0, step_s, step_s))
+        meter.add(
+            51, losses={}, grad_norm=torch.ones(()), lr=0, times=StepTimes(0, 0, step_s, step_s)
+        )
         line = meter.flush(51)
         assert line is not None
         assert line["eta_s"] == pytest.approx(2 * 949 * 0.5, rel=0.01)
@@ -261,7 +285,9 @@ def test_a_log_file_gets_one_plain_line_per_interval(tmp_path: Path) -> None:
     assert "\x1b" not in out.getvalue()
 
 
-def test_the_live_line_is_drawn_at_most_ten_times_a_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_live_line_is_drawn_at_most_ten_times_a_second(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     now = [0.0]
     monkeypatch.setattr(progress_module.time, "monotonic", lambda: now[0])
     drawn: list[int] = []

@@ -48,7 +48,10 @@ def entries(roots):
     def flag(*plain, **more):
         listed = {**{name: {} for name in plain}, **more}
         return "--dataset.mix=" + json.dumps(
-            [{"repo_id": f"tests/{n}", "root": str(roots[n.partition("-")[0]]), **o} for n, o in listed.items()]
+            [
+                {"repo_id": f"tests/{n}", "root": str(roots[n.partition("-")[0]]), **o}
+                for n, o in listed.items()
+            ]
         )
 
     return flag
@@ -70,7 +73,9 @@ def test_a_mixture_of_one_is_that_dataset_bit_for_bit(run, entries, roots):
     options = ("--steps=5", "--dataset.eval_split=0.3")
     alone = train(run("--dataset.repo_id=tests/one", f"--dataset.root={roots['one']}", *options))
     for number, stats in enumerate(("joint", "each")):
-        mixed = train(run(entries("one"), f"--dataset.mix_stats={stats}", *options, out=f"mix{number}"))
+        mixed = train(
+            run(entries("one"), f"--dataset.mix_stats={stats}", *options, out=f"mix{number}")
+        )
         assert equal(weights(alone), weights(mixed))
         record = [{k: v for k, v in line.items() if "dataset" not in k} for line in numbers(mixed)]
         assert record == numbers(alone)
@@ -84,8 +89,13 @@ def test_a_camera_under_another_name_is_the_same_camera(run, tmp_path):
     entry = json.dumps([{"repo_id": "t/front", "root": str(root), "rename_map": map_}])
     mixed = train(run(f"--dataset.mix={entry}", "--steps=1", out="mixed"))
     assert equal(weights(alone), weights(mixed))
-    saved = [t.folder / "checkpoints/last/pretrained_model/policy_preprocessor.json" for t in (alone, mixed)]
-    assert saved[0].read_text() == saved[1].read_text(), "a checkpoint acts with the names of the recording"
+    saved = [
+        t.folder / "checkpoints/last/pretrained_model/policy_preprocessor.json"
+        for t in (alone, mixed)
+    ]
+    assert saved[0].read_text() == saved[1].read_text(), (
+        "a checkpoint acts with the names of the recording"
+    )
 
 
 def test_a_divided_dataset_has_the_statistics_of_the_whole(run, roots):
@@ -99,7 +109,12 @@ def test_a_divided_dataset_has_the_statistics_of_the_whole(run, roots):
 
 
 def test_resumed_equals_straight(run, entries):
-    options = [entries(**weighted(3, 1)), "--dataset.mix_stats=each", "--dataset.eval_split=0.3", "--save_freq=3"]
+    options = [
+        entries(**weighted(3, 1)),
+        "--dataset.mix_stats=each",
+        "--dataset.eval_split=0.3",
+        "--save_freq=3",
+    ]
     straight = train(run(*options))
     train(run(*options, "--steps=3", out="part"))
     resumed = train(run(*options, "--resume=true", out="part"))
@@ -112,7 +127,9 @@ def test_the_split_into_micro_batches_does_not_change_the_update(run, entries):
     plain = (entries("one", "large"), "--dataset.mix_pad_vectors=true", "--policy.dropout=0",
              "--optimizer.type=sgd", "--optimizer.lr=0.01")  # fmt: skip
     whole = train(run(*plain))
-    split = train(run(*plain, "--batch_size=1", "--accelerator.gradient_accumulation.steps=4", out="split"))
+    split = train(
+        run(*plain, "--batch_size=1", "--accelerator.gradient_accumulation.steps=4", out="split")
+    )
     close(weights(whole), weights(split), atol=1e-6)
     assert whole.last["loss_by_dataset"] == pytest.approx(split.last["loss_by_dataset"], abs=1e-4)
 
@@ -128,22 +145,33 @@ def test_validation_tells_the_datasets_apart(run, entries):
 
 
 def test_the_report_and_the_checkpoint_name_the_datasets(run, entries):
-    trained = train(run(entries("one", "two"), "--dataset.mix_stats=each", "--dataset.mix_primary=two"))
+    trained = train(
+        run(entries("one", "two"), "--dataset.mix_stats=each", "--dataset.mix_primary=two")
+    )
     page = trained.report.read_text()
     assert "Training loss by dataset" in page
     assert "one + two" in page
     folder = trained.folder / "checkpoints/last/pretrained_model"
     own = {name: prepare(run(entries(name))).stats for name in ("one", "two")}
-    for name, place in (("one", folder / "processors/one"), ("two", folder / "processors/two"), ("two", folder)):
+    for name, place in (
+        ("one", folder / "processors/one"),
+        ("two", folder / "processors/two"),
+        ("two", folder),
+    ):
         for pipeline, index in ((PREPROCESSOR, 3), (POSTPROCESSOR, 0)):
             step = load_pipeline(place, pipeline).steps[index]
-            np.testing.assert_array_equal(step.stats["action"]["mean"], own[name]["action"]["mean"].astype(np.float32))
+            np.testing.assert_array_equal(
+                step.stats["action"]["mean"], own[name]["action"]["mean"].astype(np.float32)
+            )
 
 
 def test_padded_dimensions_are_neither_trained_on_nor_counted(run, entries):
     config = prepare(run(entries("one", "large"), "--dataset.mix_pad_vectors=true")).run.policy
     assert config.output_features["action"] == Feature(FeatureType.ACTION, (4,))
-    pads = {"action_is_pad": np.zeros((3, 5), dtype=bool), "action_dim_is_pad": np.zeros((3, 4), dtype=bool)}
+    pads = {
+        "action_is_pad": np.zeros((3, 5), dtype=bool),
+        "action_dim_is_pad": np.zeros((3, 4), dtype=bool),
+    }
     pads["action_is_pad"][0, 3:] = pads["action_dim_is_pad"][0, 2:] = True
     assert config.loss_weights(3, pads)["l1_loss"] == 3 * 2 + 2 * 5 * 4
     policy = build_policy(config).eval()
@@ -167,31 +195,67 @@ def test_a_datasets_loss_is_that_of_its_samples_alone():
         "loss_by_dataset/x": 2 / 4 + 2 * 5.0,
         "loss_by_dataset/y": 5 / 10 + 2 * 10 / 4,
     }
-    assert loss_by_dataset(loss, micro, []) == loss_by_dataset(Loss(loss.terms, {}), micro, shares) == {}
+    assert (
+        loss_by_dataset(loss, micro, [])
+        == loss_by_dataset(Loss(loss.terms, {}), micro, shares)
+        == {}
+    )
 
 
 def test_the_stream_of_a_run_is_each_datasets_own_order(run, entries):
     prepared = prepare(run(entries(**weighted(3, 1))))
-    stream = MixedOrder.full(prepared.dataset.sizes(prepared.rows), prepared.dataset.shares(prepared.rows), 1000).at(
-        np.arange(40)
-    )
+    stream = MixedOrder.full(
+        prepared.dataset.sizes(prepared.rows), prepared.dataset.shares(prepared.rows), 1000
+    ).at(np.arange(40))
     assert (stream < 38).sum() == 30
     np.testing.assert_array_equal(stream[stream < 38], Order(38, 1000).at(np.arange(30)))
 
 
 MISFITS = {
     "other rates": (("one", "fast"), (), ("one 10, fast 20", "--dataset.mix_any_fps=true")),
-    "other sizes": (("one", "large"), (), ("action: sizes differ (one 2, large 4)", "--dataset.mix_pad_vectors=true")),
-    "a camera that one lacks": (("seen", "one"), (), (f"one: no {CAMERA}", "fill: true", "--policy.input_features=")),
-    "cameras of two sizes": (("seen", "wide"), (), ("seen 32x32x3, wide 64x64x3", "bring the recordings to one size")),
+    "other sizes": (
+        ("one", "large"),
+        (),
+        ("action: sizes differ (one 2, large 4)", "--dataset.mix_pad_vectors=true"),
+    ),
+    "a camera that one lacks": (
+        ("seen", "one"),
+        (),
+        (f"one: no {CAMERA}", "fill: true", "--policy.input_features="),
+    ),
+    "cameras of two sizes": (
+        ("seen", "wide"),
+        (),
+        ("seen 32x32x3, wide 64x64x3", "bring the recordings to one size"),
+    ),
     "exchanged dimensions": (("named", "turned"), (), ("named: x, y; turned: y, x", "reorder")),
     "an unknown primary": (("one", "two"), ("--dataset.mix_primary=tow",), ("did you mean 'two'",)),
-    "unknown statistics": (("one", "two"), ("--dataset.mix_stats=joined",), ("did you mean 'joint'",)),
+    "unknown statistics": (
+        ("one", "two"),
+        ("--dataset.mix_stats=joined",),
+        ("did you mean 'joint'",),
+    ),
     "a rename for all": (("one", "two"), ("--rename_map={a: b}",), ("dataset.mix",)),
-    "clips of one": (("one", "two"), ("--dataset.shuffle=clips", "--dataset.clip_pool=5"), ("dataset.mix_clips",)),
-    "clips of three": (("one", "two"), ("--dataset.mix_clips=[[1,2]]",), ("for each of 2 datasets",)),
-    "clips of no frames": (("one", "two"), ("--dataset.mix_clips=[[5,0,0],[3,2,1]]",), ("for each of 2 datasets",)),
-    "clips of half a group": (("one", "two"), ("--dataset.mix_clips=[[4,3,2],[0,0,0]]",), ("a divisor",)),
+    "clips of one": (
+        ("one", "two"),
+        ("--dataset.shuffle=clips", "--dataset.clip_pool=5"),
+        ("dataset.mix_clips",),
+    ),
+    "clips of three": (
+        ("one", "two"),
+        ("--dataset.mix_clips=[[1,2]]",),
+        ("for each of 2 datasets",),
+    ),
+    "clips of no frames": (
+        ("one", "two"),
+        ("--dataset.mix_clips=[[5,0,0],[3,2,1]]",),
+        ("for each of 2 datasets",),
+    ),
+    "clips of half a group": (
+        ("one", "two"),
+        ("--dataset.mix_clips=[[4,3,2],[0,0,0]]",),
+        ("a divisor",),
+    ),
     "a root for all": (("one", "two"), ("--dataset.root=/x",), ("entries of dataset.mix",)),
     "a dataset beside it": (("one", "two"), ("--dataset.repo_id=a/b",), ("leave out one",)),
 }
@@ -211,7 +275,9 @@ def test_padded_actions_need_a_policy_that_leaves_them_out(run, entries):
     prepared = prepare(run(entries("one", "large"), "--dataset.mix_pad_vectors=true"))
     policy, options = prepared.run.policy, prepared.run.dataset
     assert check_together(prepared.dataset, policy, options) == []
-    counting = config_class("diffusion")().with_features(policy.input_features, policy.output_features)
+    counting = config_class("diffusion")().with_features(
+        policy.input_features, policy.output_features
+    )
     with pytest.raises(KataError, match="diffusion cannot leave padded dimensions out of its loss"):
         check_together(prepared.dataset, counting, options)
 
@@ -236,7 +302,10 @@ def test_all_differences_stand_in_one_table(capsys, tmp_path, entries):
 
 
 def test_datasets_without_a_shared_input_are_refused(capsys, tmp_path, entries):
-    apart = {"observation.state": "observation.mine", "observation.environment_state": "observation.world"}
+    apart = {
+        "observation.state": "observation.mine",
+        "observation.environment_state": "observation.world",
+    }
     said = refused(capsys, tmp_path, entries("seen", one={"rename_map": apart, "fill": True}))
     assert "no input is in all of the datasets" in said
 
@@ -269,21 +338,33 @@ def test_black_frames_are_read_where_they_are_asked_for(run, entries):
 
 
 def test_memory_and_caches_change_no_weight(run, tmp_path):
-    long, short = (small(tmp_path / n, seed=i, camera=(CAMERA, 32), lengths=(8 + i, 9)) for i, n in enumerate("ab"))
+    long, short = (
+        small(tmp_path / n, seed=i, camera=(CAMERA, 32), lengths=(8 + i, 9))
+        for i, n in enumerate("ab")
+    )
     mix = [{"repo_id": f"tests/{root.name}", "root": str(root)} for root in (long, short)]
     options = (f"--dataset.mix={json.dumps(mix)}", "--steps=8", "--dataset.eval_split=0.3")
     plain = weights(train(run(*options)))
     for name, more in {"tight": "frame_memory=20KB", "cached": "cache=disk"}.items():
         again = run(
-            *options, f"--dataset.{more}", *(["--dataset.cache_dir=" + str(tmp_path)][: name == "cached"]), out=name
+            *options,
+            f"--dataset.{more}",
+            *(["--dataset.cache_dir=" + str(tmp_path)][: name == "cached"]),
+            out=name,
         )
         assert equal(plain, weights(train(again)))
     assert len(list((tmp_path / "frames").glob("*.pixels"))) == 2
 
 
 def test_a_mixture_in_clips_continues_exactly_whatever_memory_it_finds(run, tmp_path):
-    roots = [small(tmp_path / n, seed=i, camera=(CAMERA, 32), lengths=(30 + i, 19)) for i, n in enumerate("ab")]
-    mix = [{"repo_id": f"tests/{root.name}", "root": str(root), "weight": 2 - i} for i, root in enumerate(roots)]
+    roots = [
+        small(tmp_path / n, seed=i, camera=(CAMERA, 32), lengths=(30 + i, 19))
+        for i, n in enumerate("ab")
+    ]
+    mix = [
+        {"repo_id": f"tests/{root.name}", "root": str(root), "weight": 2 - i}
+        for i, root in enumerate(roots)
+    ]
     options = (f"--dataset.mix={json.dumps(mix)}", "--dataset.shuffle=clips")
     derived = prepare(run(*options)).run.dataset
     assert (derived.shuffle, [numbers[2] for numbers in derived.mix_clips]) == ("clips", [1, 1])
@@ -302,8 +383,12 @@ def test_augmentation_leaves_black_frames_black(run, entries):
     noise = f"--dataset.image_transforms={json.dumps({'enable': True, 'tfs': tfs})}"
     prepared = prepare(run(entries("seen", one={"fill": True}), noise, "--batch_size=8"))
     with ExitStack() as live:
-        reader = live.enter_context(MixedReader(prepared.dataset, prepared.windows, threads=1, keys=prepared.keys))
-        order = MixedOrder.full(prepared.dataset.sizes(prepared.rows), prepared.dataset.shares(prepared.rows), 1000)
+        reader = live.enter_context(
+            MixedReader(prepared.dataset, prepared.windows, threads=1, keys=prepared.keys)
+        )
+        order = MixedOrder.full(
+            prepared.dataset.sizes(prepared.rows), prepared.dataset.shares(prepared.rows), 1000
+        )
         feed = Feed(
             live.enter_context(Batches(reader, prepared.rows, order, 8)), prepared.run.policy, Pipeline("none", ()),
             prepared.device, 8, 0, prepared.cameras, windows=("action",), augment=prepared.augment,
@@ -335,4 +420,7 @@ def test_the_list_may_stand_in_a_file_and_a_resume_keeps_it(run, entries, tmp_pa
 
 def test_the_example_config_is_a_run():
     example = resolve_run([f"--config={Path(__file__).parents[2]}/configs/mix.yaml"])[0]
-    assert [(entry.called, entry.weight) for entry in example.dataset.mix] == [("reach-a", 0.7), ("reach-b", 0.3)]
+    assert [(entry.called, entry.weight) for entry in example.dataset.mix] == [
+        ("reach-a", 0.7),
+        ("reach-b", 0.3),
+    ]

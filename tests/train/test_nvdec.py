@@ -26,7 +26,12 @@ class Card:
     """Decodes on the host, one grey level off for each `off`, and takes `sleep_s` more for it."""
 
     def __init__(self, data: Dataset, off: int = 0, sleep_s: float = 0.0) -> None:
-        self._reader, self._off, self._sleep_s, self.frames = Reader(data, {}, threads=1), off, sleep_s, 0
+        self._reader, self._off, self._sleep_s, self.frames = (
+            Reader(data, {}, threads=1),
+            off,
+            sleep_s,
+            0,
+        )
 
     def __call__(self, gop: Gop) -> Pixels:
         time.sleep(self._sleep_s)
@@ -36,7 +41,9 @@ class Card:
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory) -> Dataset:
-    return open_dataset("x/y", root=make(tmp_path_factory.mktemp("card") / "set", lengths=(12, 9), b_frames=2))
+    return open_dataset(
+        "x/y", root=make(tmp_path_factory.mktemp("card") / "set", lengths=(12, 9), b_frames=2)
+    )
 
 
 def chosen(data, asked, card=None, device=CUDA, cameras=(CAMERA,)):
@@ -74,14 +81,19 @@ def test_what_no_card_decodes_is_told(data, tmp_path, monkeypatch):
     assert "the policy is on cpu" in chosen(data, "auto", device=torch.device("cpu"))[1]
     images = open_dataset("x/i", root=make(tmp_path / "images", camera="image"))
     assert "stored as images" in chosen(images, "nvdec")[1]
-    monkeypatch.setattr(nvdec, "open_index", lambda path: replace(build_index(path), setup=("libdav1d", b"", None)))
+    monkeypatch.setattr(
+        nvdec, "open_index", lambda path: replace(build_index(path), setup=("libdav1d", b"", None))
+    )
     assert "is libdav1d; h264 and hevc" in chosen(data, "nvdec")[1]
 
 
 def test_frames_from_elsewhere_are_held_cached_and_resized_like_others(data):
     rows, card = np.arange(data.num_frames), Card(data)
     for size in (None, (16, 24)):
-        with Reader(data, {}, form=Form(size)) as host, Reader(data, {}, form=Form(size), frame_memory=10**7) as reader:
+        with (
+            Reader(data, {}, form=Form(size)) as host,
+            Reader(data, {}, form=Form(size), frame_memory=10**7) as reader,
+        ):
             reader.decode_with(card)
             found, wanted = reader.read(rows)[CAMERA].astype(int), host.read(rows)[CAMERA]
         assert np.abs(found - wanted).mean() < (1e-9 if size is None else 4)

@@ -29,7 +29,10 @@ def test_there_and_back_nothing_changes(in_pieces, light_run, tmp_path):
     assert not (in_pieces / "last" / MODEL).exists()
     assert main(["convert", str(in_pieces / "last"), "--to=safetensors"]) == 0
     for path in plain.resolve().rglob("*.safetensors"):
-        ours, theirs = load_file(in_pieces / "last" / path.relative_to(plain.resolve())), load_file(path)
+        ours, theirs = (
+            load_file(in_pieces / "last" / path.relative_to(plain.resolve())),
+            load_file(path),
+        )
         assert ours.keys() == theirs.keys()
         assert all(torch.equal(ours[name], theirs[name]) for name in ours)
     assert main(["convert", str(plain), "--to=dcp", f"--out={tmp_path}/out"]) == 0
@@ -42,9 +45,14 @@ def test_a_run_goes_on_from_pieces_bit_for_bit(in_pieces, light_run, tmp_path):
     for path in (in_pieces / "000006", in_pieces / "last"):
         shutil.rmtree(path) if not path.is_symlink() else path.unlink()
     resumed = train(light_run("--ema.enable=true", "--checkpoint_format=dcp", "--resume=true"))
-    for ours, theirs in ((resumed.state.policy, straight.state.policy), (resumed.state.ema, straight.state.ema)):
+    for ours, theirs in (
+        (resumed.state.policy, straight.state.policy),
+        (resumed.state.ema, straight.state.ema),
+    ):
         expected = theirs.state_dict()
-        assert all(torch.equal(tensor, expected[name]) for name, tensor in ours.state_dict().items())
+        assert all(
+            torch.equal(tensor, expected[name]) for name, tensor in ours.state_dict().items()
+        )
 
 
 def test_a_missing_piece_is_named(in_pieces, light_run):
@@ -72,15 +80,23 @@ class Mark:
 
 def test_a_table_that_is_a_program_is_not_run(in_pieces, tmp_path):
     (in_pieces / "000006" / MANIFEST).unlink()
-    (in_pieces / "000006/sharded_state/.metadata").write_bytes(pickle.dumps(Mark(tmp_path / "mark")))
+    (in_pieces / "000006/sharded_state/.metadata").write_bytes(
+        pickle.dumps(Mark(tmp_path / "mark"))
+    )
     with pytest.raises(CheckpointError, match="no part of a table"):
         main(["convert", str(in_pieces / "000006"), "--to=both"])
     assert not (tmp_path / "mark").exists()
 
 
-def test_weights_in_pieces_alone_are_converted_before_they_act_or_are_sent(in_pieces, light_run, tmp_path):
+def test_weights_in_pieces_alone_are_converted_before_they_act_or_are_sent(
+    in_pieces, light_run, tmp_path
+):
     with pytest.raises(CheckpointError) as caught:
         main(["export", str(in_pieces / "last"), f"--out={tmp_path}/out"])
     assert "convert" in caught.value.remedy
     with pytest.raises(PolicyError, match="in pieces"):
-        train(light_run(f"--policy.pretrained_path={in_pieces}/last", f"--output_dir={tmp_path}/tuned"))
+        train(
+            light_run(
+                f"--policy.pretrained_path={in_pieces}/last", f"--output_dir={tmp_path}/tuned"
+            )
+        )

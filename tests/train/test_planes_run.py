@@ -14,7 +14,9 @@ VARIED = (*OPTIONS, "--dataset.image_transforms.enable=true", "--dataset.eval_sp
 
 
 def losses(done):
-    return [(x["kind"], x["loss"]) for x in read_metrics(done.folder / "metrics.jsonl") if "loss" in x]
+    return [
+        (x["kind"], x["loss"]) for x in read_metrics(done.folder / "metrics.jsonl") if "loss" in x
+    ]
 
 
 def test_the_same_losses_and_weights(tiny_run, tmp_path):

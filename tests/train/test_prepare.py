@@ -42,7 +42,9 @@ def test_no_share_holds_out_nothing(data):
 def test_statistics_are_of_the_training_frames_alone(tiny_run):
     prepared = prepare(tiny_run("--dataset.eval_split=0.34"))
     action = prepared.dataset.column("action")
-    np.testing.assert_allclose(prepared.stats["action"]["mean"], action.astype(np.float64).mean(0), rtol=1e-6)
+    np.testing.assert_allclose(
+        prepared.stats["action"]["mean"], action.astype(np.float64).mean(0), rtol=1e-6
+    )
     whole = prepare(tiny_run())
     assert not np.allclose(whole.stats["action"]["mean"], prepared.stats["action"]["mean"])
 
@@ -56,7 +58,11 @@ def test_colour_statistics_are_imagenets_unless_refused(tiny_run):
 
 def test_a_fresh_policy_takes_all_inputs_in_the_datasets_order(data, tiny_run):
     config = fit_features(tiny_run().policy, data, {})
-    assert list(config.input_features) == ["observation.images.top", "observation.images.wrist", "observation.state"]
+    assert list(config.input_features) == [
+        "observation.images.top",
+        "observation.images.wrist",
+        "observation.state",
+    ]
     assert config.output_features == {"action": Feature(FeatureType.ACTION, (2,))}
 
 
@@ -79,7 +85,9 @@ def test_renaming_maps_a_dataset_to_a_policys_names(data, tiny_run):
 
 def test_two_keys_under_one_name_are_refused(data, tiny_run):
     with pytest.raises(PolicyError, match="one name"):
-        fit_features(tiny_run().policy, data, {"observation.images.top": "observation.images.wrist"})
+        fit_features(
+            tiny_run().policy, data, {"observation.images.top": "observation.images.wrist"}
+        )
 
 
 def test_episodes_shorter_than_the_policy_needs_are_refused_with_the_remedy(data):

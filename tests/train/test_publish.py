@@ -16,7 +16,9 @@ def folder(tmp_path):
 
 
 @pytest.mark.parametrize("place", ["http://127.0.0.1:9", "http://hub.invalid"])
-def test_a_hub_that_cannot_be_reached_costs_nothing_but_the_upload(monkeypatch, tiny_run, folder, place):
+def test_a_hub_that_cannot_be_reached_costs_nothing_but_the_upload(
+    monkeypatch, tiny_run, folder, place
+):
     monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", place)
     monkeypatch.setenv("HF_TOKEN", "hf_secret_of_the_test")
     said = upload(tiny_run("--policy.repo_id=user/policy", "--policy.push_to_hub=true"), folder)
@@ -35,11 +37,17 @@ def test_the_card_names_the_dataset_and_the_policy(monkeypatch, tiny_run, folder
         assert word in card
 
 
-def test_a_run_whose_hub_is_down_from_start_to_end_succeeds_and_says_how_to_upload(light_args, tmp_path):
+def test_a_run_whose_hub_is_down_from_start_to_end_succeeds_and_says_how_to_upload(
+    light_args, tmp_path
+):
     """A real connection that is refused, in a process of its own: the address is read when the client is imported."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # bound and not listening
-        environment = {**os.environ, "HF_ENDPOINT": f"http://127.0.0.1:{taken.getsockname()[1]}", "HF_TOKEN": "hf_x"}
+        environment = {
+            **os.environ,
+            "HF_ENDPOINT": f"http://127.0.0.1:{taken.getsockname()[1]}",
+            "HF_TOKEN": "hf_x",
+        }
         options = ["--policy.push_to_hub=true", "--policy.repo_id=user/policy", "--steps=2"]
         command = [sys.executable, "-m", "kata", "train", *light_args, *options]
         done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)

@@ -30,20 +30,43 @@ CLIP = (
     ("name", "options", "said"),
     [
         ("diffusion", (inputs(TOP), PLAIN, "--policy.horizon=36"), "a multiple of 8"),
-        ("diffusion", (inputs(TOP), PLAIN, "--policy.crop_shape=[49,64]"), "no larger than the picture"),
-        ("vqbet", (inputs(TOP), PLAIN, "--policy.crop_shape=[48,65]"), "no larger than the picture"),
-        ("multi_task_dit", (inputs(TOP), *CLIP, "--policy.image_crop_shape=[65,32]"), "no larger than the picture"),
+        (
+            "diffusion",
+            (inputs(TOP), PLAIN, "--policy.crop_shape=[49,64]"),
+            "no larger than the picture",
+        ),
+        (
+            "vqbet",
+            (inputs(TOP), PLAIN, "--policy.crop_shape=[48,65]"),
+            "no larger than the picture",
+        ),
+        (
+            "multi_task_dit",
+            (inputs(TOP), *CLIP, "--policy.image_crop_shape=[65,32]"),
+            "no larger than the picture",
+        ),
         ("diffusion", (inputs(TOP, WRIST), PLAIN), "cameras of one size"),
-        ("multi_task_dit", (inputs(TOP, WRIST), *CLIP, "--policy.image_crop_shape=[32,32]"), "cameras of one size"),
+        (
+            "multi_task_dit",
+            (inputs(TOP, WRIST), *CLIP, "--policy.image_crop_shape=[32,32]"),
+            "cameras of one size",
+        ),
         ("vqbet", (inputs(TOP, WRIST), PLAIN), "one camera"),
         (
             "multi_task_dit",
-            (inputs(TOP), "--policy.image_crop_shape=[32,32]", *CLIP[::2], "--policy.text_encoder_name=./no/clip"),
+            (
+                inputs(TOP),
+                "--policy.image_crop_shape=[32,32]",
+                *CLIP[::2],
+                "--policy.text_encoder_name=./no/clip",
+            ),
             "no such folder",
         ),
     ],
 )
-def test_it_is_refused_before_the_first_step(name, options, said, tiny_dataset, tiny_clip, tmp_path):
+def test_it_is_refused_before_the_first_step(
+    name, options, said, tiny_dataset, tiny_clip, tmp_path
+):
     args = [option.replace("{clip}", str(tiny_clip)) for option in options]
     args += [
         f"--policy.type={name}",
@@ -51,7 +74,12 @@ def test_it_is_refused_before_the_first_step(name, options, said, tiny_dataset, 
         f"--dataset.root={tiny_dataset}",
         "--batch_size=4",
     ]
-    args += ["--policy.device=cpu", "--policy.push_to_hub=false", "--steps=30000", f"--output_dir={tmp_path}/run"]
+    args += [
+        "--policy.device=cpu",
+        "--policy.push_to_hub=false",
+        "--steps=30000",
+        f"--output_dir={tmp_path}/run",
+    ]
     with pytest.raises(PolicyError, match=said) as caught:
         train(resolve_run(args)[0])
     assert "rule:" in str(caught.value)

@@ -61,7 +61,13 @@ def written(folder: Path, report: Report) -> Page:
 
 def train_line(step: int, **values: Any) -> dict[str, Any]:
     parts = {"dataloading_s": 0.01, "preprocessing_s": 0.02, "update_s": 0.06, "step_s": 0.1}
-    line = {"kind": "train", "step": step, "epoch": step / 10, "samples": 8 * step, "loss": 10 / step}
+    line = {
+        "kind": "train",
+        "step": step,
+        "epoch": step / 10,
+        "samples": 8 * step,
+        "loss": 10 / step,
+    }
     return {**line, "grad_norm": 1.0, "lr": 1e-4, "time": 0.0, **parts, **values}
 
 
@@ -78,7 +84,9 @@ def sample(num_dims: int = 3, **options: Any) -> SampleView:
         "recorded": recorded,
         "predicted": recorded + 0.1,
     }
-    return SampleView(**{**known, "action_names": [f"joint {d}" for d in range(num_dims)], **options})
+    return SampleView(
+        **{**known, "action_names": [f"joint {d}" for d in range(num_dims)], **options}
+    )
 
 
 def test_an_empty_run_gives_a_page_that_says_so(tmp_path: Path) -> None:
@@ -99,7 +107,13 @@ def test_everything_from_outside_is_escaped(tmp_path: Path) -> None:
             notes=[evil],
             command=evil,
             metrics=metrics,
-            samples=[sample(title=evil, action_names=[evil] * 3, frames={f'"{evil}': np.zeros((4, 4, 3), np.uint8)})],
+            samples=[
+                sample(
+                    title=evil,
+                    action_names=[evil] * 3,
+                    frames={f'"{evil}': np.zeros((4, 4, 3), np.uint8)},
+                )
+            ],
             strips=[Filmstrip(evil, [np.zeros((4, 4, 3), np.uint8)], evil)],
             best={"step": 5, "checkpoint": evil},
             baseline={evil: 3.0},
@@ -140,7 +154,9 @@ def test_padding_is_left_out_of_the_choice_and_said(tmp_path: Path) -> None:
     written(tmp_path, Report(title="run", samples=[sample(is_pad=np.ones(20, dtype=bool))]))
 
 
-def test_the_headline_gives_the_best_validation_and_its_share_of_the_baseline(tmp_path: Path) -> None:
+def test_the_headline_gives_the_best_validation_and_its_share_of_the_baseline(
+    tmp_path: Path,
+) -> None:
     metrics = [train_line(10), train_line(20)]
     metrics += [validation_line(10, loss=9.0, error=0.2), validation_line(20, loss=8.0, error=0.1)]
     page = written(tmp_path, Report(title="run", metrics=metrics, baseline={"error": 0.4}))
@@ -148,7 +164,9 @@ def test_the_headline_gives_the_best_validation_and_its_share_of_the_baseline(tm
     assert "25% of the mean action's" in page.words
     assert "mean action: 0.4" in page.words
     chosen = {"step": 10, "error": 0.2, "checkpoint": "checkpoints/000010"}
-    page = written(tmp_path, Report(title="run", metrics=metrics, baseline={"error": 0.4}, best=chosen))
+    page = written(
+        tmp_path, Report(title="run", metrics=metrics, baseline={"error": 0.4}, best=chosen)
+    )
     assert "0.2 best validation error at step 10" in page.words
     assert "checkpoints/000010" in page.words
 
@@ -162,7 +180,10 @@ def test_odd_losses_still_give_a_page(tmp_path: Path, loss: float) -> None:
 
 
 def test_other_kinds_of_lines_become_tables(tmp_path: Path) -> None:
-    lines = [{**validation_line(step, success_rate=step / 100), "kind": "evaluation"} for step in range(1, 31)]
+    lines = [
+        {**validation_line(step, success_rate=step / 100), "kind": "evaluation"}
+        for step in range(1, 31)
+    ]
     page = written(tmp_path, Report(title="run", metrics=lines))
     assert "Evaluation" in page.words
     assert "success rate" in page.words
@@ -179,7 +200,14 @@ def test_time_shares_count_steps_and_sum_to_one() -> None:
 
 
 def test_the_page_says_what_the_run_was_bound_by(tmp_path: Path) -> None:
-    spent = {"steps": 10, "total_s": 1.0, "wait_s": 0.4, "update_s": 0.5, "decode_s": 0.7, "convert_s": 0.2}
+    spent = {
+        "steps": 10,
+        "total_s": 1.0,
+        "wait_s": 0.4,
+        "update_s": 0.5,
+        "decode_s": 0.7,
+        "convert_s": 0.2,
+    }
     page = written(tmp_path, Report(title="run", metrics=[train_line(10, spent=spent)]))
     assert "bound by decoding frames: the loop waited 40% of the time" in page.words
 

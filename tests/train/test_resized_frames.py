@@ -29,14 +29,20 @@ def run(tiny_dataset, tmp_path):
 
 
 def losses(done):
-    return [line["loss"] for line in read_metrics(done.folder / "metrics.jsonl") if line["kind"] == "train"]
+    return [
+        line["loss"]
+        for line in read_metrics(done.folder / "metrics.jsonl")
+        if line["kind"] == "train"
+    ]
 
 
 def test_a_run_on_resized_frames_is_nearly_the_run_on_whole_ones(run, tmp_path):
     options = ("--dataset.resize=reader", "--dataset.frame_memory=100KB")
     prepared = prepare(run("look", *options))
     assert prepared.form == Form((36, 48))
-    assert all(feature.shape == (3, 48, 64) for feature in prepared.run.policy.cameras.values()), "as recorded"
+    assert all(feature.shape == (3, 48, 64) for feature in prepared.run.policy.cameras.values()), (
+        "as recorded"
+    )
     device, reader = (
         train(run("device")),
         train(run("reader", *options, "--dataset.cache=disk", f"--dataset.cache_dir={tmp_path}")),

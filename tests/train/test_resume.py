@@ -32,7 +32,9 @@ def told(run):
     return train(run, console=Console(file=said, width=10_000)), said.getvalue()
 
 
-def test_falling_back_leaves_the_weights_and_the_record_of_a_straight_run(light_run, options, tmp_path):
+def test_falling_back_leaves_the_weights_and_the_record_of_a_straight_run(
+    light_run, options, tmp_path
+):
     straight = train(light_run(*options))
     part = f"--output_dir={tmp_path}/part"
     stopped = train(light_run(*options, part, "--steps=6"))
@@ -42,7 +44,12 @@ def test_falling_back_leaves_the_weights_and_the_record_of_a_straight_run(light_
     partial = home / ".000008.partial/pretrained_model"
     partial.mkdir(parents=True)
     resumed, said = told(light_run(*options, part, "--resume=true"))
-    for words in ("000008 was half-written", "100 of ", "optimizer_state.safetensors: absent", "continuing from"):
+    for words in (
+        "000008 was half-written",
+        "100 of ",
+        "optimizer_state.safetensors: absent",
+        "continuing from",
+    ):
         assert words in said
     assert equal(straight, resumed)
     assert torch.equal(*(next(t.state.ema.parameters()) for t in (straight, resumed)))
@@ -63,7 +70,11 @@ def test_a_run_whose_checkpoints_are_all_damaged_is_refused_and_stays_as_it_is(l
     assert "000002" in caught.value.what
     assert "000004" in caught.value.what
     assert (trained.folder / "metrics.jsonl").read_bytes() == record
-    assert {p.name for p in (trained.folder / "checkpoints").iterdir()} == {"000002", "000004", "last"}
+    assert {p.name for p in (trained.folder / "checkpoints").iterdir()} == {
+        "000002",
+        "000004",
+        "last",
+    }
 
 
 def test_resuming_where_nothing_was_saved_starts_and_says_so(light_run):

@@ -27,7 +27,10 @@ def watched(monkeypatch):
         real = loop.update
 
         def update(state, batch, run, engine):
-            whole = {k: torch.cat([m[k] for m in batch.micros]) for k in ("observation.state", "action", "index")}
+            whole = {
+                k: torch.cat([m[k] for m in batch.micros])
+                for k in ("observation.state", "action", "index")
+            }
             seen.append((batch.positions, whole))
             return real(state, batch, run, engine)
 
@@ -39,9 +42,13 @@ def watched(monkeypatch):
 
 
 @pytest.mark.parametrize("name", list(SPLITS)[1:])
-def test_a_step_sees_the_same_samples_and_makes_the_same_update(vector_run, watched, tmp_path, name):
+def test_a_step_sees_the_same_samples_and_makes_the_same_update(
+    vector_run, watched, tmp_path, name
+):
     straight, expected = watched(vector_run(STEPS, *PLAIN))
-    other, found = watched(vector_run(STEPS, *PLAIN, *SPLITS[name], f"--output_dir={tmp_path}/other"))
+    other, found = watched(
+        vector_run(STEPS, *PLAIN, *SPLITS[name], f"--output_dir={tmp_path}/other")
+    )
     assert len(found) == 20
     for step, (theirs, ours) in enumerate(zip(expected, found, strict=True)):
         assert ours[0].tolist() == list(range(4 * step, 4 * step + 4))

@@ -26,7 +26,9 @@ def files(folder):
 
 
 def saves(trained):
-    return [line for line in read_metrics(trained.folder / "metrics.jsonl") if line["kind"] == "saved"]
+    return [
+        line for line in read_metrics(trained.folder / "metrics.jsonl") if line["kind"] == "saved"
+    ]
 
 
 @pytest.fixture
@@ -62,7 +64,9 @@ def test_the_bytes_are_those_of_a_save_that_stands_still(light_run, started, tmp
         assert ours == files(tmp_path / folder.name)
 
 
-def test_what_changes_after_the_copy_does_not_reach_the_file(light_run, started, monkeypatch, tmp_path):
+def test_what_changes_after_the_copy_does_not_reach_the_file(
+    light_run, started, monkeypatch, tmp_path
+):
     """The writer is held back until training has changed every tensor."""
     go_on, real = threading.Event(), saving_module.publish
     monkeypatch.setattr(saving_module, "publish", lambda *args: go_on.wait(30) and real(*args))
@@ -71,7 +75,9 @@ def test_what_changes_after_the_copy_does_not_reach_the_file(light_run, started,
         if state.step == 1:
             saving.checkpoint(state)
             names = state.policy.key_map()
-            expected.update({names.to_lerobot(n): t.clone() for n, t in state.policy.state_dict().items()})
+            expected.update(
+                {names.to_lerobot(n): t.clone() for n, t in state.policy.state_dict().items()}
+            )
             with torch.no_grad():
                 for tensor in (*state.policy.parameters(), *moments(state)):
                     tensor.add_(1)
@@ -85,13 +91,21 @@ def test_what_changes_after_the_copy_does_not_reach_the_file(light_run, started,
     folder = train(light_run("--steps=2")).folder / "checkpoints/000001"
     stored = load_file(folder / "pretrained_model/model.safetensors")
     assert all(torch.equal(tensor, expected[name]) for name, tensor in stored.items())
-    counts = [t for n, t in load_file(folder / "training_state/optimizer_state.safetensors").items() if "/step" in n]
+    counts = [
+        t
+        for n, t in load_file(folder / "training_state/optimizer_state.safetensors").items()
+        if "/step" in n
+    ]
     assert {float(count) for count in counts} == {1.0}
 
 
-def test_the_next_save_waits_for_the_one_at_work_and_the_wait_is_counted(light_run, started, monkeypatch):
+def test_the_next_save_waits_for_the_one_at_work_and_the_wait_is_counted(
+    light_run, started, monkeypatch
+):
     real = saving_module.publish
-    monkeypatch.setattr(saving_module, "publish", lambda *args: threading.Event().wait(1.5) or real(*args))
+    monkeypatch.setattr(
+        saving_module, "publish", lambda *args: threading.Event().wait(1.5) or real(*args)
+    )
     started(lambda saving, state: saving.checkpoint(state))
     found = saves(train(light_run("--steps=2")))
     assert [line["step"] for line in found] == [1, 2]
@@ -115,7 +129,13 @@ def test_a_save_that_fails_ends_the_run_at_the_next_step(light_run, started, tmp
 
 
 def test_a_run_keeps_what_was_asked_for(light_run, tmp_path):
-    options = ("--save_freq=1", "--keep_last=2", "--keep_every=3", "--dataset.eval_split=0.3", "--eval_steps=1")
+    options = (
+        "--save_freq=1",
+        "--keep_last=2",
+        "--keep_every=3",
+        "--dataset.eval_split=0.3",
+        "--eval_steps=1",
+    )
     trained = train(light_run(*options, "--keep_best=2"))
     home = trained.folder / "checkpoints"
     assert [path.name for path in checkpoints(home)] == ["000003", "000005", "000006"]
@@ -127,7 +147,12 @@ def test_a_run_keeps_what_was_asked_for(light_run, tmp_path):
 
 def test_the_room_for_a_run_is_what_it_takes_at_most(light_run, tmp_path):
     def checkpoints_needed(*options, done=0):
-        return room_needed(light_run("--steps=100", "--save_freq=10", *options), tmp_path, done, 1000, 1).run / 1000
+        return (
+            room_needed(
+                light_run("--steps=100", "--save_freq=10", *options), tmp_path, done, 1000, 1
+            ).run
+            / 1000
+        )
 
     assert checkpoints_needed() == 10
     assert checkpoints_needed(done=35) == 7
@@ -168,13 +193,20 @@ def test_a_disk_that_fills_costs_that_save_and_not_the_run(light_run, small_disk
     assert (home / "last").resolve().name == "000006"
     assert "Training goes on" in caplog.text
     found = saves(trained)
-    assert [(line["step"], "error" in line) for line in found] == [(1, False), (3, True), (5, False), (6, False)]
+    assert [(line["step"], "error" in line) for line in found] == [
+        (1, False),
+        (3, True),
+        (5, False),
+        (6, False),
+    ]
     straight = train(light_run("--save_freq=100"))
     ours, theirs = trained.state.policy.state_dict(), straight.state.policy.state_dict()
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
 
 
-def test_the_last_save_of_a_run_failing_is_an_error_that_says_what_to_do(light_run, small_disk, started):
+def test_the_last_save_of_a_run_failing_is_an_error_that_says_what_to_do(
+    light_run, small_disk, started
+):
     def chore(saving, state):
         if state.step == 2:
             saving.checkpoint(state)
@@ -192,7 +224,9 @@ def test_the_last_save_of_a_run_failing_is_an_error_that_says_what_to_do(light_r
     assert train(light_run(*options, "--resume=true")).state.step == 6
 
 
-def test_the_last_save_is_tried_once_more_after_pruning(light_run, small_disk, started, monkeypatch):
+def test_the_last_save_is_tried_once_more_after_pruning(
+    light_run, small_disk, started, monkeypatch
+):
     """Room for one more checkpoint appears when the older ones may go."""
 
     def chore(saving, state):
@@ -203,5 +237,7 @@ def test_the_last_save_is_tried_once_more_after_pruning(light_run, small_disk, s
             object.__setattr__(saving, "keep", Keep(last=1))
 
     started(chore)
-    trained = train(light_run(f"--output_dir={small_disk}/run", "--save_freq=100", "--steps=6", "--keep_last=3"))
+    trained = train(
+        light_run(f"--output_dir={small_disk}/run", "--save_freq=100", "--steps=6", "--keep_last=3")
+    )
     assert [path.name for path in checkpoints(trained.folder / "checkpoints")] == ["000006"]

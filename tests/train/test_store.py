@@ -35,7 +35,11 @@ def home(tmp_path):
         publish(home / f"{step:06d}", step, fill)
     for step, error in ((2, 0.5), (4, 0.3), (6, 0.4)):
         text = json.dumps({"step": step, "action_error": error})
-        publish(home / f"best-{step:06d}", step, lambda f, text=text: (f / "validation.json").write_text(text))
+        publish(
+            home / f"best-{step:06d}",
+            step,
+            lambda f, text=text: (f / "validation.json").write_text(text),
+        )
     point(home / "last", "000006")
     point(home / "best", "best-000004")
     return home
@@ -49,7 +53,10 @@ def test_the_manifest_lists_every_file_with_size_and_hash(home):
     manifest = json.loads((home / "000004" / MANIFEST).read_text())
     assert manifest["step"] == 4
     assert set(manifest["versions"]) == {"kata", "torch", "safetensors", "python"}
-    found = {str(p.relative_to(home / "000004")): p.stat().st_size for p in (home / "000004").rglob("*.*")}
+    found = {
+        str(p.relative_to(home / "000004")): p.stat().st_size
+        for p in (home / "000004").rglob("*.*")
+    }
     assert {name: entry["bytes"] for name, entry in manifest["files"].items()} == {
         name: size for name, size in found.items() if name != MANIFEST
     }
@@ -105,7 +112,10 @@ def test_a_checkpoint_without_a_manifest_is_taken_with_a_note_when_its_files_are
     found = resumable(home)
     assert found.source == home / "000006"
     assert "has no manifest.json" in found.notes[0]
-    for harm in (lambda: cut(home / "000006" / WEIGHTS), lambda: (home / "000006" / WEIGHTS).unlink()):
+    for harm in (
+        lambda: cut(home / "000006" / WEIGHTS),
+        lambda: (home / "000006" / WEIGHTS).unlink(),
+    ):
         harm()
         assert damage(home / "000006")
     assert resumable(home).source == home / "000004"
@@ -151,7 +161,13 @@ def killed_at(home, moment):
 
         return step
 
-    for place, name in ((os, "fsync"), (Path, "rename"), (os, "replace"), (os, "unlink"), (os, "rmdir")):
+    for place, name in (
+        (os, "fsync"),
+        (Path, "rename"),
+        (os, "replace"),
+        (os, "unlink"),
+        (os, "rmdir"),
+    ):
         setattr(place, name, counted(getattr(place, name)))
     publish(home / "000006", 6, lambda folder: fill(folder, '{"new": 1}'))
     point(home / "last", "000006")

@@ -44,7 +44,9 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[FakeRun]:
         if options["project"] == "refused":
             raise PermissionError("not logged in")
         if options["project"] == "silent" and options["mode"] != "offline":
-            raise RuntimeError("context deadline exceeded: dial tcp 127.0.0.1:9: connect: connection refused")
+            raise RuntimeError(
+                "context deadline exceeded: dial tcp 127.0.0.1:9: connect: connection refused"
+            )
         opened.append(FakeRun(**options))
         return opened[-1]
 
@@ -63,7 +65,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 def described(folder: Path, **options: Any) -> TrackedRun:
-    return TrackedRun(**{"project": "kata", "name": "act", "folder": folder, "config": {"seed": 1}, **options})
+    return TrackedRun(
+        **{"project": "kata", "name": "act", "folder": folder, "config": {"seed": 1}, **options}
+    )
 
 
 @pytest.mark.parametrize("kind", ["wandb", "tensorboard", "trackio"])
@@ -86,7 +90,13 @@ def test_unknown_names_and_modes_are_refused_with_the_nearest(tmp_path: Path) ->
 
 
 def test_wandb_gets_every_option(tmp_path: Path, runs: list[FakeRun]) -> None:
-    options = {"entity": "lab", "notes": "first", "tags": ("act",), "run_id": "abc", "mode": "offline"}
+    options = {
+        "entity": "lab",
+        "notes": "first",
+        "tags": ("act",),
+        "run_id": "abc",
+        "mode": "offline",
+    }
     (tracker,) = open_trackers(["wandb"], described(tmp_path, **options))
     assert runs[0].options == {
         "project": "kata",

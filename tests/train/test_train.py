@@ -41,7 +41,9 @@ def equal(a, b):
 
 def close(a, b, atol):
     for name in a:
-        torch.testing.assert_close(a[name], b[name], rtol=0, atol=atol, msg=lambda m, n=name: f"{n}: {m}")
+        torch.testing.assert_close(
+            a[name], b[name], rtol=0, atol=atol, msg=lambda m, n=name: f"{n}: {m}"
+        )
 
 
 def test_a_run_repeats_bit_for_bit(tiny_run, tmp_path):
@@ -54,13 +56,23 @@ def test_a_run_repeats_bit_for_bit(tiny_run, tmp_path):
 CLIPS = ("--dataset.shuffle=clips", "--dataset.clip_pool=5", "--dataset.frame_memory=400KB")
 
 
-@pytest.mark.parametrize("options", [(), CLIPS, ("--ema.enable=true", "--accelerator.gradient_accumulation.steps=2")])
+@pytest.mark.parametrize(
+    "options", [(), CLIPS, ("--ema.enable=true", "--accelerator.gradient_accumulation.steps=2")]
+)
 def test_resumed_equals_straight(tiny_run, tmp_path, options):
-    straight = train(tiny_run("--dataset.eval_split=0.3", "--eval_steps=3", "--save_freq=3", *options))
+    straight = train(
+        tiny_run("--dataset.eval_split=0.3", "--eval_steps=3", "--save_freq=3", *options)
+    )
     part = train(tiny_run("--dataset.eval_split=0.3", "--eval_steps=3", "--save_freq=3", "--steps=3",
                           f"--output_dir={tmp_path}/part", *options))  # fmt: skip
     assert part.state.step == 3
-    args = ["--dataset.eval_split=0.3", "--eval_steps=3", "--save_freq=3", f"--output_dir={tmp_path}/part", *options]
+    args = [
+        "--dataset.eval_split=0.3",
+        "--eval_steps=3",
+        "--save_freq=3",
+        f"--output_dir={tmp_path}/part",
+        *options,
+    ]
     resumed = train(tiny_run(*args, "--resume=true"))
     assert equal(weights(straight), weights(resumed))
     assert numbers(straight) == numbers(resumed)
@@ -68,7 +80,9 @@ def test_resumed_equals_straight(tiny_run, tmp_path, options):
     if straight.state.ema is not None:
         assert equal(straight.state.ema.state_dict(), resumed.state.ema.state_dict())
     moments = [t.state.optimizer.state_dict()["state"] for t in (straight, resumed)]
-    assert all(torch.equal(moments[0][i][n], moments[1][i][n]) for i in moments[0] for n in moments[0][i])
+    assert all(
+        torch.equal(moments[0][i][n], moments[1][i][n]) for i in moments[0] for n in moments[0][i]
+    )
 
 
 def test_accumulation_does_not_change_the_update(tiny_run, tmp_path):
@@ -84,7 +98,9 @@ def test_accumulation_does_not_change_the_update(tiny_run, tmp_path):
 
 def test_validation_repeats_and_does_not_disturb_training(tiny_run, tmp_path):
     quiet = train(tiny_run("--dataset.eval_split=0.3", "--eval_steps=6"))
-    often = train(tiny_run("--dataset.eval_split=0.3", "--eval_steps=1", f"--output_dir={tmp_path}/often"))
+    often = train(
+        tiny_run("--dataset.eval_split=0.3", "--eval_steps=1", f"--output_dir={tmp_path}/often")
+    )
     assert equal(weights(quiet), weights(often))
     validations = [[x for x in numbers(t) if x["kind"] == "validation"] for t in (quiet, often)]
     assert [len(v) for v in validations] == [1, 6]
@@ -93,7 +109,9 @@ def test_validation_repeats_and_does_not_disturb_training(tiny_run, tmp_path):
 
 def test_threads_and_read_ahead_do_not_change_the_result(tiny_run, tmp_path):
     one = train(tiny_run())
-    many = train(tiny_run("--num_workers=3", "--prefetch_factor=1", f"--output_dir={tmp_path}/many"))
+    many = train(
+        tiny_run("--num_workers=3", "--prefetch_factor=1", f"--output_dir={tmp_path}/many")
+    )
     assert equal(weights(one), weights(many))
 
 
@@ -106,7 +124,9 @@ def test_bf16_trains_close_to_fp32_and_keeps_fp32_weights(tiny_run, tmp_path):
 
 
 def test_the_loss_falls_below_the_mean_actions(tiny_run):
-    trained = train(tiny_run("--steps=100", "--log_freq=100", "--dataset.eval_split=0.2", "--optimizer.lr=3e-3"))
+    trained = train(
+        tiny_run("--steps=100", "--log_freq=100", "--dataset.eval_split=0.2", "--optimizer.lr=3e-3")
+    )
     assert trained.best["action_error"] < 0.7 * trained.best["mean_action_error"]
 
 
@@ -127,7 +147,12 @@ def test_the_resolved_config_reproduces_the_run(tiny_run, tmp_path):
 def test_fine_tuning_starts_from_the_checkpoints_weights(tiny_run, tiny_args, tmp_path):
     first = train(tiny_run())
     others = [a for a in tiny_args if not a.startswith("--policy.")]
-    frozen = ["--steps=1", "--optimizer.lr=0", "--policy.optimizer_lr_backbone=0", "--optimizer.weight_decay=0"]
+    frozen = [
+        "--steps=1",
+        "--optimizer.lr=0",
+        "--policy.optimizer_lr_backbone=0",
+        "--optimizer.weight_decay=0",
+    ]
     path = f"--policy.path={first.folder}/checkpoints/last"
     tuned = train(resolve_run([*others, path, f"--output_dir={tmp_path}/tuned", *frozen])[0])
     assert equal(weights(first), weights(tuned))
@@ -148,11 +173,20 @@ def test_a_run_folder_holds_what_the_documentation_says(tiny_run):
             "policy_postprocessor.json",
         ):
             assert f"checkpoints/{step}/pretrained_model/{name}" in found
-        for name in ("training_step.json", "optimizer_state.safetensors", "optimizer_param_groups.json"):
+        for name in (
+            "training_step.json",
+            "optimizer_state.safetensors",
+            "optimizer_param_groups.json",
+        ):
             assert f"checkpoints/{step}/training_state/{name}" in found
         assert f"checkpoints/{step}/manifest.json" in found
     assert (trained.folder / "checkpoints" / "last").readlink().name == "000006"
     assert not [name for name in found if "partial" in name]
-    config = json.loads((trained.folder / "checkpoints/000006/pretrained_model/config.json").read_text())
+    config = json.loads(
+        (trained.folder / "checkpoints/000006/pretrained_model/config.json").read_text()
+    )
     assert next(iter(config)) == "type"
-    assert config["input_features"]["observation.images.top"] == {"type": "VISUAL", "shape": [3, 48, 64]}
+    assert config["input_features"]["observation.images.top"] == {
+        "type": "VISUAL",
+        "shape": [3, 48, 64],
+    }

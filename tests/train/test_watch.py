@@ -31,7 +31,9 @@ from tests.train.test_every_policy import TINY
 from tests.train.test_kill import AVERAGED, BF16, FOURTHS, saved
 from tests.train.test_train import numbers
 
-RAW = '--policy.normalization_mapping={"STATE": "IDENTITY", "ACTION": "IDENTITY", "ENV": "IDENTITY"}'
+RAW = (
+    '--policy.normalization_mapping={"STATE": "IDENTITY", "ACTION": "IDENTITY", "ENV": "IDENTITY"}'
+)
 
 
 def poison(dataset, root, key, row, value):
@@ -42,7 +44,9 @@ def poison(dataset, root, key, row, value):
     values = np.array(table[key].to_pylist())
     values[row, 0] = value
     column = pa.array(values.tolist(), type=table.schema.field(key).type)
-    pq.write_table(table.set_column(table.schema.get_field_index(key), table.schema.field(key), column), path)
+    pq.write_table(
+        table.set_column(table.schema.get_field_index(key), table.schema.field(key), column), path
+    )
 
 
 @pytest.fixture
@@ -53,7 +57,13 @@ def poisoned(vector_dataset, tmp_path):
         root = tmp_path / "poisoned"
         if not root.exists():
             poison(vector_dataset, root, key, row, value)
-        args = [f"--dataset.root={root}", "--dataset.repo_id=tests/poisoned", *TINY_ACT, RAW, "--log_freq=3"]
+        args = [
+            f"--dataset.root={root}",
+            "--dataset.repo_id=tests/poisoned",
+            *TINY_ACT,
+            RAW,
+            "--log_freq=3",
+        ]
         return resolve_run([*args, f"--output_dir={tmp_path}/run", *more])[0]
 
     return make
@@ -65,7 +75,11 @@ def listed(folder):
 
 def in_folder(folder, step):
     """The bytes of one checkpoint, without the number of its step."""
-    return {k: v for k, v in saved(folder / f"{step:06d}").items() if not k.endswith("training_step.json")}
+    return {
+        k: v
+        for k, v in saved(folder / f"{step:06d}").items()
+        if not k.endswith("training_step.json")
+    }
 
 
 @pytest.mark.parametrize("options", [(), AVERAGED, (*FOURTHS, *AVERAGED), (*AVERAGED, *BF16)])
@@ -77,26 +91,51 @@ def test_a_step_over_a_frame_that_overflows_changes_nothing(poisoned, options):
     for line in (first, second):  # once an epoch of four steps
         assert line["step"] - first["step"] in (0, second["step"] - first["step"])
         assert [(s["episode"], s["frame"]) for s in line["samples"]].count((1, 2)) == 1
-        assert {s["position"] for s in line["samples"]} == set(range(4 * line["step"] - 4, 4 * line["step"]))
+        assert {s["position"] for s in line["samples"]} == set(
+            range(4 * line["step"] - 4, 4 * line["step"])
+        )
         assert line["samples"][0]["files"]["data"].endswith(".parquet")
     checkpoints = trained.folder / "checkpoints"
     for step in range(2, 9):
         same = in_folder(checkpoints, step) == in_folder(checkpoints, step - 1)
         assert same == (step in (first["step"], second["step"])), step
-    notes = [line for line in read_metrics(trained.folder / "metrics.jsonl") if line["kind"] == "bad_step"]
+    notes = [
+        line
+        for line in read_metrics(trained.folder / "metrics.jsonl")
+        if line["kind"] == "bad_step"
+    ]
     assert [line["step"] for line in notes] == [first["step"], second["step"]]
     assert "2 steps were skipped" in trained.remarks[0]
     logged = {line["step"]: line["loss"] for line in numbers(trained) if line["kind"] == "train"}
-    assert {step for step, loss in logged.items() if not math.isfinite(loss)} == {first["step"], second["step"]}
+    assert {step for step, loss in logged.items() if not math.isfinite(loss)} == {
+        first["step"],
+        second["step"],
+    }
     losses = np.fromfile(trained.folder / "losses.f32", dtype="<f4")
     assert (np.flatnonzero(~np.isfinite(losses)) + 1).tolist() == [first["step"], second["step"]]
 
 
 def test_the_statistics_of_batch_norms_stay_too(tiny_dataset, tmp_path):
     poison(tiny_dataset, tmp_path / "poisoned", "observation.state", slice(None), 1e38)
-    args = ["--policy.type=diffusion", *TINY["diffusion"], "--policy.use_group_norm=false", "--policy.device=cpu"]
-    args += [f"--dataset.root={tmp_path}/poisoned", "--dataset.repo_id=x/y", "--policy.push_to_hub=false", RAW]
-    args += ["--steps=2", "--save_freq=1", "--batch_size=2", "--num_workers=1", f"--output_dir={tmp_path}/run"]
+    args = [
+        "--policy.type=diffusion",
+        *TINY["diffusion"],
+        "--policy.use_group_norm=false",
+        "--policy.device=cpu",
+    ]
+    args += [
+        f"--dataset.root={tmp_path}/poisoned",
+        "--dataset.repo_id=x/y",
+        "--policy.push_to_hub=false",
+        RAW,
+    ]
+    args += [
+        "--steps=2",
+        "--save_freq=1",
+        "--batch_size=2",
+        "--num_workers=1",
+        f"--output_dir={tmp_path}/run",
+    ]
     asked = prepare(resolve_run([*args, *AVERAGED])[0]).run
     trained = train(asked)
     assert [line["step"] for line in listed(trained.folder)] == [1, 2]
@@ -119,12 +158,22 @@ def test_bad_steps_are_the_same_after_a_resume(poisoned, tmp_path):
         assert numbers(resumed) == numbers(straight)
         for name in ("bad_steps.jsonl", "losses.f32"):
             assert (part / name).read_bytes() == (straight.folder / name).read_bytes()
-        assert [text.partition(";")[0] for text in resumed.remarks] == [t.partition(";")[0] for t in straight.remarks]
+        assert [text.partition(";")[0] for text in resumed.remarks] == [
+            t.partition(";")[0] for t in straight.remarks
+        ]
 
 
-def test_too_many_bad_steps_in_a_row_stop_the_run_and_name_the_last_good_checkpoint(vector_run, tmp_path):
+def test_too_many_bad_steps_in_a_row_stop_the_run_and_name_the_last_good_checkpoint(
+    vector_run, tmp_path
+):
     """At this rate the first update is finite, and the weights that it makes are not."""
-    asked = ("--save_freq=1", "--log_freq=100", "--max_bad_steps=3", "--optimizer.type=sgd", "--optimizer.lr=1e39")
+    asked = (
+        "--save_freq=1",
+        "--log_freq=100",
+        "--max_bad_steps=3",
+        "--optimizer.type=sgd",
+        "--optimizer.lr=1e39",
+    )
     with pytest.raises(DivergedError, match="3 steps in a row") as stopped:
         train(vector_run("--steps=30", *asked))
     assert [line["step"] for line in listed(tmp_path / "run")] == [2, 3, 4]
@@ -136,7 +185,13 @@ def test_too_many_bad_steps_in_a_row_stop_the_run_and_name_the_last_good_checkpo
 
 
 def test_the_count_in_a_row_goes_on_after_a_resume(vector_run, tmp_path):
-    asked = ("--save_freq=1", "--max_bad_steps=4", "--optimizer.type=sgd", "--optimizer.lr=1e39", "--steps=30")
+    asked = (
+        "--save_freq=1",
+        "--max_bad_steps=4",
+        "--optimizer.type=sgd",
+        "--optimizer.lr=1e39",
+        "--steps=30",
+    )
     with pytest.raises(DivergedError, match="step 5"):
         train(vector_run(*asked))
     shutil.rmtree(tmp_path / "run" / "checkpoints" / "000004")
@@ -165,7 +220,14 @@ def test_the_last_good_checkpoint_is_the_newest_with_finite_weights(vector_run, 
 def test_a_sudden_jump_of_the_loss_is_reported_and_learnt_from(poisoned):
     """An action of 1000 gives a finite loss and gradient."""
     steps = ENOUGH + 8
-    asked = ("action", 6, 1e3, f"--steps={steps}", "--policy.chunk_size=1", "--policy.n_action_steps=1")
+    asked = (
+        "action",
+        6,
+        1e3,
+        f"--steps={steps}",
+        "--policy.chunk_size=1",
+        "--policy.n_action_steps=1",
+    )
     trained = train(poisoned(*asked))
     found = listed(trained.folder)
     assert found
@@ -184,10 +246,19 @@ def test_a_loss_that_is_another_one_is_compared_with_its_own(tmp_path, resumed_a
         folder.mkdir()
         with Meter(folder / "metrics.jsonl", batch_size=1, num_frames=1, steps=200) as meter:
             for first, last in parts:
-                how = {"max_in_a_row": 3, "spike": 20.0, "first_step": first, "changes_after": changes_after}
+                how = {
+                    "max_in_a_row": 3,
+                    "spike": 20.0,
+                    "first_step": first,
+                    "changes_after": changes_after,
+                }
                 with Watch(folder, meter, lambda step: [], **how) as watch:
                     for step in range(first + 1, last + 1):
-                        loss = 1000.0 if step == 115 else (1.0 if step <= 60 else 100.0) + step % 3 / 10
+                        loss = (
+                            1000.0
+                            if step == 115
+                            else (1.0 if step <= 60 else 100.0) + step % 3 / 10
+                        )
                         watch.add(step, torch.tensor(loss), torch.tensor(1.0))
         return [line["step"] for line in listed(folder)]
 
@@ -223,7 +294,15 @@ def test_a_skipped_step_is_as_if_it_had_not_been(config, bad_at):
             flag = torch.tensor(step == bad)
             step_unless(optimizer, flag)
             ema_update(average, torch.nn.ParameterList([weight]), 0.9, flag)
-        return [weight.detach(), *average.parameters(), *optimizer.state_dict()["state"].get(0, {}).values()]
+        return [
+            weight.detach(),
+            *average.parameters(),
+            *optimizer.state_dict()["state"].get(0, {}).values(),
+        ]
 
     without, skipped = trained(None), trained(bad_at)
-    assert all(torch.equal(a, b) for a, b in zip(without, skipped, strict=True) if isinstance(a, torch.Tensor))
+    assert all(
+        torch.equal(a, b)
+        for a, b in zip(without, skipped, strict=True)
+        if isinstance(a, torch.Tensor)
+    )

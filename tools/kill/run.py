@@ -33,7 +33,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # a forked process must not find the threads of another
+os.environ.setdefault(
+    "OMP_NUM_THREADS", "1"
+)  # a forked process must not find the threads of another
 os.environ.setdefault("MPLBACKEND", "Agg")
 
 import draccus  # noqa: F401 - these are here for the processes to be forked, which would each import them for seconds
@@ -46,13 +48,20 @@ from kata.data.writing.dataset_writer import DatasetWriter, VideoOptions
 from kata.spec import Column
 from kata.train.metrics.meter import read_metrics
 
-CAMERA, STATE, PLACE, ACTION = "observation.images.top", "observation.state", "observation.environment_state", "action"
+CAMERA, STATE, PLACE, ACTION = (
+    "observation.images.top",
+    "observation.state",
+    "observation.environment_state",
+    "action",
+)
 SAME_SECTIONS = ("Curves", "Where the error is", "Predicted against recorded")
 MEASURED = re.compile(r"(_s|_share|_bytes)$|^(time|spent|bound_by)$|_per_s$")
 COMPARED = (".safetensors", ".json", ".jsonl", ".f32")
 PHASES = {
     "pruning": re.compile(r"/train/retention\.py\", line \d+ in prune\b"),
-    "publishing": re.compile(r"/train/manifest\.py\", line \d+ in (write_manifest|flush)\b|/run/pointer\.py"),
+    "publishing": re.compile(
+        r"/train/manifest\.py\", line \d+ in (write_manifest|flush)\b|/run/pointer\.py"
+    ),
     "writing": re.compile(r"/train/store\.py\", line \d+ in publish\b"),
     "copying": re.compile(r"/train/snapshot\.py"),
 }
@@ -128,13 +137,18 @@ def make_dataset(root: Path) -> None:
         ACTION: Column("float32", (2,)),
     }
     rng = np.random.default_rng(0)
-    with DatasetWriter.create(root, fps=10, features=features, video=VideoOptions(codec="h264")) as writer:
+    with DatasetWriter.create(
+        root, fps=10, features=features, video=VideoOptions(codec="h264")
+    ) as writer:
         for _ in range(3):
             for t in range(8):
                 state = rng.normal(size=3).astype(np.float32)
                 picture = np.full((16, 16, 3), 20 * t, dtype=np.uint8)
                 place = rng.normal(size=2).astype(np.float32)
-                writer.add_frame({CAMERA: picture, STATE: state, PLACE: place, ACTION: state[:2] - place}, task="go")
+                writer.add_frame(
+                    {CAMERA: picture, STATE: state, PLACE: place, ACTION: state[:2] - place},
+                    task="go",
+                )
             writer.save_episode()
 
 
@@ -185,12 +199,21 @@ def kill(child: int, folder: Path, after_s: float, aimed: bool) -> str | None:
         time.sleep(min(0.005, max(0.0, after_s - (time.monotonic() - began_s))))
     stacks = folder / "stacks.txt"
     os.kill(child, DUMP)
-    until_s = time.monotonic() + 0.2  # a process that waits for the disk answers later, and need not
-    while not (stacks.exists() and stacks.read_text().endswith("in <module>\n")) and time.monotonic() < until_s:
+    until_s = (
+        time.monotonic() + 0.2
+    )  # a process that waits for the disk answers later, and need not
+    while (
+        not (stacks.exists() and stacks.read_text().endswith("in <module>\n"))
+        and time.monotonic() < until_s
+    ):
         time.sleep(0.0005)
     os.kill(child, signal.SIGKILL)
     _, status = os.waitpid(child, 0)
-    return stacks.read_text() if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL else None
+    return (
+        stacks.read_text()
+        if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
+        else None
+    )
 
 
 def _saves(checkpoints: Path) -> bool:
@@ -217,7 +240,9 @@ def finish(folder: Path, options: list[str]) -> float:
     began_s = time.monotonic()
     _, status = os.waitpid(start(folder, options), 0)
     if status:
-        raise SystemExit(f"status {os.waitstatus_to_exitcode(status)} in {folder}:\n{(folder / 'log.txt').read_text()}")
+        raise SystemExit(
+            f"status {os.waitstatus_to_exitcode(status)} in {folder}:\n{(folder / 'log.txt').read_text()}"
+        )
     return time.monotonic() - began_s
 
 
@@ -230,7 +255,9 @@ def left(run: Path) -> dict[str, Any]:
         name = str(path.relative_to(run))
         if path.is_symlink():
             found[name] = str(path.readlink())
-        elif path.suffix in COMPARED and "manifest" not in path.name and path.name != "metrics.jsonl":
+        elif (
+            path.suffix in COMPARED and "manifest" not in path.name and path.name != "metrics.jsonl"
+        ):
             found[name] = path.read_bytes()
     # `saved` says how long a save took: a process killed right after one has no chance to say it.
     told = [line for line in read_metrics(run / "metrics.jsonl") if line["kind"] != "saved"]
@@ -279,8 +306,13 @@ def campaign(base: Path, kills: int, seed: int, more: list[str], variants: list[
         finish(folder, options)
         tally.runs += 1
         found = list(differences(straight[name].left, left(folder / "run")))
-        tally.mismatches += [f"run {tally.runs} ({name}; killed in: {' | '.join(history)}): {text}" for text in found]
-        print(f"{tally.kills:4d} kills, {tally.runs} runs, {len(tally.mismatches)} mismatches", flush=True)
+        tally.mismatches += [
+            f"run {tally.runs} ({name}; killed in: {' | '.join(history)}): {text}" for text in found
+        ]
+        print(
+            f"{tally.kills:4d} kills, {tally.runs} runs, {len(tally.mismatches)} mismatches",
+            flush=True,
+        )
         if not found:
             shutil.rmtree(folder)
     return tally
@@ -289,7 +321,9 @@ def campaign(base: Path, kills: int, seed: int, more: list[str], variants: list[
 def report(tally: Tally) -> int:
     """Print what came out; the exit status."""
     phases = ", ".join(f"{name} {tally.saving[name]}" for name in PHASES)
-    print(f"\n{tally.kills} kills in {tally.runs} runs, {tally.saving.total()} of them in a save ({phases}):")
+    print(
+        f"\n{tally.kills} kills in {tally.runs} runs, {tally.saving.total()} of them in a save ({phases}):"
+    )
     for text, count in tally.doing.most_common():
         print(f"{count:5d}  {text}")
     for text in tally.mismatches:
@@ -305,7 +339,9 @@ def run() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--keep", type=Path, help="a folder that stays, with every run that differed")
+    parser.add_argument(
+        "--keep", type=Path, help="a folder that stays, with every run that differed"
+    )
     parser.add_argument("--only", choices=[*VARIANTS], help="one kind of run alone")
     known, more = parser.parse_known_args()
     with tempfile.TemporaryDirectory(prefix="kata-kill-") as made:

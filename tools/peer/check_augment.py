@@ -45,7 +45,10 @@ def params(kind: str, u: np.ndarray, ours) -> dict:
         }
     if kind == "CoarseDropout":
         holes = [v[1 + 4 * n : 5 + 4 * n] for n in range(int(whole((1, ours.holes), u[:1])[0]))]
-        return {"sizes": [(h * 0.07, w * 0.07) for h, w, _, _ in holes], "positions": [(y, x) for _, _, y, x in holes]}
+        return {
+            "sizes": [(h * 0.07, w * 0.07) for h, w, _, _ in holes],
+            "positions": [(y, x) for _, _, y, x in holes],
+        }
     if kind == "GammaCorrection":
         return {"gamma": math.exp((2 * v[0] - 1) * math.log(2))}
     assert kind == "PlanckianJitter", kind
@@ -60,10 +63,22 @@ def main() -> int:
     for kind in kinds:
         kwargs = {"sharpness": (0.5, 1.5)} if kind == "SharpnessJitter" else {}
         ours, peer = KINDS[kind](**kwargs), getattr(theirs, kind)(**kwargs)
-        u = np.random.default_rng(1).uniform(1e-6, 1 - 1e-6, (SAMPLES, ours.uniforms)).astype(np.float32)
-        wanted = torch.stack([peer.transform(one, params(kind, row, ours)) for one, row in zip(frames, u, strict=True)])
+        u = (
+            np.random.default_rng(1)
+            .uniform(1e-6, 1 - 1e-6, (SAMPLES, ours.uniforms))
+            .astype(np.float32)
+        )
+        wanted = torch.stack(
+            [
+                peer.transform(one, params(kind, row, ours))
+                for one, row in zip(frames, u, strict=True)
+            ]
+        )
         worst = (ours(frames, u) - wanted).abs().max().item()
-        print(f"{'PASS' if worst <= LIMIT else 'FAIL'} augment {kind}: {worst:.1e} at most", flush=True)
+        print(
+            f"{'PASS' if worst <= LIMIT else 'FAIL'} augment {kind}: {worst:.1e} at most",
+            flush=True,
+        )
         worst_of_all = max(worst_of_all, worst)
     return int(worst_of_all > LIMIT)
 

@@ -38,7 +38,9 @@ def kept(value: object) -> object:
     return value.numpy() if isinstance(value, torch.Tensor) else value
 
 
-def read_all(root: Path, deltas: dict[str, list[float]] | None, backend: str) -> dict[str, np.ndarray]:
+def read_all(
+    root: Path, deltas: dict[str, list[float]] | None, backend: str
+) -> dict[str, np.ndarray]:
     data = LeRobotDataset("local/check", root=root, delta_timestamps=deltas, video_backend=backend)
     seen: dict[str, list[object]] = {}
     for position in range(len(data)):
@@ -47,7 +49,10 @@ def read_all(root: Path, deltas: dict[str, list[float]] | None, backend: str) ->
             if isinstance(value, torch.Tensor) and value.is_floating_point():
                 assert torch.isfinite(value).all(), f"{key} of frame {position} is not finite"
             seen.setdefault(key, []).append(kept(value))
-    print(f"{root}: {len(data)} frames, {data.num_episodes} episodes, {len(seen)} keys", file=sys.stderr)
+    print(
+        f"{root}: {len(data)} frames, {data.num_episodes} episodes, {len(seen)} keys",
+        file=sys.stderr,
+    )
     return {key: np.array(values) for key, values in seen.items()}
 
 
@@ -55,12 +60,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("root", type=Path)
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--backend", default="pyav", help="LeRobot's video decoder: pyav or torchcodec")
+    parser.add_argument(
+        "--backend", default="pyav", help="LeRobot's video decoder: pyav or torchcodec"
+    )
     arguments = parser.parse_args()
     plain = LeRobotDataset("local/check", root=arguments.root)
     step_s = 1 / plain.fps
     deltas = {key: [-step_s, 0.0, step_s] for key in plain.meta.camera_keys}
-    deltas |= {key: [step_s * k for k in range(10)] for key in plain.features if key.startswith("action")}
+    deltas |= {
+        key: [step_s * k for k in range(10)] for key in plain.features if key.startswith("action")
+    }
     assert plain.meta.stats, "stats.json is absent"
     seen = read_all(arguments.root, None, arguments.backend)
     windowed = read_all(arguments.root, deltas, arguments.backend)

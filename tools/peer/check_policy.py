@@ -31,13 +31,20 @@ def main() -> int:
     for name, case in policy.LIVE.items():
         theirs, ours = policy.peer(case), policy.own(case)
         if theirs.keys() != ours.keys():
-            print(f"FAIL {asked.name} {name}: results differ in kind: {sorted(theirs.keys() ^ ours.keys())[:6]}")
+            print(
+                f"FAIL {asked.name} {name}: results differ in kind: {sorted(theirs.keys() ^ ours.keys())[:6]}"
+            )
             failed += 1
             continue
-        worst, where = max((difference(ours[result], value), result) for result, value in theirs.items())
+        worst, where = max(
+            (difference(ours[result], value), result) for result, value in theirs.items()
+        )
         failed += worst > TOLERANCE
         verdict = "PASS" if worst <= TOLERANCE else "FAIL"
-        print(f"{verdict} {asked.name} {name}: {worst:.1e} at most, in {where}, of {len(theirs)} results", flush=True)
+        print(
+            f"{verdict} {asked.name} {name}: {worst:.1e} at most, in {where}, of {len(theirs)} results",
+            flush=True,
+        )
     return int(failed > 0)
 
 

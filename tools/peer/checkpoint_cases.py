@@ -27,7 +27,9 @@ def cases_of(name: str) -> ModuleType:
 
 def stats(case: Any) -> dict[str, dict[str, Tensor]]:
     """Statistics per feature as a dataset has them, cameras as (3, 1, 1)."""
-    shapes = {key: (shape[0], 1, 1) if len(shape) == 3 else shape for key, shape in case.inputs.items()}
+    shapes = {
+        key: (shape[0], 1, 1) if len(shape) == 3 else shape for key, shape in case.inputs.items()
+    }
     shapes["action"] = (case.action_dim,)
     return {
         key: {
@@ -42,4 +44,6 @@ def stats(case: Any) -> dict[str, dict[str, Tensor]]:
 
 def robot_observations(case: Any) -> dict[str, Tensor]:
     """Raw observations (STEPS, ...), cameras in [0, 1]."""
-    return {key: (tensor(f"{key} raw", (STEPS, *shape)) + 1) / 2 for key, shape in case.inputs.items()}
+    return {
+        key: (tensor(f"{key} raw", (STEPS, *shape)) + 1) / 2 for key, shape in case.inputs.items()
+    }

@@ -43,7 +43,11 @@ def picture(episode: int, frame: int, camera: int) -> np.ndarray:
     """A gradient with a bar whose place tells episode, frame and camera."""
     y, x = np.mgrid[0:HEIGHT, 0:WIDTH]
     base = np.stack([x * 2, y * 3, (x + y) + 40 * camera], axis=-1) % 256
-    base[:, (7 * frame + 11 * episode) % WIDTH :][:, :8] = (250, 40 + 60 * episode, 20 + 90 * camera)
+    base[:, (7 * frame + 11 * episode) % WIDTH :][:, :8] = (
+        250,
+        40 + 60 * episode,
+        20 + 90 * camera,
+    )
     return base.astype(np.uint8)
 
 
@@ -80,7 +84,9 @@ def items(root: Path, kind: str, episodes: list[int] | None, backend: str) -> di
         f"golden/{kind}",
         root=root,
         episodes=episodes,
-        delta_timestamps={key: [offset / FPS for offset in offsets] for key, offsets in WINDOWS.items()},
+        delta_timestamps={
+            key: [offset / FPS for offset in offsets] for key, offsets in WINDOWS.items()
+        },
         video_backend=backend,
     )
     read = [dataset[number] for number in range(len(dataset))]
@@ -91,7 +97,9 @@ def items(root: Path, kind: str, episodes: list[int] | None, backend: str) -> di
             continue
         values = np.stack([item[key].numpy() for item in read])
         if key in CAMERAS:
-            values = np.moveaxis(np.rint(values * 255).astype(np.uint8), -3, -1)[..., ::STRIDE, ::STRIDE, :]
+            values = np.moveaxis(np.rint(values * 255).astype(np.uint8), -3, -1)[
+                ..., ::STRIDE, ::STRIDE, :
+            ]
         stacked[key] = values
     return stacked
 

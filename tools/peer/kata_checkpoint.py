@@ -54,7 +54,9 @@ def make(name: str, out: str) -> None:
         pipeline.save(model)
     save_weights(policy, model / "model.safetensors")
     policy.config.save(model)
-    save_file(checkpoint_cases.robot_observations(cases.CHECKPOINT), folder / "observations.safetensors")
+    save_file(
+        checkpoint_cases.robot_observations(cases.CHECKPOINT), folder / "observations.safetensors"
+    )
     act(*map(str, (model, folder / "observations.safetensors", folder / "actions.safetensors")))
 
 

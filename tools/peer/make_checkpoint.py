@@ -21,11 +21,17 @@ def main(name: str, folder: Path) -> None:
     model = folder / "pretrained_model"
     cases = checkpoint_cases.cases_of(name)
     policy = cases.build_peer(cases.CHECKPOINT)
-    before, after = make_pre_post_processors(policy.config, dataset_stats=checkpoint_cases.stats(cases.CHECKPOINT))
+    before, after = make_pre_post_processors(
+        policy.config, dataset_stats=checkpoint_cases.stats(cases.CHECKPOINT)
+    )
     for part in (policy, before, after):
         part.save_pretrained(model)
-    save_file(checkpoint_cases.robot_observations(cases.CHECKPOINT), folder / "observations.safetensors")
-    check_checkpoint.main(model, folder / "observations.safetensors", folder / "actions.safetensors")
+    save_file(
+        checkpoint_cases.robot_observations(cases.CHECKPOINT), folder / "observations.safetensors"
+    )
+    check_checkpoint.main(
+        model, folder / "observations.safetensors", folder / "actions.safetensors"
+    )
 
 
 if __name__ == "__main__":

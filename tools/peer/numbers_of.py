@@ -73,7 +73,9 @@ def drawn(label: str) -> Iterator[None]:
 
 @functools.cache
 def _probes(size: int) -> Tensor:
-    return torch.cos(torch.arange(size, dtype=torch.float64)[None] * torch.tensor(PROBES).double()[:, None])
+    return torch.cos(
+        torch.arange(size, dtype=torch.float64)[None] * torch.tensor(PROBES).double()[:, None]
+    )
 
 
 def gradient_summary(gradient: Tensor) -> Tensor:

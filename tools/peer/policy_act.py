@@ -35,7 +35,9 @@ STATE, ENV, CAMERA = "observation.state", "observation.environment_state", "obse
 class Case:
     """Input shapes by key, the action's width, and options."""
 
-    inputs: dict[str, tuple[int, ...]] = field(default_factory=lambda: {STATE: (5,), CAMERA: (3, 64, 64)})
+    inputs: dict[str, tuple[int, ...]] = field(
+        default_factory=lambda: {STATE: (5,), CAMERA: (3, 64, 64)}
+    )
     action_dim: int = 3
     options: dict[str, Any] = field(default_factory=dict)
     base: dict[str, Any] = field(default_factory=lambda: TINY)
@@ -47,7 +49,9 @@ class Case:
 
 GOLDEN: dict[str, Case] = {
     "tiny": Case(),
-    "two_cameras": Case({STATE: (5,), CAMERA: (3, 64, 64), "observation.images.wrist": (3, 32, 96)}),
+    "two_cameras": Case(
+        {STATE: (5,), CAMERA: (3, 64, 64), "observation.images.wrist": (3, 32, 96)}
+    ),
     "no_vae": Case(options={"use_vae": False}),
     "env_state": Case({STATE: (5,), ENV: (7,), CAMERA: (3, 64, 64)}),
     "no_camera": Case({STATE: (5,), ENV: (7,)}),
@@ -63,7 +67,9 @@ DEFAULT: dict[str, Any] = {"dropout": 0.0, "pretrained_backbone_weights": None}
 
 LIVE: dict[str, Case] = {
     **GOLDEN,
-    "dilated_resnet50": Case(options={"vision_backbone": "resnet50", "replace_final_stride_with_dilation": True}),
+    "dilated_resnet50": Case(
+        options={"vision_backbone": "resnet50", "replace_final_stride_with_dilation": True}
+    ),
     "default_96x96": Case({STATE: (14,), CAMERA: (3, 96, 96)}, 14, base=DEFAULT),
 }
 
@@ -73,7 +79,9 @@ FIXED = ("vae_encoder_pos_enc",)
 
 def observation(case: Case, step: int) -> dict[str, Tensor]:
     """Normalised observations of one step for BATCH_SIZE rollouts."""
-    return {key: tensor(f"{key} {step}", (BATCH_SIZE, *shape)) for key, shape in case.inputs.items()}
+    return {
+        key: tensor(f"{key} {step}", (BATCH_SIZE, *shape)) for key, shape in case.inputs.items()
+    }
 
 
 def batch(case: Case, chunk_size: int) -> dict[str, Tensor]:
@@ -105,7 +113,10 @@ def build_peer(case: Case) -> Any:
     kinds = {STATE: FeatureType.STATE, ENV: FeatureType.ENV}
     config = ACTConfig(
         device="cpu",
-        input_features={k: PolicyFeature(kinds.get(k, FeatureType.VISUAL), shape) for k, shape in case.inputs.items()},
+        input_features={
+            k: PolicyFeature(kinds.get(k, FeatureType.VISUAL), shape)
+            for k, shape in case.inputs.items()
+        },
         output_features={"action": PolicyFeature(FeatureType.ACTION, (case.action_dim,))},
         **case.config,
     )
@@ -128,7 +139,9 @@ def peer(case: Case) -> dict[str, Tensor]:
         out["eval_loss"] = policy(given)[0]
     out["chunk"] = policy.predict_action_chunk(observation(case, 0))
     policy.reset()
-    out["actions"] = torch.stack([policy.select_action(observation(case, k)) for k in range(ACT_STEPS)])
+    out["actions"] = torch.stack(
+        [policy.select_action(observation(case, k)) for k in range(ACT_STEPS)]
+    )
     return out
 
 
@@ -140,7 +153,9 @@ def build_own(case: Case) -> Any:
 
     kinds = {STATE: FeatureType.STATE, ENV: FeatureType.ENV}
     config = Config(
-        input_features={k: Feature(kinds.get(k, FeatureType.VISUAL), shape) for k, shape in case.inputs.items()},
+        input_features={
+            k: Feature(kinds.get(k, FeatureType.VISUAL), shape) for k, shape in case.inputs.items()
+        },
         output_features={"action": Feature(FeatureType.ACTION, (case.action_dim,))},
         **case.config,
     )
@@ -151,7 +166,9 @@ def build_own(case: Case) -> Any:
 
 def losses(policy: Any, given: dict[str, Tensor], start: Tensor | None) -> dict[str, Tensor]:
     """The loss and its terms as means over the batch."""
-    counts = policy.config.loss_weights(BATCH_SIZE, {"action_is_pad": given["action_is_pad"].numpy()})
+    counts = policy.config.loss_weights(
+        BATCH_SIZE, {"action_is_pad": given["action_is_pad"].numpy()}
+    )
     terms = policy(given, noise=start).terms
     out = {name: term.total / counts[name] for name, term in terms.items()}
     out["loss"] = sum((terms[name].scale * mean for name, mean in out.items()), torch.zeros(()))

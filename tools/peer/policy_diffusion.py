@@ -35,7 +35,9 @@ TINY: dict[str, Any] = {
 class Case:
     """Input shapes by key, the action's width, and options."""
 
-    inputs: dict[str, tuple[int, ...]] = field(default_factory=lambda: {STATE: (5,), CAMERA: (3, 64, 64)})
+    inputs: dict[str, tuple[int, ...]] = field(
+        default_factory=lambda: {STATE: (5,), CAMERA: (3, 64, 64)}
+    )
     action_dim: int = 3
     options: dict[str, Any] = field(default_factory=dict)
     base: dict[str, Any] = field(default_factory=lambda: TINY)
@@ -70,11 +72,16 @@ CHECKPOINT = Case(options={"num_inference_steps": 5, "crop_shape": (56, 50)})
 """What a checkpoint is written of and acted from, both ways."""
 
 DEFAULT = {"pretrained_backbone_weights": None, "drop_n_last_frames": 7, "num_inference_steps": 5}
-LIVE: dict[str, Case] = {**GOLDEN, "default_96x96": Case({STATE: (2,), CAMERA: (3, 96, 96)}, 2, base=DEFAULT)}
+LIVE: dict[str, Case] = {
+    **GOLDEN,
+    "default_96x96": Case({STATE: (2,), CAMERA: (3, 96, 96)}, 2, base=DEFAULT),
+}
 
 
 def observation(case: Case, step: int) -> dict[str, Tensor]:
-    return {key: tensor(f"{key} {step}", (BATCH_SIZE, *shape)) for key, shape in case.inputs.items()}
+    return {
+        key: tensor(f"{key} {step}", (BATCH_SIZE, *shape)) for key, shape in case.inputs.items()
+    }
 
 
 def batch(case: Case, config: Any) -> dict[str, Tensor]:
@@ -111,7 +118,10 @@ def build_peer(case: Case) -> Any:
     kinds = {STATE: FeatureType.STATE, ENV: FeatureType.ENV}
     config = DiffusionConfig(
         device="cpu",
-        input_features={k: PolicyFeature(kinds.get(k, FeatureType.VISUAL), shape) for k, shape in case.inputs.items()},
+        input_features={
+            k: PolicyFeature(kinds.get(k, FeatureType.VISUAL), shape)
+            for k, shape in case.inputs.items()
+        },
         output_features={"action": PolicyFeature(FeatureType.ACTION, (case.action_dim,))},
         **case.config,
     )
@@ -128,7 +138,8 @@ def peer(case: Case) -> dict[str, Tensor]:
 
     def place(image: Tensor, size: tuple[int, int]) -> tuple[int, int, int, int]:
         top, left = (
-            int(share * (whole - part + 1)) for share, whole, part in zip(PLACE, image.shape[-2:], size, strict=True)
+            int(share * (whole - part + 1))
+            for share, whole, part in zip(PLACE, image.shape[-2:], size, strict=True)
         )
         return top, left, *size
 
@@ -142,7 +153,9 @@ def peer(case: Case) -> dict[str, Tensor]:
         loss = policy.forward(dict(given))[0]
         loss.backward()
         out = {"loss": loss.detach()}
-        out.update({f"grad/{n}": p.grad for n, p in policy.named_parameters() if p.grad is not None})
+        out.update(
+            {f"grad/{n}": p.grad for n, p in policy.named_parameters() if p.grad is not None}
+        )
         policy.eval()
         with torch.no_grad():
             out["eval_loss"] = policy.forward(dict(given))[0]
@@ -152,7 +165,9 @@ def peer(case: Case) -> dict[str, Tensor]:
         out["chunk"] = policy.predict_action_chunk(dict(seen), noise=noise(config, case))
     policy.reset()
     with drawn("act"):
-        out["actions"] = torch.stack([policy.select_action(observation(case, k)) for k in range(ACT_STEPS)])
+        out["actions"] = torch.stack(
+            [policy.select_action(observation(case, k)) for k in range(ACT_STEPS)]
+        )
     return out
 
 
@@ -164,7 +179,9 @@ def build_own(case: Case) -> Any:
 
     kinds = {STATE: FeatureType.STATE, ENV: FeatureType.ENV}
     config = Config(
-        input_features={k: Feature(kinds.get(k, FeatureType.VISUAL), shape) for k, shape in case.inputs.items()},
+        input_features={
+            k: Feature(kinds.get(k, FeatureType.VISUAL), shape) for k, shape in case.inputs.items()
+        },
         output_features={"action": Feature(FeatureType.ACTION, (case.action_dim,))},
         **case.config,
     )
@@ -182,7 +199,9 @@ def own(case: Case) -> dict[str, Tensor]:
         "time": torch.tensor(TIMES)[:, None],
         "crop": torch.tensor(PLACE).expand(BATCH_SIZE, max(1, len(config.cameras)), 2),
     }
-    count = config.loss_weights(BATCH_SIZE, {"action_is_pad": given["action_is_pad"].numpy()})["denoising_loss"]
+    count = config.loss_weights(BATCH_SIZE, {"action_is_pad": given["action_is_pad"].numpy()})[
+        "denoising_loss"
+    ]
     policy.train()
     loss = policy(given, **draws).terms["denoising_loss"].total / count
     loss.backward()
@@ -192,7 +211,9 @@ def own(case: Case) -> dict[str, Tensor]:
     with torch.no_grad():
         out["eval_loss"] = policy(given, **draws).terms["denoising_loss"].total / count
     with drawn("chunk"):
-        out["chunk"] = policy.predict_chunk({key: given[key] for key in case.inputs}, noise=draws["noise"])
+        out["chunk"] = policy.predict_chunk(
+            {key: given[key] for key in case.inputs}, noise=draws["noise"]
+        )
     state, actions = policy.init_state(BATCH_SIZE), []
     with drawn("act"):
         for step in range(ACT_STEPS):

@@ -47,7 +47,9 @@ TINY: dict[str, Any] = {
 class Case:
     """Input shapes by key, the action's width, options, and sizes of CLIP (None: tiny)."""
 
-    inputs: dict[str, tuple[int, ...]] = field(default_factory=lambda: {STATE: (5,), TOP: (3, 40, 48)})
+    inputs: dict[str, tuple[int, ...]] = field(
+        default_factory=lambda: {STATE: (5,), TOP: (3, 40, 48)}
+    )
     action_dim: int = 3
     options: dict[str, Any] = field(default_factory=dict)
     base: dict[str, Any] = field(default_factory=lambda: TINY)
@@ -97,7 +99,9 @@ LIVE: dict[str, Case] = {
 
 
 def observation(case: Case, step: int) -> dict[str, Tensor]:
-    return {key: tensor(f"{key} {step}", (BATCH_SIZE, *shape)) for key, shape in case.inputs.items()}
+    return {
+        key: tensor(f"{key} {step}", (BATCH_SIZE, *shape)) for key, shape in case.inputs.items()
+    }
 
 
 def sentences(case: Case, config: Any) -> dict[str, Tensor]:
@@ -166,7 +170,8 @@ def random_parts(case: Case, config: Any) -> ExitStack:
 
     def place(image: Tensor, size: tuple[int, int]) -> tuple[int, int, int, int]:
         top, left = (
-            int(share * (whole - part + 1)) for share, whole, part in zip(PLACE, image.shape[-2:], size, strict=True)
+            int(share * (whole - part + 1))
+            for share, whole, part in zip(PLACE, image.shape[-2:], size, strict=True)
         )
         return top, left, *size
 
@@ -232,7 +237,10 @@ def peer(case: Case) -> dict[str, Tensor]:
         told = sentences(case, config)
         with drawn("act"):
             out["actions"] = torch.stack(
-                [policy.select_action({**observation(case, step), **told}) for step in range(ACT_STEPS)]
+                [
+                    policy.select_action({**observation(case, step), **told})
+                    for step in range(ACT_STEPS)
+                ]
             )
     return out
 
@@ -268,7 +276,9 @@ def own(case: Case) -> dict[str, Tensor]:
         "time": torch.tensor(TIMES)[:, None],
         "crop": torch.tensor(PLACE).expand(BATCH_SIZE, len(config.cameras), 2),
     }
-    ((name, count),) = config.loss_weights(BATCH_SIZE, {"action_is_pad": given["action_is_pad"].numpy()}).items()
+    ((name, count),) = config.loss_weights(
+        BATCH_SIZE, {"action_is_pad": given["action_is_pad"].numpy()}
+    ).items()
     policy.train()
     loss = policy(given, **draws).terms[name].total / count
     loss.backward()

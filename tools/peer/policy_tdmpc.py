@@ -37,7 +37,9 @@ TINY: dict[str, Any] = {
 class Case:
     """Input shapes by key, the action's width, and options."""
 
-    inputs: dict[str, tuple[int, ...]] = field(default_factory=lambda: {STATE: (5,), CAMERA: (3, 44, 44)})
+    inputs: dict[str, tuple[int, ...]] = field(
+        default_factory=lambda: {STATE: (5,), CAMERA: (3, 44, 44)}
+    )
     action_dim: int = 3
     options: dict[str, Any] = field(default_factory=dict)
     base: dict[str, Any] = field(default_factory=lambda: TINY)
@@ -49,22 +51,31 @@ class Case:
 
 GOLDEN: dict[str, Case] = {
     "tiny": Case(),
-    "env_state": Case({STATE: (5,), ENV: (7,)}, options={"n_action_repeats": 1, "n_action_steps": 3}),
+    "env_state": Case(
+        {STATE: (5,), ENV: (7,)}, options={"n_action_repeats": 1, "n_action_steps": 3}
+    ),
     "no_shift_two_judges": Case(
         {STATE: (5,), ENV: (7,), CAMERA: (3, 40, 40)},
         options={"max_random_shift_ratio": 0.0, "q_ensemble_size": 2, "n_action_repeats": 1},
     ),
-    "no_plan": Case({STATE: (5,), ENV: (7,)}, options={"use_mpc": False, "uncertainty_regularizer_coeff": 0.0}),
+    "no_plan": Case(
+        {STATE: (5,), ENV: (7,)}, options={"use_mpc": False, "uncertainty_regularizer_coeff": 0.0}
+    ),
     "no_doubt": Case({STATE: (5,), ENV: (7,)}, options={"uncertainty_regularizer_coeff": 0.0}),
 }
 CHECKPOINT = Case()
 """What a checkpoint is written of and acted from, both ways."""
 
-LIVE: dict[str, Case] = {**GOLDEN, "default_84x84": Case({STATE: (4,), CAMERA: (3, 84, 84)}, 4, base={})}
+LIVE: dict[str, Case] = {
+    **GOLDEN,
+    "default_84x84": Case({STATE: (4,), CAMERA: (3, 84, 84)}, 4, base={}),
+}
 
 
 def observation(case: Case, step: int) -> dict[str, Tensor]:
-    return {key: tensor(f"{key} {step}", (BATCH_SIZE, *shape)) for key, shape in case.inputs.items()}
+    return {
+        key: tensor(f"{key} {step}", (BATCH_SIZE, *shape)) for key, shape in case.inputs.items()
+    }
 
 
 def batch(case: Case, config: Any) -> dict[str, Tensor]:
@@ -111,7 +122,12 @@ class PlanNoise:
         label = f"plan {self.plans}"
         parts = [tensor(f"{label} own", (self.size, c.n_pi_samples * c.horizon * width))]
         for number in range(c.cem_iterations):
-            parts.append(tensor(f"{label} {number}", (self.size, (c.n_gaussian_samples * c.horizon + samples) * width)))
+            parts.append(
+                tensor(
+                    f"{label} {number}",
+                    (self.size, (c.n_gaussian_samples * c.horizon + samples) * width),
+                )
+            )
             parts.append(tensor(f"{label} picks {number}", (1, 2)).expand(self.size, -1))
         return 1.7 * torch.cat([*parts, tensor(f"{label} last", (self.size, 1))], 1)
 
@@ -172,7 +188,9 @@ def results(policy: torch.nn.Module, loss: Tensor) -> dict[str, Tensor]:
 
 def target(policy: torch.nn.Module) -> dict[str, Tensor]:
     named = policy.named_parameters()
-    return {f"grad/{n} after": p.detach().clone() for n, p in named if n.startswith("model_target.")}
+    return {
+        f"grad/{n} after": p.detach().clone() for n, p in named if n.startswith("model_target.")
+    }
 
 
 def build_peer(case: Case) -> Any:
@@ -184,7 +202,10 @@ def build_peer(case: Case) -> Any:
     kinds = {STATE: FeatureType.STATE, ENV: FeatureType.ENV}
     config = TDMPCConfig(
         device="cpu",
-        input_features={k: PolicyFeature(kinds.get(k, FeatureType.VISUAL), shape) for k, shape in case.inputs.items()},
+        input_features={
+            k: PolicyFeature(kinds.get(k, FeatureType.VISUAL), shape)
+            for k, shape in case.inputs.items()
+        },
         output_features={"action": PolicyFeature(FeatureType.ACTION, (case.action_dim,))},
         **case.config,
     )
@@ -219,7 +240,9 @@ def peer(case: Case) -> dict[str, Tensor]:
         policy._queues.update({key: [value] for key, value in observation(case, 0).items()})
         out["chunk"] = policy.predict_action_chunk(observation(case, 0)).transpose(0, 1)
         policy.reset()
-        out["actions"] = torch.stack([policy.select_action(observation(case, k)) for k in range(ACT_STEPS)])
+        out["actions"] = torch.stack(
+            [policy.select_action(observation(case, k)) for k in range(ACT_STEPS)]
+        )
     return out
 
 
@@ -231,7 +254,9 @@ def build_own(case: Case) -> Any:
 
     kinds = {STATE: FeatureType.STATE, ENV: FeatureType.ENV}
     config = Config(
-        input_features={k: Feature(kinds.get(k, FeatureType.VISUAL), shape) for k, shape in case.inputs.items()},
+        input_features={
+            k: Feature(kinds.get(k, FeatureType.VISUAL), shape) for k, shape in case.inputs.items()
+        },
         output_features={"action": Feature(FeatureType.ACTION, (case.action_dim,))},
         **case.config,
     )
@@ -244,17 +269,29 @@ def own(case: Case) -> dict[str, Tensor]:
     policy = build_own(case)
     config = policy.config
     policy.train()
-    terms = policy(batch(case, config), picks=torch.tensor(PICKS).expand(BATCH_SIZE, -1, -1), shift=shift(config)).terms
+    terms = policy(
+        batch(case, config),
+        picks=torch.tensor(PICKS).expand(BATCH_SIZE, -1, -1),
+        shift=shift(config),
+    ).terms
     counts = config.loss_weights(BATCH_SIZE, {})
     means = {name: term.total / counts[name] for name, term in terms.items()}
-    out = results(policy, torch.stack([terms[name].scale * mean for name, mean in means.items()]).sum())
+    out = results(
+        policy, torch.stack([terms[name].scale * mean for name, mean in means.items()]).sum()
+    )
     called = {"q_value_loss": "Q_value_loss", "v_value_loss": "V_value_loss"}
-    out |= {called.get(name, name): mean.detach() for name, mean in means.items() if name.endswith("_loss")}
+    out |= {
+        called.get(name, name): mean.detach()
+        for name, mean in means.items()
+        if name.endswith("_loss")
+    }
     policy.after_step(1, torch.tensor(False))
     out |= target(policy)
     policy.eval()
     with PlanNoise(case, config).given():
-        out["chunk"] = policy.predict_chunk({key: value[:, None] for key, value in observation(case, 0).items()})
+        out["chunk"] = policy.predict_chunk(
+            {key: value[:, None] for key, value in observation(case, 0).items()}
+        )
         state, actions = policy.init_state(BATCH_SIZE), []
         for step in range(ACT_STEPS):
             action, state = policy.act(observation(case, step), state)

@@ -48,7 +48,9 @@ TINY: dict[str, Any] = {
 class Case:
     """Input shapes by key, the action's width, options, whether the codes are learnt already, and steps to train."""
 
-    inputs: dict[str, tuple[int, ...]] = field(default_factory=lambda: {STATE: (5,), CAMERA: (3, 64, 64)})
+    inputs: dict[str, tuple[int, ...]] = field(
+        default_factory=lambda: {STATE: (5,), CAMERA: (3, 64, 64)}
+    )
     action_dim: int = 3
     options: dict[str, Any] = field(default_factory=dict)
     base: dict[str, Any] = field(default_factory=lambda: TINY)
@@ -60,7 +62,12 @@ class Case:
         return {**self.base, **self.options}
 
 
-PLAIN = {"crop_shape": None, "use_group_norm": True, "n_action_pred_token": 1, "bet_softmax_temperature": 1.5}
+PLAIN = {
+    "crop_shape": None,
+    "use_group_norm": True,
+    "n_action_pred_token": 1,
+    "bet_softmax_temperature": 1.5,
+}
 RATES = {"optimizer_vqvae_lr": 0.02, "optimizer_vqvae_weight_decay": 0.3}
 LR, DECAY = 0.01, 0.1
 
@@ -76,7 +83,12 @@ GOLDEN: dict[str, Case] = {
 CHECKPOINT = Case()
 """What a checkpoint is written of and acted from, both ways."""
 
-DEFAULT = {"n_obs_steps": 5, "n_action_pred_token": 3, "pretrained_backbone_weights": None, "dropout": 0.0}
+DEFAULT = {
+    "n_obs_steps": 5,
+    "n_action_pred_token": 3,
+    "pretrained_backbone_weights": None,
+    "dropout": 0.0,
+}
 PUSHT = {"observation.image": (3, 96, 96), STATE: (2,)}
 LIVE: dict[str, Case] = {
     **GOLDEN,
@@ -86,7 +98,9 @@ LIVE: dict[str, Case] = {
 
 
 def observation(case: Case, step: int) -> dict[str, Tensor]:
-    return {key: tensor(f"{key} {step}", (BATCH_SIZE, *shape)) for key, shape in case.inputs.items()}
+    return {
+        key: tensor(f"{key} {step}", (BATCH_SIZE, *shape)) for key, shape in case.inputs.items()
+    }
 
 
 def batch(case: Case, config: Any) -> dict[str, Tensor]:
@@ -96,7 +110,8 @@ def batch(case: Case, config: Any) -> dict[str, Tensor]:
     return {
         **{key: torch.stack([step[key] for step in steps], 1) for key in case.inputs},
         "action": tensor("action", (BATCH_SIZE, actions, case.action_dim)),
-        "action_is_pad": torch.arange(actions)[None] >= torch.tensor([actions, actions // 2, 1])[:, None],
+        "action_is_pad": torch.arange(actions)[None]
+        >= torch.tensor([actions, actions // 2, 1])[:, None],
     }
 
 
@@ -122,7 +137,10 @@ def choosing(uniform: Tensor, *, sequentially: bool = False) -> Iterator[None]:
         level = uniform[..., next(calls) % 2] if sequentially else uniform
         return (share.cumsum(-1) <= level.flatten()[:, None]).sum(-1, keepdim=True)
 
-    with mock.patch("torch.multinomial", multinomial), mock.patch("torch.rand", return_value=uniform):
+    with (
+        mock.patch("torch.multinomial", multinomial),
+        mock.patch("torch.rand", return_value=uniform),
+    ):
         yield
 
 
@@ -138,7 +156,11 @@ def fill_codes(books: list[dict[str, Tensor]]) -> None:
         used = torch.arange(size) % 3 != 0
         count = 3 * torch.from_numpy(numbers(f"count {number}", (1, size))).abs() * used
         entries = 0.3 * tensor(f"entries {number}", tuple(book["embed"].shape))
-        for name, value in (("cluster_size", count), ("embed", entries), ("embed_avg", entries * count[..., None])):
+        for name, value in (
+            ("cluster_size", count),
+            ("embed", entries),
+            ("embed_avg", entries * count[..., None]),
+        ):
             book[name].copy_(value)
 
 
@@ -151,7 +173,10 @@ def losses(step: Callable[[], Tensor], policy: nn.Module) -> dict[str, Tensor]:
     loss = step()
     loss.backward()
     given = {name: p.grad for name, p in policy.named_parameters() if p.grad is not None}
-    return {"loss": loss.detach(), **{f"grad/{n}": g for n, g in given.items() if not n.endswith(WEIGHTLESS)}}
+    return {
+        "loss": loss.detach(),
+        **{f"grad/{n}": g for n, g in given.items() if not n.endswith(WEIGHTLESS)},
+    }
 
 
 FINE = torch.tensor(False)
@@ -159,7 +184,11 @@ FINE = torch.tensor(False)
 
 
 def trained(
-    case: Case, step: Callable[[], Tensor], policy: nn.Module, optimizer: Optimizer, after: Callable[[int], Any]
+    case: Case,
+    step: Callable[[], Tensor],
+    policy: nn.Module,
+    optimizer: Optimizer,
+    after: Callable[[int], Any],
 ):
     """The losses of plain gradient steps with the policy's own rates and decays, and the parameters after them."""
     losses = []
@@ -207,20 +236,32 @@ def peer(case: Case) -> dict[str, Tensor]:
 
     def place(image: Tensor, size: tuple[int, int]) -> tuple[int, int, int, int]:
         top, left = (
-            int(share * (whole - part + 1)) for share, whole, part in zip(PLACE, image.shape[-2:], size, strict=True)
+            int(share * (whole - part + 1))
+            for share, whole, part in zip(PLACE, image.shape[-2:], size, strict=True)
         )
         return top, left, *size
 
     with ExitStack() as patches:
-        patches.enter_context(mock.patch("torchvision.transforms.RandomCrop.get_params", staticmethod(place)))
+        patches.enter_context(
+            mock.patch("torchvision.transforms.RandomCrop.get_params", staticmethod(place))
+        )
         patches.enter_context(choosing(uniform, sequentially=config.sequentially_select))
         policy.train()
         if case.steps:
             optimizer = torch.optim.SGD(policy.get_optim_params(), lr=LR, weight_decay=DECAY)
-            return trained(case, lambda: policy.forward(dict(given))[0], policy, optimizer, lambda _: None)
+            return trained(
+                case, lambda: policy.forward(dict(given))[0], policy, optimizer, lambda _: None
+            )
         out = losses(lambda: policy.forward(dict(given))[0], policy)
         if not case.discretized:
-            return {**out, **{f"{name} {n}": book[name].clone() for n, book in enumerate(books) for name in book}}
+            return {
+                **out,
+                **{
+                    f"{name} {n}": book[name].clone()
+                    for n, book in enumerate(books)
+                    for name in book
+                },
+            }
         policy.eval()
         with torch.no_grad():
             out["eval_loss"] = policy.forward(dict(given))[0]
@@ -266,7 +307,9 @@ def own(case: Case) -> dict[str, Tensor]:
 
     def loss() -> Tensor:
         terms = policy(given, noise=uniform, crop=crop).terms
-        return torch.stack([term.scale * term.total / counts[name] for name, term in terms.items()]).sum()
+        return torch.stack(
+            [term.scale * term.total / counts[name] for name, term in terms.items()]
+        ).sum()
 
     policy.train()
     if case.steps:

@@ -26,12 +26,16 @@ def report(passed: bool, text: str) -> bool:
     return passed
 
 
-def execute(python: Path | str, *arguments: Path | str, **variables: str) -> subprocess.CompletedProcess[str]:
+def execute(
+    python: Path | str, *arguments: Path | str, **variables: str
+) -> subprocess.CompletedProcess[str]:
     """Run a script of this folder with kata's source and tests importable; its output is kept for a failure."""
     path = os.pathsep.join([str(setup.ROOT / "src"), str(setup.ROOT), str(HERE)])
     env = {**os.environ, "PYTHONPATH": path, "HF_HUB_OFFLINE": "1", **variables}
     command = [str(python), *map(str, arguments)]
-    return subprocess.run(command, env=env, cwd=setup.ROOT, capture_output=True, text=True, check=False)
+    return subprocess.run(
+        command, env=env, cwd=setup.ROOT, capture_output=True, text=True, check=False
+    )
 
 
 def ran(done: subprocess.CompletedProcess[str], what: str) -> bool:
@@ -86,7 +90,10 @@ def checkpoints(peer: Path, folder: Path, name: str) -> list[bool]:
     """
     folder.mkdir()
     sides = {
-        "lerobot": ([peer, HERE / "make_checkpoint.py", name], [peer, HERE / "check_checkpoint.py"]),
+        "lerobot": (
+            [peer, HERE / "make_checkpoint.py", name],
+            [peer, HERE / "check_checkpoint.py"],
+        ),
         "kata": (
             [sys.executable, HERE / "kata_checkpoint.py", "make", name],
             [sys.executable, HERE / "kata_checkpoint.py", "act"],
@@ -95,11 +102,17 @@ def checkpoints(peer: Path, folder: Path, name: str) -> list[bool]:
     results: list[bool] = []
     for writer, reader in (("lerobot", "kata"), ("kata", "lerobot")):
         what, place = f"{name} checkpoint of {writer} driven by {reader}", folder / writer
-        given = [place / "pretrained_model", place / "observations.safetensors", place / "read.safetensors"]
+        given = [
+            place / "pretrained_model",
+            place / "observations.safetensors",
+            place / "read.safetensors",
+        ]
         shared = {"KATA_PEER_FILES": str(folder)}
         fine = ran(execute(*sides[writer][0], place, **shared), what)
         fine = fine and ran(execute(*sides[reader][1], *given, **shared), what)
-        results.append(fine and same(place / "read.safetensors", place / "actions.safetensors", what))
+        results.append(
+            fine and same(place / "read.safetensors", place / "actions.safetensors", what)
+        )
     return results
 
 
@@ -150,7 +163,11 @@ def main() -> int:
         results = [
             *live(peer, "check_augment.py"),
             *(passed for name in POLICIES for passed in policy(peer, folder / name, name)),
-            *(passed for name in POLICIES for passed in checkpoints(peer, folder / f"{name}_saved", name)),
+            *(
+                passed
+                for name in POLICIES
+                for passed in checkpoints(peer, folder / f"{name}_saved", name)
+            ),
             *dataset_items(peer, folder / "data"),
             *written_datasets(peer, folder / "written"),
             *edited_datasets(peer, folder / "edited"),

@@ -15,7 +15,11 @@ ROOT = Path(__file__).parents[2]
 PEER = ROOT / ".peer"
 PYTHON = PEER / "bin/python"
 STAMP = PEER / "kata-peer.txt"
-REQUIREMENTS = ("lerobot[training,dataset,diffusion,multi_task_dit]==0.6.1", "torch==2.11.*", "psutil")
+REQUIREMENTS = (
+    "lerobot[training,dataset,diffusion,multi_task_dit]==0.6.1",
+    "torch==2.11.*",
+    "psutil",
+)
 PROBE = "import sys, venv; sys.exit(sys.version_info < (3, 12))"
 
 
@@ -32,7 +36,9 @@ def candidates() -> list[str]:
 def works(python: str) -> bool:
     """True when the interpreter runs and is new enough."""
     try:
-        return subprocess.run([python, "-c", PROBE], capture_output=True, check=False).returncode == 0
+        return (
+            subprocess.run([python, "-c", PROBE], capture_output=True, check=False).returncode == 0
+        )
     except OSError:
         return False
 
@@ -60,7 +66,9 @@ def find_uv() -> str:
             return str(place)
     found = shutil.which("uv")
     if found is None:
-        raise missing("no uv in .venv/bin or on PATH.\nInstall it: .venv/bin/python -m pip install uv")
+        raise missing(
+            "no uv in .venv/bin or on PATH.\nInstall it: .venv/bin/python -m pip install uv"
+        )
     return found
 
 
@@ -76,7 +84,9 @@ def set_up() -> Path:
         ["pip", "install", "--python", str(PYTHON), *REQUIREMENTS],
     ):
         if subprocess.run([uv, *arguments], check=False).returncode:
-            raise missing(f"failed: uv {' '.join(arguments)}\nIt needs the network and 6 GB of disk.")
+            raise missing(
+                f"failed: uv {' '.join(arguments)}\nIt needs the network and 6 GB of disk."
+            )
     STAMP.write_text(wanted)
     return PYTHON
 

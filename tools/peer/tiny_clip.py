@@ -29,10 +29,18 @@ def vocabulary() -> tuple[dict[str, int], list[str]]:
 def sizes(width: int = 32, image: int = 32, patch: int = 16) -> dict[str, dict[str, Any]]:
     """Options of CLIPTextConfig and CLIPVisionConfig."""
     vocab, _ = vocabulary()
-    shared = {"hidden_size": width, "intermediate_size": 2 * width, "num_hidden_layers": 2, "num_attention_heads": 2}
+    shared = {
+        "hidden_size": width,
+        "intermediate_size": 2 * width,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+    }
     ends = {"bos_token_id": vocab[START], "eos_token_id": vocab[END], "pad_token_id": vocab[END]}
     text = {**shared, **ends, "vocab_size": len(vocab), "max_position_embeddings": 16}
-    return {"text_config": text, "vision_config": {**shared, "image_size": image, "patch_size": patch}}
+    return {
+        "text_config": text,
+        "vision_config": {**shared, "image_size": image, "patch_size": patch},
+    }
 
 
 def write_with_weights(folder: Path) -> Path:
@@ -41,7 +49,9 @@ def write_with_weights(folder: Path) -> Path:
 
     write(folder)
     CLIPModel(CLIPConfig.from_pretrained(folder)).save_pretrained(folder)
-    return write(folder)  # the config that was saved beside the weights is longer, and says the same
+    return write(
+        folder
+    )  # the config that was saved beside the weights is longer, and says the same
 
 
 def write(folder: Path, *, width: int = 32, image: int = 32, patch: int = 16) -> Path:

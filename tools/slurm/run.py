@@ -75,7 +75,11 @@ def install() -> None:
         return
     quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     subprocess.run(["apt-get", "update", "-qq"], check=True, env=quiet)
-    subprocess.run(["apt-get", "install", "-y", "-qq", "--no-install-recommends", *PACKAGES], check=True, env=quiet)
+    subprocess.run(
+        ["apt-get", "install", "-y", "-qq", "--no-install-recommends", *PACKAGES],
+        check=True,
+        env=quiet,
+    )
 
 
 def missing() -> list[str]:
@@ -106,21 +110,31 @@ def cluster(home: Path) -> Iterator[None]:
     conf.write_text(CONF.format(home=home, host=host, controller=free_port(), nodes=nodes))
     os.environ["SLURM_CONF"] = str(conf)
     munged = ["munged", "--foreground", f"--key-file={key}", f"--socket={home}/munge/socket"]
-    munged += [f"--pid-file={home}/munge/pid", f"--log-file={home}/munge/log", f"--seed-file={home}/munge/seed"]
+    munged += [
+        f"--pid-file={home}/munge/pid",
+        f"--log-file={home}/munge/log",
+        f"--seed-file={home}/munge/seed",
+    ]
     with contextlib.ExitStack() as daemons:
-        daemons.enter_context(daemon(munged, home / "munged.out", user="munge", group="munge", extra_groups=[]))
+        daemons.enter_context(
+            daemon(munged, home / "munged.out", user="munge", group="munge", extra_groups=[])
+        )
         wait_for("munged", lambda: (home / "munge/socket").exists())
         daemons.enter_context(daemon(["slurmctld", "-D", "-i"], home / "slurmctld.out"))
         for node in NODES:
             daemons.enter_context(daemon(["slurmd", "-D", "-N", node], home / f"slurmd-{node}.out"))
-        wait_for("two idle nodes", lambda: said("sinfo", "-h", "-o", "%D %t").split() == ["2", "idle"])
+        wait_for(
+            "two idle nodes", lambda: said("sinfo", "-h", "-o", "%D %t").split() == ["2", "idle"]
+        )
         yield
 
 
 @contextlib.contextmanager
 def daemon(command: list[str], output: Path, **user: Any) -> Iterator[None]:
     with output.open("wb") as file:
-        process = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, start_new_session=True, **user)
+        process = subprocess.Popen(
+            command, stdout=file, stderr=subprocess.STDOUT, start_new_session=True, **user
+        )
         try:
             yield
         finally:
@@ -148,10 +162,14 @@ def make_dataset(root: Path) -> None:
     """Four episodes of sixteen frames without pictures."""
     sizes = {"observation.state": 3, "observation.environment_state": 2, "action": 2}
     rng = np.random.default_rng(0)
-    with DatasetWriter.create(root, fps=10, features={n: Column("float32", (s,)) for n, s in sizes.items()}) as writer:
+    with DatasetWriter.create(
+        root, fps=10, features={n: Column("float32", (s,)) for n, s in sizes.items()}
+    ) as writer:
         for _ in range(4):
             for _ in range(16):
-                frame = {name: rng.normal(size=size).astype(np.float32) for name, size in sizes.items()}
+                frame = {
+                    name: rng.normal(size=size).astype(np.float32) for name, size in sizes.items()
+                }
                 writer.add_frame(frame, task="go")
             writer.save_episode()
 
@@ -159,10 +177,16 @@ def make_dataset(root: Path) -> None:
 def kata(*args: str, output: IO[str] | None = None) -> str:
     """What a kata command prints, or where it writes; ends the program where it fails."""
     done = subprocess.run(
-        [sys.executable, "-m", "kata", *args], text=True, stdout=output or subprocess.PIPE, stderr=output, check=False
+        [sys.executable, "-m", "kata", *args],
+        text=True,
+        stdout=output or subprocess.PIPE,
+        stderr=output,
+        check=False,
     )
     if done.returncode != 0:
-        raise SystemExit(f"kata {' '.join(args[:3])} … left with {done.returncode}\n{done.stdout or ''}")
+        raise SystemExit(
+            f"kata {' '.join(args[:3])} … left with {done.returncode}\n{done.stdout or ''}"
+        )
     return done.stdout or ""
 
 
@@ -173,7 +197,10 @@ def state(job: str) -> dict[str, str]:
 def preempt(job: str, run: Path, logs: Path) -> None:
     """Ask the job to save once it has a checkpoint; see it go back into the queue and to its end."""
     wait_for("a checkpoint", lambda: any((run / "checkpoints").glob("0*")))
-    print(f"job {job} is running on {state(job)['NodeList']} and has saved once: signalling it", flush=True)
+    print(
+        f"job {job} is running on {state(job)['NodeList']} and has saved once: signalling it",
+        flush=True,
+    )
     subprocess.run(["scancel", "--batch", "--signal=USR1", job], check=True)
     wait_for("the requeue", lambda: state(job).get("Restarts") == "1")
     at = sorted(path.name for path in (run / "checkpoints").glob("0*"))[-1]
@@ -184,7 +211,10 @@ def preempt(job: str, run: Path, logs: Path) -> None:
     wait_for("the queue", lambda: state(job).get("JobState") in ("PENDING", "RUNNING", "COMPLETED"))
     if state(job)["JobState"] == "PENDING":
         subprocess.run(["scontrol", "update", f"JobId={job}", "StartTime=now"], check=True)
-    wait_for("the end", lambda: state(job).get("JobState") in ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT"))
+    wait_for(
+        "the end",
+        lambda: state(job).get("JobState") in ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT"),
+    )
     shown = state(job)
     print(f"job {job}: {shown['JobState']}, restarts {shown['Restarts']}", flush=True)
     if shown["JobState"] != "COMPLETED":
@@ -194,7 +224,9 @@ def preempt(job: str, run: Path, logs: Path) -> None:
 def differences(one: Path, other: Path) -> list[str]:
     """The tensor files of two runs' last checkpoints that are absent or not the same bytes."""
     last = [folder / "checkpoints" / "last" for folder in (one, other)]
-    names = {str(path.relative_to(folder)) for folder in last for path in folder.rglob("*.safetensors")}
+    names = {
+        str(path.relative_to(folder)) for folder in last for path in folder.rglob("*.safetensors")
+    }
     if not names:
         return ["no tensors at all"]
 
@@ -205,7 +237,9 @@ def differences(one: Path, other: Path) -> list[str]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--install", action="store_true")
     parser.add_argument("--ranks-per-node", type=int, default=1)
     parser.add_argument("--keep", type=Path)
@@ -213,7 +247,9 @@ def main() -> int:
     if asked.install:
         install()
     if missing():
-        raise SystemExit(f"not installed: {', '.join(missing())}; --install gets {' and '.join(PACKAGES)} with apt")
+        raise SystemExit(
+            f"not installed: {', '.join(missing())}; --install gets {' and '.join(PACKAGES)} with apt"
+        )
     os.environ["OMP_NUM_THREADS"] = "1"
     home = asked.keep or Path(tempfile.mkdtemp(prefix="kata-slurm-"))
     home.mkdir(parents=True, exist_ok=True)
@@ -221,15 +257,35 @@ def main() -> int:
     train = ["train", f"--dataset.root={home}/data", *OPTIONS]
     job = str(asked.ranks_per_node)
     with cluster(home):
-        launch = ["launch", "--target=slurm", "--nodes=2", "--gpus-per-node=0", f"--ranks-per-node={job}", "--time=30"]
+        launch = [
+            "launch",
+            "--target=slurm",
+            "--nodes=2",
+            "--gpus-per-node=0",
+            f"--ranks-per-node={job}",
+            "--time=30",
+        ]
         launch += [f"--log-dir={home}/logs", "--cpus-per-task=2"]
-        number = kata(*launch, "--", *train, f"--output_dir={home}/preempted").split()[1].rstrip(":")
+        number = (
+            kata(*launch, "--", *train, f"--output_dir={home}/preempted").split()[1].rstrip(":")
+        )
         preempt(number, home / "preempted", home / "logs")
     with (home / "straight.log").open("w") as log:
         ranks = f"--ranks={2 * asked.ranks_per_node}"
-        kata("launch", ranks, f"--log-dir={home}/ranks", "--", *train, f"--output_dir={home}/straight", output=log)
+        kata(
+            "launch",
+            ranks,
+            f"--log-dir={home}/ranks",
+            "--",
+            *train,
+            f"--output_dir={home}/straight",
+            output=log,
+        )
     found = differences(home / "preempted", home / "straight")
-    print(f"differs: {', '.join(found)}" if found else "every tensor of the last checkpoint is equal", flush=True)
+    print(
+        f"differs: {', '.join(found)}" if found else "every tensor of the last checkpoint is equal",
+        flush=True,
+    )
     if not asked.keep:
         shutil.rmtree(home)
     return 1 if found else 0

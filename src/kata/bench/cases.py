@@ -54,7 +54,9 @@ def windows_of(pattern: str, dataset: Dataset) -> tuple[Windows, tuple[str, ...]
     cameras, fps = list(dataset.cameras), dataset.fps
     if not cameras:
         raise DataError(
-            f"{dataset.repo_id} has no camera", rule="reading frames is measured", remedy="take another dataset"
+            f"{dataset.repo_id} has no camera",
+            rule="reading frames is measured",
+            remedy="take another dataset",
         )
     others = tuple(key for key in dataset.columns if key not in cameras)
     if pattern == "act":

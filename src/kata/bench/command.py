@@ -41,7 +41,9 @@ def main(args: Sequence[str]) -> int:
     given = args[0] if args else ""
     if given not in verbs:
         raise ConfigError(
-            f"bench '{given}': no such verb", rule=f"verbs: {', '.join(verbs)}", remedy=did_you_mean(given, verbs)
+            f"bench '{given}': no such verb",
+            rule=f"verbs: {', '.join(verbs)}",
+            remedy=did_you_mean(given, verbs),
         )
     work, told = verbs[given]
     if any(arg in ("-h", "--help") for arg in args):
@@ -62,8 +64,13 @@ def data(args: Sequence[str]) -> int:
 
 def help_text() -> str:
     """All options with types and defaults."""
-    lines = ["usage: kata bench data --root=<dataset, or folder of datasets> [--peer] [--name=value ...]\n\noptions\n"]
-    lines += [f"  --{name:<18} {kind} = {encode(default)}\n" for name, kind, default in field_names(BenchRun)]
+    lines = [
+        "usage: kata bench data --root=<dataset, or folder of datasets> [--peer] [--name=value ...]\n\noptions\n"
+    ]
+    lines += [
+        f"  --{name:<18} {kind} = {encode(default)}\n"
+        for name, kind, default in field_names(BenchRun)
+    ]
     return "".join(lines)
 
 
@@ -83,7 +90,9 @@ def _compare(run: BenchRun, command: str) -> int:
     return 0
 
 
-def _head(run: BenchRun, command: str, began: datetime.datetime, cases: Sequence[Case]) -> dict[str, Any]:
+def _head(
+    run: BenchRun, command: str, began: datetime.datetime, cases: Sequence[Case]
+) -> dict[str, Any]:
     """What a record begins with: what was measured, where and on what."""
     return {
         "command": command,
@@ -91,7 +100,9 @@ def _head(run: BenchRun, command: str, began: datetime.datetime, cases: Sequence
         "machine": process_stats.machine(),
         "versions": {"kata": process_stats.versions()},
         "settings": {**encode(run), "threads": threads_of(run)},
-        "datasets": {case.folder: facts(Path(run.root).expanduser() / case.folder) for case in cases},
+        "datasets": {
+            case.folder: facts(Path(run.root).expanduser() / case.folder) for case in cases
+        },
     }
 
 
@@ -115,15 +126,24 @@ def facts(root: Path) -> dict[str, Any]:
         "episodes": len(dataset.episodes.index),
         "frames": dataset.num_frames,
         "fps": dataset.fps,
-        "bytes": sum((root / name).stat().st_size for span in dataset.layout.spans() for name in span.used()),
-        "cameras": {key: {"shape": column.shape, **_coding(features, key)} for key, column in dataset.cameras.items()},
+        "bytes": sum(
+            (root / name).stat().st_size for span in dataset.layout.spans() for name in span.used()
+        ),
+        "cameras": {
+            key: {"shape": column.shape, **_coding(features, key)}
+            for key, column in dataset.cameras.items()
+        },
     }
 
 
 def _coding(features: dict[str, Any], key: str) -> dict[str, Any]:
     """How a camera is coded, as far as info.json tells."""
     known = features.get(key, {}).get("info") or {}
-    return {name.removeprefix("video."): value for name, value in known.items() if name.startswith("video.")}
+    return {
+        name.removeprefix("video."): value
+        for name, value in known.items()
+        if name.startswith("video.")
+    }
 
 
 def _soak(run: BenchRun, command: str) -> int:

@@ -35,7 +35,10 @@ class Floor:
 
 def open_tracks(dataset: Dataset, cameras: Sequence[str], threads: int) -> list[dict[str, Track]]:
     """Each thread's way through each camera's files, every thread's from a place of its own."""
-    return [{key: Track(_frames(dataset, key, number / threads)) for key in cameras} for number in range(threads)]
+    return [
+        {key: Track(_frames(dataset, key, number / threads)) for key in cameras}
+        for number in range(threads)
+    ]
 
 
 def decode_floors(
@@ -89,7 +92,10 @@ class Track:
                 decoded_s = time.thread_time()
                 np.asarray(frame.convert("RGB"))
             after_s = time.thread_time()
-            self.decode_s, self.rgb_s = self.decode_s + decoded_s - before_s, self.rgb_s + after_s - decoded_s
+            self.decode_s, self.rgb_s = (
+                self.decode_s + decoded_s - before_s,
+                self.rgb_s + after_s - decoded_s,
+            )
             self.count, before_s = self.count + 1, after_s
             if after_s - begin_s >= stretch_s:
                 break
@@ -100,7 +106,8 @@ def _floor(tracks: Sequence[Track], turns: Turns) -> Floor:
     """The sum over a camera's threads."""
     count = sum(track.count for track in tracks)
     decode_ms, rgb_ms = (
-        1e3 * sum(times) / count for times in zip(*((t.decode_s, t.rgb_s) for t in tracks), strict=True)
+        1e3 * sum(times) / count
+        for times in zip(*((t.decode_s, t.rgb_s) for t in tracks), strict=True)
     )
     rates = (track.count / sum(turns.running_s(*span) for span in track.spans) for track in tracks)
     return Floor(decode_ms, decode_ms + rgb_ms, sum(rates))
@@ -124,7 +131,9 @@ def _video_frames(files: list[Path], begin: float) -> Iterator[av.VideoFrame]:
                 stream = container.streams.video[0]
                 stream.thread_type, stream.codec_context.thread_count = "NONE", 1
                 if share and stream.duration:
-                    container.seek(int((stream.start_time or 0) + share * stream.duration), stream=stream)
+                    container.seek(
+                        int((stream.start_time or 0) + share * stream.duration), stream=stream
+                    )
                 share = 0.0
                 yield from container.decode(stream)
 

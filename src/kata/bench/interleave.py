@@ -48,7 +48,11 @@ class Turns:
 
     def running_s(self, begin_s: float, end_s: float) -> float:
         """Seconds of this span in which the process did not stand still."""
-        return end_s - begin_s - sum(max(0.0, min(end_s, end) - max(begin_s, begin)) for begin, end in self.stops)
+        return (
+            end_s
+            - begin_s
+            - sum(max(0.0, min(end_s, end) - max(begin_s, begin)) for begin, end in self.stops)
+        )
 
 
 def begin() -> None:
@@ -69,18 +73,25 @@ def end(*, first: bool) -> Turns:
 class Child:
     """A process that measures and prints its figures as JSON on its last line; killed with its context."""
 
-    def __init__(self, name: str, command: Sequence[str], env: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, name: str, command: Sequence[str], env: Mapping[str, str] | None = None
+    ) -> None:
         self.name, self.stops = name, list[tuple[float, float]]()
         self._stopped_s = 0.0
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
         pipe = subprocess.PIPE
-        self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=self._errors, env=env)
+        self._process = subprocess.Popen(
+            command, stdin=pipe, stdout=pipe, stderr=self._errors, env=env
+        )
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self._process.kill()  # a stopped one too
         with self._errors, self._process:
@@ -142,13 +153,17 @@ class Child:
     def late(self, limit_s: float) -> ConfigError:
         """What to raise when it takes longer than so many seconds."""
         return ConfigError(
-            f"{self.name}: not done within {limit_s:g} s", rule="a measurement ends", remedy="read a smaller dataset"
+            f"{self.name}: not done within {limit_s:g} s",
+            rule="a measurement ends",
+            remedy="read a smaller dataset",
         )
 
     def _failed(self) -> ConfigError:
         status = self._process.wait()
         self._errors.seek(0)
-        last = self._errors.read().decode(errors="replace").strip().splitlines()[-1:] or [f"ended with {status}"]
+        last = self._errors.read().decode(errors="replace").strip().splitlines()[-1:] or [
+            f"ended with {status}"
+        ]
         return ConfigError(
             f"{self.name}: {last[0]}",
             rule="a measurement ends well",
@@ -161,7 +176,9 @@ def turn_s(pair: int) -> float:
     return TURN_S * (0.5 + pair * _GOLDEN % 1)
 
 
-def take_turns(first: Child, other: Child, limit_s: float = LIMIT_S) -> tuple[dict[str, Any], dict[str, Any]]:
+def take_turns(
+    first: Child, other: Child, limit_s: float = LIMIT_S
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """The figures of two children that are set up and stand still; the other goes on until the first has measured.
 
     Raises: ConfigError when one fails, or it takes longer than the limit. Both end with their contexts.

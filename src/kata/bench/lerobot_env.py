@@ -51,7 +51,9 @@ def make_datasets(python: Path, root: Path) -> None:
         command = [str(python), str(_SCRIPTS / "peer_writes.py"), folder, str(partial)]
         if subprocess.run(command, check=False).returncode:
             raise ConfigError(
-                f"{root / folder}: not written", rule="LeRobot's writer ends well", remedy="see its message above"
+                f"{root / folder}: not written",
+                rule="LeRobot's writer ends well",
+                remedy="see its message above",
             )
         partial.rename(root / folder)
 
@@ -70,7 +72,11 @@ def ffmpeg_for(python: Path, folder: Path) -> dict[str, str]:
         named = re.fullmatch(r"(lib(?:av|sw)[a-z]+)-[0-9a-f]+(\.so\.\d+)[\d.]*", library.name)
         if named is not None:
             (folder / "".join(named.groups())).symlink_to(library)
-    places = [str(folder), *{str(library.parent) for library in carried}, os.environ.get("LD_LIBRARY_PATH", "")]
+    places = [
+        str(folder),
+        *{str(library.parent) for library in carried},
+        os.environ.get("LD_LIBRARY_PATH", ""),
+    ]
     return {"LD_LIBRARY_PATH": os.pathsep.join(filter(None, places))}
 
 
@@ -82,7 +88,9 @@ class Peer:
         self._said: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
         command = [str(python), str(_SCRIPTS / "peer_reads.py")]
         pipe, env = subprocess.PIPE, {**os.environ, **ffmpeg_for(python, Path(self._links.name))}
-        self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=self._said, text=True, env=env)
+        self._process = subprocess.Popen(
+            command, stdin=pipe, stdout=pipe, stderr=self._said, text=True, env=env
+        )
         try:
             self.versions: dict[str, str] = self._answer()
             if self.versions["decoder"] != "torchcodec":
@@ -135,6 +143,9 @@ class Peer:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.close()

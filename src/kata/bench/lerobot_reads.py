@@ -32,7 +32,9 @@ _OPEN: dict[tuple[str, str], LeRobotDataset] = {}
 
 def busy_s() -> float:
     """CPU seconds of the whole machine since it started."""
-    user, nice, system, _, _, irq, softirq = (int(word) for word in Path("/proc/stat").read_text().split()[1:8])
+    user, nice, system, _, _, irq, softirq = (
+        int(word) for word in Path("/proc/stat").read_text().split()[1:8]
+    )
     return (user + nice + system + irq + softirq) / _TICKS
 
 
@@ -59,7 +61,10 @@ def windows_s(pattern: str, cameras: list[str], fps: int) -> dict[str, list[floa
         return {"action": [step / fps for step in range(100)]}
     if pattern == "diffusion":
         two = [-1 / fps, 0.0]
-        return {**dict.fromkeys([*cameras, "observation.state"], two), "action": [n / fps for n in range(-1, 15)]}
+        return {
+            **dict.fromkeys([*cameras, "observation.state"], two),
+            "action": [n / fps for n in range(-1, 15)],
+        }
     if pattern == "sarm":
         return {cameras[0]: [float(second) for second in range(-7, 1)], "action": [0.0]}
     return None
@@ -71,7 +76,9 @@ def opened(root: str, pattern: str) -> LeRobotDataset:
         name = "bench/" + Path(root).name
         meta = LeRobotDatasetMetadata(name, root=root)
         windows = windows_s(pattern, meta.camera_keys, meta.fps)
-        _OPEN[root, pattern] = LeRobotDataset(name, root=root, delta_timestamps=windows, return_uint8=True)
+        _OPEN[root, pattern] = LeRobotDataset(
+            name, root=root, delta_timestamps=windows, return_uint8=True
+        )
     return _OPEN[root, pattern]
 
 
@@ -93,16 +100,24 @@ def by_loader(dataset: LeRobotDataset, spec: dict) -> dict:
     first_s = time.perf_counter() - began_s
     for _ in range(spec["workers"] * PREFETCH):
         next(batches)  # as many are on their way now as will be at the end
-    return {"first_batch_s": first_s, **steady(batches, spec["batch_size"], spec["seconds"], spec["batches"])}
+    return {
+        "first_batch_s": first_s,
+        **steady(batches, spec["batch_size"], spec["seconds"], spec["batches"]),
+    }
 
 
 def by_item(dataset: LeRobotDataset, spec: dict) -> dict:
     """Single samples of a random permutation."""
-    order = torch.randperm(len(dataset), generator=torch.Generator().manual_seed(spec["seed"])).tolist()
+    order = torch.randperm(
+        len(dataset), generator=torch.Generator().manual_seed(spec["seed"])
+    ).tolist()
     began_s = time.perf_counter()
     dataset[order[0]]
     first_s = time.perf_counter() - began_s
-    return {"first_batch_s": first_s, **steady((dataset[row] for row in order[1:]), 1, spec["seconds"], 1)}
+    return {
+        "first_batch_s": first_s,
+        **steady((dataset[row] for row in order[1:]), 1, spec["seconds"], 1),
+    }
 
 
 def steady(batches, size: int, seconds: float, least: int) -> dict:
@@ -129,7 +144,9 @@ def main() -> None:
     os.dup2(2, 1)  # whatever else is printed goes to stderr
     versions = {name: version(name) for name in ("lerobot", "torch", "torchcodec", "av")}
     decoder = video_utils.get_safe_default_video_backend()
-    print(json.dumps({"python": sys.version.split()[0], **versions, "decoder": decoder}), file=answers)
+    print(
+        json.dumps({"python": sys.version.split()[0], **versions, "decoder": decoder}), file=answers
+    )
     for line in sys.stdin:
         spec = json.loads(line)
         try:

@@ -53,19 +53,34 @@ class BenchRun:
     out: str | None = "benchmarks/results"
 
     def __post_init__(self) -> None:
-        at_least = {"rounds": 1, "seconds": 0.01, "batch_size": 1, "num_workers": 0, "cache_episodes": 1, "soak": 0}
+        at_least = {
+            "rounds": 1,
+            "seconds": 0.01,
+            "batch_size": 1,
+            "num_workers": 0,
+            "cache_episodes": 1,
+            "soak": 0,
+        }
         at_least |= {"epoch_seconds": 0.01, "floor_seconds": 0.01, "seed": 0}
         for name, least in at_least.items():
             value = getattr(self, name)
             if value < least:
-                raise ConfigError(f"{name}={value}", rule=f"at least {least}", remedy="leave it out for the default")
+                raise ConfigError(
+                    f"{name}={value}",
+                    rule=f"at least {least}",
+                    remedy="leave it out for the default",
+                )
         if self.pixels not in PIXELS:
             raise ConfigError(
-                f"pixels={self.pixels}", rule=f"one of: {', '.join(PIXELS)}", remedy=did_you_mean(self.pixels, PIXELS)
+                f"pixels={self.pixels}",
+                rule=f"one of: {', '.join(PIXELS)}",
+                remedy=did_you_mean(self.pixels, PIXELS),
             )
         if not num_bytes(self.frame_memory) >= 0:
             raise ConfigError(
-                f"frame_memory={self.frame_memory}", rule="bytes, or a number with KB, MB, GB", remedy="for example 2GB"
+                f"frame_memory={self.frame_memory}",
+                rule="bytes, or a number with KB, MB, GB",
+                remedy="for example 2GB",
             )
         for name, known in (("ways", WAYS), ("cases", PATTERNS)):
             for word in getattr(self, name):
@@ -73,7 +88,9 @@ class BenchRun:
                 if last not in known or (name == "cases" and ":" not in word):
                     raise ConfigError(
                         f"{name}: {word}",
-                        rule="'<dataset folder>:<pattern>'" if name == "cases" else "a way of reading",
+                        rule="'<dataset folder>:<pattern>'"
+                        if name == "cases"
+                        else "a way of reading",
                         remedy=did_you_mean(last, known),
                     )
 
@@ -82,7 +99,9 @@ def resolve_bench(args: Sequence[str]) -> BenchRun:
     """The measurement that these arguments ask for; ConfigError for an unknown name or a wrong value."""
     given = parse_flags(args)
     if given.get("root") is None:
-        raise ConfigError("root: not given", rule="what is measured is a dataset", remedy="add --root=<folder>")
+        raise ConfigError(
+            "root: not given", rule="what is measured is a dataset", remedy="add --root=<folder>"
+        )
     return decode(BenchRun, given)
 
 
@@ -93,7 +112,10 @@ def chosen_cases(run: BenchRun) -> list[Case]:
     """
     root = Path(run.root).expanduser()
     if run.cases:
-        cases = [Case(folder, pattern) for folder, _, pattern in (word.rpartition(":") for word in run.cases)]
+        cases = [
+            Case(folder, pattern)
+            for folder, _, pattern in (word.rpartition(":") for word in run.cases)
+        ]
     elif _is_dataset(root):
         cases = [Case(".", "act")]
     else:

@@ -18,7 +18,9 @@ def require_linux() -> None:
     """Raises: ConfigError elsewhere, where memory and other load cannot be told in the same way."""
     if sys.platform != "linux":
         raise ConfigError(
-            f"this system is {sys.platform}", rule="benchmarks are measured on Linux", remedy="run it on Linux"
+            f"this system is {sys.platform}",
+            rule="benchmarks are measured on Linux",
+            remedy="run it on Linux",
         )
 
 
@@ -29,13 +31,17 @@ def cores() -> int:
 
 def busy_s() -> float:
     """CPU seconds that all processes of the machine have used since it started."""
-    user, nice, system, _, _, irq, softirq = (int(word) for word in Path("/proc/stat").read_text().split()[1:8])
+    user, nice, system, _, _, irq, softirq = (
+        int(word) for word in Path("/proc/stat").read_text().split()[1:8]
+    )
     return (user + nice + system + irq + softirq) * _TICK_S
 
 
 def cpu_s(process: int) -> float:
     """CPU seconds that a process of this machine has used."""
-    words = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()  # the name may hold spaces
+    words = (
+        Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    )  # the name may hold spaces
     return (int(words[11]) + int(words[12])) * _TICK_S
 
 
@@ -53,12 +59,20 @@ def _status(name: str) -> int:
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith(f"{name}:"):
             return int(line.split()[1]) * 1024
-    raise ConfigError(f"/proc/self/status has no {name}", rule="a Linux kernel's figures", remedy="run it on Linux")
+    raise ConfigError(
+        f"/proc/self/status has no {name}",
+        rule="a Linux kernel's figures",
+        remedy="run it on Linux",
+    )
 
 
 def machine() -> dict[str, Any]:
     """Processor, cores, memory and system."""
-    models = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
+    models = [
+        line
+        for line in Path("/proc/cpuinfo").read_text().splitlines()
+        if line.startswith("model name")
+    ]
     return {
         "processor": models[0].partition(":")[2].strip() if models else platform.machine(),
         "cores": cores(),

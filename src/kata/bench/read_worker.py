@@ -87,7 +87,11 @@ def measure(reading: Reading) -> dict[str, Any]:
             return figures | _soak(batches, reading.batches)
         if reading.way == "cache":
             figures |= _filled(reader, reading.batch_size)
-        return figures | _steady(reader, batches, reading) | {"peak_bytes": process_stats.peak_resident_bytes()}
+        return (
+            figures
+            | _steady(reader, batches, reading)
+            | {"peak_bytes": process_stats.peak_resident_bytes()}
+        )
 
 
 def _open(live: ExitStack, reading: Reading, dataset: Dataset) -> tuple[Reader, Batches, int]:
@@ -98,33 +102,58 @@ def _open(live: ExitStack, reading: Reading, dataset: Dataset) -> tuple[Reader, 
     form = _form(reading, dataset, cameras)
     if reading.way == "cache":
         dataset = dataset.subset(range(min(reading.cache_episodes, len(dataset.episodes.index))))
-        cache_bytes = dataset.num_frames * sum(math.prod(form.shape(key, dataset.columns[key])) for key in cameras)
+        cache_bytes = dataset.num_frames * sum(
+            math.prod(form.shape(key, dataset.columns[key])) for key in cameras
+        )
         cache = live.enter_context(
             FrameCache(dataset, cameras, CacheOptions("frames", num_bytes=cache_bytes, form=form))
         )
     rows, memory = anchor_rows(dataset), reading.frame_memory
     if not memory:
-        sizes = {key: held_frame_bytes(dataset, key, windows.get(key, (0,)), form) for key in cameras}
+        sizes = {
+            key: held_frame_bytes(dataset, key, windows.get(key, (0,)), form) for key in cameras
+        }
         share = 3 if any(held_as_rgb(windows.get(key, (0,))) for key in cameras) else 10
         memory = sum(sizes.values()) * dataset.num_frames // share
-        batch = sum(len(windows.get(key, (0,))) * math.prod(form.shape(key, dataset.columns[key])) for key in cameras)
+        batch = sum(
+            len(windows.get(key, (0,))) * math.prod(form.shape(key, dataset.columns[key]))
+            for key in cameras
+        )
         memory += (AHEAD + 1) * reading.batch_size * batch
     choice = ShuffleChoice(
-        Shuffle("clips" if reading.way == "clips" else "full"), memory, reading.batch_size, AHEAD + 1, form
+        Shuffle("clips" if reading.way == "clips" else "full"),
+        memory,
+        reading.batch_size,
+        AHEAD + 1,
+        form,
     )
     shuffle, _ = choice.choose(dataset, windows, cameras, rows)
     order = make_order(shuffle, dataset, windows, cameras, rows, reading.seed)
     reader = live.enter_context(
-        Reader(dataset, windows, threads=reading.threads, keys=keys, frame_memory=memory, cache=cache, form=form)
+        Reader(
+            dataset,
+            windows,
+            threads=reading.threads,
+            keys=keys,
+            frame_memory=memory,
+            cache=cache,
+            form=form,
+        )
     )
-    return reader, live.enter_context(Batches(reader, rows, order, reading.batch_size, ahead=AHEAD)), cache_bytes
+    return (
+        reader,
+        live.enter_context(Batches(reader, rows, order, reading.batch_size, ahead=AHEAD)),
+        cache_bytes,
+    )
 
 
 def _form(reading: Reading, dataset: Dataset, cameras: Sequence[str]) -> Form:
     if reading.pixels == "rgb":
         return RECORDED
     found = {key: colours_of_camera(dataset, key) for key in cameras}
-    return Form(colours={key: colours for key, colours in found.items() if isinstance(colours, Colours)})
+    return Form(
+        colours={key: colours for key, colours in found.items() if isinstance(colours, Colours)}
+    )
 
 
 def _filled(reader: Reader, batch_size: int) -> dict[str, Any]:
@@ -137,7 +166,9 @@ def _filled(reader: Reader, batch_size: int) -> dict[str, Any]:
 
 def _encoded_budget(dataset: Dataset) -> int:
     """Bytes that encoded images may take beside decoded frames."""
-    return ENCODED_BYTES if any(column.dtype == "image" for column in dataset.cameras.values()) else 0
+    return (
+        ENCODED_BYTES if any(column.dtype == "image" for column in dataset.cameras.values()) else 0
+    )
 
 
 def _steady(reader: Reader, batches: Batches, reading: Reading) -> dict[str, Any]:
@@ -160,7 +191,11 @@ def _steady(reader: Reader, batches: Batches, reading: Reading) -> dict[str, Any
     while _goes_on(reading, epoch, count, time.perf_counter() - began_s):
         batches.at(first + count)
         count += 1
-    ended_s, cpu_s, busy_s = time.perf_counter(), time.process_time() - cpu_s, process_stats.busy_s() - busy_s
+    ended_s, cpu_s, busy_s = (
+        time.perf_counter(),
+        time.process_time() - cpu_s,
+        process_stats.busy_s() - busy_s,
+    )
     work, samples = reader.work().since(before), count * batches.batch_size
     taken = interleave.end(first=True) if reading.by_turns else Turns()
     return {
@@ -203,7 +238,9 @@ def _goes_on(reading: Reading, epoch: int, count: int, passed_s: float) -> bool:
 def _episodes_per_batch(reader: Reader, batches: Batches, first: int, count: int) -> float:
     """Distinct episodes of a batch, on average over the batches measured."""
     size = batches.batch_size
-    rows = batches.rows[batches.order.at(np.arange(first * size, (first + count) * size))].reshape(-1, size)
+    rows = batches.rows[batches.order.at(np.arange(first * size, (first + count) * size))].reshape(
+        -1, size
+    )
     episode = np.sort(np.searchsorted(reader.episodes.start, rows, side="right"), axis=1)
     return float(1 + (np.diff(episode, axis=1) != 0).sum(axis=1).mean())
 
@@ -243,10 +280,14 @@ def _floors(reading: Reading, dataset: Dataset) -> dict[str, Any]:
     tracks = open_tracks(dataset, cameras, reading.threads)
     if reading.by_turns:
         interleave.begin()
-    floors = decode_floors(tracks, reading.seconds, partial(interleave.end, first=False) if reading.by_turns else Turns)
+    floors = decode_floors(
+        tracks, reading.seconds, partial(interleave.end, first=False) if reading.by_turns else Turns
+    )
     return {
         "decode_ms": sum(floor.decode_ms for floor in floors.values()),
-        "cpu_ms": sum(floor.decode_ms if key in planes else floor.rgb_ms for key, floor in floors.items()),
+        "cpu_ms": sum(
+            floor.decode_ms if key in planes else floor.rgb_ms for key, floor in floors.items()
+        ),
         "samples_s": 1 / sum(1 / floor.frames_s for floor in floors.values()),
         "cameras": {key: asdict(floor) for key, floor in floors.items()},
     }

@@ -33,7 +33,9 @@ Rounds = dict[str, dict[str, list[dict[str, Any]]]]
 """Figures per case and way ('peer' and 'floor' among them), one entry per round."""
 
 
-def measure_rounds(run: BenchRun, cases: list[Case], told: Callable[[int, int], None]) -> tuple[Rounds, dict[str, str]]:
+def measure_rounds(
+    run: BenchRun, cases: list[Case], told: Callable[[int, int], None]
+) -> tuple[Rounds, dict[str, str]]:
     """All figures, and the peer's versions (empty without it). `told` hears (measurements done, of how many)."""
     ways = ["floor", *run.ways, *(["peer"] if run.peer else [])]
     together = TOGETHER if "clips" in ways else ("floor",)
@@ -78,7 +80,11 @@ def _measured(
             floor, clips = children
             return take_turns(clips, floor)[::-1]
     (way,) = ways
-    return [_by_peer(peer, run, case, number) if way == "peer" and peer else by_kata(run, case, way, number)]
+    return [
+        _by_peer(peer, run, case, number)
+        if way == "peer" and peer
+        else by_kata(run, case, way, number)
+    ]
 
 
 def _started(run: BenchRun, case: Case, way: str, number: int, *, by_turns: bool = False) -> Child:
@@ -101,7 +107,11 @@ def _started(run: BenchRun, case: Case, way: str, number: int, *, by_turns: bool
     )
     command = [sys.executable, "-m", "kata.bench.read_worker", json.dumps(asdict(reading))]
     # One thread each for what numpy calls: kata's own threads are what is measured.
-    return Child(f"{case} {way}", command, {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"})
+    return Child(
+        f"{case} {way}",
+        command,
+        {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+    )
 
 
 def _by_peer(peer: Peer, run: BenchRun, case: Case, number: int) -> dict[str, Any]:

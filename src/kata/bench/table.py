@@ -40,12 +40,19 @@ def text(result: Mapping[str, Any]) -> str:
             error = [f"failed: {figures['error']}"] if "error" in figures else []
             rows.append([case, way, *(error or [_cell(column, figures) for column in _COLUMNS])])
     # An error is the last cell of its row: it needs no column's width.
-    widths = [max(len(row[i]) for row in rows if len(row) == len(rows[0])) for i in range(len(rows[0]))]
+    widths = [
+        max(len(row[i]) for row in rows if len(row) == len(rows[0])) for i in range(len(rows[0]))
+    ]
     lines = [f"medians of {result['settings']['rounds']} rounds"]
     for row in rows:
         names = [cell.ljust(width) for cell, width in zip(row[:2], widths, strict=False)]
         lines.append(
-            "  ".join([*names, *(cell.rjust(width) for cell, width in zip(row[2:], widths[2:], strict=False))])
+            "  ".join(
+                [
+                    *names,
+                    *(cell.rjust(width) for cell, width in zip(row[2:], widths[2:], strict=False)),
+                ]
+            )
         )
     return "\n".join([*lines, LEGEND, *missed(result)]) + "\n"
 

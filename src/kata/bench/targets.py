@@ -10,7 +10,9 @@ from kata.bench.cases import FIRST_BATCH_S, FLOOR_SHARE, MEMORY_BYTES, TARGETS, 
 from kata.bench.rounds import Rounds
 
 
-def summarise(case: Case, found: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, dict[str, Any]]:
+def summarise(
+    case: Case, found: Mapping[str, Sequence[Mapping[str, Any]]]
+) -> dict[str, dict[str, Any]]:
     """Per way the median of every figure, the ratio to the peer's CPU time, the share of the floor, the verdicts.
 
     A ratio is the median of the ratios within a round: what disturbs a round disturbs both of its sides.
@@ -53,8 +55,13 @@ def targets(case: Case, way: str, figures: Mapping[str, Any]) -> dict[str, dict[
     first_s = figures["first_batch_s"]
     checks.append(("seconds to the first batch", FIRST_BATCH_S, first_s, first_s <= FIRST_BATCH_S))
     allowed = figures.get("budget_bytes", 0) + MEMORY_BYTES
-    checks.append(("bytes resident", allowed, figures["peak_bytes"], figures["peak_bytes"] <= allowed))
-    return {what: {"wanted": most, "measured": have, "reached": fine} for what, most, have, fine in checks}
+    checks.append(
+        ("bytes resident", allowed, figures["peak_bytes"], figures["peak_bytes"] <= allowed)
+    )
+    return {
+        what: {"wanted": most, "measured": have, "reached": fine}
+        for what, most, have, fine in checks
+    }
 
 
 def summarise_all(cases: Sequence[Case], found: Rounds) -> dict[str, dict[str, dict[str, Any]]]:

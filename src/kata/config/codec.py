@@ -54,7 +54,9 @@ def _bad_value(cls: type, raw: Mapping[str, Any], at: str, error: Exception) -> 
     if not path or value is raw:
         lines = [line.strip() for line in str(error).replace("`", "").splitlines() if line.strip()]
         where = f"{at}: " if at else ""
-        return ConfigError(where + " ".join(lines), rule="options have fixed names and types", remedy="see --help")
+        return ConfigError(
+            where + " ".join(lines), rule="options have fixed names and types", remedy="see --help"
+        )
     return ConfigError(
         f"{dotted}={value}: not a valid value",
         rule=f"the option is of type {_type_text(hint)}",
@@ -141,7 +143,8 @@ def _check_entries(cls: type, values: list[Any], dotted: str) -> None:
             first = next(f.name for f in dataclasses.fields(cls))
             raise ConfigError(
                 f"{at}={entry}: not a group of options",
-                rule="each entry has options of its own: " + ", ".join(f.name for f in dataclasses.fields(cls)),
+                rule="each entry has options of its own: "
+                + ", ".join(f.name for f in dataclasses.fields(cls)),
                 remedy=f"write '- {first}: …'",
             )
         decode(cls, entry, at)

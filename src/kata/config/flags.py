@@ -48,7 +48,9 @@ def _refuse_secrets(name: str, text: str) -> None:
 
 
 def _is_flag(token: str) -> bool:
-    return token.startswith("--") or ("=" in token and token.partition("=")[0].replace(".", "").isidentifier())
+    return token.startswith("--") or (
+        "=" in token and token.partition("=")[0].replace(".", "").isidentifier()
+    )
 
 
 def parse_value(text: str, name: str) -> Any:
@@ -89,7 +91,9 @@ def read_list(path: Path) -> list[Any]:
     raw = _parsed(path)
     if not isinstance(raw, list):
         raise ConfigError(
-            f"{path}: holds a {type(raw).__name__}", rule="a list", remedy="begin each entry with '- ' at the margin"
+            f"{path}: holds a {type(raw).__name__}",
+            rule="a list",
+            remedy="begin each entry with '- ' at the margin",
         )
     return raw
 
@@ -106,7 +110,9 @@ def _parsed(path: Path) -> Any:
         raw = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
     except (json.JSONDecodeError, yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigError(
-            f"config {path}: {str(error).splitlines()[0]}", rule="valid YAML or JSON", remedy="correct the file"
+            f"config {path}: {str(error).splitlines()[0]}",
+            rule="valid YAML or JSON",
+            remedy="correct the file",
         ) from error
     for number, line in enumerate(text.splitlines(), start=1):
         _refuse_secrets(f"config {path}, line {number}", line.strip())

@@ -11,7 +11,9 @@ from numpy.typing import NDArray
 def ranges(starts: Int64, lengths: Int64) -> Int64:
     """Concatenation of [start, start + length) over all pairs."""
     ends = lengths.cumsum()
-    return (starts - (ends - lengths)).repeat(lengths) + np.arange(ends[-1] if len(ends) else 0, dtype=np.int64)
+    return (starts - (ends - lengths)).repeat(lengths) + np.arange(
+        ends[-1] if len(ends) else 0, dtype=np.int64
+    )
 
 
 Int64: TypeAlias = NDArray[np.int64]

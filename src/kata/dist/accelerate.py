@@ -55,7 +55,9 @@ def tell_environment(world: World) -> None:
 def accelerator(team: Team, device: torch.device, **options: Any) -> Any:
     """Accelerate's object for a rank of a team that has met already."""
     tell_environment(team.world)
-    os.environ.setdefault("OMP_NUM_THREADS", str(torch.get_num_threads()))  # or it would change their number
+    os.environ.setdefault(
+        "OMP_NUM_THREADS", str(torch.get_num_threads())
+    )  # or it would change their number
     for name in ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_PARALLELISM_CONFIG"):
         os.environ[name] = "false"  # what these ask for has become options of kata
     return importlib.import_module("accelerate").Accelerator(
@@ -72,7 +74,9 @@ class AcceleratedDdp(Ddp):
     """DistributedDataParallel as Accelerate wraps it, with the settings of kata's own."""
 
     def _wrapped(self, policy: nn.Module, **options: Any) -> DistributedDataParallel:
-        settings = importlib.import_module("accelerate.utils").DistributedDataParallelKwargs(**options)
+        settings = importlib.import_module("accelerate.utils").DistributedDataParallelKwargs(
+            **options
+        )
         return accelerator(self.team, self.device, kwargs_handlers=[settings]).prepare_model(policy)
 
 
@@ -83,7 +87,9 @@ class AcceleratedShards(Sharded):
         cut: which modules are gathered one by one, and whether they are given back after the forward pass.
     """
 
-    def __init__(self, team: Team, device: torch.device, *, copies: int, shards: int, cut: Cut) -> None:
+    def __init__(
+        self, team: Team, device: torch.device, *, copies: int, shards: int, cut: Cut
+    ) -> None:
         super().__init__(team, device, copies=copies, shards=shards)
         self._accelerator = accelerator(team, device)
         self._wanted = cut
@@ -94,7 +100,10 @@ class AcceleratedShards(Sharded):
             reshard = self._wanted.reshard_after_forward
             fully_shard(unit, mesh=self._mesh, reshard_after_forward=reshard)
         # All pieces lie on one mesh: Accelerate would make another. On a CPU it never shards, though torch does.
-        state, names = self._accelerator.state, SimpleNamespace(fsdp_dim_names=self._mesh.mesh_dim_names)
+        state, names = (
+            self._accelerator.state,
+            SimpleNamespace(fsdp_dim_names=self._mesh.mesh_dim_names),
+        )
         state.fsdp_plugin = _plugin(self._wanted)
         state.device_mesh, state.parallelism_config = self._mesh, names
         importlib.import_module("accelerate.utils").fsdp2_prepare_model(self._accelerator, module)

@@ -42,7 +42,13 @@ class Zero(Replicas):
     sharded = True
 
     def __init__(
-        self, team: Team, device: torch.device, *, accumulation: int, max_norm: float, settings: Mapping[str, Any]
+        self,
+        team: Team,
+        device: torch.device,
+        *,
+        accumulation: int,
+        max_norm: float,
+        settings: Mapping[str, Any],
     ) -> None:
         super().__init__(team, device)
         tell_environment(team.world)
@@ -82,7 +88,9 @@ class Zero(Replicas):
 
     def backward(self, loss: Tensor) -> None:
         """Gradients of this rank's part of the loss, added over ranks. A loss that is not finite leaves none finite."""
-        share = torch.where(torch.isfinite(loss.detach()), float(self.team.world.size), float("nan"))
+        share = torch.where(
+            torch.isfinite(loss.detach()), float(self.team.world.size), float("nan")
+        )
         self._engine.backward(loss * share, scale_wrt_gas=False)
 
     def step(
@@ -94,7 +102,9 @@ class Zero(Replicas):
         for its, mine in zip(self._inner.param_groups, optimizer.param_groups, strict=True):
             its["lr"] = mine["lr"]
         self._engine.step()
-        norm = torch.as_tensor(self._engine.get_global_grad_norm(), dtype=torch.float32, device=self.device)
+        norm = torch.as_tensor(
+            self._engine.get_global_grad_norm(), dtype=torch.float32, device=self.device
+        )
         return norm, torch.tensor(bool(self._zero.overflow), device=self.device)
 
     def _open(self) -> Any:
@@ -102,10 +112,14 @@ class Zero(Replicas):
         restored = dict(self._outer.state)
         inner = copy.copy(self._outer)
         # With the fused kernels stage 3 corrupts memory (seen with AdamW on a CPU).
-        inner.param_groups = [{**g, "params": list(g["params"]), "fused": False} for g in self._outer.param_groups]
+        inner.param_groups = [
+            {**g, "params": list(g["params"]), "fused": False} for g in self._outer.param_groups
+        ]
         inner.state = defaultdict(dict)
         self._inner = inner
-        engine, self._zero, _, _ = self._deepspeed.initialize(model=self._policy, optimizer=inner, config=self._config)
+        engine, self._zero, _, _ = self._deepspeed.initialize(
+            model=self._policy, optimizer=inner, config=self._config
+        )
         self._outer.state.clear()
         if restored:
             self._fill(restored)
@@ -119,13 +133,19 @@ class Zero(Replicas):
     def _flats(self) -> Sequence[Tensor]:
         """This rank's pieces of all weights, as the optimiser sees them."""
         zero = self._zero
-        return zero.single_partition_of_fp32_groups if self._whole_weights else zero.fp32_partitioned_groups_flat
+        return (
+            zero.single_partition_of_fp32_groups
+            if self._whole_weights
+            else zero.fp32_partitioned_groups_flat
+        )
 
     def _link(self) -> None:
         """Tell DeepSpeed where each parameter's moments are: it looks too early where there are several groups."""
         if self._whole_weights:
             for group, flat in zip(self._zero.bit16_groups, self._flats(), strict=True):
-                self._deepspeed.utils.lazy_init_hp_params_optimizer_state(group, flat, self._inner.state)
+                self._deepspeed.utils.lazy_init_hp_params_optimizer_state(
+                    group, flat, self._inner.state
+                )
 
     def _fill(self, restored: Mapping[Any, Mapping[str, Tensor]]) -> None:
         """Give each rank its pieces of whole moments."""
@@ -169,7 +189,9 @@ class Zero(Replicas):
     def _drop_moments(self, optimizer: Optimizer, _: Any) -> None:
         optimizer.state.clear()
 
-    def _gather_weights(self, module: nn.Module, found: dict[str, Any], prefix: str, _: Any) -> None:
+    def _gather_weights(
+        self, module: nn.Module, found: dict[str, Any], prefix: str, _: Any
+    ) -> None:
         """After the policy is asked for its state: whole weights for who keeps them. All ranks ask at the same time."""
         for name, parameter in module.named_parameters(remove_duplicate=False):
             with self._deepspeed.zero.GatheredParameters([parameter]):

@@ -86,7 +86,9 @@ class Engine:
         """
         if scaler is not None:
             scaler.unscale_(optimizer)
-        norm = clip_gradients([p for group in optimizer.param_groups for p in group["params"]], max_norm)
+        norm = clip_gradients(
+            [p for group in optimizer.param_groups for p in group["params"]], max_norm
+        )
         bad = ~(torch.isfinite(norm) & torch.isfinite(loss))
         step_unless(optimizer, bad, scaler)
         optimizer.zero_grad(set_to_none=True)
@@ -125,7 +127,9 @@ class Ddp(Replicas):
         changes: which parameters get a gradient changes on the way, so that each step has to look for them.
     """
 
-    def __init__(self, team: Team, device: torch.device, *, bucket_mb: int, bf16: bool, changes: bool) -> None:
+    def __init__(
+        self, team: Team, device: torch.device, *, bucket_mb: int, bf16: bool, changes: bool
+    ) -> None:
         super().__init__(team, device)
         self._bucket_mb, self._bf16 = bucket_mb, bf16
         self._changes = self._knows_graph = changes

@@ -36,7 +36,9 @@ class Failure:
 
     def error(self) -> RankError:
         """What the other ranks say."""
-        return RankError(f"rank {self.rank} ({self.who}): {self.what}", rule=self.rule, remedy=self.remedy)
+        return RankError(
+            f"rank {self.rank} ({self.who}): {self.what}", rule=self.rule, remedy=self.remedy
+        )
 
 
 def lost(rank: int, who: str, silent_s: float) -> Failure:
@@ -68,7 +70,9 @@ class Pulse:
         self._over, self._noticed = threading.Event(), threading.Event()
         self._answered_s = time.monotonic()
         self._thread = threading.Thread(target=self._run, name="kata-pulse", daemon=True)
-        self._watch = threading.Thread(target=self._watch_the_way, name="kata-pulse-watch", daemon=True)
+        self._watch = threading.Thread(
+            target=self._watch_the_way, name="kata-pulse-watch", daemon=True
+        )
 
     def start(self) -> None:
         """Begin; every rank must have given its first beat."""
@@ -115,7 +119,9 @@ class Pulse:
         while not self._over.wait(BEAT_S) and self.failure is None:
             silent_s = time.monotonic() - self._answered_s
             if silent_s > self._silent_s + GRACE_S:
-                print(f"kata: {lost(0, self._who[0], silent_s).error()}", file=sys.stderr, flush=True)
+                print(
+                    f"kata: {lost(0, self._who[0], silent_s).error()}", file=sys.stderr, flush=True
+                )
                 os._exit(1)
 
     def _look(self) -> Failure | None:

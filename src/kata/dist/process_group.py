@@ -228,7 +228,9 @@ class Ranks(Team):
                 silent = self._pulse.silent(SUSPECT_BEATS)
                 known = posted(self._store)
                 if known is None and silent:
-                    known = post(self._store, lost(silent[0], self._who[silent[0]], SUSPECT_BEATS * BEAT_S))
+                    known = post(
+                        self._store, lost(silent[0], self._who[silent[0]], SUSPECT_BEATS * BEAT_S)
+                    )
             if known is None:
                 known = post(self._store, _described(error, me, self._who[me]))
         except RuntimeError:
@@ -263,7 +265,9 @@ def _described(error: BaseException, rank: int, who: str) -> Failure:
     if isinstance(error, KataError):
         return Failure(rank, who, error.what, error.rule, error.remedy)
     text = str(error).strip().splitlines()
-    return Failure(rank, who, f"{type(error).__name__}: {text[0]}" if text else type(error).__name__)
+    return Failure(
+        rank, who, f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
+    )
 
 
 @contextmanager

@@ -28,7 +28,9 @@ def meet(world: World, limit_s: float) -> Store:
     os.environ.setdefault("MASTER_PORT", port)
     try:
         store, _, _ = next(
-            rendezvous("env://", rank=world.rank, world_size=world.size, timeout=timedelta(seconds=limit_s))
+            rendezvous(
+                "env://", rank=world.rank, world_size=world.size, timeout=timedelta(seconds=limit_s)
+            )
         )
     except (dist.DistNetworkError, dist.DistStoreError) as error:
         taken = "EADDRINUSE" in str(error) or "address already in use" in str(error)
@@ -53,7 +55,11 @@ def begin(store: Store, rank: int, size: int, limit_s: float) -> str:
     Raises: ConfigError after `limit_s`, naming the ranks that are missing.
     """
     until_s = time.monotonic() + limit_s
-    return _invite(store, size, until_s, limit_s) if rank == 0 else _come(store, rank, until_s, limit_s)
+    return (
+        _invite(store, size, until_s, limit_s)
+        if rank == 0
+        else _come(store, rank, until_s, limit_s)
+    )
 
 
 def _invite(store: Store, size: int, until_s: float, limit_s: float) -> str:
@@ -61,7 +67,9 @@ def _invite(store: Store, size: int, until_s: float, limit_s: float) -> str:
     missing, invited = set(range(1, size)), dict[int, bytes]()
     while missing:
         for rank in sorted(missing):
-            if store.check([f"here/{rank}"]) and (who := store.get(f"here/{rank}")) != invited.get(rank):
+            if store.check([f"here/{rank}"]) and (who := store.get(f"here/{rank}")) != invited.get(
+                rank
+            ):
                 invited[rank] = who
                 store.set(f"start of {who.decode()}", name)
             if store.check([f"came/{rank}/{name}"]):
@@ -77,7 +85,10 @@ def _come(store: Store, rank: int, until_s: float, limit_s: float) -> str:
     who, name = uuid.uuid4().hex, ""
     store.set(f"here/{rank}", who)
     while not name or not store.check([f"all/{name}"]):
-        if store.check([f"start of {who}"]) and (given := store.get(f"start of {who}").decode()) != name:
+        if (
+            store.check([f"start of {who}"])
+            and (given := store.get(f"start of {who}").decode()) != name
+        ):
             name = given
             store.set(f"came/{rank}/{name}", "")
         _wait(until_s, f"rank {rank} waits for rank 0, or for others that it waits for", limit_s)

@@ -42,7 +42,11 @@ class Sharded(Replicas):
         super().__init__(team, device)
         if device.type == "cuda":
             torch.cuda.set_device(device)  # a mesh knows kinds of devices alone
-        shape, names = ((copies, shards), ("dp_replicate", "dp_shard")) if copies > 1 else ((shards,), ("dp_shard",))
+        shape, names = (
+            ((copies, shards), ("dp_replicate", "dp_shard"))
+            if copies > 1
+            else ((shards,), ("dp_shard",))
+        )
         self._mesh = init_device_mesh(device.type, shape, mesh_dim_names=names)
 
     def place(self, module: nn.Module, units: Sequence[nn.Module]) -> None:
@@ -80,4 +84,6 @@ class Sharded(Replicas):
         """What this rank holds of a whole tensor, where it holds `like` of one of that shape; no rank waits."""
         if not isinstance(like, DTensor):
             return tensor
-        return distribute_tensor(tensor.to(like.device), like.device_mesh, like.placements, src_data_rank=None)
+        return distribute_tensor(
+            tensor.to(like.device), like.device_mesh, like.placements, src_data_rank=None
+        )

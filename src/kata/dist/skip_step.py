@@ -23,7 +23,9 @@ def step_unless(optimizer: Optimizer, bad: Tensor, scaler: GradScaler | None = N
         scaler.step(optimizer)
         scaler.update()
     elif optimizer.defaults["fused"]:
-        vars(optimizer).update(found_inf=bad.float(), grad_scale=None)  # where the fused kernels look for them
+        vars(optimizer).update(
+            found_inf=bad.float(), grad_scale=None
+        )  # where the fused kernels look for them
         optimizer.step()
         del vars(optimizer)["found_inf"], vars(optimizer)["grad_scale"]
     elif not bool(bad):

@@ -47,7 +47,9 @@ def read_world(environment: Mapping[str, str]) -> World:
     elif "SLURM_STEP_ID" in environment and "SLURM_PROCID" in environment:
         size = int_of(environment, "SLURM_NTASKS", None)
         local = int_of(environment, "SLURM_LOCALID", 0)
-        world = World(int_of(environment, "SLURM_PROCID", None), size, local, _slurm_address(environment))
+        world = World(
+            int_of(environment, "SLURM_PROCID", None), size, local, _slurm_address(environment)
+        )
     else:
         return World()
     _check(world)
@@ -91,7 +93,9 @@ def _address(environment: Mapping[str, str]) -> str:
 
 def _slurm_address(environment: Mapping[str, str]) -> str:
     """The step's first host and a port by its job, unless MASTER_ADDR and MASTER_PORT say otherwise."""
-    nodes = environment.get("SLURM_STEP_NODELIST", environment.get("SLURM_JOB_NODELIST", "127.0.0.1"))
+    nodes = environment.get(
+        "SLURM_STEP_NODELIST", environment.get("SLURM_JOB_NODELIST", "127.0.0.1")
+    )
     job, step = int_of(environment, "SLURM_JOB_ID", 0), int_of(environment, "SLURM_STEP_ID", 0)
     host = environment.get("MASTER_ADDR", first_host(nodes))
     port = environment.get("MASTER_PORT", str(FIRST_PORT + (job * 31 + step) % PORTS))

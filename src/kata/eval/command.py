@@ -65,7 +65,9 @@ def help_text() -> str:
 def result_folder(run: EvalRun) -> Path:
     """Where the result goes; CheckpointError when an evaluation lies there already."""
     now = datetime.datetime.now()
-    folder = Path(run.output_dir or f"outputs/eval/{now:%Y-%m-%d}/{now:%H-%M-%S}_{run.env.type}").expanduser()
+    folder = Path(
+        run.output_dir or f"outputs/eval/{now:%Y-%m-%d}/{now:%H-%M-%S}_{run.env.type}"
+    ).expanduser()
     taken = [name for name in (RESULT, "videos") if (folder / name).exists()]
     if taken or (folder.exists() and not folder.is_dir()):
         raise CheckpointError(
@@ -86,7 +88,9 @@ def run_eval(run: EvalRun, folder: Path, *, shown: bool = False) -> Result:
     return result
 
 
-def run_share(run: EvalRun, folder: Path, share: range | None = None, *, shown: bool = False) -> Tally:
+def run_share(
+    run: EvalRun, folder: Path, share: range | None = None, *, shown: bool = False
+) -> Tally:
     """Load the policy and play the episodes of `share`, None for all; films go to `folder`.
 
     The environment is looked up before the policy is loaded.
@@ -104,7 +108,9 @@ def run_share(run: EvalRun, folder: Path, share: range | None = None, *, shown: 
     torch.backends.cudnn.allow_tf32 = False
     acting = load_for_acting(run.policy.path, run.policy.device, run.policy.pretrained_revision)
     if run.rename_map:
-        acting = dataclasses.replace(acting, renamed={new: old for old, new in run.rename_map.items()})
+        acting = dataclasses.replace(
+            acting, renamed={new: old for old, new in run.rename_map.items()}
+        )
     done = _tell if shown else None
     return play(acting, spec, run.eval, seed=run.seed, folder=folder, done=done, share=share)
 

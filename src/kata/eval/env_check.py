@@ -54,7 +54,9 @@ def fit(config: PolicyConfig, spec: EnvSpec, facts: Facts, renamed: Mapping[str,
                 rule=f"its inputs: {', '.join(wanted)}",
                 remedy=did_you_mean(name, wanted),
             )
-    paths = {key: spec.observation_map.get(key, usual_path(renamed.get(key, key))) for key in wanted}
+    paths = {
+        key: spec.observation_map.get(key, usual_path(renamed.get(key, key))) for key in wanted
+    }
     _check_present(paths, config, spec, facts)
     views: dict[str, View] = {}
     for key, shape in wanted.items():
@@ -85,13 +87,19 @@ def usual_path(key: str) -> str:
     return key.replace("observation.images.", "pixels.").replace("observation.image", "pixels")
 
 
-def _check_present(paths: Mapping[str, str], config: PolicyConfig, spec: EnvSpec, facts: Facts) -> None:
+def _check_present(
+    paths: Mapping[str, str], config: PolicyConfig, spec: EnvSpec, facts: Facts
+) -> None:
     missing = [key for key, path in paths.items() if path not in facts.leaves]
     if not missing:
         return
     hint: dict[str, str] = {}
     for key in missing:
-        same = [path for path, leaf in facts.leaves.items() if leaf.is_picture == (key in config.cameras)]
+        same = [
+            path
+            for path, leaf in facts.leaves.items()
+            if leaf.is_picture == (key in config.cameras)
+        ]
         if same:
             hint[key] = nearest(paths[key], same) or same[0]
     there = ", ".join(f"{path} {_size(leaf.shape)}" for path, leaf in facts.leaves.items())
@@ -104,10 +112,14 @@ def _check_present(paths: Mapping[str, str], config: PolicyConfig, spec: EnvSpec
     )
 
 
-def _check_leaf(key: str, path: str, expected: tuple[int, ...], found: tuple[int, ...], right_type: bool) -> None:
+def _check_leaf(
+    key: str, path: str, expected: tuple[int, ...], found: tuple[int, ...], right_type: bool
+) -> None:
     if not right_type:
         raise PolicyError(
-            f"{key}: '{path}' is no picture", rule="uint8 of (height, width, 3)", remedy="map another path to it"
+            f"{key}: '{path}' is no picture",
+            rule="uint8 of (height, width, 3)",
+            remedy="map another path to it",
         )
     if expected != found:
         raise PolicyError(

@@ -44,7 +44,10 @@ def main(args: Sequence[str]) -> int:
         case [checkpoint, options, target, rank, ranks]:
             work = partial(_played, checkpoint, Path(options), int(rank), int(ranks))
         case _:
-            print("usage: python -m kata.eval.worker CHECKPOINT OPTIONS.json RESULT.json", file=sys.stderr)
+            print(
+                "usage: python -m kata.eval.worker CHECKPOINT OPTIONS.json RESULT.json",
+                file=sys.stderr,
+            )
             return 2
     path = Path(target)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -73,7 +76,11 @@ def _summed(tallies: Sequence[str], folder: Path) -> dict[str, Any]:
 def _asked(checkpoint: str, options: Path) -> EvalRun:
     given = read_config(options)
     if "env" not in given:
-        raise ConfigError(f"{options}: has no env", rule="the options of `kata eval`", remedy="add env with its type")
+        raise ConfigError(
+            f"{options}: has no env",
+            rule="the options of `kata eval`",
+            remedy="add env with its type",
+        )
     assign(given, "policy.path", checkpoint)
     return decode(EvalRun, given)
 
@@ -85,7 +92,9 @@ def _told(result: Result, folder: Path) -> dict[str, Any]:
 def _write_strips(result: Result, folder: Path) -> str | None:
     """One array uint8 (T, H, W, 3) per video, named 'episode_<number>'."""
     strips: dict[str, Any] = {
-        f"episode_{e.episode}": np.stack(read_strip(folder / e.video)) for e in result.episodes if e.video
+        f"episode_{e.episode}": np.stack(read_strip(folder / e.video))
+        for e in result.episodes
+        if e.video
     }
     if not strips:
         return None

@@ -33,7 +33,9 @@ class EvalRun:
 
     def __post_init__(self) -> None:
         if self.seed < 0:
-            raise _refuse("seed", self.seed, "a whole number of at least 0", "for example --seed=1000")
+            raise _refuse(
+                "seed", self.seed, "a whole number of at least 0", "for example --seed=1000"
+            )
 
 
 def resolve_eval(args: Sequence[str]) -> EvalRun:
@@ -46,7 +48,10 @@ def resolve_eval(args: Sequence[str]) -> EvalRun:
     given = read_config(Path(str(paths[-1]))) if paths else {}
     for dotted, value in flags.items():
         assign(given, dotted, value)
-    for group, name, example in (("policy", "path", "<checkpoint folder>"), ("env", "type", "kata")):
+    for group, name, example in (
+        ("policy", "path", "<checkpoint folder>"),
+        ("env", "type", "kata"),
+    ):
         inner = given.get(group, {})
         if not isinstance(inner, dict) or inner.get(name) is None:
             raise ConfigError(

@@ -104,17 +104,33 @@ def summary(result: Result, folder: Path | None = None) -> str:
     ]
     if result.mean_length is not None:
         rows.insert(1, ("length", f"{result.mean_length:.1f} steps"))
-        rows.insert(1, ("reward", f"{result.mean_sum_reward:.2f} summed, {result.mean_max_reward:.3f} at best"))
+        rows.insert(
+            1,
+            (
+                "reward",
+                f"{result.mean_sum_reward:.2f} summed, {result.mean_max_reward:.3f} at best",
+            ),
+        )
     if result.clipped_share:
-        rows.append(("clipped", f"{result.clipped_share:.2%} of action values lay outside the environment's bounds"))
+        rows.append(
+            (
+                "clipped",
+                f"{result.clipped_share:.2%} of action values lay outside the environment's bounds",
+            )
+        )
     crashed = [episode for episode in result.episodes if episode.crash]
-    rows += [(f"crashed ({len(crashed)})" if i == 0 else "", _crash(e)) for i, e in enumerate(crashed[:SHOWN_CRASHES])]
+    rows += [
+        (f"crashed ({len(crashed)})" if i == 0 else "", _crash(e))
+        for i, e in enumerate(crashed[:SHOWN_CRASHES])
+    ]
     if len(crashed) > SHOWN_CRASHES:
         rows.append(("", f"and {len(crashed) - SHOWN_CRASHES} more, see eval.json"))
     rows += [("note", note) for note in result.notes]
     if folder is not None:
         films = sum(episode.video is not None for episode in result.episodes)
-        rows.append(("written", f"{folder / 'eval.json'}" + (f" and {films} videos" if films else "")))
+        rows.append(
+            ("written", f"{folder / 'eval.json'}" + (f" and {films} videos" if films else ""))
+        )
     seeds = f"seeds {result.seed} to {result.seed + result.num_episodes - 1}"
     head = f"{result.policy['type']} in {result.env['id']}, {seeds}"
     return "\n".join([head, *(f"  {name:<12} {text}" for name, text in rows)]) + "\n"

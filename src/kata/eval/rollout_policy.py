@@ -46,7 +46,11 @@ class Acting:
 
     @torch.no_grad()  # not inference_mode: a policy may keep tensors made here and train with them later
     def act(
-        self, observations: Mapping[str, NDArray[Any]], task: str, state: ActState, source: Source | None = None
+        self,
+        observations: Mapping[str, NDArray[Any]],
+        task: str,
+        state: ActState,
+        source: Source | None = None,
     ) -> tuple[NDArray[np.float32], ActState]:
         """The next actions, float32 (B, A), and the state for the step after.
 
@@ -56,7 +60,9 @@ class Acting:
             state: what `policy.init_state(B)` or the last call gave.
             source: random numbers for policies that draw as they act; None is torch's stream.
         """
-        batch: Batch = {key: torch.from_numpy(value).to(self.device) for key, value in observations.items()}
+        batch: Batch = {
+            key: torch.from_numpy(value).to(self.device) for key, value in observations.items()
+        }
         size = len(next(iter(batch.values())))
         batch = self.before(frames_to_float({**batch, TASK: [task] * size}, self.config.cameras))
         action, state = self.policy.act(batch, dataclasses.replace(state, source=source))
@@ -74,7 +80,9 @@ def episode_source(seeds: Sequence[int], step: int, device: torch.device) -> Sou
     return numbers
 
 
-def acting(policy: Policy, before: Pipeline, after: Pipeline, device: torch.device, source: str = "") -> Acting:
+def acting(
+    policy: Policy, before: Pipeline, after: Pipeline, device: torch.device, source: str = ""
+) -> Acting:
     """A policy in memory with the pipelines it is trained with, ready to act."""
     rename = [step for step in before.steps if isinstance(step, Rename)]
     renamed = {new: old for step in rename for old, new in step.rename_map.items()}
@@ -101,7 +109,9 @@ def load_for_acting(path: str, device: str | None = None, revision: str | None =
     """
     notes: list[str] = []
     folder = policy_folder(path, revision)
-    config = decode(PolicyConfig, read_policy_config(folder, notes), at="policy").without_downloads()
+    config = decode(
+        PolicyConfig, read_policy_config(folder, notes), at="policy"
+    ).without_downloads()
     place = choose_device(device)
     before = load_pipeline(folder, PREPROCESSOR, {ToDevice.registry_name: {"device": str(place)}})
     after = load_pipeline(folder, POSTPROCESSOR)

@@ -66,7 +66,9 @@ def play(
     processes = min(size, len(share), os.cpu_count() or 1)
     apart = options.use_async_envs and processes > 1
     envs: Envs = RemoteEnvs(spec, how.views, processes) if apart else LocalEnvs(spec, how.views)
-    rollout = _Rollout(acting, spec, facts, how, envs, seed, folder, options.videos if folder else 0, share)
+    rollout = _Rollout(
+        acting, spec, facts, how, envs, seed, folder, options.videos if folder else 0, share
+    )
     training = acting.policy.training
     acting.policy.eval()
     try:
@@ -154,7 +156,9 @@ class _Rollout:
         latest = [self._blank() for _ in logs]
         device = self.acting.device
         with torch.random.fork_rng(devices=[device.index or 0] if device.type == "cuda" else []):
-            torch.manual_seed(logs[0].start.seed)  # for policies that do not take the numbers they are given
+            torch.manual_seed(
+                logs[0].start.seed
+            )  # for policies that do not take the numbers they are given
             state, first = self.acting.policy.init_state(len(logs)), True
             seeds, step = [log.start.seed for log in logs], 0
             while True:
@@ -175,7 +179,9 @@ class _Rollout:
         film, mine = None, number in self.share
         if mine and self.folder is not None and number < self.videos * TRIED_PER_KEPT:
             film = self.films[number] = Film(film_path(self.folder, number), self.facts.fps)
-        start = Start(self.seed + number, states[number % len(states)] if states else None, film is not None)
+        start = Start(
+            self.seed + number, states[number % len(states)] if states else None, film is not None
+        )
         return _Log(start, film, ended=not mine)
 
     def _blank(self) -> dict[str, NDArray[Any]]:
@@ -192,7 +198,9 @@ class _Rollout:
         self.call_s.append(time.perf_counter() - began_s)
         return actions, state
 
-    def _step(self, actions: NDArray[np.float32], live: list[int], logs: list[_Log]) -> dict[int, Moment | Crash]:
+    def _step(
+        self, actions: NDArray[np.float32], live: list[int], logs: list[_Log]
+    ) -> dict[int, Moment | Crash]:
         for slot in live:
             if not np.isfinite(actions[slot]).all():
                 raise PolicyError(

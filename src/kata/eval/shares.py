@@ -67,7 +67,9 @@ def sum_up(tallies: Sequence[Tally], folder: Path | None) -> Result:
     whole = [episode for episode in episodes if episode.crash is None]
     notes = list(dict.fromkeys(note for tally in tallies for note in tally.notes))
     if first.videos and whole and not filmed:
-        notes.append(f"{first.env['id']} draws no pictures and the policy has no camera, so there are no videos")
+        notes.append(
+            f"{first.env['id']} draws no pictures and the policy has no camera, so there are no videos"
+        )
     num_success = sum(episode.success for episode in episodes)
     steps = max(1, sum(tally.steps for tally in tallies))
     return Result(
@@ -95,7 +97,9 @@ def sum_up(tallies: Sequence[Tally], folder: Path | None) -> Result:
     )
 
 
-def _keep_films(folder: Path, episodes: list[Episode], filmed: list[int], wanted: int) -> list[Episode]:
+def _keep_films(
+    folder: Path, episodes: list[Episode], filmed: list[int], wanted: int
+) -> list[Episode]:
     """The episodes with the names of their films, of which some of either outcome are kept under telling names."""
     episodes = list(episodes)
     kept = {filmed[i] for i in chosen([episodes[number].success for number in filmed], wanted)}

@@ -88,8 +88,12 @@ class Simulation:
         """The moment after an action (A,)."""
         assert self._env is not None
         key = self._spec.action_key
-        seen, reward, terminated, truncated, info = self._env.step(action if key is None else {key: action})
-        return self._moment(seen, float(reward), info, terminated=bool(terminated), truncated=bool(truncated))
+        seen, reward, terminated, truncated, info = self._env.step(
+            action if key is None else {key: action}
+        )
+        return self._moment(
+            seen, float(reward), info, terminated=bool(terminated), truncated=bool(truncated)
+        )
 
     def close(self) -> None:
         """Let go of the environment; the next reset makes a new one."""
@@ -98,14 +102,26 @@ class Simulation:
             env.close()
 
     def _moment(
-        self, seen: Any, reward: float, info: Mapping[str, Any], *, terminated: bool, truncated: bool
+        self,
+        seen: Any,
+        reward: float,
+        info: Mapping[str, Any],
+        *,
+        terminated: bool,
+        truncated: bool,
     ) -> Moment:
         if not math.isfinite(reward):
             raise ValueError(f"the reward is {reward}")
         observation = {key: _look(seen, key, view) for key, view in self._views.items()}
-        success = terminated if self._spec.success_key == TERMINATED else _said(info, self._spec.success_key)
+        success = (
+            terminated
+            if self._spec.success_key == TERMINATED
+            else _said(info, self._spec.success_key)
+        )
         picture = self._picture(observation) if self._film else None
-        return Moment(observation, reward, terminated or truncated, success, tuple(map(str, info)), picture)
+        return Moment(
+            observation, reward, terminated or truncated, success, tuple(map(str, info)), picture
+        )
 
     def _picture(self, observation: Mapping[str, Array]) -> NDArray[np.uint8] | None:
         """The environment's own picture, or the policy's cameras side by side; None where there is neither."""
@@ -116,7 +132,9 @@ class Simulation:
         if not frames:
             return None
         height = max(len(frame) for frame in frames)
-        return np.concatenate([np.pad(f, ((0, height - len(f)), (0, 0), (0, 0))) for f in frames], axis=1)
+        return np.concatenate(
+            [np.pad(f, ((0, height - len(f)), (0, 0), (0, 0))) for f in frames], axis=1
+        )
 
 
 def _look(seen: Any, key: str, view: View) -> Array:
@@ -158,11 +176,17 @@ class LocalEnvs:
         """Begin episodes."""
         for slot in starts:
             self._slots.setdefault(slot, Simulation(self._spec, self._views))
-        return {slot: self._tried(slot, self._slots[slot].reset, start) for slot, start in starts.items()}
+        return {
+            slot: self._tried(slot, self._slots[slot].reset, start)
+            for slot, start in starts.items()
+        }
 
     def step(self, actions: Mapping[int, Array]) -> Found:
         """Go on."""
-        return {slot: self._tried(slot, self._slots[slot].step, action) for slot, action in actions.items()}
+        return {
+            slot: self._tried(slot, self._slots[slot].step, action)
+            for slot, action in actions.items()
+        }
 
     def close(self) -> None:
         """Let go of all; an environment that fails in closing has done its work."""
@@ -190,14 +214,18 @@ class RemoteEnvs:
 
     def __init__(self, spec: EnvSpec, views: Mapping[str, View], processes: int) -> None:
         self._spec, self._views, self._count = spec, dict(views), processes
-        self._spawn = multiprocessing.get_context("spawn")  # fork would copy the threads of torch in mid-work
+        self._spawn = multiprocessing.get_context(
+            "spawn"
+        )  # fork would copy the threads of torch in mid-work
         self._live: dict[int, tuple[Any, Any]] = {}
 
     def reset(self, starts: Mapping[int, Start]) -> Found:
         """Begin episodes, all processes at once."""
         for number in {slot % self._count for slot in starts} - set(self._live):
             here, there = self._spawn.Pipe()
-            process = self._spawn.Process(target=_serve, args=(there, self._spec, self._views), daemon=True)
+            process = self._spawn.Process(
+                target=_serve, args=(there, self._spec, self._views), daemon=True
+            )
             process.start()
             there.close()
             self._live[number] = process, here
@@ -227,7 +255,11 @@ class RemoteEnvs:
         found: Found = {}
         for number, share in shares.items():
             try:
-                found |= self._live[number][1].recv() if number not in dead else self._gone(number, share)
+                found |= (
+                    self._live[number][1].recv()
+                    if number not in dead
+                    else self._gone(number, share)
+                )
             except (EOFError, OSError):
                 found |= self._gone(number, share)
         return found

@@ -27,12 +27,16 @@ class Film:
 
     def add(self, picture: NDArray[np.uint8]) -> None:
         """Append a picture, uint8 (H, W, 3)."""
-        even = np.pad(picture, ((0, len(picture) % 2), (0, picture.shape[1] % 2), (0, 0)), mode="edge")
+        even = np.pad(
+            picture, ((0, len(picture) % 2), (0, picture.shape[1] % 2), (0, 0)), mode="edge"
+        )
         if self._encoder is None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             options = VideoOptions(codec="h264", gop=self._fps)
             height, width = even.shape[:2]
-            self._encoder = VideoEncoder(self.path, fps=self._fps, height=height, width=width, options=options)
+            self._encoder = VideoEncoder(
+                self.path, fps=self._fps, height=height, width=width, options=options
+            )
         self._encoder.add(even)
 
     def close(self) -> bool:
@@ -55,6 +59,11 @@ def read_strip(path: Path, count: int = 12) -> Pictures:
     """At most `count` frames of a video, evenly spaced with the first and the last, uint8 (H, W, 3)."""
     with av.open(str(path)) as source:
         stream = source.streams.video[0]
-        wanted = set(np.linspace(0, stream.frames - 1, min(count, stream.frames)).round().astype(int).tolist())
+        wanted = set(
+            np.linspace(0, stream.frames - 1, min(count, stream.frames))
+            .round()
+            .astype(int)
+            .tolist()
+        )
         frames: Any = enumerate(source.decode(stream))
         return [frame.to_ndarray(format="rgb24") for number, frame in frames if number in wanted]

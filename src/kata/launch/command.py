@@ -65,21 +65,32 @@ def read_flags(own: Sequence[str]) -> dict[str, Any]:
     plain: list[str] = []
     for token in own:
         before = plain[-1] if plain else ""
-        text = re.fullmatch(r"(--time=)(\d.*)", token) or (before == "--time" and re.fullmatch(r"()(\d.*)", token))
+        text = re.fullmatch(r"(--time=)(\d.*)", token) or (
+            before == "--time" and re.fullmatch(r"()(\d.*)", token)
+        )
         plain.append(f'{text[1]}"{text[2]}"' if text else token)
     return {name.replace("-", "_"): value for name, value in parse_flags(plain).items()}
 
 
 def _shaped(cls: type, name: str, value: Any) -> Any:
     """One word for an option that takes a list of words is a list of one."""
-    listed = any(field.name == name and str(field.type) == "list[str]" for field in dataclasses.fields(cls))
+    listed = any(
+        field.name == name and str(field.type) == "list[str]" for field in dataclasses.fields(cls)
+    )
     return [value] if listed and isinstance(value, str) else value
 
 
 def help_text() -> str:
     """The usage, and all options with types and defaults."""
     lines = [USAGE]
-    for title, cls in (("--target=local", Local), ("--target=slurm", Slurm), ("--target=hf:<flavor>", Jobs)):
+    for title, cls in (
+        ("--target=local", Local),
+        ("--target=slurm", Slurm),
+        ("--target=hf:<flavor>", Jobs),
+    ):
         lines.append(f"\n{title}\n")
-        lines += [f"  --{name:<18} {kind} = {encode(default)}\n" for name, kind, default in field_names(cls)]
+        lines += [
+            f"  --{name:<18} {kind} = {encode(default)}\n"
+            for name, kind, default in field_names(cls)
+        ]
     return "".join(lines)

@@ -60,7 +60,10 @@ rtx-pro-6000x8   8 RTX-PRO-6000  96 184 2048 22.00
 def known_flavors() -> dict[str, Flavor]:
     """The flavors of August 2026, by name."""
     rows = [line.split() for line in _TABLE.strip().splitlines()]
-    return {r[0]: Flavor(r[0], int(r[1]), r[2], int(r[3]), int(r[4]), int(r[5]), float(r[6])) for r in rows}
+    return {
+        r[0]: Flavor(r[0], int(r[1]), r[2], int(r[3]), int(r[4]), int(r[5]), float(r[6]))
+        for r in rows
+    }
 
 
 def flavors() -> dict[str, Flavor]:
@@ -77,7 +80,9 @@ def flavors() -> dict[str, Flavor]:
         gpus, vram = (_first(unit.quantity), _first(unit.vram)) if unit is not None else (0, 0)
         per_hour = each.unit_cost_usd * {"minute": 60, "second": 3600}.get(each.unit_label, 1)
         model = "-" if unit is None else unit.model.replace(" ", "-")
-        listed[each.name] = Flavor(each.name, gpus, model, vram, _first(each.cpu), _first(each.ram), round(per_hour, 4))
+        listed[each.name] = Flavor(
+            each.name, gpus, model, vram, _first(each.cpu), _first(each.ram), round(per_hour, 4)
+        )
     return listed
 
 
@@ -100,7 +105,10 @@ def flavors_text() -> str:
         figures = (f.name, f.gpus, f.gpu, f.vram_gb, f.cores, f.memory_gb, f"{f.usd_per_hour:.2f}")
         rows.append([str(figure) for figure in figures])
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    return "".join("  ".join(t.ljust(w) for t, w in zip(row, widths, strict=True)).rstrip() + "\n" for row in rows)
+    return "".join(
+        "  ".join(t.ljust(w) for t, w in zip(row, widths, strict=True)).rstrip() + "\n"
+        for row in rows
+    )
 
 
 def _first(text: str) -> int:

@@ -32,7 +32,9 @@ def _installed() -> int:
     listed = nvidia_smi("-L")
     if listed is not None:
         return len(re.findall(r"^GPU \d+:", listed, re.MULTILINE))
-    return sum(1 for device in Path("/dev").glob("nvidia*") if re.fullmatch(r"nvidia\d+", device.name))
+    return sum(
+        1 for device in Path("/dev").glob("nvidia*") if re.fullmatch(r"nvidia\d+", device.name)
+    )
 
 
 def nvidia_smi(*args: str) -> str | None:
@@ -40,7 +42,9 @@ def nvidia_smi(*args: str) -> str | None:
     if shutil.which("nvidia-smi") is None:
         return None
     try:
-        done = subprocess.run(["nvidia-smi", *args], capture_output=True, text=True, timeout=ASK_S, check=False)
+        done = subprocess.run(
+            ["nvidia-smi", *args], capture_output=True, text=True, timeout=ASK_S, check=False
+        )
     except subprocess.TimeoutExpired:
         return None
     return done.stdout if done.returncode == 0 else None

@@ -50,8 +50,17 @@ class Plan:
 
     def text(self) -> str:
         """What a user may read of it."""
-        shown = {"flavor": self.flavor.name, "image": self.image, "timeout_s": self.timeout_s, "name": self.name}
-        shown |= {"environment": self.env, "secrets": sorted(self.secrets), "namespace": self.namespace}
+        shown = {
+            "flavor": self.flavor.name,
+            "image": self.image,
+            "timeout_s": self.timeout_s,
+            "name": self.name,
+        }
+        shown |= {
+            "environment": self.env,
+            "secrets": sorted(self.secrets),
+            "namespace": self.namespace,
+        }
         return json.dumps(shown, indent=2) + "\n" + shlex.join(self.command) + "\n"
 
 
@@ -82,7 +91,13 @@ def planned(options: Jobs, flavor: Flavor, args: Sequence[str]) -> Plan:
     stated = SERVICE_TIMEOUT_S if options.timeout is None else duration_s(str(options.timeout))
     timeout_s = max(1, int(stated))
     ranks = f"--gpus={flavor.gpus}" if flavor.gpus else "--ranks=1"
-    launcher = ["kata", "launch", ranks, f"--stop_after={timeout_s - saving_s(timeout_s)}s", "--log_dir=/tmp/kata/logs"]
+    launcher = [
+        "kata",
+        "launch",
+        ranks,
+        f"--stop_after={timeout_s - saving_s(timeout_s)}s",
+        "--log_dir=/tmp/kata/logs",
+    ]
     if options.checkpoint_repo is not None:
         launcher.append(f"--checkpoint_repo={options.checkpoint_repo}")
     assert options.image is not None
@@ -116,7 +131,9 @@ def carried(args: Sequence[str], run: Run) -> list[str]:
 
 def _word(name: str, value: Any) -> str:
     """A value as a flag that reads as the same value."""
-    return value if isinstance(value, str) and parse_value(value, name) == value else json.dumps(value)
+    return (
+        value if isinstance(value, str) and parse_value(value, name) == value else json.dumps(value)
+    )
 
 
 def _check_reach(run: Run, options: Jobs) -> None:
@@ -151,7 +168,9 @@ def _secrets(options: Jobs) -> dict[str, str]:
         )
     for name in options.secrets:
         if not os.environ.get(name):
-            raise refuse("secrets", name, "a variable that is set in this environment", f"export {name}=…")
+            raise refuse(
+                "secrets", name, "a variable that is set in this environment", f"export {name}=…"
+            )
         found[name] = os.environ[name]
     return {**found, "HF_TOKEN": token}
 
@@ -174,11 +193,16 @@ def submit(api: HfApi, plan: Plan) -> JobInfo:
     cost = plan.flavor.usd_per_hour * plan.timeout_s / 3600
     print(f"job {job.id}: {job.url}")
     print(f"  {plan.flavor.name}, at most {seconds_text(plan.timeout_s)} and ${cost:.2f}")
-    print(f"  kata launch status {job.id} | kata launch logs {job.id} | kata launch cancel {job.id}", flush=True)
+    print(
+        f"  kata launch status {job.id} | kata launch logs {job.id} | kata launch cancel {job.id}",
+        flush=True,
+    )
     return job
 
 
-def follow(api: HfApi, job_id: str, namespace: str | None, timeout_s: int | None = None) -> tuple[int, bool]:
+def follow(
+    api: HfApi, job_id: str, namespace: str | None, timeout_s: int | None = None
+) -> tuple[int, bool]:
     """Show a job's output to its end. Returns the exit status, and whether submitting it again makes sense.
 
     Ctrl-C leaves the job running and returns 0.
@@ -190,7 +214,10 @@ def follow(api: HfApi, job_id: str, namespace: str | None, timeout_s: int | None
             saved = saved or SAVED in line
         job = api.wait_for_job(job_id, namespace=namespace)
     except KeyboardInterrupt:
-        print(f"\nkata: detached; the job goes on: kata launch logs {job_id} --follow", file=sys.stderr)
+        print(
+            f"\nkata: detached; the job goes on: kata launch logs {job_id} --follow",
+            file=sys.stderr,
+        )
         return 0, False
     except HUB_ERRORS as error:
         raise service_error(job_id, error) from error
@@ -198,9 +225,13 @@ def follow(api: HfApi, job_id: str, namespace: str | None, timeout_s: int | None
     if job.status.stage == "COMPLETED":
         return 0, False
     ran_s = job.durations.running_secs if job.durations is not None else None
-    timed_out = "timeout" in (job.status.message or "").lower() or bool(timeout_s and ran_s and ran_s >= timeout_s)
+    timed_out = "timeout" in (job.status.message or "").lower() or bool(
+        timeout_s and ran_s and ran_s >= timeout_s
+    )
     if timed_out:
-        print("kata: the job ran out of time: a longer --timeout, or --restarts=<n>", file=sys.stderr)
+        print(
+            "kata: the job ran out of time: a longer --timeout, or --restarts=<n>", file=sys.stderr
+        )
     # One that its owner cancelled may have saved too: it is not started again.
     return (STOPPED if saved else 1), timed_out or (saved and job.status.stage == "ERROR")
 
@@ -208,7 +239,11 @@ def follow(api: HfApi, job_id: str, namespace: str | None, timeout_s: int | None
 def status_text(job: JobInfo) -> str:
     """One line on a job."""
     ran_s = job.durations.running_secs if job.durations is not None else None
-    parts = [str(job.status.stage), *([job.status.message] if job.status.message else []), str(job.flavor)]
+    parts = [
+        str(job.status.stage),
+        *([job.status.message] if job.status.message else []),
+        str(job.flavor),
+    ]
     parts += [f"ran {seconds_text(ran_s)}"] if ran_s else []
     return redacted(f"job {job.id}: {', '.join(parts)}; {job.url}")
 

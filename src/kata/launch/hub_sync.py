@@ -52,7 +52,11 @@ class Courier:
             self._there = held(self._api, self.repo_id)
             if self._there and not checkpoints(self.home):
                 fetch(self.repo_id, self.folder)
-                _log.info("checkpoints brought back from %s: %s", self.repo_id, ", ".join(sorted(self._there)))
+                _log.info(
+                    "checkpoints brought back from %s: %s",
+                    self.repo_id,
+                    ", ".join(sorted(self._there)),
+                )
         except HUB_ERRORS as error:
             raise CheckpointError(
                 f"checkpoint_repo={self.repo_id}: {reason(error)}",
@@ -63,7 +67,10 @@ class Courier:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self._over.set()
         self._thread.join()
@@ -80,9 +87,15 @@ class Courier:
             return
         try:
             send(self._api, self.repo_id, self.folder, wanted, self._there)
-        except HUB_ERRORS as error:  # OSError: a checkpoint that was pruned meanwhile, or no network
+        except (
+            HUB_ERRORS
+        ) as error:  # OSError: a checkpoint that was pruned meanwhile, or no network
             if not self._warned:
-                _log.warning("checkpoints not uploaded to %s, will be tried again: %s", self.repo_id, reason(error))
+                _log.warning(
+                    "checkpoints not uploaded to %s, will be tried again: %s",
+                    self.repo_id,
+                    reason(error),
+                )
             self._warned = True
             return
         self._there = {path.name for path in wanted}
@@ -104,16 +117,27 @@ def send(api: HfApi, repo_id: str, folder: Path, wanted: list[Path], there: set[
     home = home_of(folder)
     new = [path for path in wanted if path.name not in there]
     files = [
-        (f"checkpoints/{path.name}/{file.relative_to(path).as_posix()}", file) for path in new for file in _in(path)
+        (f"checkpoints/{path.name}/{file.relative_to(path).as_posix()}", file)
+        for path in new
+        for file in _in(path)
     ]
     # Figures grow while they are sent: what is sent is read once.
-    figures = [(path.name, path.read_bytes()) for path in (*folder.glob("*.json"), *folder.glob("*.jsonl"))]
-    targets = {name: target.name for name in (LAST, BEST) if (target := pointed(home / name)) is not None}
+    figures = [
+        (path.name, path.read_bytes()) for path in (*folder.glob("*.json"), *folder.glob("*.jsonl"))
+    ]
+    targets = {
+        name: target.name for name in (LAST, BEST) if (target := pointed(home / name)) is not None
+    }
     targets[LAST] = wanted[0].name
-    pointers = json.dumps({name: target for name, target in targets.items() if (home / target) in wanted})
+    pointers = json.dumps(
+        {name: target for name, target in targets.items() if (home / target) in wanted}
+    )
     operations = [
         *(CommitOperationAdd(name, file) for name, file in files),
-        *(CommitOperationAdd(name, content) for name, content in [*figures, (POINTERS, pointers.encode())]),
+        *(
+            CommitOperationAdd(name, content)
+            for name, content in [*figures, (POINTERS, pointers.encode())]
+        ),
         *(
             CommitOperationDelete(f"checkpoints/{name}/", is_folder=True)
             for name in sorted(there - {path.name for path in wanted})
@@ -124,7 +148,9 @@ def send(api: HfApi, repo_id: str, folder: Path, wanted: list[Path], there: set[
 
 def fetch(repo_id: str, folder: Path) -> None:
     """Bring a repository's run into `folder`, its pointers set."""
-    snapshot_download(repo_id, local_dir=folder, allow_patterns=["checkpoints/*", "*.json", "*.jsonl"])
+    snapshot_download(
+        repo_id, local_dir=folder, allow_patterns=["checkpoints/*", "*.json", "*.jsonl"]
+    )
     shutil.rmtree(folder / ".cache", ignore_errors=True)  # the download's own notes
     pointers = folder / POINTERS
     for name, target in json.loads(pointers.read_text(encoding="utf-8")).items():

@@ -33,7 +33,9 @@ def look(verb: str, args: Sequence[str]) -> int:
     for name in given:
         if name not in OPTIONS:
             raise ConfigError(
-                f"{name}: no such option", rule=f"options: {', '.join(OPTIONS)}", remedy=did_you_mean(name, OPTIONS)
+                f"{name}: no such option",
+                rule=f"options: {', '.join(OPTIONS)}",
+                remedy=did_you_mean(name, OPTIONS),
             )
     options = {**OPTIONS, **given}
     follow = options["follow"] is True
@@ -57,16 +59,26 @@ def _slurm_status(job: str) -> str:
     except ConfigError:
         raise
     except KataError:
-        past = slurm("sacct", "-X", "-n", "-P", "-j", job, "-o", "State,ExitCode,Elapsed,NodeList").strip()
+        past = slurm(
+            "sacct", "-X", "-n", "-P", "-j", job, "-o", "State,ExitCode,Elapsed,NodeList"
+        ).strip()
         return f"job {job}: {past.replace('|', ', ') or 'unknown to SLURM'}"
     facts = dict(re.findall(r"(\w+)=(\S+)", shown))
-    parts = [facts.get("JobState", "?"), f"reason {facts.get('Reason', '?')}", f"ran {facts.get('RunTime', '?')}"]
+    parts = [
+        facts.get("JobState", "?"),
+        f"reason {facts.get('Reason', '?')}",
+        f"ran {facts.get('RunTime', '?')}",
+    ]
     parts += [f"restarts {facts.get('Restarts', '?')}", f"nodes {facts.get('NodeList', '?')}"]
     return f"job {job}: {', '.join(parts)}"
 
 
 def _slurm_logs(job: str, log_dir: Path, *, follow: bool) -> None:
-    logs = [path for path in [log_dir / f"{job}.log", *sorted(log_dir.glob(f"{job}-*.log"))] if path.is_file()]
+    logs = [
+        path
+        for path in [log_dir / f"{job}.log", *sorted(log_dir.glob(f"{job}-*.log"))]
+        if path.is_file()
+    ]
     if not logs:
         raise ConfigError(
             f"{log_dir}/{job}.log: no such file",

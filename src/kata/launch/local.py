@@ -31,7 +31,9 @@ def launch_local(options: Local, args: Sequence[str]) -> int:
     run = checked_run(args, ranks)
     port = free_port() if options.port == 0 else checked_port(options.port)
     threads = os.environ.get("OMP_NUM_THREADS") or str(max(1, usable_cores() // ranks))
-    log_dir = Path(options.log_dir or f"{LOGS}/{datetime.datetime.now():%Y%m%d_%H%M%S}_{os.getpid()}").expanduser()
+    log_dir = Path(
+        options.log_dir or f"{LOGS}/{datetime.datetime.now():%Y%m%d_%H%M%S}_{os.getpid()}"
+    ).expanduser()
     where = f"GPUs {','.join(gpus)}" if gpus is not None else "the CPU"
     logs = f"; ranks 1 to {ranks - 1} write to {log_of(log_dir, 1).parent}" if ranks > 1 else ""
     said = "as set" if "OMP_NUM_THREADS" in os.environ else f"{usable_cores()} cores"
@@ -81,18 +83,26 @@ def chosen_gpus(asked: int | list[int] | None, visible: list[str]) -> list[str]:
     if isinstance(asked, int):
         if asked > len(visible):
             raise refuse(
-                "gpus", asked, f"at most the {len(visible)} that are visible: {','.join(visible)}", "ask for fewer"
+                "gpus",
+                asked,
+                f"at most the {len(visible)} that are visible: {','.join(visible)}",
+                "ask for fewer",
             )
         return visible[:asked]
     wrong = [n for n in asked if not 0 <= n < len(visible)]
     if wrong:
         raise refuse(
-            "gpus", asked, f"places from 0 to {len(visible) - 1} in {','.join(visible)}", f"leave out {wrong[0]}"
+            "gpus",
+            asked,
+            f"places from 0 to {len(visible) - 1} in {','.join(visible)}",
+            f"leave out {wrong[0]}",
         )
     return [visible[n] for n in asked]
 
 
-def rank_envs(ranks: int, gpus: Sequence[str] | None, port: int, threads: str) -> list[Mapping[str, str]]:
+def rank_envs(
+    ranks: int, gpus: Sequence[str] | None, port: int, threads: str
+) -> list[Mapping[str, str]]:
     """The environment of each rank. CPU ranks see no GPU."""
     shared = {
         **os.environ,
@@ -124,7 +134,9 @@ def free_port() -> int:
 def checked_port(port: int) -> int:
     """The port, where nobody listens on it; else ConfigError."""
     with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # one that lingers from a run before is free
+        probe.setsockopt(
+            socket.SOL_SOCKET, socket.SO_REUSEADDR, 1
+        )  # one that lingers from a run before is free
         try:
             probe.bind((HOST, port))
         except OSError as error:

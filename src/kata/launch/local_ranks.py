@@ -78,11 +78,16 @@ class _Ranks:
         # Before the first rank: a signal between two starts must not leave one behind.
         self._before = {number: signal.signal(number, self._pass_on) for number in FORWARDED}
         script = [sys.executable, "-I", "-S", str(orphan_reaper.__file__)]
-        self._keeper = subprocess.Popen(script, stdin=subprocess.PIPE, text=True, start_new_session=True)
+        self._keeper = subprocess.Popen(
+            script, stdin=subprocess.PIPE, text=True, start_new_session=True
+        )
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.kill()
         for process in self.running.values():
@@ -95,7 +100,9 @@ class _Ranks:
 
     def start(self, rank: int, command: Sequence[str], env: Mapping[str, str]) -> None:
         with contextlib.ExitStack() as files:
-            output = None if rank == 0 else files.enter_context(log_of(self.log_dir, rank).open("wb"))
+            output = (
+                None if rank == 0 else files.enter_context(log_of(self.log_dir, rank).open("wb"))
+            )
             process = subprocess.Popen(
                 command,
                 env=env,
@@ -117,14 +124,19 @@ class _Ranks:
         while self.running:
             now_s = time.monotonic()
             if now_s >= stop_at_s:
-                print(f"kata: {stop_after_s:g} s are over: asking the ranks to save and leave", file=sys.stderr)
+                print(
+                    f"kata: {stop_after_s:g} s are over: asking the ranks to save and leave",
+                    file=sys.stderr,
+                )
                 self.send(signal.SIGUSR1)
                 stop_at_s = float("inf")
             if now_s >= self.kill_at_s:
                 self.kill()
                 self.kill_at_s = now_s + 1.0
             try:
-                rank, status = self.ended.get(timeout=max(0.0, min(1.0, stop_at_s - now_s, self.kill_at_s - now_s)))
+                rank, status = self.ended.get(
+                    timeout=max(0.0, min(1.0, stop_at_s - now_s, self.kill_at_s - now_s))
+                )
             except queue.Empty:
                 continue
             _kill_group(self.running.pop(rank).pid)
@@ -168,7 +180,11 @@ class _Ranks:
 
     def _show(self, rank: int, status: int) -> None:
         """Why the run ended, last of all that is printed."""
-        how = f"left with exit status {status}" if status > 0 else f"was ended by {signal.Signals(-status).name}"
+        how = (
+            f"left with exit status {status}"
+            if status > 0
+            else f"was ended by {signal.Signals(-status).name}"
+        )
         if status == -signal.SIGKILL:
             how += " (often the kernel, out of memory: `dmesg` says so)"
         print(f"kata: rank {rank} {how}; all others were ended.", file=sys.stderr)
@@ -183,7 +199,9 @@ def tail(log: Path) -> str:
     """The last lines of a log, from its last traceback on where there is one."""
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
     tracebacks = [
-        n for n, line in enumerate(lines) if line.startswith(("Traceback (most recent", "Fatal Python error"))
+        n
+        for n, line in enumerate(lines)
+        if line.startswith(("Traceback (most recent", "Fatal Python error"))
     ]
     start = max(0, len(lines) - SHOWN_LINES)
     return "\n".join(lines[min(start, tracebacks[-1]) if tracebacks else start :])

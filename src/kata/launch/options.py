@@ -19,17 +19,23 @@ def refuse(name: str, value: object, rule: str, remedy: str) -> ConfigError:
 
 def _check_count(name: str, value: int, least: int = 1) -> None:
     if value < least:
-        raise refuse(name, value, f"a whole number of at least {least}", "leave it out for the default")
+        raise refuse(
+            name, value, f"a whole number of at least {least}", "leave it out for the default"
+        )
 
 
 def _check_duration(name: str, value: str | None) -> None:
     if value is not None and not 0 < duration_s(value) < math.inf:
-        raise refuse(name, value, "seconds, or a number with s, m, h or d", f"for example --{name}=2h")
+        raise refuse(
+            name, value, "seconds, or a number with s, m, h or d", f"for example --{name}=2h"
+        )
 
 
 def _check_repo(name: str, value: str | None) -> None:
     if value is not None and not re.fullmatch(r"[\w.-]+/[\w.-]+", value):
-        raise refuse(name, value, "a Hub repository, <user>/<name>", f"for example --{name}=me/my-run")
+        raise refuse(
+            name, value, "a Hub repository, <user>/<name>", f"for example --{name}=me/my-run"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,16 +59,28 @@ class Local:
     def __post_init__(self) -> None:
         if self.gpus is not None and self.ranks is not None:
             raise refuse(
-                "ranks", self.ranks, "--gpus starts a rank per GPU, --ranks starts CPU ranks", "leave out one of them"
+                "ranks",
+                self.ranks,
+                "--gpus starts a rank per GPU, --ranks starts CPU ranks",
+                "leave out one of them",
             )
         if self.ranks is not None:
             _check_count("ranks", self.ranks)
         if isinstance(self.gpus, int) and self.gpus < 1:
-            raise refuse("gpus", self.gpus, "a number from 1 on, or a list of GPUs", "--ranks=2 starts two CPU ranks")
+            raise refuse(
+                "gpus",
+                self.gpus,
+                "a number from 1 on, or a list of GPUs",
+                "--ranks=2 starts two CPU ranks",
+            )
         if isinstance(self.gpus, list) and (not self.gpus or len(set(self.gpus)) < len(self.gpus)):
-            raise refuse("gpus", self.gpus, "at least one GPU, each once", "for example --gpus=[0,1]")
+            raise refuse(
+                "gpus", self.gpus, "at least one GPU, each once", "for example --gpus=[0,1]"
+            )
         if not 0 <= self.port <= 65_535:
-            raise refuse("port", self.port, "a port number up to 65535", "leave it out: a free one is taken")
+            raise refuse(
+                "port", self.port, "a port number up to 65535", "leave it out: a free one is taken"
+            )
         _check_duration("stop_after", self.stop_after)
         _check_repo("checkpoint_repo", self.checkpoint_repo)
 
@@ -117,13 +135,18 @@ class Slurm:
                 "set one of them to 0",
             )
         if self.time is not None and not re.fullmatch(r"(\d+-)?\d+(:\d\d){0,2}", self.time):
-            raise refuse("time", self.time, "a time limit as SLURM writes it", "for example --time=12:00:00")
+            raise refuse(
+                "time", self.time, "a time limit as SLURM writes it", "for example --time=12:00:00"
+            )
         if not 0 <= self.port <= 65_535:
             raise refuse("port", self.port, "a port number up to 65535", "leave it out")
         for option in self.sbatch:
             if not re.fullmatch(r"-\S.*", option) or "\n" in option:
                 raise refuse(
-                    "sbatch", option, "an option of sbatch, in one line", "for example --sbatch='[--exclusive]'"
+                    "sbatch",
+                    option,
+                    "an option of sbatch, in one line",
+                    "for example --sbatch='[--exclusive]'",
                 )
         check_env(self.env)
 
@@ -174,11 +197,18 @@ class Jobs:
                 "add --checkpoint_repo=<user>/<name>",
             )
         if self.restarts and self.detach:
-            raise refuse("restarts", self.restarts, "this command submits again", "leave out --detach")
+            raise refuse(
+                "restarts", self.restarts, "this command submits again", "leave out --detach"
+            )
         check_env(self.env)
         for name in self.secrets:
             if not re.fullmatch(r"[A-Za-z_]\w*", name):
-                raise refuse("secrets", "***", "names of environment variables", "for example --secrets=[MY_KEY]")
+                raise refuse(
+                    "secrets",
+                    "***",
+                    "names of environment variables",
+                    "for example --secrets=[MY_KEY]",
+                )
 
 
 def check_env(entries: list[str]) -> None:
@@ -197,5 +227,8 @@ def target_class(target: str) -> type[Local | Slurm | Jobs]:
     if target.startswith("hf:"):
         return Jobs
     raise refuse(
-        "target", target, "local, slurm or hf:<flavor>", did_you_mean(target, ["local", "slurm", "hf:a10g-large"])
+        "target",
+        target,
+        "local, slurm or hf:<flavor>",
+        did_you_mean(target, ["local", "slurm", "hf:a10g-large"]),
     )

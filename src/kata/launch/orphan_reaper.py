@@ -18,7 +18,9 @@ def main() -> None:
             return
         groups.append(int(line))
     for group in groups:
-        with contextlib.suppress(ProcessLookupError, PermissionError):  # gone already, or of another since
+        with contextlib.suppress(
+            ProcessLookupError, PermissionError
+        ):  # gone already, or of another since
             os.killpg(group, signal.SIGKILL)
 
 

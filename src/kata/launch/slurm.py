@@ -62,11 +62,18 @@ def script(options: Slurm, run: Run, args: Sequence[str], log_dir: Path) -> str:
     """The batch script of `kata <args>`."""
     python = options.python or sys.executable
     port = str(options.port) if options.port else "$((20000 + SLURM_JOB_ID % 20000))"
-    torchrun = [f"--nnodes={options.nodes}", f"--nproc-per-node={options.per_node}", "--max-restarts=0"]
+    torchrun = [
+        f"--nnodes={options.nodes}",
+        f"--nproc-per-node={options.per_node}",
+        "--max-restarts=0",
+    ]
     train = [*args, *([] if run.resume else ["--resume=true"])]
     fields = {
         "@DIRECTIVES@": "\n".join(f"#SBATCH {each}" for each in directives(options, run, log_dir)),
-        "@SETUP@": "\n".join([*options.setup, *(f"export {_quoted(entry)}" for entry in options.env)]) or ":",
+        "@SETUP@": "\n".join(
+            [*options.setup, *(f"export {_quoted(entry)}" for entry in options.env)]
+        )
+        or ":",
         "@LOGS@": shlex.quote(str(log_dir)),
         "@PORT@": port,
         "@RANKS@": str(options.per_node),

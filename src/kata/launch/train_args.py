@@ -14,8 +14,16 @@ def checked_run(args: Sequence[str], ranks: int) -> Run:
     """The run that `kata <args>` would be on so many ranks; ConfigError where it would not take them."""
     if not args or args[0] != "train":
         given = args[0] if args else "nothing"
-        remedy = did_you_mean(given, ["train"]) if args else "for example kata launch --gpus=2 -- train --config=…"
-        raise ConfigError(f"'{given}' after --", rule="what is launched is `train` with its options", remedy=remedy)
+        remedy = (
+            did_you_mean(given, ["train"])
+            if args
+            else "for example kata launch --gpus=2 -- train --config=…"
+        )
+        raise ConfigError(
+            f"'{given}' after --",
+            rule="what is launched is `train` with its options",
+            remedy=remedy,
+        )
     return resolve_run(args[1:], ranks)[0]
 
 

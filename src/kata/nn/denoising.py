@@ -28,7 +28,13 @@ class NoiseProcess(nn.Module):
     kept: Tensor
 
     def __init__(
-        self, steps: int, schedule: str, beta_start: float, beta_end: float, predicts: str, clip: float | None
+        self,
+        steps: int,
+        schedule: str,
+        beta_start: float,
+        beta_end: float,
+        predicts: str,
+        clip: float | None,
     ) -> None:
         super().__init__()
         self.steps, self.predicts, self.clip = steps, predicts, clip
@@ -72,7 +78,9 @@ class NoiseProcess(nn.Module):
                 x = x + variance.clamp(min=1e-20).sqrt() * fresh
         return x
 
-    def _step(self, x: Tensor, given: Tensor, kept: Tensor, before: Tensor, *, ddim: bool) -> Tensor:
+    def _step(
+        self, x: Tensor, given: Tensor, kept: Tensor, before: Tensor, *, ddim: bool
+    ) -> Tensor:
         """The mean of the sample one step earlier."""
         signal, spread = kept.sqrt(), (1.0 - kept).sqrt()
         if self.predicts == "epsilon":
@@ -84,7 +92,10 @@ class NoiseProcess(nn.Module):
         if ddim:
             return before.sqrt() * clean + (1.0 - before).sqrt() * noise
         ratio = kept / before
-        return before.sqrt() * (1.0 - ratio) / (1.0 - kept) * clean + ratio.sqrt() * (1.0 - before) / (1.0 - kept) * x
+        return (
+            before.sqrt() * (1.0 - ratio) / (1.0 - kept) * clean
+            + ratio.sqrt() * (1.0 - before) / (1.0 - kept) * x
+        )
 
 
 def _betas(steps: int, schedule: str, start: float, end: float) -> Tensor:
@@ -99,4 +110,6 @@ def _betas(steps: int, schedule: str, start: float, end: float) -> Tensor:
     def share(t: float) -> float:
         return math.cos((t + 0.008) / 1.008 * math.pi / 2) ** 2
 
-    return torch.tensor([min(1 - share((i + 1) / steps) / share(i / steps), 0.999) for i in range(steps)])
+    return torch.tensor(
+        [min(1 - share((i + 1) / steps) / share(i / steps), 0.999) for i in range(steps)]
+    )

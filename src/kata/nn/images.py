@@ -26,11 +26,17 @@ def crop(frames: Tensor, size: Size, place: Tensor | None) -> Tensor:
     rows = top[:, None] + torch.arange(size[0], device=frames.device)
     columns = left[:, None] + torch.arange(size[1], device=frames.device)
     between = (1,) * (frames.ndim - 3)
-    taken = frames.gather(-2, rows.reshape(-1, *between, size[0], 1).expand(*frames.shape[:-2], size[0], width))
-    return taken.gather(-1, columns.reshape(-1, *between, 1, size[1]).expand(*frames.shape[:-2], *size))
+    taken = frames.gather(
+        -2, rows.reshape(-1, *between, size[0], 1).expand(*frames.shape[:-2], size[0], width)
+    )
+    return taken.gather(
+        -1, columns.reshape(-1, *between, 1, size[1]).expand(*frames.shape[:-2], *size)
+    )
 
 
-def resize_and_crop(frames: Tensor, size: Size | None, window: Size | None, place: Tensor | None) -> Tensor:
+def resize_and_crop(
+    frames: Tensor, size: Size | None, window: Size | None, place: Tensor | None
+) -> Tensor:
     """Frames (B, T, cameras, C, H, W) resized to `size`, then cropped to `window`; None leaves either out.
 
     place: where each camera's window lies (B, cameras, 2), as for `crop`; None takes the centre.
@@ -41,7 +47,9 @@ def resize_and_crop(frames: Tensor, size: Size | None, window: Size | None, plac
     if window is None:
         return frames
     places = [None] * frames.shape[2] if place is None else place.unbind(1)
-    return torch.stack([crop(one, window, at) for one, at in zip(frames.unbind(2), places, strict=True)], dim=2)
+    return torch.stack(
+        [crop(one, window, at) for one, at in zip(frames.unbind(2), places, strict=True)], dim=2
+    )
 
 
 class SpatialSoftmax(nn.Module):
@@ -57,7 +65,9 @@ class SpatialSoftmax(nn.Module):
         self.nets = nn.Conv2d(channels, keypoints, kernel_size=1)
         # numpy's spacing, which published weights were trained with, differs from torch's in the last bit.
         x, y = np.meshgrid(np.linspace(-1.0, 1.0, size[1]), np.linspace(-1.0, 1.0, size[0]))
-        self.register_buffer("pos_grid", torch.from_numpy(np.stack([x.ravel(), y.ravel()], 1)).float())
+        self.register_buffer(
+            "pos_grid", torch.from_numpy(np.stack([x.ravel(), y.ravel()], 1)).float()
+        )
 
     def forward(self, features: Tensor) -> Tensor:
         """(B, C, h, w) -> (B, keypoints, 2)."""
@@ -75,9 +85,13 @@ def feature_size(size: Size) -> Size:
 class KeypointEncoder(nn.Module):
     """Frames (B, 3, H, W) of one size to features (B, 2 * keypoints)."""
 
-    def __init__(self, backbone: str, weights: str | None, size: Size, keypoints: int, *, group_norm: bool) -> None:
+    def __init__(
+        self, backbone: str, weights: str | None, size: Size, keypoints: int, *, group_norm: bool
+    ) -> None:
         super().__init__()
-        net, channels = build_resnet(backbone, weights, norm_layer=_group_norm if group_norm else None)
+        net, channels = build_resnet(
+            backbone, weights, norm_layer=_group_norm if group_norm else None
+        )
         self.backbone = nn.Sequential(*list(net.children())[:-2])
         self.pool = SpatialSoftmax(channels, feature_size(size), keypoints)
         self.out = nn.Linear(2 * keypoints, 2 * keypoints)

@@ -26,7 +26,10 @@ def build_resnet(
     PolicyError when they are in no cache and cannot be fetched.
     """
     net = models.get_model(
-        name, weights=None, norm_layer=norm_layer, replace_stride_with_dilation=[False, False, dilate_last]
+        name,
+        weights=None,
+        norm_layer=norm_layer,
+        replace_stride_with_dilation=[False, False, dilate_last],
     )
     assert isinstance(net, models.ResNet)
     if weights is not None and not next(net.parameters()).is_meta:
@@ -44,7 +47,10 @@ def _imagenet_weights(backbone: str, name: str) -> dict[str, Tensor]:
     try:
         return dict(weights.get_state_dict(progress=False, check_hash=True, weights_only=True))
     except (OSError, RuntimeError, UnpicklingError) as error:
-        folder, file = os.path.join(torch.hub.get_dir(), "checkpoints"), os.path.basename(weights.url)
+        folder, file = (
+            os.path.join(torch.hub.get_dir(), "checkpoints"),
+            os.path.basename(weights.url),
+        )
         raise PolicyError(
             f"policy.pretrained_backbone_weights={name}: {error}",
             rule=f"the weights are {file} in {folder}, or can be fetched from {weights.url}",

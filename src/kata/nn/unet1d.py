@@ -64,7 +64,9 @@ class ConditionedBlock(nn.Module):
         self.scale = shape.scale
         self.conv1 = ConvBlock(channels_in, channels_out, shape.kernel, shape.groups)
         width = channels_out * (2 if shape.scale else 1)
-        self.cond_encoder = nn.Sequential(nn.Mish(), nn.Linear(shape.step_width + shape.condition, width))
+        self.cond_encoder = nn.Sequential(
+            nn.Mish(), nn.Linear(shape.step_width + shape.condition, width)
+        )
         self.conv2 = ConvBlock(channels_out, channels_out, shape.kernel, shape.groups)
         same = channels_in == channels_out
         self.residual_conv = nn.Identity() if same else nn.Conv1d(channels_in, channels_out, 1)
@@ -104,7 +106,9 @@ class UNet1d(nn.Module):
             )
             for number, (before, after) in enumerate(pairs)
         )
-        self.mid_modules = nn.ModuleList(ConditionedBlock(levels[-1], levels[-1], shape) for _ in range(2))
+        self.mid_modules = nn.ModuleList(
+            ConditionedBlock(levels[-1], levels[-1], shape) for _ in range(2)
+        )
         self.up_modules = nn.ModuleList(
             nn.ModuleList(
                 (
@@ -116,7 +120,8 @@ class UNet1d(nn.Module):
             for before, after in reversed(pairs[1:])
         )
         self.final_conv = nn.Sequential(
-            ConvBlock(levels[0], levels[0], shape.kernel, 8), nn.Conv1d(levels[0], shape.channels, 1)
+            ConvBlock(levels[0], levels[0], shape.kernel, 8),
+            nn.Conv1d(levels[0], shape.channels, 1),
         )
 
     def forward(self, x: Tensor, step: Tensor, condition: Tensor) -> Tensor:
@@ -140,7 +145,9 @@ class UNet1d(nn.Module):
     def _run(self, blocks: Sequence[nn.Module], x: Tensor, told: Tensor) -> Tensor:
         for block in blocks:
             again = self.recompute and self.training
-            done: Tensor | None = checkpoint(block, x, told, use_reentrant=False) if again else block(x, told)
+            done: Tensor | None = (
+                checkpoint(block, x, told, use_reentrant=False) if again else block(x, told)
+            )
             assert done is not None  # as checkpoint's type has it
             x = done
         return x

@@ -69,7 +69,11 @@ class OptimizerConfig(Choice):
         for name in ("lr", "weight_decay", "grad_clip_norm"):
             value = getattr(self, name)
             if not 0 <= value < float("inf"):
-                raise ConfigError(f"optimizer.{name}={value}", rule="a finite number of at least 0", remedy="give one")
+                raise ConfigError(
+                    f"optimizer.{name}={value}",
+                    rule="a finite number of at least 0",
+                    remedy="give one",
+                )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -246,7 +250,11 @@ class EmaConfig:
 
     def __post_init__(self) -> None:
         decays = [d for d in (self.decay, self.min_decay, self.max_decay) if d is not None]
-        if self.inv_gamma <= 0 or self.update_after_step < 0 or any(not 0 <= d <= 1 for d in decays):
+        if (
+            self.inv_gamma <= 0
+            or self.update_after_step < 0
+            or any(not 0 <= d <= 1 for d in decays)
+        ):
             raise ConfigError(
                 f"ema: decay={self.decay}, min_decay={self.min_decay}, max_decay={self.max_decay}, "
                 f"inv_gamma={self.inv_gamma}, update_after_step={self.update_after_step}",

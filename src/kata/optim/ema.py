@@ -20,7 +20,9 @@ def ema_decay(config: EmaConfig, step: int) -> float:
         return 0.0
     if config.decay is not None:
         return config.decay
-    return min(max(1 - (1 + k / config.inv_gamma) ** -config.power, config.min_decay), config.max_decay)
+    return min(
+        max(1 - (1 + k / config.inv_gamma) ** -config.power, config.min_decay), config.max_decay
+    )
 
 
 def ema_copy(model: Model) -> Model:

@@ -54,4 +54,7 @@ def _after_codes(config: VQBeTSchedulerConfig, step: int, steps: int) -> float:
     if since < warmup:
         return since / max(1, warmup)
     length = steps - warmup - (config.num_vqvae_training_steps if config.decay_to_zero else 0)
-    return max(0.0, 0.5 * (1.0 + math.cos(2 * math.pi * config.num_cycles * (since - warmup) / max(1, length))))
+    return max(
+        0.0,
+        0.5 * (1.0 + math.cos(2 * math.pi * config.num_cycles * (since - warmup) / max(1, length))),
+    )

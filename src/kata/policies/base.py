@@ -64,7 +64,11 @@ class ActState:
 
     def drawn(self, wanted: Mapping[str, Draw]) -> dict[str, Tensor]:
         """These numbers by name; nothing where they come from torch's stream."""
-        return {} if self.source is None else {name: self.source(name, draw) for name, draw in wanted.items()}
+        return (
+            {}
+            if self.source is None
+            else {name: self.source(name, draw) for name, draw in wanted.items()}
+        )
 
 
 @dataclass(frozen=True)
@@ -176,7 +180,11 @@ def remember(state: ActState, batch: Batch, keys: Iterable[str], steps: int) -> 
     seen: dict[str, Tensor] = {}
     for key in keys:
         new = batch[key].unsqueeze(1)
-        seen[key] = torch.cat((past[key][:, 1:], new), 1) if key in past else new.expand(-1, steps, *new.shape[2:])
+        seen[key] = (
+            torch.cat((past[key][:, 1:], new), 1)
+            if key in past
+            else new.expand(-1, steps, *new.shape[2:])
+        )
     return seen
 
 
@@ -187,7 +195,9 @@ class ChunkPolicy(Policy):
     """Keys of the batch that chunks are predicted from beside the history."""
 
     @abstractmethod
-    def predict_chunk(self, batch: Batch, *, noise: Tensor | None = None, **draws: Tensor) -> Tensor:
+    def predict_chunk(
+        self, batch: Batch, *, noise: Tensor | None = None, **draws: Tensor
+    ) -> Tensor:
         """Actions (B, T, A), normalised, for observations (B, n_obs_steps, ...); `act_draws` names the draws."""
 
     @torch.no_grad()

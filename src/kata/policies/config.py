@@ -126,11 +126,18 @@ class PolicyConfig:
         """Write config.json, and kata.json where options of kata's own differ from their defaults."""
         mine = {f.name: f.default for f in dataclasses.fields(self) if f.metadata.get("own")}
         plain = encode(self)
-        changed = {name: plain[name] for name, default in mine.items() if plain[name] != encode(default)}
-        files = {CONFIG: {name: value for name, value in plain.items() if name not in mine}, OWN_CONFIG: changed}
+        changed = {
+            name: plain[name] for name, default in mine.items() if plain[name] != encode(default)
+        }
+        files = {
+            CONFIG: {name: value for name, value in plain.items() if name not in mine},
+            OWN_CONFIG: changed,
+        }
         for name, values in files.items():
             if values:
-                (folder / name).write_text(json.dumps(values, indent=4, ensure_ascii=False), encoding="utf-8")
+                (folder / name).write_text(
+                    json.dumps(values, indent=4, ensure_ascii=False), encoding="utf-8"
+                )
 
     # --- features by role -------------------------------------------------------------------------------------
 
@@ -159,7 +166,9 @@ class PolicyConfig:
         """The action; every policy has one."""
         return self.output_features[ACTION]
 
-    def with_features(self, inputs: dict[str, Feature], outputs: dict[str, Feature]) -> PolicyConfig:
+    def with_features(
+        self, inputs: dict[str, Feature], outputs: dict[str, Feature]
+    ) -> PolicyConfig:
         """A copy with these inputs and outputs."""
         return dataclasses.replace(self, input_features=inputs, output_features=outputs)
 

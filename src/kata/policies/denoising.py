@@ -60,7 +60,9 @@ class DenoisingConfig(AdamPolicyConfig):
     def denoising_rules(self) -> Iterator[Rule]:
         """Names that are known, sizes of at least one, and numbers of steps that fit each other."""
         yield from choice_rules(self, CHOICES)
-        yield from size_rules(self, ("n_obs_steps", "horizon", "n_action_steps", "num_train_timesteps"))
+        yield from size_rules(
+            self, ("n_obs_steps", "horizon", "n_action_steps", "num_train_timesteps")
+        )
         most = self.horizon - self.n_obs_steps + 1
         yield (
             self.n_action_steps > most,
@@ -102,13 +104,18 @@ class DenoisingConfig(AdamPolicyConfig):
 
     def noise_draws(self) -> dict[str, Draw]:
         """The noise of a chunk, and a uniform number that the noising step or time follows from."""
-        return {"noise": Draw("normal", (self.horizon, self.action.shape[0])), "time": Draw("uniform", (1,))}
+        return {
+            "noise": Draw("normal", (self.horizon, self.action.shape[0])),
+            "time": Draw("uniform", (1,)),
+        }
 
     def act_draws(self) -> dict[str, Draw]:
         """What a chunk is made from; `later`, the noise of each DDPM step but the last, (B, steps - 1, horizon, A)."""
         noise = self.noise_draws()["noise"]
         fresh = self.inference_steps - 1 if self.noise_scheduler_type == "DDPM" else 0
-        return {"noise": noise} | ({"later": Draw("normal", (fresh, *noise.shape))} if fresh else {})
+        return {"noise": noise} | (
+            {"later": Draw("normal", (fresh, *noise.shape))} if fresh else {}
+        )
 
     def drop_last_frames(self) -> int:
         """drop_n_last_frames."""
@@ -123,4 +130,6 @@ class DenoisingConfig(AdamPolicyConfig):
 
     def scheduler_preset(self) -> DiffuserSchedulerConfig:
         """Warm-up, then cosine to zero."""
-        return DiffuserSchedulerConfig(name=self.scheduler_name, num_warmup_steps=self.scheduler_warmup_steps)
+        return DiffuserSchedulerConfig(
+            name=self.scheduler_name, num_warmup_steps=self.scheduler_warmup_steps
+        )

@@ -18,7 +18,9 @@ SHOWN = 5
 """Names that a message lists before it only counts."""
 
 
-def load_weights(policy: Policy, file: Path, piece: Callable[[Tensor, Tensor], Tensor] | None = None) -> None:
+def load_weights(
+    policy: Policy, file: Path, piece: Callable[[Tensor, Tensor], Tensor] | None = None
+) -> None:
     """Fill a policy from a safetensors file with LeRobot's names; other float dtypes are cast.
 
     piece: what this rank holds of a whole tensor, where it holds the second one (see `Engine.piece`); null: all of it.
@@ -41,9 +43,15 @@ def load_weights(policy: Policy, file: Path, piece: Callable[[Tensor, Tensor], T
             "python -m lerobot.processor.migrate_policy_normalization --pretrained-path <its folder>",
         )
     key_map, own = policy.key_map(), policy.state_dict()
-    loaded = {name: found[stored] for name, stored in _stored_names(key_map, own, found) if stored in found}
+    loaded = {
+        name: found[stored]
+        for name, stored in _stored_names(key_map, own, found)
+        if stored in found
+    }
     used = {stored for _, stored in _stored_names(key_map, own, found)}
-    accepted = used | set(key_map.aliases) | set(key_map.aliases.values()) | set(key_map.passthrough)
+    accepted = (
+        used | set(key_map.aliases) | set(key_map.aliases.values()) | set(key_map.passthrough)
+    )
     accepted |= set(key_map.constants)
     problems = {
         "missing": [key_map.to_lerobot(name) for name in own if name not in loaded],
@@ -61,7 +69,8 @@ def load_weights(policy: Policy, file: Path, piece: Callable[[Tensor, Tensor], T
     }
     if any(problems.values()):
         raise PolicyError(
-            f"{file}: " + "; ".join(_summary(kind, names) for kind, names in problems.items() if names),
+            f"{file}: "
+            + "; ".join(_summary(kind, names) for kind, names in problems.items() if names),
             rule=f"the weights of this {policy.config.type} policy: {len(own)} tensors, no more and no fewer",
             remedy="build the policy from the config.json beside the weights",
         )
@@ -95,7 +104,9 @@ def save_weights(
     write_tensors(file, tensors)
 
 
-def _stored_names(key_map: KeyMap, own: Iterable[str], found: Iterable[str]) -> list[tuple[str, str]]:
+def _stored_names(
+    key_map: KeyMap, own: Iterable[str], found: Iterable[str]
+) -> list[tuple[str, str]]:
     """(own name, the name under which the file holds it); a tied tensor may lie under any of its names."""
     names: list[tuple[str, str]] = []
     present = set(found)

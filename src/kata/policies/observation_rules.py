@@ -54,7 +54,11 @@ class CropConfig(RandomCropConfig):
 
     def crop_of_resized(self, size: tuple[int, int]) -> tuple[int, int] | None:
         """The crop of frames resized to `size`: crop_ratio of it, or none."""
-        return None if self.crop_ratio >= 1.0 else (int(size[0] * self.crop_ratio), int(size[1] * self.crop_ratio))
+        return (
+            None
+            if self.crop_ratio >= 1.0
+            else (int(size[0] * self.crop_ratio), int(size[1] * self.crop_ratio))
+        )
 
     def crop_rules(self) -> Iterator[Rule]:
         """Sizes and shares that make sense."""
@@ -91,14 +95,22 @@ def fit_rule(name: str, crop: tuple[int, int] | None, key: str, size: tuple[int,
 def size_rule(name: str, size: tuple[int, int] | None) -> Rule:
     """Sides of at least one pixel."""
     wrong = size is not None and any(side < 1 for side in size)
-    return wrong, f"policy.{name}={size}", "height and width of at least 1", f"--policy.{name}=null for none"
+    return (
+        wrong,
+        f"policy.{name}={size}",
+        "height and width of at least 1",
+        f"--policy.{name}=null for none",
+    )
 
 
 def chunk_windows(config: PolicyConfig, horizon: int) -> Windows:
     """n_obs_steps observations up to the anchor, and `horizon` actions from the first of them on."""
     first = 1 - config.n_obs_steps
     seen = tuple(range(first, 1))
-    return {**dict.fromkeys(config.input_features, seen), ACTION: tuple(range(first, first + horizon))}
+    return {
+        **dict.fromkeys(config.input_features, seen),
+        ACTION: tuple(range(first, first + horizon)),
+    }
 
 
 def vector_rules(config: PolicyConfig, name: str) -> Iterator[Rule]:
@@ -123,7 +135,12 @@ def shape_rules(config: PolicyConfig, name: str) -> Iterator[Rule]:
     )
     for key, feature in (("state", config.state), ("env_state", config.env_state)):
         wrong = feature is not None and len(feature.shape) != 1
-        yield wrong, f"{key}: shape {feature.shape if feature else ()}", "a vector", "flatten the column"
+        yield (
+            wrong,
+            f"{key}: shape {feature.shape if feature else ()}",
+            "a vector",
+            "flatten the column",
+        )
     for key, feature in config.cameras.items():
         yield (
             len(feature.shape) != 3 or feature.shape[0] != 3,

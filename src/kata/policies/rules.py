@@ -21,11 +21,21 @@ def size_rules(config: object, names: Iterable[str]) -> Iterator[Rule]:
     """Options that count something are at least 1."""
     for name in names:
         value: int = getattr(config, name)
-        yield value < 1, f"policy.{name}={value}", "at least 1", f"give --policy.{name} a positive number"
+        yield (
+            value < 1,
+            f"policy.{name}={value}",
+            "at least 1",
+            f"give --policy.{name} a positive number",
+        )
 
 
 def choice_rules(config: object, choices: Mapping[str, tuple[str, ...]]) -> Iterator[Rule]:
     """Options that are chosen by name have a name that is known."""
     for name, known in choices.items():
         value: str = getattr(config, name)
-        yield value not in known, f"policy.{name}={value}", f"one of: {', '.join(known)}", did_you_mean(value, known)
+        yield (
+            value not in known,
+            f"policy.{name}={value}",
+            f"one of: {', '.join(known)}",
+            did_you_mean(value, known),
+        )

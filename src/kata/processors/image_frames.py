@@ -33,11 +33,20 @@ def planes_to_rgb(planes: Tensor, colours: Colours) -> Tensor:
     u, v = chroma.unflatten(-1, (2, lines // 2, 1, width // 2, 1)).unbind(-5)
     rgb = torch.empty((*y.shape, 3), dtype=torch.uint8, device=planes.device)
     green = _scaled(u, 1024, colours.green_u) + _scaled(v, 1024, colours.green_v)
-    for channel, part in enumerate((_scaled(v, 1024, colours.red), green, _scaled(u, 1024, colours.blue))):
+    for channel, part in enumerate(
+        (_scaled(v, 1024, colours.red), green, _scaled(u, 1024, colours.blue))
+    ):
         rgb[..., channel] = (y + part).clamp_(0, 255)
     return rgb.flatten(-5, -4).flatten(-3, -2)
 
 
 def _scaled(values: Tensor, offset: int, factor: int) -> Tensor:
     """((values << 3) - offset) * factor >> 16 as int16, which holds all of them."""
-    return values.to(torch.int32).mul_(8).sub_(offset).mul_(factor).bitwise_right_shift_(16).to(torch.int16)
+    return (
+        values.to(torch.int32)
+        .mul_(8)
+        .sub_(offset)
+        .mul_(factor)
+        .bitwise_right_shift_(16)
+        .to(torch.int16)
+    )

@@ -32,8 +32,12 @@ class PerDataset(Step):
             value: Tensor = batch[key]
             pairs = [pair for step in self.steps if (pair := step.pair(key, value)) is not None]
             if pairs:
-                chosen = (torch.stack(same)[batch[DATASET_INDEX]] for same in zip(*pairs, strict=True))
-                out[key] = self.steps[0].scaled(key, value, *(_beside(stat, value) for stat in chosen))
+                chosen = (
+                    torch.stack(same)[batch[DATASET_INDEX]] for same in zip(*pairs, strict=True)
+                )
+                out[key] = self.steps[0].scaled(
+                    key, value, *(_beside(stat, value) for stat in chosen)
+                )
         return out
 
     def config(self) -> dict[str, Any]:

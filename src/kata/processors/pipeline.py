@@ -49,7 +49,9 @@ class Pipeline:
         (folder / f"{self.name}.json").write_text(text, encoding="utf-8")
 
 
-def load_pipeline(folder: Path, name: str, overrides: Mapping[str, Mapping[str, Any]] | None = None) -> Pipeline:
+def load_pipeline(
+    folder: Path, name: str, overrides: Mapping[str, Mapping[str, Any]] | None = None
+) -> Pipeline:
     """The pipeline called `name` in a checkpoint folder, LeRobot's or kata's.
 
     Args:
@@ -61,7 +63,9 @@ def load_pipeline(folder: Path, name: str, overrides: Mapping[str, Mapping[str, 
     """
     listed = _read_steps(folder / f"{name}.json")
     wanted = dict(overrides or {})
-    steps = [_build(folder, entry, wanted.pop(str(entry.get("registry_name")), {})) for entry in listed]
+    steps = [
+        _build(folder, entry, wanted.pop(str(entry.get("registry_name")), {})) for entry in listed
+    ]
     if wanted:
         raise CheckpointError(
             f"{name}: no step {', '.join(wanted)} to override",
@@ -83,7 +87,9 @@ def _read_steps(path: Path) -> list[dict[str, Any]]:
         return json.loads(path.read_text(encoding="utf-8"))["steps"]
     except (json.JSONDecodeError, KeyError, TypeError) as error:
         raise CheckpointError(
-            f"{path}: damaged ({error})", rule="a JSON object with a list of steps", remedy="copy it again"
+            f"{path}: damaged ({error})",
+            rule="a JSON object with a list of steps",
+            remedy="copy it again",
         ) from error
 
 

@@ -21,7 +21,11 @@ def require_files(name: str, what: str, alternatives: Sequence[tuple[str, ...]])
         return
     wanted = "; or ".join(" and ".join(names) for names in alternatives)
     if not folder.is_dir():
-        raise PolicyError(f"{name}: no such folder", rule=f"{what}: a folder with {wanted}", remedy="correct the path")
+        raise PolicyError(
+            f"{name}: no such folder",
+            rule=f"{what}: a folder with {wanted}",
+            remedy="correct the path",
+        )
     missing = [[file for file in names if not (folder / file).is_file()] for names in alternatives]
     if all(missing):
         lacks = "; or ".join(" and ".join(names) for names in missing)

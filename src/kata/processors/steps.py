@@ -10,7 +10,18 @@ import torch
 from torch import Tensor
 
 from kata.errors import CheckpointError, did_you_mean
-from kata.spec import ACTION, ENV_STATE, STATE, TASK, Batch, Feature, FeatureType, NormMode, Stats, pad_key
+from kata.spec import (
+    ACTION,
+    ENV_STATE,
+    STATE,
+    TASK,
+    Batch,
+    Feature,
+    FeatureType,
+    NormMode,
+    Stats,
+    pad_key,
+)
 
 StateDict = dict[str, Tensor]
 
@@ -104,10 +115,17 @@ class ToDevice(Step):
 
     def __call__(self, batch: Batch) -> Batch:
         """Copies to a device start without waiting, work there queues behind them; copies to the CPU are whole."""
-        return {key: self._move(value) if isinstance(value, Tensor) else value for key, value in batch.items()}
+        return {
+            key: self._move(value) if isinstance(value, Tensor) else value
+            for key, value in batch.items()
+        }
 
     def _move(self, value: Tensor) -> Tensor:
-        dtype = DTYPES[self.float_dtype] if self.float_dtype and value.is_floating_point() else value.dtype
+        dtype = (
+            DTYPES[self.float_dtype]
+            if self.float_dtype and value.is_floating_point()
+            else value.dtype
+        )
         return value.to(self.device, dtype, non_blocking=self.device != "cpu")
 
     def config(self) -> dict[str, Any]:
@@ -134,10 +152,14 @@ class Normalize(Step):
     _placed: dict[str, dict[str, StateDict]] = field(default_factory=dict, init=False, repr=False)
 
     @classmethod
-    def from_stats(cls, features: dict[str, Feature], norm_map: dict[str, NormMode], stats: Stats) -> Normalize:
+    def from_stats(
+        cls, features: dict[str, Feature], norm_map: dict[str, NormMode], stats: Stats
+    ) -> Normalize:
         """The step for a dataset's statistics; all of them are kept, as LeRobot's files do."""
         tensors = {
-            key: {name: torch.as_tensor(value, dtype=torch.float32) for name, value in named.items()}
+            key: {
+                name: torch.as_tensor(value, dtype=torch.float32) for name, value in named.items()
+            }
             for key, named in stats.items()
         }
         step = cls(features=features, norm_map=norm_map, stats=tensors)
@@ -167,7 +189,11 @@ class Normalize(Step):
 
     def keys(self, batch: Batch) -> list[str]:
         """The features in the batch that this step changes."""
-        return [key for key, feature in self.features.items() if key in batch and not self._skips(key, feature)]
+        return [
+            key
+            for key, feature in self.features.items()
+            if key in batch and not self._skips(key, feature)
+        ]
 
     def apply(self, key: str, value: Tensor) -> Tensor:
         """One feature's values, with any leading axes."""
@@ -212,7 +238,9 @@ class Normalize(Step):
         """`eps`, `features`, `norm_map` and, where set, `normalize_observation_keys`."""
         plain: dict[str, Any] = {
             "eps": self.eps,
-            "features": {k: {"type": f.type.value, "shape": list(f.shape)} for k, f in self.features.items()},
+            "features": {
+                k: {"type": f.type.value, "shape": list(f.shape)} for k, f in self.features.items()
+            },
             "norm_map": {kind: NormMode(mode).value for kind, mode in self.norm_map.items()},
         }
         if self.normalize_observation_keys is not None:
@@ -231,7 +259,10 @@ class Normalize(Step):
             key, _, stat = name.rpartition(".")
             stats.setdefault(key, {})[stat] = tensor.to(torch.float32)
         step = cls(
-            features={k: Feature(FeatureType(f["type"]), tuple(f["shape"])) for k, f in config["features"].items()},
+            features={
+                k: Feature(FeatureType(f["type"]), tuple(f["shape"]))
+                for k, f in config["features"].items()
+            },
             norm_map={kind: NormMode(mode) for kind, mode in config["norm_map"].items()},
             stats=stats,
             eps=config.get("eps", 1e-8),

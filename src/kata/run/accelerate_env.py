@@ -23,10 +23,18 @@ _STATED = {
 }
 
 
-_OWN = {"optimizer": "--optimizer.type and its options", "scheduler": "--scheduler.type and its options"}
+_OWN = {
+    "optimizer": "--optimizer.type and its options",
+    "scheduler": "--scheduler.type and its options",
+}
 
 
-_NO_EFFECT = ("steps_per_print", "zero_allow_untested_optimizer", "zero_force_ds_cpu_optimizer", "wall_clock_breakdown")
+_NO_EFFECT = (
+    "steps_per_print",
+    "zero_allow_untested_optimizer",
+    "zero_force_ds_cpu_optimizer",
+    "wall_clock_breakdown",
+)
 """What concerns only what DeepSpeed prints and refuses."""
 
 
@@ -41,7 +49,9 @@ def read_deepspeed_file(text: str) -> tuple[dict[str, Any], dict[str, Any], list
     """
     raw = {name: value for name, value in _read(text).items() if value != "auto"}
     found = {option: raw.pop(name) for name, option in _STATED.items() if name in raw}
-    zero: dict[str, Any] = {name: value for name, value in raw.pop("zero_optimization", {}).items() if value != "auto"}
+    zero: dict[str, Any] = {
+        name: value for name, value in raw.pop("zero_optimization", {}).items() if value != "auto"
+    }
     if "stage" in zero:
         found["deepspeed.zero_stage"] = zero.pop("stage")
     for name in ("offload_optimizer", "offload_param"):
@@ -52,16 +62,24 @@ def read_deepspeed_file(text: str) -> tuple[dict[str, Any], dict[str, Any], list
         if raw.pop(precision, {}).get("enabled") is True:
             found["accelerator.mixed_precision"] = precision
     # How DeepSpeed would write 16-bit weights: kata writes its own checkpoints.
-    unused = [name for name in raw if name in _NO_EFFECT] + [name for name in zero if name.startswith("stage3_gather")]
+    unused = [name for name in raw if name in _NO_EFFECT] + [
+        name for name in zero if name.startswith("stage3_gather")
+    ]
     _refuse_the_rest({name: value for name, value in raw.items() if name not in unused})
-    return found, {name: value for name, value in zero.items() if name not in unused}, sorted(unused)
+    return (
+        found,
+        {name: value for name, value in zero.items() if name not in unused},
+        sorted(unused),
+    )
 
 
 def _refuse_the_rest(raw: dict[str, Any]) -> None:
     for name, where in _OWN.items():
         if name in raw:
             raise ConfigError(
-                f"{name} in DeepSpeed's config", rule="kata makes it from its own options", remedy=f"use {where}"
+                f"{name} in DeepSpeed's config",
+                rule="kata makes it from its own options",
+                remedy=f"use {where}",
             )
     unknown = sorted(name for name, value in raw.items() if value is not False)
     if unknown:
@@ -75,7 +93,11 @@ def _refuse_the_rest(raw: dict[str, Any]) -> None:
 def _read(text: str) -> dict[str, Any]:
     try:
         path = Path(text).expanduser()
-        content = path.read_text(encoding="utf-8") if path.is_file() else base64.urlsafe_b64decode(text).decode()
+        content = (
+            path.read_text(encoding="utf-8")
+            if path.is_file()
+            else base64.urlsafe_b64decode(text).decode()
+        )
         found = json.loads(content)
         if not isinstance(found, dict):
             raise TypeError("not an object")
@@ -91,7 +113,11 @@ def _read(text: str) -> dict[str, Any]:
 PRECISION, ACCUMULATION = "ACCELERATE_MIXED_PRECISION", "ACCELERATE_GRADIENT_ACCUMULATION_STEPS"
 
 
-FSDP, ZERO, MESH = "ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED", "ACCELERATE_USE_PARALLELISM_CONFIG"
+FSDP, ZERO, MESH = (
+    "ACCELERATE_USE_FSDP",
+    "ACCELERATE_USE_DEEPSPEED",
+    "ACCELERATE_USE_PARALLELISM_CONFIG",
+)
 
 
 PREFIXES = ("ACCELERATE_", "FSDP_", "PARALLELISM_CONFIG_", "MEGATRON_LM_")
@@ -124,27 +150,79 @@ _OF_MESH = {
 
 
 _REFUSED = {
-    "ACCELERATE_USE_MEGATRON_LM": ((), "kata has no Megatron-LM", "--multi_gpu, --use_fsdp or --use_deepspeed"),
-    "ACCELERATE_USE_SAGEMAKER": ((), "kata does not run on SageMaker's own parallelism", "launch on the machines"),
-    "ACCELERATE_DYNAMO_BACKEND": (("inductor",), "torch.compile with its own backend", "--dynamo_backend=inductor"),
-    "ACCELERATE_TORCH_DEVICE": ((), "each rank has the card of its number", "choose cards by CUDA_VISIBLE_DEVICES"),
+    "ACCELERATE_USE_MEGATRON_LM": (
+        (),
+        "kata has no Megatron-LM",
+        "--multi_gpu, --use_fsdp or --use_deepspeed",
+    ),
+    "ACCELERATE_USE_SAGEMAKER": (
+        (),
+        "kata does not run on SageMaker's own parallelism",
+        "launch on the machines",
+    ),
+    "ACCELERATE_DYNAMO_BACKEND": (
+        ("inductor",),
+        "torch.compile with its own backend",
+        "--dynamo_backend=inductor",
+    ),
+    "ACCELERATE_TORCH_DEVICE": (
+        (),
+        "each rank has the card of its number",
+        "choose cards by CUDA_VISIBLE_DEVICES",
+    ),
     "ACCELERATE_BYPASS_DEVICE_MAP": ((), "a policy lies on one device of a rank", "unset it"),
-    "FSDP_VERSION": (("2",), "kata shards with FSDP2", "--fsdp_version=2, or `accelerate to-fsdp2` for a config file"),
+    "FSDP_VERSION": (
+        ("2",),
+        "kata shards with FSDP2",
+        "--fsdp_version=2, or `accelerate to-fsdp2` for a config file",
+    ),
     "FSDP_SHARDING_STRATEGY": (
         ("full_shard", "1"),
         "FSDP2 shards everything",
         "--fsdp_reshard_after_forward=false for SHARD_GRAD_OP, a parallelism_config for HYBRID_SHARD",
     ),
-    "FSDP_OFFLOAD_PARAMS": ((), "sharded weights stay on the cards", "DeepSpeed with offload_param_device: cpu"),
+    "FSDP_OFFLOAD_PARAMS": (
+        (),
+        "sharded weights stay on the cards",
+        "DeepSpeed with offload_param_device: cpu",
+    ),
     "FSDP_FORWARD_PREFETCH": ((), "FSDP2 has no such setting", "leave out --fsdp_forward_prefetch"),
-    "FSDP_IGNORED_MODULES": ((), "all of the policy is sharded", "leave out --fsdp_ignored_modules"),
+    "FSDP_IGNORED_MODULES": (
+        (),
+        "all of the policy is sharded",
+        "leave out --fsdp_ignored_modules",
+    ),
     "FSDP_ACTIVATION_CHECKPOINTING_OFFLOAD": ((), "what is recomputed is not kept", "leave it out"),
-    "PARALLELISM_CONFIG_TP_SIZE": (("1",), "kata shares out data and weights", "parallelism_config_tp_size: 1"),
-    "PARALLELISM_CONFIG_CP_SIZE": (("1",), "kata shares out data and weights", "parallelism_config_cp_size: 1"),
-    "PARALLELISM_CONFIG_SP_SIZE": (("1",), "kata shares out data and weights", "parallelism_config_sp_size: 1"),
-    "ACCELERATE_DEEPSPEED_MOE_LAYER_CLS_NAMES": ((), "kata's policies have no such layers", "leave it out"),
-    "ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_NVME_PATH": ((), "moments go to host memory at most", "cpu"),
-    "ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_NVME_PATH": ((), "weights go to host memory at most", "cpu"),
+    "PARALLELISM_CONFIG_TP_SIZE": (
+        ("1",),
+        "kata shares out data and weights",
+        "parallelism_config_tp_size: 1",
+    ),
+    "PARALLELISM_CONFIG_CP_SIZE": (
+        ("1",),
+        "kata shares out data and weights",
+        "parallelism_config_cp_size: 1",
+    ),
+    "PARALLELISM_CONFIG_SP_SIZE": (
+        ("1",),
+        "kata shares out data and weights",
+        "parallelism_config_sp_size: 1",
+    ),
+    "ACCELERATE_DEEPSPEED_MOE_LAYER_CLS_NAMES": (
+        (),
+        "kata's policies have no such layers",
+        "leave it out",
+    ),
+    "ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_NVME_PATH": (
+        (),
+        "moments go to host memory at most",
+        "cpu",
+    ),
+    "ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_NVME_PATH": (
+        (),
+        "weights go to host memory at most",
+        "cpu",
+    ),
 }
 """Variable -> (values without effect beside OFF, why others are refused, remedy)."""
 
@@ -168,7 +246,9 @@ _QUIET = {
 """Without effect here: the launcher's own values (`...`: all), of which nothing is said."""
 
 
-def take_over(given: Mapping[str, Any], environment: Mapping[str, str], notes: list[str]) -> dict[str, Any]:
+def take_over(
+    given: Mapping[str, Any], environment: Mapping[str, str], notes: list[str]
+) -> dict[str, Any]:
     """The options with those of Accelerate's environment in them, and the engine that follows from the launcher.
 
     Raises: ConfigError for what kata cannot do, and where a flag or file of kata says something else.
@@ -223,7 +303,9 @@ def _take_precision(taken: dict[str, Any], precision: str, notes: list[str]) -> 
     policy = taken.setdefault("policy", {})
     if isinstance(policy, dict):
         if policy.get("use_amp"):
-            notes.append(f"policy.use_amp does not count: accelerate launch sets the precision ({precision})")
+            notes.append(
+                f"policy.use_amp does not count: accelerate launch sets the precision ({precision})"
+            )
         policy["use_amp"] = False
     if precision != "no":
         _take(taken, "accelerator.mixed_precision", precision, PRECISION, notes)
@@ -236,7 +318,13 @@ def _take_wrapping(taken: dict[str, Any], settings: Mapping[str, str], notes: li
         _take(taken, "fsdp.wrap", "none", "FSDP_AUTO_WRAP_POLICY", notes)
     elif policy == "SIZE_BASED_WRAP":
         _take(taken, "fsdp.wrap", "size", "FSDP_AUTO_WRAP_POLICY", notes)
-        _take(taken, "fsdp.min_num_params", _value(settings["FSDP_MIN_NUM_PARAMS"]), "FSDP_MIN_NUM_PARAMS", notes)
+        _take(
+            taken,
+            "fsdp.min_num_params",
+            _value(settings["FSDP_MIN_NUM_PARAMS"]),
+            "FSDP_MIN_NUM_PARAMS",
+            notes,
+        )
     elif policy == "TRANSFORMER_BASED_WRAP" and "FSDP_TRANSFORMER_CLS_TO_WRAP" in settings:
         name = "FSDP_TRANSFORMER_CLS_TO_WRAP"
         _take(taken, "fsdp.wrap", settings[name], name, notes)
@@ -267,7 +355,9 @@ def _name_the_rest(settings: Mapping[str, str], notes: list[str]) -> None:
     rest = [
         f"{name}={value}"
         for name, value in sorted(settings.items())
-        if name not in known and (values := _QUIET.get(name, ())) is not ... and value.lower() not in (*OFF, *values)
+        if name not in known
+        and (values := _QUIET.get(name, ())) is not ...
+        and value.lower() not in (*OFF, *values)
     ]
     if rest:
         notes.append(f"without effect here, from accelerate launch: {', '.join(rest)}")
@@ -296,7 +386,11 @@ def _take(taken: dict[str, Any], option: str, value: Any, variable: str, notes: 
     for group in groups:
         at = at.setdefault(group, {})
         if not isinstance(at, dict):
-            raise ConfigError(f"{group}={at}: not a group of options", rule=f"{group} has options", remedy="see --help")
+            raise ConfigError(
+                f"{group}={at}: not a group of options",
+                rule=f"{group} has options",
+                remedy="see --help",
+            )
     # What the flags say may still be text.
     if at.get(name) is not None and at[name] != value and _value(str(at[name])) != value:
         raise ConfigError(

@@ -25,12 +25,16 @@ def share_out(run: Run, ranks: int, notes: list[str], *, keep_micro: bool) -> Ru
     elif keep_micro and whole % (ranks * run.batch_size) == 0:
         needed = whole // (ranks * run.batch_size)
         if needed != accumulation:
-            notes.append(f"{needed} micro-batches per step instead of {accumulation}: {whole} samples per step stay")
+            notes.append(
+                f"{needed} micro-batches per step instead of {accumulation}: {whole} samples per step stay"
+            )
         run = _accumulating(run, needed)
     elif whole % (ranks * accumulation) == 0:
         size = whole // (ranks * accumulation)
         if keep_micro:
-            notes.append(f"micro-batches of {size} samples instead of {run.batch_size}: other dropout masks")
+            notes.append(
+                f"micro-batches of {size} samples instead of {run.batch_size}: other dropout masks"
+            )
         run = dataclasses.replace(run, batch_size=size)
     else:
         raise _indivisible(whole, ranks, accumulation)
@@ -39,20 +43,24 @@ def share_out(run: Run, ranks: int, notes: list[str], *, keep_micro: bool) -> Ru
 
 def _accumulating(run: Run, steps: int) -> Run:
     counted = dataclasses.replace(run.accelerator.gradient_accumulation, steps=steps)
-    return dataclasses.replace(run, accelerator=dataclasses.replace(run.accelerator, gradient_accumulation=counted))
+    return dataclasses.replace(
+        run, accelerator=dataclasses.replace(run.accelerator, gradient_accumulation=counted)
+    )
 
 
 def _indivisible(whole: int, ranks: int, accumulation: int) -> ConfigError:
     unit = ranks * accumulation
     batches = [n for n in (whole // unit * unit, (whole // unit + 1) * unit) if n]
     fitting = sorted(
-        (n for n in range(1, whole + 1) if whole % (n * accumulation) == 0), key=lambda n: (abs(n - ranks), n)
+        (n for n in range(1, whole + 1) if whole % (n * accumulation) == 0),
+        key=lambda n: (abs(n - ranks), n),
     )
     sizes = " or ".join(str(n) for n in sorted(fitting[:2]))
     return ConfigError(
         f"global_batch_size={whole} on {ranks} rank{'s' * (ranks != 1)} x {accumulation} accumulated",
         rule="every rank takes the same number of samples in every micro-batch",
-        remedy=" or ".join(f"--global_batch_size={n}" for n in batches) + (f"; or {sizes} ranks" if sizes else ""),
+        remedy=" or ".join(f"--global_batch_size={n}" for n in batches)
+        + (f"; or {sizes} ranks" if sizes else ""),
     )
 
 

@@ -19,7 +19,10 @@ def point(link: Path, name: str) -> None:
     beside.unlink(missing_ok=True)
     try:
         beside.symlink_to(name)
-    except (OSError, NotImplementedError):  # exFAT, some network file systems, Windows without the right to it
+    except (
+        OSError,
+        NotImplementedError,
+    ):  # exFAT, some network file systems, Windows without the right to it
         with beside.open("w", encoding="utf-8") as file:
             file.write(name + "\n")
             file.flush()
@@ -46,6 +49,10 @@ def pointed(link: Path) -> Path | None:
 def follow(path: Path) -> Path:
     """The path with a text pointer on its way replaced by what it names: `checkpoints/last/pretrained_model`."""
     for inner in (path, *path.parents):
-        if inner.name in (LAST, BEST) and inner.is_file() and (target := pointed(inner)) is not None:
+        if (
+            inner.name in (LAST, BEST)
+            and inner.is_file()
+            and (target := pointed(inner)) is not None
+        ):
             return target / path.relative_to(inner)
     return path

@@ -41,7 +41,12 @@ class AccumulationConfig:
 
     def __post_init__(self) -> None:
         if self.steps < 1:
-            raise refused_option("accelerator.gradient_accumulation.steps", self.steps, "at least 1", "use 1 for none")
+            raise refused_option(
+                "accelerator.gradient_accumulation.steps",
+                self.steps,
+                "at least 1",
+                "use 1 for none",
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,7 +138,13 @@ class Run:
     trackio: TrackioConfig = field(default_factory=TrackioConfig)
 
     def __post_init__(self) -> None:
-        at_least = {"steps": 1, "batch_size": 1, "num_workers": 1, "prefetch_factor": 1, "log_freq": 1}
+        at_least = {
+            "steps": 1,
+            "batch_size": 1,
+            "num_workers": 1,
+            "prefetch_factor": 1,
+            "log_freq": 1,
+        }
         at_least |= {"max_bad_steps": 1, "loss_spike": 0}
         at_least |= {"seed": 0, "eval_steps": 0, "max_eval_samples": 0, "env_eval_freq": 0}
         at_least |= {"keep_last": 0, "keep_every": 0, "keep_best": 0}
@@ -141,7 +152,10 @@ class Run:
             value = getattr(self, name)
             if value < least:
                 raise refused_option(
-                    name, value, f"a whole number of at least {least}", f"for example --{name}={max(1, least)}"
+                    name,
+                    value,
+                    f"a whole number of at least {least}",
+                    f"for example --{name}={max(1, least)}",
                 )
         if self.on_bad_frame not in ON_BAD_FRAME:
             raise refused_option(
@@ -152,12 +166,19 @@ class Run:
             )
         for name, time in (("max_time", self.max_time), ("dist_timeout", self.dist_timeout)):
             if time is not None and not duration_s(time) > 0:
-                raise refused_option(name, time, "seconds, or a number with s, m, h or d", f"for example --{name}=2h")
+                raise refused_option(
+                    name, time, "seconds, or a number with s, m, h or d", f"for example --{name}=2h"
+                )
         if self.global_batch_size is not None and self.global_batch_size < 1:
-            raise refused_option("global_batch_size", self.global_batch_size, "at least 1", "for example 64")
+            raise refused_option(
+                "global_batch_size", self.global_batch_size, "at least 1", "for example 64"
+            )
         check_scaling(self.scale_lr, self.scale_lr_by)
         check_engine(self)
-        check_format(self.checkpoint_format, uploaded=self.policy.push_to_hub and self.policy.repo_id is not None)
+        check_format(
+            self.checkpoint_format,
+            uploaded=self.policy.push_to_hub and self.policy.repo_id is not None,
+        )
         if self.env is None and (self.env_eval_freq not in (0, 20_000) or self.env_eval_at_start):
             raise refused_option(
                 "env_eval_at_start" if self.env_eval_at_start else "env_eval_freq",

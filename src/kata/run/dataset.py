@@ -12,7 +12,12 @@ from kata.errors import ConfigError, did_you_mean
 from kata.run.checks import refused_option
 from kata.units import num_bytes
 
-_OF_ONE: dict[str, object] = {"root": None, "episodes": None, "exclude_episodes": None, "revision": None}
+_OF_ONE: dict[str, object] = {
+    "root": None,
+    "episodes": None,
+    "exclude_episodes": None,
+    "revision": None,
+}
 
 
 _OF_A_MIX: dict[str, object] = {
@@ -71,7 +76,9 @@ def check_entries(entries: Sequence[MixEntry]) -> None:
     """ConfigError unless names differ and weights are positive numbers, or left out everywhere."""
     if not entries:
         raise ConfigError(
-            "dataset.mix=[]", rule="at least one dataset", remedy="list {repo_id: …, weight: …}, or use dataset.repo_id"
+            "dataset.mix=[]",
+            rule="at least one dataset",
+            remedy="list {repo_id: …, weight: …}, or use dataset.repo_id",
         )
     names = [entry.called for entry in entries]
     for number, (entry, name) in enumerate(zip(entries, names, strict=True)):
@@ -92,7 +99,9 @@ def check_entries(entries: Sequence[MixEntry]) -> None:
             raise ConfigError(
                 f"{at}.weight={entry.weight} ({name})",
                 rule="a positive number",
-                remedy="remove the entry to leave the dataset out" if entry.weight == 0 else "for example weight: 0.5",
+                remedy="remove the entry to leave the dataset out"
+                if entry.weight == 0
+                else "for example weight: 0.5",
             )
     lacking = [name for entry, name in zip(entries, names, strict=True) if entry.weight is None]
     if lacking and len(lacking) < len(entries):
@@ -114,11 +123,15 @@ def check_choices(entries: Sequence[MixEntry], stats: str, primary: str | None) 
     names = [entry.called for entry in entries]
     if primary is not None and primary not in names:
         raise ConfigError(
-            f"dataset.mix_primary={primary}", rule="a dataset of the mixture", remedy=did_you_mean(primary, names)
+            f"dataset.mix_primary={primary}",
+            rule="a dataset of the mixture",
+            remedy=did_you_mean(primary, names),
         )
 
 
-def check_clips(clips: Sequence[Sequence[int]] | None, datasets: int, of_one: Sequence[int]) -> None:
+def check_clips(
+    clips: Sequence[Sequence[int]] | None, datasets: int, of_one: Sequence[int]
+) -> None:
     """ConfigError unless there are three numbers for each dataset, or none yet. of_one: those of a single dataset."""
     if any(of_one):
         raise ConfigError(
@@ -170,7 +183,10 @@ def default_transforms() -> dict[str, ImageTransformConfig]:
         "sharpness": ("SharpnessJitter", {"sharpness": [0.5, 1.5]}),
         "affine": ("RandomAffine", {"degrees": [-5.0, 5.0], "translate": [0.05, 0.05]}),
     }
-    return {name: ImageTransformConfig(type=kind, kwargs=kwargs) for name, (kind, kwargs) in ranges.items()}
+    return {
+        name: ImageTransformConfig(type=kind, kwargs=kwargs)
+        for name, (kind, kwargs) in ranges.items()
+    }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -210,7 +226,9 @@ def check_cache(cache: str, folder: str | None, size: str | None) -> None:
     """
     if cache not in CACHES:
         raise ConfigError(
-            f"dataset.cache={cache}", rule=f"one of: {', '.join(CACHES)}", remedy=did_you_mean(cache, CACHES)
+            f"dataset.cache={cache}",
+            rule=f"one of: {', '.join(CACHES)}",
+            remedy=did_you_mean(cache, CACHES),
         )
     if folder is not None and cache != "disk":
         raise ConfigError(
@@ -293,10 +311,14 @@ class DatasetConfig:
         self._check_order()
         check_cache(self.cache, self.cache_dir, self.cache_size)
         if not 0.0 <= self.eval_split < 1.0:
-            raise refused_option("dataset.eval_split", self.eval_split, "at least 0 and below 1", "for example 0.1")
+            raise refused_option(
+                "dataset.eval_split", self.eval_split, "at least 0 and below 1", "for example 0.1"
+            )
         if bool(self.repo_id) == (self.mix is not None):
             raise ConfigError(
-                "dataset.repo_id: not given" if self.mix is None else f"dataset.repo_id={self.repo_id} and dataset.mix",
+                "dataset.repo_id: not given"
+                if self.mix is None
+                else f"dataset.repo_id={self.repo_id} and dataset.mix",
                 rule="a run needs one dataset (dataset.repo_id) or several (dataset.mix)",
                 remedy="add --dataset.repo_id=<user>/<name> (and --dataset.root=<folder> for one on this disk)"
                 if self.mix is None
@@ -306,12 +328,16 @@ class DatasetConfig:
         if self.mix is None:
             self._refuse_beside("is about several datasets", "add --dataset.mix", _OF_A_MIX)
             return
-        self._refuse_beside("belongs to one dataset", "set it in the entries of dataset.mix", _OF_ONE)
+        self._refuse_beside(
+            "belongs to one dataset", "set it in the entries of dataset.mix", _OF_ONE
+        )
         check_entries(self.mix)
         for number, entry in enumerate(self.mix):
             _check_episodes(f"dataset.mix[{number}].", entry.episodes, entry.exclude_episodes)
         check_choices(self.mix, self.mix_stats, self.mix_primary)
-        check_clips(self.mix_clips, len(self.mix), (self.clip_pool, self.clip_frames, self.clip_gop))
+        check_clips(
+            self.mix_clips, len(self.mix), (self.clip_pool, self.clip_frames, self.clip_gop)
+        )
 
     def _refuse_beside(self, rule: str, remedy: str, defaults: dict[str, object]) -> None:
         for name, default in defaults.items():
@@ -327,8 +353,16 @@ class DatasetConfig:
             ("shuffle", self.shuffle, SHUFFLES),
         ):
             if word not in known:
-                raise refused_option(f"dataset.{name}", word, f"one of: {', '.join(known)}", did_you_mean(word, known))
-        for name, value, default in (("resize", self.resize, "device"), ("decoder", self.decoder, "cpu")):
+                raise refused_option(
+                    f"dataset.{name}",
+                    word,
+                    f"one of: {', '.join(known)}",
+                    did_you_mean(word, known),
+                )
+        for name, value, default in (
+            ("resize", self.resize, "device"),
+            ("decoder", self.decoder, "cpu"),
+        ):
             if self.pixels == "yuv" and value != default:
                 raise refused_option(
                     f"dataset.pixels=yuv and dataset.{name}",
@@ -367,9 +401,13 @@ class DatasetConfig:
         return list(dict.fromkeys(e.repo_id for e in self.mix or ())) or [self.repo_id or ""]
 
 
-def _check_episodes(at: str, episodes: list[int] | str | None, exclude_episodes: list[int] | None) -> None:
+def _check_episodes(
+    at: str, episodes: list[int] | str | None, exclude_episodes: list[int] | None
+) -> None:
     if isinstance(episodes, str) and episodes != "available":
-        raise refused_option(f"{at}episodes", episodes, "a list of episode numbers, or 'available'", "e.g. [0,3]")
+        raise refused_option(
+            f"{at}episodes", episodes, "a list of episode numbers, or 'available'", "e.g. [0,3]"
+        )
     for name, chosen in (("episodes", episodes), ("exclude_episodes", exclude_episodes)):
         numbers = chosen if isinstance(chosen, list) else []
         doubled = sorted({n for n in numbers if numbers.count(n) > 1})
@@ -381,4 +419,6 @@ def _check_episodes(at: str, episodes: list[int] | str | None, exclude_episodes:
                 f"remove the doubled ones: {doubled}" if doubled else "remove the negative ones",
             )
     if episodes == []:
-        raise refused_option(f"{at}episodes", [], "at least one episode", "leave the option out to use all")
+        raise refused_option(
+            f"{at}episodes", [], "at least one episode", "leave the option out to use all"
+        )

@@ -42,9 +42,16 @@ class EnvConfig:
     def __post_init__(self) -> None:
         for name, value in (("max_steps", self.max_steps), ("fps", self.fps)):
             if value is not None and value < 1:
-                raise _refuse(f"env.{name}", value, "a whole number of at least 1, or null", "leave it out")
+                raise _refuse(
+                    f"env.{name}", value, "a whole number of at least 1, or null", "leave it out"
+                )
         if self.options == []:
-            raise _refuse("env.options", [], "at least one start state", "leave it out to start from seeds alone")
+            raise _refuse(
+                "env.options",
+                [],
+                "at least one start state",
+                "leave it out to start from seeds alone",
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +87,10 @@ class EvalConfig:
             value = getattr(self, name)
             if value < least:
                 raise _refuse(
-                    f"eval.{name}", value, f"a whole number of at least {least}", f"--eval.{name}={least or 8}"
+                    f"eval.{name}",
+                    value,
+                    f"a whole number of at least {least}",
+                    f"--eval.{name}={least or 8}",
                 )
 
 

@@ -26,13 +26,25 @@ ABSENT: dict[str, tuple[tuple[Any, ...], str]] = {
     "parallelism.context_parallel": (({},), _NOT_YET),
     "job": ((), "kata trains on this machine only so far"),
     "checkpoint_path": ((None,), "use --resume=true with --output_dir"),
-    "tolerance_s": ((1e-4,), "kata counts frames in whole numbers, so there is no tolerance to set"),
+    "tolerance_s": (
+        (1e-4,),
+        "kata counts frames in whole numbers, so there is no tolerance to set",
+    ),
     "persistent_workers": ((True,), "kata reads with threads, which live as long as the run"),
-    "dataloader_multiprocessing_context": (("spawn", None), "kata reads with threads, not with worker processes"),
+    "dataloader_multiprocessing_context": (
+        ("spawn", None),
+        "kata reads with threads, not with worker processes",
+    ),
     "dataset.streaming": ((False,), _NOT_YET),
-    "dataset.repo_type": (("dataset",), "buckets are read by streaming, which kata does not have yet"),
+    "dataset.repo_type": (
+        ("dataset",),
+        "buckets are read by streaming, which kata does not have yet",
+    ),
     "dataset.video_backend": (("pyav", "torchcodec", None), "kata decodes with PyAV"),
-    "dataset.return_uint8": ((False, True), "frames always stay uint8 until they are on the device"),
+    "dataset.return_uint8": (
+        (False, True),
+        "frames always stay uint8 until they are on the device",
+    ),
     "dataset.depth_output_unit": (("mm",), "kata does not read depth cameras yet"),
     "wandb.disable_artifact": ((False, True), "kata never uploads checkpoints to the tracker"),
     "policy.use_peft": ((False,), _NOT_YET),
@@ -59,7 +71,9 @@ def drop_foreign(raw: dict[str, Any]) -> dict[str, Any]:
         if dotted in _GROUP_DEFAULTS and isinstance(value, dict):
             _check_group(dotted, value, why)
         elif not any(value is h or value == h for h in harmless):
-            raise ConfigError(f"{dotted}={value}: not in kata", rule=why, remedy=f"leave out --{dotted}")
+            raise ConfigError(
+                f"{dotted}={value}: not in kata", rule=why, remedy=f"leave out --{dotted}"
+            )
     return kept
 
 
@@ -67,7 +81,11 @@ def _check_group(group: str, values: dict[str, Any], why: str) -> None:
     defaults = _GROUP_DEFAULTS[group]
     for name, value in values.items():
         if name not in defaults or (defaults[name] is not ... and value != defaults[name]):
-            raise ConfigError(f"{group}.{name}={value}: not in kata", rule=why, remedy=f"leave out --{group}.{name}")
+            raise ConfigError(
+                f"{group}.{name}={value}: not in kata",
+                rule=why,
+                remedy=f"leave out --{group}.{name}",
+            )
 
 
 def _copy(raw: dict[str, Any]) -> dict[str, Any]:

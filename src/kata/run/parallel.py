@@ -30,7 +30,9 @@ class DdpConfig:
     def __post_init__(self) -> None:
         if self.bucket_mb < 1:
             raise ConfigError(
-                f"ddp.bucket_mb={self.bucket_mb}", rule="at least 1 MiB", remedy="25, or 100 between fast cards"
+                f"ddp.bucket_mb={self.bucket_mb}",
+                rule="at least 1 MiB",
+                remedy="25, or 100 between fast cards",
             )
         if self.compression not in COMPRESSIONS:
             raise ConfigError(
@@ -44,7 +46,9 @@ def check_scaling(scale_lr: str, by: float) -> None:
     """ConfigError for a way of scaling the learning rate that there is not, or a number without one."""
     if scale_lr not in SCALINGS:
         raise ConfigError(
-            f"scale_lr={scale_lr}", rule=f"one of: {', '.join(SCALINGS)}", remedy=did_you_mean(scale_lr, SCALINGS)
+            f"scale_lr={scale_lr}",
+            rule=f"one of: {', '.join(SCALINGS)}",
+            remedy=did_you_mean(scale_lr, SCALINGS),
         )
     if not by >= 0 or (by and scale_lr == "none"):
         raise ConfigError(
@@ -74,7 +78,9 @@ class DeepSpeedConfig:
     zero_optimization: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        _one_of("deepspeed.zero_stage", self.zero_stage, STAGES, "2 shares out moments and gradients")
+        _one_of(
+            "deepspeed.zero_stage", self.zero_stage, STAGES, "2 shares out moments and gradients"
+        )
         for name, device in self.devices.items():
             _one_of(f"deepspeed.{name}", device, OFFLOAD, "cpu, or leave it out")
         if self.offload_param_device != "none" and self.zero_stage != 3:
@@ -83,11 +89,17 @@ class DeepSpeedConfig:
                 rule="weights are shared out in stage 3 alone",
                 remedy="--deepspeed.zero_stage=3, or leave it out",
             )
-        if self.zero_stage == 0 and (self.zero_optimization or self.offload_optimizer_device != "none"):
+        if self.zero_stage == 0 and (
+            self.zero_optimization or self.offload_optimizer_device != "none"
+        ):
             raise ConfigError(
-                "deepspeed: settings without a stage", rule="zero_stage 0 is off", remedy="--deepspeed.zero_stage=2"
+                "deepspeed: settings without a stage",
+                rule="zero_stage 0 is off",
+                remedy="--deepspeed.zero_stage=2",
             )
-        stated = sorted({"stage", "offload_optimizer", "offload_param"} & set(self.zero_optimization))
+        stated = sorted(
+            {"stage", "offload_optimizer", "offload_param"} & set(self.zero_optimization)
+        )
         if stated:
             raise ConfigError(
                 f"deepspeed.zero_optimization: {', '.join(stated)}",
@@ -98,7 +110,10 @@ class DeepSpeedConfig:
     @property
     def settings(self) -> dict[str, Any]:
         """DeepSpeed's group `zero_optimization`."""
-        places = {"offload_optimizer": self.offload_optimizer_device, "offload_param": self.offload_param_device}
+        places = {
+            "offload_optimizer": self.offload_optimizer_device,
+            "offload_param": self.offload_param_device,
+        }
         moved = {name: {"device": device} for name, device in places.items() if device != "none"}
         return {**self.zero_optimization, "stage": self.zero_stage, **moved}
 
@@ -113,7 +128,9 @@ class DeepSpeedConfig:
 
 def _one_of(name: str, value: object, values: tuple[object, ...], remedy: str) -> None:
     if value not in values:
-        raise ConfigError(f"{name}={value}", rule=f"one of: {', '.join(map(str, values))}", remedy=remedy)
+        raise ConfigError(
+            f"{name}={value}", rule=f"one of: {', '.join(map(str, values))}", remedy=remedy
+        )
 
 
 FORMATS = ("auto", "safetensors", "dcp", "both")
@@ -162,10 +179,19 @@ class ParallelismConfig:
         name, asked = max(given.items(), key=lambda item: item[1])
         other = "dp_replicate" if name == "dp_shard" else "dp_shard"
         whole = [n for n in range(1, ranks + 1) if ranks % n == 0]
-        near = sorted({max(n for n in whole if n <= asked), min((n for n in whole if n >= asked), default=ranks)})
-        fitting = " or ".join(f"--parallelism.{name}={n} --parallelism.{other}={ranks // n}" for n in near)
+        near = sorted(
+            {
+                max(n for n in whole if n <= asked),
+                min((n for n in whole if n >= asked), default=ranks),
+            }
+        )
+        fitting = " or ".join(
+            f"--parallelism.{name}={n} --parallelism.{other}={ranks // n}" for n in near
+        )
         product = math.prod(given.values())
-        counts = sorted({max(1, ranks // product) * product, (ranks // product + 1) * product} - {ranks})
+        counts = sorted(
+            {max(1, ranks // product) * product, (ranks // product + 1) * product} - {ranks}
+        )
         return ConfigError(
             " x ".join(f"parallelism.{name}={value}" for name, value in given.items())
             + f" on {ranks} rank{'s' * (ranks != 1)}",
@@ -184,7 +210,9 @@ def check_format(name: str, *, uploaded: bool) -> None:
         )
     if name not in FORMATS:
         raise ConfigError(
-            f"checkpoint_format={name}", rule=f"one of: {', '.join(FORMATS)}", remedy=did_you_mean(name, FORMATS)
+            f"checkpoint_format={name}",
+            rule=f"one of: {', '.join(FORMATS)}",
+            remedy=did_you_mean(name, FORMATS),
         )
 
 
@@ -210,7 +238,9 @@ def check_engine(run: Run) -> None:
     """ConfigError for an engine that there is not, and for options of another one."""
     if run.engine not in ENGINES:
         raise ConfigError(
-            f"engine={run.engine}", rule=f"one of: {', '.join(ENGINES)}", remedy=did_you_mean(run.engine, ENGINES)
+            f"engine={run.engine}",
+            rule=f"one of: {', '.join(ENGINES)}",
+            remedy=did_you_mean(run.engine, ENGINES),
         )
     stage = run.deepspeed.zero_stage
     asked = {"deepspeed.zero_stage": stage > 0, "fsdp": run.fsdp != FsdpConfig()}

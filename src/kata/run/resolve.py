@@ -46,12 +46,23 @@ CHANGEABLE = {
         "keep_every",
         "keep_best",
     ),
-    *("accelerator.gradient_accumulation", "ddp.bucket_mb", "parallelism"),  # the global batch stays
+    *(
+        "accelerator.gradient_accumulation",
+        "ddp.bucket_mb",
+        "parallelism",
+    ),  # the global batch stays
     *("engine", "fsdp", "deepspeed"),
     *("dataset.cache", "dataset.cache_dir", "dataset.cache_size"),
     *("eval_steps", "env_eval_freq", "env_eval_at_start", "env", "eval"),
     *("wandb", "tensorboard", "trackio", "job_name", "dataset.frame_memory"),
-    *("policy.device", "policy.push_to_hub", "policy.repo_id", "policy.private", "policy.tags", "policy.license"),
+    *(
+        "policy.device",
+        "policy.push_to_hub",
+        "policy.repo_id",
+        "policy.private",
+        "policy.tags",
+        "policy.license",
+    ),
 }
 """Options that a resumed run may set anew: none of them changes what is computed."""
 
@@ -69,10 +80,14 @@ def resolve_run(
     recorded = _recorded(Path(str(folder))) if given.get("resume") is True and folder else None
     if recorded is None:
         return _resolve(given, ranks, notes, keep_micro="batch_size" in given), notes
-    keep_micro = "batch_size" in given or "gradient_accumulation" not in (given.get("accelerator") or {})
+    keep_micro = "batch_size" in given or "gradient_accumulation" not in (
+        given.get("accelerator") or {}
+    )
     # A time limit and what shards are those of a start, not of the run: they hold where they are given.
     recorded_run = {**recorded, "max_time": None, "fsdp": {}, "deepspeed": {}}
-    run = _resolve(merge(recorded_run, _without_choices_made(given)), ranks, notes, keep_micro=keep_micro)
+    run = _resolve(
+        merge(recorded_run, _without_choices_made(given)), ranks, notes, keep_micro=keep_micro
+    )
     _refuse_changes(decode(Run, recorded), run)
     return run, notes
 
@@ -81,7 +96,11 @@ def _without_choices_made(given: dict[str, Any]) -> dict[str, Any]:
     """The options without those that ask for a choice which the recorded run has made."""
     dataset = given.get("dataset") or {}
     open_choices = {"shuffle": "auto", "clip_pool": 0, "clip_frames": 0, "clip_gop": 0}
-    kept = {name: value for name, value in dataset.items() if str(value) != str(open_choices.get(name, ...))}
+    kept = {
+        name: value
+        for name, value in dataset.items()
+        if str(value) != str(open_choices.get(name, ...))
+    }
     return {**given, "dataset": kept}
 
 
@@ -174,7 +193,11 @@ def _policy(given: dict[str, Any], notes: list[str]) -> PolicyConfig:
 def policy_folder(path: str, revision: str | None = None) -> Path:
     """The local `pretrained_model` folder of a checkpoint: a folder as given, or a download of a Hub repository."""
     local = Path(path).expanduser()
-    for candidate in (local, local / "pretrained_model", local / "checkpoints" / LAST / "pretrained_model"):
+    for candidate in (
+        local,
+        local / "pretrained_model",
+        local / "checkpoints" / LAST / "pretrained_model",
+    ):
         folder = follow(candidate)
         if (folder / "config.json").is_file():
             return folder
@@ -188,7 +211,9 @@ def policy_folder(path: str, revision: str | None = None) -> Path:
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
     try:
-        return Path(snapshot_download(path, revision=revision, allow_patterns=["*.json", "*.safetensors"]))
+        return Path(
+            snapshot_download(path, revision=revision, allow_patterns=["*.json", "*.safetensors"])
+        )
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
         raise PolicyError(
             f"policy.path={path}: cannot be downloaded ({str(error).splitlines()[0]})",
@@ -207,7 +232,9 @@ def read_policy_config(folder: Path, notes: list[str]) -> dict[str, Any]:
             raw |= json.loads((folder / OWN_CONFIG).read_text(encoding="utf-8"))
     except (OSError, json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
         raise PolicyError(
-            f"{path}: cannot be read ({error})", rule="a JSON object with a `type`", remedy="copy it again"
+            f"{path}: cannot be read ({error})",
+            rule="a JSON object with a `type`",
+            remedy="copy it again",
         ) from error
     chosen = config_class(kind)
     known = {f.name for f in dataclasses.fields(chosen)} | {"type"}
@@ -230,16 +257,24 @@ def _recorded(folder: Path) -> dict[str, Any] | None:
 
 def _refuse_changes(before: Run, now: Run) -> None:
     old, new = flat(encode(before)), flat(encode(now))
-    changed = sorted(name for name in {*old, *new} if old.get(name) != new.get(name) and not _may_change(name))
+    changed = sorted(
+        name for name in {*old, *new} if old.get(name) != new.get(name) and not _may_change(name)
+    )
     if changed:
         name = changed[0]
         raise ConfigError(
             f"resume: {name} was {old.get(name)!r} and is now {new.get(name)!r}"
-            + (f" (and {len(changed) - 1} more: {', '.join(changed[1:4])})" if len(changed) > 1 else ""),
+            + (
+                f" (and {len(changed) - 1} more: {', '.join(changed[1:4])})"
+                if len(changed) > 1
+                else ""
+            ),
             rule="a resumed run keeps what decides its numbers",
             remedy="give the recorded value, or start a new run with --policy.path=<checkpoint> in another folder",
         )
-    bent = next((step for step in _probes(before, now) if _factor(before, step) != _factor(now, step)), None)
+    bent = next(
+        (step for step in _probes(before, now) if _factor(before, step) != _factor(now, step)), None
+    )
     if bent is not None:
         raise ConfigError(
             f"resume: the learning rate of step {bent + 1} was {_factor(before, bent):.6g} and is now "
@@ -262,13 +297,15 @@ def _probes(before: Run, now: Run) -> list[int]:
     for scheduler in (before.scheduler, now.scheduler):
         if scheduler is not None:
             bends += [scheduler.num_warmup_steps + offset for offset in (-1, 0, 1)]
-    return sorted(step for step in {*range(0, shared, max(1, shared // 1000)), *bends} if 0 <= step < shared)
+    return sorted(
+        step for step in {*range(0, shared, max(1, shared // 1000)), *bends} if 0 <= step < shared
+    )
 
 
 def _may_change(dotted: str) -> bool:
-    return any(dotted == name or dotted.startswith(name + ".") for name in CHANGEABLE) or dotted.startswith(
-        "scheduler."
-    )
+    return any(
+        dotted == name or dotted.startswith(name + ".") for name in CHANGEABLE
+    ) or dotted.startswith("scheduler.")
 
 
 def flat(raw: dict[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -23,7 +23,9 @@ class WandbConfig:
         modes = (None, "online", "offline", "disabled")
         if self.mode not in modes:
             raise ConfigError(
-                f"wandb.mode={self.mode}", rule="online, offline, disabled or null", remedy="leave it out"
+                f"wandb.mode={self.mode}",
+                rule="online, offline, disabled or null",
+                remedy="leave it out",
             )
 
 

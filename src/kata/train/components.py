@@ -88,35 +88,59 @@ class Job:
 
 
 def open_job(
-    live: ExitStack, prepared: Prepared, saver: Saver, state: TrainState, folder: Path, guard: Guard, engine: Engine
+    live: ExitStack,
+    prepared: Prepared,
+    saver: Saver,
+    state: TrainState,
+    folder: Path,
+    guard: Guard,
+    engine: Engine,
 ) -> Job:
     """Open all parts; `live` closes them. The work between steps comes in this order: validate, save, evaluate."""
     run, team = prepared.run, engine.team
     caches = frame_caches(live, prepared)
-    reader = live.enter_context(open_reader(prepared, prepared.dataset, caches, prepared.frame_memory))
+    reader = live.enter_context(
+        open_reader(prepared, prepared.dataset, caches, prepared.frame_memory)
+    )
     meter = _meter(live, prepared, state, folder, reader) if team.world.is_first else None
     bad_frames = BadFrames(folder, meter or Unrecorded(), state, run, team.world)
     live.callback(bad_frames.close)
     feed = train_feed(live, prepared, reader, team, bad_frames)
-    saving = Saving(home_of(folder), saver, meter or Unrecorded(), Keep.of(run), engine, state.step or None)
+    saving = Saving(
+        home_of(folder), saver, meter or Unrecorded(), Keep.of(run), engine, state.step or None
+    )
     live.enter_context(saving)
-    record = None if meter is None else _record(live, prepared, state, folder, feed, meter, bad_frames)
+    record = (
+        None if meter is None else _record(live, prepared, state, folder, feed, meter, bad_frames)
+    )
     guard.before_steps = saving.check
     chores: list[tuple[int, Chore]] = []
     view_feed, view_reader = replace(feed, augment=None), reader
     if prepared.held_out is not None:
         view_reader = live.enter_context(open_reader(prepared, prepared.held_out, caches))
-        validator, view_feed = _validator(live, prepared, prepared.held_out, view_reader, bad_frames, team)
-        chores.append((run.eval_steps or run.save_freq, _validation(run, validator, record, saving)))
+        validator, view_feed = _validator(
+            live, prepared, prepared.held_out, view_reader, bad_frames, team
+        )
+        chores.append(
+            (run.eval_steps or run.save_freq, _validation(run, validator, record, saving))
+        )
     if run.save_checkpoint:
         chores.append((run.save_freq, saving.checkpoint))
     if run.env is not None:
-        beside = live.enter_context(Beside(run, folder, saver, meter or Unrecorded(), guard, engine))
+        beside = live.enter_context(
+            Beside(run, folder, saver, meter or Unrecorded(), guard, engine)
+        )
         chores += _evaluation(run, beside, state, engine)
     return Job(feed, chores, saving, view_feed, view_reader, record)
 
 
-def _meter(live: ExitStack, prepared: Prepared, state: TrainState, folder: Path, reader: Reader | MixedReader) -> Meter:
+def _meter(
+    live: ExitStack,
+    prepared: Prepared,
+    state: TrainState,
+    folder: Path,
+    reader: Reader | MixedReader,
+) -> Meter:
     run = prepared.run
     meter = live.enter_context(
         Meter(
@@ -193,7 +217,11 @@ def _seen(prepared: Prepared) -> Callable[[int], dict[str, int]] | None:
 
 
 def train_feed(
-    live: ExitStack, prepared: Prepared, reader: Rows, team: Team, bad_frames: BadFrames | None = None
+    live: ExitStack,
+    prepared: Prepared,
+    reader: Rows,
+    team: Team,
+    bad_frames: BadFrames | None = None,
 ) -> Feed:
     """Each rank reads its part of a step's samples. `bad_frames` says what comes of those that cannot be decoded."""
     run, rows, size = prepared.run, prepared.rows, prepared.run.effective_batch
@@ -202,7 +230,13 @@ def train_feed(
         read = lambda at: (at // size + 1) * size // part.of  # noqa: E731
         instead = bad_frames.instead("train", prepared.dataset, reader, rows, read)
     batches = Batches(
-        reader, rows, order_of(prepared, rows), size, ahead=run.prefetch_factor, part=part, instead=instead
+        reader,
+        rows,
+        order_of(prepared, rows),
+        size,
+        ahead=run.prefetch_factor,
+        part=part,
+        instead=instead,
     )
     return _feed(prepared, live.enter_context(batches), "train")
 
@@ -231,12 +265,17 @@ def _validator(
     """Each rank validates every so many-th batch."""
     run, part = prepared.run, Part(team.world.rank, team.world.size)
     rows = spread_rows(anchor_rows(held, run.policy.drop_last_frames()), run.max_eval_samples)
-    order, size = Order(len(rows), run.seed, shuffle=False), min(run.batch_size, len(rows)) * part.of
+    order, size = (
+        Order(len(rows), run.seed, shuffle=False),
+        min(run.batch_size, len(rows)) * part.of,
+    )
     instead = bad_frames.instead("validate", held, reader, rows, lambda _: len(rows))
     batches = Batches(reader, rows, order, size, ahead=1, part=part, instead=instead)
     feed = _feed(prepared, live.enter_context(batches), "validate")
     action_dim = run.policy.action.shape[0]
-    names = prepared.dataset.columns[ACTION].names or tuple(f"{ACTION}[{i}]" for i in range(action_dim))
+    names = prepared.dataset.columns[ACTION].names or tuple(
+        f"{ACTION}[{i}]" for i in range(action_dim)
+    )
     mean = mean_actions(prepared.scales.by_itself, prepared.device)
     return Validator(feed, len(rows), run.precision, mean, names, team), feed
 
@@ -252,13 +291,18 @@ def _validation(run: Run, validator: Validator, record: RunRecord | None, saving
     def note(state: TrainState, figures: dict[str, Any]) -> bool:
         assert record is not None
         record.meter.note(state.step, "validation", figures)
-        return record.best.figures is None or figures["action_error"] < record.best.figures["action_error"]
+        return (
+            record.best.figures is None
+            or figures["action_error"] < record.best.figures["action_error"]
+        )
 
     def keep(state: TrainState, figures: dict[str, Any]) -> None:
         best = Best() if record is None else record.best
         before, best.figures = best.figures, {"step": state.step, **figures}
         if run.save_checkpoint:
-            kept = saving.best(judged(run, state), state.step, figures, lambda: best.back_to(before))
+            kept = saving.best(
+                judged(run, state), state.step, figures, lambda: best.back_to(before)
+            )
             best.figures["checkpoint"] = str(kept)
 
     def validate(state: TrainState) -> None:
@@ -269,7 +313,9 @@ def _validation(run: Run, validator: Validator, record: RunRecord | None, saving
     return validate
 
 
-def _evaluation(run: Run, beside: Beside, state: TrainState, engine: Engine) -> list[tuple[int, Chore]]:
+def _evaluation(
+    run: Run, beside: Beside, state: TrainState, engine: Engine
+) -> list[tuple[int, Chore]]:
     """Start evaluations when they fall due, and bring results home at the pace of the log."""
 
     def evaluate(state: TrainState) -> None:
@@ -291,7 +337,9 @@ def _complete_record(meter: Meter, step: int, home: Path) -> None:
     """The line of the checkpoint that the run continues from, where the line did not reach the disk with it."""
     lines = read_metrics(meter.path)
     source = next((path for path in checkpoints(home) if int(path.name) == step), None)
-    if source is not None and not any(x["kind"] == "checkpoint" and x["step"] == step for x in lines):
+    if source is not None and not any(
+        x["kind"] == "checkpoint" and x["step"] == step for x in lines
+    ):
         meter.note(step, "checkpoint", {"path": str(source)})
 
 
@@ -299,16 +347,28 @@ def _best_before(folder: Path, step: int) -> dict[str, Any] | None:
     """The best validation up to `step` in the record of a resumed run."""
     if step == 0 or not (folder / "metrics.jsonl").is_file():
         return None
-    lines = [x for x in read_metrics(folder / "metrics.jsonl") if x["kind"] == "validation" and x["step"] <= step]
+    lines = [
+        x
+        for x in read_metrics(folder / "metrics.jsonl")
+        if x["kind"] == "validation" and x["step"] <= step
+    ]
     if not lines:
         return None
     line = min(lines, key=lambda x: x["action_error"])
-    figures = {name: value for name, value in line.items() if name not in ("kind", "epoch", "samples", "time")}
+    figures = {
+        name: value
+        for name, value in line.items()
+        if name not in ("kind", "epoch", "samples", "time")
+    }
     return {**figures, "checkpoint": str(folder / "checkpoints" / "best")}
 
 
 def _trackers(run: Run, folder: Path, resumed_at: int) -> list[Tracker]:
-    asked = {"wandb": run.wandb.enable, "tensorboard": run.tensorboard.enable, "trackio": run.trackio.enable}
+    asked = {
+        "wandb": run.wandb.enable,
+        "tensorboard": run.tensorboard.enable,
+        "trackio": run.trackio.enable,
+    }
     kinds = [kind for kind, enabled in asked.items() if enabled]
     w = run.wandb
     tracked = TrackedRun(

@@ -43,7 +43,9 @@ def loop(
         ready_s = time.perf_counter()
         losses, grad_norm, lr = update(state, batch, run, engine)
         ended_s = time.perf_counter()
-        times = StepTimes(batch.dataloading_s, batch.preprocessing_s, ended_s - ready_s, ended_s - began_s)
+        times = StepTimes(
+            batch.dataloading_s, batch.preprocessing_s, ended_s - ready_s, ended_s - began_s
+        )
         meter.add(state.step, losses=losses, grad_norm=grad_norm, lr=lr, times=times)
         watch.add(state.step, losses["loss"], grad_norm)
         ready = [chore for every, chore in chores if due(every, state.step, run.steps)]

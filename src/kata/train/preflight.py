@@ -32,7 +32,10 @@ def facts(prepared: Prepared, policy: Policy, folder: str, room: Room) -> Facts:
     )
     return [
         *rows,
-        ("policy", f"{run.policy.type}: {count_text(trained)} parameters trained, {count_text(frozen)} frozen"),
+        (
+            "policy",
+            f"{run.policy.type}: {count_text(trained)} parameters trained, {count_text(frozen)} frozen",
+        ),
         ("batch", batch),
         *_layout(run),
         (
@@ -54,7 +57,12 @@ def _layout(run: Run) -> Facts:
     if shards == 1:
         return []
     kind = "FSDP" if copies == 1 else "HSDP"
-    return [("weights", f"{copies} {'copy' if copies == 1 else 'copies'} in {shards} pieces each ({kind})")]
+    return [
+        (
+            "weights",
+            f"{copies} {'copy' if copies == 1 else 'copies'} in {shards} pieces each ({kind})",
+        )
+    ]
 
 
 def show(console: Console, rows: Facts, notes: list[str]) -> None:
@@ -90,7 +98,9 @@ def _data(prepared: Prepared) -> Facts:
 
 
 def _named(data: Dataset) -> str:
-    return f"{data.repo_id} ({data.version}, {data.fps} fps, {data.robot_type or 'robot not named'})"
+    return (
+        f"{data.repo_id} ({data.version}, {data.fps} fps, {data.robot_type or 'robot not named'})"
+    )
 
 
 def _held(held: Data) -> str:
@@ -148,7 +158,9 @@ def _checkpoints(run: Run, room: Room) -> str:
     """What saving takes of the disk, and of the host's memory while the run lasts."""
     if not run.save_checkpoint:
         return "none (save_checkpoint=false)"
-    whole = {"safetensors": room.checkpoint, "both": room.weights * (1 + run.ema.enable), "dcp": 0}[run.stored_as]
+    whole = {"safetensors": room.checkpoint, "both": room.weights * (1 + run.ema.enable), "dcp": 0}[
+        run.stored_as
+    ]
     held = whole + (room.weights if run.dataset.eval_split else 0)
     return (
         f"{bytes_text(room.checkpoint)} each ({run.stored_as}), up to {bytes_text(room.run)} more on the disk; "

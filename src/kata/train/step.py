@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 PRECISION_TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-def update(state: TrainState, batch: StepBatch, run: Run, engine: Engine) -> tuple[dict[str, Tensor], Tensor, float]:
+def update(
+    state: TrainState, batch: StepBatch, run: Run, engine: Engine
+) -> tuple[dict[str, Tensor], Tensor, float]:
     """Update number `state.step` (0 is the first); the state counts one more after it.
 
     The loss terms are sums; each is divided by its count over the global batch, so that the result does not depend
@@ -46,12 +48,18 @@ def update(state: TrainState, batch: StepBatch, run: Run, engine: Engine) -> tup
                 loss = engine.model(micro, **draws)
             total, terms = weighted(loss, batch.weights)
             engine.backward(total if state.scaler is None else state.scaler.scale(total))
-        for name, value in {"loss": total, **terms, **loss_by_dataset(loss, micro, batch.shares)}.items():
+        for name, value in {
+            "loss": total,
+            **terms,
+            **loss_by_dataset(loss, micro, batch.shares),
+        }.items():
             losses[name] = losses[name] + value.detach() if name in losses else value.detach()
     engine.sum([*losses.values(), *state.policy.step_sums()])
     engine.average(state.statistics)
     lr = set_lr(state.optimizer, run.lr_scale * lr_factor(run.scheduler, state.step, run.steps))
-    grad_norm, bad = engine.step(state.optimizer, losses["loss"], run.optimizer.grad_clip_norm, state.scaler)
+    grad_norm, bad = engine.step(
+        state.optimizer, losses["loss"], run.optimizer.grad_clip_norm, state.scaler
+    )
     for buffer, before in zip(state.statistics, statistics, strict=True):
         buffer.copy_(torch.where(bad, before, buffer))
     state.step += 1
@@ -76,7 +84,9 @@ def loss_by_dataset(loss: Loss, micro: Batch, shares: Sequence[Share]) -> dict[s
     if not shares or not set(loss.terms) <= set(loss.detail):
         return {}
     index, bins = micro[DATASET_INDEX], shares[-1].number + 1
-    sums = {n: loss.detail[n].new_zeros(bins).index_add_(0, index, loss.detail[n]) for n in loss.terms}
+    sums = {
+        n: loss.detail[n].new_zeros(bins).index_add_(0, index, loss.detail[n]) for n in loss.terms
+    }
     return {
         f"loss_by_dataset/{name}": torch.stack(
             [term.scale * sums[n][number] / weights[n] for n, term in loss.terms.items()]

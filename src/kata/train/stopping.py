@@ -37,7 +37,9 @@ class Guard:
     """
 
     def __init__(
-        self, max_time_s: float | None = None, agree: Callable[[str | None], str | None] = lambda reason: reason
+        self,
+        max_time_s: float | None = None,
+        agree: Callable[[str | None], str | None] = lambda reason: reason,
     ) -> None:
         self.reason: str | None = None
         self._agree = agree
@@ -58,7 +60,11 @@ class Guard:
     def asked(self) -> bool:
         """Whether this rank has been asked to stop."""
         limit_s = self._max_time_s
-        if self.reason is None and limit_s is not None and time.monotonic() - self._began_s >= limit_s:
+        if (
+            self.reason is None
+            and limit_s is not None
+            and time.monotonic() - self._began_s >= limit_s
+        ):
             self.reason = f"max_time of {limit_s:g} s is over"
         return self.reason is not None
 
@@ -70,7 +76,10 @@ class Guard:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
@@ -84,4 +93,6 @@ class Guard:
             raise KeyboardInterrupt(name)
         self._heard[number] = now_s
         self.reason = self.reason or name
-        _log.warning("%s: saving after this step; once more after %g s leaves at once", name, ECHO_S)
+        _log.warning(
+            "%s: saving after this step; once more after %g s leaves at once", name, ECHO_S
+        )

@@ -18,7 +18,9 @@ def summary(run: Run, trained: Trained) -> str:
     last = trained.last
     lines: list[str] = []
     if last:
-        lines.append(f"trained {last['step']} steps: loss {last['loss']:.4g}, {last['samples_per_s']:.1f} samples/s")
+        lines.append(
+            f"trained {last['step']} steps: loss {last['loss']:.4g}, {last['samples_per_s']:.1f} samples/s"
+        )
     if trained.diagnosis is not None:
         lines.append(trained.diagnosis.text)
     if trained.stopped is not None:
@@ -47,7 +49,10 @@ def summary(run: Run, trained: Trained) -> str:
 
 
 def _saves(saves: list[dict[str, Any]]) -> list[str]:
-    done, lost = [line for line in saves if "error" not in line], [line for line in saves if "error" in line]
+    done, lost = (
+        [line for line in saves if "error" not in line],
+        [line for line in saves if "error" in line],
+    )
     lines = [f"{len(lost)} saves were lost to a full disk; the last one is whole"] if lost else []
     if done:
         stalls, writes = [line["save_stall_s"] for line in done], [line["save_s"] for line in done]

@@ -105,9 +105,17 @@ def train(
         with fitting(run, prepared.device):
             loop(run, state, job.feed, job.meter, job.watch, job.chores, guard, engine)
         views = _end(prepared, job, state, engine)
-    ended = Trained(folder, folder / "report.html", state, stopped=guard.reason if state.step < run.steps else None)
+    ended = Trained(
+        folder,
+        folder / "report.html",
+        state,
+        stopped=guard.reason if state.step < run.steps else None,
+    )
     ended.remarks.extend(uncompiled(blocks))
-    return team.alone(lambda: _tell(ended, run, job.record, facts or [], said, views, command)) or ended
+    return (
+        team.alone(lambda: _tell(ended, run, job.record, facts or [], said, views, command))
+        or ended
+    )
 
 
 def _end(prepared: Prepared, job: Job, state: TrainState, engine: Engine) -> list[SampleView]:
@@ -120,7 +128,9 @@ def _end(prepared: Prepared, job: Job, state: TrainState, engine: Engine) -> lis
     shown = prepared.held_out or prepared.dataset
 
     def views() -> list[SampleView]:
-        return sample_views(judged(run, state), job.view_feed, job.view_reader, prepared.after, shown)
+        return sample_views(
+            judged(run, state), job.view_feed, job.view_reader, prepared.after, shown
+        )
 
     # A policy in pieces is run by all ranks together.
     return views() if engine.sharded else team.alone(views) or []
@@ -137,7 +147,11 @@ def _tell(
 ) -> Trained:
     """Write the report, and add to what ended what is on record."""
     assert record is not None
-    path, best, remarks = record.meter.path, record.best.figures, [*ended.remarks, *record.remarks()]
+    path, best, remarks = (
+        record.meter.path,
+        record.best.figures,
+        [*ended.remarks, *record.remarks()],
+    )
     metrics = read_metrics(path)
     report = Report(
         title=f"{run.name} on {run.dataset.name}",
@@ -147,7 +161,9 @@ def _tell(
         strips=newest_strips(path.parent),
         notes=[*said, *remarks],
         command=command,
-        best={name: best[name] for name in ("step", "checkpoint", "action_error") if name in best} if best else None,
+        best={name: best[name] for name in ("step", "checkpoint", "action_error") if name in best}
+        if best
+        else None,
         baseline={"action_error": best["mean_action_error"]} if best else {},
     )
     try:
@@ -158,7 +174,11 @@ def _tell(
         ended,
         last=next((line for line in reversed(metrics) if line["kind"] == "train"), {}),
         best=best,
-        evaluations={line["step"]: line for line in metrics if line["kind"] == "evaluation" and "note" not in line},
+        evaluations={
+            line["step"]: line
+            for line in metrics
+            if line["kind"] == "evaluation" and "note" not in line
+        },
         remarks=remarks,
         saves=[line for line in metrics if line["kind"] == "saved"],
         diagnosis=diagnose(spent_of(metrics)),
@@ -192,7 +212,12 @@ def claim(live: ExitStack, folder: Path, run: Run) -> Resumable:
 
 
 def _begin(
-    live: ExitStack, prepared: Prepared, state: TrainState, folder: Path, said: list[str], console: Console | None
+    live: ExitStack,
+    prepared: Prepared,
+    state: TrainState,
+    folder: Path,
+    said: list[str],
+    console: Console | None,
 ) -> preflight.Facts:
     """Write the resolved config where there is room for the run, and print what it will do.
 
@@ -201,7 +226,9 @@ def _begin(
     run = prepared.run
     first_step, new = state.step, not any(path.name != LOCK for path in folder.iterdir())
 
-    def undo(kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def undo(
+        kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if new and kind is not None and state.step == first_step < run.steps:
             for path in folder.iterdir():
                 if path.name != LOCK:

@@ -71,9 +71,13 @@ def check(root: Path, capsys: pytest.CaptureFixture[str], *more: str) -> dict[st
     return report
 
 
-def only(report: dict[str, Any], level: str, kind: str, *words: str, episodes: list[int] | None = None) -> None:
+def only(
+    report: dict[str, Any], level: str, kind: str, *words: str, episodes: list[int] | None = None
+) -> None:
     """The report has problems of this one kind alone, and the first says all the words."""
-    assert {(each["level"], each["kind"]) for each in report["problems"]} == {(level, kind)}, report["problems"]
+    assert {(each["level"], each["kind"]) for each in report["problems"]} == {(level, kind)}, (
+        report["problems"]
+    )
     first = report["problems"][0]
     for word in words:
         assert word in first["what"], f"'{word}' is not in: {first['what']}"
@@ -144,7 +148,9 @@ def swap_quantiles(root: Path) -> None:
 
 def still(root: Path) -> None:
     for path in sorted((root / "data").glob("*/*.parquet")):
-        change_table(path, lambda table: table.update({"action": [[a, 0.5] for a, _ in table["action"]]}))
+        change_table(
+            path, lambda table: table.update({"action": [[a, 0.5] for a, _ in table["action"]]})
+        )
     (root / "meta/stats.json").unlink()
 
 
@@ -207,7 +213,9 @@ FAULTS: dict[str, tuple[Fault, str, tuple[str, ...], list[int] | None]] = {
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_each_fault_is_found_and_named(good: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_fault_is_found_and_named(
+    good: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     fault, kind, words, episodes = FAULTS[name]
     fault(good)
     report = check(good, capsys)
@@ -216,8 +224,16 @@ def test_each_fault_is_found_and_named(good: Path, name: str, capsys: pytest.Cap
 
 
 WARNINGS: dict[str, tuple[Fault, str, tuple[str, ...]]] = {
-    "time offset": (columns(timestamp=[0.05, 0.15, 0.25, 0.35]), "time offset", ("0.0500 s", "0.0000 s is due")),
-    "long video": (lambda r: write_video(r / VIDEO, pictures(0, 1, 2, 3, 4)), "unused frames", ("5 frames", "claim 4")),
+    "time offset": (
+        columns(timestamp=[0.05, 0.15, 0.25, 0.35]),
+        "time offset",
+        ("0.0500 s", "0.0000 s is due"),
+    ),
+    "long video": (
+        lambda r: write_video(r / VIDEO, pictures(0, 1, 2, 3, 4)),
+        "unused frames",
+        ("5 frames", "claim 4"),
+    ),
     "video time": (
         episode_table(**{f"videos/{CAMERA}/to_timestamp": [0.5, 1.2, 0.9]}),
         "video times",
@@ -228,25 +244,44 @@ WARNINGS: dict[str, tuple[Fault, str, tuple[str, ...]]] = {
 
 
 @pytest.mark.parametrize("name", WARNINGS)
-def test_what_is_only_worth_knowing_is_a_warning(good: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_only_worth_knowing_is_a_warning(
+    good: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     fault, kind, words = WARNINGS[name]
     fault(good)
     only(check(good, capsys), "warning", kind, *words)
 
 
-def test_dimensions_that_never_change_and_absent_statistics(good: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_dimensions_that_never_change_and_absent_statistics(
+    good: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     still(good)
     report = check(good, capsys)
     assert report["errors"] == 0
     assert {each["kind"] for each in report["problems"]} == {"constant dimensions", "statistics"}
-    assert any("'action'" in each["what"] and "y = 0.5" in each["what"] for each in report["problems"])
+    assert any(
+        "'action'" in each["what"] and "y = 0.5" in each["what"] for each in report["problems"]
+    )
 
 
-def test_declared_video_properties_are_compared(good: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_declared_video_properties_are_compared(
+    good: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     info = json.loads((good / "meta/info.json").read_text())
-    info["features"][CAMERA]["info"] = {"video.codec": "av1", "video.pix_fmt": "yuv420p", "video.fps": FPS}
+    info["features"][CAMERA]["info"] = {
+        "video.codec": "av1",
+        "video.pix_fmt": "yuv420p",
+        "video.fps": FPS,
+    }
     (good / "meta/info.json").write_text(json.dumps(info))
-    only(check(good, capsys), "warning", "declared video", "codec h264", "info.json says av1", episodes=[0, 1, 2])
+    only(
+        check(good, capsys),
+        "warning",
+        "declared video",
+        "codec h264",
+        "info.json says av1",
+        episodes=[0, 1, 2],
+    )
 
 
 def test_episodes_that_share_frames(good: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -288,7 +323,9 @@ def test_several_faults_are_told_in_one_go(good: Path, capsys: pytest.CaptureFix
 # --- decoding ---------------------------------------------------------------------------------------------
 
 
-def test_a_frame_that_does_not_decode_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_frame_that_does_not_decode_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     root = finished(make(tmp_path / "made", lengths=(6, 12), per_file=2))
     path = root / f"videos/{CAMERA}/chunk-000/file-000.mp4"
     index = build_index(path)
@@ -299,7 +336,15 @@ def test_a_frame_that_does_not_decode_is_named(tmp_path: Path, capsys: pytest.Ca
     path.write_bytes(bytes(data))
     assert check(root, capsys)["problems"] == []
     report = check(root, capsys, "--decode")
-    only(report, "error", f"camera '{CAMERA}'", "episode 0, frame 2", path.name, CAMERA, episodes=[0, 1])
+    only(
+        report,
+        "error",
+        f"camera '{CAMERA}'",
+        "episode 0, frame 2",
+        path.name,
+        CAMERA,
+        episodes=[0, 1],
+    )
     assert any("episode 1, frame 6" in each["what"] for each in report["problems"])
 
 
@@ -308,7 +353,9 @@ def test_an_image_that_does_not_decode_is_named(
     tmp_path: Path, cell: bytes | None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     root = finished(make(tmp_path / "made", camera="image"))
-    change_table(root / TABLE, lambda table: table[CAMERA].__setitem__(2, {"bytes": cell, "path": "x"}))
+    change_table(
+        root / TABLE, lambda table: table[CAMERA].__setitem__(2, {"bytes": cell, "path": "x"})
+    )
     quick = check(root, capsys)["problems"]
     assert len(quick) == (cell is None)
     words = [each["what"] for each in check(root, capsys, "--decode")["problems"]]

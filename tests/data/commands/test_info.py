@@ -17,9 +17,16 @@ def info(root: Path, capsys: pytest.CaptureFixture[str]) -> dict:
 
 
 @pytest.mark.parametrize("version", ["v3.0", "v2.1"])
-def test_facts_of_a_video_dataset(tmp_path: Path, version: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_facts_of_a_video_dataset(
+    tmp_path: Path, version: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     found = info(make(tmp_path / "made", version=version, lengths=(5, 7, 4)), capsys)
-    assert (found["name"], found["version"], found["robot_type"], found["fps"]) == ("made", version, "made", 10)
+    assert (found["name"], found["version"], found["robot_type"], found["fps"]) == (
+        "made",
+        version,
+        "made",
+        10,
+    )
     assert found["episodes"] == {"total": 3, "here": 3, "declared": 3}
     assert found["frames"] == {"total": 16, "here": 16}
     assert found["duration_s"] == 1.6
@@ -28,9 +35,16 @@ def test_facts_of_a_video_dataset(tmp_path: Path, version: str, capsys: pytest.C
     assert camera["shape"] == [32, 48, 3]
     assert (camera["codec"], camera["pix_fmt"], camera["gop"]) == ("h264", "yuv420p", 4)
     assert camera["files"] == (2 if version == "v3.0" else 3)
-    assert found["columns"]["action"] == {"dtype": "float64", "shape": [2], "names": ["x", "y"], "role": "ACTION"}
+    assert found["columns"]["action"] == {
+        "dtype": "float64",
+        "shape": [2],
+        "names": ["x", "y"],
+        "role": "ACTION",
+    }
     assert found["tasks"] == ["pick", "place"]
-    assert found["bytes"]["total"] == sum(p.stat().st_size for p in (tmp_path / "made").rglob("*") if p.is_file())
+    assert found["bytes"]["total"] == sum(
+        p.stat().st_size for p in (tmp_path / "made").rglob("*") if p.is_file()
+    )
     seen = found["training"]
     assert (seen["episodes"], seen["frames"]) == (3, 16)
     assert seen["features"][CAMERA] == {"role": "VISUAL", "shape": [3, 32, 48]}
@@ -43,7 +57,9 @@ def test_images_in_the_table(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert camera["bytes_per_frame"] > 0
 
 
-def test_the_text_says_what_training_would_refuse(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_text_says_what_training_would_refuse(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     root = make(tmp_path)
     (root / "data/chunk-000/file-001.parquet").unlink()
     assert main(["data", "info", f"--root={root}"]) == 0
@@ -57,16 +73,21 @@ def test_the_text_says_what_training_would_refuse(tmp_path: Path, capsys: pytest
 
 
 @pytest.mark.parametrize(
-    ("args", "word"), [([], "no dataset given"), (["nowhere"], "nowhere"), (["--rot=x"], "did you mean 'root'?")]
+    ("args", "word"),
+    [([], "no dataset given"), (["nowhere"], "nowhere"), (["--rot=x"], "did you mean 'root'?")],
 )
-def test_wrong_input_is_one_message(args: list[str], word: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_input_is_one_message(
+    args: list[str], word: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["data", "info", *args]) == 2
     said = capsys.readouterr().err
     assert word in said
     assert "remedy:" in said
 
 
-def test_damaged_metadata_is_one_message(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_damaged_metadata_is_one_message(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     change_info(make(tmp_path, camera=""), codebase_version="v9")
     assert main(["data", "info", str(tmp_path)]) == 2
     assert "v9" in capsys.readouterr().err

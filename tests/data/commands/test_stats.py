@@ -43,10 +43,14 @@ def test_figures_are_those_of_numpy_and_no_frame_is_decoded(
     assert CAMERA not in found
     for key in ("observation.state", "action", "next.reward", "next.done"):
         for name, values in exact(data.column(key)).items():
-            np.testing.assert_allclose(found[key][name], values, rtol=1e-12, atol=1e-12, err_msg=f"{key} {name}")
+            np.testing.assert_allclose(
+                found[key][name], values, rtol=1e-12, atol=1e-12, err_msg=f"{key} {name}"
+            )
 
 
-def test_what_is_written_is_then_found_equal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_written_is_then_found_equal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     root, target = make(tmp_path / "a", camera="image"), tmp_path / "out/stats.json"
     before = snapshot(root)
     found = run(root, capsys, "--images=all", f"--write={target}")
@@ -123,7 +127,10 @@ def test_wrong_input_is_one_message(
 ) -> None:
     root, there = make(tmp_path / "a", camera=""), tmp_path / "there.json"
     there.write_text("{}")
-    assert main(["data", "stats", str(root), *(arg.format(root=root, there=there) for arg in args)]) == 2
+    assert (
+        main(["data", "stats", str(root), *(arg.format(root=root, there=there) for arg in args)])
+        == 2
+    )
     said = capsys.readouterr().err
     assert word in said
     assert "remedy:" in said

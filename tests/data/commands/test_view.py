@@ -56,7 +56,9 @@ def test_both_kinds_of_file_are_made(tmp_path: Path, camera: str, episode: int) 
 
 def test_names_are_text_and_nothing_else(tmp_path: Path) -> None:
     names = ["<b>$x^", "100%_$"]
-    root = make(tmp_path, camera="", extra={"action": {"dtype": "float64", "shape": [2], "names": names}})
+    root = make(
+        tmp_path, camera="", extra={"action": {"dtype": "float64", "shape": [2], "names": names}}
+    )
     sheet = read_sheet(open_dataset("<i>$a/y", root=root, episodes=[0]), 2)
     text = page(sheet).decode()
     assert "<b>" not in text
@@ -64,7 +66,9 @@ def test_names_are_text_and_nothing_else(tmp_path: Path) -> None:
     assert "$x^" in text
 
 
-def test_the_command_writes_the_file_and_leaves_the_dataset(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_writes_the_file_and_leaves_the_dataset(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     root, out = make(tmp_path / "a", camera="image"), tmp_path / "new/e.png"
     before = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
     assert main(["data", "view", str(root), "--episode=2", f"--out={out}", "--frames=3"]) == 0

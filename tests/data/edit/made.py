@@ -51,9 +51,14 @@ def assert_numbered(root: Path) -> None:
     data = open_dataset("local/x", root=root)
     lengths = data.episodes.length
     assert data.column("index").tolist() == list(range(data.num_frames))
-    assert data.column("episode_index").tolist() == np.repeat(np.arange(len(lengths)), lengths).tolist()
+    assert (
+        data.column("episode_index").tolist()
+        == np.repeat(np.arange(len(lengths)), lengths).tolist()
+    )
     assert data.column("frame_index").tolist() == [k for n in lengths for k in range(n)]
-    np.testing.assert_array_equal(data.column("timestamp"), (data.column("frame_index") / data.fps).astype(np.float32))
+    np.testing.assert_array_equal(
+        data.column("timestamp"), (data.column("frame_index") / data.fps).astype(np.float32)
+    )
     rows = episode_rows(root)
     assert [row["episode_index"] for row in rows] == list(range(len(rows)))
     assert rows[-1]["dataset_to_index"] == data.num_frames

@@ -45,11 +45,16 @@ CODINGS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("version", ["v2.0", "v2.1"])
-@pytest.mark.parametrize(("camera", "b_frames"), [("video", 0), ("video", 2), ("image", 0), ("", 0)])
+@pytest.mark.parametrize(
+    ("camera", "b_frames"), [("video", 0), ("video", 2), ("image", 0), ("", 0)]
+)
 def test_a_converted_dataset_has_the_items_of_the_old_one(
     tmp_path: Path, version: str, camera: str, b_frames: int
 ) -> None:
-    root, out = make(tmp_path / "a", version=version, camera=camera, b_frames=b_frames), tmp_path / "b"
+    root, out = (
+        make(tmp_path / "a", version=version, camera=camera, b_frames=b_frames),
+        tmp_path / "b",
+    )
     before = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
     convert(part(root), out, RULES, done, done)
     assert_equal(items(out), items(root))
@@ -59,7 +64,9 @@ def test_a_converted_dataset_has_the_items_of_the_old_one(
     assert open_dataset("local/x", root=out).tasks == TASKS
 
 
-def test_episodes_share_a_file_up_to_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_episodes_share_a_file_up_to_the_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     root = make(tmp_path / "a", version="v2.1", lengths=(6,) * 7)
     size = Cuts(next((root / "videos").rglob("*.mp4")), 10).index.size.sum()
     monkeypatch.setattr(video_copy, "MB", int(size * 3.2))
@@ -67,16 +74,30 @@ def test_episodes_share_a_file_up_to_the_limit(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(assemble, "CHUNKS_SIZE", 2)
     convert(part(root), tmp_path / "b", Rules(video_files_size_in_mb=1), done, done)
     found = episode_rows(tmp_path / "b")
-    places = [(row[f"videos/{CAMERA}/chunk_index"], row[f"videos/{CAMERA}/file_index"]) for row in found]
+    places = [
+        (row[f"videos/{CAMERA}/chunk_index"], row[f"videos/{CAMERA}/file_index"]) for row in found
+    ]
     assert places == [(0, 0)] * 3 + [(0, 1)] * 3 + [(1, 0)]
-    assert [row[f"videos/{CAMERA}/from_timestamp"] for row in found] == [0.0, 0.6, 1.2, 0.0, 0.6, 1.2, 0.0]
-    assert [(row["data/chunk_index"], row["data/file_index"]) for row in found] == [divmod(e, 2) for e in range(7)]
+    assert [row[f"videos/{CAMERA}/from_timestamp"] for row in found] == [
+        0.0,
+        0.6,
+        1.2,
+        0.0,
+        0.6,
+        1.2,
+        0.0,
+    ]
+    assert [(row["data/chunk_index"], row["data/file_index"]) for row in found] == [
+        divmod(e, 2) for e in range(7)
+    ]
     assert_equal(items(tmp_path / "b"), items(root))
 
 
 @pytest.mark.parametrize("coding", CODINGS)
 @pytest.mark.parametrize("chosen", [[1], [0, 2], [1, 2]])
-def test_a_cut_between_keyframes_keeps_every_bit(tmp_path: Path, coding: dict[str, Any], chosen: list[int]) -> None:
+def test_a_cut_between_keyframes_keeps_every_bit(
+    tmp_path: Path, coding: dict[str, Any], chosen: list[int]
+) -> None:
     root = noisy(make(tmp_path / "a", per_file=3), per_file=3, **coding)
     split({"": [part(root, episodes=chosen)]}, tmp_path / "b", RULES, done, done)
     assert_equal(items(tmp_path / "b"), items(root, chosen))
@@ -85,7 +106,9 @@ def test_a_cut_between_keyframes_keeps_every_bit(tmp_path: Path, coding: dict[st
         with av.open(str(path)) as container:
             stream = container.streams.video[0]
             assert stream.average_rate == 10
-            times = sorted(packet.pts * stream.time_base for packet in container.demux(stream) if packet.size)
+            times = sorted(
+                packet.pts * stream.time_base for packet in container.demux(stream) if packet.size
+            )
         assert (
             times == [k / 10 for k in range(len(times))]
             or max(abs(float(t) - k / 10) for k, t in enumerate(times)) < 1e-4
@@ -102,7 +125,9 @@ def test_a_cut_between_keyframes_keeps_every_bit(tmp_path: Path, coding: dict[st
         ("libdav1d", [0], True),
     ],
 )
-def test_only_keyframes_that_reset_the_decoder_begin_a_stretch(codec: str, kinds: list[int], expected: bool) -> None:
+def test_only_keyframes_that_reset_the_decoder_begin_a_stretch(
+    codec: str, kinds: list[int], expected: bool
+) -> None:
     units = [bytes([kind, 1, 2]) for kind in kinds]
     data = b"".join(len(unit).to_bytes(4, "big") + unit for unit in units)
     assert refreshes(codec, b"\x01" + b"\xff" * 30, data) == expected
@@ -146,17 +171,27 @@ def test_merged_splits_are_the_whole(tmp_path: Path, camera: str) -> None:
     root = make(tmp_path / "a", camera=camera, lengths=(5, 7, 4, 6, 3))
     whole = part(root)
     groups = by_fractions("train:0.6,val:0.4", 5, seed=3)
-    split({name: [whole.take(chosen)] for name, chosen in groups.items()}, tmp_path / "b", RULES, done, done)
+    split(
+        {name: [whole.take(chosen)] for name, chosen in groups.items()},
+        tmp_path / "b",
+        RULES,
+        done,
+        done,
+    )
     merge([part(tmp_path / "b" / name) for name in groups], tmp_path / "c", RULES, done, done)
     order = [position for chosen in groups.values() for position in chosen]
     assert sorted(order) == list(range(5))
     assert_equal(items(tmp_path / "c"), joined(*(items(root, [episode]) for episode in order)))
     assert_numbered(tmp_path / "c")
     merge([whole], tmp_path / "d", RULES, done, done)
-    merged, direct = (json.loads((tmp_path / name / "meta/stats.json").read_text()) for name in ("c", "d"))
+    merged, direct = (
+        json.loads((tmp_path / name / "meta/stats.json").read_text()) for name in ("c", "d")
+    )
     for key in set(direct) - {"index", "episode_index", "task_index"}:
         for stat in STATS:
-            np.testing.assert_allclose(merged[key][stat], direct[key][stat], rtol=1e-9, atol=1e-12, err_msg=key)
+            np.testing.assert_allclose(
+                merged[key][stat], direct[key][stat], rtol=1e-9, atol=1e-12, err_msg=key
+            )
 
 
 def test_statistics_are_those_of_all_values_and_frames(tmp_path: Path) -> None:
@@ -164,8 +199,18 @@ def test_statistics_are_those_of_all_values_and_frames(tmp_path: Path) -> None:
     merge([part(one), part(two)], tmp_path / "c", RULES, done, done)
     stats, data = json.loads((tmp_path / "c/meta/stats.json").read_text()), items(tmp_path / "c")
     values = data["action"].astype(np.float64)
-    for name, q in (("min", 0), ("q01", 0.01), ("q10", 0.1), ("q50", 0.5), ("q90", 0.9), ("q99", 0.99), ("max", 1)):
-        np.testing.assert_allclose(stats["action"][name], np.quantile(values, q, axis=0), rtol=1e-12)
+    for name, q in (
+        ("min", 0),
+        ("q01", 0.01),
+        ("q10", 0.1),
+        ("q50", 0.5),
+        ("q90", 0.9),
+        ("q99", 0.99),
+        ("max", 1),
+    ):
+        np.testing.assert_allclose(
+            stats["action"][name], np.quantile(values, q, axis=0), rtol=1e-12
+        )
     np.testing.assert_allclose(stats["action"]["std"], values.std(axis=0), rtol=1e-12)
     counts = ImageCounts(3)
     for frame in data[CAMERA]:
@@ -181,18 +226,25 @@ def test_statistics_are_those_of_all_values_and_frames(tmp_path: Path) -> None:
 def test_stored_camera_statistics_are_taken_over(tmp_path: Path) -> None:
     merge([part(make(tmp_path / "a"))], tmp_path / "b", RULES, done, done)
     table = tmp_path / "b/meta/episodes/chunk-000/file-000.parquet"
-    change_table(table, lambda columns: columns.update({f"stats/{CAMERA}/mean": [[[[0.25]]] * 3] * 3}))
+    change_table(
+        table, lambda columns: columns.update({f"stats/{CAMERA}/mean": [[[[0.25]]] * 3] * 3})
+    )
     change_table(table, lambda columns: columns.update({f"stats/{CAMERA}/count": [[10**6]] * 3}))
     split({"": [part(tmp_path / "b", exclude=[1])]}, tmp_path / "c", RULES, done, done)
     rows = episode_rows(tmp_path / "c")
     assert [row[f"stats/{CAMERA}/mean"] for row in rows] == [[[[0.25]]] * 3] * 2
-    assert [row[f"stats/{CAMERA}/count"] for row in rows] == [[5], [4]]  # frames, where the source counts pixels
+    assert [row[f"stats/{CAMERA}/count"] for row in rows] == [
+        [5],
+        [4],
+    ]  # frames, where the source counts pixels
 
 
 def test_kept_statistics_are_measured_only_where_there_are_none(tmp_path: Path) -> None:
     root, said = make(tmp_path / "a", version="v2.1"), list[str]()
     camera = {"min": 0.0, "max": 1.0, "mean": 0.5, "std": 0.1}
-    stats: dict[str, Any] = {CAMERA: {name: [[[value]]] * 3 for name, value in camera.items()} | {"count": [4]}}
+    stats: dict[str, Any] = {
+        CAMERA: {name: [[[value]]] * 3 for name, value in camera.items()} | {"count": [4]}
+    }
     lines = [json.dumps({"episode_index": e, "stats": stats}) for e in range(2)]
     (root / "meta/episodes_stats.jsonl").write_text("\n".join(lines))
     convert(part(root), tmp_path / "b", Rules(camera_stats="kept"), done, said.append)
@@ -209,7 +261,13 @@ def test_each_task_gets_its_episodes(tmp_path: Path) -> None:
     whole = part(root)
     groups = by_task(whole)
     assert groups == {"0-pick": [0, 2], "1-place": [1, 3]}
-    split({name: [whole.take(chosen)] for name, chosen in groups.items()}, tmp_path / "b", RULES, done, done)
+    split(
+        {name: [whole.take(chosen)] for name, chosen in groups.items()},
+        tmp_path / "b",
+        RULES,
+        done,
+        done,
+    )
     assert open_dataset("local/x", root=tmp_path / "b/1-place").tasks == ["place"]
     assert_equal(items(tmp_path / "b/1-place"), items(root, [1, 3]))
     assert_numbered(tmp_path / "b/1-place")
@@ -256,13 +314,18 @@ def test_custom_columns_texts_and_depth_maps_are_carried_over(tmp_path: Path) ->
     assert found["features"]["observation.depth"]["info"]["is_depth_map"]
     assert found["features"]["observation.depth"]["shape"] == [32, 48, 1]
     assert [row["success"] for row in episode_rows(tmp_path / "b")] == [False, True]
-    assert videos(tmp_path / "b", "observation.depth")[0].read_bytes() == videos(tmp_path / "b")[0].read_bytes()
+    assert (
+        videos(tmp_path / "b", "observation.depth")[0].read_bytes()
+        == videos(tmp_path / "b")[0].read_bytes()
+    )
 
 
 def test_times_that_are_off_the_grid_are_made_anew_and_said(tmp_path: Path) -> None:
     root, said = make(tmp_path / "a", version="v2.0"), list[str]()
     for path in sorted((root / "data").rglob("*.parquet")):
-        change_table(path, lambda columns: columns.update(timestamp=[t + 0.05 for t in columns["timestamp"]]))
+        change_table(
+            path, lambda columns: columns.update(timestamp=[t + 0.05 for t in columns["timestamp"]])
+        )
     convert(part(root), tmp_path / "b", RULES, done, said.append)
     assert_numbered(tmp_path / "b")
     assert any("time stamps" in line for line in said)

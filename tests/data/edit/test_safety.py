@@ -39,8 +39,12 @@ merge([open_part(Source("x/y", Path(sys.argv[1])))], Path(sys.argv[2]), Rules(),
 """
 
 
-@pytest.mark.parametrize(("how", "stop"), [("SIGKILL", 3), ("SIGINT", 1)])  # before the metadata, in the middle
-def test_an_ended_process_leaves_nothing_under_the_name(tmp_path: Path, how: str, stop: int) -> None:
+@pytest.mark.parametrize(
+    ("how", "stop"), [("SIGKILL", 3), ("SIGINT", 1)]
+)  # before the metadata, in the middle
+def test_an_ended_process_leaves_nothing_under_the_name(
+    tmp_path: Path, how: str, stop: int
+) -> None:
     root, out = make(tmp_path / "a"), tmp_path / "b"
     command = [sys.executable, "-c", CHILD, str(root), str(out), str(stop), how]
     ended = subprocess.run(command, capture_output=True, check=False)
@@ -54,7 +58,9 @@ def test_an_ended_process_leaves_nothing_under_the_name(tmp_path: Path, how: str
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b"]
 
 
-def test_a_result_that_cannot_be_renamed_is_no_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_result_that_cannot_be_renamed_is_no_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     root = make(tmp_path / "a")
 
     def dying(*_: object) -> None:
@@ -76,7 +82,9 @@ def test_two_processes_do_not_write_one_folder(tmp_path: Path) -> None:
     assert hidden.exists()
 
 
-def test_a_full_disk_is_found_before_anything_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_found_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     root = make(tmp_path / "a")
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(10, 9, 1))
@@ -136,7 +144,10 @@ def test_wrong_options_are_named(
 def test_datasets_that_differ_are_refused_with_every_difference(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    one, two = make(tmp_path / "a"), make(tmp_path / "b", extra={"more": {"dtype": "int64", "shape": [1]}})
+    one, two = (
+        make(tmp_path / "a"),
+        make(tmp_path / "b", extra={"more": {"dtype": "int64", "shape": [1]}}),
+    )
     for path in (two / "data").rglob("*.parquet"):
         change_table(path, lambda columns: columns.update(more=[1] * len(columns["index"])))
     entry = info(two)["features"]
@@ -144,12 +155,24 @@ def test_datasets_that_differ_are_refused_with_every_difference(
     entry["observation.state"]["names"] = ["a", "b", "d"]
     change_info(two, robot_type="other", features=entry)
     said = refused(capsys, "merge", str(one), str(two), f"--out={tmp_path / 'c'}")
-    for word in ("next.reward: float32 [1] and float64 [1]", "more: only in", "'made' and 'other'", "a, b, d"):
+    for word in (
+        "next.reward: float32 [1] and float64 [1]",
+        "more: only in",
+        "'made' and 'other'",
+        "a, b, d",
+    ):
         assert word in said
     entry["next.reward"]["dtype"] = "float32"
     entry["observation.state"]["names"] = ["a", "b", "c"]
     change_info(two, features=entry)
-    args = ["merge", str(one), str(two), f"--out={tmp_path / 'c'}", "--drop=[more]", "--robot_type=both"]
+    args = [
+        "merge",
+        str(one),
+        str(two),
+        f"--out={tmp_path / 'c'}",
+        "--drop=[more]",
+        "--robot_type=both",
+    ]
     assert "has no feature 'more'" in refused(capsys, *args)
     change_info(one, features=entry)
     for path in (one / "data").rglob("*.parquet"):
@@ -165,15 +188,22 @@ def undeclared(root: Path) -> None:
 
 
 def not_finite(root: Path) -> None:
-    change_table(root / "data/chunk-000/file-001.parquet", lambda c: c["next.reward"].__setitem__(1, np.nan))
+    change_table(
+        root / "data/chunk-000/file-001.parquet", lambda c: c["next.reward"].__setitem__(1, np.nan)
+    )
 
 
 def empty_image(root: Path) -> None:
-    change_table(root / "data/chunk-000/file-001.parquet", lambda c: c[CAMERA].__setitem__(1, {"bytes": None}))
+    change_table(
+        root / "data/chunk-000/file-001.parquet",
+        lambda c: c[CAMERA].__setitem__(1, {"bytes": None}),
+    )
 
 
 def wrong_task(root: Path) -> None:
-    change_table(root / "data/chunk-000/file-001.parquet", lambda c: c["task_index"].__setitem__(0, 7))
+    change_table(
+        root / "data/chunk-000/file-001.parquet", lambda c: c["task_index"].__setitem__(0, 7)
+    )
 
 
 def other_rate(root: Path) -> None:
@@ -203,7 +233,11 @@ def short_video(root: Path) -> None:
     ],
 )
 def test_damaged_sources_are_named_and_leave_nothing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], harm: Any, camera: str, words: tuple[str, ...]
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    harm: Any,
+    camera: str,
+    words: tuple[str, ...],
 ) -> None:
     root = make(tmp_path / "a", camera=camera)
     harm(root)

@@ -23,7 +23,10 @@ from tests.data.edit.made import assert_equal, assert_numbered, info, items, joi
 def test_frames_come_back_in_the_new_coding(tmp_path: Path, codec: str, camera: str) -> None:
     root, out = make(tmp_path / "a", camera=camera, b_frames=2), tmp_path / "b"
     size = ["--size=64x96"] if codec == "hevc" else []
-    assert main(["data", "transcode", str(root), f"--out={out}", f"--codec={codec}", "--gop=3", *size]) == 0
+    assert (
+        main(["data", "transcode", str(root), f"--out={out}", f"--codec={codec}", "--gop=3", *size])
+        == 0
+    )
     old, new = items(root), items(out)
     before, after = old.pop(CAMERA), new.pop(CAMERA)
     assert_equal(new, old)
@@ -37,7 +40,11 @@ def test_frames_come_back_in_the_new_coding(tmp_path: Path, codec: str, camera: 
     (path,) = videos(out)
     assert Cuts(path, 10).keys.tolist() == [0, 3, 5, 8, 11, 12, 15]
     psnr = json.loads((out / "meta/transcode.json").read_text())["cameras"][CAMERA]
-    expected = 10 * np.log10(255**2 / ((before.astype(float) - after) ** 2).mean()) if (before != after).any() else 100
+    expected = (
+        10 * np.log10(255**2 / ((before.astype(float) - after) ** 2).mean())
+        if (before != after).any()
+        else 100
+    )
     assert psnr["frames"] == 16
     np.testing.assert_allclose(psnr["psnr_mean_db"], min(expected, 100), atol=1e-3)
     worst = min(
@@ -52,7 +59,9 @@ def test_frames_come_back_in_the_new_coding(tmp_path: Path, codec: str, camera: 
     np.testing.assert_allclose(stats["mean"], counts.summary()["mean"], rtol=1e-9)
 
 
-def test_another_size_and_a_low_quality_that_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_another_size_and_a_low_quality_that_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     root, out = make(tmp_path / "a"), tmp_path / "b"
     rng = np.random.default_rng(0)
     for path, count in zip(videos(root), (12, 4), strict=True):
@@ -73,7 +82,19 @@ def test_a_camera_that_is_not_named_keeps_its_bits(tmp_path: Path) -> None:
         target = Path(str(path).replace(CAMERA, "observation.images.wrist"))
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(path.read_bytes())
-    assert main(["data", "transcode", str(root), f"--out={out}", f"--cameras=[{CAMERA}]", "--codec=h264"]) == 0
+    assert (
+        main(
+            [
+                "data",
+                "transcode",
+                str(root),
+                f"--out={out}",
+                f"--cameras=[{CAMERA}]",
+                "--codec=h264",
+            ]
+        )
+        == 0
+    )
     old, new = items(root), items(out)
     np.testing.assert_array_equal(new["observation.images.wrist"], old["observation.images.wrist"])
     assert list(json.loads((out / "meta/transcode.json").read_text())["cameras"]) == [CAMERA]

@@ -37,7 +37,10 @@ EPISODES = 8
 def help_text() -> str:
     """All options with types and defaults."""
     lines = ["usage: kata bench scale [--name=value ...] [-- <options of kata train>]\n\noptions\n"]
-    lines += [f"  --{name:<18} {kind} = {encode(default)}\n" for name, kind, default in field_names(ScaleRun)]
+    lines += [
+        f"  --{name:<18} {kind} = {encode(default)}\n"
+        for name, kind, default in field_names(ScaleRun)
+    ]
     lines.append("\nWithout options of kata train: a small ACT on the built-in task.\n")
     return "".join(lines)
 
@@ -79,9 +82,13 @@ def _measured(run: ScaleRun, train: Sequence[str], threads: int) -> dict[int, li
         for done, ranks in enumerate(todo):
             told(done, len(todo))
             own_s, busy_s, began_s = _own_s(), process_stats.busy_s(), time.perf_counter()
-            measured = run_ranks("kata.bench.scale.scale_worker", asked, ranks, threads, run.timeout)
+            measured = run_ranks(
+                "kata.bench.scale.scale_worker", asked, ranks, threads, run.timeout
+            )
             others_s = process_stats.busy_s() - busy_s - (_own_s() - own_s)
-            rounds[ranks].append({**measured, "other_cores": max(0.0, others_s / (time.perf_counter() - began_s))})
+            rounds[ranks].append(
+                {**measured, "other_cores": max(0.0, others_s / (time.perf_counter() - began_s))}
+            )
         told(len(todo), len(todo))
     return rounds
 
@@ -107,5 +114,7 @@ def _data(train: Sequence[str]) -> Generator[list[str]]:
 
 def _policies(train: Sequence[str]) -> list[list[str]]:
     """The policy that is trained, with its options, or every policy as it is by default."""
-    chosen = [arg for arg in train if arg.removeprefix("--").startswith(("policy.", "optimizer.", "ddp."))]
+    chosen = [
+        arg for arg in train if arg.removeprefix("--").startswith(("policy.", "optimizer.", "ddp."))
+    ]
     return [chosen] if chosen else [[f"--policy.type={name}"] for name in policy_types()]

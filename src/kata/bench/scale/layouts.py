@@ -54,7 +54,11 @@ def lay_out(ranks: int, policies: Sequence[Sequence[str]]) -> list[dict[str, Any
 def _layouts(ranks: int, run: Run) -> list[dict[str, Any]]:
     found = [_ddp(ranks, run), _sharded("FSDP2", ranks, 1, ranks, run)]
     if ranks % PER_NODE == 0 and ranks > PER_NODE:
-        found.append(_sharded(f"HSDP {ranks // PER_NODE} x {PER_NODE}", ranks, ranks // PER_NODE, PER_NODE, run))
+        found.append(
+            _sharded(
+                f"HSDP {ranks // PER_NODE} x {PER_NODE}", ranks, ranks // PER_NODE, PER_NODE, run
+            )
+        )
     return found
 
 
@@ -63,10 +67,17 @@ def _ddp(ranks: int, run: Run) -> dict[str, Any]:
     policy = _built(run)
     trained = [p for p in policy.parameters() if p.requires_grad][::-1]
     buckets = gradient_buckets(trained, run.ddp.bucket_mb)
-    assert sorted(i for bucket in buckets for i in bucket) == list(range(len(trained))), "a gradient lies in one bucket"
+    assert sorted(i for bucket in buckets for i in bucket) == list(range(len(trained))), (
+        "a gradient lies in one bucket"
+    )
     sizes = _bytes(policy, run)
     sent = 2 * (ranks - 1) * sizes["gradients_bytes"] // ranks
-    return {"layout": "DDP", "pieces": len(buckets), **_summed({**sizes, "together_bytes": 0}), "sent_bytes": sent}
+    return {
+        "layout": "DDP",
+        "pieces": len(buckets),
+        **_summed({**sizes, "together_bytes": 0}),
+        "sent_bytes": sent,
+    }
 
 
 def _sharded(name: str, ranks: int, copies: int, shards: int, run: Run) -> dict[str, Any]:
@@ -78,19 +89,30 @@ def _sharded(name: str, ranks: int, copies: int, shards: int, run: Run) -> dict[
             policy = _built(run)
             together, sent = _traffic(policy, copies, shards)
             team = Team(World(rank, ranks))
-            Sharded(team, torch.device("cpu"), copies=copies, shards=shards).place(policy, policy.shard_units())
+            Sharded(team, torch.device("cpu"), copies=copies, shards=shards).place(
+                policy, policy.shard_units()
+            )
             for key, p in policy.named_parameters():
                 _check_piece(key, _local(p).shape, whole[key], place, shards)
             sizes.append({**_bytes(policy, run), "together_bytes": together})
-    assert all(most >= least for most, least in zip(sizes[0].values(), sizes[1].values(), strict=True)), sizes
-    return {"layout": name, "pieces": 1 + len(policy.shard_units()), **_summed(sizes[0]), "sent_bytes": sent}
+    assert all(
+        most >= least for most, least in zip(sizes[0].values(), sizes[1].values(), strict=True)
+    ), sizes
+    return {
+        "layout": name,
+        "pieces": 1 + len(policy.shard_units()),
+        **_summed(sizes[0]),
+        "sent_bytes": sent,
+    }
 
 
 def _check_piece(key: str, piece: torch.Size, whole: torch.Size, place: int, shards: int) -> None:
     """A piece is the rows [place * rows, + rows) of the whole, as far as there are any."""
     rows = -(-whole[0] // shards)
     expected = (min(rows, max(0, whole[0] - place * rows)), *whole[1:])
-    assert piece == expected, f"{key}: {tuple(piece)} is piece {place} of {tuple(whole)}, not {expected}"
+    assert piece == expected, (
+        f"{key}: {tuple(piece)} is piece {place} of {tuple(whole)}, not {expected}"
+    )
 
 
 def _traffic(policy: Policy, copies: int, shards: int) -> tuple[int, int]:
@@ -115,7 +137,12 @@ def _bytes(policy: Policy, run: Run) -> dict[str, int]:
     for p in trained:
         p.grad = torch.empty_like(p)
     optimizer.step()
-    moments = [value for state in optimizer.state.values() for value in state.values() if isinstance(value, Tensor)]
+    moments = [
+        value
+        for state in optimizer.state.values()
+        for value in state.values()
+        if isinstance(value, Tensor)
+    ]
     return {
         "weights_bytes": _nbytes(policy.parameters()),
         "gradients_bytes": _nbytes(p.grad for p in trained if p.grad is not None),

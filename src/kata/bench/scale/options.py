@@ -49,11 +49,15 @@ class ScaleRun:
         for name, low in least.items():
             if getattr(self, name) < low:
                 raise ConfigError(
-                    f"{name}={getattr(self, name)}", rule=f"at least {low}", remedy="leave it out for the default"
+                    f"{name}={getattr(self, name)}",
+                    rule=f"at least {low}",
+                    remedy="leave it out for the default",
                 )
         if sorted({n for n in self.ranks if n > 0}) != self.ranks:
             raise ConfigError(
-                f"ranks={self.ranks}", rule="numbers from 1 on, each once, rising", remedy="for example --ranks=1,2,4"
+                f"ranks={self.ranks}",
+                rule="numbers from 1 on, each once, rising",
+                remedy="for example --ranks=1,2,4",
             )
 
 
@@ -74,5 +78,7 @@ def _numbers(given: object) -> list[int]:
     words = [] if given is None else [word.strip() for word in str(given).split(",")]
     for word in words:
         if not word.isdigit():
-            raise ConfigError(f"ranks={given}: '{word}'", rule="whole numbers", remedy="for example --ranks=1,2,4")
+            raise ConfigError(
+                f"ranks={given}: '{word}'", rule="whole numbers", remedy="for example --ranks=1,2,4"
+            )
     return [int(word) for word in words]

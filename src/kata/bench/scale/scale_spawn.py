@@ -19,7 +19,9 @@ HOST = "127.0.0.1"
 LOOK_S = 0.2
 
 
-def run_ranks(module: str, asked: Mapping[str, Any], size: int, threads: int, limit_s: float) -> Any:
+def run_ranks(
+    module: str, asked: Mapping[str, Any], size: int, threads: int, limit_s: float
+) -> Any:
     """What rank 0 of `size` processes of a module has to tell: the JSON on its last line.
 
     Raises: ConfigError with the last words of the rank that failed, or did not end within `limit_s`.
@@ -38,7 +40,9 @@ def run_ranks(module: str, asked: Mapping[str, Any], size: int, threads: int, li
                 process.kill()
                 process.wait()
         if failed is not None:
-            said = files[failed].with_suffix(".err").read_text(errors="replace").strip().splitlines()
+            said = (
+                files[failed].with_suffix(".err").read_text(errors="replace").strip().splitlines()
+            )
             raise ConfigError(
                 f"rank {failed} of {size}: {said[-1] if said else f'did not end within {limit_s:g} s'}",
                 rule="a measurement ends well",

@@ -97,7 +97,9 @@ def measure(asked: Asked) -> dict[str, Any]:
         state = team.node_first(lambda: build_state(run, engine))
         state.optimizer = engine.begin(state.policy, state.optimizer)
         caches = frame_caches(live, prepared)
-        reader = live.enter_context(open_reader(prepared, prepared.dataset, caches, prepared.frame_memory))
+        reader = live.enter_context(
+            open_reader(prepared, prepared.dataset, caches, prepared.frame_memory)
+        )
         feed = train_feed(live, prepared, reader, team)
         for _ in range(asked.warmup):
             update(state, feed.at(state.step), run, engine)
@@ -105,7 +107,9 @@ def measure(asked: Asked) -> dict[str, Any]:
         if not engine.sharded:
             figures |= _compared(state, feed.at(state.step), run, engine, asked.steps)
         every = team.gather(figures)
-        trained = sum(p.numel() * p.element_size() for p in state.policy.parameters() if p.requires_grad)
+        trained = sum(
+            p.numel() * p.element_size() for p in state.policy.parameters() if p.requires_grad
+        )
         return {
             "ranks": world.size,
             "batch_size": run.batch_size * run.accumulation,
@@ -116,7 +120,9 @@ def measure(asked: Asked) -> dict[str, Any]:
         }
 
 
-def _real(state: TrainState, feed: Feed, run: Run, engine: Engine, steps: int) -> dict[str, list[float]]:
+def _real(
+    state: TrainState, feed: Feed, run: Run, engine: Engine, steps: int
+) -> dict[str, list[float]]:
     """Steps of the loop: seconds each, of them waiting for data; CPU seconds of the process."""
     found: dict[str, list[float]] = {"step_s": [], "wait_s": [], "cpu_s": []}
     _meet(engine.team)
@@ -131,12 +137,16 @@ def _real(state: TrainState, feed: Feed, run: Run, engine: Engine, steps: int) -
     return found
 
 
-def _compared(state: TrainState, batch: StepBatch, run: Run, engine: Engine, steps: int) -> dict[str, list[float]]:
+def _compared(
+    state: TrainState, batch: StepBatch, run: Run, engine: Engine, steps: int
+) -> dict[str, list[float]]:
     """Updates with one batch in turn: as they are, with what they send at the end, and without; and the sending alone.
 
     All ranks begin each of them together.
     """
-    ways: dict[str, Callable[[], object]] = {"apart": lambda: update(state, batch, run, Apart(engine))}
+    ways: dict[str, Callable[[], object]] = {
+        "apart": lambda: update(state, batch, run, Apart(engine))
+    }
     if engine.team.world.size == 1:
         ways = {"apart": lambda: update(state, batch, run, engine)}
     else:
@@ -168,7 +178,11 @@ def _sending(state: TrainState, bucket_mb: int, device: torch.device) -> Callabl
 
 
 def _timed(
-    found: dict[str, list[float]], name: str, work: Callable[[], object], team: Team, device: torch.device
+    found: dict[str, list[float]],
+    name: str,
+    work: Callable[[], object],
+    team: Team,
+    device: torch.device,
 ) -> None:
     _meet(team)
     began_s, began_cpu_s = time.perf_counter(), time.process_time()

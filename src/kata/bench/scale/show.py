@@ -89,6 +89,9 @@ def _table(rows: Sequence[Sequence[str]]) -> list[str]:
     full = [row for row in rows if len(row) == len(rows[0])]
     widths = [max(len(row[i]) for row in full) for i in range(len(rows[0]))]
     return [
-        "  ".join(cell.rjust(w) if i else cell.ljust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=False)))
+        "  ".join(
+            cell.rjust(w) if i else cell.ljust(w)
+            for i, (cell, w) in enumerate(zip(row, widths, strict=False))
+        )
         for row in rows
     ]

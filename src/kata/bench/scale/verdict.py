@@ -28,9 +28,15 @@ def summarise(rounds: Mapping[int, Sequence[Round]]) -> dict[int, dict[str, Any]
         found[ranks] = {"ranks": ranks, "batch_size": measured[0]["batch_size"], **figures}
     base = found[min(found)]
     for figures in found.values():
-        figures["efficiency"] = figures["samples_s"] / figures["ranks"] / (base["samples_s"] / base["ranks"])
+        figures["efficiency"] = (
+            figures["samples_s"] / figures["ranks"] / (base["samples_s"] / base["ranks"])
+        )
         figures["bound_by"] = bound_by(figures)
-        if base["ranks"] == 1 and "exposed_s" in figures and figures["batch_size"] == base["batch_size"]:
+        if (
+            base["ranks"] == 1
+            and "exposed_s" in figures
+            and figures["batch_size"] == base["batch_size"]
+        ):
             figures |= _cost(figures, base)
     return found
 
@@ -47,7 +53,11 @@ def bound_by(figures: Mapping[str, Any]) -> str:
 def _of_round(measured: Round) -> dict[str, float]:
     steps = measured["steps"]
     slowest = {name: _slowest(each) for name, each in steps.items()}
-    cpu = {name: sum(median(rank) for rank in each) for name, each in steps.items() if name.endswith("cpu_s")}
+    cpu = {
+        name: sum(median(rank) for rank in each)
+        for name, each in steps.items()
+        if name.endswith("cpu_s")
+    }
     figures = {name: median(values) for name, values in slowest.items()} | cpu
     figures["other_cores"] = measured["other_cores"]
     figures["steps_s"] = 1 / figures["step_s"]
@@ -55,7 +65,9 @@ def _of_round(measured: Round) -> dict[str, float]:
     if "together_s" in slowest:
         figures["exposed_s"] = _more(slowest["together_s"], slowest["apart_s"])
         figures["unhidden_s"] = _more(slowest["after_s"], slowest["apart_s"])
-        figures["hidden"] = 1 - figures["exposed_s"] / figures["unhidden_s"] if figures["unhidden_s"] > 0 else 0.0
+        figures["hidden"] = (
+            1 - figures["exposed_s"] / figures["unhidden_s"] if figures["unhidden_s"] > 0 else 0.0
+        )
     return figures
 
 

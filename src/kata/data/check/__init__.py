@@ -91,7 +91,9 @@ def _report(source: Source, found: Findings) -> Report:
     return Report(source.repo_id, tuple(found.problems), found.seen)
 
 
-def _check_metadata(root: Path, info: Info, whole: Layout, tasks: list[str], found: Findings) -> None:
+def _check_metadata(
+    root: Path, info: Info, whole: Layout, tasks: list[str], found: Findings
+) -> None:
     check_totals(raw_info(root), whole, tasks, found)
     check_numbering(whole, found)
     if info.is_v3:
@@ -157,7 +159,9 @@ class _Job:
                 self.found.caught("data", error, layout.index[layout.data.file == number])
         return layout.take(np.flatnonzero(~np.isin(layout.data.file, bad)))
 
-    def _look(self, layout: Layout, tables: TableCheck, cameras: list[CameraCheck]) -> list[tuple[CameraCheck, int]]:
+    def _look(
+        self, layout: Layout, tables: TableCheck, cameras: list[CameraCheck]
+    ) -> list[tuple[CameraCheck, int]]:
         """Look at every file once without decoding; returns the camera files whose frames can be read."""
         good: list[tuple[CameraCheck, int]] = []
 
@@ -181,14 +185,25 @@ class _Job:
     def _open(self, layout: Layout, tables: TableCheck) -> None:
         """Open what is left as training does, for what only that says, and for the stored statistics."""
         try:
-            data = open_dataset(self.source.repo_id, root=self.source.root, episodes=layout.index.tolist())
-            figures = {key: figure for key, figure in tables.figures().items() if figure["count"][0] == data.num_frames}
+            data = open_dataset(
+                self.source.repo_id, root=self.source.root, episodes=layout.index.tolist()
+            )
+            figures = {
+                key: figure
+                for key, figure in tables.figures().items()
+                if figure["count"][0] == data.num_frames
+            }
             check_stored(data, figures, self.found)
         except DataError as error:
             self.found.caught("metadata", error)
             return
         for note in data.notes:
-            self.found.warning("oddities", note, rule="what is unusual is said", remedy="none needed: it is handled")
+            self.found.warning(
+                "oddities",
+                note,
+                rule="what is unusual is said",
+                remedy="none needed: it is handled",
+            )
 
     def _decode(self, good: list[tuple[CameraCheck, int]]) -> None:
         def pieces() -> Iterator[Piece]:

@@ -37,7 +37,13 @@ class CameraCheck:
     """
 
     def __init__(
-        self, root: Path, info: Info, key: str, layout: Layout, whole: Layout, declared: dict[str, Any]
+        self,
+        root: Path,
+        info: Info,
+        key: str,
+        layout: Layout,
+        whole: Layout,
+        declared: dict[str, Any],
     ) -> None:
         self.key = key
         self._root, self._info, self._layout, self._whole = root, info, layout, whole
@@ -55,7 +61,9 @@ class CameraCheck:
         """Look at one file without decoding; True when its frames can be read."""
         part = self._part(file)
         cameras: list[VideoCamera | ImageCamera] = []
-        if not found.attempt(f"camera '{self.key}'", part, lambda layout: cameras.append(self._ready(layout, file))):
+        if not found.attempt(
+            f"camera '{self.key}'", part, lambda layout: cameras.append(self._ready(layout, file))
+        ):
             return False
         path = self._root / self.span.files[file]
         if isinstance(cameras[0], VideoCamera):
@@ -90,9 +98,13 @@ class CameraCheck:
         column = self._info.columns[self.key]
         if self._is_video:
             fps = self._info.fps
-            camera = VideoCamera(self._root, self.key, column, layout, fps=fps, as_rgb=False, tally=self._tally)
+            camera = VideoCamera(
+                self._root, self.key, column, layout, fps=fps, as_rgb=False, tally=self._tally
+            )
         else:
-            camera = ImageCamera(self._root, self.key, column, layout, encoded=self._encoded, tally=self._tally)
+            camera = ImageCamera(
+                self._root, self.key, column, layout, encoded=self._encoded, tally=self._tally
+            )
         camera.prepare(file)
         return camera
 
@@ -109,7 +121,9 @@ class CameraCheck:
             )
 
     def _check_declared(self, path: Path, part: Layout, found: Findings) -> None:
-        declared = {name: said for name in _DECLARED if (said := self._declared.get(name)) is not None}
+        declared = {
+            name: said for name in _DECLARED if (said := self._declared.get(name)) is not None
+        }
         probe = probe_video(path) if declared else {}
         for name, said in declared.items():
             if said != probe[name]:
@@ -140,7 +154,9 @@ class CameraCheck:
                 episodes=part.index.tolist() if len(part.index) == 1 else (),
             )
 
-    def _piece(self, camera: Camera, file: int, part: Layout, frames: Int64, found: Findings) -> Piece:
+    def _piece(
+        self, camera: Camera, file: int, part: Layout, frames: Int64, found: Findings
+    ) -> Piece:
         def run() -> int:
             out = np.empty(camera.shape, np.uint8)
             left = frames
@@ -169,7 +185,9 @@ class CameraCheck:
         )
 
 
-def run_all(pieces: Iterator[Piece], threads: int, progress: Callable[[int, int], None], total: int) -> None:
+def run_all(
+    pieces: Iterator[Piece], threads: int, progress: Callable[[int, int], None], total: int
+) -> None:
     """Run pieces on threads, a bounded number ahead; an interruption ends after the pieces that are being run."""
     pool = ThreadPoolExecutor(threads, thread_name_prefix="kata-check")
     waiting: deque[Future[int]] = deque()

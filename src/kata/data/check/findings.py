@@ -37,11 +37,15 @@ class Findings:
     problems: list[Problem] = field(default_factory=list)
     seen: dict[str, int] = field(default_factory=dict)
 
-    def error(self, kind: str, what: str, *, rule: str, remedy: str, episodes: Iterable[int] = ()) -> None:
+    def error(
+        self, kind: str, what: str, *, rule: str, remedy: str, episodes: Iterable[int] = ()
+    ) -> None:
         """Note something with which training is refused or wrong."""
         self.problems.append(Problem(kind, True, what, rule, remedy, tuple(map(int, episodes))))
 
-    def warning(self, kind: str, what: str, *, rule: str, remedy: str, episodes: Iterable[int] = ()) -> None:
+    def warning(
+        self, kind: str, what: str, *, rule: str, remedy: str, episodes: Iterable[int] = ()
+    ) -> None:
         """Note something worth knowing."""
         self.problems.append(Problem(kind, False, what, rule, remedy, tuple(map(int, episodes))))
 
@@ -61,7 +65,9 @@ class Findings:
         self.seen[name] = self.seen.get(name, 0) + number
 
 
-def _failures(part: Layout, act: Callable[[Layout], None], tries: list[int]) -> list[tuple[DataError, list[int]]]:
+def _failures(
+    part: Layout, act: Callable[[Layout], None], tries: list[int]
+) -> list[tuple[DataError, list[int]]]:
     """The errors of `act`, each with the smallest set of episodes that has it, found by halving."""
     error = _error(part, act, tries)
     if error is None:
@@ -128,7 +134,9 @@ class Report:
 
     def bad_episodes(self) -> list[int]:
         """Episodes that an error belongs to."""
-        return sorted({episode for problem in self.problems if problem.error for episode in problem.episodes})
+        return sorted(
+            {episode for problem in self.problems if problem.error for episode in problem.episodes}
+        )
 
     def text(self, examples: int) -> str:
         """The report for a terminal, with so many examples of each group."""
@@ -136,7 +144,9 @@ class Report:
         for group in self.groups():
             first = group[0]
             level = "ERROR" if first.error else "warning"
-            lines.append(f"{level}: {first.kind}" + (f" ({len(group)} times)" if len(group) > 1 else ""))
+            lines.append(
+                f"{level}: {first.kind}" + (f" ({len(group)} times)" if len(group) > 1 else "")
+            )
             lines += [f"  {problem.what}" for problem in group[:examples]]
             lines += [f"  ... and {len(group) - examples} more"] if len(group) > examples else []
             episodes = [episode for problem in group for episode in problem.episodes]
@@ -148,11 +158,17 @@ class Report:
     def _summary(self) -> list[str]:
         warnings = len(self.problems) - self.errors
         looked = ", ".join(f"{name} {number:,}" for name, number in self.seen.items())
-        said = "no problems" if not self.problems else f"errors: {self.errors}, warnings: {warnings}"
+        said = (
+            "no problems" if not self.problems else f"errors: {self.errors}, warnings: {warnings}"
+        )
         lines = [f"{self.name}: {said}", f"looked at: {looked}"]
         bad = self.bad_episodes()
         if 0 < len(bad) <= _NAMED and len(bad) < self.seen.get("episodes", 0):
-            lines.append(f"to train without the {len(bad)} bad: --dataset.exclude_episodes={bad}".replace(", ", ","))
+            lines.append(
+                f"to train without the {len(bad)} bad: --dataset.exclude_episodes={bad}".replace(
+                    ", ", ","
+                )
+            )
         return lines
 
     def plain(self) -> dict[str, Any]:

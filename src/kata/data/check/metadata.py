@@ -52,7 +52,11 @@ def check_numbering(layout: Layout, found: Findings) -> None:
 def check_episode_table(root: Path, info: Info, found: Findings) -> None:
     """The rows of a v3.0 episode table: lengths, frame ranges and times in the videos agree."""
     table = episode_table(root)
-    columns = {name: np.asarray(table[name].to_numpy()) for name in table.column_names if _is_number(table, name)}
+    columns = {
+        name: np.asarray(table[name].to_numpy())
+        for name in table.column_names
+        if _is_number(table, name)
+    }
     index = columns["episode_index"] if "episode_index" in columns else np.arange(table.num_rows)
     order = np.argsort(index, kind="stable")
     columns = {name: values[order] for name, values in columns.items()}
@@ -61,10 +65,24 @@ def check_episode_table(root: Path, info: Info, found: Findings) -> None:
     length = end - begin
     if "length" in columns:
         _table_rows(
-            found, index, columns["length"] != length, "length", columns["length"], "dataset_to - dataset_from", length
+            found,
+            index,
+            columns["length"] != length,
+            "length",
+            columns["length"],
+            "dataset_to - dataset_from",
+            length,
         )
     expected = np.concatenate([[0], end[:-1]])
-    _table_rows(found, index, begin != expected, "dataset_from_index", begin, "the episode before ends at", expected)
+    _table_rows(
+        found,
+        index,
+        begin != expected,
+        "dataset_from_index",
+        begin,
+        "the episode before ends at",
+        expected,
+    )
     for key, column in info.columns.items():
         first, last = (columns.get(f"videos/{key}/{edge}_timestamp") for edge in ("from", "to"))
         if column.dtype == "video" and first is not None and last is not None:
@@ -77,14 +95,31 @@ def _is_number(table: Any, name: str) -> bool:
 
 
 def _tell(
-    level: Callable[..., None], kind: str, index: Int64, bad: NDArray[np.bool_], what: Callable[[int], str], rule: str
+    level: Callable[..., None],
+    kind: str,
+    index: Int64,
+    bad: NDArray[np.bool_],
+    what: Callable[[int], str],
+    rule: str,
 ) -> None:
     for row in np.flatnonzero(bad).tolist():
-        level(kind, f"episode {index[row]}: {what(row)}", rule=rule, remedy=_REPAIR, episodes=[index[row]])
+        level(
+            kind,
+            f"episode {index[row]}: {what(row)}",
+            rule=rule,
+            remedy=_REPAIR,
+            episodes=[index[row]],
+        )
 
 
 def _table_rows(
-    found: Findings, index: Int64, bad: NDArray[np.bool_], name: str, values: Int64, other: str, expected: Int64
+    found: Findings,
+    index: Int64,
+    bad: NDArray[np.bool_],
+    name: str,
+    values: Int64,
+    other: str,
+    expected: Int64,
 ) -> None:
     def what(row: int) -> str:
         return f"{name} is {values[row]}, {other} {expected[row]}"
@@ -94,7 +129,13 @@ def _table_rows(
 
 
 def _check_times(
-    key: str, fps: int, index: Int64, length: Int64, first: np.ndarray, last: np.ndarray, found: Findings
+    key: str,
+    fps: int,
+    index: Int64,
+    length: Int64,
+    first: np.ndarray,
+    last: np.ndarray,
+    found: Findings,
 ) -> None:
     """LeRobot's readers use both times; kata counts frames from the first one alone."""
     long = np.abs((last - first) * fps - length) > 0.5
@@ -111,7 +152,11 @@ def _check_times(
 
 def check_tasks(root: Path, info: Info, layout: Layout, tasks: list[str], found: Findings) -> None:
     """The task table as LeRobot wants it, and the sentences of the episode table in it."""
-    unknown = {task: e for task_names, e in zip(layout.tasks, layout.index, strict=True) for task in task_names}
+    unknown = {
+        task: e
+        for task_names, e in zip(layout.tasks, layout.index, strict=True)
+        for task in task_names
+    }
     for task in set(unknown) - set(tasks):
         found.warning(
             "tasks",
@@ -143,7 +188,10 @@ def check_tasks(root: Path, info: Info, layout: Layout, tasks: list[str], found:
 
 def check_overlaps(layout: Layout, found: Findings) -> None:
     """No two episodes claim the same rows or the same frames of a video."""
-    for name, span in {"the table": layout.data, **{f"'{key}'": span for key, span in layout.videos.items()}}.items():
+    for name, span in {
+        "the table": layout.data,
+        **{f"'{key}'": span for key, span in layout.videos.items()},
+    }.items():
         _check_overlap(name, span, layout, found)
 
 

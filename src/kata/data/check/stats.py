@@ -15,7 +15,9 @@ from kata.spec import BOOKKEEPING, Column, Stats, role_of
 _ANEW = "compute them anew: kata data stats <folder> --write=<file>"
 
 
-def check_constant(columns: Mapping[str, Column], figures: Mapping[str, Summary], found: Findings) -> None:
+def check_constant(
+    columns: Mapping[str, Column], figures: Mapping[str, Summary], found: Findings
+) -> None:
     """Dimensions of inputs and outputs of a policy that have one value throughout."""
     for key, summary in figures.items():
         column = columns[key]
@@ -23,11 +25,14 @@ def check_constant(columns: Mapping[str, Column], figures: Mapping[str, Summary]
         if key in BOOKKEEPING or role_of(key, column) is None or not still.size:
             continue
         size = summary["min"].size
-        names = column.names if column.names is not None and len(column.names) == size else range(size)
+        names = (
+            column.names if column.names is not None and len(column.names) == size else range(size)
+        )
         said = ", ".join(f"{names[place]} = {summary['min'][place]:.4g}" for place in still[:8])
         found.warning(
             "constant dimensions",
-            f"'{key}' never changes in {still.size} of {size} dimensions: {said}" + (", ..." if still.size > 8 else ""),
+            f"'{key}' never changes in {still.size} of {size} dimensions: {said}"
+            + (", ..." if still.size > 8 else ""),
             rule="a dimension that never changes teaches nothing",
             remedy="none for a joint that is meant to stand still; else check the recording",
         )
@@ -35,7 +40,11 @@ def check_constant(columns: Mapping[str, Column], figures: Mapping[str, Summary]
 
 def check_stored(data: Dataset, figures: Mapping[str, Summary], found: Findings) -> None:
     """The stored statistics of the table's columns, against those of all frames."""
-    keys = [key for key, column in data.columns.items() if column.dtype != "string" and key not in BOOKKEEPING]
+    keys = [
+        key
+        for key, column in data.columns.items()
+        if column.dtype != "string" and key not in BOOKKEEPING
+    ]
     stored, place = stored_stats(data, keys)
     if not place and not data.is_whole:
         return  # what is stored may describe the whole, of which this is a part
@@ -47,9 +56,15 @@ def check_stored(data: Dataset, figures: Mapping[str, Summary], found: Findings)
             remedy=_ANEW,
         )
         return
-    exact = {key: {s: v for s, v in stats.items() if s not in QUANTILES} for key, stats in stored.items()}
+    exact = {
+        key: {s: v for s, v in stats.items() if s not in QUANTILES} for key, stats in stored.items()
+    }
     for each in differences(dict(figures), exact):
-        off = "another number of values" if each.found.shape != each.stored.shape else f"off by {each.off:.6g}"
+        off = (
+            "another number of values"
+            if each.found.shape != each.stored.shape
+            else f"off by {each.off:.6g}"
+        )
         found.error(
             "statistics",
             f"{each.stat} of '{each.key}' in {place} is not that of the frames: {off}",

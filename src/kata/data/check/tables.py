@@ -46,7 +46,11 @@ class TableCheck:
     ) -> None:
         self._root, self._info, self._layout = root, info, layout
         self._columns, self._derived, self._tasks = columns, derived, tasks
-        self._start = dict(zip(whole.index.tolist(), (np.cumsum(whole.length) - whole.length).tolist(), strict=True))
+        self._start = dict(
+            zip(
+                whole.index.tolist(), (np.cumsum(whole.length) - whole.length).tolist(), strict=True
+            )
+        )
         self._claimed = np.bincount(whole.data.file, weights=whole.length).astype(np.int64)
         self._figures: dict[str, list[Summary]] = {}
         self._lock = Lock()
@@ -64,7 +68,9 @@ class TableCheck:
                 remedy="none needed for training; LeRobot's own readers count rows over all files",
             )
         values: Values = {}
-        if not found.attempt("data", part, lambda layout: values.update(self._read(layout, list(self._columns)))):
+        if not found.attempt(
+            "data", part, lambda layout: values.update(self._read(layout, list(self._columns)))
+        ):
             values = self._rest(part, found)
         with self._lock:
             for key, array in values.items():
@@ -75,7 +81,9 @@ class TableCheck:
             _check_clock(part, values["timestamp"], self._info.fps, found)
         if "task_index" in values:
             tasks = values["task_index"]
-            split = dict(zip(part.index.tolist(), np.split(tasks, np.cumsum(part.length)[:-1]), strict=True))
+            split = dict(
+                zip(part.index.tolist(), np.split(tasks, np.cumsum(part.length)[:-1]), strict=True)
+            )
             found.attempt("task numbers", part, lambda layout: self._check_tasks(split, layout))
 
     def figures(self) -> dict[str, Summary]:
@@ -85,7 +93,9 @@ class TableCheck:
     def _read(self, layout: Layout, keys: list[str]) -> Values:
         columns = {key: self._columns[key] for key in {*keys, "episode_index", "task_index"}}
         derived = self._derived & set(columns)
-        reader = Columns(self._root, layout, columns, derived, self._info.fps, task_numbers(layout, self._tasks))
+        reader = Columns(
+            self._root, layout, columns, derived, self._info.fps, task_numbers(layout, self._tasks)
+        )
         values = reader.fresh()
         return {key: values[key] for key in keys}
 
@@ -95,7 +105,9 @@ class TableCheck:
         known = {problem.what for problem in found.problems}
         for key in self._columns:
             own = Findings()
-            if own.attempt("data", part, lambda layout, k=key: values.update(self._read(layout, [k]))):
+            if own.attempt(
+                "data", part, lambda layout, k=key: values.update(self._read(layout, [k]))
+            ):
                 continue
             values.pop(key, None)
             found.problems += [problem for problem in own.problems if problem.what not in known]
@@ -122,7 +134,9 @@ class TableCheck:
     def _check_tasks(self, split: dict[int, Int64], layout: Layout) -> None:
         for episode in layout.index.tolist():
             numbers = split[episode]
-            check_task_range(f"episode {episode}", int(numbers.min()), int(numbers.max()), self._tasks)
+            check_task_range(
+                f"episode {episode}", int(numbers.min()), int(numbers.max()), self._tasks
+            )
 
 
 def _by_episode(part: Layout, bad: NDArray[np.bool_]) -> list[tuple[int, Int64]]:
@@ -141,16 +155,28 @@ def _check_clock(part: Layout, time_s: NDArray[np.float32], fps: int, found: Fin
     unordered = ~np.isfinite(time) | ~(step > 0)
     jumps = ~unordered & (np.abs(step * fps - 1) > 0.5)
     # A float32 of many seconds cannot be nearer.
-    off = np.abs(time - frame / fps) > np.maximum(_TOLERANCE_S, 2 * np.spacing(time_s).astype(np.float64))
+    off = np.abs(time - frame / fps) > np.maximum(
+        _TOLERANCE_S, 2 * np.spacing(time_s).astype(np.float64)
+    )
     told: set[int] = set()
 
     def tell(
-        level: Callable[..., None], kind: str, bad: NDArray[np.bool_], what: Callable[[Int64], str], remedy: str
+        level: Callable[..., None],
+        kind: str,
+        bad: NDArray[np.bool_],
+        what: Callable[[Int64], str],
+        remedy: str,
     ) -> None:
         for episode, rows in _by_episode(part, bad):
             if episode not in told:
                 rule = f"timestamps begin at 0 and rise by {1 / fps:.4g} s"
-                level(kind, f"episode {episode}: {what(rows)}", rule=rule, remedy=remedy, episodes=[episode])
+                level(
+                    kind,
+                    f"episode {episode}: {what(rows)}",
+                    rule=rule,
+                    remedy=remedy,
+                    episodes=[episode],
+                )
                 told.add(episode)
 
     def disorder(rows: Int64) -> str:

@@ -19,10 +19,14 @@ PROBLEMS = 1
 class CheckOptions(Place):
     """Options of `kata data check`."""
 
-    episodes: list[int] | str | None = option(None, "episodes to check, or 'available'; null is all")
+    episodes: list[int] | str | None = option(
+        None, "episodes to check, or 'available'; null is all"
+    )
     exclude_episodes: list[int] | None = option(None, "episodes to leave out")
     decode: bool = option(False, "decode every frame too")
-    threads: int | None = option(None, "how many files or groups of pictures at a time; null is one per core")
+    threads: int | None = option(
+        None, "how many files or groups of pictures at a time; null is one per core"
+    )
     examples: int = option(3, "problems of one sort that are printed; --json has all")
     json: bool = option(False, "print everything as JSON")
 
@@ -33,7 +37,9 @@ def main(args: Sequence[str]) -> int:
     if options is None:
         return 0
     if options.threads is not None and options.threads < 1:
-        raise ConfigError(f"threads={options.threads}", rule="1 or more", remedy="leave it out for one per core")
+        raise ConfigError(
+            f"threads={options.threads}", rule="1 or more", remedy="leave it out for one per core"
+        )
     report = check_dataset(
         options.source(),
         episodes=options.episodes,

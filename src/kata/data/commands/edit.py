@@ -30,19 +30,29 @@ class Shared:
     drop: list[str] | None = option(None, "features to leave out")
     robot_type: str | None = option(None, "a name for the result; else that of the source")
     camera_stats: str = option(
-        "exact", "exact: measure cameras that lack figures over all frames; kept: take what is there"
+        "exact",
+        "exact: measure cameras that lack figures over all frames; kept: take what is there",
     )
     data_files_size_in_mb: int = option(100, "a table file is closed before it outgrows this")
     video_files_size_in_mb: int = option(200, "the same for videos")
 
     def rules(self) -> Rules:
         """How the result is made."""
-        return Rules(self.robot_type, self.camera_stats, self.data_files_size_in_mb, self.video_files_size_in_mb)
+        return Rules(
+            self.robot_type,
+            self.camera_stats,
+            self.data_files_size_in_mb,
+            self.video_files_size_in_mb,
+        )
 
     def place(self) -> Path:
         """The result's folder; ConfigError when it is not given."""
         if not self.out:
-            raise ConfigError("out: not given", rule="the result gets a folder of its own", remedy="add --out=<folder>")
+            raise ConfigError(
+                "out: not given",
+                rule="the result gets a folder of its own",
+                remedy="add --out=<folder>",
+            )
         return Path(self.out)
 
 
@@ -50,30 +60,40 @@ class Shared:
 class ConvertOptions(Shared, Place):
     """Options of `kata data convert`, and of others that read one dataset."""
 
-    episodes: list[int] | str | None = option(None, "episode numbers, or 'available' for those whose files are here")
+    episodes: list[int] | str | None = option(
+        None, "episode numbers, or 'available' for those whose files are here"
+    )
     exclude: list[int] | None = option(None, "episode numbers to leave out")
 
     def part(self) -> Part:
         """The dataset, opened."""
         if isinstance(self.episodes, str) and self.episodes != "available":
             raise ConfigError(
-                f"episodes={self.episodes}", rule="episode numbers, or 'available'", remedy="e.g. --episodes=[0,3]"
+                f"episodes={self.episodes}",
+                rule="episode numbers, or 'available'",
+                remedy="e.g. --episodes=[0,3]",
             )
-        return open_part(self.source(), episodes=self.episodes, exclude=self.exclude, drop=self.drop or ())
+        return open_part(
+            self.source(), episodes=self.episodes, exclude=self.exclude, drop=self.drop or ()
+        )
 
 
 @dataclass(frozen=True)
 class MergeOptions(Shared):
     """Options of `kata data merge`."""
 
-    roots: list[str] | None = option(None, "the datasets' folders; may also stand first, without a name")
+    roots: list[str] | None = option(
+        None, "the datasets' folders; may also stand first, without a name"
+    )
 
 
 @dataclass(frozen=True)
 class SplitOptions(ConvertOptions):
     """Options of `kata data split`."""
 
-    fractions: str | None = option(None, "shares of the episodes, e.g. train:0.9,val:0.1; a dataset below --out each")
+    fractions: str | None = option(
+        None, "shares of the episodes, e.g. train:0.9,val:0.1; a dataset below --out each"
+    )
     seed: int = option(0, "which episodes go into which share")
     by: str | None = option(None, "'task': a dataset below --out for each task")
 
@@ -84,8 +104,12 @@ class TranscodeOptions(ConvertOptions):
 
     codec: str = option("av1", "av1, h264 or hevc")
     gop: int = option(2, "a keyframe every so many frames")
-    crf: int | None = option(None, "quality, lower is better; else 30 for av1, 23 for h264, 28 for hevc")
-    preset: str | None = option(None, "the encoder's effort; else 12 for av1, veryfast for the others")
+    crf: int | None = option(
+        None, "quality, lower is better; else 30 for av1, 23 for h264, 28 for hevc"
+    )
+    preset: str | None = option(
+        None, "the encoder's effort; else 12 for av1, veryfast for the others"
+    )
     size: str | None = option(None, "HxW of the result, e.g. 240x320; else that of the source")
     cameras: list[str] | None = option(None, "which cameras; else all but depth maps")
 
@@ -96,8 +120,12 @@ def _own_names() -> Generator[None]:
     try:
         yield
     except DataError as error:
-        remedy = error.remedy.replace("--dataset.exclude_episodes", "--exclude").replace("--dataset.", "--")
-        raise DataError(error.what, rule=error.rule.replace("--dataset.", "--"), remedy=remedy) from error
+        remedy = error.remedy.replace("--dataset.exclude_episodes", "--exclude").replace(
+            "--dataset.", "--"
+        )
+        raise DataError(
+            error.what, rule=error.rule.replace("--dataset.", "--"), remedy=remedy
+        ) from error
 
 
 @_own_names()
@@ -117,14 +145,19 @@ def run_convert(args: Sequence[str]) -> int:
 def run_merge(args: Sequence[str]) -> int:
     """Make one dataset of several."""
     options = resolve(
-        MergeOptions, args, "kata data merge <folder> <folder> ... --out=<folder> [options]", free="roots"
+        MergeOptions,
+        args,
+        "kata data merge <folder> <folder> ... --out=<folder> [options]",
+        free="roots",
     )
     if options is None:
         return 0
     out, rules, roots = options.place(), options.rules(), options.roots or []
     if len(roots) < 2:
         raise ConfigError(
-            f"{len(roots)} datasets given", rule="two or more are merged", remedy="name their folders first"
+            f"{len(roots)} datasets given",
+            rule="two or more are merged",
+            remedy="name their folders first",
         )
     parts = [open_part(Place(root).source(), drop=options.drop or ()) for root in roots]
     with counting("episodes merged") as progress:
@@ -141,9 +174,15 @@ def run_split(args: Sequence[str]) -> int:
         return 0
     out, rules = options.place(), options.rules()
     if options.by not in (None, "task"):
-        raise ConfigError(f"by={options.by}", rule="task", remedy="write --by=task, or --fractions=...")
+        raise ConfigError(
+            f"by={options.by}", rule="task", remedy="write --by=task, or --fractions=..."
+        )
     if options.by and options.fractions:
-        raise ConfigError("by and fractions", rule="one way of splitting at a time", remedy="leave out one of the two")
+        raise ConfigError(
+            "by and fractions",
+            rule="one way of splitting at a time",
+            remedy="leave out one of the two",
+        )
     if not (options.by or options.fractions or options.episodes is not None or options.exclude):
         raise ConfigError(
             "nothing says which episodes",
@@ -170,7 +209,9 @@ def run_split(args: Sequence[str]) -> int:
 @_own_names()
 def run_transcode(args: Sequence[str]) -> int:
     """Make a dataset whose cameras are encoded anew."""
-    options = resolve(TranscodeOptions, args, "kata data transcode <folder> --out=<folder> [options]")
+    options = resolve(
+        TranscodeOptions, args, "kata data transcode <folder> --out=<folder> [options]"
+    )
     if options is None:
         return 0
     out, rules, size = options.place(), options.rules(), _size(options.size)
@@ -180,7 +221,9 @@ def run_transcode(args: Sequence[str]) -> int:
         psnr = transcode(part, out, Encoding(video, size, options.cameras), rules, progress, _say)
     print(_sentence([part], out))
     for key, found in psnr.items():
-        print(f"  {key}: {found.mean_db:.1f} dB (worst frame {found.worst_db:.1f} dB, all {found.frames} compared)")
+        print(
+            f"  {key}: {found.mean_db:.1f} dB (worst frame {found.worst_db:.1f} dB, all {found.frames} compared)"
+        )
     print(f"  against the source, PSNR over RGB; also in {TRANSCODED}")
     return 0
 
@@ -190,7 +233,9 @@ def _size(text: str | None) -> tuple[int, int] | None:
         return None
     found = re.fullmatch(r"([1-9]\d*)x([1-9]\d*)", text)
     if not found:
-        raise ConfigError(f"size={text}", rule="height x width in pixels", remedy="for example --size=240x320")
+        raise ConfigError(
+            f"size={text}", rule="height x width in pixels", remedy="for example --size=240x320"
+        )
     return int(found[1]), int(found[2])
 
 

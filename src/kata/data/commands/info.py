@@ -29,16 +29,25 @@ def main(args: Sequence[str]) -> int:
     if options is None:
         return 0
     found = facts(options.source())
-    print(json.dumps(found, indent=2, ensure_ascii=False) if options.json else "\n".join(_lines(found)))
+    print(
+        json.dumps(found, indent=2, ensure_ascii=False)
+        if options.json
+        else "\n".join(_lines(found))
+    )
     return 0
 
 
 def aligned(rows: Iterable[Sequence[str]], indent: str = "  ") -> list[str]:
     """Rows of words as lines whose columns begin below each other."""
     table = [list(row) for row in rows]
-    widths = [max(len(row[place]) for row in table if place < len(row)) for place in range(max(map(len, table)))]
+    widths = [
+        max(len(row[place]) for row in table if place < len(row))
+        for place in range(max(map(len, table)))
+    ]
     return [
-        (indent + "  ".join(word.ljust(width) for word, width in zip(row, widths, strict=False))).rstrip()
+        (
+            indent + "  ".join(word.ljust(width) for word, width in zip(row, widths, strict=False))
+        ).rstrip()
         for row in table
     ]
 
@@ -48,11 +57,17 @@ def _lines(found: dict[str, Any]) -> list[str]:
     length = found["episode_frames"]
     lines = [f"{found['name']}  ({found['root']})", ""]
     rows = [
-        ("format", f"{found['version']}, robot {found['robot_type'] or 'not named'}, {found['fps']} frames per second"),
+        (
+            "format",
+            f"{found['version']}, robot {found['robot_type'] or 'not named'}, {found['fps']} frames per second",
+        ),
         ("episodes", f"{count_text(episodes['total'])}, of {_span(length)} frames"),
         ("frames", f"{count_text(frames['total'])} ({seconds_text(found['duration_s'])})"),
         ("on disk", _sizes(sizes)),
-        ("statistics", _statistics(found["statistics"], len(found["columns"]) + len(found["cameras"]))),
+        (
+            "statistics",
+            _statistics(found["statistics"], len(found["columns"]) + len(found["cameras"])),
+        ),
     ]
     if episodes["here"] < episodes["total"]:
         here = f"{episodes['here']} of {episodes['total']} episodes, {count_text(frames['here'])} frames"
@@ -89,7 +104,9 @@ def _statistics(found: dict[str, Any], features: int) -> str:
     for stats in found["lacking"].values():
         words = "have none" if len(stats) == len(STATS) else f"lack {' '.join(stats)}"
         groups[words] = groups.get(words, 0) + 1
-    parts = [f"{count} of {features} features {words}" for words, count in groups.items()] or ["complete"]
+    parts = [f"{count} of {features} features {words}" for words, count in groups.items()] or [
+        "complete"
+    ]
     return ", ".join([*parts, "per episode too" if found["per_episode"] else "none per episode"])
 
 
@@ -121,7 +138,10 @@ def _names(names: list[str]) -> str:
 def _training(seen: dict[str, Any]) -> list[str]:
     lines: list[str] = []
     if "refused" in seen:
-        lines += ["a training run would refuse it:", *(f"  {line}" for line in seen["refused"].splitlines())]
+        lines += [
+            "a training run would refuse it:",
+            *(f"  {line}" for line in seen["refused"].splitlines()),
+        ]
         if "with_episodes_available" not in seen:
             return lines
         seen = seen["with_episodes_available"]
@@ -129,7 +149,13 @@ def _training(seen: dict[str, Any]) -> list[str]:
     else:
         lines.append("a training run would see")
     if "features" in seen:
-        lines.append(f"  {count_text(seen['frames'])} frames of {count_text(seen['episodes'])} episodes")
+        lines.append(
+            f"  {count_text(seen['frames'])} frames of {count_text(seen['episodes'])} episodes"
+        )
         features = seen["features"].items()
-        lines += aligned((f["role"], key, "x".join(map(str, f["shape"]))) for key, f in features) if features else []
+        lines += (
+            aligned((f["role"], key, "x".join(map(str, f["shape"]))) for key, f in features)
+            if features
+            else []
+        )
     return lines + [f"  note: {note}" for note in seen["notes"]]

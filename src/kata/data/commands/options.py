@@ -61,10 +61,14 @@ def resolve(cls: type[T], args: Sequence[str], usage: str, *, free: str = "root"
     for name, value in parse_flags(rest).items():
         assign(nested, name, value)
     if words and free in nested:
-        raise ConfigError(f"{words[0]}: given beside --{free}", rule="once", remedy=f"leave out '{words[0]}'")
+        raise ConfigError(
+            f"{words[0]}: given beside --{free}", rule="once", remedy=f"leave out '{words[0]}'"
+        )
     many = "list" in {name: kind for name, kind, _ in field_names(cls)}.get(free, "")
     if len(words) > 1 and not many:
-        raise ConfigError(f"'{words[1]}' is not an option", rule=f"usage: {usage}", remedy="put '--' in front")
+        raise ConfigError(
+            f"'{words[1]}' is not an option", rule=f"usage: {usage}", remedy="put '--' in front"
+        )
     if words:
         nested[free] = words if many else words[0]
     return decode(cls, nested)
@@ -73,8 +77,14 @@ def resolve(cls: type[T], args: Sequence[str], usage: str, *, free: str = "root"
 def _help(cls: type, usage: str) -> str:
     says = {field.name: field.metadata.get("says", "") for field in dataclasses.fields(cls)}
     rows = [
-        (f"--{name}", f"{kind} = {default if default == 'required' else json.dumps(encode(default))}", says[name])
+        (
+            f"--{name}",
+            f"{kind} = {default if default == 'required' else json.dumps(encode(default))}",
+            says[name],
+        )
         for name, kind, default in field_names(cls)
     ]
     wide, middle = (max(len(row[place]) for row in rows) for place in (0, 1))
-    return f"usage: {usage}\n\n" + "".join(f"  {a:<{wide}}  {b:<{middle}}  {c}".rstrip() + "\n" for a, b, c in rows)
+    return f"usage: {usage}\n\n" + "".join(
+        f"  {a:<{wide}}  {b:<{middle}}  {c}".rstrip() + "\n" for a, b, c in rows
+    )

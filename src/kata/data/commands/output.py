@@ -9,7 +9,9 @@ from pathlib import Path
 from kata.errors import ConfigError, did_you_mean
 
 
-def new_file(option: str, text: str, *, dataset: Path, overwrite: bool, endings: tuple[str, ...]) -> Path:
+def new_file(
+    option: str, text: str, *, dataset: Path, overwrite: bool, endings: tuple[str, ...]
+) -> Path:
     """The path to write to.
 
     Raises: ConfigError for another ending, a file that exists (unless `overwrite`), or one inside the dataset.
@@ -17,7 +19,9 @@ def new_file(option: str, text: str, *, dataset: Path, overwrite: bool, endings:
     path = Path(text).expanduser()
     if path.suffix.lower() not in endings:
         raise ConfigError(
-            f"{option}={text}", rule=f"a file name that ends in {' or '.join(endings)}", remedy=_ending(path, endings)
+            f"{option}={text}",
+            rule=f"a file name that ends in {' or '.join(endings)}",
+            remedy=_ending(path, endings),
         )
     if path.resolve().is_relative_to(dataset.resolve()):
         raise ConfigError(

@@ -38,8 +38,12 @@ class StatsOptions(Place):
 
     episodes: list[int] | str | None = option(None, "episodes to take, or 'available'; null is all")
     exclude_episodes: list[int] | None = option(None, "episodes to leave out")
-    images: bool | str = option("none", "decode frames: sampled (as many as LeRobot; also --images alone), or all")
-    write: str | None = option(None, "write the statistics to this new .json file, in the form of meta/stats.json")
+    images: bool | str = option(
+        "none", "decode frames: sampled (as many as LeRobot; also --images alone), or all"
+    )
+    write: str | None = option(
+        None, "write the statistics to this new .json file, in the form of meta/stats.json"
+    )
     overwrite: bool = option(False, "the file of --write may exist")
     json: bool = option(False, "print everything as JSON")
 
@@ -53,7 +57,9 @@ def main(args: Sequence[str]) -> int:
     root = options.source().root
     target = None
     if options.write is not None:
-        target = new_file("write", options.write, dataset=root, overwrite=options.overwrite, endings=(".json",))
+        target = new_file(
+            "write", options.write, dataset=root, overwrite=options.overwrite, endings=(".json",)
+        )
     data = open_dataset(
         options.repo_id or root.name,
         root=options.root,
@@ -84,13 +90,17 @@ def _images(given: bool | str) -> str:
     name = {True: "sampled", False: "none"}.get(given, given) if isinstance(given, bool) else given
     if name not in _IMAGES:
         raise ConfigError(
-            f"images={given}", rule=f"one of: {', '.join(_IMAGES)}", remedy=did_you_mean(str(given), _IMAGES)
+            f"images={given}",
+            rule=f"one of: {', '.join(_IMAGES)}",
+            remedy=did_you_mean(str(given), _IMAGES),
         )
     return str(name)
 
 
 def _rows(data: Dataset, images: str) -> Int64:
-    return np.arange(data.num_frames) if images == "all" else episode_sample_rows(data.layout.length)
+    return (
+        np.arange(data.num_frames) if images == "all" else episode_sample_rows(data.layout.length)
+    )
 
 
 def _table(data: Dataset, found: Stats) -> list[str]:
@@ -104,7 +114,9 @@ def _table(data: Dataset, found: Stats) -> list[str]:
         for place, dim in enumerate(dimension_names(data.columns[key], size)):
             rows.append([f"  {dim}", *(f"{stats[name].reshape(-1)[place]:.5g}" for name in names)])
     heads = [len(row) == 1 for row in rows]
-    lines = aligned([[""] if head else row for row, head in zip(rows, heads, strict=True)], indent="")
+    lines = aligned(
+        [[""] if head else row for row, head in zip(rows, heads, strict=True)], indent=""
+    )
     return [row[0] if head else line for row, head, line in zip(rows, heads, lines, strict=True)]
 
 
@@ -133,32 +145,61 @@ def _compared(data: Dataset, found: Stats, place: str, off: list[Difference]) ->
         if is_quantile(each.stat) and each.key not in BOOKKEEPING:
             worst[each.key] = max(worst.get(each.key, each), each, key=share)
     if worst:
-        lines.append("  quantiles are not those of the whole (LeRobot averages the episodes'); furthest off:")
-        lines += aligned([_difference(data, found, each) for each in worst.values()][:_SHOWN], indent="    ")
+        lines.append(
+            "  quantiles are not those of the whole (LeRobot averages the episodes'); furthest off:"
+        )
+        lines += aligned(
+            [_difference(data, found, each) for each in worst.values()][:_SHOWN], indent="    "
+        )
     return lines
 
 
 def _share(found: Stats) -> Any:
-    return lambda each: each.off / max(float(np.max(found[each.key]["max"] - found[each.key]["min"])), 1e-12)
+    return lambda each: (
+        each.off / max(float(np.max(found[each.key]["max"] - found[each.key]["min"])), 1e-12)
+    )
 
 
 def _difference(data: Dataset, found: Stats, each: Difference) -> list[str]:
     if each.found.shape != each.stored.shape:
-        return [each.key, each.stat, f"{each.found.size} values computed", f"{each.stored.size} stored"]
+        return [
+            each.key,
+            each.stat,
+            f"{each.found.size} values computed",
+            f"{each.stored.size} stored",
+        ]
     worst = int(np.argmax(np.nan_to_num(np.abs(each.found - each.stored), nan=np.inf)))
-    dim = "" if each.stat == "count" else dimension_names(data.columns[each.key], each.found.size)[worst]
+    dim = (
+        ""
+        if each.stat == "count"
+        else dimension_names(data.columns[each.key], each.found.size)[worst]
+    )
     share = _share(found)(each)
     words = "" if each.stat == "count" or not np.isfinite(share) else f"{share:.2%} of the range"
-    return [each.key, each.stat, dim, f"{each.found[worst]:.6g} computed", f"{each.stored[worst]:.6g} stored", words]
+    return [
+        each.key,
+        each.stat,
+        dim,
+        f"{each.found[worst]:.6g} computed",
+        f"{each.stored[worst]:.6g} stored",
+        words,
+    ]
 
 
 def _lists(stats: Stats) -> dict[str, dict[str, Any]]:
-    return {key: {name: value.tolist() for name, value in each.items()} for key, each in stats.items()}
+    return {
+        key: {name: value.tolist() for name, value in each.items()} for key, each in stats.items()
+    }
 
 
 def _plain(found: Stats, place: str, off: list[Difference]) -> dict[str, Any]:
     rows = [
-        {"feature": each.key, "figure": each.stat, "computed": each.found.tolist(), "stored": each.stored.tolist()}
+        {
+            "feature": each.key,
+            "figure": each.stat,
+            "computed": each.found.tolist(),
+            "stored": each.stored.tolist(),
+        }
         for each in off
     ]
     return {"statistics": _lists(found), "compared_with": place or None, "differences": rows}

@@ -26,19 +26,30 @@ class ViewOptions(Place):
 
 def main(args: Sequence[str]) -> int:
     """Draw the episode and write the file."""
-    options = resolve(ViewOptions, args, "kata data view <folder> --episode=<number> --out=<file>.png [options]")
+    options = resolve(
+        ViewOptions, args, "kata data view <folder> --episode=<number> --out=<file>.png [options]"
+    )
     if options is None:
         return 0
     if options.out is None:
-        raise ConfigError("out: not given", rule="a view needs a file", remedy="add --out=episode.png or .html")
+        raise ConfigError(
+            "out: not given", rule="a view needs a file", remedy="add --out=episode.png or .html"
+        )
     if not 1 <= options.frames <= _FRAMES_MAX:
         raise ConfigError(
-            f"frames={options.frames}", rule=f"1 to {_FRAMES_MAX} frames", remedy="for example --frames=8"
+            f"frames={options.frames}",
+            rule=f"1 to {_FRAMES_MAX} frames",
+            remedy="for example --frames=8",
         )
     root = options.source().root
-    target = new_file("out", options.out, dataset=root, overwrite=options.overwrite, endings=_ENDINGS)
+    target = new_file(
+        "out", options.out, dataset=root, overwrite=options.overwrite, endings=_ENDINGS
+    )
     data = open_dataset(
-        options.repo_id or root.name, root=options.root, episodes=[options.episode], revision=options.revision
+        options.repo_id or root.name,
+        root=options.root,
+        episodes=[options.episode],
+        revision=options.revision,
     )
     from kata.data.inspect.episode_view import page, png, read_sheet
 

@@ -85,7 +85,9 @@ class Columns:
         Raises: DataError as the first use of any column does.
         """
         rows = int(self._starts[-1])
-        arrays = {key: np.empty((rows, *_tail(c)), _stored_dtype(c)) for key, c in self._columns.items()}
+        arrays = {
+            key: np.empty((rows, *_tail(c)), _stored_dtype(c)) for key, c in self._columns.items()
+        }
 
         def put(key: str, first: int, values: NDArray[Any]) -> None:
             arrays[key][first : first + len(values)] = values
@@ -100,7 +102,9 @@ class Columns:
             if self._bundle is None:
                 place = cache_folder() / "columns" / f"{self._key()}.bin"
                 rows = int(self._starts[-1])
-                shapes = {key: (_stored_dtype(c), (rows, *_tail(c))) for key, c in self._columns.items()}
+                shapes = {
+                    key: (_stored_dtype(c), (rows, *_tail(c))) for key, c in self._columns.items()
+                }
                 with alone(place):
                     self._bundle = load_or_make(place, shapes, self._fill)
             return self._bundle
@@ -128,7 +132,10 @@ class Columns:
             episodes = np.flatnonzero(layout.data.file == number)
             table = _read_table(path, stored)
             self._check_rows(path, table.num_rows, episodes)
-            whole = {key: _values(path, key, table[key], self._columns[key], strings.get(key)) for key in stored}
+            whole = {
+                key: _values(path, key, table[key], self._columns[key], strings.get(key))
+                for key in stored
+            }
             for run in np.split(episodes, np.flatnonzero(np.diff(episodes) != 1) + 1):
                 rows = ranges(layout.data.first[run], layout.length[run])
                 first = int(self._starts[run[0]])
@@ -143,7 +150,10 @@ class Columns:
                         bad.setdefault(key, []).append(first + np.flatnonzero(wrong))
         for key, rows in bad.items():
             self._check_finite(key, np.sort(np.concatenate(rows)))
-        return {"strings": {key: found.names() for key, found in strings.items()}, "tasks": [min(tasks), max(tasks)]}
+        return {
+            "strings": {key: found.names() for key, found in strings.items()},
+            "tasks": [min(tasks), max(tasks)],
+        }
 
     def _derive(self, key: str, episodes: Int64) -> NDArray[Any]:
         """Rows of a column that the files lack, for episodes that follow each other."""
@@ -188,7 +198,9 @@ class Columns:
         layout, starts = self.layout, self._starts
         where = int(np.searchsorted(starts, bad[0], side="right")) - 1
         episodes = np.unique(np.searchsorted(starts, bad, side="right") - 1)
-        names = ", ".join(str(layout.index[e]) for e in episodes[:5]) + (", ..." if len(episodes) > 5 else "")
+        names = ", ".join(str(layout.index[e]) for e in episodes[:5]) + (
+            ", ..." if len(episodes) > 5 else ""
+        )
         raise DataError(
             f"column '{key}' of {self._root} is NaN or infinite in {bad.size} frames, first in episode "
             f"{layout.index[where]}, frame {bad[0] - starts[where]}",
@@ -205,7 +217,10 @@ class _Strings:
 
     def numbers(self, strings: pa.Array) -> NDArray[np.int32]:
         encoded = strings.dictionary_encode()
-        known = [self._number.setdefault(name, len(self._number)) for name in encoded.dictionary.to_pylist()]
+        known = [
+            self._number.setdefault(name, len(self._number))
+            for name in encoded.dictionary.to_pylist()
+        ]
         return np.array(known, dtype=np.int32)[encoded.indices.to_numpy(zero_copy_only=False)]
 
     def names(self) -> list[str]:
@@ -260,14 +275,20 @@ def _tail(column: Column) -> tuple[int, ...]:
     return () if column.shape == (1,) else column.shape
 
 
-def _values(path: Path, key: str, chunks: pa.ChunkedArray, column: Column, strings: _Strings | None) -> NDArray[Any]:
+def _values(
+    path: Path, key: str, chunks: pa.ChunkedArray, column: Column, strings: _Strings | None
+) -> NDArray[Any]:
     """One column of one file as (rows, *shape); strings as their numbers."""
     array: Any = chunks.combine_chunks()
     if isinstance(array, pa.ChunkedArray):
         array = pa.concat_arrays(array.chunks)
     rows = len(array)
     nulls = array.null_count
-    while pa.types.is_list(array.type) or pa.types.is_fixed_size_list(array.type) or pa.types.is_large_list(array.type):
+    while (
+        pa.types.is_list(array.type)
+        or pa.types.is_fixed_size_list(array.type)
+        or pa.types.is_large_list(array.type)
+    ):
         array = array.flatten()
         nulls += array.null_count
     size = int(np.prod(column.shape))

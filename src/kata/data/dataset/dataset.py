@@ -86,7 +86,11 @@ class Dataset:
     @property
     def fingerprint(self) -> str:
         """16 hex digits over version, fps, columns, episodes and file sizes: equal for equal data."""
-        sizes = {name: (self.root / name).stat().st_size for span in self.layout.spans() for name in span.used()}
+        sizes = {
+            name: (self.root / name).stat().st_size
+            for span in self.layout.spans()
+            for name in span.used()
+        }
         columns = {key: [column.dtype, column.shape] for key, column in self.columns.items()}
         episodes = [self.layout.index.tolist(), self.layout.length.tolist()]
         text = json.dumps([self.version, self.fps, columns, episodes, sizes], sort_keys=True)
@@ -146,8 +150,12 @@ class Dataset:
         if key not in self.columns or self.columns[key].is_camera:
             raise DataError(
                 f"{self.repo_id} has no table column '{key}'",
-                rule="cameras are read with a Reader" if key in self.columns else "the name of a feature",
-                remedy=did_you_mean(key, [name for name, column in self.columns.items() if not column.is_camera]),
+                rule="cameras are read with a Reader"
+                if key in self.columns
+                else "the name of a feature",
+                remedy=did_you_mean(
+                    key, [name for name, column in self.columns.items() if not column.is_camera]
+                ),
             )
 
     def subset(self, positions: Sequence[int]) -> Dataset:
@@ -222,7 +230,9 @@ def open_dataset(
         info.fps,
         task_numbers(layout, tasks),
     )
-    return Dataset(repo_id, source.root, info, columns, tasks, layout, notes, len(whole.index), storage)
+    return Dataset(
+        repo_id, source.root, info, columns, tasks, layout, notes, len(whole.index), storage
+    )
 
 
 def readable_columns(
@@ -231,7 +241,9 @@ def readable_columns(
     """The columns that can be read, and those of them that are derived because the files lack them."""
     present = schema_names(source.root / layout.data.files[layout.data.file[0]])
     columns = {key: column for key, column in info.columns.items() if key not in absent}
-    lacking = [key for key, column in columns.items() if column.dtype != "video" and key not in present]
+    lacking = [
+        key for key, column in columns.items() if column.dtype != "video" and key not in present
+    ]
     derived = {key for key in lacking if key in BOOKKEEPING}
     for key in lacking:
         if key in derived:
@@ -241,5 +253,7 @@ def readable_columns(
             del columns[key]
     undeclared = [key for key in present if key not in info.columns]
     if undeclared:
-        notes.append(f"columns that info.json does not declare are left out: {', '.join(undeclared)}")
+        notes.append(
+            f"columns that info.json does not declare are left out: {', '.join(undeclared)}"
+        )
     return columns, derived

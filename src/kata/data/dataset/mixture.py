@@ -132,12 +132,17 @@ class Mixture:
     def shares(self, rows: Int64) -> Shares:
         """The schedule by the parts' weights; without weights each part's share of `rows`, its anchors."""
         sizes = self.sizes(rows)
-        weights = [float(n) if p.weight is None else p.weight for p, n in zip(self.parts, sizes, strict=True)]
+        weights = [
+            float(n) if p.weight is None else p.weight
+            for p, n in zip(self.parts, sizes, strict=True)
+        ]
         return Shares(whole_shares(weights))
 
     def with_datasets(self, datasets: Sequence[Dataset]) -> Mixture:
         """The same mixture over other episodes of its datasets, in order."""
-        return Mixture(tuple(replace(part, dataset=d) for part, d in zip(self.parts, datasets, strict=True)))
+        return Mixture(
+            tuple(replace(part, dataset=d) for part, d in zip(self.parts, datasets, strict=True))
+        )
 
     def padded(self, key: str) -> bool:
         """Whether some part has a shorter vector under this key than another."""

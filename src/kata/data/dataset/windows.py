@@ -38,7 +38,9 @@ def anchor_rows(dataset: Data, drop_last: int = 0) -> Int64:
     """
     episodes = dataset.episodes
     if drop_last < 0:
-        raise DataError(f"drop_last is {drop_last}", rule="0 or more frames", remedy="give a number from 0 on")
+        raise DataError(
+            f"drop_last is {drop_last}", rule="0 or more frames", remedy="give a number from 0 on"
+        )
     keep = np.maximum(episodes.length - drop_last, 0)
     rows = ranges(episodes.start, keep)
     if not rows.size:
@@ -56,11 +58,15 @@ def episode_of(rows: Int64, episodes: Episodes) -> Int64:
     """Position of each row's episode in the episode table; IndexError for a row outside the dataset."""
     total = int(episodes.start[-1] + episodes.length[-1])
     if rows.size and (rows.min() < 0 or rows.max() >= total):
-        raise IndexError(f"rows reach from {rows.min()} to {rows.max()}; the dataset has rows 0 to {total - 1}")
+        raise IndexError(
+            f"rows reach from {rows.min()} to {rows.max()}; the dataset has rows 0 to {total - 1}"
+        )
     return episodes.start.searchsorted(rows, side="right") - 1
 
 
-def window_rows(rows: Int64, offsets: tuple[int, ...], episodes: Episodes) -> tuple[Int64, NDArray[np.bool_]]:
+def window_rows(
+    rows: Int64, offsets: tuple[int, ...], episodes: Episodes
+) -> tuple[Int64, NDArray[np.bool_]]:
     """Rows (B, T) of a window and its mask: frames outside the episode become its edge, and are marked."""
     position = episode_of(rows, episodes)
     first = episodes.start[position][:, None]

@@ -17,7 +17,15 @@ from kata.data.arrays import Int64, Pixels
 from kata.data.edit.compatibility import Common, common, shared
 from kata.data.edit.edit_source import SUBTASKS, Part
 from kata.data.edit.episode_frames import image_frames, video_frames
-from kata.data.edit.table_rows import TIME_TOLERANCE_S, EpisodeRows, TableSeries, cells, new_rows, numbers, viewer_note
+from kata.data.edit.table_rows import (
+    TIME_TOLERANCE_S,
+    EpisodeRows,
+    TableSeries,
+    cells,
+    new_rows,
+    numbers,
+    viewer_note,
+)
 from kata.data.edit.transcode import Recoder
 from kata.data.edit.video_copy import Cuts, FilePath, VideoSeries
 from kata.data.format.feature_stats import STATS, ImageCounts, Summary, summarise
@@ -51,14 +59,22 @@ class Rules:
 
     def __post_init__(self) -> None:
         if self.camera_stats not in ("exact", "kept"):
-            raise ConfigError(f"camera_stats={self.camera_stats}", rule="exact or kept", remedy="choose one")
+            raise ConfigError(
+                f"camera_stats={self.camera_stats}", rule="exact or kept", remedy="choose one"
+            )
         for name in ("data_files_size_in_mb", "video_files_size_in_mb"):
             if vars(self)[name] < 1:
-                raise ConfigError(f"{name}={vars(self)[name]}", rule="1 or more", remedy=f"leave out --{name}")
+                raise ConfigError(
+                    f"{name}={vars(self)[name]}", rule="1 or more", remedy=f"leave out --{name}"
+                )
 
 
 def assemble(
-    parts: Sequence[Part], folder: Path, rules: Rules, progress: Progress, recode: Recoder | None = None
+    parts: Sequence[Part],
+    folder: Path,
+    rules: Rules,
+    progress: Progress,
+    recode: Recoder | None = None,
 ) -> list[str]:
     """Fill an empty folder with the episodes of all parts, in order; returns sentences that the user should read.
 
@@ -72,9 +88,20 @@ class _Assembly:
     """The state of one run: series of files that grow, and the rows of the episode table."""
 
     def __init__(
-        self, parts: Sequence[Part], agreed: Common, folder: Path, rules: Rules, recode: Recoder | None
+        self,
+        parts: Sequence[Part],
+        agreed: Common,
+        folder: Path,
+        rules: Rules,
+        recode: Recoder | None,
     ) -> None:
-        self.parts, self.agreed, self.folder, self.rules, self.recode = parts, agreed, folder, rules, recode
+        self.parts, self.agreed, self.folder, self.rules, self.recode = (
+            parts,
+            agreed,
+            folder,
+            rules,
+            recode,
+        )
         self.old = agreed.columns
         self.changed = recode.columns(agreed.columns, parts[0].unread) if recode else {}
         self.columns = {**agreed.columns, **self.changed, **BOOKKEEPING_COLUMNS}
@@ -85,8 +112,12 @@ class _Assembly:
             for key, column in self.columns.items()
             if column.dtype == "video"
         }
-        schema = pq.read_schema(parts[0].root / parts[0].layout.data.files[parts[0].layout.data.file[0]])
-        self.data = TableSeries(self._file(DATA_PATH), rules.data_files_size_in_mb, viewer_note(self.columns, schema))
+        schema = pq.read_schema(
+            parts[0].root / parts[0].layout.data.files[parts[0].layout.data.file[0]]
+        )
+        self.data = TableSeries(
+            self._file(DATA_PATH), rules.data_files_size_in_mb, viewer_note(self.columns, schema)
+        )
         self.rows: list[dict[str, Any]] = []
         self.frames = 0
         self.cuts: dict[str, Cuts] = {}
@@ -97,7 +128,9 @@ class _Assembly:
         try:
             for part, renumber in zip(self.parts, self.agreed.renumber, strict=True):
                 table = EpisodeRows(part)
-                known = part.stored_stats([key for key, column in self.old.items() if column.is_camera])
+                known = part.stored_stats(
+                    [key for key, column in self.old.items() if column.is_camera]
+                )
                 for position in range(len(part.layout.index)):
                     self._episode(part, position, table, renumber, known)
                     progress(len(self.rows), total)
@@ -115,10 +148,19 @@ class _Assembly:
 
         return path
 
-    def _episode(self, part: Part, position: int, table: EpisodeRows, renumber: Int64, known: dict[int, Stats]) -> None:
+    def _episode(
+        self,
+        part: Part,
+        position: int,
+        table: EpisodeRows,
+        renumber: Int64,
+        known: dict[int, Stats],
+    ) -> None:
         path, first = table.place(position)
         rows = table.get(position)
-        values = self._values(path, rows, part, position) | self._book(path, rows, part, position, renumber)
+        values = self._values(path, rows, part, position) | self._book(
+            path, rows, part, position, renumber
+        )
         length, episode = len(rows), len(self.rows)
         row: dict[str, Any] = {
             "episode_index": episode,
@@ -129,7 +171,9 @@ class _Assembly:
             "dataset_to_index": self.frames + length,
             **_place("data", self.data.place(length)),
         }
-        summaries = {key: summarise(found) for key, found in values.items() if isinstance(found, np.ndarray)}
+        summaries = {
+            key: summarise(found) for key, found in values.items() if isinstance(found, np.ndarray)
+        }
         for key in self.columns:
             if self.columns[key].is_camera:
                 frames = self._frames(part, position, key, path, first, rows)
@@ -149,7 +193,9 @@ class _Assembly:
                 found[key] = (cells if copied else numbers)(path, key, rows, column)
         return found
 
-    def _book(self, path: Path, rows: pa.Table, part: Part, position: int, renumber: Int64) -> dict[str, Any]:
+    def _book(
+        self, path: Path, rows: pa.Table, part: Part, position: int, renumber: Int64
+    ) -> dict[str, Any]:
         """The bookkeeping columns of an episode at its new place."""
         count, fps = len(rows), self.agreed.fps
         frame = np.arange(count, dtype=np.int64)
@@ -196,7 +242,10 @@ class _Assembly:
         if key in self.changed and self.recode:
             cuts, summary = self.recode.episode(key, frames)
         elif self.columns[key].dtype == "video":
-            cuts, first = self._cuts(part, position, key), int(part.layout.videos[key].first[position])
+            cuts, first = (
+                self._cuts(part, position, key),
+                int(part.layout.videos[key].first[position]),
+            )
         if cuts is not None:
             place = self.videos[key].add(cuts, first, length)
             row |= _place(f"videos/{key}", place.file)
@@ -208,7 +257,12 @@ class _Assembly:
         return {key: summary} if summary else {}
 
     def _camera_stats(
-        self, part: Part, key: str, known: Summary, frames: Callable[[], Iterator[Pixels]], length: int
+        self,
+        part: Part,
+        key: str,
+        known: Summary,
+        frames: Callable[[], Iterator[Pixels]],
+        length: int,
     ) -> Summary:
         """What the dataset brings where it suffices, else measured over all frames."""
         basic = set(STATS[:5])

@@ -47,7 +47,9 @@ def common(parts: Sequence[Part], robot_type: str | None = None) -> Common:
         kept = new[new >= 0]
         numbered = _numbering_columns(part)
         if numbered and not np.array_equal(kept, np.flatnonzero(new >= 0)):
-            notes.append(f"{', '.join(numbered)} of {part.name} may hold task numbers, which stay as they were")
+            notes.append(
+                f"{', '.join(numbered)} of {part.name} may hold task numbers, which stay as they were"
+            )
     rest = {k: v for k, v in first.rest.items() if all(part.rest.get(k) == v for part in parts)}
     lost = sorted({k for part in parts for k in part.rest} - set(rest))
     notes += [f"info.json: {', '.join(lost)} differ and are left out"] if lost else []
@@ -64,7 +66,10 @@ def shared(infos: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Camera facts that all agree on; null where they differ, as LeRobot writes it."""
     names = list(dict.fromkeys(name for info in infos for name in info))
     empty: dict[str, Any] = {"video.extra_options": {}}
-    return {n: infos[0].get(n) if all(i.get(n) == infos[0].get(n) for i in infos) else empty.get(n) for n in names}
+    return {
+        n: infos[0].get(n) if all(i.get(n) == infos[0].get(n) for i in infos) else empty.get(n)
+        for n in names
+    }
 
 
 def _require_equal(parts: Sequence[Part], robot_type: str | None) -> None:
@@ -73,10 +78,15 @@ def _require_equal(parts: Sequence[Part], robot_type: str | None) -> None:
     for part in parts[1:]:
         found = _differences(first, part)
         if robot_type is None and part.dataset.robot_type != first.dataset.robot_type:
-            found.append(f"robot_type: {first.dataset.robot_type!r} and {part.dataset.robot_type!r}")
+            found.append(
+                f"robot_type: {first.dataset.robot_type!r} and {part.dataset.robot_type!r}"
+            )
         if found:
             more = [f"... and {len(found) - _SHOWN} more"] if len(found) > _SHOWN else []
-            lines += [f"{first.name} and {part.name} differ:", *(f"  {line}" for line in [*found[:_SHOWN], *more])]
+            lines += [
+                f"{first.name} and {part.name} differ:",
+                *(f"  {line}" for line in [*found[:_SHOWN], *more]),
+            ]
     if lines:
         raise DataError(
             "\n".join(lines),
@@ -95,7 +105,9 @@ def _differences(one: Part, other: Part) -> list[str]:
         if ours is None or theirs is None:
             found.append(f"{key}: only in {(one if theirs is None else other).name}")
         elif (ours.dtype, ours.shape) != (theirs.dtype, theirs.shape):
-            found.append(f"{key}: {ours.dtype} {list(ours.shape)} and {theirs.dtype} {list(theirs.shape)}")
+            found.append(
+                f"{key}: {ours.dtype} {list(ours.shape)} and {theirs.dtype} {list(theirs.shape)}"
+            )
         elif ours.names != theirs.names:
             found.append(f"{key}: names {_short(ours.names)} and {_short(theirs.names)}")
         elif (key in one.unread) != (key in other.unread):

@@ -25,7 +25,14 @@ from kata.errors import DataError, did_you_mean
 from kata.spec import BOOKKEEPING, Column, Stats
 
 SUBTASKS = "meta/subtasks.parquet"
-_META = ("info.json", "stats.json", "tasks.parquet", "tasks.jsonl", "episodes.jsonl", "episodes_stats.jsonl")
+_META = (
+    "info.json",
+    "stats.json",
+    "tasks.parquet",
+    "tasks.jsonl",
+    "episodes.jsonl",
+    "episodes_stats.jsonl",
+)
 _EPISODE_FIELDS = ("episode_index", "tasks", "length", "dataset_from_index", "dataset_to_index")
 _EPISODE_PREFIXES = ("data/", "videos/", "stats/", "meta/")
 
@@ -73,18 +80,35 @@ class Part:
         """What the dataset says about its episodes beyond the format, a row for each chosen one; and its 'row'."""
         if self.dataset.info.is_v3:
             table = episode_table(self.root)
-            names = [n for n in table.column_names if n not in _EPISODE_FIELDS and not n.startswith(_EPISODE_PREFIXES)]
+            names = [
+                n
+                for n in table.column_names
+                if n not in _EPISODE_FIELDS and not n.startswith(_EPISODE_PREFIXES)
+            ]
             index = (
-                table["episode_index"].to_numpy() if "episode_index" in table.column_names else np.arange(len(table))
+                table["episode_index"].to_numpy()
+                if "episode_index" in table.column_names
+                else np.arange(len(table))
             )
         else:
             rows = json_lines(self.root / "meta" / "episodes.jsonl", ("episode_index",))
-            names = list(dict.fromkeys(name for row in rows for name in row if name not in _EPISODE_FIELDS))
-            table = pa.table({name: pa.array([row.get(name) for row in rows]) for name in ("episode_index", *names)})
+            names = list(
+                dict.fromkeys(name for row in rows for name in row if name not in _EPISODE_FIELDS)
+            )
+            table = pa.table(
+                {
+                    name: pa.array([row.get(name) for row in rows])
+                    for name in ("episode_index", *names)
+                }
+            )
             index = np.array([row["episode_index"] for row in rows])
         order = np.argsort(index, kind="stable")
         rows_of = order[np.searchsorted(index[order], self.layout.index)]
-        return table.select(names).append_column("row", pa.array(range(len(table)), pa.int64())).take(pa.array(rows_of))
+        return (
+            table.select(names)
+            .append_column("row", pa.array(range(len(table)), pa.int64()))
+            .take(pa.array(rows_of))
+        )
 
 
 def open_part(
@@ -106,18 +130,39 @@ def open_part(
         DataError: as `open_dataset`, and for features that can neither be copied nor are dropped.
     """
     dataset = open_dataset(
-        source.repo_id, root=source.root, episodes=episodes, exclude_episodes=exclude, revision=source.revision
+        source.repo_id,
+        root=source.root,
+        episodes=episodes,
+        exclude_episodes=exclude,
+        revision=source.revision,
     )
     raw = raw_info(dataset.root)
     declared: dict[str, Any] = raw["features"]
     _require_known(dataset, declared, drop)
-    unread = {key: _column(spec) for key, spec in declared.items() if _is_unread(spec) and key not in drop}
+    unread = {
+        key: _column(spec) for key, spec in declared.items() if _is_unread(spec) and key not in drop
+    }
     layout, size = _with_videos(source, dataset, unread)
     present = schema_names(dataset.root / layout.data.files[layout.data.file[0]])
-    unread = {key: c for key, c in unread.items() if key in (layout.videos if c.dtype == "video" else present)}
-    own = {key: c for key, c in dataset.columns.items() if key not in drop and key not in BOOKKEEPING}
+    unread = {
+        key: c
+        for key, c in unread.items()
+        if key in (layout.videos if c.dtype == "video" else present)
+    }
+    own = {
+        key: c for key, c in dataset.columns.items() if key not in drop and key not in BOOKKEEPING
+    }
     columns = {key: {**own, **unread}[key] for key in declared if key in own or key in unread}
-    known = ("codebase_version", "fps", "features", "robot_type", "splits", "chunks_size", "data_path", "video_path")
+    known = (
+        "codebase_version",
+        "fps",
+        "features",
+        "robot_type",
+        "splits",
+        "chunks_size",
+        "data_path",
+        "video_path",
+    )
     return Part(
         dataset,
         {key: _entry(declared[key], column) for key, column in columns.items()},
@@ -125,8 +170,16 @@ def open_part(
         layout.without([key for key in layout.videos if key not in columns]),
         size,
         tuple(unread),
-        {k: v for k, v in raw.items() if k not in known and not k.startswith("total_") and not k.endswith("_in_mb")},
-        [note for note in dataset.notes if not any(note.startswith(f"'{key}' is left out") for key in unread)]
+        {
+            k: v
+            for k, v in raw.items()
+            if k not in known and not k.startswith("total_") and not k.endswith("_in_mb")
+        },
+        [
+            note
+            for note in dataset.notes
+            if not any(note.startswith(f"'{key}' is left out") for key in unread)
+        ]
         + _left_behind(dataset.root, drop),
     )
 
@@ -142,7 +195,11 @@ def _require_known(dataset: Dataset, declared: Mapping[str, Any], drop: Sequence
                 remedy=did_you_mean(name, [*declared, *undeclared]),
             )
         if name in BOOKKEEPING:
-            raise DataError(f"drop: '{name}'", rule="every dataset has this column", remedy="leave it out of --drop")
+            raise DataError(
+                f"drop: '{name}'",
+                rule="every dataset has this column",
+                remedy="leave it out of --drop",
+            )
     unknown = [name for name in undeclared if name not in drop and name not in BOOKKEEPING]
     if unknown:
         raise DataError(
@@ -166,29 +223,44 @@ def _column(spec: Mapping[str, Any]) -> Column:
     return Column(str(spec["dtype"]), tuple(spec["shape"]) or (1,))
 
 
-def _with_videos(source: Source, dataset: Dataset, unread: Mapping[str, Column]) -> tuple[Layout, Int64]:
+def _with_videos(
+    source: Source, dataset: Dataset, unread: Mapping[str, Column]
+) -> tuple[Layout, Int64]:
     """The dataset's layout with the videos of features that it does not read, and the bytes of its episodes."""
     videos = {key: column for key, column in unread.items() if column.dtype == "video"}
     info = replace(dataset.info, columns={**dataset.info.columns, **videos})
     whole = read_layout(dataset.root, info, source.ensure, [])
     places = np.flatnonzero(np.isin(whole.index, dataset.layout.index))
     chosen = whole.take(places)
-    found = {key: span for key, span in chosen.videos.items() if key in videos or key in dataset.layout.videos}
+    found = {
+        key: span
+        for key, span in chosen.videos.items()
+        if key in videos or key in dataset.layout.videos
+    }
     source.ensure([name for key in videos if key in found for name in found[key].used()])
     layout = replace(dataset.layout, videos=found)
     size = np.zeros(len(places))
-    for mine, span in [(layout.data, whole.data), *((found[key], whole.videos[key]) for key in found)]:
+    for mine, span in [
+        (layout.data, whole.data),
+        *((found[key], whole.videos[key]) for key in found),
+    ]:
         frames = np.bincount(span.file, whole.length, len(span.files))
         for number in np.unique(mine.file):
             here = mine.file == number
-            size[here] += (dataset.root / span.files[number]).stat().st_size * layout.length[here] / frames[number]
+            size[here] += (
+                (dataset.root / span.files[number]).stat().st_size
+                * layout.length[here]
+                / frames[number]
+            )
     return layout, np.ceil(size).astype(np.int64)
 
 
 def _entry(spec: Mapping[str, Any], column: Column) -> dict[str, Any]:
     """A feature as v3.0 declares it: names are there, cameras are (H, W, C), `info` is called so."""
     names = spec.get("names")
-    if column.is_camera and not (isinstance(names, list) and len(names) == 3 and names[2] in ("channel", "channels")):
+    if column.is_camera and not (
+        isinstance(names, list) and len(names) == 3 and names[2] in ("channel", "channels")
+    ):
         names = list(CAMERA_NAMES)
     entry: dict[str, Any] = {"dtype": column.dtype, "shape": list(column.shape), "names": names}
     info = spec.get("info") or spec.get("video_info")
@@ -198,7 +270,15 @@ def _entry(spec: Mapping[str, Any], column: Column) -> dict[str, Any]:
 def _left_behind(root: Path, drop: Sequence[str]) -> list[str]:
     """Sentences about what is in the folder and does not go into the new one."""
     notes = [f"left out as asked: {', '.join(drop)}"] if drop else []
-    metas = [p.name for p in (root / "meta").iterdir() if p.name not in (*_META, "episodes", Path(SUBTASKS).name)]
-    others = [p.name for p in root.iterdir() if p.name not in ("meta", "data", "videos") and p.name[0] != "."]
+    metas = [
+        p.name
+        for p in (root / "meta").iterdir()
+        if p.name not in (*_META, "episodes", Path(SUBTASKS).name)
+    ]
+    others = [
+        p.name
+        for p in root.iterdir()
+        if p.name not in ("meta", "data", "videos") and p.name[0] != "."
+    ]
     found = sorted([f"meta/{name}" for name in metas] + others)
     return notes + ([f"{root} also holds {', '.join(found)}: not taken over"] if found else [])

@@ -31,7 +31,11 @@ def video_frames(index: FrameIndex, first: int, count: int) -> Iterator[Pixels]:
             stream = container.streams.video[0]
             stream.thread_type = "AUTO"
             # The index counts from where the file's table does; FFmpeg adds what an empty edit puts before it.
-            before = 0 if stream.start_time is None else stream.start_time - int(index.pts[index.packet[0]])
+            before = (
+                0
+                if stream.start_time is None
+                else stream.start_time - int(index.pts[index.packet[0]])
+            )
             container.seek(int(index.pts[index.start[first]]) + before, stream=stream)
             for frame in container.decode(stream):
                 if frame.pts is not None and wanted.pop(frame.pts - before, None) is not None:

@@ -40,7 +40,9 @@ def merge(parts: Sequence[Part], out: Path, rules: Rules, progress: Progress, sa
     split({"": parts}, out, rules, progress, say)
 
 
-def split(groups: Mapping[str, Sequence[Part]], out: Path, rules: Rules, progress: Progress, say: Say) -> None:
+def split(
+    groups: Mapping[str, Sequence[Part]], out: Path, rules: Rules, progress: Progress, say: Say
+) -> None:
     """One dataset per group in a folder of its name below `out`; the group '' is `out` itself.
 
     All appear together. Raises: as `assemble`.
@@ -53,7 +55,9 @@ def split(groups: Mapping[str, Sequence[Part]], out: Path, rules: Rules, progres
         for name, group in groups.items():
             folder = work / name
             folder.mkdir(exist_ok=True)
-            notes += assemble(group, folder, rules, lambda done, _, before=before: progress(before + done, total))
+            notes += assemble(
+                group, folder, rules, lambda done, _, before=before: progress(before + done, total)
+            )
             before += sum(len(part.layout.index) for part in group)
     for note in dict.fromkeys(notes):
         say(note)
@@ -68,7 +72,9 @@ class Encoding:
     cameras: Sequence[str] | None = None
 
 
-def transcode(part: Part, out: Path, encoding: Encoding, rules: Rules, progress: Progress, say: Say) -> dict[str, Psnr]:
+def transcode(
+    part: Part, out: Path, encoding: Encoding, rules: Rules, progress: Progress, say: Say
+) -> dict[str, Psnr]:
     """The dataset with cameras encoded anew; returns how far each is from its source, which meta keeps too.
 
     Raises: DataError for cameras and sizes that cannot be encoded, and as `assemble`.
@@ -77,14 +83,25 @@ def transcode(part: Part, out: Path, encoding: Encoding, rules: Rules, progress:
     need = 2 * int(part.bytes.sum())
     with new_folder(out, inputs=[part.root], need_bytes=need, say=say) as work:
         recoder = Recoder(
-            work.parent / "encoded", part.dataset.fps, encoding.video, size=encoding.size, cameras=encoding.cameras
+            work.parent / "encoded",
+            part.dataset.fps,
+            encoding.video,
+            size=encoding.size,
+            cameras=encoding.cameras,
         )
         notes = assemble([part], work, rules, progress, recoder)
         report = {
-            key: {"psnr_mean_db": round(p.mean_db, 3), "psnr_worst_frame_db": round(p.worst_db, 3), "frames": p.frames}
+            key: {
+                "psnr_mean_db": round(p.mean_db, 3),
+                "psnr_worst_frame_db": round(p.worst_db, 3),
+                "frames": p.frames,
+            }
             for key, p in recoder.psnr.items()
         }
-        text = {"compared": "every frame, RGB, after resizing and before encoding", "cameras": report}
+        text = {
+            "compared": "every frame, RGB, after resizing and before encoding",
+            "cameras": report,
+        }
         (work / TRANSCODED).write_text(json.dumps(text, indent=4), encoding="utf-8")
     for note in notes:
         say(note)

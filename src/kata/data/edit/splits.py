@@ -22,15 +22,22 @@ def by_fractions(text: str, count: int, seed: int) -> dict[str, list[int]]:
     shares: dict[str, float] = {}
     for word in text.split(","):
         name, _, number = (piece.strip() for piece in word.partition(":"))
-        if not re.fullmatch(r"[\w.-]*\w", name) or name in shares or not re.fullmatch(r"[0-9]*\.?[0-9]+", number):
+        if (
+            not re.fullmatch(r"[\w.-]*\w", name)
+            or name in shares
+            or not re.fullmatch(r"[0-9]*\.?[0-9]+", number)
+        ):
             raise _bad(text, f"'{word}' is no share of its own")
         shares[name] = float(number)
     if sum(shares.values()) > 1 + _SLACK:
         raise _bad(text, f"the shares add up to {sum(shares.values()):g}")
-    order = np.argsort(draw(seed, np.arange(count), "split", Draw("uniform", (1,)))[:, 0], kind="stable")
+    order = np.argsort(
+        draw(seed, np.arange(count), "split", Draw("uniform", (1,)))[:, 0], kind="stable"
+    )
     edges = np.rint(np.cumsum([0.0, *shares.values()]) * count + _SLACK).astype(int)
     groups = {
-        name: sorted(order[begin:end].tolist()) for name, begin, end in zip(shares, edges[:-1], edges[1:], strict=True)
+        name: sorted(order[begin:end].tolist())
+        for name, begin, end in zip(shares, edges[:-1], edges[1:], strict=True)
     }
     empty = [name for name, chosen in groups.items() if not chosen]
     if empty:
@@ -43,7 +50,9 @@ def by_task(part: Part) -> dict[str, list[int]]:
     number, episodes = part.dataset.column("task_index"), part.dataset.episodes
     groups: dict[tuple[int, ...], list[int]] = {}
     for position, (start, length) in enumerate(zip(episodes.start, episodes.length, strict=True)):
-        groups.setdefault(tuple(np.unique(number[start : start + length]).tolist()), []).append(position)
+        groups.setdefault(tuple(np.unique(number[start : start + length]).tolist()), []).append(
+            position
+        )
     return {_name(tasks, part.dataset.tasks): groups[tasks] for tasks in sorted(groups)}
 
 

@@ -18,7 +18,9 @@ _SPARE = 64 * 1024**2
 
 
 @contextmanager
-def new_folder(out: Path, *, inputs: Sequence[Path], need_bytes: int, say: Callable[[str], None]) -> Generator[Path]:
+def new_folder(
+    out: Path, *, inputs: Sequence[Path], need_bytes: int, say: Callable[[str], None]
+) -> Generator[Path]:
     """A folder to fill; on leaving it becomes `out` in one step, after an error it is removed.
 
     What a killed process left is removed by the next start with the same `out`; a lock, which the system
@@ -50,11 +52,17 @@ def new_folder(out: Path, *, inputs: Sequence[Path], need_bytes: int, say: Calla
 
 def _require_free(out: Path, inputs: Sequence[Path]) -> None:
     if out.exists() or out.is_symlink():
-        raise DataError(f"out: {out} exists", rule="the result gets a new folder", remedy="name another, or delete it")
+        raise DataError(
+            f"out: {out} exists",
+            rule="the result gets a new folder",
+            remedy="name another, or delete it",
+        )
     for root in inputs:
         if out.resolve().is_relative_to(root.resolve()):
             raise DataError(
-                f"out: {out} lies in the dataset {root}", rule="what is read is not changed", remedy="name another"
+                f"out: {out} lies in the dataset {root}",
+                rule="what is read is not changed",
+                remedy="name another",
             )
 
 

@@ -42,7 +42,10 @@ class EpisodeRows:
             self._table, self._path = _read(path), path
         rows = self._table.slice(first, length)
         if len(rows) < length:
-            raise _bad(path, f"has {len(self._table)} rows, episode {self._part.layout.index[position]} needs more")
+            raise _bad(
+                path,
+                f"has {len(self._table)} rows, episode {self._part.layout.index[position]} needs more",
+            )
         return rows
 
     def place(self, position: int) -> tuple[Path, int]:
@@ -67,7 +70,9 @@ def numbers(path: Path, key: str, rows: pa.Table, column: Column) -> NDArray[Any
         raise _bad(path, f"has no column '{key}'")
     values = flat_values(rows[key])
     if len(values) != len(rows) * int(np.prod(column.shape)) or values.dtype == object:
-        raise _bad(path, f"has {len(values)} values of '{key}' in {len(rows)} rows, or empty places")
+        raise _bad(
+            path, f"has {len(values)} values of '{key}' in {len(rows)} rows, or empty places"
+        )
     values = values.astype(column.dtype)
     if values.dtype.kind == "f" and not np.isfinite(values).all():
         raise _bad(path, f"has numbers of '{key}' that are empty, NaN or infinite")
@@ -118,7 +123,9 @@ class TableSeries:
         note: schema metadata of every file.
     """
 
-    def __init__(self, path: FilePath, limit_mb: int, note: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, path: FilePath, limit_mb: int, note: Mapping[str, str] | None = None
+    ) -> None:
         self._path, self._limit, self._note = path, limit_mb * MB, dict(note or {})
         self._writer: pq.ParquetWriter | None = None
         self._sink: Any = None
@@ -159,7 +166,11 @@ def viewer_note(columns: Mapping[str, Column], known: pa.Schema) -> dict[str, st
     """The `huggingface` note of the frames; what it says of language columns comes from the source's own note."""
     note = frame_schema(_plain(columns)).metadata[b"huggingface"]
     tree = json.loads(note)
-    theirs = json.loads((known.metadata or {}).get(b"huggingface", b"{}")).get("info", {}).get("features", {})
+    theirs = (
+        json.loads((known.metadata or {}).get(b"huggingface", b"{}"))
+        .get("info", {})
+        .get("features", {})
+    )
     language = [key for key, column in columns.items() if column.dtype == "language"]
     if any(key not in theirs for key in language):
         return {}

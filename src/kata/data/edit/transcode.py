@@ -38,7 +38,11 @@ class Psnr:
         """Count in a frame and what it has become."""
         difference = one.astype(np.int32) - other
         squares = float((difference * difference).sum(dtype=np.int64))
-        self.squares, self.values, self.frames = self.squares + squares, self.values + one.size, self.frames + 1
+        self.squares, self.values, self.frames = (
+            self.squares + squares,
+            self.values + one.size,
+            self.frames + 1,
+        )
         self.worst_db = min(self.worst_db, _db(squares, one.size))
 
     @property
@@ -48,7 +52,11 @@ class Psnr:
 
 
 def _db(squares: float, values: int) -> float:
-    return min(_LOSSLESS_DB, float(10 * np.log10(255.0**2 * values / squares))) if squares else _LOSSLESS_DB
+    return (
+        min(_LOSSLESS_DB, float(10 * np.log10(255.0**2 * values / squares)))
+        if squares
+        else _LOSSLESS_DB
+    )
 
 
 class Recoder:
@@ -71,7 +79,13 @@ class Recoder:
         size: tuple[int, int] | None = None,
         cameras: Sequence[str] | None = None,
     ) -> None:
-        self._work, self._fps, self._options, self._size, self._cameras = work, fps, options, size, cameras
+        self._work, self._fps, self._options, self._size, self._cameras = (
+            work,
+            fps,
+            options,
+            size,
+            cameras,
+        )
         self._columns: dict[str, Column] = {}
         self._number = 0
         self.psnr: dict[str, Psnr] = {}
@@ -91,7 +105,11 @@ class Recoder:
                     remedy=did_you_mean(key, colour),
                 )
         if not chosen:
-            raise DataError("the dataset has no colour camera", rule="at least one", remedy="it can stay as it is")
+            raise DataError(
+                "the dataset has no colour camera",
+                rule="at least one",
+                remedy="it can stay as it is",
+            )
         self._columns = {}
         for key in chosen:
             height, width, channels = columns[key].shape
@@ -104,7 +122,12 @@ class Recoder:
 
     def entry(self, key: str, entry: Mapping[str, Any]) -> dict[str, Any]:
         """The entry of info.json for an encoded camera."""
-        return {**entry, "dtype": "video", "shape": list(self._columns[key].shape), "info": self._options.info()}
+        return {
+            **entry,
+            "dtype": "video",
+            "shape": list(self._columns[key].shape),
+            "info": self._options.info(),
+        }
 
     def episode(self, key: str, frames: Callable[[], Iterator[Pixels]]) -> tuple[Cuts, Summary]:
         """Encode an episode; its video, and the statistics of its frames before encoding.
@@ -118,13 +141,17 @@ class Recoder:
         self._number += 1
         self._work.mkdir(exist_ok=True)
         counts, number = ImageCounts(channels), 0
-        with VideoEncoder(path, fps=self._fps, height=height, width=width, options=self._options) as encoder:
+        with VideoEncoder(
+            path, fps=self._fps, height=height, width=width, options=self._options
+        ) as encoder:
             for frame in _sized(frames(), height, width):
                 counts.add(frame)
                 encoder.add(frame)
                 number += 1
         cuts = Cuts(path, self._fps, passing=True)
-        for old, new in zip(_sized(frames(), height, width), video_frames(cuts.index, 0, number), strict=True):
+        for old, new in zip(
+            _sized(frames(), height, width), video_frames(cuts.index, 0, number), strict=True
+        ):
             self.psnr[key].add(old, new)
         return cuts, counts.summary()
 
@@ -137,5 +164,7 @@ def _sized(frames: Iterator[Pixels], height: int, width: int) -> Iterator[Pixels
             continue
         smaller = height <= frame.shape[0] and width <= frame.shape[1]
         given = av.VideoFrame.from_ndarray(np.ascontiguousarray(frame), format="rgb24")
-        sized: Any = given.reformat(width=width, height=height, interpolation="AREA" if smaller else "BICUBIC")
+        sized: Any = given.reformat(
+            width=width, height=height, interpolation="AREA" if smaller else "BICUBIC"
+        )
         yield sized.to_ndarray(format="rgb24")

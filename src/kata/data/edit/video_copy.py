@@ -57,7 +57,9 @@ class Cuts:
             )
         self.keys = np.unique(self.index.start)
         reached = np.maximum.accumulate(np.concatenate([[-1], self.rank]))
-        self._clean = reached == np.arange(-1, len(order))  # before packet p: exactly the frames 0..p-1
+        self._clean = reached == np.arange(
+            -1, len(order)
+        )  # before packet p: exactly the frames 0..p-1
         self._refreshes: dict[int, bool] = {}
 
     def frame(self, number: int) -> int:
@@ -141,7 +143,9 @@ class VideoSeries:
         joins = last is not None and last.cuts is cuts and last.begin <= begin <= last.end
         fresh = max(begin, last.end) if joins and last else begin
         more = cuts.bytes(fresh, max(fresh, end))
-        if last is not None and (self._bytes + more >= self._limit or not _alike(last.cuts.index, cuts.index)):
+        if last is not None and (
+            self._bytes + more >= self._limit or not _alike(last.cuts.index, cuts.index)
+        ):
             self.flush()
             last, joins, more = None, False, cuts.bytes(begin, end)
         if joins and last is not None:
@@ -188,6 +192,9 @@ def _copy(runs: list[_Run], path: Path, fps: int) -> None:
                     file.seek(int(index.offset[number]))
                     packet = av.Packet(file.read(int(index.size[number])))
                     packet.stream, packet.time_base, packet.duration = stream, Fraction(1, fps), 1
-                    packet.pts, packet.dts = int(run.cuts.rank[number]) + shift, number + shift - delay
+                    packet.pts, packet.dts = (
+                        int(run.cuts.rank[number]) + shift,
+                        number + shift - delay,
+                    )
                     packet.is_keyframe = number in keys
                     target.mux(packet)

@@ -63,7 +63,10 @@ class TaskLists:
 
     def __getitem__(self, position: int) -> tuple[str, ...]:
         start = self._end[position - 1] if position else 0
-        return tuple(self._names[int(number)] for number in self._number[start : self._end[position]].tolist())
+        return tuple(
+            self._names[int(number)]
+            for number in self._number[start : self._end[position]].tolist()
+        )
 
     def __iter__(self) -> Iterator[tuple[str, ...]]:
         return (self[position] for position in range(len(self)))

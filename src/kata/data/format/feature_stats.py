@@ -39,12 +39,19 @@ def load_stats(path: Path) -> Stats:
 
 def stat_arrays(raw: dict[str, dict[str, Any]]) -> Stats:
     """Turn the lists of a statistics file into float64 arrays."""
-    return {key: {stat: np.atleast_1d(np.asarray(v)) for stat, v in stats.items()} for key, stats in raw.items()}
+    return {
+        key: {stat: np.atleast_1d(np.asarray(v)) for stat, v in stats.items()}
+        for key, stats in raw.items()
+    }
 
 
 def complete(stats: Stats) -> Stats:
     """Only the features that have all ten figures, in their usual order."""
-    return {key: {name: found[name] for name in STATS} for key, found in stats.items() if set(STATS) <= set(found)}
+    return {
+        key: {name: found[name] for name in STATS}
+        for key, found in stats.items()
+        if set(STATS) <= set(found)
+    }
 
 
 QUANTILES = {"q01": 0.01, "q10": 0.10, "q50": 0.50, "q90": 0.90, "q99": 0.99}
@@ -112,7 +119,9 @@ class ImageCounts:
             "min": np.array([levels[row.nonzero()[0][0]] for row in counts]),
             "max": np.array([levels[row.nonzero()[0][-1]] for row in counts]),
             "mean": mean,
-            "std": np.sqrt(np.maximum((counts * (levels - mean[:, None]) ** 2).sum(axis=1) / pixels, 0.0)),
+            "std": np.sqrt(
+                np.maximum((counts * (levels - mean[:, None]) ** 2).sum(axis=1) / pixels, 0.0)
+            ),
         }
         for name, q in QUANTILES.items():
             place = q * (pixels - 1)

@@ -133,9 +133,17 @@ def _columns(path: Path, features: dict[str, Any]) -> tuple[dict[str, Column], l
     notes: list[str] = []
     for key, spec in features.items():
         if "/" in key or "\\" in key or ".." in key:
-            raise _bad(path, f"has a feature called '{key}'", "names of features hold no '/', '\\' or '..'")
-        if not isinstance(spec, dict) or "dtype" not in spec or not isinstance(spec.get("shape"), list | tuple):
-            raise _bad(path, f"describes feature '{key}' without dtype or shape", "every feature has both")
+            raise _bad(
+                path, f"has a feature called '{key}'", "names of features hold no '/', '\\' or '..'"
+            )
+        if (
+            not isinstance(spec, dict)
+            or "dtype" not in spec
+            or not isinstance(spec.get("shape"), list | tuple)
+        ):
+            raise _bad(
+                path, f"describes feature '{key}' without dtype or shape", "every feature has both"
+            )
         left_out = _why_left_out(spec)
         if left_out:
             notes.append(f"'{key}' is left out: {left_out}")
@@ -163,10 +171,16 @@ def _column(path: Path, key: str, spec: dict[str, Any]) -> Column:
     shape = tuple(shape) or (1,)
     if dtype in ("video", "image"):
         if len(shape) != 3:
-            raise _bad(path, f"gives camera '{key}' the shape {list(shape)}", "height, width, channels")
+            raise _bad(
+                path, f"gives camera '{key}' the shape {list(shape)}", "height, width, channels"
+            )
         return Column(dtype, _height_width_channels(shape, spec.get("names")))
     if dtype not in _NUMERIC and dtype != "string":
-        raise _bad(path, f"gives feature '{key}' the dtype '{dtype}'", "a numpy number, bool, string, image or video")
+        raise _bad(
+            path,
+            f"gives feature '{key}' the dtype '{dtype}'",
+            "a numpy number, bool, string, image or video",
+        )
     names = tuple(_flat_names(spec.get("names")))
     return Column(dtype, shape, names if len(names) == shape[-1] else None)
 
@@ -192,10 +206,18 @@ def _template(path: Path, field: str, template: Any) -> str:
     if not isinstance(template, str):
         raise _bad(path, f"has {field} {template!r}", "a path with places in braces")
     try:
-        parts = [(name, spec or "") for _, name, spec, _ in string.Formatter().parse(template) if name is not None]
+        parts = [
+            (name, spec or "")
+            for _, name, spec, _ in string.Formatter().parse(template)
+            if name is not None
+        ]
     except ValueError as error:
-        raise _bad(path, f"has {field} '{template}': {error}", "a path with places in braces") from error
-    unknown = [name for name, spec in parts if name not in _PLACES or not re.fullmatch(r"0?\d?d?", spec)]
+        raise _bad(
+            path, f"has {field} '{template}': {error}", "a path with places in braces"
+        ) from error
+    unknown = [
+        name for name, spec in parts if name not in _PLACES or not re.fullmatch(r"0?\d?d?", spec)
+    ]
     if unknown:
         raise _bad(
             path,
@@ -217,4 +239,6 @@ def _inside(name: str) -> None:
 
 
 def _bad(path: Path, what: str, rule: str) -> DataError:
-    return DataError(f"{path} {what}", rule=rule, remedy="repair the file, or download the dataset again")
+    return DataError(
+        f"{path} {what}", rule=rule, remedy="repair the file, or download the dataset again"
+    )

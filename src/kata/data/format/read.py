@@ -20,7 +20,9 @@ def read_layout(root: Path, info: Info, fetch: Fetch, notes: list[str]) -> Layou
 
     layout = v3.read(root, info) if info.is_v3 else v2.read(root, info, fetch, notes)
     if not len(layout.index):
-        raise DataError(f"{root} has no episodes", rule="at least one", remedy="record or download some")
+        raise DataError(
+            f"{root} has no episodes", rule="at least one", remedy="record or download some"
+        )
     if len(np.unique(layout.index)) != len(layout.index):
         values, counts = np.unique(layout.index, return_counts=True)
         raise DataError(

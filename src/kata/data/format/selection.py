@@ -15,7 +15,9 @@ from kata.errors import DataError
 AVAILABLE = "available"
 
 
-def choose(repo_id: str, known: Int64, episodes: Sequence[int] | str | None, exclude: Sequence[int] | None) -> Int64:
+def choose(
+    repo_id: str, known: Int64, episodes: Sequence[int] | str | None, exclude: Sequence[int] | None
+) -> Int64:
     """Positions of the wanted episodes in `known` (ascending), each once.
 
     Raises: DataError for an unknown episode or an empty selection.
@@ -26,7 +28,9 @@ def choose(repo_id: str, known: Int64, episodes: Sequence[int] | str | None, exc
             rule=f"a list of episode numbers, or '{AVAILABLE}'",
             remedy="write for example --dataset.episodes=[0,1,2]",
         )
-    wanted = known if episodes is None or isinstance(episodes, str) else _known(repo_id, known, episodes)
+    wanted = (
+        known if episodes is None or isinstance(episodes, str) else _known(repo_id, known, episodes)
+    )
     left = np.setdiff1d(wanted, _known(repo_id, known, exclude or ()))
     if not left.size:
         raise DataError(
@@ -52,14 +56,20 @@ def _known(repo_id: str, known: Int64, episodes: Sequence[int]) -> Int64:
     return wanted
 
 
-def drop_absent_cameras(root: Path, info: Info, whole: Layout, chosen: Layout) -> tuple[Layout, list[str]]:
+def drop_absent_cameras(
+    root: Path, info: Info, whole: Layout, chosen: Layout
+) -> tuple[Layout, list[str]]:
     """The layout without video features that were declared but never recorded, and their names.
 
     v3.0 says per episode which file each camera has; v2.x does not, so there a camera without any file counts.
     """
     declared = [key for key, column in info.columns.items() if column.dtype == "video"]
     told = info.version == "v3.0"
-    absent = [key for key in declared if key not in whole.videos or not (told or _any_file(root, whole.videos[key]))]
+    absent = [
+        key
+        for key in declared
+        if key not in whole.videos or not (told or _any_file(root, whole.videos[key]))
+    ]
     return chosen.without(absent), absent
 
 
@@ -86,5 +96,6 @@ def only_whole(repo_id: str, root: Path, layout: Layout, *, available: bool) -> 
         + ", ".join(missing[:3])
         + (", ..." if len(missing) > 3 else ""),
         rule="every selected episode has its table file and one file per video camera",
-        remedy="download the rest" + ("" if not whole.any() else ", or use --dataset.episodes=available"),
+        remedy="download the rest"
+        + ("" if not whole.any() else ", or use --dataset.episodes=available"),
     )

@@ -49,13 +49,19 @@ class Source:
         missing = [name for name in files if not (self.root / name).is_file()]
         if self.revision is None or not missing:
             return
-        patterns = missing if len(missing) <= _PATTERNS_MAX else sorted({f"{n.split('/')[0]}/*" for n in missing})
+        patterns = (
+            missing
+            if len(missing) <= _PATTERNS_MAX
+            else sorted({f"{n.split('/')[0]}/*" for n in missing})
+        )
         _download(self.repo_id, self.revision, patterns, local_only=False)
 
 
 def lerobot_home() -> Path:
     """$HF_LEROBOT_HOME, or 'lerobot' below Hugging Face's own cache."""
-    return Path(os.environ.get("HF_LEROBOT_HOME") or Path(constants.HF_HOME) / "lerobot").expanduser()
+    return Path(
+        os.environ.get("HF_LEROBOT_HOME") or Path(constants.HF_HOME) / "lerobot"
+    ).expanduser()
 
 
 def locate(repo_id: str, root: str | Path | None, revision: str | None) -> Source:
@@ -68,7 +74,11 @@ def locate(repo_id: str, root: str | Path | None, revision: str | None) -> Sourc
         return Source(repo_id, Path(root).expanduser())
     home = lerobot_home() / repo_id
     if (home / "meta" / "info.json").is_file():
-        notes = [f"revision '{revision}' is not looked for: the local copy in {home} is used"] if revision else []
+        notes = (
+            [f"revision '{revision}' is not looked for: the local copy in {home} is used"]
+            if revision
+            else []
+        )
         return Source(repo_id, home, notes=notes)
     return _from_hub(repo_id, revision)
 
@@ -147,7 +157,11 @@ def refuse_outside(root: Path, names: Iterable[str]) -> None:
         folder = os.path.dirname(path)
         if folder not in folders:
             folders[folder] = os.path.realpath(folder)
-        real = os.path.realpath(path) if os.path.islink(path) else os.path.join(folders[folder], os.path.basename(path))
+        real = (
+            os.path.realpath(path)
+            if os.path.islink(path)
+            else os.path.join(folders[folder], os.path.basename(path))
+        )
         if os.path.commonpath([base, real]) != base:
             raise DataError(
                 f"{path} leads to {real}",

@@ -20,7 +20,10 @@ def read_tasks(root: Path, info: Info, layout: Layout, notes: list[str]) -> list
     path = root / "meta" / ("tasks.parquet" if info.is_v3 else "tasks.jsonl")
     if not path.is_file():
         found = list(dict.fromkeys(task for tasks in layout.tasks for task in tasks))
-        notes.append(f"meta/{path.name} is absent: " + ("tasks come from the episodes" if found else "no tasks"))
+        notes.append(
+            f"meta/{path.name} is absent: "
+            + ("tasks come from the episodes" if found else "no tasks")
+        )
         return found or [""]
     pairs = _from_parquet(path) if info.is_v3 else _from_lines(path)
     tasks = [""] * (max(pairs, default=0) + 1)
@@ -47,7 +50,9 @@ def check_task_range(name: str, low: int, high: int, tasks: list[str]) -> None:
 
 
 def _from_lines(path: Path) -> dict[int, str]:
-    return {int(row["task_index"]): str(row["task"]) for row in json_lines(path, ("task_index", "task"))}
+    return {
+        int(row["task_index"]): str(row["task"]) for row in json_lines(path, ("task_index", "task"))
+    }
 
 
 def _from_parquet(path: Path) -> dict[int, str]:
@@ -56,7 +61,9 @@ def _from_parquet(path: Path) -> dict[int, str]:
         table = pq.read_table(path)
     except (pa.ArrowInvalid, OSError) as error:
         raise _bad(path, f"cannot be read: {error}") from error
-    sentence = next((name for name in ("task", "__index_level_0__") if name in table.column_names), None)
+    sentence = next(
+        (name for name in ("task", "__index_level_0__") if name in table.column_names), None
+    )
     if sentence is None or "task_index" not in table.column_names:
         raise _bad(path, f"has the columns {', '.join(table.column_names)}")
     numbers, sentences = table["task_index"].to_pylist(), table[sentence].to_pylist()
@@ -64,4 +71,8 @@ def _from_parquet(path: Path) -> dict[int, str]:
 
 
 def _bad(path: Path, what: str) -> DataError:
-    return DataError(f"{path} {what}", rule="the columns task_index and task", remedy="download the dataset again")
+    return DataError(
+        f"{path} {what}",
+        rule="the columns task_index and task",
+        remedy="download the dataset again",
+    )

@@ -15,7 +15,9 @@ from kata.data.format.json_lines import json_lines
 
 def read(root: Path, info: Info, fetch: Fetch, notes: list[str]) -> Layout:
     """The layout from meta/episodes.jsonl, ordered by episode index."""
-    rows = sorted(json_lines(root / "meta" / "episodes.jsonl", ("episode_index", "length")), key=_number)
+    rows = sorted(
+        json_lines(root / "meta" / "episodes.jsonl", ("episode_index", "length")), key=_number
+    )
     index = np.array([row["episode_index"] for row in rows], dtype=np.int64)
     numbers, zeros = np.arange(len(rows), dtype=np.int64), np.zeros(len(rows), dtype=np.int64)
 
@@ -37,16 +39,22 @@ def read(root: Path, info: Info, fetch: Fetch, notes: list[str]) -> Layout:
 
 def _names(info: Info, template: str, index: Int64, key: str) -> list[str]:
     return [
-        file_name(template, episode_chunk=int(e) // info.chunks_size, episode_index=int(e), video_key=key)
+        file_name(
+            template, episode_chunk=int(e) // info.chunks_size, episode_index=int(e), video_key=key
+        )
         for e in index
     ]
 
 
-def _really(root: Path, fetch: Fetch, notes: list[str], declared: list[str], usual: list[str]) -> list[str]:
+def _really(
+    root: Path, fetch: Fetch, notes: list[str], declared: list[str], usual: list[str]
+) -> list[str]:
     """The names under which files exist: some datasets declare a template that their files do not follow."""
     # The last episode tells the two apart: the first one often has the same name under both.
     fetch([declared[-1], usual[-1]])
-    as_declared, as_usual = (sum((root / name).is_file() for name in names) for names in (declared, usual))
+    as_declared, as_usual = (
+        sum((root / name).is_file() for name in names) for names in (declared, usual)
+    )
     if as_usual <= as_declared:
         return declared
     notes.append(f"files lie as '{usual[-1]}', not as info.json says ('{declared[-1]}')")

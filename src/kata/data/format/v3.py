@@ -21,7 +21,11 @@ EPISODE_FILES = "meta/episodes/*/*.parquet"
 def read(root: Path, info: Info) -> Layout:
     """The layout from meta/episodes, ordered by episode index."""
     table = episode_table(root)
-    index = _ints(root, table, "episode_index") if "episode_index" in table.column_names else np.arange(len(table))
+    index = (
+        _ints(root, table, "episode_index")
+        if "episode_index" in table.column_names
+        else np.arange(len(table))
+    )
     order = np.argsort(index, kind="stable")
     begin, end = (_ints(root, table, f"dataset_{edge}_index")[order] for edge in ("from", "to"))
     data = _files(root, table, "data", order, lambda chunk, file: _data_name(info, chunk, file))
@@ -59,7 +63,9 @@ def episode_table(root: Path, prefix: str = "") -> pa.Table:
             file = pq.ParquetFile(path)
             names = list(file.schema_arrow.names)
             if prefix:
-                names = [name for name in names if name == "episode_index" or name.startswith(prefix)]
+                names = [
+                    name for name in names if name == "episode_index" or name.startswith(prefix)
+                ]
             else:
                 names = [name for name in names if not name.startswith("stats/")]
             tables.append(file.read(columns=names))
@@ -68,8 +74,12 @@ def episode_table(root: Path, prefix: str = "") -> pa.Table:
     return pa.concat_tables(tables, promote_options="permissive")
 
 
-def _files(root: Path, table: pa.Table, prefix: str, order: Int64, name: Callable[[int, int], str]) -> Span:
-    chunk, file = (_ints(root, table, f"{prefix}/{part}_index")[order] for part in ("chunk", "file"))
+def _files(
+    root: Path, table: pa.Table, prefix: str, order: Int64, name: Callable[[int, int], str]
+) -> Span:
+    chunk, file = (
+        _ints(root, table, f"{prefix}/{part}_index")[order] for part in ("chunk", "file")
+    )
     pairs, number = np.unique(np.stack([chunk, file], axis=1), axis=0, return_inverse=True)
     files = tuple(name(int(pair[0]), int(pair[1])) for pair in pairs)
     return Span(files, number.reshape(-1).astype(np.int64), np.zeros(len(order), np.int64))

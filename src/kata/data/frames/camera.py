@@ -90,9 +90,17 @@ class VideoCamera:
         tally: Tally,
         form: Form = RECORDED,
     ) -> None:
-        self.span, self.shape, self._recorded = layout.videos[key], form.shape(key, column), column.shape
+        self.span, self.shape, self._recorded = (
+            layout.videos[key],
+            form.shape(key, column),
+            column.shape,
+        )
         self._root, self._key, self._layout, self._fps, self._tally = root, key, layout, fps, tally
-        self._colours, self._bytes, half = form.colours.get(key), math.prod(self.shape), math.prod(column.shape) // 2
+        self._colours, self._bytes, half = (
+            form.colours.get(key),
+            math.prod(self.shape),
+            math.prod(column.shape) // 2,
+        )
         self._half_bytes = 0 if as_rgb or self._bytes <= half else half
         self._index: dict[int, FrameIndex] = {}
         self._stamp: dict[int, Stamp] = {}
@@ -115,7 +123,9 @@ class VideoCamera:
         stamp = Stamp.of(path.stat())
         index = open_index(path)
         if self._recorded != (index.height, index.width, 3):
-            raise _mismatch(self._key, self._recorded, (index.height, index.width, 3), str(index.path))
+            raise _mismatch(
+                self._key, self._recorded, (index.height, index.width, 3), str(index.path)
+            )
         index.check_rate(self._fps)
         episodes = np.flatnonzero(self.span.file == file)
         ends = self.span.first[episodes] + self._layout.length[episodes]
@@ -142,7 +152,10 @@ class VideoCamera:
             mine = file == one
             start = self._index[int(one)].start
             key = start[number[mine]]
-            first[mine], end[mine] = np.searchsorted(start, key), np.searchsorted(start, key, side="right")
+            first[mine], end[mine] = (
+                np.searchsorted(start, key),
+                np.searchsorted(start, key, side="right"),
+            )
         return first, end
 
     def decode(self, file: int, numbers: Int64, rows: Int64) -> Iterator[tuple[int, Picture]]:
@@ -155,7 +168,10 @@ class VideoCamera:
     def _as_planes(self, gop: Gop) -> Iterator[tuple[int, Planes]]:
         for place, picture in self._decoder.pictures(gop):
             kind = picture.kind
-            if not is_half_size(kind.name, kind.width, kind.height) or colours_of(kind) != self._colours:
+            if (
+                not is_half_size(kind.name, kind.width, kind.height)
+                or colours_of(kind) != self._colours
+            ):
                 raise DataError(
                     f"{gop.index.path} (camera '{self._key}') has {kind.name} of other colours than the first file",
                     rule="frames that the device converts (--dataset.pixels=yuv) are 8-bit 4:2:0 of one colour space",
@@ -163,7 +179,9 @@ class VideoCamera:
                 )
             yield place, picture
 
-    def _from_elsewhere(self, gop: Gop, decode: Callable[[Gop], Pixels]) -> Iterator[tuple[int, Pixels]]:
+    def _from_elsewhere(
+        self, gop: Gop, decode: Callable[[Gop], Pixels]
+    ) -> Iterator[tuple[int, Pixels]]:
         began_s = time.perf_counter()
         pictures = decode(gop)
         self._tally.add(decode_s=time.perf_counter() - began_s, frames_decoded=len(pictures))
@@ -270,7 +288,9 @@ class ImageCamera:
         try:
             encoded = self._encoded.get(column, number)
         except PageError as error:
-            raise self._bad_frame(column.path, number, row, f"has damage where row {number} lies: {error}") from error
+            raise self._bad_frame(
+                column.path, number, row, f"has damage where row {number} lies: {error}"
+            ) from error
         except (pa.ArrowInvalid, OSError, KeyError) as error:
             raise self._bad(column.path, f"cannot be read: {error}") from error
         if encoded is None:
@@ -281,13 +301,28 @@ class ImageCamera:
         height, width, channels = self._recorded
         try:
             with Image.open(io.BytesIO(encoded), formats=_IMAGES) as image:
-                if image.size != (width, height):  # before it is decoded: a small file can hold a huge picture
-                    raise _mismatch(self._key, self._recorded, (*image.size[::-1], channels), f"row {number} of {path}")
+                if image.size != (
+                    width,
+                    height,
+                ):  # before it is decoded: a small file can hold a huge picture
+                    raise _mismatch(
+                        self._key,
+                        self._recorded,
+                        (*image.size[::-1], channels),
+                        f"row {number} of {path}",
+                    )
                 picture = image.convert("L" if channels == 1 else "RGB")
                 if self.shape != self._recorded:
-                    picture = picture.resize((self.shape[1], self.shape[0]), Image.Resampling.BILINEAR)
+                    picture = picture.resize(
+                        (self.shape[1], self.shape[0]), Image.Resampling.BILINEAR
+                    )
                 pixels = np.asarray(picture)
-        except (UnidentifiedImageError, Image.DecompressionBombError, OSError, SyntaxError) as error:
+        except (
+            UnidentifiedImageError,
+            Image.DecompressionBombError,
+            OSError,
+            SyntaxError,
+        ) as error:
             raise self._bad_frame(
                 path, number, row, f"has an image in row {number} that cannot be decoded ({error})"
             ) from error

@@ -74,7 +74,9 @@ class Frames:
         self._cameras, self._dataset, self._tally, self._cache = cameras, dataset, tally, cache
         self._owns_jobs = jobs is None
         self._jobs = jobs or Jobs(threads)
-        self._members = {key: GroupRows(camera.span, dataset.episodes) for key, camera in cameras.items()}
+        self._members = {
+            key: GroupRows(camera.span, dataset.episodes) for key, camera in cameras.items()
+        }
         # Of a held frame: known once the first was decoded, and seldom another for later ones.
         self._sizes = {key: math.prod(camera.shape) for key, camera in cameras.items()}
         self._uses: dict[str, Uses] = {}
@@ -87,7 +89,9 @@ class Frames:
         began_s = time.monotonic()
         with ExitStack() as live:
             show: Callable[[int, int], None] | None = None
-            for done, _ in enumerate(self._jobs.map(lambda at: self._cameras[at[0]].prepare(at[1]), new), start=1):
+            for done, _ in enumerate(
+                self._jobs.map(lambda at: self._cameras[at[0]].prepare(at[1]), new), start=1
+            ):
                 if show is None and time.monotonic() - began_s > 1:
                     show = live.enter_context(counting("indexing files"))
                 if show is not None:
@@ -101,7 +105,9 @@ class Frames:
             keys = self.store.keys()
             for camera in uses:
                 rows = np.array([row for key, row in keys if key == camera], np.int64)
-                for row, due in zip(rows.tolist(), uses[camera].after(rows, step - 1).tolist(), strict=True):
+                for row, due in zip(
+                    rows.tolist(), uses[camera].after(rows, step - 1).tolist(), strict=True
+                ):
                     frame = self.store.get((camera, row))
                     assert frame is not None
                     self.store.postpone(frame, due)
@@ -124,7 +130,9 @@ class Frames:
             if not len(unique):
                 continue
             with self.store.lock:
-                absent = np.array([self.store.get((key, row)) is None for row in unique.tolist()], bool)
+                absent = np.array(
+                    [self.store.get((key, row)) is None for row in unique.tolist()], bool
+                )
                 groups = self._groups(key, unique[absent], step - 1, {})
                 enough &= all(self.store.get((key, row)) is not None for row in unique.tolist())
             self._start(groups)
@@ -140,7 +148,9 @@ class Frames:
         """True while frames for later batches take less of the budget than they will."""
         return self.store.held_bytes < _AHEAD * self.store.budget_bytes
 
-    def _fill_camera(self, key: str, wanted: Int64, out: Out, filling: Filling, step: int | None) -> list[_Missing]:
+    def _fill_camera(
+        self, key: str, wanted: Int64, out: Out, filling: Filling, step: int | None
+    ) -> list[_Missing]:
         ready: list[tuple[Frame, Target]] = []
         absent: dict[int, Frame] = {}
         with self.store.lock:
@@ -152,7 +162,9 @@ class Frames:
                 return []
             # Lists here and below: a batch has few frames of a camera, and numpy takes longer than such loops.
             places: dict[int, list[int]] = {}
-            for row, place in sorted(zip(wanted[at].tolist(), out.places[at].tolist(), strict=True)):
+            for row, place in sorted(
+                zip(wanted[at].tolist(), out.places[at].tolist(), strict=True)
+            ):
                 places.setdefault(row, []).append(place)
             dues = self._after(key, np.array(list(places)), step).tolist()
             for (row, place), due in zip(places.items(), dues, strict=True):
@@ -173,7 +185,12 @@ class Frames:
         self._tally.add(frames_asked=len(wanted), frames_held=held)
         camera, count = self._cameras[key], _COPIES_PER_JOB
         shares = [ready[begin : begin + count] for begin in range(0, len(ready), count)]
-        self._jobs.put([Job(partial(self._copy, camera, one), partial(self._copied, filling, one)) for one in shares])
+        self._jobs.put(
+            [
+                Job(partial(self._copy, camera, one), partial(self._copied, filling, one))
+                for one in shares
+            ]
+        )
         return groups
 
     def _from_cache(self, key: str, wanted: Int64, out: Out) -> Int64:
@@ -201,7 +218,9 @@ class Frames:
         uses = self._uses.get(key)
         return np.full(len(rows), NEVER) if step is None or uses is None else uses.after(rows, step)
 
-    def _groups(self, key: str, rows: Int64, step: int | None, wanted: dict[int, Frame]) -> list[_Missing]:
+    def _groups(
+        self, key: str, rows: Int64, step: int | None, wanted: dict[int, Frame]
+    ) -> list[_Missing]:
         """What to decode for `rows` (ascending), with the frames of the same groups that later steps want.
 
         `wanted` are the frames that somebody waits for; the others are decoded only if there is room to hold them.
@@ -218,7 +237,10 @@ class Frames:
         dues[self._cached(key, members.rows)] = NEVER
         asked = np.array([row in wanted for row in members.rows.tolist()], bool)
         worth = np.flatnonzero((asked | (dues < NEVER)) & ~self._too_late(members, asked))
-        each = zip(*(of[worth].tolist() for of in (members.group, members.rows, members.numbers, dues)), strict=True)
+        each = zip(
+            *(of[worth].tolist() for of in (members.group, members.rows, members.numbers, dues)),
+            strict=True,
+        )
         missing: list[_Missing] = []
         for group, together in groupby(each, itemgetter(0)):
             mine = list(together)
@@ -227,11 +249,14 @@ class Frames:
             chosen = [
                 (frame, number)
                 for _, row, number, due in mine
-                if (frame := self._choose(key, row, due, wanted.get(row), evict=bool(wanted))) is not None
+                if (frame := self._choose(key, row, due, wanted.get(row), evict=bool(wanted)))
+                is not None
             ]
             if chosen:
                 frames, numbers = zip(*chosen, strict=True)
-                missing.append(_Missing(camera, int(members.file[group]), np.array(numbers), list(frames)))
+                missing.append(
+                    _Missing(camera, int(members.file[group]), np.array(numbers), list(frames))
+                )
         return missing
 
     def _too_late(self, members: Members, asked: NDArray[np.bool_]) -> NDArray[np.bool_]:
@@ -251,7 +276,9 @@ class Frames:
         absent = sum(self.store.get((key, row)) is None for row in rows)
         return self.store.held_bytes + absent * self._sizes[key] <= self.store.budget_bytes
 
-    def _choose(self, key: str, row: int, due: int, wanted: Frame | None, *, evict: bool) -> Frame | None:
+    def _choose(
+        self, key: str, row: int, due: int, wanted: Frame | None, *, evict: bool
+    ) -> Frame | None:
         """The frame to decode, if it is worth that now."""
         if wanted is None and self.store.get((key, row)) is not None:
             return None
@@ -260,12 +287,20 @@ class Frames:
         return frame if kept or frame.waiting else None
 
     def _decode(self, group: _Missing) -> None:
-        rows, came, convert_s = np.array([frame.key[1] for frame in group.frames], np.int64), set[int](), 0.0
+        rows, came, convert_s = (
+            np.array([frame.key[1] for frame in group.frames], np.int64),
+            set[int](),
+            0.0,
+        )
         try:
             for place, picture in group.camera.decode(group.file, group.numbers, rows):
                 began_s = time.perf_counter()
                 came.add(place)
-                kept = picture if self._cache is None else self._to_cache(self._cache, group, place, picture)
+                kept = (
+                    picture
+                    if self._cache is None
+                    else self._to_cache(self._cache, group, place, picture)
+                )
                 self._hand_out(group.camera, group.frames[place], kept)
                 convert_s += time.perf_counter() - began_s
         except DataError:
@@ -273,7 +308,9 @@ class Frames:
         finally:
             self._tally.add(convert_s=convert_s)
 
-    def _to_cache(self, cache: FrameCache, group: _Missing, place: int, picture: Picture) -> Picture:
+    def _to_cache(
+        self, cache: FrameCache, group: _Missing, place: int, picture: Picture
+    ) -> Picture:
         """Give a picture to the cache if it takes it, before anybody may change the pixels; then it is not held."""
         frame = group.frames[place]
         key, row = frame.key
@@ -300,7 +337,12 @@ class Frames:
                 picture = camera.hold(picture, memory)
                 with self.store.lock:
                     targets += frame.waiting
-                    frame.memory, frame.picture, frame.readers, frame.waiting = memory, picture, bool(targets), []
+                    frame.memory, frame.picture, frame.readers, frame.waiting = (
+                        memory,
+                        picture,
+                        bool(targets),
+                        [],
+                    )
                     if not targets:
                         self.store.settle(frame)
             for target in targets:
@@ -320,7 +362,9 @@ class Frames:
             _write(camera, frame.picture, target)
         self._tally.add(convert_s=time.perf_counter() - began_s)
 
-    def _copied(self, filling: Filling, ready: list[tuple[Frame, Target]], error: BaseException | None) -> None:
+    def _copied(
+        self, filling: Filling, ready: list[tuple[Frame, Target]], error: BaseException | None
+    ) -> None:
         self._released([frame for frame, _ in ready])
         if error is None:
             filling.landed(sum(len(target.places) for _, target in ready))
@@ -336,7 +380,9 @@ class Frames:
     def _one_by_one(self, group: _Missing, places: list[int]) -> None:
         """Decode again after an error, each batch's frames alone: what was decoded for later must not harm now."""
         with self.store.lock:
-            targets = [(place, target) for place in places for target in group.frames[place].waiting]
+            targets = [
+                (place, target) for place in places for target in group.frames[place].waiting
+            ]
             for place in places:
                 group.frames[place].waiting = []
                 self.store.forget(group.frames[place])
@@ -361,7 +407,9 @@ class Frames:
     def _start(self, groups: list[_Missing]) -> None:
         with self.store.lock:
             self._at_work += len(groups)
-        self._jobs.put([Job(partial(self._decode, group), partial(self._finished, group)) for group in groups])
+        self._jobs.put(
+            [Job(partial(self._decode, group), partial(self._finished, group)) for group in groups]
+        )
 
     def _finished(self, group: _Missing, error: BaseException | None) -> None:
         """Nobody waits for ever: frames that did not come are forgotten, and who waits for them is told."""

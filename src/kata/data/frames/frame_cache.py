@@ -76,7 +76,9 @@ class FrameCache:
         cameras: their keys. name: what `fetch`, `has`, `takes` and `store` are asked with begins with it.
     """
 
-    def __init__(self, dataset: Dataset, cameras: tuple[str, ...], options: CacheOptions, *, name: str = "") -> None:
+    def __init__(
+        self, dataset: Dataset, cameras: tuple[str, ...], options: CacheOptions, *, name: str = ""
+    ) -> None:
         self._folder, self._temporary = _folder(options)
         self._lock, self._stopped = Lock(), False
         self._files: dict[str, _CameraFile] = {}
@@ -89,7 +91,9 @@ class FrameCache:
                     _remove_orphans(self._folder)
                 for key in cameras:
                     shape = options.form.shape(key, dataset.columns[key])
-                    self._files[name + key] = _CameraFile(self._folder / _name(dataset, key, shape), rows, shape)
+                    self._files[name + key] = _CameraFile(
+                        self._folder / _name(dataset, key, shape), rows, shape
+                    )
         except OSError as error:
             self._stop(error)
             self._files.clear()
@@ -114,7 +118,9 @@ class FrameCache:
         )  # fmt: skip
         return kept
 
-    def fetch(self, key: str, rows: Int64, out: NDArray[np.uint8], places: Int64) -> NDArray[np.bool_]:
+    def fetch(
+        self, key: str, rows: Int64, out: NDArray[np.uint8], places: Int64
+    ) -> NDArray[np.bool_]:
         """Copy frames that are present to out[places]; rows (N,) count over `Dataset.opened`.
 
         Args:
@@ -136,7 +142,9 @@ class FrameCache:
     def takes(self, key: str, row: int) -> bool:
         """True where `store` would keep this frame: it fits, and is not there yet."""
         file = self._files.get(key)
-        return file is not None and not self._stopped and row < self.kept_rows and not file.flags[row]
+        return (
+            file is not None and not self._stopped and row < self.kept_rows and not file.flags[row]
+        )
 
     def store(self, key: str, row: int, pixels: NDArray[np.uint8]) -> None:
         """Keep one decoded frame (H, W, C) if it is among those that fit. A full disk ends the filling, not the run."""
@@ -162,7 +170,11 @@ class FrameCache:
             if self._stopped:
                 return
             self._stopped = True
-        _log.warning("the frame cache in %s is filled no further (%s); the run goes on without", self._folder, error)
+        _log.warning(
+            "the frame cache in %s is filled no further (%s); the run goes on without",
+            self._folder,
+            error,
+        )
 
     def close(self) -> None:
         """Confirm what was written; frames in memory are freed by the last process that uses them."""
@@ -179,7 +191,10 @@ class FrameCache:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.close()
 
@@ -193,12 +208,16 @@ class _CameraFile:
     def __init__(self, place: Path, rows: int, shape: tuple[int, ...]) -> None:
         self._paths = (place.with_suffix(".flags"), place.with_suffix(".pixels"))
         self.frame_bytes = int(np.prod(shape))
-        head = json.dumps({"format": _FORMAT, "rows": rows, "shape": shape, "boot": _boot()}).encode()
+        head = json.dumps(
+            {"format": _FORMAT, "rows": rows, "shape": shape, "boot": _boot()}
+        ).encode()
         if not self._is_whole(rows):
             self._make(rows, head)
         self._flags_handle, self._pixels_handle = (os.open(path, os.O_RDWR) for path in self._paths)
         fcntl.flock(self._flags_handle, fcntl.LOCK_SH)
-        self.flags = np.asarray(np.memmap(self._paths[0], np.uint8, "r", offset=_HEAD_BYTES, shape=(rows,)))
+        self.flags = np.asarray(
+            np.memmap(self._paths[0], np.uint8, "r", offset=_HEAD_BYTES, shape=(rows,))
+        )
         self._pixels = np.asarray(np.memmap(self._paths[1], np.uint8, "r", shape=(rows, *shape)))
         self._lock = Lock()
         self._unsafe = self._believed(head)
@@ -249,7 +268,9 @@ class _CameraFile:
     def fetch(self, rows: Int64, out: NDArray[np.uint8], places: Int64) -> NDArray[np.bool_]:
         present = self.flags[rows] != 0
         if present.all() and len(places) == len(out):
-            np.take(self._pixels, rows, axis=0, out=out, mode="clip")  # the mode 'raise' would copy twice
+            np.take(
+                self._pixels, rows, axis=0, out=out, mode="clip"
+            )  # the mode 'raise' would copy twice
         else:
             for place, row in zip(places[present].tolist(), rows[present].tolist(), strict=True):
                 out[place] = self._pixels[row]
@@ -302,7 +323,9 @@ def _name(dataset: Dataset, key: str, shape: tuple[int, ...]) -> str:
     column, opened = dataset.columns[key], dataset.opened
     span = opened.videos[key] if column.dtype == "video" else opened.data
     pixels = "rgb24" if shape == column.shape else f"rgb24 as {shape}"
-    return digest(dataset.root, opened, span, _FORMAT, key, column.dtype, column.shape, pixels, _MADE_BY)
+    return digest(
+        dataset.root, opened, span, _FORMAT, key, column.dtype, column.shape, pixels, _MADE_BY
+    )
 
 
 def _remove_orphans(folder: Path) -> None:

@@ -44,7 +44,10 @@ class Form:
 
     def under(self, names: Mapping[str, str]) -> Form:
         """The same with cameras named anew; those without another name are left out."""
-        return Form(self.size, {names[key]: colours for key, colours in self.colours.items() if key in names})
+        return Form(
+            self.size,
+            {names[key]: colours for key, colours in self.colours.items() if key in names},
+        )
 
 
 RECORDED = Form()

@@ -47,6 +47,10 @@ class GroupRows:
         several = np.maximum(self._begin.searchsorted(end) - lowest, 0)
         episode, group = ranges(lowest, several), np.arange(len(file)).repeat(several)
         low = np.maximum(first[group], self._begin[episode])
-        count = np.maximum(np.minimum(end[group], self._begin[episode] + self._length[episode]) - low, 0)
+        count = np.maximum(
+            np.minimum(end[group], self._begin[episode] + self._length[episode]) - low, 0
+        )
         rows = ranges(low - self._begin[episode] + self._start[episode], count)
-        return Members(file, rows, ranges(low & ((1 << _FRAME_BITS) - 1), count), group.repeat(count))
+        return Members(
+            file, rows, ranges(low & ((1 << _FRAME_BITS) - 1), count), group.repeat(count)
+        )

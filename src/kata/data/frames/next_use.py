@@ -41,6 +41,8 @@ class Uses:
         later = min(max(step - self._first + 1, 0), MAX_STEPS)
         wanted = rows << _STEP_BITS
         place = self._keys.searchsorted(wanted + later)
-        found = self._keys[np.minimum(place, len(self._keys) - 1)] if len(self._keys) else wanted - 1
+        found = (
+            self._keys[np.minimum(place, len(self._keys) - 1)] if len(self._keys) else wanted - 1
+        )
         hit = (place < len(self._keys)) & (found >> _STEP_BITS == rows)
         return np.where(hit, (found & (MAX_STEPS - 1)) + self._first, NEVER)

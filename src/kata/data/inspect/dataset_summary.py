@@ -44,14 +44,26 @@ def facts(source: Source) -> dict[str, Any]:
         "version": info.version,
         "robot_type": info.robot_type,
         "fps": info.fps,
-        "episodes": {"total": len(length), "here": int(here.sum()), "declared": raw_info(root).get("total_episodes")},
+        "episodes": {
+            "total": len(length),
+            "here": int(here.sum()),
+            "declared": raw_info(root).get("total_episodes"),
+        },
         "frames": {"total": int(length.sum()), "here": int(length[here].sum())},
         "duration_s": float(length.sum() / info.fps),
-        "episode_frames": {"min": int(length.min()), "median": float(np.median(length)), "max": int(length.max())},
+        "episode_frames": {
+            "min": int(length.min()),
+            "median": float(np.median(length)),
+            "max": int(length.max()),
+        },
         "bytes": _sizes(root),
         "tasks": read_tasks(root, info, layout, notes),
-        "columns": {key: _column(info, key) for key, column in info.columns.items() if not column.is_camera},
-        "cameras": {key: _camera(root, info, layout, key) for key, c in info.columns.items() if c.is_camera},
+        "columns": {
+            key: _column(info, key) for key, column in info.columns.items() if not column.is_camera
+        },
+        "cameras": {
+            key: _camera(root, info, layout, key) for key, c in info.columns.items() if c.is_camera
+        },
         "statistics": _statistics(root, info),
         "training": _training(source, here, notes),
     }
@@ -100,7 +112,9 @@ def _camera(root: Path, info: Info, layout: Layout, key: str) -> dict[str, Any]:
     if not present:
         return known
     try:
-        return known | (_video(root / present[0]) if column.dtype == "video" else _image(root, present[0], key))
+        return known | (
+            _video(root / present[0]) if column.dtype == "video" else _image(root, present[0], key)
+        )
     except DataError as error:
         return known | {"damaged": error.what}
 
@@ -122,7 +136,11 @@ def _image(root: Path, name: str, key: str) -> dict[str, Any]:
         file = pq.ParquetFile(root / name)
         group = file.metadata.row_group(0)
         parts = [group.column(number) for number in range(group.num_columns)]
-        size = sum(part.total_compressed_size for part in parts if part.path_in_schema.startswith(f"{key}."))
+        size = sum(
+            part.total_compressed_size
+            for part in parts
+            if part.path_in_schema.startswith(f"{key}.")
+        )
         cell = next(file.iter_batches(1, columns=[key]))[key][0].as_py()
         with Image.open(io.BytesIO(cell["bytes"])) as image:
             kind, mode = str(image.format).lower(), image.mode
@@ -155,7 +173,9 @@ def _statistics(root: Path, info: Info) -> dict[str, Any]:
 def _training(source: Source, here: np.ndarray, notes: list[str]) -> dict[str, Any]:
     """What `kata train` would read, or the message with which it would refuse."""
     if source.revision is not None and not here.all():
-        return {"notes": [*notes, f"{int((~here).sum())} episodes are still to be fetched from the Hub"]}
+        return {
+            "notes": [*notes, f"{int((~here).sum())} episodes are still to be fetched from the Hub"]
+        }
     refused = None
     try:
         data = open_dataset(source.repo_id, root=source.root)
@@ -172,7 +192,9 @@ def _training(source: Source, here: np.ndarray, notes: list[str]) -> dict[str, A
 
 
 def _seen(data: Dataset) -> dict[str, Any]:
-    features = {key: {"role": f.type.value, "shape": list(f.shape)} for key, f in data.features().items()}
+    features = {
+        key: {"role": f.type.value, "shape": list(f.shape)} for key, f in data.features().items()
+    }
     return {
         "episodes": len(data.layout.index),
         "frames": data.num_frames,

@@ -78,9 +78,13 @@ def read_sheet(dataset: Dataset, num_frames: int) -> Sheet:
     shown = np.unique(np.linspace(0, length - 1, num_frames).round().astype(np.int64))
     with Reader(dataset, {}, keys=list(dataset.cameras)) as reader:
         batch = reader.read(shown)
-    tasks = [dataset.tasks[number] for number in dict.fromkeys(dataset.column("task_index").tolist())]
+    tasks = [
+        dataset.tasks[number] for number in dict.fromkeys(dataset.column("task_index").tolist())
+    ]
     panels = _panels(dataset)
-    facts = f"{length} frames, {seconds_text(length / dataset.fps)} at {dataset.fps} frames per second"
+    facts = (
+        f"{length} frames, {seconds_text(length / dataset.fps)} at {dataset.fps} frames per second"
+    )
     return Sheet(
         title=f"{dataset.repo_id}, episode {dataset.layout.index[0]}",
         task=" / ".join(task for task in tasks if task),
@@ -98,7 +102,11 @@ def png(sheet: Sheet) -> bytes:
     """The sheet as one PNG picture."""
     strips = {key: _strip_height(frames) for key, frames in sheet.frames.items()}
     rows = -(-len(sheet.panels) // _PANELS_ABREAST)
-    height = 1.25 + sum(0.32 + each for each in strips.values()) + (0.75 + rows * _PANEL_HEIGHT if rows else 0.2)
+    height = (
+        1.25
+        + sum(0.32 + each for each in strips.values())
+        + (0.75 + rows * _PANEL_HEIGHT if rows else 0.2)
+    )
     out = io.BytesIO()
     with _figure(height) as figure:
         top = _write_head(figure, sheet, height)
@@ -123,7 +131,11 @@ def page(sheet: Sheet) -> bytes:
     curves = _svg(sheet) if sheet.panels else ""
     title = html.escape(sheet.title)
     return _PAGE.format(
-        title=title, task=html.escape(sheet.task), facts=html.escape(sheet.facts), strips=strips, curves=curves
+        title=title,
+        task=html.escape(sheet.task),
+        facts=html.escape(sheet.facts),
+        strips=strips,
+        curves=curves,
     ).encode()
 
 
@@ -150,14 +162,23 @@ def _panels(dataset: Dataset) -> list[Panel]:
     """State and action of equal dimensions share their panels; other columns of numbers follow."""
     keys = [key for key, column in dataset.columns.items() if _is_drawn(key, column)]
     # A view shows what is there, and leaves judging to the check.
-    values = {key: dataset.column(key).astype(np.float64).reshape(dataset.num_frames, -1) for key in keys}
-    paired = _are_pair(dataset.columns.get(STATE), dataset.columns.get(ACTION)) and {STATE, ACTION} <= set(keys)
-    order = [key for key in (STATE, ACTION) if key in keys] + [key for key in keys if key not in (STATE, ACTION)]
+    values = {
+        key: dataset.column(key).astype(np.float64).reshape(dataset.num_frames, -1) for key in keys
+    }
+    paired = _are_pair(dataset.columns.get(STATE), dataset.columns.get(ACTION)) and {
+        STATE,
+        ACTION,
+    } <= set(keys)
+    order = [key for key in (STATE, ACTION) if key in keys] + [
+        key for key in keys if key not in (STATE, ACTION)
+    ]
     panels: list[Panel] = []
     for key in order:
         if paired and key == ACTION:
             continue
-        for place, name in enumerate(_names(key, dataset.columns[key], values[key].shape[1], paired)):
+        for place, name in enumerate(
+            _names(key, dataset.columns[key], values[key].shape[1], paired)
+        ):
             lines = [(_word(key), values[key][:, place])]
             if paired and key == STATE:
                 lines.append((_word(ACTION), values[ACTION][:, place]))
@@ -206,7 +227,14 @@ def _write_head(figure: Any, sheet: Sheet, height: float) -> float:
 
     def write(text: str, top: float, size: float, colour: str, weight: str = "normal") -> None:
         figure.text(
-            _MARGIN / _WIDTH, 1 - top / height, text, size=size, color=colour, weight=weight, va="top", parse_math=False
+            _MARGIN / _WIDTH,
+            1 - top / height,
+            text,
+            size=size,
+            color=colour,
+            weight=weight,
+            va="top",
+            parse_math=False,
         )
 
     write(sheet.title, 0.3, 15, INK, "bold")
@@ -224,16 +252,34 @@ def _picture_width(count: int) -> float:
     return (_WIDTH - 2 * _MARGIN - (count - 1) * _GAP) / max(count, 4)
 
 
-def _draw_strip(figure: Any, key: str, sheet: Sheet, top: float, strip: float, height: float) -> float:
-    figure.text(_MARGIN / _WIDTH, 1 - (top + 0.2) / height, key, size=8.5, weight="bold", parse_math=False)
+def _draw_strip(
+    figure: Any, key: str, sheet: Sheet, top: float, strip: float, height: float
+) -> float:
+    figure.text(
+        _MARGIN / _WIDTH, 1 - (top + 0.2) / height, key, size=8.5, weight="bold", parse_math=False
+    )
     width = _picture_width(len(sheet.shown))
     for place, (number, frame) in enumerate(zip(sheet.shown, sheet.frames[key], strict=True)):
         left = _MARGIN + place * (width + _GAP)
-        axes = figure.add_axes((left / _WIDTH, 1 - (top + 0.26 + strip) / height, width / _WIDTH, strip / height))
-        axes.imshow(np.broadcast_to(frame, (*frame.shape[:2], 3)), aspect="auto", interpolation="antialiased")
+        axes = figure.add_axes(
+            (left / _WIDTH, 1 - (top + 0.26 + strip) / height, width / _WIDTH, strip / height)
+        )
+        axes.imshow(
+            np.broadcast_to(frame, (*frame.shape[:2], 3)),
+            aspect="auto",
+            interpolation="antialiased",
+        )
         axes.set_axis_off()
         box = {"facecolor": "black", "alpha": 0.55, "edgecolor": "none", "pad": 1.5}
-        axes.text(0.025, 0.04, _stamp(sheet, number), transform=axes.transAxes, color="white", size=7.5, bbox=box)
+        axes.text(
+            0.025,
+            0.04,
+            _stamp(sheet, number),
+            transform=axes.transAxes,
+            color="white",
+            size=7.5,
+            bbox=box,
+        )
     return top + 0.32 + strip
 
 
@@ -246,15 +292,26 @@ def _draw_panels(figure: Any, sheet: Sheet, top: float, height: float) -> None:
     if not sheet.panels:
         return
     words = list(
-        dict.fromkeys(word for panel in sheet.panels for word, _ in panel.lines if word in ("state", "action"))
+        dict.fromkeys(
+            word for panel in sheet.panels for word, _ in panel.lines if word in ("state", "action")
+        )
     )
     for place, word in enumerate(words):
         colour = _colour(word)
         figure.text(
-            (_MARGIN + place * 0.8) / _WIDTH, 1 - (top + 0.3) / height, f"— {word}", color=colour, weight="bold"
+            (_MARGIN + place * 0.8) / _WIDTH,
+            1 - (top + 0.3) / height,
+            f"— {word}",
+            color=colour,
+            weight="bold",
         )
     if sheet.left_out:
-        figure.text(1 - _MARGIN / _WIDTH, 1 - (top + 0.3) / height, f"{sheet.left_out} more dimensions", ha="right")
+        figure.text(
+            1 - _MARGIN / _WIDTH,
+            1 - (top + 0.3) / height,
+            f"{sheet.left_out} more dimensions",
+            ha="right",
+        )
     width = (_WIDTH - 2 * _MARGIN) / _PANELS_ABREAST
     for place, panel in enumerate(sheet.panels):
         row, column = divmod(place, _PANELS_ABREAST)
@@ -271,7 +328,9 @@ def _draw_panel(axes: Any, panel: Panel, sheet: Sheet) -> None:
 
     for word, values in panel.lines:
         marker = "o" if len(values) == 1 else ""
-        axes.plot(sheet.time_s, values, color=_colour(word), linewidth=1.1, marker=marker, markersize=3)
+        axes.plot(
+            sheet.time_s, values, color=_colour(word), linewidth=1.1, marker=marker, markersize=3
+        )
     for number in sheet.shown:
         axes.axvline(sheet.time_s[number], color=RULE, linewidth=0.6, zorder=0)
     values = np.concatenate([line for _, line in panel.lines])

@@ -117,7 +117,13 @@ class Batches:
         assert len(rows) == order.n, f"{len(rows)} rows, but the order counts {order.n}"
         assert batch_size > 0, "a batch has at least one sample"
         assert batch_size % part.of == 0, f"{batch_size} samples in {part.of} parts"
-        self.reader, self.rows, self.order, self.batch_size, self.part = reader, rows, order, batch_size, part
+        self.reader, self.rows, self.order, self.batch_size, self.part = (
+            reader,
+            rows,
+            order,
+            batch_size,
+            part,
+        )
         self.part_size = batch_size // part.of
         self.ahead = reader.allot(self.part_size, ahead + 1) - 1
         self._instead, self._replaced = instead, dict[int, Int64]()
@@ -167,7 +173,9 @@ class Batches:
 
         They are those of the planned samples, which all readers of parts know; substitutes are known to one alone.
         """
-        return self.reader.masks(self._anchors(np.arange(step * self.batch_size, (step + 1) * self.batch_size)))
+        return self.reader.masks(
+            self._anchors(np.arange(step * self.batch_size, (step + 1) * self.batch_size))
+        )
 
     def _start(self, step: int) -> Coming:
         self._look_ahead(step)
@@ -178,7 +186,10 @@ class Batches:
 
     def _positions(self, begin: int, end: int) -> Int64:
         """The positions that are read for these steps."""
-        firsts = np.arange(begin, end, dtype=np.int64) * self.batch_size + self.part.number * self.part_size
+        firsts = (
+            np.arange(begin, end, dtype=np.int64) * self.batch_size
+            + self.part.number * self.part_size
+        )
         return (firsts[:, None] + np.arange(self.part_size)).reshape(-1)
 
     def _anchors(self, positions: Int64) -> Int64:
@@ -198,7 +209,9 @@ class Batches:
             return
         self._foreseen = range(step, step + self._span)
         steps = np.repeat(np.arange(step, step + self._span, dtype=np.int64), self.part_size)
-        self.reader.foresee(self.rows[self.order.at(self._positions(step, step + self._span))], steps)
+        self.reader.foresee(
+            self.rows[self.order.at(self._positions(step, step + self._span))], steps
+        )
 
     def _further(self, step: int) -> None:
         """Keep idle decoders busy with the steps that come after those being read."""
@@ -222,6 +235,9 @@ class Batches:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.close()

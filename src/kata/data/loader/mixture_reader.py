@@ -84,11 +84,17 @@ class MixedReader:
         columns = mixture.columns
         asked = columns if keys is None else {*keys, *windows}
         # A camera can be black; any other column is read only where every dataset has it.
-        everywhere = {key for key, column in columns.items() if column.is_camera or not mixture.lacking(key)}
-        self._wanted = {key: column for key, column in columns.items() if key in asked and key in everywhere}
+        everywhere = {
+            key for key, column in columns.items() if column.is_camera or not mixture.lacking(key)
+        }
+        self._wanted = {
+            key: column for key, column in columns.items() if key in asked and key in everywhere
+        }
         self._cameras = [key for key, column in self._wanted.items() if column.is_camera]
         self._black = {key: self._black_frame(key) for key in self._cameras if mixture.lacking(key)}
-        self._padded = [key for key, column in self._wanted.items() if is_vector(column) and mixture.padded(key)]
+        self._padded = [
+            key for key, column in self._wanted.items() if is_vector(column) and mixture.padded(key)
+        ]
         self._first = mixture.first_rows
         self._caches, self.store = caches or {}, FrameStore(budget_bytes=0)
         self._decoding = Jobs(threads)
@@ -159,8 +165,12 @@ class MixedReader:
     def start(self, rows: Int64, step: int | None = None) -> MixedReading:
         """Begin to read samples of all datasets side by side."""
         parts = self._divided(rows)
-        frames = {key: self._memory[key].empty(self._frame_shape(key, len(rows))) for key in self._cameras}
-        coming = [(part.reader.start(part.rows, step, self._places(part, frames)), part) for part in parts]
+        frames = {
+            key: self._memory[key].empty(self._frame_shape(key, len(rows))) for key in self._cameras
+        }
+        coming = [
+            (part.reader.start(part.rows, step, self._places(part, frames)), part) for part in parts
+        ]
 
         def join() -> Batch:
             whole = [self._named(part.number, one.result()) for one, part in coming]
@@ -179,7 +189,9 @@ class MixedReader:
         for key, out in frames.items():
             if key not in mine.columns:
                 out[part.places] = self._black[key]
-        return Places({mine.own(key): out for key, out in frames.items() if key in mine.columns}, part.places)
+        return Places(
+            {mine.own(key): out for key, out in frames.items() if key in mine.columns}, part.places
+        )
 
     def _black_frame(self, key: str) -> NDArray[np.uint8]:
         """(H, W, C), or planes."""
@@ -203,9 +215,14 @@ class MixedReader:
         parts = self._divided(rows)
         found: list[Batch] = []
         for reader, own_rows, at, i in parts:
-            names = {pad_key(old): pad_key(new) for old, new in (self.mixture.parts[i].rename or {}).items()}
+            names = {
+                pad_key(old): pad_key(new)
+                for old, new in (self.mixture.parts[i].rename or {}).items()
+            }
             own: Batch = reader.masks(own_rows)
-            found.append({names.get(key, key): mask for key, mask in own.items()} | self._gaps(i, len(at)))
+            found.append(
+                {names.get(key, key): mask for key, mask in own.items()} | self._gaps(i, len(at))
+            )
         return _joined(found, parts, lambda _: np.empty)
 
     def _gaps(self, number: int, size: int) -> Batch:
@@ -243,7 +260,10 @@ class MixedReader:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.close()
 

@@ -125,7 +125,9 @@ class Reader:
         self._tasks = np.array(dataset.tasks, dtype=object)
         self._tally = Tally()
         self._encoded = EncodedImages(self._tally)
-        self._cameras = {key: self._camera(key, column) for key, column in chosen.items() if column.is_camera}
+        self._cameras = {
+            key: self._camera(key, column) for key, column in chosen.items() if column.is_camera
+        }
         self._memory = defaultdict[str, Recycled](Recycled)
         check_task_range(dataset.repo_id, *dataset.task_range(), dataset.tasks)
         self._name = "" if shared is None else shared.name
@@ -154,9 +156,18 @@ class Reader:
         if column.dtype == "video":
             as_rgb = held_as_rgb(self.windows.get(key, (0,)))
             return VideoCamera(
-                root, key, column, layout, fps=self.dataset.fps, as_rgb=as_rgb, tally=self._tally, form=self._form
+                root,
+                key,
+                column,
+                layout,
+                fps=self.dataset.fps,
+                as_rgb=as_rgb,
+                tally=self._tally,
+                form=self._form,
             )
-        return ImageCamera(root, key, column, layout, encoded=self._encoded, tally=self._tally, form=self._form)
+        return ImageCamera(
+            root, key, column, layout, encoded=self._encoded, tally=self._tally, form=self._form
+        )
 
     def decode_with(self, decode: Callable[[Gop], Pixels]) -> None:
         """Have video decoded by this from now on: the frames of a group as RGB (n, H, W, 3)."""
@@ -200,8 +211,13 @@ class Reader:
         batch: Batch = {}
         frames: dict[str, Int64] = {}
         opened = self.dataset.opened_rows(rows)
-        windows = {offsets: window_rows(rows, offsets, self.episodes) for offsets in set(self.windows.values())}
-        opened_windows = {offsets: self.dataset.opened_rows(at) for offsets, (at, _) in windows.items()}
+        windows = {
+            offsets: window_rows(rows, offsets, self.episodes)
+            for offsets in set(self.windows.values())
+        }
+        opened_windows = {
+            offsets: self.dataset.opened_rows(at) for offsets, (at, _) in windows.items()
+        }
         for key in self.dataset.columns:
             at, opened_at = rows, opened
             if key in self.windows:
@@ -222,7 +238,8 @@ class Reader:
         if places is None:
             shapes = {key: (*at.shape, *self._cameras[key].shape) for key, at in frames.items()}
             places = Places(
-                {key: self._memory[key].empty(shape) for key, shape in shapes.items()}, np.arange(len(rows))
+                {key: self._memory[key].empty(shape) for key, shape in shapes.items()},
+                np.arange(len(rows)),
             )
             batch |= places.frames
         outs = {key: places.of(key, self._cameras[key].shape) for key in wanted}
@@ -231,7 +248,10 @@ class Reader:
     def masks(self, rows: Int64) -> Batch:
         """The masks alone, `<key>_is_pad` bool (B, T) per window; reads nothing."""
         rows = np.asarray(rows, dtype=np.int64)
-        return {pad_key(key): window_rows(rows, offsets, self.episodes)[1] for key, offsets in self.windows.items()}
+        return {
+            pad_key(key): window_rows(rows, offsets, self.episodes)[1]
+            for key, offsets in self.windows.items()
+        }
 
     def batch_bytes(self, size: int) -> int:
         """Bytes of the frames of a batch of `size` samples."""
@@ -283,7 +303,8 @@ class Reader:
         if not self._frames.has_leisure:
             return False
         wanted = {
-            key: window_rows(rows, self.windows.get(key, (0,)), self.episodes)[0].reshape(-1) for key in self._cameras
+            key: window_rows(rows, self.windows.get(key, (0,)), self.episodes)[0].reshape(-1)
+            for key in self._cameras
         }
         self._prepare(wanted)
         return self._frames.prefetch(self._named(wanted), step)
@@ -307,7 +328,10 @@ class Reader:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.close()
 

@@ -75,7 +75,12 @@ def clip_stride(windows: Windows, cameras: Collection[str], gop: int) -> int:
 
 
 def make_order(
-    shuffle: Shuffle, dataset: Dataset, windows: Windows, cameras: Collection[str], rows: Int64, seed: int
+    shuffle: Shuffle,
+    dataset: Dataset,
+    windows: Windows,
+    cameras: Collection[str],
+    rows: Int64,
+    seed: int,
 ) -> Anchors:
     """The order over `rows`, the anchors of `dataset` in ascending order."""
     if shuffle.kind == "full":
@@ -84,12 +89,21 @@ def make_order(
 
 
 def make_mixed_order(
-    shuffles: Sequence[Shuffle], mixture: Mixture, windows: Windows, cameras: Collection[str], rows: Int64, seed: int
+    shuffles: Sequence[Shuffle],
+    mixture: Mixture,
+    windows: Windows,
+    cameras: Collection[str],
+    rows: Int64,
+    seed: int,
 ) -> MixedOrder:
     """The order over `rows`, the anchors of a mixture in ascending order, each dataset in that of its own shuffle."""
     orders = [
         make_order(
-            shuffle, part.dataset, *_own(part, windows, cameras), _own_rows(mixture, i, rows), part_seed(seed, i)
+            shuffle,
+            part.dataset,
+            *_own(part, windows, cameras),
+            _own_rows(mixture, i, rows),
+            part_seed(seed, i),
         )
         for i, (part, shuffle) in enumerate(zip(mixture.parts, shuffles, strict=True))
     ]
@@ -107,9 +121,13 @@ def _own_rows(mixture: Mixture, number: int, rows: Int64) -> Int64:
     return rows[mixture.part_of(rows) == number] - mixture.first_rows[number]
 
 
-def _clips(shuffle: Shuffle, dataset: Dataset, windows: Windows, cameras: Collection[str], rows: Int64) -> Clips:
+def _clips(
+    shuffle: Shuffle, dataset: Dataset, windows: Windows, cameras: Collection[str], rows: Int64
+) -> Clips:
     episodes = dataset.episodes
-    counts = np.bincount(episode_of(rows, episodes), minlength=len(episodes.length)).astype(np.int64)
+    counts = np.bincount(episode_of(rows, episodes), minlength=len(episodes.length)).astype(
+        np.int64
+    )
     stride = clip_stride(windows, cameras, shuffle.clip_gop)
     return Clips(counts, shuffle.clip_frames, shuffle.clip_gop, stride)
 
@@ -128,25 +146,40 @@ class ShuffleChoice:
     ahead: int
     form: Form = RECORDED
 
-    def choose(self, dataset: Dataset, windows: Windows, cameras: Collection[str], rows: Int64) -> tuple[Shuffle, str]:
+    def choose(
+        self, dataset: Dataset, windows: Windows, cameras: Collection[str], rows: Int64
+    ) -> tuple[Shuffle, str]:
         """The order with all its numbers, and a sentence that says what was chosen and why."""
-        sizes = {key: held_frame_bytes(dataset, key, windows.get(key, (0,)), self.form) for key in cameras}
+        sizes = {
+            key: held_frame_bytes(dataset, key, windows.get(key, (0,)), self.form)
+            for key in cameras
+        }
         total = sum(sizes.values()) * dataset.num_frames
         places = {key: self.batch_size * len(windows.get(key, (0,))) for key in cameras}
-        batch = sum(count * math.prod(self.form.shape(key, dataset.columns[key])) for key, count in places.items())
+        batch = sum(
+            count * math.prod(self.form.shape(key, dataset.columns[key]))
+            for key, count in places.items()
+        )
         room = max(self.frame_memory - self.ahead * batch, 0)
         if self.asked.kind == "full" or not sizes:
             return Shuffle(), "order: full, a permutation of all samples per epoch"
         if self.asked.kind == "auto" and total <= room:
-            return Shuffle(), f"order: full, for all decoded frames ({bytes_text(total)}) fit into frame_memory"
-        if self.asked.kind == "auto" and all(dataset.columns[key].dtype == "image" for key in cameras):
+            return (
+                Shuffle(),
+                f"order: full, for all decoded frames ({bytes_text(total)}) fit into frame_memory",
+            )
+        if self.asked.kind == "auto" and all(
+            dataset.columns[key].dtype == "image" for key in cameras
+        ):
             return Shuffle(), "order: full, for images are read and decoded one by one"
         gop = self.asked.clip_gop or _gop(dataset, cameras)
         shuffle = self._fit(dataset, windows, sizes, gop, room)
         order = make_order(shuffle, dataset, windows, cameras, rows, 0)
         assert isinstance(order, ClipOrder)
         shuffle = dataclasses.replace(shuffle, clip_pool=order.pool)
-        if self.asked.kind == "auto" and order.pool < min(_CLIPS_PER_SAMPLE * self.batch_size, len(order.clips)):
+        if self.asked.kind == "auto" and order.pool < min(
+            _CLIPS_PER_SAMPLE * self.batch_size, len(order.clips)
+        ):
             return Shuffle(), (
                 f"order: full, for {bytes_text(self.frame_memory)} of frame_memory hold only {order.pool} clips of "
                 f"{shuffle.clip_frames} frames; more of it, or --dataset.shuffle=clips, decodes each frame about once"
@@ -162,7 +195,8 @@ class ShuffleChoice:
         the samples of each come from as many clips.
         """
         frame = {
-            key: len(windows.get(key, (0,))) * math.prod(self.form.shape(key, mixture.columns[key])) for key in cameras
+            key: len(windows.get(key, (0,))) * math.prod(self.form.shape(key, mixture.columns[key]))
+            for key in cameras
         }
         room = max(self.frame_memory - self.ahead * self.batch_size * sum(frame.values()), 0)
         shares = mixture.shares(rows)
@@ -185,14 +219,20 @@ class ShuffleChoice:
             notes.append(f"{part.name}: {note}")
         return shuffles, notes
 
-    def _fit(self, dataset: Dataset, windows: Windows, sizes: dict[str, int], gop: int, room: int) -> Shuffle:
+    def _fit(
+        self, dataset: Dataset, windows: Windows, sizes: dict[str, int], gop: int, room: int
+    ) -> Shuffle:
         """The shortest clips whose windows cost little extra, shorter where the pool would be too small."""
         offsets = np.unique([offset for key in sizes for offset in windows.get(key, (0,))])
         stride = clip_stride(windows, sizes, gop)
         longest = int(dataset.episodes.length.max())
         runs_of_episode = -(-longest // stride)
         halo = 0 if stride > gop else -(-int(offsets[-1] - offsets[0]) // gop)
-        runs = runs_of_episode if stride > gop else min(math.ceil(halo / _EXTRA_DECODING) or 1, runs_of_episode)
+        runs = (
+            runs_of_episode
+            if stride > gop
+            else min(math.ceil(halo / _EXTRA_DECODING) or 1, runs_of_episode)
+        )
         runs = max(runs, -(-dataset.num_frames // (_MOST_CLIPS * gop)))
         # A group is held whole where it begins, half of it on average: so much above the average is held then.
         opening = gop * sum(sizes.values()) / 2
@@ -216,13 +256,19 @@ class ShuffleChoice:
         )
 
 
-def held_frame_bytes(dataset: Dataset, key: str, offsets: tuple[int, ...], form: Form = RECORDED) -> int:
+def held_frame_bytes(
+    dataset: Dataset, key: str, offsets: tuple[int, ...], form: Form = RECORDED
+) -> int:
     """Bytes of one held frame, as in the camera's first file."""
     column = dataset.columns[key]
     rgb, half = math.prod(form.shape(key, column)), math.prod(column.shape) // 2
     if rgb <= half:
         return rgb
-    if column.dtype == "video" and not held_as_rgb(offsets) and stores_half_size(_first_file(dataset, key)):
+    if (
+        column.dtype == "video"
+        and not held_as_rgb(offsets)
+        and stores_half_size(_first_file(dataset, key))
+    ):
         return half
     return rgb
 
@@ -246,7 +292,9 @@ def _gop(dataset: Dataset, cameras: Collection[str]) -> int:
     return max(found)
 
 
-def held_bytes_per_clip(shuffle: Shuffle, stride: int, windows: Windows, sizes: dict[str, int], longest: int) -> float:
+def held_bytes_per_clip(
+    shuffle: Shuffle, stride: int, windows: Windows, sizes: dict[str, int], longest: int
+) -> float:
     """Bytes that one living clip holds on average.
 
     A frame is held from the first use of its group of pictures to its own last use. The clip's L anchors take equal
@@ -261,13 +309,21 @@ def held_bytes_per_clip(shuffle: Shuffle, stride: int, windows: Windows, sizes: 
         offsets = np.array(windows.get(key, (0,)))
         wanted = np.clip(anchors[:, None] + offsets, anchors[-1] - longest + 1, None)
         shown, users = np.unique(
-            np.unique(np.stack([wanted, np.broadcast_to(anchors[:, None], wanted.shape)], -1).reshape(-1, 2), axis=0)[
-                :, 0
-            ],
+            np.unique(
+                np.stack([wanted, np.broadcast_to(anchors[:, None], wanted.shape)], -1).reshape(
+                    -1, 2
+                ),
+                axis=0,
+            )[:, 0],
             return_counts=True,
         )
         group = shown // gop
-        first = {g: len(np.unique(anchors[np.isin(wanted // gop, g).any(axis=1)])) for g in np.unique(group).tolist()}
+        first = {
+            g: len(np.unique(anchors[np.isin(wanted // gop, g).any(axis=1)]))
+            for g in np.unique(group).tolist()
+        }
         openers = np.array([first[g] for g in group.tolist()])
-        total += size * float((users / (users + 1) - 1 / (openers + 1)).sum()) * (frames + 1) / frames
+        total += (
+            size * float((users / (users + 1) - 1 / (openers + 1)).sum()) * (frames + 1) / frames
+        )
     return max(total, 1.0)

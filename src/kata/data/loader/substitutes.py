@@ -49,7 +49,12 @@ class Substitutes:
     """
 
     def __init__(
-        self, reader: Rows, rows: Int64, first_rows: Int64, seed: int, note: Callable[[Substitution], None]
+        self,
+        reader: Rows,
+        rows: Int64,
+        first_rows: Int64,
+        seed: int,
+        note: Callable[[Substitution], None],
     ) -> None:
         self._reader, self._rows, self._seed, self._note = reader, rows, seed, note
         self._bounds = np.append(np.searchsorted(rows, first_rows), len(rows))
@@ -68,10 +73,14 @@ class Substitutes:
         return chosen
 
     def _instead(self, position: int, row: int, error: FrameError) -> int:
-        part = int(np.searchsorted(self._bounds, np.searchsorted(self._rows, row), side="right")) - 1
+        part = (
+            int(np.searchsorted(self._bounds, np.searchsorted(self._rows, row), side="right")) - 1
+        )
         begin, end = self._bounds[part : part + 2].tolist()
         for attempt in range(ATTEMPTS):
-            found = self._rows[begin + substitute_anchor(self._seed, position, attempt, end - begin)]
+            found = self._rows[
+                begin + substitute_anchor(self._seed, position, attempt, end - begin)
+            ]
             if read_alone(self._reader, np.array([found]))[0] is None:
                 return int(found)
         raise DataError(
@@ -100,7 +109,10 @@ def substitute_anchor(seed: int, position: int, attempt: int, anchors: int) -> i
     It depends on these numbers alone (Philox, as every draw), so that the stream goes on unshifted and a resumed run
     takes the same one. The remainder of 64 random bits favours no anchor noticeably.
     """
-    counter = np.array([[attempt, position & 0xFFFFFFFF, position >> 32, (seed >> 32) & 0xFFFFFFFF]], dtype=np.uint64)
+    counter = np.array(
+        [[attempt, position & 0xFFFFFFFF, position >> 32, (seed >> 32) & 0xFFFFFFFF]],
+        dtype=np.uint64,
+    )
     words = philox(counter, (seed & 0xFFFFFFFF, zlib.crc32(b"substitute")))[0]
     return (int(words[0]) << 32 | int(words[1])) % anchors
 
@@ -123,7 +135,9 @@ class Substituted:
         self.lines[position] = {"position": position, **line}
         count = len(self.lines)
         if count > max(COUNT_MIN, SHARE_MAX * samples):
-            files = sorted({"/".join(filter(None, (x.get("dataset"), x["file"]))) for x in self.lines.values()})
+            files = sorted(
+                {"/".join(filter(None, (x.get("dataset"), x["file"]))) for x in self.lines.values()}
+            )
             more = f" and {len(files) - FILES_SHOWN} more" if len(files) > FILES_SHOWN else ""
             raise DataError(
                 f"{count} of {samples} samples have frames that cannot be decoded, in "

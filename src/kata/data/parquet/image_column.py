@@ -21,7 +21,15 @@ import pyarrow.parquet as pq
 from kata.data.counters import Tally
 from kata.data.parquet.page_body import OpenFile, PageError
 from kata.data.parquet.page_header import UnknownPageError
-from kata.data.parquet.pages import Chunk, Pages, find_cell, find_chunk, find_pages, read_cells, read_dictionary
+from kata.data.parquet.pages import (
+    Chunk,
+    Pages,
+    find_cell,
+    find_chunk,
+    find_pages,
+    read_cells,
+    read_dictionary,
+)
 from kata.data.storage.file_stamp import Stamp, replaced
 
 _log = logging.getLogger(__name__)
@@ -59,7 +67,9 @@ def open_column(path: Path, key: str) -> ImageColumn:
         raise PageError(f"holds {meta.schema.to_arrow_schema().field(key).type}, no encoded images")
     groups = range(meta.num_row_groups)
     first = array("q", accumulate((meta.row_group(group).num_rows for group in groups), initial=0))
-    return ImageColumn(path, key, stamp, first, tuple(_chunk(meta, group, leaf) for group in groups))
+    return ImageColumn(
+        path, key, stamp, first, tuple(_chunk(meta, group, leaf) for group in groups)
+    )
 
 
 def _chunk(meta: pq.FileMetaData, group: int, leaf: int) -> Chunk | str:
@@ -119,7 +129,9 @@ class EncodedImages:
         number = int(cells.numbers[row])
         if number < 0:
             return None
-        strings = cells.strings or self._once((*place, _DICTIONARY), lambda: read_dictionary(file, pages))
+        strings = cells.strings or self._once(
+            (*place, _DICTIONARY), lambda: read_dictionary(file, pages)
+        )
         return strings.read(file, number)
 
     def _open(self, file: OpenFile, column: ImageColumn, group: int) -> Any:

@@ -47,7 +47,12 @@ class OpenFile:
     def __enter__(self) -> OpenFile:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
         os.close(self._file)
 
     def stat(self) -> os.stat_result:
@@ -120,7 +125,9 @@ def open_body(file: OpenFile, begin: int, size: int, plain_size: int, codec: str
     if in_file is not None:
         return in_file
     try:
-        plain = pa.decompress(file.read(begin, size), decompressed_size=plain_size, codec=_CODECS[codec])
+        plain = pa.decompress(
+            file.read(begin, size), decompressed_size=plain_size, codec=_CODECS[codec]
+        )
     except (pa.ArrowInvalid, OSError) as error:
         raise PageError(f"a page does not decompress ({error})") from error
     return InMemory(memoryview(plain))
@@ -136,12 +143,17 @@ def _runs(file: OpenFile, begin: int, size: int, plain_size: int) -> InFile | No
         """The next so many bytes, or what is left of the stream, padded with zeros."""
         nonlocal seen, seen_at
         if at + num_bytes > seen_at + len(seen):
-            seen, seen_at = file.read(at, max(min(_LOOK_BYTES, end - at), 0)).ljust(num_bytes, b"\0"), at
+            seen, seen_at = (
+                file.read(at, max(min(_LOOK_BYTES, end - at), 0)).ljust(num_bytes, b"\0"),
+                at,
+            )
         return seen[at - seen_at : at - seen_at + num_bytes]
 
     stated, length = varint(look(10) + b"\0", 0)
     if stated != plain_size:
-        raise PageError(f"a page should hold {plain_size} bytes, and its snappy stream says {stated}")
+        raise PageError(
+            f"a page should hold {plain_size} bytes, and its snappy stream says {stated}"
+        )
     at, made = at + length, 0
     while at < end:
         tag, *rest = look(5)

@@ -17,7 +17,12 @@ _LONGEST_BYTES = 16 * 2**20
 
 _DATA, _INDEX, _DICTIONARY, _DATA_V2 = 0, 1, 2, 3
 _PLAIN, _PLAIN_DICTIONARY, _RLE, _RLE_DICTIONARY = 0, 2, 3, 8
-_OTHERS = {5: "DELTA_BINARY_PACKED", 6: "DELTA_LENGTH_BYTE_ARRAY", 7: "DELTA_BYTE_ARRAY", 9: "BYTE_STREAM_SPLIT"}
+_OTHERS = {
+    5: "DELTA_BINARY_PACKED",
+    6: "DELTA_LENGTH_BYTE_ARRAY",
+    7: "DELTA_BYTE_ARRAY",
+    9: "BYTE_STREAM_SPLIT",
+}
 _DEEPEST = 8
 """Structures within structures; page headers have three."""
 
@@ -61,7 +66,16 @@ def read_page(file: OpenFile, at: int, last: int, codec: str, *, has_levels: boo
         about = _fields(head, 5)
         if has_levels and _number(about, 3) != _RLE:
             raise UnknownPageError("its definition levels are not run-length encoded")
-        return Page(begin, size, plain_size, _number(about, 1), codec, False, _refers(_number(about, 2)), None)
+        return Page(
+            begin,
+            size,
+            plain_size,
+            _number(about, 1),
+            codec,
+            False,
+            _refers(_number(about, 2)),
+            None,
+        )
     if kind == _DATA_V2:
         about = _fields(head, 8)
         levels = _number(about, 5)
@@ -69,7 +83,16 @@ def read_page(file: OpenFile, at: int, last: int, codec: str, *, has_levels: boo
             raise PageError(f"the page at {at} has {levels} bytes of definition levels in {size}")
         codec = codec if about.get(7, True) else PLAIN
         refers = _refers(_number(about, 4))
-        return Page(begin + levels, size - levels, plain_size - levels, _number(about, 1), codec, False, refers, levels)
+        return Page(
+            begin + levels,
+            size - levels,
+            plain_size - levels,
+            _number(about, 1),
+            codec,
+            False,
+            refers,
+            levels,
+        )
     if kind == _INDEX:
         raise UnknownPageError("it has an index page")
     raise PageError(f"the page at {at} is of kind {kind}")

@@ -59,7 +59,9 @@ class Strings:
             if begin + 4 <= body.size:
                 begin += 4 + int.from_bytes(body.read(file, begin, begin + 4), "little")
             if begin > body.size or begin == self._begins[-1]:
-                raise PageError(f"a page should have {count} values, and its {body.size} bytes have fewer")
+                raise PageError(
+                    f"a page should have {count} values, and its {body.size} bytes have fewer"
+                )
             self._begins.append(begin)
         self.nbytes = body.nbytes + 8 * count
 
@@ -96,7 +98,9 @@ def find_chunk(meta: pq.FileMetaData, group: int, leaf: int) -> Chunk:
     if column.file_path:
         raise UnknownPageError(f"it lies in another file ({column.file_path})")
     begin = min(column.dictionary_page_offset or column.data_page_offset, column.data_page_offset)
-    return Chunk(begin, meta.row_group(group).num_rows, kind.max_definition_level, column.compression)
+    return Chunk(
+        begin, meta.row_group(group).num_rows, kind.max_definition_level, column.compression
+    )
 
 
 def find_pages(file: OpenFile, chunk: Chunk) -> Pages:
@@ -158,14 +162,18 @@ def read_dictionary(file: OpenFile, pages: Pages) -> Strings:
     page = pages.dictionary
     if page is None:
         raise PageError("its pages refer to a dictionary that it does not have")
-    return Strings(file, open_body(file, page.begin, page.size, page.plain_size, page.codec), 0, page.rows)
+    return Strings(
+        file, open_body(file, page.begin, page.size, page.plain_size, page.codec), 0, page.rows
+    )
 
 
 def _levels_of(file: OpenFile, body: Body) -> tuple[bytes, int]:
     """The definition levels at the beginning of a body, and where they end."""
     end = 4 + int.from_bytes(body.read(file, 0, min(4, body.size)), "little")
     if end > body.size:
-        raise PageError(f"a page of {body.size} bytes should begin with {end} bytes of definition levels")
+        raise PageError(
+            f"a page of {body.size} bytes should begin with {end} bytes of definition levels"
+        )
     return bytes(body.read(file, 4, end)), end
 
 
@@ -192,5 +200,7 @@ def hybrid(data: bytes, width: int, count: int) -> NDArray[np.int32]:
             runs.append(run)
             at, left = at + size, left - len(run)
     except IndexError as error:
-        raise PageError(f"a page has numbers of {width} bits for fewer than {count} values") from error
+        raise PageError(
+            f"a page has numbers of {width} bits for fewer than {count} values"
+        ) from error
     return np.concatenate([np.zeros(0, np.int32), *runs])

@@ -68,14 +68,19 @@ class Clips:
         """The clip of each anchor (n,)."""
         episode = np.searchsorted(self._starts, anchors, side="right") - 1
         run = (anchors - self._starts[episode]) // self.gop
-        return self._base[episode * self._classes + run % self._classes] + run // self._classes // self._runs
+        return (
+            self._base[episode * self._classes + run % self._classes]
+            + run // self._classes // self._runs
+        )
 
     def anchors(self, clips: Int64) -> tuple[Int64, Int64]:
         """All anchors of some clips, clip after clip, and for each the place of its clip in `clips`."""
         length = self.length[clips]
         number = ranges(np.zeros_like(length), length)
         place = np.repeat(np.arange(len(clips)), length)
-        return self.first[clips][place] + number // self.gop * self.stride + number % self.gop, place
+        return self.first[clips][
+            place
+        ] + number // self.gop * self.stride + number % self.gop, place
 
 
 class ClipOrder:
@@ -120,7 +125,9 @@ class ClipOrder:
             clips = self._slots.at(epoch * len(self.clips) + slots)
             length, left = self.clips.length[clips], self.pool - slots % self.pool
             whole = left * length // self.pool
-            early = self._is_early(epoch, clips, np.minimum(whole, length - 1), left) & (whole < length)
+            early = self._is_early(epoch, clips, np.minimum(whole, length - 1), left) & (
+                whole < length
+            )
             inside = whole + early
             blocks = len(self.clips) // self.pool + 2
             counts = np.bincount(slots // self.pool, inside, blocks)
@@ -132,7 +139,10 @@ class ClipOrder:
 
     def _is_early(self, epoch: int, clips: Int64, number: Int64, left: Int64) -> NDArray[np.bool_]:
         """Whether anchor `number` of a clip comes before the time `left` slots after the clip's own."""
-        return self._time(epoch, clips, number) * self.pool < (left * self.clips.length[clips]) << _FRACTION_BITS
+        return (
+            self._time(epoch, clips, number) * self.pool
+            < (left * self.clips.length[clips]) << _FRACTION_BITS
+        )
 
     def _time(self, epoch: int, clips: Int64, number: Int64) -> Int64:
         """i + v in units of 2^-24 of an L-th of the clip's life."""
@@ -145,7 +155,11 @@ class ClipOrder:
         if key in self._blocks:
             self._blocks.move_to_end(key)
             return self._blocks[key]
-        slots = np.arange(max(block - 1, 0) * self.pool, min((block + 1) * self.pool, len(self.clips)), dtype=np.int64)
+        slots = np.arange(
+            max(block - 1, 0) * self.pool,
+            min((block + 1) * self.pool, len(self.clips)),
+            dtype=np.int64,
+        )
         clips = self._slots.at(epoch * len(self.clips) + slots)
         anchors, place = self.clips.anchors(clips)
         # Within each clip in random order: the number i of an anchor is its rank among random numbers.
@@ -179,7 +193,9 @@ class OrderQuality:
     uniform_same_clip_pairs: float
 
 
-def order_quality(order: Anchors, clips: Clips, batch_size: int, *, batches: int = 50) -> OrderQuality:
+def order_quality(
+    order: Anchors, clips: Clips, batch_size: int, *, batches: int = 50
+) -> OrderQuality:
     """Measure `batches` batches spread evenly over the first epoch; `batch_size` at least 2."""
     steps = np.linspace(0, max(order.n // batch_size - 1, 0), batches).round().astype(np.int64)
     positions = np.unique(steps)[:, None] * batch_size + np.arange(batch_size)

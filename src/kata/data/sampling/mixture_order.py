@@ -100,7 +100,9 @@ def _chairmen(counts: Sequence[int]) -> np.ndarray:
     table = np.empty(period, dtype=np.int16)
     step = [c * unit for c in counts]
     release = [period] * k  # dataset i is due at place n (from 1) when n * step[i] reaches it ...
-    deadline = [-(-(period * (unit - 1)) // s) for s in step]  # ... and must have come at this place
+    deadline = [
+        -(-(period * (unit - 1)) // s) for s in step
+    ]  # ... and must have come at this place
     given = [0] * k
     for n in range(1, period + 1):
         chosen = min((deadline[i], i) for i in range(k) if n * step[i] >= release[i])[1]
@@ -129,16 +131,23 @@ class MixedOrder:
     """
 
     def __init__(self, orders: Sequence[Anchors], shares: Shares) -> None:
-        assert len(orders) == len(shares.counts), f"{len(orders)} datasets, {len(shares.counts)} shares"
+        assert len(orders) == len(shares.counts), (
+            f"{len(orders)} datasets, {len(shares.counts)} shares"
+        )
         sizes = [order.n for order in orders]
         self.orders, self.shares, self.n = list(orders), shares, sum(sizes)
-        self.cycle = max(-(-size * shares.period // count) for size, count in zip(sizes, shares.counts, strict=True))
+        self.cycle = max(
+            -(-size * shares.period // count)
+            for size, count in zip(sizes, shares.counts, strict=True)
+        )
         self._first = np.cumsum(sizes) - np.asarray(sizes)
 
     @staticmethod
     def full(sizes: Sequence[int], shares: Shares, seed: int) -> MixedOrder:
         """A permutation per epoch of so many anchors of each dataset."""
-        return MixedOrder([Order(size, part_seed(seed, number)) for number, size in enumerate(sizes)], shares)
+        return MixedOrder(
+            [Order(size, part_seed(seed, number)) for number, size in enumerate(sizes)], shares
+        )
 
     def at(self, positions: NDArray[np.integer]) -> Int64:
         """Anchor numbers in [0, n) at these positions, any shape."""

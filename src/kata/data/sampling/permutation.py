@@ -29,7 +29,10 @@ def _mix(values: _UInt64) -> _UInt64:
 def keyed(seed: int, purpose: str, epoch: int, values: Int64) -> _UInt64:
     """A random 64-bit number for each value (n,), the same for the same (seed, purpose, epoch, value)."""
     with np.errstate(over="ignore"):
-        key = _mix(np.full(1, seed % 2**64, np.uint64) + _STEP * np.uint64(zlib.crc32(purpose.encode()) | 1))
+        key = _mix(
+            np.full(1, seed % 2**64, np.uint64)
+            + _STEP * np.uint64(zlib.crc32(purpose.encode()) | 1)
+        )
         key = _mix(key ^ np.uint64(epoch % 2**64))
         return _mix(_mix(values.astype(np.uint64) + _STEP) ^ key)
 
@@ -73,7 +76,10 @@ class Order:
         if not self.shuffle:
             return place
         with np.errstate(over="ignore"):
-            keys = _mix(_mix(np.full(1, self.seed % 2**64, np.uint64) + _STEP) ^ epoch.reshape(-1).astype(np.uint64))
+            keys = _mix(
+                _mix(np.full(1, self.seed % 2**64, np.uint64) + _STEP)
+                ^ epoch.reshape(-1).astype(np.uint64)
+            )
             walked = self._walk(place.reshape(-1).astype(np.uint64), keys)
         return walked.astype(np.int64).reshape(flat.shape)
 

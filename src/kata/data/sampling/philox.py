@@ -54,10 +54,14 @@ def draw(seed: int, positions: NDArray[np.int64], purpose: str, draw: Draw) -> N
     # 24 bits fill a float32's mantissa; the half keeps both ends out, so that log() below is finite.
     uniform = ((words >> np.uint64(8)).astype(np.float64) + 0.5) / float(1 << 24)
     values = uniform if draw.kind == "uniform" else _normal(uniform)
-    return values.reshape(len(where), -1)[:, :size].reshape(len(where), *draw.shape).astype(np.float32)
+    return (
+        values.reshape(len(where), -1)[:, :size].reshape(len(where), *draw.shape).astype(np.float32)
+    )
 
 
 def _normal(uniform: NDArray[np.float64]) -> NDArray[np.float64]:
     radius = np.sqrt(-2.0 * np.log(uniform[..., 0::2]))
     angle = 2.0 * np.pi * uniform[..., 1::2]
-    return np.stack([radius * np.cos(angle), radius * np.sin(angle)], axis=-1).reshape(uniform.shape)
+    return np.stack([radius * np.cos(angle), radius * np.sin(angle)], axis=-1).reshape(
+        uniform.shape
+    )

@@ -30,7 +30,11 @@ SAMPLED_FRAMES = 500
 
 def column_stats(dataset: Dataset) -> Stats:
     """All table columns with numbers: population figures over every selected frame, in float64."""
-    keys = [key for key, column in dataset.columns.items() if not column.is_camera and column.dtype != "string"]
+    keys = [
+        key
+        for key, column in dataset.columns.items()
+        if not column.is_camera and column.dtype != "string"
+    ]
     return {key: summarise(dataset.column(key)) for key in keys}
 
 
@@ -63,11 +67,16 @@ def episode_sample_rows(lengths: Int64) -> Int64:
 
 def _sampled_of(lengths: Int64) -> Int64:
     """LeRobot's number of sampled frames per episode: length ** 0.75, but at least 100 (or all) and at most 10,000."""
-    return np.maximum(np.minimum(100, lengths), np.minimum((lengths**0.75).astype(np.int64), 10_000))
+    return np.maximum(
+        np.minimum(100, lengths), np.minimum((lengths**0.75).astype(np.int64), 10_000)
+    )
 
 
 def frame_stats(
-    dataset: Dataset, keys: Sequence[str], rows: Int64, progress: Callable[[int, int], None] | None = None
+    dataset: Dataset,
+    keys: Sequence[str],
+    rows: Int64,
+    progress: Callable[[int, int], None] | None = None,
 ) -> Stats:
     """Statistics of these cameras over the decoded frames `rows`, (C, 1, 1) in [0, 1]; count is their number."""
     from kata.data.loader.reader import Reader
@@ -93,9 +102,13 @@ def stored_stats(dataset: Dataset, keys: Sequence[str]) -> tuple[Stats, str]:
     """
     path = dataset.root / "meta" / "stats.json"
     if dataset.is_whole and path.is_file():
-        return {key: stats for key, stats in load_stats(path).items() if key in keys}, "meta/stats.json"
+        return {
+            key: stats for key, stats in load_stats(path).items() if key in keys
+        }, "meta/stats.json"
     parts = _per_episode(dataset, keys)
-    merged = {key: merge(found) for key, found in parts.items() if len(found) == len(dataset.layout.index)}
+    merged = {
+        key: merge(found) for key, found in parts.items() if len(found) == len(dataset.layout.index)
+    }
     return merged, ("the statistics of the episodes" if merged else "")
 
 
@@ -120,7 +133,10 @@ def differences(found: Stats, stored: Stats, *, sampled: Sequence[str] = ()) -> 
         for stat in (name for name in STATS if name in stats and key in found):
             if key in sampled and stat not in ("mean", "std"):
                 continue
-            ours, theirs = found[key][stat].reshape(-1).astype(float), stats[stat].reshape(-1).astype(float)
+            ours, theirs = (
+                found[key][stat].reshape(-1).astype(float),
+                stats[stat].reshape(-1).astype(float),
+            )
             span = float(np.max(found[key]["max"] - found[key]["min"], initial=0.0))
             allowed = 0.5 if stat == "count" else 0.02 if key in sampled else 1e-4 * span
             allowed += 0.0 if stat == "count" else 1e-6 * float(np.abs(ours).max()) + 1e-9

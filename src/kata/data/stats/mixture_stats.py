@@ -22,7 +22,11 @@ def joint_stats(mixture: Mixture, cameras: bool = True) -> Stats:
     columns = mixture.columns
     stats: Stats = {}
     for key, column in columns.items():
-        if not column.is_camera and column.dtype != "string" and (found := _of_column(mixture, key, column)):
+        if (
+            not column.is_camera
+            and column.dtype != "string"
+            and (found := _of_column(mixture, key, column))
+        ):
             stats[key] = found
     if cameras:
         found = [_renamed(part, camera_stats(part.dataset)) for part in mixture.parts]
@@ -43,12 +47,16 @@ def _of_column(mixture: Mixture, key: str, column: Column) -> Summary | None:
         summarise(np.concatenate([v[:, first:last] for v in values if v.shape[1] >= last]))
         for first, last in zip([0, *widths[:-1]], widths, strict=True)
     ]
-    joined: Summary = {name: np.concatenate([cut[name] for cut in cuts]) for name in STATS if name != "count"}
+    joined: Summary = {
+        name: np.concatenate([cut[name] for cut in cuts]) for name in STATS if name != "count"
+    }
     assert len(joined["mean"]) == column.shape[0]
     return joined | {"count": np.array([sum(len(v) for v in values)])}
 
 
-def part_stats(mixture: Mixture, joint: Stats, *, own: bool, cameras: bool = True) -> tuple[Stats, ...]:
+def part_stats(
+    mixture: Mixture, joint: Stats, *, own: bool, cameras: bool = True
+) -> tuple[Stats, ...]:
     """What each dataset is normalised with: the joint statistics, or its `own`.
 
     Dimensions that a dataset lacks get figures that leave zero at zero; cameras that it lacks get the joint ones.
@@ -68,7 +76,11 @@ def _fitted(part: Part, joint: Stats, own: Stats) -> Stats:
     fitted: Stats = {}
     for key, common in joint.items():
         summary = own.get(key, common)
-        width = part.columns[key].shape[0] if key in part.columns and is_vector(part.columns[key]) else None
+        width = (
+            part.columns[key].shape[0]
+            if key in part.columns and is_vector(part.columns[key])
+            else None
+        )
         fitted[key] = summary if width is None else _widened(summary, width, len(common["mean"]))
     return fitted
 
@@ -77,6 +89,8 @@ def _widened(summary: Summary, width: int, whole: int) -> Summary:
     if width == whole:
         return summary
     return {
-        name: value if name == "count" else np.concatenate([value[:width], np.full(whole - width, _NEUTRAL[name])])
+        name: value
+        if name == "count"
+        else np.concatenate([value[:width], np.full(whole - width, _NEUTRAL[name])])
         for name, value in summary.items()
     }

@@ -65,7 +65,11 @@ def cache_folder() -> Path:
 def load(path: Path) -> Bundle | None:
     """The bundle at `path`, or None where there is none; one that is damaged is said and counts as none."""
     try:
-        whole = path.read_bytes() if path.stat().st_size <= _READ_BYTES else np.memmap(path, np.uint8, "r")
+        whole = (
+            path.read_bytes()
+            if path.stat().st_size <= _READ_BYTES
+            else np.memmap(path, np.uint8, "r")
+        )
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
@@ -85,7 +89,9 @@ def _parse(raw: NDArray[np.uint8]) -> Bundle | None:
     if magic != _MAGIC or header_bytes > end:
         return None
     text, data = raw[end - header_bytes : end].tobytes(), raw[: end - header_bytes]
-    if zlib.crc32(text) != header_check or (len(data) <= _CHECK_BYTES and zlib.crc32(data.data) != check):
+    if zlib.crc32(text) != header_check or (
+        len(data) <= _CHECK_BYTES and zlib.crc32(data.data) != check
+    ):
         return None
     header = json.loads(text)
     arrays: dict[str, NDArray[Any]] = {}
@@ -108,9 +114,14 @@ def save(path: Path, shapes: Shapes, fill: Fill) -> None:
     beside = path.with_name(f"{path.name}.{os.getpid()}-{get_ident()}.part")
     with beside.open("w+b") as file:
         try:
-            note = fill(lambda name, first, values: _write(file, shapes[name], offsets[name], first, values))
+            note = fill(
+                lambda name, first, values: _write(file, shapes[name], offsets[name], first, values)
+            )
             file.truncate(end)
-            arrays = {name: [np.dtype(kind).str, shape, offsets[name]] for name, (kind, shape) in shapes.items()}
+            arrays = {
+                name: [np.dtype(kind).str, shape, offsets[name]]
+                for name, (kind, shape) in shapes.items()
+            }
             text = json.dumps({"arrays": arrays, "note": note}).encode()
             file.seek(0)
             check = zlib.crc32(file.read(end)) if end <= _CHECK_BYTES else 0
@@ -191,7 +202,13 @@ def _offsets(shapes: Shapes) -> tuple[dict[str, int], int]:
     return offsets, end
 
 
-def _write(file: Any, spec: tuple[DTypeLike, tuple[int, ...]], offset: int, first: int, values: NDArray[Any]) -> None:
+def _write(
+    file: Any,
+    spec: tuple[DTypeLike, tuple[int, ...]],
+    offset: int,
+    first: int,
+    values: NDArray[Any],
+) -> None:
     dtype, shape = np.dtype(spec[0]), spec[1]
     file.seek(offset + first * dtype.itemsize * int(np.prod(shape[1:], dtype=np.int64)))
     file.write(np.ascontiguousarray(values, dtype).data.cast("B") if values.size else b"")

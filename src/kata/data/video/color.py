@@ -101,7 +101,11 @@ def colours_of(kind: Kind) -> Colours | None:
     if _is_full(kind):  # chroma reaches from 0 to 255 as well, not from 16 to 240
         red, blue, green_u, green_v = (value * 224 // 255 for value in table)
         return Colours(1 << 13, 0, *(_rounded(value) for value in (red, -green_u, -green_v, blue)))
-    return Colours(_rounded(_UNIT * 255 // 219), 16 << 3, *(_rounded(v) for v in (red, -green_u, -green_v, blue)))
+    return Colours(
+        _rounded(_UNIT * 255 // 219),
+        16 << 3,
+        *(_rounded(v) for v in (red, -green_u, -green_v, blue)),
+    )
 
 
 def _rounded(value: int) -> int:
@@ -123,13 +127,21 @@ class Planes:
 
     __slots__ = ("addresses", "kind", "owner", "strides")
 
-    def __init__(self, kind: Kind, addresses: Any, strides: Any, owner: VideoFrame | NDArray[np.uint8]) -> None:
+    def __init__(
+        self, kind: Kind, addresses: Any, strides: Any, owner: VideoFrame | NDArray[np.uint8]
+    ) -> None:
         self.kind, self.addresses, self.strides, self.owner = kind, addresses, strides, owner
 
     @staticmethod
     def of(frame: VideoFrame) -> Planes:
         """Those of a frame of PyAV's."""
-        kind = Kind(frame.width, frame.height, frame.format.name, int(frame.colorspace), int(frame.color_range))
+        kind = Kind(
+            frame.width,
+            frame.height,
+            frame.format.name,
+            int(frame.colorspace),
+            int(frame.color_range),
+        )
         planes = frame.planes
         addresses = _Addresses(*[plane.buffer_ptr for plane in planes])
         return Planes(kind, addresses, _lines(*[plane.line_size for plane in planes]), frame)
@@ -141,7 +153,9 @@ class Planes:
         """
         if isinstance(self.owner, VideoFrame):
             return self.owner
-        frame = VideoFrame.from_numpy_buffer(self.owner.reshape(-1, self.kind.width), format=self.kind.name)
+        frame = VideoFrame.from_numpy_buffer(
+            self.owner.reshape(-1, self.kind.width), format=self.kind.name
+        )
         frame.colorspace, frame.color_range = self.kind.space, self.kind.limits
         return frame
 
@@ -189,10 +203,15 @@ class Painter:
     def _by_pyav(self, picture: Planes, out: NDArray[np.uint8]) -> None:
         # One converter per kind of picture and size: it is set up anew whenever that changes.
         height, width, _ = out.shape
-        converter, frame = self._pyav.setdefault((picture.kind, out.shape), VideoReformatter()), picture.frame()
+        converter, frame = (
+            self._pyav.setdefault((picture.kind, out.shape), VideoReformatter()),
+            picture.frame(),
+        )
         # Made smaller, this is a triangle filter as wide as it must be: what torch calls bilinear with antialiasing.
         bilinear = Interpolation.BILINEAR
-        plane: Any = converter.reformat(frame, width, height, "rgb24", interpolation=bilinear, threads=1).planes[0]
+        plane: Any = converter.reformat(
+            frame, width, height, "rgb24", interpolation=bilinear, threads=1
+        ).planes[0]
         lines = np.frombuffer(plane, np.uint8).reshape(-1, plane.line_size)
         np.copyto(out, lines[:height, : width * 3].reshape(height, width, 3))
 
@@ -233,12 +252,17 @@ def _scaler(kind: Kind) -> _Scaler | None:
     if functions is None or width % _WHOLE:
         return None
     sizes = [(width, height, _format(form)) for form in (name, "rgb24")]
-    context = functions.context(*sizes[0], *sizes[1], Interpolation.BILINEAR.value, None, None, None)
+    context = functions.context(
+        *sizes[0], *sizes[1], Interpolation.BILINEAR.value, None, None, None
+    )
     if not context:
         return None
     scaler = _Scaler(functions, context)
     colours = functions.coefficients(space)
-    if functions.set_colours(context, colours, int(_is_full(kind)), colours, 1, 0, _UNIT, _UNIT) < 0:
+    if (
+        functions.set_colours(context, colours, int(_is_full(kind)), colours, 1, 0, _UNIT, _UNIT)
+        < 0
+    ):
         return None
     return scaler
 
@@ -265,9 +289,13 @@ def _functions() -> _Functions | None:
             of(number, ctypes.c_char_p)(("av_get_pix_fmt", library)),
             of(pointer, *[number] * 7, *[pointer] * 3)(("sws_getContext", library)),
             of(pointer, number)(("sws_getCoefficients", library)),
-            of(number, pointer, pointer, number, pointer, *[number] * 4)(("sws_setColorspaceDetails", library)),
+            of(number, pointer, pointer, number, pointer, *[number] * 4)(
+                ("sws_setColorspaceDetails", library)
+            ),
             of(number, *[pointer] * 3, number, number, pointer, pointer)(("sws_scale", library)),
-            of(number, pointer, number, pointer, pointer, *[number] * 4)(("av_image_copy_to_buffer", library)),
+            of(number, pointer, number, pointer, pointer, *[number] * 4)(
+                ("av_image_copy_to_buffer", library)
+            ),
             of(None, pointer)(("sws_freeContext", library)),
         )
     except AttributeError:

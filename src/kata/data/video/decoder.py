@@ -79,7 +79,11 @@ class Decoder:
         Raises: FrameError for a frame that cannot be decoded, DataError for a file that has been replaced.
         """
         # Lists: groups are short, and numpy takes longer than such loops.
-        index, first, numbers = gop.index, int(gop.index.start[gop.frames[0]]), gop.index.packet[gop.frames].tolist()
+        index, first, numbers = (
+            gop.index,
+            int(gop.index.start[gop.frames[0]]),
+            gop.index.packet[gop.frames].tolist(),
+        )
         packets = slice(first, max(numbers) + 1)
         pts: list[int] = index.pts[packets].tolist()
         wanted: dict[int, list[int]] = {}
@@ -99,7 +103,9 @@ class Decoder:
                     break
                 count += 1
                 if frame.pts == pts[0] and frame.pict_type != PictureType.I:
-                    raise gop.bad(0, "its group of pictures begins with one that leans on others, no keyframe")
+                    raise gop.bad(
+                        0, "its group of pictures begins with one that leans on others, no keyframe"
+                    )
                 for place in wanted.pop(frame.pts, ()) if frame.pts is not None else ():
                     _check_picture(gop, place, frame)
                     yield place, Planes.of(frame)
@@ -107,7 +113,9 @@ class Decoder:
             raise gop.bad(min(wanted.values(), default=[0])[0], str(error)) from error
         finally:
             num_bytes = sum(map(len, data))
-            self._tally.add(read_s=read_s, decode_s=decode_s, frames_decoded=count, bytes_read=num_bytes)
+            self._tally.add(
+                read_s=read_s, decode_s=decode_s, frames_decoded=count, bytes_read=num_bytes
+            )
         if wanted:
             raise gop.bad(min(wanted.values())[0], "the decoder gave no picture")
 
@@ -117,7 +125,9 @@ class Decoder:
         data = os.pread(self._open(gop).number, end - begin, begin)
         if len(data) < end - begin:
             raise replaced(gop.index.path, "is shorter")
-        return [data[at - begin : at - begin + size] for at, size in zip(offsets, sizes, strict=True)]
+        return [
+            data[at - begin : at - begin + size] for at, size in zip(offsets, sizes, strict=True)
+        ]
 
     def _open(self, gop: Gop) -> _File:
         """The file, which is still the one that was indexed, and stays open."""
@@ -134,12 +144,16 @@ class Decoder:
             raise replaced(path, f"cannot be opened ({error.strerror})") from error
         if found != gop.stamp:
             raise replaced(path, "is another file, or has other content")
-        files[path] = file  # not before: another file must not be taken for this one once it is back
+        files[path] = (
+            file  # not before: another file must not be taken for this one once it is back
+        )
         if len(files) > _OPEN_FILES:
             files.popitem(last=False)
         return file
 
-    def _decode(self, index: FrameIndex, packets: list[bytes], pts: list[int]) -> Iterator[VideoFrame]:
+    def _decode(
+        self, index: FrameIndex, packets: list[bytes], pts: list[int]
+    ) -> Iterator[VideoFrame]:
         """All frames of these packets, those held back for reordering included."""
         codec = self._codec(index)
         # Before, not after: a run that an error ended leaves frames behind.

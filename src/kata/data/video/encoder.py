@@ -59,7 +59,11 @@ class VideoOptions:
                 remedy="choose one",
             )
         if self.gop < 1:
-            raise DataError(f"gop is {self.gop}", rule="a keyframe every 1 frame or more", remedy="gop=2 is usual")
+            raise DataError(
+                f"gop is {self.gop}",
+                rule="a keyframe every 1 frame or more",
+                remedy="gop=2 is usual",
+            )
 
     @property
     def quality(self) -> int:
@@ -127,7 +131,9 @@ def require_encoder(options: VideoOptions, *, fps: int, height: int, width: int)
         ) from None
 
 
-def _set_up(context: VideoCodecContext, options: VideoOptions, rate: Fraction, height: int, width: int) -> None:
+def _set_up(
+    context: VideoCodecContext, options: VideoOptions, rate: Fraction, height: int, width: int
+) -> None:
     # SVT-AV1 prints a banner for each file past libav's own log; it reads this once, when first opened
     os.environ.setdefault("SVT_LOG", "1")
     context.width, context.height, context.pix_fmt = width, height, options.pix_fmt
@@ -137,7 +143,9 @@ def _set_up(context: VideoCodecContext, options: VideoOptions, rate: Fraction, h
     if options.codec == "h264":
         # shown in the order they are stored, so pts 0 is the first and files join without gaps
         context.max_b_frames = 0
-        context.options |= {"sc_threshold": "0"}  # keyframes where gop says, not at every change of scene
+        context.options |= {
+            "sc_threshold": "0"
+        }  # keyframes where gop says, not at every change of scene
     if options.codec == "hevc":
         # the same in this encoder's own words; and it would print about itself
         context.options |= {"x265-params": "bframes=0:scenecut=0:open-gop=0:log-level=none"}
@@ -149,7 +157,9 @@ class VideoEncoder:
     Frames go to the encoder as they come, so memory stays flat however long the episode is.
     """
 
-    def __init__(self, path: Path, *, fps: int, height: int, width: int, options: VideoOptions) -> None:
+    def __init__(
+        self, path: Path, *, fps: int, height: int, width: int, options: VideoOptions
+    ) -> None:
         self._container: OutputContainer = av.open(str(path), "w", options=FASTSTART)
         stream = self._container.add_stream(ENCODERS[options.codec], rate=fps)
         assert isinstance(stream, VideoStream)
@@ -175,7 +185,10 @@ class VideoEncoder:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.close()
 

@@ -37,7 +37,9 @@ def _composition_offsets(path: Path, count: int) -> Int64 | None:
     if moov is None or _find(moov, b"mvex") is not None:
         return None
     tables = [table for table in map(_sample_table, _all(moov, b"trak")) if table is not None]
-    edits = [_find(_find(track, b"edts") or b"", b"elst") or bytes(8) for track in _all(moov, b"trak")]
+    edits = [
+        _find(_find(track, b"edts") or b"", b"elst") or bytes(8) for track in _all(moov, b"trak")
+    ]
     if len(tables) != 1 or any(int.from_bytes(edit[4:8], "big") > 2 for edit in edits):
         return None
     described = _find(tables[0], b"stsd")

@@ -139,10 +139,14 @@ def build_index(path: Path) -> FrameIndex:
             setup = (codec.codec.name, bytes(codec.extradata or b""), _colour(codec))
             shape = (codec.width, codec.height)
             tick_s = float(stream.time_base or 0)
-            claimed = min(stream.frames, len(stream.index_entries))  # an edit list may drop frames at either end
+            claimed = min(
+                stream.frames, len(stream.index_entries)
+            )  # an edit list may drop frames at either end
             table = frame_table(path, stream) if "mp4" in container.format.name else None
             if table is None:
-                table = np.array(list(_packets(path, container.demux(stream))), dtype=np.int64).reshape(-1, 5)
+                table = np.array(
+                    list(_packets(path, container.demux(stream))), dtype=np.int64
+                ).reshape(-1, 5)
     except (FFmpegError, OSError) as error:
         raise _damaged(path, f"cannot be read ({error})") from error
     pts, offset, size, key, hidden = table.T
@@ -155,7 +159,9 @@ def build_index(path: Path) -> FrameIndex:
     start = _starts(path, pts, np.flatnonzero(key), packet)
     if file_identity(path) != identity:
         raise _damaged(path, "was written while it was read")
-    return FrameIndex(path, identity, *shape, setup, tick_s, *_narrow(pts, offset, size, packet, start))
+    return FrameIndex(
+        path, identity, *shape, setup, tick_s, *_narrow(pts, offset, size, packet, start)
+    )
 
 
 def _packets(path: Path, packets: Iterator[Any]) -> Iterator[tuple[int, int, int, int, int]]:
@@ -185,7 +191,9 @@ def _payload(file: BinaryIO, near: int, data: bytes) -> int | None:
 def _place(path: Path) -> Path:
     """The index's file, by what the video is: another path to the same file finds it, another content does not."""
     size, mtime_ns = file_identity(path)
-    digest = hashlib.sha256(json.dumps([_FORMAT, av.__version__, path.name, size, mtime_ns]).encode())
+    digest = hashlib.sha256(
+        json.dumps([_FORMAT, av.__version__, path.name, size, mtime_ns]).encode()
+    )
     digest.update(file_ends(path, size))
     name = digest.hexdigest()[:32]
     return cache_folder() / "index" / name[:2] / f"{name[2:]}.bin"
@@ -202,7 +210,12 @@ def _to_bundle(index: FrameIndex) -> tuple[dict[str, Int64], Note]:
     arrays = {name: array for name, array in vars(index).items() if name in _ARRAYS}
     codec, extradata, colour = index.setup
     setup = [codec, base64.b64encode(extradata).decode(), colour]
-    note = {"identity": index.identity, "size": [index.width, index.height], "setup": setup, "tick_s": index.tick_s}
+    note = {
+        "identity": index.identity,
+        "size": [index.width, index.height],
+        "setup": setup,
+        "tick_s": index.tick_s,
+    }
     return arrays, note
 
 
@@ -211,7 +224,9 @@ def _from_bundle(path: Path, kept: Bundle) -> FrameIndex:
     size, mtime_ns = kept.note["identity"]
     width, height = kept.note["size"]
     setup = (codec, base64.b64decode(extradata), tuple(colour))
-    return FrameIndex(path, (size, mtime_ns), width, height, setup, kept.note["tick_s"], **kept.arrays)
+    return FrameIndex(
+        path, (size, mtime_ns), width, height, setup, kept.note["tick_s"], **kept.arrays
+    )
 
 
 def _starts(path: Path, pts: Int64, keys: Int64, packet: Int64) -> Int64:

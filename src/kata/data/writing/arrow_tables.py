@@ -37,7 +37,12 @@ def frame_table(columns: Mapping[str, Column], values: Mapping[str, Any]) -> pa.
 
 def task_table(tasks: Sequence[str]) -> pa.Table:
     """The tasks by task_index; the `pandas` note makes the sentence the index, which LeRobot needs."""
-    table = pa.table({"task_index": pa.array(range(len(tasks)), pa.int64()), "task": pa.array(tasks, pa.string())})
+    table = pa.table(
+        {
+            "task_index": pa.array(range(len(tasks)), pa.int64()),
+            "task": pa.array(tasks, pa.string()),
+        }
+    )
     columns = [("task_index", "int64", "int64"), ("task", "unicode", "object")]
     note = {
         "index_columns": ["task"],
@@ -74,18 +79,24 @@ def episode_table(columns: Mapping[str, Column], rows: Sequence[Mapping[str, Any
     fields += [(name, whole) for name in ("dataset_from_index", "dataset_to_index")]
     for key in (key for key, column in columns.items() if column.dtype == "video"):
         fields += [(f"videos/{key}/{name}", whole) for name in ("chunk_index", "file_index")]
-        fields += [(f"videos/{key}/{name}", pa.float64()) for name in ("from_timestamp", "to_timestamp")]
+        fields += [
+            (f"videos/{key}/{name}", pa.float64()) for name in ("from_timestamp", "to_timestamp")
+        ]
     for key, column in measured(columns).items():
         kind = pa.list_(pa.float64())
         kind = pa.list_(pa.list_(kind)) if column.is_camera else kind
-        fields += [(f"stats/{key}/{stat}", pa.list_(whole) if stat == "count" else kind) for stat in STATS]
+        fields += [
+            (f"stats/{key}/{stat}", pa.list_(whole) if stat == "count" else kind) for stat in STATS
+        ]
     fields += [(f"meta/episodes/{name}", whole) for name in ("chunk_index", "file_index")]
     return pa.Table.from_pylist([dict(row) for row in rows], schema=pa.schema(fields))
 
 
 def measured(columns: Mapping[str, Column]) -> dict[str, Column]:
     """The columns that have statistics: all but text."""
-    return {key: column for key, column in columns.items() if column.dtype not in ("string", "language")}
+    return {
+        key: column for key, column in columns.items() if column.dtype not in ("string", "language")
+    }
 
 
 def _arrow_type(column: Column) -> pa.DataType:
@@ -106,7 +117,9 @@ def _arrow_type(column: Column) -> pa.DataType:
 def arrow_array(column: Column, values: Any) -> pa.Array:
     """One column of frames, given as `frame_table` takes it."""
     if column.dtype == "image":
-        rows = [{"bytes": png, "path": f"frame-{number:06d}.png"} for number, png in enumerate(values)]
+        rows = [
+            {"bytes": png, "path": f"frame-{number:06d}.png"} for number, png in enumerate(values)
+        ]
         return pa.array(rows, _IMAGE)
     if column.dtype == "string":
         return pa.array(values, pa.string())
@@ -133,4 +146,8 @@ def _viewer_feature(column: Column) -> dict[str, Any]:
             "length": column.shape[0],
             "_type": "List",
         }
-    return {"shape": list(column.shape), "dtype": column.dtype, "_type": f"Array{len(column.shape)}D"}
+    return {
+        "shape": list(column.shape),
+        "dtype": column.dtype,
+        "_type": f"Array{len(column.shape)}D",
+    }

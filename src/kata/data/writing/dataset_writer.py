@@ -23,7 +23,12 @@ from typing import Any, Self
 from kata.data.video.encoder import VideoOptions, require_encoder
 from kata.data.writing.episode_buffer import DATA, OpenEpisode, read_row
 from kata.data.writing.publisher import DATA_PATH, VIDEO_PATH, Publisher
-from kata.data.writing.validation import BOOKKEEPING_COLUMNS, CAMERA_NAMES, accept_features, accept_frame
+from kata.data.writing.validation import (
+    BOOKKEEPING_COLUMNS,
+    CAMERA_NAMES,
+    accept_features,
+    accept_frame,
+)
 from kata.errors import DataError
 from kata.spec import Column
 
@@ -46,14 +51,18 @@ class DatasetWriter:
         self._hidden.mkdir(exist_ok=True)
         self._published = Publisher(root, self._hidden, info)
         columns = self._published.columns
-        self._given = {key: column for key, column in columns.items() if key not in BOOKKEEPING_COLUMNS}
+        self._given = {
+            key: column for key, column in columns.items() if key not in BOOKKEEPING_COLUMNS
+        }
         self._video = {
             key: VideoOptions.from_info(info["features"][key].get("info") or {})
             for key, column in columns.items()
             if column.dtype == "video"
         }
         self._open: OpenEpisode | None = None
-        self._saved: list[dict[str, Any]] = []  # rows of the saved episodes that no published file holds yet
+        self._saved: list[
+            dict[str, Any]
+        ] = []  # rows of the saved episodes that no published file holds yet
         self._saved_bytes: dict[str, int] = {}
         self._tasks: list[str] = []
         self.num_episodes = int(info["total_episodes"])
@@ -113,7 +122,11 @@ class DatasetWriter:
         root = Path(root)
         path = root / "meta" / "info.json"
         if not path.is_file():
-            raise DataError(f"{root} has no meta/info.json", rule="a dataset", remedy="start with DatasetWriter.create")
+            raise DataError(
+                f"{root} has no meta/info.json",
+                rule="a dataset",
+                remedy="start with DatasetWriter.create",
+            )
         info = json.loads(path.read_text(encoding="utf-8"))
         if info.get("codebase_version") != _VERSION:
             raise DataError(
@@ -139,13 +152,17 @@ class DatasetWriter:
         values = accept_frame(self._given, frame, task)
         if self._open is None:
             fps = self._published.info["fps"]
-            self._open = OpenEpisode(self._hidden / "open", self._published.columns, self._video, fps)
+            self._open = OpenEpisode(
+                self._hidden / "open", self._published.columns, self._video, fps
+            )
         self._open.add(values, task)
 
     def save_episode(self) -> None:
         """Finish the open episode. When this returns, a crash does not lose it."""
         if self._open is None:
-            raise DataError("the episode has no frames", rule="at least one", remedy="call add_frame first")
+            raise DataError(
+                "the episode has no frames", rule="at least one", remedy="call add_frame first"
+            )
         episode, self._open = self._open, None
         tasks = self._tasks + [task for task in episode.tasks if task not in self._tasks]
         folder = self._folder(self.num_episodes)
@@ -192,7 +209,10 @@ class DatasetWriter:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         if error is not None:
             self.discard_episode()
@@ -222,7 +242,9 @@ class DatasetWriter:
         self._tasks = self._published.recover()
         for folder in sorted(self._hidden.glob("episode-*")):
             row = read_row(folder)
-            if row["episode_index"] < self.num_episodes:  # published; only the clearing up was cut short
+            if (
+                row["episode_index"] < self.num_episodes
+            ):  # published; only the clearing up was cut short
                 shutil.rmtree(folder)
                 continue
             assert row["episode_index"] == self.num_episodes
@@ -264,7 +286,9 @@ def _new_info(
         "total_tasks": 0,
         **dict(zip(_SIZE_FIELDS, sizes, strict=True)),
         "data_path": DATA_PATH,
-        "video_path": VIDEO_PATH if any(column.dtype == "video" for column in features.values()) else None,
+        "video_path": VIDEO_PATH
+        if any(column.dtype == "video" for column in features.values())
+        else None,
         "robot_type": robot_type,
         "splits": {},
     }
@@ -285,4 +309,8 @@ def _feature(column: Column, video: VideoOptions) -> dict[str, Any]:
 
 def _sizes(folder: Path) -> dict[str, int]:
     """Bytes of each stream of a saved episode."""
-    return {path.name: path.stat().st_size for path in folder.iterdir() if path.suffix in (".mp4", ".parquet")}
+    return {
+        path.name: path.stat().st_size
+        for path in folder.iterdir()
+        if path.suffix in (".mp4", ".parquet")
+    }

@@ -27,7 +27,11 @@ class OpenEpisode:
     """The episode that is being recorded, in a folder that nothing reads before it is complete."""
 
     def __init__(
-        self, folder: Path, columns: Mapping[str, Column], video: Mapping[str, VideoOptions], fps: int
+        self,
+        folder: Path,
+        columns: Mapping[str, Column],
+        video: Mapping[str, VideoOptions],
+        fps: int,
     ) -> None:
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
@@ -35,7 +39,9 @@ class OpenEpisode:
         self._columns, self._fps = columns, fps
         self._values: dict[str, list[Any]] = {key: [] for key in columns}
         self._frame_tasks: list[str] = []
-        self._counts = {key: ImageCounts(column.shape[2]) for key, column in columns.items() if column.is_camera}
+        self._counts = {
+            key: ImageCounts(column.shape[2]) for key, column in columns.items() if column.is_camera
+        }
         self._encoders: dict[str, VideoEncoder] = {}
         for key, options in video.items():
             height, width, _ = columns[key].shape
@@ -69,7 +75,9 @@ class OpenEpisode:
         self._close_encoders()
         shutil.rmtree(self.folder)
 
-    def finish(self, target: Path, episode: int, first: int, tasks: Sequence[str]) -> dict[str, Any]:
+    def finish(
+        self, target: Path, episode: int, first: int, tasks: Sequence[str]
+    ) -> dict[str, Any]:
         """Write the files and move them to `target` in one step; returns the row of the episode.
 
         Args:
@@ -102,14 +110,20 @@ class OpenEpisode:
         values: dict[str, Any] = {}
         for key, column in self._columns.items():
             kept = self._values[key]
-            values[key] = kept if column.dtype in ("image", "string", "video") else np.array(kept, column.dtype)
+            values[key] = (
+                kept
+                if column.dtype in ("image", "string", "video")
+                else np.array(kept, column.dtype)
+            )
         frames = np.arange(count, dtype=np.int64)
         return values | {
             "timestamp": (frames / self._fps).astype(np.float32),
             "frame_index": frames,
             "episode_index": np.full(count, episode, dtype=np.int64),
             "index": frames + first,
-            "task_index": np.array([tasks.index(task) for task in self._frame_tasks], dtype=np.int64),
+            "task_index": np.array(
+                [tasks.index(task) for task in self._frame_tasks], dtype=np.int64
+            ),
         }
 
     def _summaries(self, values: Mapping[str, Any]) -> dict[str, Summary]:

@@ -35,13 +35,18 @@ class Publisher:
 
     def __init__(self, root: Path, hidden: Path, info: dict[str, Any]) -> None:
         self.info = info
-        self.columns = {key: Column(entry["dtype"], tuple(entry["shape"])) for key, entry in info["features"].items()}
+        self.columns = {
+            key: Column(entry["dtype"], tuple(entry["shape"]))
+            for key, entry in info["features"].items()
+        }
         self._cameras = [key for key, column in self.columns.items() if column.dtype == "video"]
         self._root, self._hidden = root, hidden
         self._totals = Totals(self.columns)
         self._file = 0  # number of the next file, over all chunks
 
-    def publish(self, rows: Sequence[Mapping[str, Any]], folders: Sequence[Path], tasks: Sequence[str]) -> None:
+    def publish(
+        self, rows: Sequence[Mapping[str, Any]], folders: Sequence[Path], tasks: Sequence[str]
+    ) -> None:
         """Copy saved episodes into one new file per stream, then say so in info.json."""
         work = self._hidden / "publish"
         shutil.rmtree(work, ignore_errors=True)
@@ -50,11 +55,15 @@ class Publisher:
         for path in (data, episodes, _TASKS, *videos):
             (work / path).parent.mkdir(parents=True, exist_ok=True)
         for key, path in zip(self._cameras, videos, strict=True):
-            join_videos([folder / f"{key}.mp4" for folder in folders], work / path, self.info["fps"])
+            join_videos(
+                [folder / f"{key}.mp4" for folder in folders], work / path, self.info["fps"]
+            )
             entry = self.info["features"][key]
             entry["info"] = probe_video(work / path) | (entry.get("info") or {})
         copy_frames(folders, frame_schema(self.columns), work / data)
-        pq.write_table(episode_table(self.columns, self._placed(rows)), work / episodes, compression="snappy")
+        pq.write_table(
+            episode_table(self.columns, self._placed(rows)), work / episodes, compression="snappy"
+        )
         pq.write_table(task_table(tasks), work / _TASKS, compression="snappy")
         for path in (*videos, data, _TASKS, episodes):
             self._move(work / path, path)
@@ -96,9 +105,13 @@ class Publisher:
 
     def _files_of(self, row: Mapping[str, Any]) -> list[int]:
         """The file numbers, over all chunks, that an episode's streams lie in."""
-        streams = [name.removesuffix("/chunk_index") for name in row if name.endswith("/chunk_index")]
+        streams = [
+            name.removesuffix("/chunk_index") for name in row if name.endswith("/chunk_index")
+        ]
         size = self.info["chunks_size"]
-        return [row[f"{stream}/chunk_index"] * size + row[f"{stream}/file_index"] for stream in streams]
+        return [
+            row[f"{stream}/chunk_index"] * size + row[f"{stream}/file_index"] for stream in streams
+        ]
 
     def _place(self, template: str, key: str = "") -> Path:
         chunk, file = divmod(self._file, self.info["chunks_size"])

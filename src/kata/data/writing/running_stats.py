@@ -15,7 +15,9 @@ from kata.data.format.feature_stats import STATS, Summary, merge, quantiles
 from kata.data.writing.arrow_tables import measured
 from kata.spec import Column
 
-_EXACT_VALUES = 2**26  # a column of more numbers than this (0.5 GB as float64) gets the mean of its episodes' quantiles
+_EXACT_VALUES = (
+    2**26
+)  # a column of more numbers than this (0.5 GB as float64) gets the mean of its episodes' quantiles
 
 
 class Totals:
@@ -46,7 +48,9 @@ class Totals:
             column = self._columns[key]
             exact: Summary = {}
             if not column.is_camera and frames * int(np.prod(column.shape)) <= _EXACT_VALUES:
-                values = np.concatenate([flat_values(pq.read_table(path, columns=[key])[key]) for path in files])
+                values = np.concatenate(
+                    [flat_values(pq.read_table(path, columns=[key])[key]) for path in files]
+                )
                 exact = quantiles(values.reshape(-1, column.shape[-1]).astype(np.float64))
             stats[key] = {name: value.tolist() for name, value in (summary | exact).items()}
         return stats
@@ -57,6 +61,10 @@ def flat_values(chunks: pa.ChunkedArray) -> NDArray[Any]:
     array: Any = chunks.combine_chunks()
     if isinstance(array, pa.ChunkedArray):
         array = pa.concat_arrays(array.chunks)
-    while pa.types.is_list(array.type) or pa.types.is_fixed_size_list(array.type) or pa.types.is_large_list(array.type):
+    while (
+        pa.types.is_list(array.type)
+        or pa.types.is_fixed_size_list(array.type)
+        or pa.types.is_large_list(array.type)
+    ):
         array = array.flatten()
     return np.asarray(array.to_numpy(zero_copy_only=False))

@@ -38,7 +38,9 @@ BOOKKEEPING_COLUMNS = {
 def accept_features(features: Mapping[str, Column], video: VideoOptions) -> None:
     """DataError unless every feature can be written."""
     if not features:
-        raise DataError("no features given", rule="a dataset has at least one", remedy="give name: Column(...)")
+        raise DataError(
+            "no features given", rule="a dataset has at least one", remedy="give name: Column(...)"
+        )
     for key, column in features.items():
         _accept_key(key)
         if column.dtype not in _DTYPES:
@@ -53,23 +55,31 @@ def accept_features(features: Mapping[str, Column], video: VideoOptions) -> None
             _accept_shape(key, column)
 
 
-def accept_frame(columns: Mapping[str, Column], frame: Mapping[str, Any], task: object) -> dict[str, Any]:
+def accept_frame(
+    columns: Mapping[str, Column], frame: Mapping[str, Any], task: object
+) -> dict[str, Any]:
     """The values in the columns' dtypes and shapes, () for shape [1]; DataError names what is wrong."""
     if not isinstance(task, str):
-        raise DataError(f"task is {task!r}", rule="a sentence (str)", remedy="say what the robot does")
+        raise DataError(
+            f"task is {task!r}", rule="a sentence (str)", remedy="say what the robot does"
+        )
     unknown, absent = sorted(set(frame) - set(columns)), sorted(set(columns) - set(frame))
     if unknown or absent:
         raise DataError(
             f"frame lacks {absent} and has unknown {unknown}",
             rule=f"exactly: {', '.join(columns)}",
-            remedy=did_you_mean(unknown[0], columns) if unknown else "give every feature in every frame",
+            remedy=did_you_mean(unknown[0], columns)
+            if unknown
+            else "give every feature in every frame",
         )
     return {key: _accept_value(key, column, frame[key]) for key, column in columns.items()}
 
 
 def _accept_key(key: str) -> None:
     if not key or "/" in key:
-        raise DataError(f"feature name '{key}'", rule="not empty, no '/'", remedy="use '.' between parts")
+        raise DataError(
+            f"feature name '{key}'", rule="not empty, no '/'", remedy="use '.' between parts"
+        )
     if key in BOOKKEEPING:
         raise DataError(
             f"feature '{key}' is given by the caller",
@@ -81,11 +91,17 @@ def _accept_key(key: str) -> None:
 def _accept_camera(key: str, column: Column, video: VideoOptions) -> None:
     if len(column.shape) != 3 or column.shape[2] != 3 or min(column.shape) < 1:
         raise DataError(
-            f"camera '{key}' has shape {column.shape}", rule="(H, W, 3)", remedy="put the channels last; RGB"
+            f"camera '{key}' has shape {column.shape}",
+            rule="(H, W, 3)",
+            remedy="put the channels last; RGB",
         )
     names = column.names
     if names is not None and (len(names) != 3 or names[2] not in ("channels", "channel")):
-        raise DataError(f"camera '{key}' has names {names}", rule=f"{CAMERA_NAMES}", remedy="give those, or names=None")
+        raise DataError(
+            f"camera '{key}' has names {names}",
+            rule=f"{CAMERA_NAMES}",
+            remedy="give those, or names=None",
+        )
     height, width, _ = column.shape
     if column.dtype == "video" and video.pix_fmt == "yuv420p" and (height % 2 or width % 2):
         raise DataError(
@@ -97,7 +113,12 @@ def _accept_camera(key: str, column: Column, video: VideoOptions) -> None:
 
 def _accept_shape(key: str, column: Column) -> None:
     shape = column.shape
-    if not shape or min(shape) < 1 or len(shape) > _MAX_RANK or (column.dtype == "string" and shape != (1,)):
+    if (
+        not shape
+        or min(shape) < 1
+        or len(shape) > _MAX_RANK
+        or (column.dtype == "string" and shape != (1,))
+    ):
         raise DataError(
             f"feature '{key}' has dtype '{column.dtype}' and shape {shape}",
             rule=f"1 to {_MAX_RANK} dimensions of 1 or more; strings (1,)",
@@ -148,7 +169,9 @@ def _cast(key: str, column: Column, given: np.ndarray) -> np.ndarray:
         )
     if target.kind == "f" and not np.isfinite(cast).all():
         raise DataError(
-            f"'{key}' is {_short(given)}", rule=f"finite numbers of {column.dtype}", remedy="check the sensor"
+            f"'{key}' is {_short(given)}",
+            rule=f"finite numbers of {column.dtype}",
+            remedy="check the sensor",
         )
     return cast
 

@@ -23,10 +23,14 @@ from numpy.typing import NDArray
 from kata.errors import ConfigError, PolicyError, did_you_mean
 
 if sys.platform == "linux" and "DISPLAY" not in os.environ:
-    os.environ.setdefault("MUJOCO_GL", "egl")  # MuJoCo would look for a display, and say nothing useful
+    os.environ.setdefault(
+        "MUJOCO_GL", "egl"
+    )  # MuJoCo would look for a display, and say nothing useful
 _simulator = importlib.import_module("gym_aloha.env")
 _sampling = importlib.import_module("gym_aloha.utils")
-_start: list[Any] = importlib.import_module("gym_aloha.tasks.sim").BOX_POSE  # where gym-aloha looks for the pose
+_start: list[Any] = importlib.import_module(
+    "gym_aloha.tasks.sim"
+).BOX_POSE  # where gym-aloha looks for the pose
 
 FPS = 50
 MAX_STEPS = 400
@@ -35,7 +39,15 @@ SHAPE = (480, 640, 3)
 JOINTS = tuple(
     f"{side}_{joint}"
     for side in ("left", "right")
-    for joint in ("waist", "shoulder", "elbow", "forearm_roll", "wrist_angle", "wrist_rotate", "gripper")
+    for joint in (
+        "waist",
+        "shoulder",
+        "elbow",
+        "forearm_roll",
+        "wrist_angle",
+        "wrist_rotate",
+        "gripper",
+    )
 )
 SUCCESS_REWARD = 4
 
@@ -52,10 +64,14 @@ class Task(NamedTuple):
 
 TASKS = {
     "transfer_cube": Task(
-        "Pick up the cube with the right arm and transfer it to the left arm.", _sampling.sample_box_pose, 1
+        "Pick up the cube with the right arm and transfer it to the left arm.",
+        _sampling.sample_box_pose,
+        1,
     ),
     "insertion": Task(
-        "Insert the peg into the socket.", lambda seed: np.concatenate(_sampling.sample_insertion_pose(seed)), 2
+        "Insert the peg into the socket.",
+        lambda seed: np.concatenate(_sampling.sample_insertion_pose(seed)),
+        2,
     ),
 }
 
@@ -63,7 +79,9 @@ TASKS = {
 def task_of(name: str) -> Task:
     """The task of that name; ConfigError for another."""
     if name not in TASKS:
-        raise ConfigError(f"task {name}", rule=f"one of {', '.join(TASKS)}", remedy=did_you_mean(name, TASKS))
+        raise ConfigError(
+            f"task {name}", rule=f"one of {', '.join(TASKS)}", remedy=did_you_mean(name, TASKS)
+        )
     return TASKS[name]
 
 
@@ -82,7 +100,9 @@ class AlohaEnv(gymnasium.Env[Observation, NDArray[np.float32]]):
         "render_fps": FPS,
     }
 
-    def __init__(self, task: str = "transfer_cube", render_mode: str | None = None, *, pictures: bool = True) -> None:
+    def __init__(
+        self, task: str = "transfer_cube", render_mode: str | None = None, *, pictures: bool = True
+    ) -> None:
         self._task, self._pictures = task_of(task), pictures
         self.task, self.render_mode = self._task.instruction, render_mode
         self.action_space = spaces.Box(-np.inf, np.inf, (len(JOINTS),), np.float32)
@@ -114,11 +134,17 @@ class AlohaEnv(gymnasium.Env[Observation, NDArray[np.float32]]):
             _start[0] = before
         return seen, {"is_success": False}
 
-    def step(self, action: NDArray[np.floating[Any]]) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
+    def step(
+        self, action: NDArray[np.floating[Any]]
+    ) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
         """One fiftieth of a second towards `action`."""
         target = np.asarray(action, dtype=np.float64)
         if target.shape != (len(JOINTS),) or not np.isfinite(target).all():
-            raise PolicyError(f"action is {action!r}", rule="14 finite numbers", remedy="check the policy's output")
+            raise PolicyError(
+                f"action is {action!r}",
+                rule="14 finite numbers",
+                remedy="check the policy's output",
+            )
         after = self._sim.step(target)
         success = after.reward == SUCCESS_REWARD
         return after.observation, float(after.reward), success, False, {"is_success": success}
@@ -138,7 +164,11 @@ class AlohaEnv(gymnasium.Env[Observation, NDArray[np.float32]]):
     def _look(self, physics: Any) -> Observation:
         joints = self._sim.task.get_qpos(physics).astype(np.float32)
         self._picture = self._shoot(physics) if self._pictures else None
-        return {"agent_pos": joints, "pixels": {CAMERA: self._picture}} if self._pictures else {"agent_pos": joints}
+        return (
+            {"agent_pos": joints, "pixels": {CAMERA: self._picture}}
+            if self._pictures
+            else {"agent_pos": joints}
+        )
 
     def _shoot(self, physics: Any) -> NDArray[np.uint8]:
         return physics.render(height=SHAPE[0], width=SHAPE[1], camera_id=CAMERA)

@@ -21,7 +21,9 @@ from kata.errors import ConfigError
 
 os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")  # it would greet on stdout
 with warnings.catch_warnings():
-    warnings.filterwarnings("ignore", message="pkg_resources is deprecated")  # pygame's own business
+    warnings.filterwarnings(
+        "ignore", message="pkg_resources is deprecated"
+    )  # pygame's own business
     _pusht = importlib.import_module("gym_pusht.envs.pusht")
 
 ENV_ID = "kata/PushT-v0"
@@ -33,7 +35,9 @@ SUCCESS_COVERAGE = 0.95
 Observation = dict[str, Any]
 
 
-class PushTEnv(gymnasium.Wrapper[Observation, NDArray[np.float32], Observation, NDArray[np.float32]]):
+class PushTEnv(
+    gymnasium.Wrapper[Observation, NDArray[np.float32], Observation, NDArray[np.float32]]
+):
     """Push the T onto its outline with a round tool; 10 steps per second, board units 0 to 512, y downwards.
 
     Observation: `agent_pos` float64 (2,), where the tool is; `pixels` uint8 (96, 96, 3).
@@ -68,7 +72,11 @@ class PushTEnv(gymnasium.Wrapper[Observation, NDArray[np.float32], Observation, 
 
 def make_pusht(**kwargs: Any) -> PushTEnv:
     """A new environment, with gym-pusht's options over those of `lerobot/pusht` (pictures of 96x96, tool position)."""
-    usual = {"obs_type": "pixels_agent_pos", "visualization_width": 384, "visualization_height": 384}
+    usual = {
+        "obs_type": "pixels_agent_pos",
+        "visualization_width": 384,
+        "visualization_height": 384,
+    }
     return PushTEnv(_pusht.PushTEnv(**usual | kwargs))
 
 
@@ -86,7 +94,9 @@ def _state(state: Any) -> list[float]:
 def register() -> None:
     """Make the task known to gymnasium; a second call changes nothing."""
     if ENV_ID not in gymnasium.registry:
-        gymnasium.register(id=ENV_ID, entry_point="kata.eval.envs.pusht:make_pusht", max_episode_steps=MAX_STEPS)
+        gymnasium.register(
+            id=ENV_ID, entry_point="kata.eval.envs.pusht:make_pusht", max_episode_steps=MAX_STEPS
+        )
 
 
 register()

@@ -126,7 +126,11 @@ def register(spec: EnvSpec) -> None:
         try:
             importlib.import_module(spec.module)
         except ModuleNotFoundError as error:
-            install = f"uv pip install 'kata[{spec.extra}]'" if spec.extra else "install it, or check its name"
+            install = (
+                f"uv pip install 'kata[{spec.extra}]'"
+                if spec.extra
+                else "install it, or check its name"
+            )
             raise ConfigError(
                 f"{spec.id}: needs the Python package {error.name}, which is not installed",
                 rule=f"the environment comes with {spec.module}",

@@ -71,7 +71,9 @@ def record(
     options = VideoOptions(codec)
     kept = tried = 0
     with (
-        DatasetWriter.create(root, fps=FPS, features=FEATURES, robot_type=ROBOT_TYPE, video=options) as writer,
+        DatasetWriter.create(
+            root, fps=FPS, features=FEATURES, robot_type=ROBOT_TYPE, video=options
+        ) as writer,
         ExitStack() as stack,
     ):
         for frames in _attempts(seed, workers, stack):
@@ -110,7 +112,9 @@ def attempt(seed: int, number: int) -> Frames:
 def _require_some(episodes: int, workers: int) -> None:
     if min(episodes, workers) < 1:
         raise DataError(
-            f"{episodes} episodes by {workers} workers", rule="1 or more of each", remedy="give larger numbers"
+            f"{episodes} episodes by {workers} workers",
+            rule="1 or more of each",
+            remedy="give larger numbers",
         )
 
 

@@ -30,7 +30,9 @@ FEATURES = {
 }
 """What a replayed episode holds per frame."""
 
-_HELD = 5  # frames: a gripper that holds the cube still loses touch with it for one step now and then
+_HELD = (
+    5  # frames: a gripper that holds the cube still loses touch with it for one step now and then
+)
 
 
 def replay_aloha(
@@ -68,7 +70,9 @@ def replay_aloha(
     video = VideoOptions(codec)
     with (
         closing(AlohaEnv(task)) as env,
-        DatasetWriter.create(root, fps=FPS, features=FEATURES, robot_type="aloha", video=video) as writer,
+        DatasetWriter.create(
+            root, fps=FPS, features=FEATURES, robot_type="aloha", video=video
+        ) as writer,
     ):
         for done, number in enumerate(numbers, start=1):
             if not _add(writer, replay(env, actions[number, :-1], starts[number]), instruction):
@@ -81,7 +85,12 @@ def replay_aloha(
             rule="at least one does",
             remedy="check that the actions are joint angles in rad, and that the start poses belong to them",
         )
-    _log.info("%d episodes in %s; dropped, as they end without success: %s", len(numbers) - len(dropped), root, dropped)
+    _log.info(
+        "%d episodes in %s; dropped, as they end without success: %s",
+        len(numbers) - len(dropped),
+        root,
+        dropped,
+    )
     return Path(root)
 
 
@@ -89,7 +98,11 @@ def replay(env: AlohaEnv, actions: NDArray[Any], start: NDArray[Any]) -> Iterato
     """The frames of these actions (T, 14) from this start pose; success is that of each moment, not of the past."""
     seen, _ = env.reset(options={"state": start})
     for action in actions:  # as they are: rounded to float32 they make other contacts
-        frame = {STATE: seen["agent_pos"], _PICTURE: seen["pixels"][CAMERA], ACTION: action.astype(np.float32)}
+        frame = {
+            STATE: seen["agent_pos"],
+            _PICTURE: seen["pixels"][CAMERA],
+            ACTION: action.astype(np.float32),
+        }
         seen, reward, *_ = env.step(action)
         yield frame | {REWARD: reward, SUCCESS: reward == SUCCESS_REWARD}
 
@@ -111,7 +124,9 @@ def _read(path: Path, task: str) -> tuple[NDArray[np.float64], NDArray[np.float6
     """The actions (E, T + 1, 14) and start poses (E, P) of a task."""
     names = [f"sim_{task}_scripted_{what}" for what in ("actions", "env")]
     if not path.is_file():
-        raise DataError(f"{path}: no such file", rule="an npz file of trajectories", remedy="check the path")
+        raise DataError(
+            f"{path}: no such file", rule="an npz file of trajectories", remedy="check the path"
+        )
     try:
         file = np.load(path, allow_pickle=False)
     except (ValueError, EOFError, OSError) as error:
@@ -119,7 +134,9 @@ def _read(path: Path, task: str) -> tuple[NDArray[np.float64], NDArray[np.float6
             f"{path}: {error}", rule="an npz file of numbers", remedy="write it with numpy.savez"
         ) from error
     if not isinstance(file, np.lib.npyio.NpzFile):
-        raise DataError(f"{path}: one array", rule="an npz file of several", remedy="write it with numpy.savez")
+        raise DataError(
+            f"{path}: one array", rule="an npz file of several", remedy="write it with numpy.savez"
+        )
     with file:
         if missing := [name for name in names if name not in file]:
             raise DataError(
@@ -134,5 +151,7 @@ def _require_known(numbers: Sequence[int], count: int) -> None:
     unknown = [number for number in numbers if not 0 <= number < count]
     if unknown or not len(numbers):
         raise DataError(
-            f"episodes {unknown}", rule=f"at least one, numbers 0 to {count - 1}", remedy="leave it out for all"
+            f"episodes {unknown}",
+            rule=f"at least one, numbers 0 to {count - 1}",
+            remedy="leave it out for all",
         )

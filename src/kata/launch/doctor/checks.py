@@ -31,11 +31,16 @@ def findings(facts: Facts) -> list[Finding]:
 def _torch(facts: Facts) -> Iterator[Finding]:
     stated = facts["versions"]["torch"]
     if stated is None:
-        yield Finding("torch is not installed", "install kata with its dependencies: pip install <kata>")
+        yield Finding(
+            "torch is not installed", "install kata with its dependencies: pip install <kata>"
+        )
         return
     major, minor = (int(part) for part in stated.split(".")[:2])
     if (major, minor) < (2, 11):
-        yield Finding(f"torch {stated} is too old", "kata needs torch 2.11 or newer: pip install 'torch>=2.11,<3'")
+        yield Finding(
+            f"torch {stated} is too old",
+            "kata needs torch 2.11 or newer: pip install 'torch>=2.11,<3'",
+        )
 
 
 def _driver(facts: Facts) -> Iterator[Finding]:
@@ -73,7 +78,8 @@ def _gpus(facts: Facts) -> Iterator[Finding]:
             )
         elif not facts["visible_gpus"]:
             yield Finding(
-                f"CUDA_VISIBLE_DEVICES='{stated}' hides all {len(gpus)} GPUs", "unset it, or name those to use"
+                f"CUDA_VISIBLE_DEVICES='{stated}' hides all {len(gpus)} GPUs",
+                "unset it, or name those to use",
             )
     for gpu in gpus:
         if (gpu["used_bytes"] or 0) > GIB:
@@ -95,26 +101,32 @@ def _nccl(facts: Facts) -> Iterator[Finding]:
     for name in ("NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE"):
         if facts["environment"].get(name) == "1":
             yield Finding(
-                f"{name}=1: GPUs of this machine talk the slow way", f"unset {name} unless it works around a fault"
+                f"{name}=1: GPUs of this machine talk the slow way",
+                f"unset {name} unless it works around a fault",
             )
     shared = facts["shared_memory_bytes"]
     if len(facts["gpus"]) > 1 and shared is not None and shared < GIB:
         yield Finding(
-            f"/dev/shm has {bytes_text(shared)} free", "NCCL needs room there: docker run --shm-size=8g (or --ipc=host)"
+            f"/dev/shm has {bytes_text(shared)} free",
+            "NCCL needs room there: docker run --shm-size=8g (or --ipc=host)",
         )
 
 
 def _video(facts: Facts) -> Iterator[Finding]:
     for name, found in facts["decoders"].items():
         if not found:
-            yield Finding(f"PyAV cannot decode {name}", "install PyAV's own wheel: pip install --force-reinstall av")
+            yield Finding(
+                f"PyAV cannot decode {name}",
+                "install PyAV's own wheel: pip install --force-reinstall av",
+            )
 
 
 def _host(facts: Facts) -> Iterator[Finding]:
     available = facts["memory"]["available_bytes"]
     if available is not None and available < 4 * GIB:
         yield Finding(
-            f"{bytes_text(available)} of memory are free", "end other programs, or lower --num_workers and --batch_size"
+            f"{bytes_text(available)} of memory are free",
+            "end other programs, or lower --num_workers and --batch_size",
         )
     limit, cores = facts["cores_of_cgroup"], facts["cores"]
     usable = cores if limit is None else min(cores, limit)
@@ -126,7 +138,8 @@ def _host(facts: Facts) -> Iterator[Finding]:
     threads = facts["environment"].get("OMP_NUM_THREADS", "")
     if threads.isdigit() and int(threads) > usable:
         yield Finding(
-            f"OMP_NUM_THREADS={threads} on {usable:g} cores", "unset it: kata launch divides the cores by ranks"
+            f"OMP_NUM_THREADS={threads} on {usable:g} cores",
+            "unset it: kata launch divides the cores by ranks",
         )
     if facts["open_files"] < 1024:
         yield Finding(f"at most {facts['open_files']} open files", "ulimit -n 65536")
@@ -140,7 +153,9 @@ def _disk(facts: Facts) -> Iterator[Finding]:
             "checkpoints need room: another --output_dir, or --keep_last=2",
         )
     if disk.get("error"):
-        yield Finding(f"{disk['folder']} cannot be written: {disk['error']}", "another --output_dir")
+        yield Finding(
+            f"{disk['folder']} cannot be written: {disk['error']}", "another --output_dir"
+        )
         return
     for way in ("write", "read"):
         speed = disk[f"{way}_bytes_per_s"]
@@ -151,4 +166,12 @@ def _disk(facts: Facts) -> Iterator[Finding]:
             )
 
 
-CHECKS: tuple[Callable[[Facts], Iterator[Finding]], ...] = (_torch, _driver, _gpus, _nccl, _video, _host, _disk)
+CHECKS: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
+    _torch,
+    _driver,
+    _gpus,
+    _nccl,
+    _video,
+    _host,
+    _disk,
+)

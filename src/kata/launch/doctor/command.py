@@ -34,7 +34,9 @@ def main(args: Sequence[str]) -> int:
     for name in given:
         if name not in known:
             raise ConfigError(
-                f"{name}: no such option", rule=f"options: {', '.join(known)}", remedy=did_you_mean(name, known)
+                f"{name}: no such option",
+                rule=f"options: {', '.join(known)}",
+                remedy=did_you_mean(name, known),
             )
     options = {**known, **given}
     folder = Path(str(options["output_dir"])).expanduser().absolute()
@@ -55,18 +57,31 @@ def text(found: dict[str, Any], wrong: Sequence[Finding]) -> str:
     rows = [
         ("system", f"{found['system']}, Python {found['python']}"),
         ("versions", ", ".join(f"{name} {version}" for name, version in versions.items())),
-        ("not installed", ", ".join(name for name in found["versions"] if name not in versions) or "-"),
-        ("CUDA", f"torch built for {found['cuda_of_torch'] or 'the CPU'}; NCCL {found['nccl'] or 'none'}"),
+        (
+            "not installed",
+            ", ".join(name for name in found["versions"] if name not in versions) or "-",
+        ),
+        (
+            "CUDA",
+            f"torch built for {found['cuda_of_torch'] or 'the CPU'}; NCCL {found['nccl'] or 'none'}",
+        ),
         *_gpu_rows(found),
         ("video", _codecs(found)),
-        ("cores", f"{found['cores']}" + (f" (limit {found['cores_of_cgroup']:g})" if found["cores_of_cgroup"] else "")),
+        (
+            "cores",
+            f"{found['cores']}"
+            + (f" (limit {found['cores_of_cgroup']:g})" if found["cores_of_cgroup"] else ""),
+        ),
         ("memory", f"{_size(memory['available_bytes'])} free of {_size(memory['total_bytes'])}"),
         (
             "disk",
             f"{at['folder']}: {_size(at['free_bytes'])} free, writes {_speed(at, 'write')}, reads {_speed(at, 'read')}",
         ),
         ("loopback", f"{_size(found['network']['loopback_bytes_per_s'])} per second"),
-        ("environment", ", ".join(f"{name}={value}" for name, value in found["environment"].items()) or "-"),
+        (
+            "environment",
+            ", ".join(f"{name}={value}" for name, value in found["environment"].items()) or "-",
+        ),
     ]
     lines = [f"{name:<14} {value}\n" for name, value in rows]
     lines += [f"\nwrong: {finding.what}\n  remedy: {finding.remedy}\n" for finding in wrong]
@@ -84,7 +99,9 @@ def _gpu_rows(found: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _codecs(found: dict[str, Any]) -> str:
-    reads = ", ".join(f"{name} ({' '.join(each) or 'no'})" for name, each in found["decoders"].items())
+    reads = ", ".join(
+        f"{name} ({' '.join(each) or 'no'})" for name, each in found["decoders"].items()
+    )
     return f"decodes {reads}; encodes {', '.join(found['encoders']) or 'nothing'}"
 
 

@@ -37,17 +37,23 @@ def facts() -> dict[str, Any]:
         "cuda_of_torch": cuda_of_torch(),
         "nccl": next((found for name in NCCL if (found := version(name)) is not None), None),
         "gpus": gpus(),
-        "device_files": sum(1 for p in Path("/dev").glob("nvidia*") if re.fullmatch(r"nvidia\d+", p.name)),
+        "device_files": sum(
+            1 for p in Path("/dev").glob("nvidia*") if re.fullmatch(r"nvidia\d+", p.name)
+        ),
         "visible_gpus": visible_gpus(),
         "links": links(nvidia_smi("topo", "-m")),
         "cores": usable_cores(),
         "cores_of_cgroup": cores_of_cgroup(),
         "memory": memory(),
-        "shared_memory_bytes": shutil.disk_usage("/dev/shm").free if Path("/dev/shm").is_dir() else None,
+        "shared_memory_bytes": shutil.disk_usage("/dev/shm").free
+        if Path("/dev/shm").is_dir()
+        else None,
         "open_files": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
         "decoders": {name: decoders(name) for name in VIDEO},
         "encoders": [name for name in ENCODERS if _codec(name, "w") is not None],
-        "environment": {name: value for name, value in sorted(os.environ.items()) if _is_told(name)},
+        "environment": {
+            name: value for name, value in sorted(os.environ.items()) if _is_told(name)
+        },
         "slurm": shutil.which("sbatch") is not None,
     }
 
@@ -76,7 +82,9 @@ def cuda_of_torch() -> str | None:
 
 def gpus() -> list[dict[str, Any]]:
     """As nvidia-smi sees them; memory in bytes."""
-    listed = nvidia_smi(f"--query-gpu={','.join(GPU_FIELDS)}", "--format=csv,noheader,nounits") or ""
+    listed = (
+        nvidia_smi(f"--query-gpu={','.join(GPU_FIELDS)}", "--format=csv,noheader,nounits") or ""
+    )
     found: list[dict[str, Any]] = []
     for line in listed.strip().splitlines():
         index, name, total, used, driver, capability = (cell.strip() for cell in line.split(","))
@@ -91,7 +99,11 @@ def _mebibytes(text: str) -> int | None:
 
 def links(topology: str | None) -> dict[str, str]:
     """'0-1' -> 'NV18': how each pair of GPUs is joined, from `nvidia-smi topo -m`."""
-    rows = [re.split(r"\s+", line.strip()) for line in (topology or "").splitlines() if re.match(r"^GPU\d+\s", line)]
+    rows = [
+        re.split(r"\s+", line.strip())
+        for line in (topology or "").splitlines()
+        if re.match(r"^GPU\d+\s", line)
+    ]
     pairs: dict[str, str] = {}
     for number, row in enumerate(rows):
         for other in range(number + 1, len(rows)):

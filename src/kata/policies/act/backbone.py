@@ -25,7 +25,9 @@ class FrozenNorm(FrozenBatchNorm2d):
         """(B, C, H, W) -> (B, C, H, W)."""
         scale = self.weight * (self.running_var + self.eps).rsqrt()
         shift = self.bias - self.running_mean * scale
-        return torch.addcmul(shift.to(x.dtype)[None, :, None, None], x, scale.to(x.dtype)[None, :, None, None])
+        return torch.addcmul(
+            shift.to(x.dtype)[None, :, None, None], x, scale.to(x.dtype)[None, :, None, None]
+        )
 
 
 def build_backbone(config: Config) -> tuple[nn.Sequential, int]:

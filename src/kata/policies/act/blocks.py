@@ -35,7 +35,9 @@ class Attention(nn.Module):
         """(B, T, D) -> (B, heads, T, D / heads)."""
         return tokens_btd.unflatten(-1, (self.heads, -1)).transpose(1, 2)
 
-    def forward(self, query: Tensor, key: Tensor | None, value: Tensor, allowed: Tensor | None = None) -> Tensor:
+    def forward(
+        self, query: Tensor, key: Tensor | None, value: Tensor, allowed: Tensor | None = None
+    ) -> Tensor:
         """Attend from `query` (B, Q, D) over `key` and `value` (B, K, D); a key of None is the query.
 
         allowed: bool (B, K), False where a key is padding; None where there is no padding.
@@ -137,7 +139,9 @@ class Decoder(nn.Module):
         self.layers = nn.ModuleList(DecoderLayer(config) for _ in range(config.n_decoder_layers))
         self.norm = nn.LayerNorm(config.dim_model)
 
-    def forward(self, x: Tensor, position: Tensor, memory: Tensor, memory_position: Tensor) -> Tensor:
+    def forward(
+        self, x: Tensor, position: Tensor, memory: Tensor, memory_position: Tensor
+    ) -> Tensor:
         """As DecoderLayer, with the position of the memory (1, S, D) not yet added."""
         memory_key = memory + memory_position
         for layer in self.layers:
@@ -148,7 +152,9 @@ class Decoder(nn.Module):
 def line_sinusoid(positions: int, width: int) -> Tensor:
     """Sinusoids (positions, width) of 'Attention is all you need' (arXiv 1706.03762, section 3.5)."""
     channel = torch.arange(width, dtype=torch.float64)
-    angle = torch.arange(positions, dtype=torch.float64)[:, None] / 10000 ** (2 * (channel // 2) / width)
+    angle = torch.arange(positions, dtype=torch.float64)[:, None] / 10000 ** (
+        2 * (channel // 2) / width
+    )
     return torch.where(channel % 2 == 0, angle.sin(), angle.cos()).float()
 
 

@@ -37,7 +37,10 @@ SIZES = (
 
 
 def _mean_std() -> dict[str, NormMode]:
-    return {kind.value: NormMode.MEAN_STD for kind in (FeatureType.VISUAL, FeatureType.STATE, FeatureType.ACTION)}
+    return {
+        kind.value: NormMode.MEAN_STD
+        for kind in (FeatureType.VISUAL, FeatureType.STATE, FeatureType.ACTION)
+    }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +61,9 @@ class Config(PolicyConfig):
     normalization_mapping: dict[str, NormMode] = field(default_factory=_mean_std)
     vision_backbone: str = "resnet18"
     pretrained_backbone_weights: str | None = "ResNet18_Weights.IMAGENET1K_V1"
-    replace_final_stride_with_dilation: int = False  # 0 or 1: LeRobot's type, so that either spelling is read
+    replace_final_stride_with_dilation: int = (
+        False  # 0 or 1: LeRobot's type, so that either spelling is read
+    )
     pre_norm: bool = False
     dim_model: int = 512
     n_heads: int = 8
@@ -86,7 +91,9 @@ class Config(PolicyConfig):
                     rule="at least 1",
                     remedy=f"give --policy.{name} a positive number",
                 )
-        for broken, what, rule, remedy in chain(self._acting_rules(), self._network_rules(), self._backbone_rules()):
+        for broken, what, rule, remedy in chain(
+            self._acting_rules(), self._network_rules(), self._backbone_rules()
+        ):
             if broken:
                 raise PolicyError(what, rule=rule, remedy=remedy)
 
@@ -199,7 +206,9 @@ class Config(PolicyConfig):
             )
         for key, feature in (("state", self.state), ("env_state", self.env_state)):
             if feature is not None and len(feature.shape) != 1:
-                raise PolicyError(f"{key}: shape {feature.shape}", rule="a vector", remedy="flatten the column")
+                raise PolicyError(
+                    f"{key}: shape {feature.shape}", rule="a vector", remedy="flatten the column"
+                )
         for key, feature in self.cameras.items():
             if len(feature.shape) != 3 or feature.shape[0] != 3:
                 raise PolicyError(
@@ -216,7 +225,9 @@ class Config(PolicyConfig):
 
     def optimizer_preset(self) -> AdamWConfig:
         """AdamW with the rates of the fields; the backbone's own rate comes with its parameter group."""
-        return AdamWConfig(lr=self.optimizer_lr, weight_decay=self.optimizer_weight_decay, grad_clip_norm=10.0)
+        return AdamWConfig(
+            lr=self.optimizer_lr, weight_decay=self.optimizer_weight_decay, grad_clip_norm=10.0
+        )
 
 
 def _listing(features: Mapping[str, Any]) -> str:

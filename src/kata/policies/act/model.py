@@ -82,7 +82,9 @@ class Network(nn.Module):
         height, width = features.shape[-2:]
         key = (height, width, features.device)
         if key not in self._map_positions:
-            self._map_positions[key] = map_sinusoid(height, width, self.config.dim_model, features.device)
+            self._map_positions[key] = map_sinusoid(
+                height, width, self.config.dim_model, features.device
+            )
         return features.flatten(2).transpose(1, 2), self._map_positions[key]
 
     def forward(self, batch: Batch, latent_bl: Tensor | None) -> Tensor:
@@ -174,7 +176,9 @@ class Policy(BasePolicy):
             weight = torch.exp(-coeff * torch.arange(steps, device=chunk.device))
             total = weight.cumsum(0)
             seen = torch.arange(steps - 1, 0, -1, device=chunk.device).clamp(max=calls)
-            older, newest, summed = (w[:, None] for w in (total[seen - 1], weight[seen], total[seen]))
+            older, newest, summed = (
+                w[:, None] for w in (total[seen - 1], weight[seen], total[seen])
+            )
             merged = (state.memory["average"] * older + chunk[:, :-1] * newest) / summed
             average = torch.cat((merged, chunk[:, -1:]), dim=1)
         return average[:, 0], ActState(memory={"calls": calls + 1, "average": average[:, 1:]})
@@ -187,7 +191,11 @@ class Policy(BasePolicy):
         main = [p for p in self.parameters() if id(p) not in in_backbone]
         groups = [
             ParamGroup("main", [p for p in main if p.requires_grad]),
-            ParamGroup("backbone", [p for p in backbone if p.requires_grad], lr=config.optimizer_lr_backbone),
+            ParamGroup(
+                "backbone",
+                [p for p in backbone if p.requires_grad],
+                lr=config.optimizer_lr_backbone,
+            ),
         ]
         return [group for group in groups if group.params]
 

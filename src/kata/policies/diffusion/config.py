@@ -61,7 +61,11 @@ class Config(CropConfig, DenoisingConfig):
             size_rules(self, SIZES),
             self.denoising_rules(),
             self._network_rules(),
-            resnet_rules(self.vision_backbone, self.pretrained_backbone_weights, group_norm=self.use_group_norm),
+            resnet_rules(
+                self.vision_backbone,
+                self.pretrained_backbone_weights,
+                group_norm=self.use_group_norm,
+            ),
             self.crop_rules(),
         )
         refuse(rules)
@@ -76,7 +80,8 @@ class Config(CropConfig, DenoisingConfig):
             f"--policy.horizon={max(1, round(self.horizon / halves)) * halves}",
         )
         yield (
-            any(width < 1 or width % self.n_groups for width in self.down_dims) or self.down_dims[0] % 8 != 0,
+            any(width < 1 or width % self.n_groups for width in self.down_dims)
+            or self.down_dims[0] % 8 != 0,
             f"policy.down_dims={list(self.down_dims)} with policy.n_groups={self.n_groups}",
             "each width is a multiple of n_groups, the first one of 8 too",
             "choose multiples of 8, for example --policy.down_dims=[64,128]",
@@ -107,4 +112,10 @@ class Config(CropConfig, DenoisingConfig):
 
     def validate_features(self) -> None:
         """Raise PolicyError unless there is an action vector, and a camera or an environment state."""
-        refuse(chain(vector_rules(self, "Diffusion"), same_size_rules(self), self.crop_fits_rules(self.cameras)))
+        refuse(
+            chain(
+                vector_rules(self, "Diffusion"),
+                same_size_rules(self),
+                self.crop_fits_rules(self.cameras),
+            )
+        )

@@ -57,13 +57,19 @@ class Network(nn.Module):
     def _features(self, frames: Tensor, place: Tensor | None) -> Tensor:
         """Frames (B, T, cameras, C, H, W) -> (B, T, cameras * 2 keypoints)."""
         config = self.config
-        if place is not None and not config.use_separate_rgb_encoder_per_camera and not config.crop_per_sample:
+        if (
+            place is not None
+            and not config.use_separate_rgb_encoder_per_camera
+            and not config.crop_per_sample
+        ):
             place = place[:, :1].expand_as(place)
         frames = resize_and_crop(frames, config.resize_shape, config.crop_shape, place)
         steps = frames.shape[:2]
         if isinstance(self.rgb_encoder, nn.ModuleList):
             each = zip(self.rgb_encoder, frames.unbind(2), strict=True)
-            return torch.cat([encoder(one.flatten(0, 1)).unflatten(0, steps) for encoder, one in each], dim=-1)
+            return torch.cat(
+                [encoder(one.flatten(0, 1)).unflatten(0, steps) for encoder, one in each], dim=-1
+            )
         return self.rgb_encoder(frames.flatten(0, 2)).reshape(*steps, -1)
 
 
@@ -105,11 +111,18 @@ class Policy(ChunkPolicy):
         error = (given - self.process.target(action, noise)).square()
         if config.do_mask_loss_for_padding and pad_key(ACTION) in batch:
             error = error * ~batch[pad_key(ACTION)][..., None]
-        return Loss({"denoising_loss": Term(error.sum())}, {"denoising_loss": error.detach().sum((1, 2))})
+        return Loss(
+            {"denoising_loss": Term(error.sum())}, {"denoising_loss": error.detach().sum((1, 2))}
+        )
 
     @torch.no_grad()
     def predict_chunk(
-        self, batch: Batch, *, noise: Tensor | None = None, later: Tensor | None = None, **draws: Tensor
+        self,
+        batch: Batch,
+        *,
+        noise: Tensor | None = None,
+        later: Tensor | None = None,
+        **draws: Tensor,
     ) -> Tensor:
         """Actions (B, n_action_steps, A) from the latest observation on.
 
@@ -121,7 +134,9 @@ class Policy(ChunkPolicy):
         with evaluating(self):
             condition = self.diffusion.condition(batch, None)
             if noise is None:
-                noise = torch.randn(len(condition), config.horizon, config.action.shape[0], device=condition.device)
+                noise = torch.randn(
+                    len(condition), config.horizon, config.action.shape[0], device=condition.device
+                )
             actions = self.process.sample(
                 lambda x, step: self.diffusion.unet(x, step, condition).float(),
                 noise,

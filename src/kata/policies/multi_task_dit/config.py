@@ -12,7 +12,13 @@ from typing import Any, ClassVar
 from kata.config import encode
 from kata.policies.config import own
 from kata.policies.denoising import DenoisingConfig
-from kata.policies.observation_rules import crop_draws, fit_rule, same_size_rules, size_rule, vector_rules
+from kata.policies.observation_rules import (
+    crop_draws,
+    fit_rule,
+    same_size_rules,
+    size_rule,
+    vector_rules,
+)
 from kata.policies.rules import Rule, choice_rules, refuse, size_rules
 from kata.spec import STATE, Draw
 
@@ -130,7 +136,12 @@ class Config(DenoisingConfig):
             ("timestep_sampling_alpha", self.timestep_sampling_alpha > 0, "above 0"),
             ("timestep_sampling_beta", self.timestep_sampling_beta > 0, "above 0"),
         ):
-            yield not fine, f"policy.{name}={getattr(self, name)}", rule, f"leave out --policy.{name}"
+            yield (
+                not fine,
+                f"policy.{name}={getattr(self, name)}",
+                rule,
+                f"leave out --policy.{name}",
+            )
 
     def _frame_rules(self) -> Iterator[Rule]:
         yield size_rule("image_resize_shape", self.image_resize_shape)
@@ -138,7 +149,11 @@ class Config(DenoisingConfig):
 
     def draws(self) -> dict[str, Draw]:
         """The noise, a uniform number that the time follows from, and where the crop lies."""
-        crops = len(self.cameras) if self.image_crop_shape is not None and self.image_crop_is_random else 0
+        crops = (
+            len(self.cameras)
+            if self.image_crop_shape is not None and self.image_crop_is_random
+            else 0
+        )
         return {**self.noise_draws(), **crop_draws(crops, per_sample=self.crop_per_sample)}
 
     def act_draws(self) -> dict[str, Draw]:
@@ -171,13 +186,29 @@ class Config(DenoisingConfig):
     def validate_features(self) -> None:
         """Raise PolicyError unless there are cameras of one size, a state, nothing else, and an action vector."""
         fits = (
-            fit_rule("image_crop_shape", self.image_crop_shape, key, self.image_resize_shape or feature.shape[1:])
+            fit_rule(
+                "image_crop_shape",
+                self.image_crop_shape,
+                key,
+                self.image_resize_shape or feature.shape[1:],
+            )
             for key, feature in self.cameras.items()
         )
-        refuse(chain(vector_rules(self, "Multi-Task DiT"), self._input_rules(), same_size_rules(self), fits))
+        refuse(
+            chain(
+                vector_rules(self, "Multi-Task DiT"),
+                self._input_rules(),
+                same_size_rules(self),
+                fits,
+            )
+        )
 
     def _input_rules(self) -> Iterator[Rule]:
-        kept = {key: encode(f) for key, f in self.input_features.items() if key == STATE or key in self.cameras}
+        kept = {
+            key: encode(f)
+            for key, f in self.input_features.items()
+            if key == STATE or key in self.cameras
+        }
         yield (
             set(kept) != set(self.input_features) or STATE not in kept or not self.cameras,
             f"inputs of Multi-Task DiT: {', '.join(self.input_features) or 'none'}",

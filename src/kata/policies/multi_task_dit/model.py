@@ -41,17 +41,25 @@ class ObservationEncoder(nn.Module):
         """
         config = self.config
         frames = torch.stack([batch[key] for key in config.cameras], dim=2)
-        if place is not None and not config.use_separate_rgb_encoder_per_camera and not config.crop_per_sample:
+        if (
+            place is not None
+            and not config.use_separate_rgb_encoder_per_camera
+            and not config.crop_per_sample
+        ):
             place = place[:, :1].expand_as(place)
         frames = resize_and_crop(frames, config.image_resize_shape, config.image_crop_shape, place)
         steps = frames.shape[:2]
         encoders = self.cameras()
         if config.use_separate_rgb_encoder_per_camera:
             each = zip(encoders, frames.unbind(2), strict=True)
-            seen = torch.cat([encoder(one.flatten(0, 1)).unflatten(0, steps) for encoder, one in each], dim=-1)
+            seen = torch.cat(
+                [encoder(one.flatten(0, 1)).unflatten(0, steps) for encoder, one in each], dim=-1
+            )
         else:
             seen = encoders[0](frames.flatten(0, 2)).reshape(*steps, -1)
-        told = self.text_encoder(batch[LANGUAGE_TOKENS], batch[LANGUAGE_MASK])[:, None].expand(-1, steps[1], -1)
+        told = self.text_encoder(batch[LANGUAGE_TOKENS], batch[LANGUAGE_MASK])[:, None].expand(
+            -1, steps[1], -1
+        )
         return torch.cat([part.float() for part in (batch[STATE], seen, told)], dim=-1).flatten(1)
 
 
@@ -104,15 +112,24 @@ class Policy(ChunkPolicy):
         if config.objective == "diffusion":
             step = (share * config.num_train_timesteps).long()
             return self.process.add(action, noise, step), step, self.process.target(action, noise)
-        if config.timestep_sampling_strategy == "beta":  # most often near the noise, never nearer the data than s
-            drawn = beta_quantile(share, config.timestep_sampling_alpha, config.timestep_sampling_beta)
+        if (
+            config.timestep_sampling_strategy == "beta"
+        ):  # most often near the noise, never nearer the data than s
+            drawn = beta_quantile(
+                share, config.timestep_sampling_alpha, config.timestep_sampling_beta
+            )
             share = config.timestep_sampling_s * (1 - drawn)
         spread = config.sigma_min
         return between(action, noise, share, spread), share, velocity(action, noise, spread)
 
     @torch.no_grad()
     def predict_chunk(
-        self, batch: Batch, *, noise: Tensor | None = None, later: Tensor | None = None, **draws: Tensor
+        self,
+        batch: Batch,
+        *,
+        noise: Tensor | None = None,
+        later: Tensor | None = None,
+        **draws: Tensor,
     ) -> Tensor:
         """Actions (B, n_action_steps, A) from the latest observation on.
 
@@ -124,22 +141,33 @@ class Policy(ChunkPolicy):
         with evaluating(self):
             condition = self.observation_encoder(batch, None)
             if noise is None:
-                noise = torch.randn(len(condition), config.horizon, config.action.shape[0], device=condition.device)
+                noise = torch.randn(
+                    len(condition), config.horizon, config.action.shape[0], device=condition.device
+                )
 
             def network(x: Tensor, at: Tensor) -> Tensor:
                 return self.noise_predictor(x, at, condition).float()
 
             if config.objective == "diffusion":
                 ddim = config.noise_scheduler_type == "DDIM"
-                actions = self.process.sample(network, noise, config.inference_steps, ddim=ddim, later=later)
+                actions = self.process.sample(
+                    network, noise, config.inference_steps, ddim=ddim, later=later
+                )
             else:
-                actions = integrate(network, noise, config.num_integration_steps, config.integration_method)
+                actions = integrate(
+                    network, noise, config.num_integration_steps, config.integration_method
+                )
         start = config.chunk_start()
         return actions[:, start : start + config.n_action_steps]
 
     def param_groups(self) -> list[ParamGroup]:
         """The image encoders at a rate of their own, and the rest."""
-        vision = [p for encoder in self.observation_encoder.cameras() for p in encoder.parameters() if p.requires_grad]
+        vision = [
+            p
+            for encoder in self.observation_encoder.cameras()
+            for p in encoder.parameters()
+            if p.requires_grad
+        ]
         known = {id(p) for p in vision}
         main = [p for p in self.parameters() if p.requires_grad and id(p) not in known]
         rate = self.options.optimizer_lr * self.options.vision_encoder_lr_multiplier

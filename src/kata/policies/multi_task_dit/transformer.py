@@ -37,7 +37,9 @@ class RotaryAttention(nn.Module):
         q, k, v = self.qkv_proj(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
         dropout = self.dropout if self.training else 0.0
         q, k = rotated(q, self.base), rotated(k, self.base)
-        return self.out_proj(F.scaled_dot_product_attention(q, k, v, dropout_p=dropout).transpose(1, 2).flatten(2))
+        return self.out_proj(
+            F.scaled_dot_product_attention(q, k, v, dropout_p=dropout).transpose(1, 2).flatten(2)
+        )
 
 
 class Block(nn.Module):
@@ -55,7 +57,9 @@ class Block(nn.Module):
             )
         self.norm1 = nn.LayerNorm(width, elementwise_affine=False, eps=1e-6)
         self.norm2 = nn.LayerNorm(width, elementwise_affine=False, eps=1e-6)
-        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(approximate="tanh"), nn.Linear(4 * width, width))
+        self.mlp = nn.Sequential(
+            nn.Linear(width, 4 * width), nn.GELU(approximate="tanh"), nn.Linear(4 * width, width)
+        )
         modulation = nn.Linear(condition, 6 * width)
         nn.init.zeros_(modulation.weight)
         nn.init.zeros_(modulation.bias)
@@ -63,9 +67,13 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor, condition: Tensor) -> Tensor:
         """x: (B, T, D). condition: (B, C)."""
-        shift, scale, gate, shift2, scale2, gate2 = self.adaLN_modulation(condition)[:, None].chunk(6, dim=-1)
+        shift, scale, gate, shift2, scale2, gate2 = self.adaLN_modulation(condition)[:, None].chunk(
+            6, dim=-1
+        )
         seen = self.norm1(x) * (1 + scale) + shift
-        x = x + gate * (self.attn(seen) if self.rotary else self.multihead_attn(seen, seen, seen)[0])
+        x = x + gate * (
+            self.attn(seen) if self.rotary else self.multihead_attn(seen, seen, seen)[0]
+        )
         return x + gate2 * self.mlp(self.norm2(x) * (1 + scale2) + shift2)
 
 
@@ -78,12 +86,22 @@ class ActionTransformer(nn.Module):
         super().__init__()
         actions, width, times = config.action.shape[0], config.hidden_dim, config.timestep_embed_dim
         self.time_mlp = nn.Sequential(
-            StepSinusoid(times), nn.Linear(times, 2 * times), nn.GELU(), nn.Linear(2 * times, times), nn.GELU()
+            StepSinusoid(times),
+            nn.Linear(times, 2 * times),
+            nn.GELU(),
+            nn.Linear(2 * times, times),
+            nn.GELU(),
         )
         self.input_proj = nn.Linear(actions, width)
-        learned = nn.Parameter(0.02 * torch.randn(1, config.horizon, width)) if config.use_positional_encoding else None
+        learned = (
+            nn.Parameter(0.02 * torch.randn(1, config.horizon, width))
+            if config.use_positional_encoding
+            else None
+        )
         self.register_parameter("pos_embedding", learned)
-        self.transformer_blocks = nn.ModuleList(Block(config, times + condition) for _ in range(config.num_layers))
+        self.transformer_blocks = nn.ModuleList(
+            Block(config, times + condition) for _ in range(config.num_layers)
+        )
         self.output_proj = nn.Linear(width, actions)
 
     def forward(self, actions: Tensor, time: Tensor, condition: Tensor) -> Tensor:

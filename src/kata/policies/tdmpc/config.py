@@ -25,15 +25,37 @@ PICKED = 2
 """Of the ensemble's Q functions so many judge, and the lowest value counts (arXiv 2310.16029, appendix C)."""
 
 SIZES = (
-    *("n_action_repeats", "horizon", "n_action_steps", "image_encoder_hidden_dim", "state_encoder_hidden_dim"),
-    *("latent_dim", "q_ensemble_size", "mlp_dim", "cem_iterations", "n_gaussian_samples", "n_elites"),
+    *(
+        "n_action_repeats",
+        "horizon",
+        "n_action_steps",
+        "image_encoder_hidden_dim",
+        "state_encoder_hidden_dim",
+    ),
+    *(
+        "latent_dim",
+        "q_ensemble_size",
+        "mlp_dim",
+        "cem_iterations",
+        "n_gaussian_samples",
+        "n_elites",
+    ),
 )
-SHARES = ("discount", "gaussian_mean_momentum", "expectile_weight", "temporal_decay_coeff", "target_model_momentum")
+SHARES = (
+    "discount",
+    "gaussian_mean_momentum",
+    "expectile_weight",
+    "temporal_decay_coeff",
+    "target_model_momentum",
+)
 
 
 def _modes() -> dict[str, NormMode]:
     kept = (FeatureType.VISUAL, FeatureType.STATE, FeatureType.ENV)
-    return {**{kind.value: NormMode.IDENTITY for kind in kept}, FeatureType.ACTION.value: NormMode.MIN_MAX}
+    return {
+        **{kind.value: NormMode.IDENTITY for kind in kept},
+        FeatureType.ACTION.value: NormMode.MIN_MAX,
+    }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +111,12 @@ class Config(PolicyConfig):
         """Shares and modes."""
         for name in SHARES:
             share: float = getattr(self, name)
-            yield not 0 <= share <= 1, f"policy.{name}={share}", "a share from 0 to 1", f"--policy.{name}=0.9"
+            yield (
+                not 0 <= share <= 1,
+                f"policy.{name}={share}",
+                "a share from 0 to 1",
+                f"--policy.{name}=0.9",
+            )
         ratio = self.max_random_shift_ratio
         yield (
             not 0 <= ratio < 1,
@@ -162,7 +189,9 @@ class Config(PolicyConfig):
         """`horizon` actions with their rewards, and the observations before, between and after them."""
         steps = tuple(range(self.horizon))
         seen = dict.fromkeys(self.input_features, (*steps, self.horizon))
-        return {**seen, ACTION: steps, REWARD: steps} | ({DONE: steps} if self.learn_from_ends else {})
+        return {**seen, ACTION: steps, REWARD: steps} | (
+            {DONE: steps} if self.learn_from_ends else {}
+        )
 
     def draws(self) -> dict[str, Draw]:
         """Which Q functions judge, once for V and once for the advantage, and where each frame is shifted to."""
@@ -188,7 +217,10 @@ class Config(PolicyConfig):
         del pads
         sums = ("consistency_loss", "reward_loss", "q_value_loss", "v_value_loss")
         means = ("pi_loss", "q_value", "v_value")
-        return {**dict.fromkeys(sums, float(size)), **dict.fromkeys(means, float(size * self.horizon))}
+        return {
+            **dict.fromkeys(sums, float(size)),
+            **dict.fromkeys(means, float(size * self.horizon)),
+        }
 
     def validate_features(self) -> None:
         """Raise PolicyError unless there are an action vector and a state, an environment state or one camera."""
@@ -202,7 +234,11 @@ class Config(PolicyConfig):
             f"one camera, '{STATE}' or '{ENV_STATE}'",
             "choose a dataset with one, or keep one among the policy's inputs",
         )
-        kept = {key: encode(feature) for key, feature in self.input_features.items() if key not in cameras[1:]}
+        kept = {
+            key: encode(feature)
+            for key, feature in self.input_features.items()
+            if key not in cameras[1:]
+        }
         yield (
             len(cameras) > 1,
             f"cameras: {', '.join(cameras)}",

@@ -52,7 +52,12 @@ class Policy(BasePolicy):
         self.model_target = copy.deepcopy(self.model).requires_grad_(False)
 
     def forward(
-        self, batch: Batch, *, picks: Tensor | None = None, shift: Tensor | None = None, **draws: Tensor
+        self,
+        batch: Batch,
+        *,
+        picks: Tensor | None = None,
+        shift: Tensor | None = None,
+        **draws: Tensor,
     ) -> Loss:
         """Five sums over samples and steps, later steps weighing less; `q_value` and `v_value` are only measured.
 
@@ -68,7 +73,11 @@ class Policy(BasePolicy):
         seen = self._observations(batch, shift)
         found = self._rollout(seen, action)
         acted = ~batch[pad_key(ACTION)]
-        ends = batch[DONE].reshape(action.shape[:2]).bool() if config.learn_from_ends else torch.zeros_like(acted)
+        ends = (
+            batch[DONE].reshape(action.shape[:2]).bool()
+            if config.learn_from_ends
+            else torch.zeros_like(acted)
+        )
         goal = self._goals(seen, action, (reward, ends), found, picks)
         # The observation after the last action of an episode is padded, and teaches nothing.
         seen_after = acted & ~batch[pad_key(next(iter(config.input_features)))][:, 1:]
@@ -78,7 +87,9 @@ class Policy(BasePolicy):
         miss = (self.model.pi(found.latents[:, :-1].detach()) - action).square().sum(-1)
         decay = config.temporal_decay_coeff ** torch.arange(config.horizon, device=action.device)
         parts = {
-            "consistency_loss": decay * seen_after * (found.latents[:, 1:] - goal.latents).square().mean(-1),
+            "consistency_loss": decay
+            * seen_after
+            * (found.latents[:, 1:] - goal.latents).square().mean(-1),
             "reward_loss": decay * acted * (found.rewards - reward).square(),
             "q_value_loss": decay
             * (seen_after | (acted & ends))
@@ -106,8 +117,14 @@ class Policy(BasePolicy):
             return seen
         for key in config.cameras:
             frames = seen[key].flatten(0, 1)
-            rows, columns = (round(config.max_random_shift_ratio * side) for side in frames.shape[-2:])
-            place = torch.rand(len(frames), 2, device=frames.device) if shift is None else shift.flatten(0, 1)
+            rows, columns = (
+                round(config.max_random_shift_ratio * side) for side in frames.shape[-2:]
+            )
+            place = (
+                torch.rand(len(frames), 2, device=frames.device)
+                if shift is None
+                else shift.flatten(0, 1)
+            )
             wide = F.pad(frames, (columns, columns, rows, rows), "replicate")
             height, width = frames.shape[-2:]
             seen[key] = crop(wide, (height, width), place).unflatten(0, seen[key].shape[:2])
@@ -128,7 +145,12 @@ class Policy(BasePolicy):
 
     @torch.no_grad()
     def _goals(
-        self, seen: dict[str, Tensor], action: Tensor, earned: tuple[Tensor, Tensor], found: Rollout, picks: Tensor
+        self,
+        seen: dict[str, Tensor],
+        action: Tensor,
+        earned: tuple[Tensor, Tensor],
+        found: Rollout,
+        picks: Tensor,
     ) -> Goals:
         """Latents and V by the target model, Q by the trained one's V, as in FOWM's own code.
 
@@ -137,7 +159,9 @@ class Policy(BasePolicy):
         reward, ends = earned
         later = {key: value[:, 1:] for key, value in seen.items()}
         latents = self.model_target.encode(later)
-        q_values = reward + self._options.discount * ~ends * self.model.value(self.model.encode(later))
+        q_values = reward + self._options.discount * ~ends * self.model.value(
+            self.model.encode(later)
+        )
         judged = self.model_target.q_values(found.latents[:, :-1], action)
         values, again = (lowest_picked(judged, pick) for pick in picks.unbind(1))
         return Goals(latents, q_values, values, again - found.values)
@@ -149,9 +173,13 @@ class Policy(BasePolicy):
         batch: observations (B, T, ...). noise: (B, N) as config.act_draws() says, standard normal, from torch's stream
         where None.
         """
-        return self._plan({key: batch[key][:, 0] for key in self._options.input_features}, None, noise)[0]
+        return self._plan(
+            {key: batch[key][:, 0] for key in self._options.input_features}, None, noise
+        )[0]
 
-    def _plan(self, seen: Batch, before: Tensor | None, noise: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
+    def _plan(
+        self, seen: Batch, before: Tensor | None, noise: Tensor | None
+    ) -> tuple[Tensor, dict[str, Tensor]]:
         """Actions, and what the next plan is told."""
         config = self._options
         z = self.model.encode(seen)
@@ -167,9 +195,15 @@ class Policy(BasePolicy):
         """The next action from the queue, planning anew when it is empty."""
         config, queue, memory = self._options, state.queue, state.memory
         if queue is None or queue.shape[1] == 0:
-            chunk, memory = self._plan(batch, memory.get("mean"), state.drawn(config.act_draws()).get("noise"))
+            chunk, memory = self._plan(
+                batch, memory.get("mean"), state.drawn(config.act_draws()).get("noise")
+            )
             repeats = config.n_action_repeats
-            queue = chunk[:, :1].expand(-1, repeats, -1) if repeats > 1 else chunk[:, : config.n_action_steps]
+            queue = (
+                chunk[:, :1].expand(-1, repeats, -1)
+                if repeats > 1
+                else chunk[:, : config.n_action_steps]
+            )
         return queue[:, 0], ActState(queue[:, 1:], memory)
 
     def param_groups(self) -> list[ParamGroup]:
@@ -181,7 +215,9 @@ class Policy(BasePolicy):
         """Let the target model follow."""
         del step
         share = (1 - self._options.target_model_momentum) * ~bad
-        for mine, trained in zip(self.model_target.parameters(), self.model.parameters(), strict=True):
+        for mine, trained in zip(
+            self.model_target.parameters(), self.model.parameters(), strict=True
+        ):
             mine.lerp_(trained, share)
         return {}
 

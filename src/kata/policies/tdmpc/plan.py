@@ -46,7 +46,9 @@ def plan(world: World, config: Config, z: Tensor, before: Tensor | None, noise: 
         spread, final, picks = numbers_of_round.split(cuts, 1)
         spread = spread.reshape(size, -1, horizon, width)
         actions = torch.cat(((mean[:, None] + std[:, None] * spread).clamp(-1, 1), own), 1)
-        value = estimate(world, config, z, actions, final.reshape(size, samples, width), _shares(picks))
+        value = estimate(
+            world, config, z, actions, final.reshape(size, samples, width), _shares(picks)
+        )
         best = value.nan_to_num(0).topk(config.n_elites, 1)
         elites = actions.gather(1, best.indices[..., None, None].expand(-1, -1, horizon, width))
         score = (config.elite_weighting_temperature * (best.values - best.values[:, :1])).softmax(1)
@@ -58,7 +60,9 @@ def plan(world: World, config: Config, z: Tensor, before: Tensor | None, noise: 
     return Plan(elites[torch.arange(size, device=z.device), chosen].clamp(-1, 1), mean)
 
 
-def estimate(world: World, config: Config, z: Tensor, actions: Tensor, noise: Tensor, picks: Tensor) -> Tensor:
+def estimate(
+    world: World, config: Config, z: Tensor, actions: Tensor, noise: Tensor, picks: Tensor
+) -> Tensor:
     """The value (B, N) of plans (B, N, horizon, A) from latents (B, N, latent_dim): discounted rewards, then the Q
     functions at the policy's action; disagreement of the Q functions counts against each step.
 

@@ -29,7 +29,9 @@ class Encoder(nn.Module):
         found: list[Tensor] = []
         for key in self.config.cameras:
             frames = seen[key]
-            found.append(self.image_enc_layers(frames.flatten(0, -4)).unflatten(0, frames.shape[:-3]))
+            found.append(
+                self.image_enc_layers(frames.flatten(0, -4)).unflatten(0, frames.shape[:-3])
+            )
         if self.config.env_state:
             found.append(self.env_state_enc_layers(seen[ENV_STATE]))
         if self.config.state:
@@ -44,10 +46,14 @@ class World(nn.Module):
         super().__init__()
         latent, action, width = config.latent_dim, config.action.shape[0], config.mlp_dim
         self._encoder = Encoder(config)
-        self._dynamics = nn.Sequential(*_trunk(latent + action, width, latent), nn.LayerNorm(latent), nn.Sigmoid())
+        self._dynamics = nn.Sequential(
+            *_trunk(latent + action, width, latent), nn.LayerNorm(latent), nn.Sigmoid()
+        )
         self._reward = nn.Sequential(*_trunk(latent + action, width, 1))
         self._pi = nn.Sequential(*_trunk(latent, width, action))
-        self._Qs = nn.ModuleList(_critic(latent + action, width) for _ in range(config.q_ensemble_size))
+        self._Qs = nn.ModuleList(
+            _critic(latent + action, width) for _ in range(config.q_ensemble_size)
+        )
         self._V = _critic(latent, width)
         self.apply(_start)
         for net in (self._reward, *self._Qs):
@@ -84,7 +90,10 @@ def _image_encoder(config: Config) -> nn.Sequential:
     channels, height, width = next(iter(config.cameras.values())).shape
     layers: list[nn.Module] = []
     for kernel in CONVOLUTIONS:
-        layers += [nn.Conv2d(channels, config.image_encoder_hidden_dim, kernel, stride=2), nn.ReLU()]
+        layers += [
+            nn.Conv2d(channels, config.image_encoder_hidden_dim, kernel, stride=2),
+            nn.ReLU(),
+        ]
         channels = config.image_encoder_hidden_dim
         height, width = (height - kernel) // 2 + 1, (width - kernel) // 2 + 1
     numbers = channels * height * width
@@ -101,7 +110,9 @@ def _latent(given: int, made: int) -> list[nn.Module]:
 
 
 def _trunk(given: int, width: int, made: int) -> list[nn.Module]:
-    first, second = ([nn.Linear(into, width), nn.LayerNorm(width), nn.Mish()] for into in (given, width))
+    first, second = (
+        [nn.Linear(into, width), nn.LayerNorm(width), nn.Mish()] for into in (given, width)
+    )
     return [*first, *second, nn.Linear(width, made)]
 
 
@@ -116,7 +127,8 @@ def _start(module: nn.Module) -> None:
     """Orthogonal weights, biases of zero."""
     if isinstance(module, nn.Linear | nn.Conv2d):
         nn.init.orthogonal_(
-            module.weight, nn.init.calculate_gain("relu" if isinstance(module, nn.Conv2d) else "linear")
+            module.weight,
+            nn.init.calculate_gain("relu" if isinstance(module, nn.Conv2d) else "linear"),
         )
         assert module.bias is not None
         nn.init.zeros_(module.bias)

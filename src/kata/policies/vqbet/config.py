@@ -28,7 +28,14 @@ INPUTS = 2
 SIZES = (
     *("n_obs_steps", "n_action_pred_token", "action_chunk_size", "spatial_softmax_num_keypoints"),
     *("n_vqvae_training_steps", "vqvae_n_embed", "vqvae_embedding_dim", "vqvae_enc_hidden_dim"),
-    *("gpt_block_size", "gpt_input_dim", "gpt_output_dim", "gpt_n_layer", "gpt_n_head", "gpt_hidden_dim"),
+    *(
+        "gpt_block_size",
+        "gpt_input_dim",
+        "gpt_output_dim",
+        "gpt_n_layer",
+        "gpt_n_head",
+        "gpt_hidden_dim",
+    ),
 )
 
 
@@ -91,7 +98,11 @@ class Config(RandomCropConfig, AdamPolicyConfig):
         rules = chain(
             size_rules(self, SIZES),
             self._share_rules(),
-            resnet_rules(self.vision_backbone, self.pretrained_backbone_weights, group_norm=self.use_group_norm),
+            resnet_rules(
+                self.vision_backbone,
+                self.pretrained_backbone_weights,
+                group_norm=self.use_group_norm,
+            ),
             self.crop_rules(),
         )
         refuse(rules)
@@ -152,7 +163,9 @@ class Config(RandomCropConfig, AdamPolicyConfig):
         """
         count = size * self.chunks
         if self.do_mask_loss_for_padding and pad_key(ACTION) in pads:
-            count = max(1, int((~padded_chunks(pads[pad_key(ACTION)], self.action_chunk_size)).sum()))
+            count = max(
+                1, int((~padded_chunks(pads[pad_key(ACTION)], self.action_chunk_size)).sum())
+            )
         numbers = float(count * self.action_chunk_size * self.action.shape[0])
         return {
             "reconstruction_loss": numbers,
@@ -169,7 +182,13 @@ class Config(RandomCropConfig, AdamPolicyConfig):
 
     def validate_features(self) -> None:
         """Raise PolicyError unless there are one camera, the state, nothing else, and an action vector."""
-        refuse(chain(self._input_rules(), vector_rules(self, "VQ-BeT"), self.crop_fits_rules(self.cameras)))
+        refuse(
+            chain(
+                self._input_rules(),
+                vector_rules(self, "VQ-BeT"),
+                self.crop_fits_rules(self.cameras),
+            )
+        )
 
     def _input_rules(self) -> Iterator[Rule]:
         cameras = list(self.cameras)

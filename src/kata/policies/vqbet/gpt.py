@@ -25,7 +25,9 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, T, D) -> (B, T, D)."""
-        query, key, value = self.c_attn(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)
+        query, key, value = (
+            self.c_attn(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)
+        )
         dropout = self.dropout if self.training else 0.0
         mixed = F.scaled_dot_product_attention(query, key, value, dropout_p=dropout, is_causal=True)
         return F.dropout(self.c_proj(mixed.transpose(1, 2).flatten(2)), self.dropout, self.training)
@@ -41,7 +43,10 @@ class Block(nn.Module):
         self.attn = Attention(config)
         self.ln_2 = nn.LayerNorm(width)
         self.mlp = nn.Sequential(
-            nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width), nn.Dropout(config.dropout)
+            nn.Linear(width, 4 * width),
+            nn.GELU(),
+            nn.Linear(4 * width, width),
+            nn.Dropout(config.dropout),
         )
 
     def forward(self, x: Tensor) -> Tensor:
@@ -90,9 +95,15 @@ class GPT(nn.Module):
 
     def groups(self) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
         """Parameters that decay, the linear layers' weights, and those that do not, each in order of their names."""
-        linear = {f"{name}.weight" for name, module in self.named_modules() if isinstance(module, nn.Linear)}
+        linear = {
+            f"{name}.weight"
+            for name, module in self.named_modules()
+            if isinstance(module, nn.Linear)
+        }
         named = sorted(self.named_parameters())
-        return [p for name, p in named if name in linear], [p for name, p in named if name not in linear]
+        return [p for name, p in named if name in linear], [
+            p for name, p in named if name not in linear
+        ]
 
 
 def causal_mask(size: int) -> Tensor:

@@ -19,12 +19,16 @@ def key_map(config: Config) -> KeyMap:
     """The table; LeRobot's files also hold masks, indices and marks that are the same in each."""
     books = [_LAYER.format(number) for number in range(LAYERS)]
     constants: dict[str, Callable[[], Tensor]] = {
-        f"vqbet.policy.transformer.h.{number}.attn.bias": functools.partial(causal_mask, config.gpt_block_size)
+        f"vqbet.policy.transformer.h.{number}.attn.bias": functools.partial(
+            causal_mask, config.gpt_block_size
+        )
         for number in range(config.gpt_n_layer)
     }
     constants |= {f"{book}_codebook.initted": functools.partial(torch.ones, 1) for book in books}
     constants["vqbet.select_target_actions_indices"] = functools.partial(_chunk_indices, config)
-    return KeyMap(prefixes=tuple((book, f"{book}_codebook.") for book in books), constants=constants)
+    return KeyMap(
+        prefixes=tuple((book, f"{book}_codebook.") for book in books), constants=constants
+    )
 
 
 def _chunk_indices(config: Config) -> Tensor:

@@ -58,7 +58,9 @@ class Head(nn.Module):
         else:
             logits = self.map_to_cbet_preds_bin(features).unflatten(-1, (LAYERS, -1))
             codes = self._choose(logits, noise)
-        offsets = self.map_to_cbet_preds_offset(features).unflatten(-1, (LAYERS, self.config.vqvae_n_embed, -1))
+        offsets = self.map_to_cbet_preds_offset(features).unflatten(
+            -1, (LAYERS, self.config.vqvae_n_embed, -1)
+        )
         offset = offsets.take_along_dim(codes[..., None, None], -2).squeeze(-2).sum(-2)
         decoded = self.vqvae_model.decode(codes)
         return Predicted(logits.float(), codes, decoded, decoded + offset)
@@ -125,7 +127,12 @@ class Policy(ChunkPolicy):
         return self.vqbet.action_head.vqvae_model
 
     def forward(
-        self, batch: Batch, *, noise: Tensor | None = None, crop: Tensor | None = None, **draws: Tensor
+        self,
+        batch: Batch,
+        *,
+        noise: Tensor | None = None,
+        crop: Tensor | None = None,
+        **draws: Tensor,
     ) -> Loss:
         """Until the codes are learnt, how well they stand for the recorded chunks; after it, how well they and the
         offsets from them are predicted. `decoded_error` and the `match` terms are only measured.
@@ -150,7 +157,9 @@ class Policy(ChunkPolicy):
             "secondary_code_loss": config.secondary_code_loss_weight,
             **dict.fromkeys(("primary_code_match", "secondary_code_match", "decoded_error"), 0.0),
         }
-        sums = {name: (part if valid is None else part * valid).sum(1) for name, part in parts.items()}
+        sums = {
+            name: (part if valid is None else part * valid).sum(1) for name, part in parts.items()
+        }
         terms = {name: Term(part.sum(), scales.get(name, 1.0)) for name, part in sums.items()}
         return Loss(terms, {name: part.detach() for name, part in sums.items()})
 
@@ -191,7 +200,9 @@ class Policy(ChunkPolicy):
         }
 
     @torch.no_grad()
-    def predict_chunk(self, batch: Batch, *, noise: Tensor | None = None, **draws: Tensor) -> Tensor:
+    def predict_chunk(
+        self, batch: Batch, *, noise: Tensor | None = None, **draws: Tensor
+    ) -> Tensor:
         """Actions (B, action_chunk_size, A) from the latest observation on, with codes chosen at random.
 
         batch: observations (B, n_obs_steps, ...). noise: (B, chunks, LAYERS), uniform in [0, 1), from torch's stream
@@ -220,7 +231,9 @@ class Policy(ChunkPolicy):
         codes = [*self._vqvae.encoder.parameters(), *self._vqvae.decoder.parameters()]
         return [
             ParamGroup("main", decay),
-            ParamGroup("vqvae", codes, config.optimizer_vqvae_lr, config.optimizer_vqvae_weight_decay),
+            ParamGroup(
+                "vqvae", codes, config.optimizer_vqvae_lr, config.optimizer_vqvae_weight_decay
+            ),
             ParamGroup("no_decay", no_decay, weight_decay=0.0),
         ]
 

@@ -50,7 +50,9 @@ class Codebook(nn.Module):
         near = codes[:, None] == torch.arange(self.embed.shape[1], device=codes.device)
         near = (near if valid is None else near & valid[:, None]).float()
         found = [near.sum(0), near.T @ x]
-        self.sums = [old + new for old, new in zip(self.sums, found, strict=True)] if self.sums else found
+        self.sums = (
+            [old + new for old, new in zip(self.sums, found, strict=True)] if self.sums else found
+        )
 
     @torch.no_grad()
     def update(self, bad: Tensor) -> Tensor:
@@ -63,7 +65,11 @@ class Codebook(nn.Module):
         moved = average / smooth[:, None]
         if self.keep_unused:
             moved = torch.where(size[:, None] < UNUSED, self.embed[0], moved)
-        for buffer, new in ((self.cluster_size, size), (self.embed_avg, average), (self.embed, moved)):
+        for buffer, new in (
+            (self.cluster_size, size),
+            (self.embed_avg, average),
+            (self.embed, moved),
+        ):
             buffer[0] = torch.where(bad, buffer[0], new)
         return (counts > 0).sum()
 
@@ -85,7 +91,9 @@ class ResidualQuantizer(nn.Module):
 
     def __init__(self, layers: int, size: int, width: int, *, keep_unused: bool) -> None:
         super().__init__()
-        self.layers = nn.ModuleList(Codebook(size, width, keep_unused=keep_unused) for _ in range(layers))
+        self.layers = nn.ModuleList(
+            Codebook(size, width, keep_unused=keep_unused) for _ in range(layers)
+        )
         self.register_buffer("freeze_codebook", torch.tensor(False))
 
     def books(self) -> list[Codebook]:
@@ -112,7 +120,9 @@ class ResidualQuantizer(nn.Module):
 
     def entries(self, codes: Tensor) -> Tensor:
         """The vectors of codes: (..., layers) -> (..., D)."""
-        return torch.stack([book.embed[0][codes[..., n]] for n, book in enumerate(self.books())]).sum(0)
+        return torch.stack(
+            [book.embed[0][codes[..., n]] for n, book in enumerate(self.books())]
+        ).sum(0)
 
 
 def _full_precision(device: torch.device) -> AbstractContextManager[object]:

@@ -22,7 +22,9 @@ class VqVae(nn.Module):
         numbers = config.action_chunk_size * config.action.shape[0]
         hidden, width = config.vqvae_enc_hidden_dim, config.vqvae_embedding_dim
         self.register_buffer("discretized", torch.tensor(False))
-        self.vq_layer = ResidualQuantizer(LAYERS, config.vqvae_n_embed, width, keep_unused=config.keep_unused_codes)
+        self.vq_layer = ResidualQuantizer(
+            LAYERS, config.vqvae_n_embed, width, keep_unused=config.keep_unused_codes
+        )
         self.encoder = mlp(numbers, hidden, hidden, width)
         self.decoder = mlp(width, hidden, hidden, numbers)
         self._known: bool | None = None

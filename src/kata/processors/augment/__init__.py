@@ -37,7 +37,12 @@ KINDS: dict[str, type[Kind]] = {
     for kind in (
         *(color.Identity, color.ColorJitter, color.SharpnessJitter, color.RandomAffine),
         *(color.GammaCorrection, color.PlanckianJitter, sensor.GaussianNoise, sensor.MotionBlur),
-        *(sensor.JPEGCompression, sensor.GaussianPatchBrightness, sensor.RandomShadow, sensor.CoarseDropout),
+        *(
+            sensor.JPEGCompression,
+            sensor.GaussianPatchBrightness,
+            sensor.RandomShadow,
+            sensor.CoarseDropout,
+        ),
     )
 }
 """By LeRobot's and torchvision's names."""
@@ -98,7 +103,11 @@ def build_augment(transforms: Mapping[str, Any], *, count: int, random_order: bo
 
     Raises: ConfigError for an unknown type (with the nearest) or arguments that it does not take.
     """
-    parts = tuple((tf.weight, _build(name, tf.type, tf.kwargs)) for name, tf in transforms.items() if tf.weight > 0)
+    parts = tuple(
+        (tf.weight, _build(name, tf.type, tf.kwargs))
+        for name, tf in transforms.items()
+        if tf.weight > 0
+    )
     return Augment(parts, min(count, len(parts)), random_order)
 
 

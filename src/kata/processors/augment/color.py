@@ -54,7 +54,9 @@ class ColorJitter:
         if self.name not in ("brightness", "contrast", "saturation", "hue"):
             raise TypeError(f"{self.name} is none of brightness, contrast, saturation, hue")
         if self.name == "hue":
-            self.range = pair((-value, value) if isinstance(value, (int, float)) else value, -0.5, 0.5)
+            self.range = pair(
+                (-value, value) if isinstance(value, (int, float)) else value, -0.5, 0.5
+            )
         else:
             self.range = around_one(value)
 
@@ -119,14 +121,28 @@ class RandomAffine:
 
     uniforms = 6
 
-    def __init__(self, degrees: Any, translate: Any = None, scale: Any = None, shear: Any = None) -> None:
-        self.degrees = pair((-degrees, degrees) if isinstance(degrees, (int, float)) else degrees, -360, 360)
+    def __init__(
+        self, degrees: Any, translate: Any = None, scale: Any = None, shear: Any = None
+    ) -> None:
+        self.degrees = pair(
+            (-degrees, degrees) if isinstance(degrees, (int, float)) else degrees, -360, 360
+        )
         shift = (0.0, 0.0) if translate is None else translate
-        if not isinstance(shift, Sequence) or len(shift) != 2 or not all(0.0 <= float(x) <= 1.0 for x in shift):
+        if (
+            not isinstance(shift, Sequence)
+            or len(shift) != 2
+            or not all(0.0 <= float(x) <= 1.0 for x in shift)
+        ):
             raise ValueError(f"translate={translate} is not a pair of shares between 0 and 1")
         self.shift = (float(shift[0]), float(shift[1]))
         self.scale = pair((1.0, 1.0) if scale is None else scale, 1e-3, 1e3)
-        shear = (0.0, 0.0) if shear is None else (-shear, shear) if isinstance(shear, (int, float)) else shear
+        shear = (
+            (0.0, 0.0)
+            if shear is None
+            else (-shear, shear)
+            if isinstance(shear, (int, float))
+            else shear
+        )
         flat = (*shear, 0.0, 0.0) if len(shear) == 2 else tuple(shear)
         self.shear_x, self.shear_y = pair(flat[:2], -89, 89), pair(flat[2:], -89, 89)
 
@@ -134,7 +150,9 @@ class RandomAffine:
         """Moved frames."""
         height, width = frames.shape[-2:]
         theta = self._inverse(u, height, width)
-        grid = F.affine_grid(theta.to(frames.device, non_blocking=True), [len(u), 1, height, width], False)
+        grid = F.affine_grid(
+            theta.to(frames.device, non_blocking=True), [len(u), 1, height, width], False
+        )
         flat = frames.flatten(1, 2)
         return F.grid_sample(flat, grid, mode="nearest", align_corners=False).reshape(frames.shape)
 
@@ -144,7 +162,10 @@ class RandomAffine:
         tx = np.round(between((-1, 1), u[:, 1]) * self.shift[0] * width)
         ty = np.round(between((-1, 1), u[:, 2]) * self.shift[1] * height)
         scale = between(self.scale, u[:, 3])
-        sx, sy = np.deg2rad(between(self.shear_x, u[:, 4])), np.deg2rad(between(self.shear_y, u[:, 5]))
+        sx, sy = (
+            np.deg2rad(between(self.shear_x, u[:, 4])),
+            np.deg2rad(between(self.shear_y, u[:, 5])),
+        )
         a = np.cos(angle - sy) / np.cos(sy)
         b = -np.cos(angle - sy) * np.tan(sx) / np.cos(sy) - np.sin(angle)
         c = np.sin(angle - sy) / np.cos(sy)
@@ -182,7 +203,9 @@ class PlanckianJitter:
     uniforms = 1
 
     def __init__(self, temperature: Any = (3_000, 15_000)) -> None:
-        self.range = pair((temperature,) * 2 if isinstance(temperature, int) else temperature, 3_000, 15_000)
+        self.range = pair(
+            (temperature,) * 2 if isinstance(temperature, int) else temperature, 3_000, 15_000
+        )
 
     def __call__(self, frames: Tensor, u: Uniform) -> Tensor:
         """Warmer or colder frames; a camera without colour stays as it is."""
@@ -197,12 +220,42 @@ class PlanckianJitter:
 
 
 _BLACK_BODY = (
-    *((0.6743, 0.4029, 0.0013), (0.6281, 0.4241, 0.1665), (0.5919, 0.4372, 0.2513), (0.5623, 0.4457, 0.3154)),
-    *((0.5376, 0.4515, 0.3672), (0.5163, 0.4555, 0.4103), (0.4979, 0.4584, 0.4468), (0.4816, 0.4604, 0.4782)),
-    *((0.4672, 0.4619, 0.5053), (0.4542, 0.4630, 0.5289), (0.4426, 0.4638, 0.5497), (0.4320, 0.4644, 0.5681)),
-    *((0.4223, 0.4648, 0.5844), (0.4135, 0.4651, 0.5990), (0.4054, 0.4653, 0.6121), (0.3980, 0.4654, 0.6239)),
-    *((0.3911, 0.4655, 0.6346), (0.3847, 0.4656, 0.6444), (0.3787, 0.4656, 0.6532), (0.3732, 0.4656, 0.6613)),
-    *((0.3680, 0.4655, 0.6688), (0.3632, 0.4655, 0.6756), (0.3586, 0.4655, 0.6820), (0.3544, 0.4654, 0.6878)),
+    *(
+        (0.6743, 0.4029, 0.0013),
+        (0.6281, 0.4241, 0.1665),
+        (0.5919, 0.4372, 0.2513),
+        (0.5623, 0.4457, 0.3154),
+    ),
+    *(
+        (0.5376, 0.4515, 0.3672),
+        (0.5163, 0.4555, 0.4103),
+        (0.4979, 0.4584, 0.4468),
+        (0.4816, 0.4604, 0.4782),
+    ),
+    *(
+        (0.4672, 0.4619, 0.5053),
+        (0.4542, 0.4630, 0.5289),
+        (0.4426, 0.4638, 0.5497),
+        (0.4320, 0.4644, 0.5681),
+    ),
+    *(
+        (0.4223, 0.4648, 0.5844),
+        (0.4135, 0.4651, 0.5990),
+        (0.4054, 0.4653, 0.6121),
+        (0.3980, 0.4654, 0.6239),
+    ),
+    *(
+        (0.3911, 0.4655, 0.6346),
+        (0.3847, 0.4656, 0.6444),
+        (0.3787, 0.4656, 0.6532),
+        (0.3732, 0.4656, 0.6613),
+    ),
+    *(
+        (0.3680, 0.4655, 0.6688),
+        (0.3632, 0.4655, 0.6756),
+        (0.3586, 0.4655, 0.6820),
+        (0.3544, 0.4654, 0.6878),
+    ),
     (0.3503, 0.4653, 0.6933),
 )
 """Red, green and blue of a black body from 3,000 to 15,000 kelvin in steps of 500."""

@@ -39,10 +39,14 @@ def between(bounds: Range, u: NDArray[Any]) -> NDArray[np.float64]:
 
 def whole(bounds: Range, u: NDArray[Any]) -> NDArray[np.int64]:
     """Whole numbers min..max, both included, equally often."""
-    return (bounds[0] + np.floor(u.astype(np.float64) * (bounds[1] - bounds[0] + 1))).astype(np.int64)
+    return (bounds[0] + np.floor(u.astype(np.float64) * (bounds[1] - bounds[0] + 1))).astype(
+        np.int64
+    )
 
 
 def on(frames: Tensor, values: NDArray[Any]) -> Tensor:
     """Parameters (n,) or (n, k...) beside the frames, shaped (n, k..., 1, 1, 1, 1) for (n, T, C, H, W)."""
-    placed = torch.from_numpy(np.ascontiguousarray(values, dtype=np.float32)).to(frames.device, non_blocking=True)
+    placed = torch.from_numpy(np.ascontiguousarray(values, dtype=np.float32)).to(
+        frames.device, non_blocking=True
+    )
     return placed.reshape(*placed.shape, 1, 1, 1, 1)

@@ -41,7 +41,9 @@ class MotionBlur:
     uniforms = 2
 
     def __init__(self, kernel_size: Any = (3, 11)) -> None:
-        low, high = pair((kernel_size,) * 2 if isinstance(kernel_size, int) else kernel_size, 1, 999)
+        low, high = pair(
+            (kernel_size,) * 2 if isinstance(kernel_size, int) else kernel_size, 1, 999
+        )
         self.radius = ((int(low)) // 2, (int(high) - 1) // 2)
         if self.radius[0] > self.radius[1]:
             raise ValueError(f"kernel_size={kernel_size} holds no odd number")
@@ -54,13 +56,22 @@ class MotionBlur:
         for kernel, r, turned in zip(kernels, radius, angle, strict=True):
             along = np.arange(-r, r + 1)
             kernel[
-                np.rint(along * np.sin(turned)).astype(int) + most, np.rint(along * np.cos(turned)).astype(int) + most
+                np.rint(along * np.sin(turned)).astype(int) + most,
+                np.rint(along * np.cos(turned)).astype(int) + most,
             ] = 1
             kernel /= kernel.sum()
         n, steps, channels, height, width = frames.shape
         flat = F.pad(frames.reshape(1, -1, height, width), (most,) * 4, mode="replicate")
-        weight = torch.from_numpy(kernels).to(frames.device, frames.dtype).repeat_interleave(steps * channels, 0)
-        return F.conv2d(flat, weight.unsqueeze(1), groups=n * steps * channels).reshape(frames.shape).clamp_(0.0, 1.0)
+        weight = (
+            torch.from_numpy(kernels)
+            .to(frames.device, frames.dtype)
+            .repeat_interleave(steps * channels, 0)
+        )
+        return (
+            F.conv2d(flat, weight.unsqueeze(1), groups=n * steps * channels)
+            .reshape(frames.shape)
+            .clamp_(0.0, 1.0)
+        )
 
 
 class JPEGCompression:
@@ -90,9 +101,19 @@ def _through_jpeg(frame: Tensor, quality: int) -> Tensor:
 class GaussianPatchBrightness:
     """Soft spots of light and shade: number, width (share of the size) and factor drawn from their ranges."""
 
-    def __init__(self, num_patches: Any = (1, 4), sigma_range: Any = (0.05, 0.25), factor_range: Any = (0.4, 1.6)):
-        self.count = pair((num_patches,) * 2 if isinstance(num_patches, int) else num_patches, 1, 999)
-        self.sigma, self.factor = pair(sigma_range, 1e-6, math.inf), pair(factor_range, 0.0, math.inf)
+    def __init__(
+        self,
+        num_patches: Any = (1, 4),
+        sigma_range: Any = (0.05, 0.25),
+        factor_range: Any = (0.4, 1.6),
+    ):
+        self.count = pair(
+            (num_patches,) * 2 if isinstance(num_patches, int) else num_patches, 1, 999
+        )
+        self.sigma, self.factor = (
+            pair(sigma_range, 1e-6, math.inf),
+            pair(factor_range, 0.0, math.inf),
+        )
         self.uniforms = 1 + 4 * int(self.count[1])
 
     def __call__(self, frames: Tensor, u: Uniform) -> Tensor:
@@ -107,7 +128,9 @@ class GaussianPatchBrightness:
         for n in range(us.shape[1]):
             far = (y - on(frames, cy[:, n])) ** 2 + (x - on(frames, cx[:, n])) ** 2
             light = light * (
-                1.0 + on(frames, factor[:, n] - 1.0) * torch.exp(far * on(frames, -0.5 / sigma[:, n] ** 2))
+                1.0
+                + on(frames, factor[:, n] - 1.0)
+                * torch.exp(far * on(frames, -0.5 / sigma[:, n] ** 2))
             )
         return (frames * light).clamp_(0.0, 1.0)
 
@@ -118,7 +141,9 @@ class RandomShadow:
     uniforms = 4
 
     def __init__(self, opacity: Any = (0.3, 0.6)) -> None:
-        self.opacity = pair((opacity,) * 2 if isinstance(opacity, (int, float)) else opacity, 0.0, 1.0)
+        self.opacity = pair(
+            (opacity,) * 2 if isinstance(opacity, (int, float)) else opacity, 0.0, 1.0
+        )
 
     def __call__(self, frames: Tensor, u: Uniform) -> Tensor:
         """Frames with a band of other brightness."""
@@ -132,7 +157,9 @@ class RandomShadow:
         size = min(8, height, width)
         if size > 1:
             small = F.avg_pool2d(mask[:, 0], size, stride=size)
-            mask = F.interpolate(small, size=(height, width), mode="bilinear", align_corners=False).unsqueeze(1)
+            mask = F.interpolate(
+                small, size=(height, width), mode="bilinear", align_corners=False
+            ).unsqueeze(1)
         return (frames * mask).clamp_(0.0, 1.0)
 
 
@@ -140,11 +167,19 @@ class CoarseDropout:
     """Up to `max_holes` rectangles, each no larger than the given shares of the size, filled with `fill_value`."""
 
     def __init__(
-        self, max_holes: int = 8, max_height_frac: float = 0.07, max_width_frac: float = 0.07, fill_value: float = 0.0
+        self,
+        max_holes: int = 8,
+        max_height_frac: float = 0.07,
+        max_width_frac: float = 0.07,
+        fill_value: float = 0.0,
     ) -> None:
         if max_holes != int(max_holes) or max_holes < 1:
             raise ValueError(f"max_holes={max_holes} is not a whole number of at least 1")
-        if not (0.0 < max_height_frac <= 1.0 and 0.0 < max_width_frac <= 1.0 and 0.0 <= fill_value <= 1.0):
+        if not (
+            0.0 < max_height_frac <= 1.0
+            and 0.0 < max_width_frac <= 1.0
+            and 0.0 <= fill_value <= 1.0
+        ):
             raise ValueError("shares lie above 0 and up to 1, fill_value between 0 and 1")
         self.holes, self.most, self.fill = max_holes, (max_height_frac, max_width_frac), fill_value
         self.uniforms = 1 + 4 * max_holes
@@ -160,7 +195,9 @@ class CoarseDropout:
             for axis, (side, most) in enumerate(zip(frames.shape[-2:], self.most, strict=True)):
                 size = np.clip(np.rint(v[:, axis] * most * side), 1, side)
                 start = np.rint(v[:, 2 + axis] * (side - size))
-                place = torch.arange(side, device=frames.device).reshape((-1, 1) if axis == 0 else (1, -1))
+                place = torch.arange(side, device=frames.device).reshape(
+                    (-1, 1) if axis == 0 else (1, -1)
+                )
                 inside = inside & (place >= on(frames, start)) & (place < on(frames, start + size))
             hidden = hidden | inside
         return torch.where(hidden, torch.full_like(frames, self.fill), frames)

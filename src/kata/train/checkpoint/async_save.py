@@ -87,7 +87,9 @@ class Saving:
             pieces=None if self.saver.run.stored_as == "safetensors" else tensors_of(state),
         )
 
-    def best(self, policy: Policy, step: int, figures: dict[str, Any], lost: Callable[[], None]) -> Path:
+    def best(
+        self, policy: Policy, step: int, figures: dict[str, Any], lost: Callable[[], None]
+    ) -> Path:
         """Save these weights as the best so far; `lost` is called if a full disk does not take them."""
         self._save(
             BEST,
@@ -120,7 +122,10 @@ class Saving:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         """Let the saves at work end, whatever has happened: what they write is a good state."""
         self._pool.shutdown(wait=True)
@@ -139,7 +144,9 @@ class Saving:
         """Pieces are written while training stands still, by all ranks, and what belongs to them beside it."""
         began_s = time.perf_counter()
         # The others wait for a long write without a limit here, and not for the first piece that rank 0 has to send.
-        self.engine.team.alone(lambda: wait([job.future for job in self._jobs if job.pointer == pointer]))
+        self.engine.team.alone(
+            lambda: wait([job.future for job in self._jobs if job.pointer == pointer])
+        )
         failed = None if pieces is None else self._write_pieces(target, pieces)
         held = take(self._memory.setdefault(pointer, HostTensors()))
         if self.engine.team.world.is_first:
@@ -162,7 +169,12 @@ class Saving:
         return None
 
     def _write(
-        self, pointer: str, target: Path, held: Snapshot, write: Callable[[Path, Snapshot], None], begun: bool
+        self,
+        pointer: str,
+        target: Path,
+        held: Snapshot,
+        write: Callable[[Path, Snapshot], None],
+        begun: bool,
     ) -> _Written:
         """In the thread."""
         device_s = held.wait()
@@ -204,9 +216,15 @@ class Saving:
                 job.target,
                 error.strerror,
             )
-            self.meter.note(job.step, "saved", {"path": str(job.target), "error": str(error.strerror)})
+            self.meter.note(
+                job.step, "saved", {"path": str(job.target), "error": str(error.strerror)}
+            )
             return
         if job.pointer == LAST:
             self.durable = job.step
-        figures = {"save_stall_s": job.host_s + written.device_s, "save_s": written.save_s, "bytes": written.num_bytes}
+        figures = {
+            "save_stall_s": job.host_s + written.device_s,
+            "save_s": written.save_s,
+            "bytes": written.num_bytes,
+        }
         self.meter.note(job.step, "saved", {"path": str(job.target), **figures})

@@ -13,7 +13,16 @@ from kata.config import parse_flags
 from kata.errors import CheckpointError, ConfigError, did_you_mean
 from kata.run.checkpoint_link import BEST, LAST, pointed
 from kata.run.parallel import FORMATS
-from kata.train.checkpoint.folder import bests, checkpoints, damaged, home_of, locate, pretrained_of, recover, remove
+from kata.train.checkpoint.folder import (
+    bests,
+    checkpoints,
+    damaged,
+    home_of,
+    locate,
+    pretrained_of,
+    recover,
+    remove,
+)
 from kata.train.checkpoint.manifest import MODEL, SHARDS, TRAINING, damage, has_manifest
 from kata.train.checkpoint.retention import Keep, surplus
 from kata.train.checkpoint.run_lock import FolderLock
@@ -49,12 +58,16 @@ def main(args: Sequence[str]) -> int:
     name, rest = args[0], list(args[1:])
     if name not in VERBS:
         raise ConfigError(
-            f"checkpoint '{name}': no such verb", rule=f"verbs: {', '.join(VERBS)}", remedy=did_you_mean(name, VERBS)
+            f"checkpoint '{name}': no such verb",
+            rule=f"verbs: {', '.join(VERBS)}",
+            remedy=did_you_mean(name, VERBS),
         )
     work, known = VERBS[name]
     if not rest or rest[0].startswith("--"):
         raise ConfigError(
-            f"checkpoint {name}: no path", rule="a verb works on a folder", remedy=f"kata checkpoint {name} <run>"
+            f"checkpoint {name}: no path",
+            rule="a verb works on a folder",
+            remedy=f"kata checkpoint {name} <run>",
         )
     given = {key.replace("-", "_"): value for key, value in parse_flags(rest[1:]).items()}
     for key in given:
@@ -76,10 +89,20 @@ def _list(path: Path, options: Options) -> int:
         written = datetime.datetime.fromtimestamp(each.stat().st_mtime)
         state = "; ".join(damage(each, hashes=False)) or "whole"
         size = sum(p.stat().st_size for p in each.rglob("*") if p.is_file())
-        rows.append((each.name, bytes_text(size), f"{written:%Y-%m-%d %H:%M}", marks.get(each, ""), _seen(each, state)))
+        rows.append(
+            (
+                each.name,
+                bytes_text(size),
+                f"{written:%Y-%m-%d %H:%M}",
+                marks.get(each, ""),
+                _seen(each, state),
+            )
+        )
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     for row in rows:
-        print("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip())
+        print(
+            "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
+        )
     print("Sizes were compared; `kata checkpoint verify` compares contents.")
     return 0
 
@@ -103,10 +126,16 @@ def _prune(path: Path, options: Options) -> int:
     numbers = {name: options[name] for name in ("keep_last", "keep_every", "keep_best")}
     for name, value in numbers.items():
         if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-            raise ConfigError(f"{name}={value}", rule="a whole number of at least 0", remedy=f"for example --{name}=2")
+            raise ConfigError(
+                f"{name}={value}",
+                rule="a whole number of at least 0",
+                remedy=f"for example --{name}=2",
+            )
     if not any(numbers.values()):
         raise ConfigError(
-            "checkpoint prune: no rule", rule="what is to be kept is said", remedy="for example --keep_last=2"
+            "checkpoint prune: no rule",
+            rule="what is to be kept is said",
+            remedy="for example --keep_last=2",
         )
     keep = Keep(last=numbers["keep_last"], every=numbers["keep_every"], best=numbers["keep_best"])
     with FolderLock(home.parent):
@@ -123,10 +152,14 @@ def _prune(path: Path, options: Options) -> int:
 
 def _export(path: Path, options: Options) -> int:
     if not options["out"]:
-        raise ConfigError("out: not given", rule="an export needs a folder", remedy="add --out=<folder>")
+        raise ConfigError(
+            "out: not given", rule="an export needs a folder", remedy="add --out=<folder>"
+        )
     source, out = _with_weights(_whole(path)), Path(str(options["out"])).expanduser()
     if out.exists():
-        raise CheckpointError(f"{out}: exists already", rule="an export makes its folder", remedy="choose another")
+        raise CheckpointError(
+            f"{out}: exists already", rule="an export makes its folder", remedy="choose another"
+        )
     partial = out.with_name(f".{out.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     try:
@@ -135,7 +168,9 @@ def _export(path: Path, options: Options) -> int:
     except OSError as error:
         shutil.rmtree(partial, ignore_errors=True)
         raise CheckpointError(
-            f"{out}: cannot be written ({error})", rule="an export needs space", remedy="choose another --out"
+            f"{out}: cannot be written ({error})",
+            rule="an export needs space",
+            remedy="choose another --out",
         ) from error
     print(f"exported {source} to {out}")
     return 0
@@ -144,7 +179,9 @@ def _export(path: Path, options: Options) -> int:
 def _push(path: Path, options: Options) -> int:
     if not options["repo_id"]:
         raise ConfigError(
-            "repo_id: not given", rule="an upload needs a repository", remedy="add --repo_id=<user>/<name>"
+            "repo_id: not given",
+            rule="an upload needs a repository",
+            remedy="add --repo_id=<user>/<name>",
         )
     print(push(_with_weights(_whole(path)), str(options["repo_id"]), private=options["private"]))
     return 0
@@ -156,7 +193,9 @@ def _convert(path: Path, options: Options) -> int:
     to = options["to"]
     if to not in FORMATS[1:]:
         raise ConfigError(
-            f"to={to}", rule=f"one of: {', '.join(FORMATS[1:])}", remedy="for example --to=safetensors for LeRobot"
+            f"to={to}",
+            rule=f"one of: {', '.join(FORMATS[1:])}",
+            remedy="for example --to=safetensors for LeRobot",
         )
     found = locate(path)
     if not (found / TRAINING).is_dir():
@@ -168,7 +207,9 @@ def _convert(path: Path, options: Options) -> int:
     _whole(found)
     out = found if options["out"] is None else Path(str(options["out"])).expanduser()
     if out != found and out.exists():
-        raise CheckpointError(f"{out}: exists already", rule="a conversion makes its folder", remedy="choose another")
+        raise CheckpointError(
+            f"{out}: exists already", rule="a conversion makes its folder", remedy="choose another"
+        )
     with FolderLock(found.parent.parent) if out == found else nullcontext():
         size = convert(found, out, to)
     print(f"{found} as {to}: {out}, {bytes_text(size)}")
@@ -201,7 +242,9 @@ def _with_weights(folder: Path) -> Path:
 
 
 def _home_or_none(path: Path) -> Path | None:
-    return next((home for home in (home_of(path), path) if home.is_dir() and checkpoints(home)), None)
+    return next(
+        (home for home in (home_of(path), path) if home.is_dir() and checkpoints(home)), None
+    )
 
 
 def _home(path: Path) -> Path:

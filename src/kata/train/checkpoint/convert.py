@@ -21,7 +21,14 @@ from kata.run import read_policy_config
 from kata.train.checkpoint.folder import publish
 from kata.train.checkpoint.manifest import MODEL, PRETRAINED, PRETRAINED_EMA, SHARDS, TRAINING
 from kata.train.checkpoint.saver import OPTIMIZER
-from kata.train.checkpoint.sharded import AVERAGE, MOMENTS, WEIGHTS, PieceReader, has_pieces, write_pieces
+from kata.train.checkpoint.sharded import (
+    AVERAGE,
+    MOMENTS,
+    WEIGHTS,
+    PieceReader,
+    has_pieces,
+    write_pieces,
+)
 
 
 @dataclass(frozen=True)
@@ -42,7 +49,9 @@ def convert(source: Path, target: Path, to: str) -> int:
     """
     policy = _policy_of(source)
     state = _from_pieces(source) if has_pieces(source) else _from_files(source, policy)
-    step = json.loads((source / TRAINING / "training_step.json").read_text(encoding="utf-8"))["step"]
+    step = json.loads((source / TRAINING / "training_step.json").read_text(encoding="utf-8"))[
+        "step"
+    ]
     try:
         return publish(target, step, lambda folder: _fill(folder, source, policy, state, to))
     except OSError as error:
@@ -63,7 +72,11 @@ def _from_pieces(source: Path) -> _State:
     found = PieceReader(source).whole()
 
     def part(prefix: str) -> dict[str, Tensor]:
-        return {name.removeprefix(prefix): tensor for name, tensor in found.items() if name.startswith(prefix)}
+        return {
+            name.removeprefix(prefix): tensor
+            for name, tensor in found.items()
+            if name.startswith(prefix)
+        }
 
     return _State(part(WEIGHTS), part(AVERAGE), part(MOMENTS))
 
@@ -75,7 +88,11 @@ def _from_files(source: Path, policy: Policy) -> _State:
 
     moments = read_tensors(source / TRAINING / OPTIMIZER)
     average = weights(PRETRAINED_EMA) if (source / PRETRAINED_EMA).is_dir() else {}
-    return _State(weights(PRETRAINED), average, {n.removeprefix("state/"): tensor for n, tensor in moments.items()})
+    return _State(
+        weights(PRETRAINED),
+        average,
+        {n.removeprefix("state/"): tensor for n, tensor in moments.items()},
+    )
 
 
 def _fill(folder: Path, source: Path, policy: Policy, state: _State, to: str) -> None:
@@ -87,14 +104,21 @@ def _fill(folder: Path, source: Path, policy: Policy, state: _State, to: str) ->
     if state.average and to != "dcp":
         _acting(folder / PRETRAINED_EMA, source, policy, state.average)
     if to == "safetensors":
-        write_tensors(folder / TRAINING / OPTIMIZER, {f"state/{n}": tensor for n, tensor in state.moments.items()})
+        write_tensors(
+            folder / TRAINING / OPTIMIZER,
+            {f"state/{n}": tensor for n, tensor in state.moments.items()},
+        )
         return
     (folder / SHARDS).mkdir()
     parts = ((WEIGHTS, state.weights), (AVERAGE, state.average), (MOMENTS, state.moments))
-    write_pieces(folder, {prefix + n: t for prefix, named in parts for n, t in named.items()}, together=False)
+    write_pieces(
+        folder, {prefix + n: t for prefix, named in parts for n, t in named.items()}, together=False
+    )
 
 
-def _acting(folder: Path, source: Path, policy: Policy, weights: Mapping[str, Tensor] | None) -> None:
+def _acting(
+    folder: Path, source: Path, policy: Policy, weights: Mapping[str, Tensor] | None
+) -> None:
     """What acting needs beside weights is that of the trained policy, also for the average."""
     shutil.copytree(source / PRETRAINED, folder, ignore=shutil.ignore_patterns(MODEL))
     if weights is not None:

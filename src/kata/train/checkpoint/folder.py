@@ -20,7 +20,13 @@ from kata.errors import CheckpointError
 from kata.files import fsync
 from kata.processors.tensors import read_tensors
 from kata.run.checkpoint_link import BEST, LAST, follow, point
-from kata.train.checkpoint.manifest import MANIFEST, PRETRAINED, damage, has_manifest, write_manifest
+from kata.train.checkpoint.manifest import (
+    MANIFEST,
+    PRETRAINED,
+    damage,
+    has_manifest,
+    write_manifest,
+)
 
 
 def last_finite(checkpoints: Path) -> Path | None:
@@ -63,12 +69,18 @@ def home_of(run_folder: Path) -> Path:
 
 def checkpoints(home: Path) -> list[Path]:
     """Every checkpoint, whole or not, oldest first."""
-    return sorted((p for p in home.glob("*") if p.name.isdigit() and p.is_dir()), key=lambda p: int(p.name))
+    return sorted(
+        (p for p in home.glob("*") if p.name.isdigit() and p.is_dir()), key=lambda p: int(p.name)
+    )
 
 
 def bests(home: Path) -> list[Path]:
     """The folders that `best` points at or pointed at, lowest error first."""
-    found = [p for p in home.glob(f"{BEST}-*") if p.name.removeprefix(f"{BEST}-").isdigit() and p.is_dir()]
+    found = [
+        p
+        for p in home.glob(f"{BEST}-*")
+        if p.name.removeprefix(f"{BEST}-").isdigit() and p.is_dir()
+    ]
     return sorted(found, key=lambda p: (_error(p), p.name))
 
 
@@ -155,7 +167,11 @@ def resumable(home: Path) -> Resumable:
     for path in reversed(checkpoints(home)):
         problems = damage(path)
         if not problems:
-            notes += [] if has_manifest(path) else [f"{path} has no {MANIFEST}: its content could not be checked"]
+            notes += (
+                []
+                if has_manifest(path)
+                else [f"{path} has no {MANIFEST}: its content could not be checked"]
+            )
             return Resumable(path, [*(_set_aside(*fault) for fault in faults), *notes])
         faults.append((path, "; ".join(problems)))
     if faults:
@@ -175,7 +191,11 @@ def locate(path: Path) -> Path:
     """
     for candidate in (path, path / LAST, home_of(path) / LAST):
         found = follow(candidate)
-        if (found / PRETRAINED).is_dir() or (found / MANIFEST).is_file() or (found / CONFIG).is_file():
+        if (
+            (found / PRETRAINED).is_dir()
+            or (found / MANIFEST).is_file()
+            or (found / CONFIG).is_file()
+        ):
             return found.resolve()
     raise CheckpointError(
         f"{path}: no checkpoint there",

@@ -31,7 +31,10 @@ def write_manifest(folder: Path, step: int) -> int:
     files: dict[str, dict[str, Any]] = {}
     for path in sorted(p for p in folder.rglob("*") if p.is_file()):
         fsync(path)
-        files[path.relative_to(folder).as_posix()] = {"bytes": path.stat().st_size, "sha256": _sha256(path)}
+        files[path.relative_to(folder).as_posix()] = {
+            "bytes": path.stat().st_size,
+            "sha256": _sha256(path),
+        }
     versions = {**{name: version(name) for name in _LIBRARIES}, "python": platform.python_version()}
     content = {"format": 1, "step": step, "versions": versions, "files": files}
     (folder / MANIFEST).write_text(json.dumps(content, indent=1), encoding="utf-8")
@@ -49,7 +52,9 @@ def damage(folder: Path, *, hashes: bool = True) -> list[str]:
         return _damage_without_manifest(folder)
     try:
         files = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["files"]
-        expected = {str(name): (int(entry["bytes"]), str(entry["sha256"])) for name, entry in files.items()}
+        expected = {
+            str(name): (int(entry["bytes"]), str(entry["sha256"])) for name, entry in files.items()
+        }
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         return [f"{MANIFEST}: cannot be read ({type(error).__name__})"]
     found = (_difference(folder, name, *entry, hashes=hashes) for name, entry in expected.items())
@@ -79,7 +84,9 @@ def _damage_without_manifest(folder: Path) -> list[str]:
     for path in sorted(folder.rglob("*")):
         broken = {".safetensors": _cut_off, ".json": _no_json}.get(path.suffix)
         if broken is not None and broken(path):
-            problems.append(f"{path.relative_to(folder).as_posix()}: cut off or not {path.suffix[1:]}")
+            problems.append(
+                f"{path.relative_to(folder).as_posix()}: cut off or not {path.suffix[1:]}"
+            )
     return problems
 
 
@@ -91,7 +98,9 @@ def _cut_off(path: Path) -> bool:
             if length > path.stat().st_size:
                 return True
             header = json.loads(file.read(length))
-        ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
+        ends = [
+            entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"
+        ]
         return path.stat().st_size != 8 + length + max(ends, default=0)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return True

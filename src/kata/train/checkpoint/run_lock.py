@@ -53,7 +53,10 @@ class FolderLock:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self._over.set()
         self.path.unlink(missing_ok=True)
@@ -65,13 +68,17 @@ class FolderLock:
             self._handle = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
             answer = _flock(self._handle)
             # Its last holder may have removed the file between our opening and our locking it.
-            if answer is False or (self.path.exists() and os.path.samestat(os.fstat(self._handle), self.path.stat())):
+            if answer is False or (
+                self.path.exists() and os.path.samestat(os.fstat(self._handle), self.path.stat())
+            ):
                 return answer
             os.close(self._handle)
 
     def _alive(self, holder: dict[str, Any]) -> bool:
         mine = _self()
-        if (holder.get("host"), holder.get("boot")) == (mine["host"], mine["boot"]) and mine["process_start"]:
+        if (holder.get("host"), holder.get("boot")) == (mine["host"], mine["boot"]) and mine[
+            "process_start"
+        ]:
             return _process_start(int(holder["pid"])) == holder.get("process_start")
         return time.time() - os.fstat(self._handle).st_mtime < SILENT_S
 

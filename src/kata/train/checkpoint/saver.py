@@ -65,15 +65,25 @@ class Saver:
         write_json(training / "optimizer_param_groups.json", held.groups)
         if held.scaler is not None:
             write_json(training / "scaler.json", held.scaler)
-        counts = {"step": held.step, "num_processes": self.run.ranks, "batch_size": self.run.batch_size}
-        write_json(training / "training_step.json", {**counts, "grad_accum_steps": self.run.accumulation})
+        counts = {
+            "step": held.step,
+            "num_processes": self.run.ranks,
+            "batch_size": self.run.batch_size,
+        }
+        write_json(
+            training / "training_step.json", {**counts, "grad_accum_steps": self.run.accumulation}
+        )
 
-    def write_best(self, folder: Path, policy: Policy, held: Snapshot, values: dict[str, Any]) -> None:
+    def write_best(
+        self, folder: Path, policy: Policy, held: Snapshot, values: dict[str, Any]
+    ) -> None:
         """The content of a best checkpoint; `validation.json` says its step and figures."""
         self.write_pretrained(folder / PRETRAINED, policy, held.weights)
         write_json(folder / VALIDATION, {"step": held.step, **values})
 
-    def write_pretrained(self, folder: Path, policy: Policy, weights: dict[str, Tensor] | None) -> Path:
+    def write_pretrained(
+        self, folder: Path, policy: Policy, weights: dict[str, Tensor] | None
+    ) -> Path:
         """Make a folder with all that acting needs; None leaves the weights out, which lie in pieces elsewhere."""
         folder.mkdir()
         if weights is not None:
@@ -145,6 +155,8 @@ def _load_optimizer(optimizer: Optimizer, folder: Path, engine: Engine) -> None:
     for key, tensor in read_tensors(folder / OPTIMIZER).items():
         _, number, name = key.split("/", 2)
         like = params[int(number)]
-        mine = engine.piece(tensor, like) if tensor.shape == like.shape else tensor  # a count of steps is no piece
+        mine = (
+            engine.piece(tensor, like) if tensor.shape == like.shape else tensor
+        )  # a count of steps is no piece
         state.setdefault(int(number), {})[name] = mine
     load_moments(optimizer, state)

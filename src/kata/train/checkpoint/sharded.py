@@ -34,11 +34,21 @@ METADATA = ".metadata"
 WEIGHTS, AVERAGE, MOMENTS = "weights/", "average/", "moments/"
 _CHECKPOINT = "torch.distributed.checkpoint."
 _TABLE = {
-    *((_CHECKPOINT + "metadata", name) for name in ("Metadata", "TensorStorageMetadata", "ChunkStorageMetadata")),
-    *((_CHECKPOINT + "metadata", name) for name in ("TensorProperties", "_MEM_FORMAT_ENCODING", "MetadataIndex")),
+    *(
+        (_CHECKPOINT + "metadata", name)
+        for name in ("Metadata", "TensorStorageMetadata", "ChunkStorageMetadata")
+    ),
+    *(
+        (_CHECKPOINT + "metadata", name)
+        for name in ("TensorProperties", "_MEM_FORMAT_ENCODING", "MetadataIndex")
+    ),
     *((_CHECKPOINT + "metadata", "StorageMeta"), (_CHECKPOINT + "filesystem", "_StorageInfo")),
     *(("torch", "Size"), ("torch.serialization", "_get_layout")),
-    *((module, name) for module in ("pathlib", "pathlib._local") for name in ("PosixPath", "WindowsPath")),
+    *(
+        (module, name)
+        for module in ("pathlib", "pathlib._local")
+        for name in ("PosixPath", "WindowsPath")
+    ),
 }
 """What a table of tensors consists of, beside types of numbers."""
 
@@ -53,7 +63,9 @@ def tensors_of(state: TrainState) -> dict[str, Tensor]:
     found = {WEIGHTS + name: tensor for name, tensor in state.policy.state_dict().items()}
     if state.ema is not None:
         found |= {AVERAGE + name: tensor for name, tensor in state.ema.state_dict().items()}
-    found |= {MOMENTS + name: tensor for name, tensor in moments(state.optimizer.state_dict()).items()}
+    found |= {
+        MOMENTS + name: tensor for name, tensor in moments(state.optimizer.state_dict()).items()
+    }
     return {name: tensor.detach() for name, tensor in found.items()}
 
 
@@ -64,7 +76,11 @@ def write_pieces(checkpoint: Path, tensors: Mapping[str, Tensor], *, together: b
     """
     with _alone_is_meant():
         try:
-            save(dict(tensors), storage_writer=FileSystemWriter(checkpoint / SHARDS), no_dist=not together)
+            save(
+                dict(tensors),
+                storage_writer=FileSystemWriter(checkpoint / SHARDS),
+                no_dist=not together,
+            )
         except CheckpointException as error:
             raise _as_os_error(error) from error
 
@@ -75,7 +91,9 @@ def restore_pieces(state: TrainState, checkpoint: Path) -> None:
     Raises CheckpointError where a piece is absent, or the checkpoint is that of another state.
     """
     reader = PieceReader(checkpoint)
-    wanted = {name: tensor for name, tensor in tensors_of(state).items() if not name.startswith(MOMENTS)}
+    wanted = {
+        name: tensor for name, tensor in tensors_of(state).items() if not name.startswith(MOMENTS)
+    }
     params = [p for group in state.optimizer.param_groups for p in group["params"]]
     found: dict[int, dict[str, Tensor]] = {}
     for name, entry in reader.table.items():
@@ -84,7 +102,9 @@ def restore_pieces(state: TrainState, checkpoint: Path) -> None:
             like = params[int(number)].detach()
             alike = entry.size == like.shape  # a count of steps is no piece
             kept = torch.empty_like(like) if alike else torch.empty(entry.size)
-            wanted[name] = found.setdefault(int(number), {})[moment] = kept.to(entry.properties.dtype)
+            wanted[name] = found.setdefault(int(number), {})[moment] = kept.to(
+                entry.properties.dtype
+            )
     _refuse_others(checkpoint, reader.table, wanted)
     reader.read(wanted)
     load_moments(state.optimizer, found)
@@ -93,7 +113,9 @@ def restore_pieces(state: TrainState, checkpoint: Path) -> None:
 def load_moments(optimizer: Optimizer, found: Mapping[int, Mapping[str, Tensor]]) -> None:
     """Give an optimiser its moments by number of the parameter; its options stay its own."""
     groups = optimizer.state_dict()["param_groups"]
-    optimizer.load_state_dict({"state": {n: dict(named) for n, named in found.items()}, "param_groups": groups})
+    optimizer.load_state_dict(
+        {"state": {n: dict(named) for n, named in found.items()}, "param_groups": groups}
+    )
 
 
 class PieceReader:
@@ -110,16 +132,31 @@ class PieceReader:
             with (self._folder / METADATA).open("rb") as file:
                 found = _Table(file).load()
             assert isinstance(found, Metadata)
-            entries = {n: e for n, e in found.state_dict_metadata.items() if isinstance(e, TensorStorageMetadata)}
+            entries = {
+                n: e
+                for n, e in found.state_dict_metadata.items()
+                if isinstance(e, TensorStorageMetadata)
+            }
             files = {str(info.relative_path) for info in (found.storage_data or {}).values()}
-        except (OSError, pickle.UnpicklingError, AttributeError, AssertionError, EOFError, TypeError) as error:
+        except (
+            OSError,
+            pickle.UnpicklingError,
+            AttributeError,
+            AssertionError,
+            EOFError,
+            TypeError,
+        ) as error:
             raise _unreadable(self._folder, f"{METADATA} cannot be read ({error})") from error
         self.table: dict[str, TensorStorageMetadata] = entries
         self._metadata = found
         outside = sorted(name for name in files if Path(name).name != name)
         absent = sorted(name for name in files if not (self._folder / name).is_file())
         if outside or absent:
-            what = f"names files outside it ({', '.join(outside)})" if outside else f"{', '.join(absent)}: absent"
+            what = (
+                f"names files outside it ({', '.join(outside)})"
+                if outside
+                else f"{', '.join(absent)}: absent"
+            )
             raise _unreadable(self._folder, what)
 
     def read(self, wanted: dict[str, Tensor]) -> None:
@@ -133,7 +170,10 @@ class PieceReader:
 
     def whole(self) -> dict[str, Tensor]:
         """All tensors by name, put together in host memory."""
-        found = {name: torch.empty(entry.size, dtype=entry.properties.dtype) for name, entry in self.table.items()}
+        found = {
+            name: torch.empty(entry.size, dtype=entry.properties.dtype)
+            for name, entry in self.table.items()
+        }
         self.read(found)
         return found
 
@@ -152,7 +192,9 @@ class _Table(pickle.Unpickler):
     def find_class(self, module_name: str, global_name: str, /) -> Any:
         dtype = module_name == "torch" and isinstance(vars(torch).get(global_name), torch.dtype)
         if not dtype and (module_name, global_name) not in _TABLE:
-            raise pickle.UnpicklingError(f"{module_name}.{global_name} is no part of a table of tensors")
+            raise pickle.UnpicklingError(
+                f"{module_name}.{global_name} is no part of a table of tensors"
+            )
         return super().find_class(module_name, global_name)
 
 
@@ -160,7 +202,9 @@ def _refuse_others(checkpoint: Path, there: Iterable[str], wanted: Iterable[str]
     missing, surplus = sorted(set(wanted) - set(there)), sorted(set(there) - set(wanted))
     if missing or surplus:
         kind, names = ("missing", missing) if missing else ("unexpected", surplus)
-        raise _unreadable(checkpoint / SHARDS, f"{len(names)} tensors {kind} ({', '.join(names[:5])})")
+        raise _unreadable(
+            checkpoint / SHARDS, f"{len(names)} tensors {kind} ({', '.join(names[:5])})"
+        )
 
 
 def _unreadable(folder: Path, what: str) -> CheckpointError:
@@ -187,5 +231,7 @@ def _as_os_error(error: CheckpointException) -> OSError:
 @contextmanager
 def _alone_is_meant() -> Generator[None]:
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "torch.distributed is disabled, unavailable or uninitialized")
+        warnings.filterwarnings(
+            "ignore", "torch.distributed is disabled, unavailable or uninitialized"
+        )
         yield

@@ -50,7 +50,11 @@ class HostTensors:
         the host is not stopped. Call `wait` before reading, and do not call `copy` before reading is over.
         """
         cuda = any(tensor.is_cuda for tensor in tensors.values())
-        events = (torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) if cuda else None
+        events = (
+            (torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True))
+            if cuda
+            else None
+        )
         if events is not None:
             events[0].record()
         copies: dict[str, Tensor] = {}
@@ -79,7 +83,9 @@ class HostTensors:
         return memory.copy_(tensor, non_blocking=tensor.is_cuda)
 
 
-def snapshot(state: TrainState, memory: HostTensors, engine: Engine, stored_as: str = "safetensors") -> Snapshot:
+def snapshot(
+    state: TrainState, memory: HostTensors, engine: Engine, stored_as: str = "safetensors"
+) -> Snapshot:
     """What a checkpoint holds beside pieces, as it is at this moment. Every rank calls this."""
     optimizer = state.optimizer.state_dict()
     parts: dict[str, Mapping[str, Tensor]] = {}
@@ -89,8 +95,13 @@ def snapshot(state: TrainState, memory: HostTensors, engine: Engine, stored_as: 
         parts["weights"] = state.policy.state_dict()
     if stored_as != "dcp" and state.ema is not None:
         parts["average"] = state.ema.state_dict()
-    copies = memory.copy({f"{part}:{name}": t for part, named in parts.items() for name, t in named.items()}, engine)
-    held = {part: {n: copies[f"{part}:{n}"] for n in named if f"{part}:{n}" in copies} for part, named in parts.items()}
+    copies = memory.copy(
+        {f"{part}:{name}": t for part, named in parts.items() for name, t in named.items()}, engine
+    )
+    held = {
+        part: {n: copies[f"{part}:{n}"] for n in named if f"{part}:{n}" in copies}
+        for part, named in parts.items()
+    }
     return Snapshot(
         step=state.step,
         weights=held.get("weights"),

@@ -40,8 +40,12 @@ def _send(pretrained: Path, repo_id: str, private: bool | None, run: Run | None)
             (pretrained / "README.md").write_text(_card(run), encoding="utf-8")
         api = HfApi()
         api.create_repo(repo_id, private=private, exist_ok=True)
-        found = api.upload_folder(repo_id=repo_id, folder_path=pretrained, commit_message="Upload policy")
-    except Exception as error:  # whatever the Hub's client raises, what it should have sent is still here
+        found = api.upload_folder(
+            repo_id=repo_id, folder_path=pretrained, commit_message="Upload policy"
+        )
+    except (
+        Exception
+    ) as error:  # whatever the Hub's client raises, what it should have sent is still here
         reason = redacted(str(error).splitlines()[0] if str(error) else type(error).__name__)
         raise CheckpointError(
             f"not uploaded to {repo_id}: {reason}",

@@ -146,14 +146,18 @@ class Beside:
         others = [other for other in range(1, self._world.size) if self._share(other)]
         parcels = {other: self._awaited(f"{held.step}/{other}") for other in others}
         try:
-            return self._put_together(home, {rank: own} | {o: unpack(p, home) for o, p in parcels.items()})
+            return self._put_together(
+                home, {rank: own} | {o: unpack(p, home) for o, p in parcels.items()}
+            )
         except OSError as error:
             return {"error": f"the evaluation could not be written: {error}"}
 
     def _played_elsewhere(self, policy: Policy, held: Snapshot) -> bytes:
         """The share of a rank that perhaps does not see the run folder."""
         try:
-            with TemporaryDirectory(prefix="kata-evaluation-", ignore_cleanup_errors=True) as scratch:
+            with TemporaryDirectory(
+                prefix="kata-evaluation-", ignore_cleanup_errors=True
+            ) as scratch:
                 home = Path(scratch) / "share"
                 return pack(self._played(home, policy, held), home)
         except OSError as error:
@@ -170,15 +174,29 @@ class Beside:
     def _played_in(self, home: Path, policy: Policy, held: Snapshot) -> Found:
         home.mkdir(parents=True)
         checkpoint = self.saver.write_pretrained(home / "pretrained_model", policy, held.weights)
-        options = {"env": encode(self.run.env), "eval": encode(self.run.eval), "seed": self.run.seed}
-        write_json(home / "options.json", {**options, "policy": {"device": str(self.engine.device)}})
+        options = {
+            "env": encode(self.run.env),
+            "eval": encode(self.run.eval),
+            "seed": self.run.seed,
+        }
+        write_json(
+            home / "options.json", {**options, "policy": {"device": str(self.engine.device)}}
+        )
         rank, ranks = self._world.rank, self._world.size
-        found, share = (home / RESULT, []) if ranks == 1 else (home / TALLY.format(rank), [str(rank), str(ranks)])
+        found, share = (
+            (home / RESULT, [])
+            if ranks == 1
+            else (home / TALLY.format(rank), [str(rank), str(ranks)])
+        )
         log = "log.txt" if self._world.is_first else f"log.rank{rank}.txt"
-        status = self._worked([str(checkpoint), str(home / "options.json"), str(found), *share], home / log)
+        status = self._worked(
+            [str(checkpoint), str(home / "options.json"), str(found), *share], home / log
+        )
         shutil.rmtree(checkpoint)
         if not found.is_file():
-            return {"error": f"the evaluation ended with status {status}; see {self._home(held.step) / log}"}
+            return {
+                "error": f"the evaluation ended with status {status}; see {self._home(held.step) / log}"
+            }
         return json.loads(found.read_text())
 
     def _put_together(self, home: Path, found: dict[int, Found]) -> Found:
@@ -193,11 +211,15 @@ class Beside:
         tallies = {rank: home / TALLY.format(rank) for rank in found}
         for rank, path in tallies.items():
             write_json(path, found[rank])
-        status = self._worked(["--sum", str(home / RESULT), *map(str, tallies.values())], home / "log.txt")
+        status = self._worked(
+            ["--sum", str(home / RESULT), *map(str, tallies.values())], home / "log.txt"
+        )
         for path in tallies.values():
             path.unlink()
         if status:
-            return {"error": f"the evaluation's shares were not summed up, status {status}; see {home / 'log.txt'}"}
+            return {
+                "error": f"the evaluation's shares were not summed up, status {status}; see {home / 'log.txt'}"
+            }
         return json.loads((home / RESULT).read_text())
 
     def _worked(self, args: list[str], log: Path) -> int:
@@ -206,14 +228,18 @@ class Beside:
             # One thread: more would fight with the training for the same cores, and both would stand still.
             quiet = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
             command = [sys.executable, *WORKER, *args]
-            self._process = subprocess.Popen(command, env=quiet, stdout=output, stderr=subprocess.STDOUT)
+            self._process = subprocess.Popen(
+                command, env=quiet, stdout=output, stderr=subprocess.STDOUT
+            )
             return self._process.wait()
 
     def _awaited(self, name: str) -> bytes:
         """What another rank sends; a message in its place where the evaluation is ended before."""
         while (parcel := self._mail.take(name)) is None:
             if self._ended.wait(CHECK_S):
-                return pack({"error": "the evaluation was ended before this rank's share was there"})
+                return pack(
+                    {"error": "the evaluation was ended before this rank's share was there"}
+                )
         return parcel
 
     def _home(self, step: int) -> Path:
@@ -232,7 +258,10 @@ class Beside:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         """End the process that is still at work when training has failed or was interrupted."""
         self._end()

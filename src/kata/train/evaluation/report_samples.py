@@ -29,7 +29,9 @@ def sample_views(
     chosen = np.unique(np.linspace(0, len(episodes.index) - 1, count).round().astype(np.int64))
     rows = episodes.start[chosen] + episodes.length[chosen] // 3
     errors = read_alone(reader, rows)
-    for error in filter(None, errors):  # everything is saved by now: it is no reason to have no report
+    for error in filter(
+        None, errors
+    ):  # everything is saved by now: it is no reason to have no report
         _log.warning("left out of the report: %s", error.what)
     rows = rows[[error is None for error in errors]]
     if not len(rows):
@@ -39,11 +41,15 @@ def sample_views(
     micros, draws = feed.ready(raw, 0)
     with evaluating(policy):
         chunks = [
-            after(_beside(micro, policy.predict_chunk(micro, noise=drawn.get("noise")).float()))[ACTION]
+            after(_beside(micro, policy.predict_chunk(micro, noise=drawn.get("noise")).float()))[
+                ACTION
+            ]
             for micro, drawn in zip(micros, draws, strict=True)
         ]
     predicted = torch.cat(chunks).numpy()
-    pictures = raw | {key: planes_to_rgb(torch.from_numpy(raw[key]), c).numpy() for key, c in feed.colours.items()}
+    pictures = raw | {
+        key: planes_to_rgb(torch.from_numpy(raw[key]), c).numpy() for key, c in feed.colours.items()
+    }
     names = dataset.columns[ACTION].names or ()
     start = feed.config.chunk_start()
     part = slice(start, start + predicted.shape[1])
@@ -55,7 +61,9 @@ def sample_views(
             frames={key: _now(pictures[key][i], reader.windows.get(key)) for key in feed.cameras},
             recorded=raw[ACTION][i][part, real[i]],
             predicted=predicted[i][:, real[i]],
-            action_names=[name for name, there in zip(names, real[i], strict=True) if there] if names else (),
+            action_names=[name for name, there in zip(names, real[i], strict=True) if there]
+            if names
+            else (),
             is_pad=raw[pad_key(ACTION)][i][part] if pad_key(ACTION) in raw else None,
         )
         for i in range(len(rows))

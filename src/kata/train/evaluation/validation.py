@@ -41,7 +41,11 @@ class Validator:
         `loss_by_dataset` (where the policy tells samples apart) and `action_error_by_dataset`.
         """
         device = self.feed.device
-        with evaluating(policy), torch.no_grad(), torch.random.fork_rng([device] if device.type == "cuda" else []):
+        with (
+            evaluating(policy),
+            torch.no_grad(),
+            torch.random.fork_rng([device] if device.type == "cuda" else []),
+        ):
             return self._judge(policy)
 
     def _judge(self, policy: Policy) -> dict[str, Any]:
@@ -90,8 +94,12 @@ class Validator:
         each: dict[str, _Losses] = {}
         for share in self.feed.shares(raw) if set(loss.terms) <= set(loss.detail) else ():
             own = micro[DATASET_INDEX] == share.number
-            each[share.name] = _Losses({n: float(loss.detail[n][own].sum()) for n in scales}, share.weights, scales)
-        return _Judged(number, losses, each, (errors.policy.numpy(), errors.mean.numpy(), errors.steps.numpy()))
+            each[share.name] = _Losses(
+                {n: float(loss.detail[n][own].sum()) for n in scales}, share.weights, scales
+            )
+        return _Judged(
+            number, losses, each, (errors.policy.numpy(), errors.mean.numpy(), errors.steps.numpy())
+        )
 
 
 @dataclass
@@ -140,21 +148,31 @@ class _Errors:
 
     def add(self, batch: Batch, chunk_bta: Tensor) -> None:
         part = slice(self.start, self.start + chunk_bta.shape[1])
-        recorded, pad, lacks = batch[ACTION][:, part], batch.get(pad_key(ACTION)), batch.get(dim_pad_key(ACTION))
+        recorded, pad, lacks = (
+            batch[ACTION][:, part],
+            batch.get(pad_key(ACTION)),
+            batch.get(dim_pad_key(ACTION)),
+        )
         valid = torch.ones(recorded.shape[:2], dtype=torch.bool) if pad is None else ~pad[:, part]
         valid = valid.to(recorded.device)
-        index = batch.get(DATASET_INDEX, torch.zeros(len(recorded), dtype=torch.int64, device=recorded.device))
+        index = batch.get(
+            DATASET_INDEX, torch.zeros(len(recorded), dtype=torch.int64, device=recorded.device)
+        )
         for number in torch.unique(index).tolist():
             mine = valid & (index == number)[:, None]
             # Every sample of a dataset lacks the same dimensions.
             real = 1.0 if lacks is None else (~lacks[index == number][0]).double().cpu()
             self.policy[number] += (chunk_bta - recorded).abs()[mine].sum(0).cpu() * real
-            self.mean[number] += (self.mean_actions[number] - recorded).abs()[mine].sum(0).cpu() * real
+            self.mean[number] += (self.mean_actions[number] - recorded).abs()[mine].sum(
+                0
+            ).cpu() * real
             self.steps[number] += int(mine.sum()) * real
 
     def figures(self, names: tuple[str, ...]) -> dict[str, Any]:
         seen = self.steps.sum(0)
-        per_dimension, mean = (total.sum(0)[seen > 0] / seen[seen > 0] for total in (self.policy, self.mean))
+        per_dimension, mean = (
+            total.sum(0)[seen > 0] / seen[seen > 0] for total in (self.policy, self.mean)
+        )
         named = [name for name, steps in zip(names, seen.tolist(), strict=True) if steps]
         return {
             "action_error": float(np.mean(per_dimension.tolist())),

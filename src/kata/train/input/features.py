@@ -41,7 +41,8 @@ def fit_features(config: PolicyConfig, dataset: Data, rename_map: dict[str, str]
     if problems:
         raise PolicyError(
             "the dataset does not have what the policy wants:\n    " + "\n    ".join(problems),
-            rule=f"dataset {dataset.repo_id} has: " + ", ".join(f"{k} {f.shape}" for k, f in renamed.items()),
+            rule=f"dataset {dataset.repo_id} has: "
+            + ", ".join(f"{k} {f.shape}" for k, f in renamed.items()),
             remedy='map names with --rename_map=\'{"<dataset key>": "<policy key>"}\'; '
             "another size needs a policy trained from the start (--policy.type)",
         )
@@ -54,9 +55,15 @@ def _mismatch(key: str, feature: Feature, columns: dict[str, Feature]) -> str:
     if key not in columns:
         return f"{key} {feature.shape}: not in the dataset ({did_you_mean(key, columns)})"
     have = columns[key]
-    if feature.type is FeatureType.VISUAL and have.type is FeatureType.VISUAL and have.shape[0] == feature.shape[0]:
+    if (
+        feature.type is FeatureType.VISUAL
+        and have.type is FeatureType.VISUAL
+        and have.shape[0] == feature.shape[0]
+    ):
         return ""  # frames of another size pass through the same convolutions
-    return "" if have == feature else f"{key}: policy wants {feature.shape}, dataset has {have.shape}"
+    return (
+        "" if have == feature else f"{key}: policy wants {feature.shape}, dataset has {have.shape}"
+    )
 
 
 def refuse_missing_columns(data: Data, keys: Collection[str]) -> None:
@@ -69,7 +76,11 @@ def refuse_missing_columns(data: Data, keys: Collection[str]) -> None:
         lacking = data.lacking(key) if isinstance(data, Mixture) else []
         if key in features or (column is not None and column.shape == (1,) and not lacking):
             continue
-        what = f"not in {', '.join(lacking) or 'the dataset'}" if column is None or lacking else f"shape {column.shape}"
+        what = (
+            f"not in {', '.join(lacking) or 'the dataset'}"
+            if column is None or lacking
+            else f"shape {column.shape}"
+        )
         raise PolicyError(
             f"{key}: {what}",
             rule=f"this policy learns from '{key}', one number per frame; dataset {data.repo_id} has: "
@@ -103,10 +114,14 @@ def refuse_short_episodes(dataset: Dataset, drop_last: int) -> None:
 def refuse_missing_tasks(dataset: Dataset) -> None:
     """DataError when an episode has no sentence that says what is done in it."""
     episodes = dataset.episodes
-    silent = [int(n) for n, tasks in zip(episodes.index, episodes.tasks, strict=True) if not any(tasks)]
+    silent = [
+        int(n) for n, tasks in zip(episodes.index, episodes.tasks, strict=True) if not any(tasks)
+    ]
     if silent:
         raise DataError(
             f"{dataset.repo_id}: {len(silent)} episodes have no task sentence, the first is episode {silent[0]}",
             rule="this policy is told in a sentence what to do",
-            remedy=f"write the sentences into the dataset, or --dataset.exclude_episodes={silent}".replace(", ", ","),
+            remedy=f"write the sentences into the dataset, or --dataset.exclude_episodes={silent}".replace(
+                ", ", ","
+            ),
         )

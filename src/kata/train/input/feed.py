@@ -99,7 +99,9 @@ class Copier:
         copying = self._stream.record_event() if reused else None
         current = torch.cuda.current_stream(self.device)
         current.wait_stream(self._stream)
-        copied.record_stream(current)  # allocated on the other stream: not to be reused before this one is done
+        copied.record_stream(
+            current
+        )  # allocated on the other stream: not to be reused before this one is done
         return copied, copying
 
 
@@ -158,10 +160,18 @@ class Feed:
         lead: the first position of the batch that these are, or are a part of; what its samples share is drawn there.
         """
         positions: np.ndarray = raw["position"]
-        drawn = {name: self._draw(name, spec, positions, lead) for name, spec in self.config.draws().items()}
+        drawn = {
+            name: self._draw(name, spec, positions, lead)
+            for name, spec in self.config.draws().items()
+        }
         parts = [slice(i, i + self.micro_size) for i in range(0, len(positions), self.micro_size)]
-        micros = [self.preprocess(self._augmented(self._placed(raw, part), positions[part])) for part in parts]
-        draws = [{name: self._tensor(value[part]) for name, value in drawn.items()} for part in parts]
+        micros = [
+            self.preprocess(self._augmented(self._placed(raw, part), positions[part]))
+            for part in parts
+        ]
+        draws = [
+            {name: self._tensor(value[part]) for name, value in drawn.items()} for part in parts
+        ]
         return micros, draws
 
     def shares(self, whole: Batch) -> list[Share]:
@@ -202,8 +212,12 @@ class Feed:
         changed = dict(batch)
         for key in self.cameras:
             uniforms = Draw("uniform", (self.augment.uniforms,))
-            changed[key] = self.augment(changed[key], draw(self.seed, positions, f"augment/{key}", uniforms))
-            if missing_key(key) in batch:  # black stays black, as it is when the policy acts without that camera
+            changed[key] = self.augment(
+                changed[key], draw(self.seed, positions, f"augment/{key}", uniforms)
+            )
+            if (
+                missing_key(key) in batch
+            ):  # black stays black, as it is when the policy acts without that camera
                 changed[key][batch[missing_key(key)]] = 0
         return changed
 

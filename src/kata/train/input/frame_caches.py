@@ -26,14 +26,24 @@ def frame_caches(live: ExitStack, prepared: Prepared) -> dict[str, FrameCache]:
         options = CacheOptions(wanted.cache, folder, budget, form=prepared.form)
         whole = FrameCache(data, prepared.cameras, options)
         return {"": live.enter_context(whole)}
-    cameras = {part: [key for key in prepared.cameras if key in part.columns] for part in data.parts}
-    takes = {part: len(keys) * int(part.dataset.opened.length.sum()) for part, keys in cameras.items()}
+    cameras = {
+        part: [key for key in prepared.cameras if key in part.columns] for part in data.parts
+    }
+    takes = {
+        part: len(keys) * int(part.dataset.opened.length.sum()) for part, keys in cameras.items()
+    }
     found: dict[str, FrameCache] = {}
     for part, keys in cameras.items():
         share = takes[part] / sum(takes.values())
         options = CacheOptions(
-            wanted.cache, folder, budget, share, prepared.form.under({key: part.own(key) for key in keys})
+            wanted.cache,
+            folder,
+            budget,
+            share,
+            prepared.form.under({key: part.own(key) for key in keys}),
         )
-        cache = FrameCache(part.dataset, tuple(map(part.own, keys)), options, name=kept_under(part.name))
+        cache = FrameCache(
+            part.dataset, tuple(map(part.own, keys)), options, name=kept_under(part.name)
+        )
         found[part.name] = live.enter_context(cache)
     return found

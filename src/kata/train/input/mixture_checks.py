@@ -54,7 +54,12 @@ def _rates(mixture: Mixture, options: DatasetConfig) -> list[Problem]:
 def _nothing_shared(mixture: Mixture, policy: PolicyConfig) -> list[Problem]:
     if any(not mixture.lacking(key) for key in policy.input_features):
         return []
-    return [("no input is in all of the datasets", "give what is the same one name with `rename_map` in the entries")]
+    return [
+        (
+            "no input is in all of the datasets",
+            "give what is the same one name with `rename_map` in the entries",
+        )
+    ]
 
 
 def _lacking(mixture: Mixture, key: str, feature: Feature, policy: PolicyConfig) -> list[Problem]:
@@ -71,7 +76,9 @@ def _lacking(mixture: Mixture, key: str, feature: Feature, policy: PolicyConfig)
     return [(f"{', '.join(without)}: no {key}", remedy)]
 
 
-def _sizes(mixture: Mixture, key: str, options: DatasetConfig, policy: PolicyConfig) -> list[Problem]:
+def _sizes(
+    mixture: Mixture, key: str, options: DatasetConfig, policy: PolicyConfig
+) -> list[Problem]:
     columns = {part.name: part.columns[key] for part in mixture.parts if key in part.columns}
     if len({column.shape for column in columns.values()}) < 2:
         return []
@@ -84,9 +91,19 @@ def _sizes(mixture: Mixture, key: str, options: DatasetConfig, policy: PolicyCon
             )
         ]
     if not options.mix_pad_vectors:
-        return [(f"{key}: sizes differ ({told})", "--dataset.mix_pad_vectors=true fills the shorter with zeros")]
+        return [
+            (
+                f"{key}: sizes differ ({told})",
+                "--dataset.mix_pad_vectors=true fills the shorter with zeros",
+            )
+        ]
     if key == ACTION and not policy.masks_action_dims:
-        return [(f"{key}: {policy.type} cannot leave padded dimensions out of its loss ({told})", "train with act")]
+        return [
+            (
+                f"{key}: {policy.type} cannot leave padded dimensions out of its loss ({told})",
+                "train with act",
+            )
+        ]
     return []
 
 
@@ -108,9 +125,16 @@ def _names_differ(mixture: Mixture, wanted: dict[str, Feature]) -> list[str]:
                 rule="dimension i means the same in every dataset of a mixture",
                 remedy="reorder the columns of one of the recordings",
             )
-        differ = next(i for i, names in enumerate(zip_longest(*named.values())) if len(set(names)) > 1)
-        told = ", ".join(f"{name} {names[differ] if differ < len(names) else '-'}" for name, names in named.items())
-        notes.append(f"{key}: the datasets name its dimensions differently; dimension {differ} is: {told}")
+        differ = next(
+            i for i, names in enumerate(zip_longest(*named.values())) if len(set(names)) > 1
+        )
+        told = ", ".join(
+            f"{name} {names[differ] if differ < len(names) else '-'}"
+            for name, names in named.items()
+        )
+        notes.append(
+            f"{key}: the datasets name its dimensions differently; dimension {differ} is: {told}"
+        )
     return notes
 
 
@@ -121,7 +145,10 @@ def _table(mixture: Mixture, keys: list[str]) -> list[str]:
         cells = [_shape(p.columns[key].shape) if key in p.columns else "-" for p in mixture.parts]
         rows.append([key, *cells])
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
 
 
 def _shape(shape: tuple[int, ...]) -> str:

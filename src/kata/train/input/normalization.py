@@ -27,7 +27,9 @@ def dataset_pipelines(
 ) -> dict[str, Pipelines]:
     """What each dataset acts with: its own names, its own statistics or the joint ones."""
     return {
-        part.name: canonical_pipelines(policy, own, rename_map=_of_observations(part, policy), device=device)
+        part.name: canonical_pipelines(
+            policy, own, rename_map=_of_observations(part, policy), device=device
+        )
         for part, own in zip(mixture.parts, stats, strict=True)
     }
 
@@ -75,10 +77,21 @@ def fit_scales(data: Data, policy: PolicyConfig, run: Run, device: str, team: Te
     """Statistics of exactly the frames trained on, and the pipelines made of them. Rank 0 computes them for all."""
     if isinstance(data, Mixture):
         return _of_mixture(data, policy, run.dataset, device, team)
-    (own,) = _by_first(team, lambda: [data.stats(cameras=_camera_stats_needed(policy, run.dataset))])
-    stats = _coloured({run.rename_map.get(key, key): named for key, named in own.items()}, policy, run.dataset)
+    (own,) = _by_first(
+        team, lambda: [data.stats(cameras=_camera_stats_needed(policy, run.dataset))]
+    )
+    stats = _coloured(
+        {run.rename_map.get(key, key): named for key, named in own.items()}, policy, run.dataset
+    )
     before, after = canonical_pipelines(policy, stats, rename_map=run.rename_map, device=device)
-    return Scales(stats, before, after, (before, after), [(before, stats)], notes=constant_dimensions(stats, policy))
+    return Scales(
+        stats,
+        before,
+        after,
+        (before, after),
+        [(before, stats)],
+        notes=constant_dimensions(stats, policy),
+    )
 
 
 def _by_first(team: Team, work: Callable[[], list[Stats]]) -> list[Stats]:
@@ -93,12 +106,17 @@ def _by_first(team: Team, work: Callable[[], list[Stats]]) -> list[Stats]:
         ]
     )
     return [
-        {key: {name: np.array(value, dtype) for name, (value, dtype) in named.items()} for key, named in s.items()}
+        {
+            key: {name: np.array(value, dtype) for name, (value, dtype) in named.items()}
+            for key, named in s.items()
+        }
         for s in told
     ]
 
 
-def _of_mixture(mixture: Mixture, policy: PolicyConfig, options: DatasetConfig, device: str, team: Team) -> Scales:
+def _of_mixture(
+    mixture: Mixture, policy: PolicyConfig, options: DatasetConfig, device: str, team: Team
+) -> Scales:
     cameras, each = _camera_stats_needed(policy, options), options.mix_stats == "each"
 
     def compute() -> list[Stats]:
@@ -118,14 +136,20 @@ def _of_mixture(mixture: Mixture, policy: PolicyConfig, options: DatasetConfig, 
         by_dataset[options.mix_primary or mixture.names[0]],
         [(by_dataset[name][0], own) for name, own in zip(mixture.names, parts, strict=True)],
         by_dataset,
-        [f"{name}: {note}" if name else note for name, own in judged for note in constant_dimensions(own, policy)],
+        [
+            f"{name}: {note}" if name else note
+            for name, own in judged
+            for note in constant_dimensions(own, policy)
+        ],
     )
 
 
 def _camera_stats_needed(config: PolicyConfig, options: DatasetConfig) -> bool:
     """Camera statistics may have to decode frames: only done when they are used."""
     visual = config.normalization_mapping.get(FeatureType.VISUAL.value, NormMode.IDENTITY)
-    return visual is not NormMode.IDENTITY and not (options.use_imagenet_stats and visual is NormMode.MEAN_STD)
+    return visual is not NormMode.IDENTITY and not (
+        options.use_imagenet_stats and visual is NormMode.MEAN_STD
+    )
 
 
 def _coloured(stats: Stats, config: PolicyConfig, options: DatasetConfig) -> Stats:
@@ -134,7 +158,9 @@ def _coloured(stats: Stats, config: PolicyConfig, options: DatasetConfig) -> Sta
     for key, feature in config.cameras.items() if options.use_imagenet_stats else ():
         if feature.shape[0] == 3:
             colour = {"mean": IMAGENET_MEAN, "std": IMAGENET_STD}
-            named = {name: np.array(v, dtype=np.float64).reshape(3, 1, 1) for name, v in colour.items()}
+            named = {
+                name: np.array(v, dtype=np.float64).reshape(3, 1, 1) for name, v in colour.items()
+            }
             coloured[key] = {**coloured.get(key, {}), **named}
     return coloured
 

@@ -60,9 +60,14 @@ class CardDecoder:
     def _decoder(self, path: Path, gop: Gop) -> Any:
         opened: OrderedDict[Path, Any] = self._local.__dict__.setdefault("opened", OrderedDict())
         if path not in opened:
-            decoder = self._open(str(path), dimension_order="NHWC", device=self._device, seek_mode="exact")
+            decoder = self._open(
+                str(path), dimension_order="NHWC", device=self._device, seek_mode="exact"
+            )
             if len(decoder) != len(gop.index):
-                raise gop.bad(0, f"torchcodec finds {len(decoder)} frames in the file; --dataset.decoder=cpu reads it")
+                raise gop.bad(
+                    0,
+                    f"torchcodec finds {len(decoder)} frames in the file; --dataset.decoder=cpu reads it",
+                )
             opened[path] = decoder
             if len(opened) > _OPEN_FILES:
                 opened.popitem(last=False)
@@ -94,22 +99,38 @@ def choose_decoder(
     if why_not is None:
         try:
             card = make(device)
-            found = [_compare(part, keys, card) for part, keys in zip(parts, cameras, strict=True) if keys]
+            found = [
+                _compare(part, keys, card)
+                for part, keys in zip(parts, cameras, strict=True)
+                if keys
+            ]
         except (DataError, ImportError, RuntimeError, OSError) as error:
             why_not = str(error).splitlines()[0]
         else:
-            psnr_db, card_s, host_s = min(f[0] for f in found), sum(f[1] for f in found), sum(f[2] for f in found)
+            psnr_db, card_s, host_s = (
+                min(f[0] for f in found),
+                sum(f[1] for f in found),
+                sum(f[2] for f in found),
+            )
             times = f"{1e3 * card_s:.1f} ms on the card, {1e3 * host_s:.1f} ms on one of {threads} threads of the host"
             if psnr_db < LEAST_PSNR_DB:
-                why_not = f"its pixels differ (PSNR {psnr_db:.1f} dB, at least {LEAST_PSNR_DB:g} wanted)"
+                why_not = (
+                    f"its pixels differ (PSNR {psnr_db:.1f} dB, at least {LEAST_PSNR_DB:g} wanted)"
+                )
             elif asked == "auto" and card_s >= host_s / threads:
                 why_not = f"it is not faster ({times})"
             else:
-                return True, [f"frames are decoded by NVDEC: PSNR {psnr_db:.1f} dB against the host's; {times}"]
-    return False, [f"frames are decoded on the host, not by NVDEC (--dataset.decoder={asked}): {why_not}"]
+                return True, [
+                    f"frames are decoded by NVDEC: PSNR {psnr_db:.1f} dB against the host's; {times}"
+                ]
+    return False, [
+        f"frames are decoded on the host, not by NVDEC (--dataset.decoder={asked}): {why_not}"
+    ]
 
 
-def _unfit(parts: Sequence[Dataset], cameras: Sequence[Sequence[str]], device: torch.device) -> str | None:
+def _unfit(
+    parts: Sequence[Dataset], cameras: Sequence[Sequence[str]], device: torch.device
+) -> str | None:
     """What rules NVDEC out before anything is decoded."""
     if device.type != "cuda":
         return f"the policy is on {device.type}, NVDEC is part of an NVIDIA card"
@@ -124,10 +145,15 @@ def _unfit(parts: Sequence[Dataset], cameras: Sequence[Sequence[str]], device: t
     return None
 
 
-def _compare(part: Dataset, keys: Sequence[str], card: Callable[[Gop], Pixels]) -> tuple[float, float, float]:
+def _compare(
+    part: Dataset, keys: Sequence[str], card: Callable[[Gop], Pixels]
+) -> tuple[float, float, float]:
     """The worst PSNR of a few frames, dB, and the seconds for them on the card and on the host, files being open."""
     rows = np.unique(np.linspace(0, part.num_frames - 1, _CHECKED_FRAMES).astype(np.int64))
-    with Reader(part, {}, threads=1, keys=keys) as host, Reader(part, {}, threads=1, keys=keys) as other:
+    with (
+        Reader(part, {}, threads=1, keys=keys) as host,
+        Reader(part, {}, threads=1, keys=keys) as other,
+    ):
         other.decode_with(card)
         spent_s: list[float] = []
         for reader in (host, other):

@@ -34,7 +34,9 @@ def choose_form(
             rule="the device converts frames of videos in 8-bit 4:2:0, all of a camera in one colour space",
             remedy=_RGB,
         )
-    return Form(colours=colours), [f"the reader converts {', '.join(left)}, the device the others"] if left else []
+    return Form(colours=colours), [
+        f"the reader converts {', '.join(left)}, the device the others"
+    ] if left else []
 
 
 def _policy_size(
@@ -44,7 +46,9 @@ def _policy_size(
     size = policy.resizes_to()
     if size is None or all(data.cameras[key].shape[:2] == size for key in cameras):
         what = (
-            f"frames are {size[0]}x{size[1]} already" if size and cameras else f"{policy.type} resizes no frames here"
+            f"frames are {size[0]}x{size[1]} already"
+            if size and cameras
+            else f"{policy.type} resizes no frames here"
         )
         raise ConfigError(
             f"dataset.resize={options.resize}: {what}",

@@ -13,7 +13,13 @@ import torch
 from kata.data import anchor_rows
 from kata.data.dataset.mixture import Data, Mixture
 from kata.data.frames.frame_format import Form
-from kata.data.loader.shuffle import Shuffle, ShuffleChoice, default_frame_memory, make_mixed_order, make_order
+from kata.data.loader.shuffle import (
+    Shuffle,
+    ShuffleChoice,
+    default_frame_memory,
+    make_mixed_order,
+    make_order,
+)
 from kata.data.sampling.permutation import Anchors
 from kata.dist.process_group import Team
 from kata.errors import ConfigError
@@ -96,7 +102,9 @@ def prepare(run: Run, team: Team | None = None) -> Prepared:
     check_precision(run.precision, device)
     tfs = run.dataset.image_transforms
     augment = (
-        build_augment(tfs.tfs, count=tfs.max_num_transforms, random_order=tfs.random_order) if tfs.enable else None
+        build_augment(tfs.tfs, count=tfs.max_num_transforms, random_order=tfs.random_order)
+        if tfs.enable
+        else None
     )
     whole = team.node_first(lambda: open_data(run.dataset))
     check_same_data(team, datasets(whole))
@@ -115,14 +123,22 @@ def prepare(run: Run, team: Team | None = None) -> Prepared:
             remedy=f"--batch_size={max(1, len(rows) // (run.ranks * run.accumulation))} or less",
         )
     scales = fit_scales(train, policy, run, device.type, team)
-    keys = tuple(_in_dataset({**policy.input_features, **policy.output_features, **policy.windows()}, run.rename_map))
+    keys = tuple(
+        _in_dataset(
+            {**policy.input_features, **policy.output_features, **policy.windows()}, run.rename_map
+        )
+    )
     cameras = [key for key in keys if key in train.cameras]
     form, form_notes = choose_form(run.dataset, policy, train, cameras)
     memory = _frame_memory(run.dataset)
     nvdec, nvdec_note = team.by_first(lambda: _nvdec(run, train, cameras, device))
-    chosen, order_note = team.by_first(lambda: _shuffle(run, train, windows, cameras, rows, memory, form))
+    chosen, order_note = team.by_first(
+        lambda: _shuffle(run, train, windows, cameras, rows, memory, form)
+    )
     return Prepared(
-        run=dataclasses.replace(run, policy=policy, dataset=dataclasses.replace(run.dataset, **chosen)),
+        run=dataclasses.replace(
+            run, policy=policy, dataset=dataclasses.replace(run.dataset, **chosen)
+        ),
         dataset=train,
         held_out=held_out,
         rows=rows,
@@ -188,7 +204,9 @@ def _numbers(shuffle: Shuffle) -> list[int]:
     return [shuffle.clip_pool, shuffle.clip_frames, shuffle.clip_gop]
 
 
-def _nvdec(run: Run, data: Data, cameras: list[str], device: torch.device) -> tuple[bool, list[str]]:
+def _nvdec(
+    run: Run, data: Data, cameras: list[str], device: torch.device
+) -> tuple[bool, list[str]]:
     own = (
         [[part.own(key) for key in cameras if key in part.columns] for part in data.parts]
         if isinstance(data, Mixture)
@@ -198,4 +216,6 @@ def _nvdec(run: Run, data: Data, cameras: list[str], device: torch.device) -> tu
 
 
 def _frame_memory(data: DatasetConfig) -> int:
-    return default_frame_memory() if data.frame_memory is None else int(num_bytes(data.frame_memory))
+    return (
+        default_frame_memory() if data.frame_memory is None else int(num_bytes(data.frame_memory))
+    )

@@ -32,32 +32,60 @@ def check_same_run(team: Team, run: Run) -> None:
         )
     if team.world.size == 1:
         return
-    options = {name: value for name, value in flat(encode(run)).items() if name.rpartition(".")[2] not in PLACES}
+    options = {
+        name: value
+        for name, value in flat(encode(run)).items()
+        if name.rpartition(".")[2] not in PLACES
+    }
     versions = {
         "kata": f"{kata.__version__} (code {_code()})",
         "torch": torch.__version__,
         "python": f"{sys.version_info.major}.{sys.version_info.minor}",
     }
-    _compare(team, options, "the same options, from the same config file", "start all ranks with the same command")
-    _compare(team, versions, "the same code, torch and Python", "install the same version on every machine")
+    _compare(
+        team,
+        options,
+        "the same options, from the same config file",
+        "start all ranks with the same command",
+    )
+    _compare(
+        team,
+        versions,
+        "the same code, torch and Python",
+        "install the same version on every machine",
+    )
 
 
 def check_same_data(team: Team, data: Sequence[Dataset]) -> None:
     """RankError where a rank sees other episodes or files."""
     if team.world.size == 1:
         return
-    seen = {f"dataset {one.repo_id}": f"{one.fingerprint} ({len(one.episodes.index)} episodes)" for one in data}
-    _compare(team, seen, "the same episodes in files of the same size", "copy the dataset again, or name one revision")
+    seen = {
+        f"dataset {one.repo_id}": f"{one.fingerprint} ({len(one.episodes.index)} episodes)"
+        for one in data
+    }
+    _compare(
+        team,
+        seen,
+        "the same episodes in files of the same size",
+        "copy the dataset again, or name one revision",
+    )
 
 
 def _compare(team: Team, mine: Mapping[str, Any], rule: str, remedy: str) -> None:
     """All ranks find the same, and raise the same."""
     first, *others = team.gather(dict(mine))
     for rank, theirs in enumerate(others, start=1):
-        differing = sorted(name for name in {*first, *theirs} if first.get(name) != theirs.get(name))
+        differing = sorted(
+            name for name in {*first, *theirs} if first.get(name) != theirs.get(name)
+        )
         if differing:
             name = differing[0]
-            more = f" (and {len(differing) - 1} more: {', '.join(differing[1:4])})" if len(differing) > 1 else ""
+            more = (
+                f" (and {len(differing) - 1} more: {', '.join(differing[1:4])})"
+                if len(differing) > 1
+                else ""
+            )
             ours, other = first.get(name), theirs.get(name)
             raise RankError(
                 f"ranks disagree: {name} is {ours!r} on rank 0 and {other!r} on rank {rank}{more}",

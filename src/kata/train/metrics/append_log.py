@@ -35,7 +35,11 @@ class Record:
             if error.errno not in FULL:
                 raise
             if not said:
-                _log.warning("%s: %s; what it lacks is kept in memory until there is space", self.path, error.strerror)
+                _log.warning(
+                    "%s: %s; what it lacks is kept in memory until there is space",
+                    self.path,
+                    error.strerror,
+                )
 
     def close(self) -> None:
         """Try once more, and end."""

@@ -31,17 +31,22 @@ class BadFrames:
     state's step are dropped, so that a resumed run leaves, and counts, what a straight one does.
     """
 
-    def __init__(self, folder: Path, meter: Meter | Unrecorded, state: TrainState, run: Run, world: World) -> None:
+    def __init__(
+        self, folder: Path, meter: Meter | Unrecorded, state: TrainState, run: Run, world: World
+    ) -> None:
         name = "bad_frames.jsonl" if world.is_first else f"bad_frames.rank{world.rank}.jsonl"
         self.path, self._meter, self._state, self._run = folder / name, meter, state, run
         self._record = Record(self.path)
         drop_lines_after(self.path, state.step)
         known = read_metrics(self.path) if self.path.exists() else []
         self._accounts = {
-            use: Substituted({line["position"]: line for line in known if line["used_to"] == use}) for use in USES
+            use: Substituted({line["position"]: line for line in known if line["used_to"] == use})
+            for use in USES
         }
 
-    def instead(self, use: str, data: Data, reader: Rows, rows: Int64, samples: Callable[[int], int]) -> Instead:
+    def instead(
+        self, use: str, data: Data, reader: Rows, rows: Int64, samples: Callable[[int], int]
+    ) -> Instead:
         """What Batches ask about frames that cannot be decoded. samples: how many were read up to a position."""
         if self._run.on_bad_frame == "stop":
             return lambda _, wanted: _stop(data, reader, wanted)
@@ -61,7 +66,9 @@ class BadFrames:
         count = sum(len(account.lines) for account in self._accounts.values())
         if not count:
             return []
-        return [f"{count} samples have frames that cannot be decoded, others were read in their place; see {self.path}"]
+        return [
+            f"{count} samples have frames that cannot be decoded, others were read in their place; see {self.path}"
+        ]
 
     def _take(self, use: str, data: Data, found: Substitution, samples: int) -> None:
         """List and count a substitution, once per position."""
@@ -72,7 +79,9 @@ class BadFrames:
         step = self._state.step + (use == "train")
         line = {"step": step, "used_to": use, **_told(data, found)}
         self._record.add((json.dumps(line) + "\n").encode())
-        plain = {name: value for name, value in line.items() if name not in ("step", "why", "substitute")}
+        plain = {
+            name: value for name, value in line.items() if name not in ("step", "why", "substitute")
+        }
         self._meter.note(step, "bad_frame", {**plain, "listed": self.path.name})
         account.note(found.position, line, samples)
 

@@ -108,16 +108,23 @@ class Watch:
         """What the user should know at the end."""
         said: list[str] = []
         if self._skipped:
-            said.append(f"{len(self._skipped)} steps were skipped: loss or gradient not finite; see {self.path}")
+            said.append(
+                f"{len(self._skipped)} steps were skipped: loss or gradient not finite; see {self.path}"
+            )
         if self._spikes:
-            said.append(f"{self._spikes} steps had a loss far above the recent ones; see {self.path}")
+            said.append(
+                f"{self._spikes} steps had a loss far above the recent ones; see {self.path}"
+            )
         return said
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self._write_losses()
         self._losses.close()
@@ -135,7 +142,9 @@ class Watch:
             self._recent.clear()
         if not (math.isfinite(loss) and math.isfinite(grad_norm)):
             self._skipped.add(step)
-            self._list(step, {"update": "skipped", "loss": loss, "grad_norm": grad_norm}, "bad_step")
+            self._list(
+                step, {"update": "skipped", "loss": loss, "grad_norm": grad_norm}, "bad_step"
+            )
             self._stop_after(step)
             return
         median, deviations = self._above(loss)
@@ -155,7 +164,9 @@ class Watch:
             return 0.0, 0.0
         recent = np.array(self._recent)
         median = float(np.median(recent))
-        deviation = max(1.4826 * float(np.median(np.abs(recent - median))), 0.01 * abs(median), 1e-12)
+        deviation = max(
+            1.4826 * float(np.median(np.abs(recent - median))), 0.01 * abs(median), 1e-12
+        )
         return median, (loss - median) / deviation
 
     def _list(self, step: int, figures: dict[str, Any], kind: str) -> None:
@@ -173,7 +184,9 @@ class Watch:
         raise DivergedError(
             f"step {step}: loss or gradient not finite for {row} steps in a row",
             rule=f"a run goes on over fewer than max_bad_steps={self._max_in_a_row}; their samples: {self.path}",
-            remedy=(f"go on from {good} in another folder (--policy.path)" if good else "start again")
+            remedy=(
+                f"go on from {good} in another folder (--policy.path)" if good else "start again"
+            )
             + " with a lower --optimizer.lr or without the episodes listed (--dataset.exclude_episodes)",
         )
 

@@ -43,7 +43,10 @@ class Stage(StrEnum):
 _READER = (Stage.READ, Stage.DECODE, Stage.CONVERT)
 
 _WORDS = {
-    Stage.READ: ("reading bytes", "keep the dataset on a faster or local disk, or --dataset.cache=disk on one"),
+    Stage.READ: (
+        "reading bytes",
+        "keep the dataset on a faster or local disk, or --dataset.cache=disk on one",
+    ),
     Stage.DECODE: (
         "decoding frames",
         "--dataset.cache=frames (or disk) decodes each frame once, --dataset.shuffle=clips decodes it once an epoch, "
@@ -158,13 +161,18 @@ def _gain(spent: Spent, stage: Stage, left: float) -> float:
         share = _reader_s(spent, stage) / spent.reader_s if spent.reader_s > 0 else 1.0
         reader_s, rest_s = spent.total_s * (1 - share * (1 - left)), spent.total_s - spent.wait_s
     else:
-        reader_s, rest_s = spent.reader_s / spent.threads, spent.total_s - _host_s(spent, stage) * (1 - left)
+        reader_s, rest_s = (
+            spent.reader_s / spent.threads,
+            spent.total_s - _host_s(spent, stage) * (1 - left),
+        )
     # A hundredth stays: nothing makes a run infinitely fast.
     return spent.total_s / max(reader_s, rest_s, 0.01 * spent.total_s)
 
 
 def _reader_s(spent: Spent, stage: Stage) -> float:
-    return {Stage.READ: spent.read_s, Stage.DECODE: spent.decode_s, Stage.CONVERT: spent.convert_s}[stage]
+    return {Stage.READ: spent.read_s, Stage.DECODE: spent.decode_s, Stage.CONVERT: spent.convert_s}[
+        stage
+    ]
 
 
 def _host_s(spent: Spent, stage: Stage) -> float:
@@ -180,5 +188,7 @@ def spent_of(lines: Sequence[Mapping[str, Any]]) -> Spent:
     total = Spent()
     for line in lines:
         if "spent" in line:
-            total += Spent(**{name: value for name, value in line["spent"].items() if name in names})
+            total += Spent(
+                **{name: value for name, value in line["spent"].items() if name in names}
+            )
     return total

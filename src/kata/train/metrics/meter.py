@@ -38,7 +38,17 @@ RATE_INTERVALS = 50  # log intervals whose median step time stands for the prese
 _NON_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 
-_RESERVED = {"kind", "step", "epoch", "samples", "grad_norm", "grad_norm_max", "lr", "eta_s", "time"}
+_RESERVED = {
+    "kind",
+    "step",
+    "epoch",
+    "samples",
+    "grad_norm",
+    "grad_norm_max",
+    "lr",
+    "eta_s",
+    "time",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +108,15 @@ class Meter:
         """Takes the reader's seconds so far, on so many threads, into the diagnosis."""
         self._work, self._threads = work, threads
 
-    def add(self, step: int, *, losses: Mapping[str, Tensor], grad_norm: Tensor, lr: float, times: StepTimes) -> None:
+    def add(
+        self,
+        step: int,
+        *,
+        losses: Mapping[str, Tensor],
+        grad_norm: Tensor,
+        lr: float,
+        times: StepTimes,
+    ) -> None:
         """Takes the figures of one step (`step` counts updates done, from 1); the device is not waited for.
 
         losses: device scalars, already divided by their denominators; `loss` is the total that is trained on.
@@ -130,7 +148,11 @@ class Meter:
         began_s = time.perf_counter()
         figures = self._read_figures()
         waited_s = time.perf_counter() - began_s
-        line = {**self._head("train", step), **_grouped(figures), **self._time_figures(step, waited_s)}
+        line = {
+            **self._head("train", step),
+            **_grouped(figures),
+            **self._time_figures(step, waited_s),
+        }
         if self._seen is not None:
             line["samples_by_dataset"] = dict(self._seen(step * self._batch_size))
         line["memory_bytes"] = _peak_memory_bytes(self._tensors[0].device)
@@ -164,7 +186,10 @@ class Meter:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.close()
 

@@ -45,7 +45,9 @@ class Progress:
     def say(self, step: int, kind: str, values: Mapping[str, Any]) -> None:
         """Prints what happened at a step (its plain values) above the live line."""
         if not self._quiet:
-            parts = [f"{key} {_value_text(value)}" for key, value in values.items() if _is_plain(value)]
+            parts = [
+                f"{key} {_value_text(value)}" for key, value in values.items() if _is_plain(value)
+            ]
             self._print("  ".join([f"{kind} at step {count_text(step)}:", *parts]))
 
     def text(self) -> str:
@@ -92,7 +94,9 @@ class Progress:
 
 def _each_text(values: Mapping[str, float]) -> str:
     """' (pusht 0.12, aloha 0.3)', or nothing."""
-    return f" ({', '.join(f'{name} {value:.3g}' for name, value in values.items())})" if values else ""
+    return (
+        f" ({', '.join(f'{name} {value:.3g}' for name, value in values.items())})" if values else ""
+    )
 
 
 def _is_plain(value: Any) -> bool:

@@ -15,7 +15,9 @@ from typing import Any, Protocol
 from kata.errors import ConfigError, did_you_mean
 
 FAILURES_ALLOWED = 3
-_NO_ANSWER = re.compile(r"dial tcp|connection|deadline exceeded|timed out|no such host|name resolution", re.IGNORECASE)
+_NO_ANSWER = re.compile(
+    r"dial tcp|connection|deadline exceeded|timed out|no such host|name resolution", re.IGNORECASE
+)
 RETRY_S = 60.0
 MODES = ("online", "offline", "disabled")
 
@@ -74,7 +76,9 @@ def open_trackers(kinds: Sequence[str], run: TrackedRun) -> list[Tracker]:
 
 def _must_be_known(name: str, known: Iterable[str], what: str) -> None:
     if name not in known:
-        raise ConfigError(f"{what} '{name}'", rule=f"a known {what}", remedy=did_you_mean(name, known))
+        raise ConfigError(
+            f"{what} '{name}'", rule=f"a known {what}", remedy=did_you_mean(name, known)
+        )
 
 
 def _open(kind: str, run: TrackedRun) -> Tracker | None:
@@ -185,7 +189,8 @@ def _open_wandb(wandb: Any, run: TrackedRun) -> Tracker:
         if not _out_of_reach(error):
             raise
         _log.warning(
-            "wandb cannot be reached (%s); the run is recorded offline: `wandb sync` sends it later", _reason(error)
+            "wandb cannot be reached (%s); the run is recorded offline: `wandb sync` sends it later",
+            _reason(error),
         )
         opened = wandb.init(**{**options, "mode": "offline"})
     kept.write_text(f"{opened.id}\n")
@@ -198,13 +203,17 @@ def _open_tensorboard(tensorboard: Any, run: TrackedRun) -> Tracker:
     writer = tensorboard.SummaryWriter(str(run.folder / "tensorboard"), purge_step=purge_step)
     # Four spaces: TensorBoard shows text as Markdown, where this is a block kept as it is.
     lines = json.dumps(run.config, indent=2, default=str).splitlines()
-    writer.add_text("config", "\n".join("    " + line for line in lines), global_step=run.resumed_at)
+    writer.add_text(
+        "config", "\n".join("    " + line for line in lines), global_step=run.resumed_at
+    )
     return _TensorBoard(writer)
 
 
 def _open_trackio(trackio: Any, run: TrackedRun) -> Tracker:
     resume = "allow" if run.resumed_at else "never"
-    opened = trackio.init(project=run.project, name=run.name, config=dict(run.config), resume=resume)
+    opened = trackio.init(
+        project=run.project, name=run.name, config=dict(run.config), resume=resume
+    )
     return _Run(opened)
 
 

@@ -49,7 +49,9 @@ class Block:
             return self._compiled(*args, **kwargs)
         except (TorchDynamoException, FailOnRecompileLimitHit) as error:
             self.error = _first_line(error)
-        if self.error not in self._said:  # the same for each block where there is no compiler at all
+        if (
+            self.error not in self._said
+        ):  # the same for each block where there is no compiler at all
             self._said.add(self.error)
             _log.warning("--compile: %s runs uncompiled: %s", self.name, self.error)
         return _call_of(self._module)(*args, **kwargs)
@@ -73,8 +75,12 @@ def compile_blocks(policy: Policy) -> list[Block]:
     warnings.filterwarnings("ignore", "The .grad attribute of a Tensor that is not a leaf")
     # Blocks of one class are variants of one compiled function.
     dynamo_config.recompile_limit = max(dynamo_config.recompile_limit, 4 * len(blocks))
-    dynamo_config.optimize_ddp = False  # it splits graphs at DDP's buckets, and a block is smaller than one
-    autograd_config.force_non_lazy_backward_lowering = True  # else its errors come in the middle of a backward pass
+    dynamo_config.optimize_ddp = (
+        False  # it splits graphs at DDP's buckets, and a block is smaller than one
+    )
+    autograd_config.force_non_lazy_backward_lowering = (
+        True  # else its errors come in the middle of a backward pass
+    )
     for block, unit in zip(blocks, units, strict=True):
         unit._compiled_call_impl = block  # pyright: ignore[reportPrivateUsage]: where Module.compile puts it
     return blocks

@@ -34,7 +34,9 @@ def _remedy(run: Run) -> str:
     if size > 1:
         by = next(n for n in range(2, size + 1) if size % n == 0)
         steps = run.accumulation * by
-        ways.append(f"--batch_size={size // by} --accelerator.gradient_accumulation.steps={steps} for the same batch")
+        ways.append(
+            f"--batch_size={size // by} --accelerator.gradient_accumulation.steps={steps} for the same batch"
+        )
     if not run.gradient_checkpointing:
         ways.append("--gradient_checkpointing=true")
     if run.ranks > 1 and run.mesh[1] == 1:

@@ -63,7 +63,12 @@ def build_state(run: Run, engine: Engine, *, weights_follow: bool = False) -> Tr
         optimizer=build_optimizer(policy.param_groups(), run.optimizer),
         ema=ema,
         scaler=GradScaler(engine.device.type) if run.precision == "fp16" else None,
-        statistics=tuple(b for module in policy.modules() if isinstance(module, _BatchNorm) for b in module.buffers()),
+        statistics=tuple(
+            b
+            for module in policy.modules()
+            if isinstance(module, _BatchNorm)
+            for b in module.buffers()
+        ),
     )
 
 

@@ -133,7 +133,9 @@ def _figure(
         figure = Figure(figsize=(width, height), layout=layout)
         FigureCanvasSVG(figure)
         yield figure, lambda: _themed(drawn.getvalue())
-        figure.savefig(drawn, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+        figure.savefig(
+            drawn, format="svg", transparent=True, metadata={"Date": None, "Creator": None}
+        )
 
 
 def _themed(svg: str) -> str:
@@ -169,7 +171,9 @@ def _scale_y(axes: Any, values: np.ndarray) -> None:
     if len(values) and values.min() > 0 and values.max() / values.min() > 10:
         axes.set_yscale("log")
         span = np.log10(values.max() / values.min())
-        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if span < 1.3 else (1, 3), numticks=9))
+        axes.yaxis.set_major_locator(
+            LogLocator(subs=(1, 2, 5) if span < 1.3 else (1, 3), numticks=9)
+        )
         axes.yaxis.set_minor_locator(NullLocator())
     else:
         axes.locator_params(axis="y", nbins=5)

@@ -11,7 +11,11 @@ import numpy as np
 from kata.train.report.charts import ACCENT, FAINT, SECOND, Series, curve_chart, smoothed
 
 Line = Mapping[str, Any]
-_TIME_PARTS = {"waiting for data": "dataloading_s", "preprocessing": "preprocessing_s", "update": "update_s"}
+_TIME_PARTS = {
+    "waiting for data": "dataloading_s",
+    "preprocessing": "preprocessing_s",
+    "update": "update_s",
+}
 HEAD = ("kind", "step", "epoch", "samples", "time")  # what each line carries beside its figures
 
 
@@ -85,7 +89,10 @@ def time_spent(train: Sequence[Line]) -> TimeSpent | None:
 
 
 def charts(
-    train: Sequence[Line], validation: Sequence[Line], judged_by: str | None, baseline: Mapping[str, float]
+    train: Sequence[Line],
+    validation: Sequence[Line],
+    judged_by: str | None,
+    baseline: Mapping[str, float],
 ) -> list[Chart]:
     """Training loss, validation against the baseline, learning rate, gradient norm: those that there are."""
     made: list[Chart] = []

@@ -86,11 +86,15 @@ def _training_tiles(train: Sequence[Line], spent: TimeSpent | None) -> list[Tile
     if train:
         first, last = smoothed_ends(column(train, "loss")[1])
         tiles.append(Tile("training loss", f"{last:.4g}", f"from {first:.4g}"))
-        tiles.append(Tile("steps", count_text(train[-1]["step"]), f"{train[-1]['epoch']:.1f} epochs"))
+        tiles.append(
+            Tile("steps", count_text(train[-1]["step"]), f"{train[-1]['epoch']:.1f} epochs")
+        )
     if spent is not None:
         speed = train[-1]["samples"] / spent.total_s
         tiles.append(Tile("training time", seconds_text(spent.total_s), f"{speed:,.0f} samples/s"))
-        tiles.append(Tile("waiting for data", f"{spent.shares['waiting for data']:.0%}", "of that time"))
+        tiles.append(
+            Tile("waiting for data", f"{spent.shares['waiting for data']:.0%}", "of that time")
+        )
     return tiles
 
 
@@ -127,7 +131,8 @@ def _curves(made: Sequence[Chart]) -> str:
     cards = ""
     for chart in made:
         keys = "".join(
-            f'<span><i style="background:{COLOURS[colour]}"></i>{escape(word)}</span>' for colour, word in chart.keys
+            f'<span><i style="background:{COLOURS[colour]}"></i>{escape(word)}</span>'
+            for colour, word in chart.keys
         )
         cards += _card(f'<h3>{escape(chart.title)}</h3><div class="keys">{keys}</div>', chart.svg)
     return f'<div class="pair">{cards}</div>' if cards else ""
@@ -145,7 +150,9 @@ def _time(spent: TimeSpent, found: Diagnosis | None) -> str:
     """One stacked bar, its legend in numbers, and the diagnosis."""
     bar = shares = ""
     for colour, (word, share) in zip(TIME_COLOURS, spent.shares.items(), strict=True):
-        bar += f'<i style="flex:{share:.4f};background:var({colour})"></i>' if share > 0.0005 else ""
+        bar += (
+            f'<i style="flex:{share:.4f};background:var({colour})"></i>' if share > 0.0005 else ""
+        )
         shares += (
             f'<span><i style="background:var({colour})"></i>{word}<b>{share:.1%}</b> '
             f'<span class="muted">{seconds_text(share * spent.total_s)}</span></span>'
@@ -193,9 +200,16 @@ def _table(lines: Sequence[Line], names: Sequence[str]) -> str:
     head = "".join(f'<th class="num">{escape(words(name))}</th>' for name in ["step", *names])
     rows = ""
     for line in lines[-ROWS_MAX:]:
-        cells = [count_text(line["step"]), *(f"{line[name]:.4g}" if name in line else "" for name in names)]
+        cells = [
+            count_text(line["step"]),
+            *(f"{line[name]:.4g}" if name in line else "" for name in names),
+        ]
         rows += "<tr>" + "".join(f'<td class="num">{cell}</td>' for cell in cells) + "</tr>"
-    cut = f'<p class="muted">The last {ROWS_MAX} of {len(lines)}.</p>' if len(lines) > ROWS_MAX else ""
+    cut = (
+        f'<p class="muted">The last {ROWS_MAX} of {len(lines)}.</p>'
+        if len(lines) > ROWS_MAX
+        else ""
+    )
     return f'<div class="card scroll"><table><tr>{head}</tr>{rows}</table>{cut}</div>'
 
 
@@ -203,5 +217,7 @@ def _facts(report: Report) -> str:
     facts = list(report.facts)
     if report.best is not None and "checkpoint" in report.best:
         facts.append(("Best checkpoint", str(report.best["checkpoint"])))
-    rows = "".join(f"<tr><th>{escape(name)}</th><td>{escape(value)}</td></tr>" for name, value in facts)
+    rows = "".join(
+        f"<tr><th>{escape(name)}</th><td>{escape(value)}</td></tr>" for name, value in facts
+    )
     return f'<div class="card"><table class="facts">{rows}</table></div>' if rows else ""

@@ -25,7 +25,11 @@ def samples_html(samples: Sequence[SampleView]) -> str:
     num_images = sum(len(sample.frames) for sample in shown)
     bytes_max = min(60_000, SAMPLE_IMAGES_BYTES // max(num_images, 1))
     cards = "".join(_sample(sample, bytes_max) for sample in shown)
-    return f'<div class="stack">{cards}{_cut(len(shown), len(samples), "samples")}</div>' if cards else ""
+    return (
+        f'<div class="stack">{cards}{_cut(len(shown), len(samples), "samples")}</div>'
+        if cards
+        else ""
+    )
 
 
 def strips_html(strips: Sequence[Filmstrip]) -> str:
@@ -34,11 +38,18 @@ def strips_html(strips: Sequence[Filmstrip]) -> str:
     num_images = sum(min(len(strip.frames), STRIP_FRAMES_MAX) for strip in shown)
     bytes_max = min(12_000, STRIP_IMAGES_BYTES // max(num_images, 1))
     cards = "".join(_strip(strip, bytes_max) for strip in shown)
-    return f'<div class="stack">{cards}{_cut(len(shown), len(strips), "episodes")}</div>' if cards else ""
+    return (
+        f'<div class="stack">{cards}{_cut(len(shown), len(strips), "episodes")}</div>'
+        if cards
+        else ""
+    )
 
 
 def _sample(sample: SampleView, bytes_max: int) -> str:
-    assert sample.recorded.shape == sample.predicted.shape, (sample.recorded.shape, sample.predicted.shape)
+    assert sample.recorded.shape == sample.predicted.shape, (
+        sample.recorded.shape,
+        sample.predicted.shape,
+    )
     frames = "".join(
         f'<figure><img alt="{escape(camera)}" src="{jpeg_address(frame, width=420, bytes_max=bytes_max)}">'
         f"<figcaption>{escape(camera)}</figcaption></figure>"
@@ -81,13 +92,19 @@ def _dims(sample: SampleView) -> str:
 
 def _strip(strip: Filmstrip, bytes_max: int) -> str:
     count = min(len(strip.frames), STRIP_FRAMES_MAX)
-    rows = np.linspace(0, len(strip.frames) - 1, count).round().astype(int).tolist() if count else []
+    rows = (
+        np.linspace(0, len(strip.frames) - 1, count).round().astype(int).tolist() if count else []
+    )
     images = "".join(
         f'<img alt="frame {row}" src="{jpeg_address(strip.frames[row], width=200, bytes_max=bytes_max)}">'
         for row in rows
     )
     caption = f'<p class="remark">{escape(strip.caption)}</p>' if strip.caption else ""
-    cut = f'<span class="muted">{count} of {len(strip.frames)} frames</span>' if len(strip.frames) > count else ""
+    cut = (
+        f'<span class="muted">{count} of {len(strip.frames)} frames</span>'
+        if len(strip.frames) > count
+        else ""
+    )
     head = f'<div class="head"><h3>{escape(strip.title)}</h3><small>{cut}</small></div>'
     return f'<div class="card">{head}<div class="strip">{images}</div>{caption}</div>'
 

@@ -7,7 +7,17 @@ import gymnasium
 from kata.eval.envs.reach.expert import Expert
 from kata.eval.envs.reach.reach import CAMERAS, FPS, INSTRUCTION, MAX_STEPS, SIZE, ReachEnv
 
-__all__ = ["CAMERAS", "ENV_ID", "FPS", "INSTRUCTION", "MAX_STEPS", "SIZE", "Expert", "ReachEnv", "register"]
+__all__ = [
+    "CAMERAS",
+    "ENV_ID",
+    "FPS",
+    "INSTRUCTION",
+    "MAX_STEPS",
+    "SIZE",
+    "Expert",
+    "ReachEnv",
+    "register",
+]
 
 ENV_ID = "kata/Reach-v0"
 

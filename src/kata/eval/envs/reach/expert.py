@@ -7,7 +7,9 @@ from numpy.typing import NDArray
 
 from kata.eval.envs.reach.reach import ReachEnv
 
-_LEAD = 2.0  # steps of way by which the commanded place runs ahead; the arm closes half of it in a step
+_LEAD = (
+    2.0  # steps of way by which the commanded place runs ahead; the arm closes half of it in a step
+)
 _BRAKE = 0.35  # share of the remaining way taken in one step when near
 
 

@@ -41,7 +41,9 @@ class Camera:
         self._disc(canvas, tool - middle, TOOL_RADIUS, TOOL)
         return canvas[::-1].astype(np.uint8)
 
-    def _disc(self, canvas: NDArray[np.float32], at: Point, radius: float, colour: tuple[int, int, int]) -> None:
+    def _disc(
+        self, canvas: NDArray[np.float32], at: Point, radius: float, colour: tuple[int, int, int]
+    ) -> None:
         columns, rows = (self._near(at[axis] - radius, at[axis] + radius) for axis in (0, 1))
         dx, dy = self._ticks[columns] - np.float32(at[0]), self._ticks[rows] - np.float32(at[1])
         far = np.sqrt(dx[None, :] ** 2 + dy[:, None] ** 2)
@@ -55,7 +57,9 @@ class Camera:
         x = self._ticks[columns][None, :] - np.float32(start[0])
         y = self._ticks[rows][:, None] - np.float32(start[1])
         place = np.clip(x * np.float32(ux) + y * np.float32(uy), 0, 1)
-        far = np.sqrt((x - place * np.float32(along[0])) ** 2 + (y - place * np.float32(along[1])) ** 2)
+        far = np.sqrt(
+            (x - place * np.float32(along[0])) ** 2 + (y - place * np.float32(along[1])) ** 2
+        )
         self._paint(canvas[rows, columns], far - np.float32(ARM_WIDTH / 2), ARM)
 
     def _near(self, low: float, high: float) -> slice:
@@ -63,7 +67,9 @@ class Camera:
         first, last = np.searchsorted(self._ticks, (low - self._pixel, high + self._pixel))
         return slice(int(first), int(last))
 
-    def _paint(self, part: NDArray[np.float32], outside: NDArray[np.float32], colour: tuple[int, int, int]) -> None:
+    def _paint(
+        self, part: NDArray[np.float32], outside: NDArray[np.float32], colour: tuple[int, int, int]
+    ) -> None:
         """Lay a colour over a part of the canvas; `outside` is the distance to the edge, negative within."""
         cover = np.clip(np.float32(0.5) - outside / np.float32(self._pixel), 0, 1)[..., None]
         part += cover * (np.array(colour, np.float32) - part)

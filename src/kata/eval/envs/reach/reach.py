@@ -21,7 +21,10 @@ SIZE = 64
 
 _STARTS = np.array([[-0.9, 0.9], [-0.9, -0.6]])
 _GOALS = np.array([[-0.8, 0.8], [-0.3, 0.8]])
-_GAIN, _MAX_STEP = 0.5, 0.1  # the arm closes half of the way to its target in a step, at most 0.1 units
+_GAIN, _MAX_STEP = (
+    0.5,
+    0.1,
+)  # the arm closes half of the way to its target in a step, at most 0.1 units
 
 Observation = dict[str, Any]
 
@@ -49,7 +52,11 @@ class ReachEnv(gymnasium.Env[Observation, NDArray[np.float32]]):
         place = spaces.Box(-1.0, 1.0, (2,), np.float32)
         self.observation_space = spaces.Dict({"agent_pos": place, "pixels": pixels})
         self.action_space = place
-        self._top, self._wrist, self._large = Camera(SIZE, 1.1), Camera(SIZE, 0.4), Camera(render_size, 1.1)
+        self._top, self._wrist, self._large = (
+            Camera(SIZE, 1.1),
+            Camera(SIZE, 0.4),
+            Camera(render_size, 1.1),
+        )
         self.tool, self.goal = np.zeros(2), np.zeros(2)
         self._held = self._steps = 0
 
@@ -63,11 +70,17 @@ class ReachEnv(gymnasium.Env[Observation, NDArray[np.float32]]):
         self._held = self._steps = 0
         return self._observe(), {"is_success": False}
 
-    def step(self, action: NDArray[np.float32]) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
+    def step(
+        self, action: NDArray[np.float32]
+    ) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
         """One tenth of a second towards `action`; targets outside the board count as its edge."""
         target = np.asarray(action, dtype=np.float64)
         if target.shape != (2,) or not np.isfinite(target).all():
-            raise PolicyError(f"action is {action!r}", rule="two finite numbers", remedy="check the policy's output")
+            raise PolicyError(
+                f"action is {action!r}",
+                rule="two finite numbers",
+                remedy="check the policy's output",
+            )
         move = _GAIN * (np.clip(target, -1, 1) - self.tool)
         length = float(np.hypot(*move))
         self.tool = self.tool + move * min(1.0, _MAX_STEP / max(length, 1e-9))
@@ -89,7 +102,11 @@ class ReachEnv(gymnasium.Env[Observation, NDArray[np.float32]]):
 
     def render(self) -> Picture | None:  # pyright: ignore[reportIncompatibleMethodOverride]
         """The board as a larger picture, uint8 (256, 256, 3)."""
-        return self._large.look(np.zeros(2), self.tool, self.goal) if self.render_mode == "rgb_array" else None
+        return (
+            self._large.look(np.zeros(2), self.tool, self.goal)
+            if self.render_mode == "rgb_array"
+            else None
+        )
 
     def _observe(self) -> Observation:
         pixels = {
