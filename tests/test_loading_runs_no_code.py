@@ -19,6 +19,7 @@ from PIL import Image
 from kata.cli import main
 from kata.config import parse_flags, read_config
 from kata.data import Reader, open_dataset
+from kata.data.stats.dataset_stats import dataset_stats
 from kata.errors import CheckpointError, ConfigError, DataError, PolicyError
 from kata.log import redacted
 from kata.policies.act.backbone import build_backbone
@@ -111,7 +112,7 @@ def test_a_pickle_that_calls_itself_statistics(tmp_path, marker):
     for name in ("stats.json", "info.json"):
         (root / "meta" / name).write_bytes(pickled(marker))
         with pytest.raises(DataError, match=name):
-            open_dataset("x/y", root=root).stats()
+            dataset_stats(open_dataset("x/y", root=root))
 
 
 @pytest.mark.parametrize("suffix", ["yaml", "json"])

@@ -13,6 +13,7 @@ import pytest
 
 from kata.data import Dataset, Reader, open_dataset
 from kata.data.format.info import file_name
+from kata.data.stats.dataset_stats import dataset_stats
 from kata.data.video.packet_index import build_index
 from kata.errors import DataError
 from tests.data.dataset_maker import (
@@ -268,7 +269,7 @@ def test_damaged_json_lines(tmp_path: Path) -> None:
 
 def test_damaged_statistics(tmp_path: Path) -> None:
     (make(tmp_path, camera="image") / "meta/stats.json").write_text("{")
-    refused(lambda: open_dataset("x/y", root=tmp_path).stats(), "stats.json", "delete")
+    refused(lambda: dataset_stats(open_dataset("x/y", root=tmp_path)), "stats.json", "delete")
 
 
 # --- videos and images ------------------------------------------------------------------------------------

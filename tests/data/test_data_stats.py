@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from kata.data import open_dataset
-from kata.data.stats.dataset_stats import sample_rows
+from kata.data.stats.dataset_stats import dataset_stats, sample_rows
 from tests.data.dataset_maker import CAMERA, SHARED, change_table, level, make, write_json
 
 KEYS = ["min", "max", "mean", "std", "count", "q01", "q10", "q50", "q90", "q99"]
@@ -21,7 +21,7 @@ LEVELS = (0.01, 0.1, 0.5, 0.9, 0.99)
 @pytest.mark.parametrize("episodes", [None, [0, 2]])
 def test_vectors_are_exact_over_the_selection(tmp_path: Path, episodes: list[int] | None) -> None:
     data = open_dataset("x/y", root=make(tmp_path, camera=""), episodes=episodes)
-    stats = data.stats()
+    stats = dataset_stats(data)
     for key in ("observation.state", "action", "next.reward", "grid"):
         values = data.column(key).astype(np.float64)
         flat = values.reshape(-1, values.shape[-1] if values.ndim > 1 else 1)
@@ -52,7 +52,7 @@ def test_camera_statistics_without_stored_ones_come_from_sampled_frames(
     tmp_path: Path, camera: str
 ) -> None:
     data = open_dataset("x/y", root=make(tmp_path, camera=camera), episodes=[1, 2])
-    found, expected = data.stats()[CAMERA], camera_levels(data) / 255
+    found, expected = dataset_stats(data)[CAMERA], camera_levels(data) / 255
     assert found["mean"].shape == (3, 1, 1)
     assert found["count"].tolist() == [11]
     tolerance = 1e-12 if camera == "image" else 0.01
@@ -71,17 +71,17 @@ def own(value: float, count: int) -> dict[str, list]:
 def test_a_whole_dataset_uses_its_own_camera_statistics(tmp_path: Path) -> None:
     write_json(make(tmp_path, camera="image") / "meta/stats.json", {CAMERA: own(0.25, 99)})
     whole = open_dataset("x/y", root=tmp_path)
-    assert whole.stats()[CAMERA]["mean"].ravel().tolist() == [0.25] * 3
+    assert dataset_stats(whole)[CAMERA]["mean"].ravel().tolist() == [0.25] * 3
     assert whole.notes == []
     part = open_dataset("x/y", root=tmp_path, episodes=[0])
-    assert part.stats()[CAMERA]["count"].tolist() == [5]
+    assert dataset_stats(part)[CAMERA]["count"].tolist() == [5]
 
 
 def test_stored_statistics_that_lack_figures_are_not_used(tmp_path: Path) -> None:
     stats = own(0.25, 99)
     del stats["q01"]
     write_json(make(tmp_path, camera="image") / "meta/stats.json", {CAMERA: stats})
-    assert open_dataset("x/y", root=tmp_path).stats()[CAMERA]["count"].tolist() == [16]
+    assert dataset_stats(open_dataset("x/y", root=tmp_path))[CAMERA]["count"].tolist() == [16]
 
 
 @pytest.mark.parametrize("version", ["v3.0", "v2.1"])
@@ -97,7 +97,7 @@ def test_a_subset_joins_the_statistics_of_its_episodes(tmp_path: Path, version: 
             json.dumps({"episode_index": e, "stats": {CAMERA: one}}) for e, one in enumerate(stored)
         ]
         (tmp_path / "meta/episodes_stats.jsonl").write_text("\n".join(lines))
-    found = open_dataset("x/y", root=tmp_path, episodes=[0, 2]).stats()[CAMERA]
+    found = dataset_stats(open_dataset("x/y", root=tmp_path, episodes=[0, 2]))[CAMERA]
     mean = (0.2 * 10 + 0.5 * 30) / 40
     spread = (10 * (0.2**2 + (0.2 - mean) ** 2) + 30 * (0.5**2 + (0.5 - mean) ** 2)) / 40
     np.testing.assert_allclose(found["mean"].ravel(), mean)
@@ -110,12 +110,12 @@ def test_statistics_of_some_episodes_only_are_not_used(tmp_path: Path) -> None:
     (tmp_path / "meta/episodes_stats.jsonl").write_text(
         json.dumps({"episode_index": 0, "stats": {CAMERA: own(0.2, 10)}})
     )
-    assert open_dataset("x/y", root=tmp_path, episodes=[0, 2]).stats()[CAMERA][
+    assert dataset_stats(open_dataset("x/y", root=tmp_path, episodes=[0, 2]))[CAMERA][
         "count"
     ].tolist() == [9]
-    assert open_dataset("x/y", root=tmp_path, episodes=[0]).stats()[CAMERA]["count"].tolist() == [
-        10
-    ]
+    assert dataset_stats(open_dataset("x/y", root=tmp_path, episodes=[0]))[CAMERA][
+        "count"
+    ].tolist() == [10]
 
 
 def test_samples_are_spread_over_all_episodes_and_bounded() -> None:
@@ -129,7 +129,7 @@ def test_samples_are_spread_over_all_episodes_and_bounded() -> None:
 def test_pusht_statistics_equal_the_stored_ones() -> None:
     """LeRobot computes these episode by episode; quantiles are left out because its own are averages."""
     data = open_dataset("pusht", root=SHARED / "pusht-v30")
-    stored, found = json.loads((data.root / "meta/stats.json").read_text()), data.stats()
+    stored, found = json.loads((data.root / "meta/stats.json").read_text()), dataset_stats(data)
     for key in ("observation.state", "action", "next.reward"):
         for name in ("min", "max", "mean", "std"):
             np.testing.assert_allclose(

@@ -12,6 +12,7 @@ from kata.data import Dataset, Reader, anchor_rows, open_dataset
 from kata.data.dataset.mixture import Mixture, Part
 from kata.data.loader.mixture_reader import MixedReader
 from kata.data.sampling.mixture_order import MixedOrder
+from kata.data.stats.dataset_stats import dataset_stats
 from kata.data.stats.mixture_stats import joint_stats, part_stats
 from kata.errors import DataError
 from tests.data.small_maker import CAMERA, small
@@ -153,7 +154,7 @@ def test_camera_statistics_are_joined_by_frames(tmp_path):
     found = joint_stats(Mixture(tuple(Part(str(i), data) for i, data in enumerate(cameras))))[
         CAMERA
     ]
-    own = [data.stats()[CAMERA] for data in cameras]
+    own = [dataset_stats(data)[CAMERA] for data in cameras]
     np.testing.assert_allclose(found["mean"], (own[0]["mean"] * 11 + own[1]["mean"] * 12) / 23)
     assert found["count"].tolist() == [23]
 

@@ -36,7 +36,13 @@ def test_the_lists_of_steps_outlive_a_full_disk(small_disk, tmp_path):
     """Losses take a page of the disk every thousand steps."""
     with Meter(tmp_path / "metrics.jsonl", batch_size=1, num_frames=1, steps=4000) as meter:
         with Watch(
-            small_disk, meter, lambda step: [], max_in_a_row=10, spike=0.0, first_step=0
+            small_disk,
+            meter,
+            lambda step: [],
+            max_in_a_row=10,
+            spike=0.0,
+            first_step=0,
+            last_good=lambda: None,
         ) as watch:
             fill_up(small_disk, pages_left=0)
             for step in range(1, 3001):

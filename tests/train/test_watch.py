@@ -250,6 +250,7 @@ def test_a_loss_that_is_another_one_is_compared_with_its_own(tmp_path, resumed_a
                     "max_in_a_row": 3,
                     "spike": 20.0,
                     "first_step": first,
+                    "last_good": lambda: None,
                     "changes_after": changes_after,
                 }
                 with Watch(folder, meter, lambda step: [], **how) as watch:

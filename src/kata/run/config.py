@@ -9,28 +9,23 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from kata.errors import did_you_mean
+from kata.errors import ConfigError, did_you_mean
 from kata.optim.config import EmaConfig, OptimizerConfig, SchedulerConfig
 from kata.policies.config import PolicyConfig
 from kata.run.checks import refused_option
 from kata.run.dataset import DatasetConfig
 from kata.run.evaluation import EnvConfig, EvalConfig
 from kata.run.parallel import (
+    ENGINES,
     DdpConfig,
     DeepSpeedConfig,
     FsdpConfig,
     ParallelismConfig,
-    check_engine,
     check_format,
     check_scaling,
 )
 from kata.run.tracking import TensorboardConfig, TrackioConfig, WandbConfig
 from kata.units import duration_s
-
-PRECISIONS = ("no", "bf16", "fp16")
-
-
-ON_BAD_FRAME = ("stop", "substitute")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,7 +169,7 @@ class Run:
                 "global_batch_size", self.global_batch_size, "at least 1", "for example 64"
             )
         check_scaling(self.scale_lr, self.scale_lr_by)
-        check_engine(self)
+        _check_engine(self)
         check_format(
             self.checkpoint_format,
             uploaded=self.policy.push_to_hub and self.policy.repo_id is not None,
@@ -248,3 +243,70 @@ class Run:
     def name(self) -> str:
         """The run's name in logs and trackers."""
         return self.job_name or self.policy.type
+
+
+def _check_engine(run: Run) -> None:
+    """ConfigError for an engine that there is not, and for options of another one."""
+    if run.engine not in ENGINES:
+        raise ConfigError(
+            f"engine={run.engine}",
+            rule=f"one of: {', '.join(ENGINES)}",
+            remedy=did_you_mean(run.engine, ENGINES),
+        )
+    stage = run.deepspeed.zero_stage
+    asked = {"deepspeed.zero_stage": stage > 0, "fsdp": run.fsdp != FsdpConfig()}
+    for name, is_asked in asked.items():
+        if is_asked and run.engine != "accelerate":
+            raise ConfigError(
+                f"{name} with engine={run.engine}",
+                rule="these are options of Accelerate's engine",
+                remedy="add --engine=accelerate",
+            )
+    pieces = run.parallelism.dp_shard != 1
+    if run.fsdp != FsdpConfig() and not pieces:
+        raise ConfigError(
+            f"{run.fsdp} with parallelism.dp_shard=1",
+            rule="these options say how weights are cut into pieces",
+            remedy="add --parallelism.dp_shard=-1",
+        )
+    if stage:
+        _check_deepspeed(run, stage, pieces=pieces)
+
+
+def _check_deepspeed(run: Run, stage: int, *, pieces: bool) -> None:
+    if pieces:
+        raise ConfigError(
+            f"parallelism.dp_shard={run.parallelism.dp_shard} with deepspeed.zero_stage={stage}",
+            rule="one of them shares out the weights",
+            remedy="leave out one of the two",
+        )
+    if run.checkpoint_format in ("dcp", "both"):
+        raise ConfigError(
+            f"checkpoint_format={run.checkpoint_format} with deepspeed.zero_stage={stage}",
+            rule="what DeepSpeed shares out is saved whole",
+            remedy="--checkpoint_format=safetensors",
+        )
+    if run.precision == "fp16":
+        raise ConfigError(
+            f"accelerator.mixed_precision=fp16 with deepspeed.zero_stage={stage}",
+            rule="kata scales no losses for DeepSpeed",
+            remedy="bf16, or no",
+        )
+    if run.ema.enable and stage == 3:
+        raise ConfigError(
+            "ema.enable=true with deepspeed.zero_stage=3",
+            rule="an average needs the whole weights on each rank, which stage 3 takes apart",
+            remedy="--deepspeed.zero_stage=2, or FSDP2 (--parallelism.dp_shard)",
+        )
+    if run.policy.loss_changes_after() > 0:
+        raise ConfigError(
+            f"policy {run.policy.type} with deepspeed.zero_stage={stage}",
+            rule="DeepSpeed takes a missing gradient for zero, and this policy trains other parameters in each phase",
+            remedy="launch it without DeepSpeed",
+        )
+
+
+PRECISIONS = ("no", "bf16", "fp16")
+
+
+ON_BAD_FRAME = ("stop", "substitute")

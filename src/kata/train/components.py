@@ -21,7 +21,7 @@ from kata.policies.base import Policy
 from kata.run import Run
 from kata.spec import ACTION
 from kata.train.checkpoint.async_save import Saving
-from kata.train.checkpoint.folder import checkpoints, home_of
+from kata.train.checkpoint.folder import checkpoints, home_of, last_finite
 from kata.train.checkpoint.retention import Keep
 from kata.train.checkpoint.saver import Saver
 from kata.train.evaluation.env_eval import Beside
@@ -182,6 +182,7 @@ def _watch(prepared: Prepared, folder: Path, meter: Meter, feed: Feed, first_ste
         max_in_a_row=prepared.run.max_bad_steps,
         spike=prepared.run.loss_spike,
         first_step=first_step,
+        last_good=lambda: last_finite(folder / "checkpoints"),
         changes_after=prepared.run.policy.loss_changes_after(),
     )
 

@@ -24,7 +24,7 @@ from kata.data.format.source import Source, locate, refuse_outside
 from kata.data.format.tasks import read_tasks, task_numbers
 from kata.data.storage.buffers import Empty
 from kata.errors import DataError, did_you_mean
-from kata.spec import BOOKKEEPING, Column, Feature, Stats, feature_of
+from kata.spec import BOOKKEEPING, Column, Feature, feature_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -173,18 +173,6 @@ class Dataset:
             )
         first = self.episodes.start if self._first is None else self._first
         return replace(self, layout=self.layout.take(chosen), _first=first[chosen])
-
-    def stats(self, cameras: bool = True) -> Stats:
-        """min, max, mean, std, count, q01, q10, q50, q90, q99 of the selected frames, per feature.
-
-        Vectors (D,) and scalars (1,) are exact over all frames; features of higher rank pool all axes but
-        the last. Cameras (C, 1, 1) in [0, 1] are the dataset's own where these describe exactly the selected
-        episodes, else come from sampled frames, which `notes` then says.
-        """
-        from kata.data.stats.dataset_stats import camera_stats, column_stats
-
-        result = column_stats(self)
-        return result | camera_stats(self) if cameras else result
 
 
 def open_dataset(

@@ -28,6 +28,23 @@ SAMPLED_FRAMES = 500
 """Most frames decoded for camera statistics: a mean over 500 frames is steadier than any policy can tell."""
 
 
+def dataset_stats(dataset: Dataset, cameras: bool = True) -> Stats:
+    """Compute min, max, mean, std, count, q01, q10, q50, q90 and q99 of the selected frames, per feature.
+
+    Vectors (D,) and scalars (1,) are exact over all frames. Features of higher rank pool all axes but the last.
+    Cameras (C, 1, 1) in [0, 1] are the stored ones where these describe exactly the selected episodes. Otherwise
+    they come from sampled frames, which a line in the dataset's `notes` then states.
+
+    Args:
+        dataset: the selected episodes are measured.
+        cameras: False leaves the cameras out; nothing is decoded then.
+    """
+    result = column_stats(dataset)
+    if cameras:
+        result |= camera_stats(dataset)
+    return result
+
+
 def column_stats(dataset: Dataset) -> Stats:
     """All table columns with numbers: population figures over every selected frame, in float64."""
     keys = [

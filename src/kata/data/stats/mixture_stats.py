@@ -6,7 +6,7 @@ import numpy as np
 
 from kata.data.dataset.mixture import Mixture, Part, is_vector
 from kata.data.format.feature_stats import STATS, Summary, merge, summarise
-from kata.data.stats.dataset_stats import camera_stats
+from kata.data.stats.dataset_stats import camera_stats, dataset_stats
 from kata.spec import Column, Stats
 
 _NEUTRAL = dict(zip(STATS, (-1, 1, 0, 1, 0, -1, -1, 0, 1, 1), strict=True))
@@ -62,7 +62,9 @@ def part_stats(
     Dimensions that a dataset lacks get figures that leave zero at zero; cameras that it lacks get the joint ones.
     """
     return tuple(
-        _fitted(part, joint, _renamed(part, part.dataset.stats(cameras=cameras)) if own else {})
+        _fitted(
+            part, joint, _renamed(part, dataset_stats(part.dataset, cameras=cameras)) if own else {}
+        )
         for part in mixture.parts
     )
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from kata.data.dataset.mixture import Data, Mixture, Part
+from kata.data.stats.dataset_stats import dataset_stats
 from kata.data.stats.mixture_stats import joint_stats, part_stats
 from kata.dist.process_group import Team
 from kata.errors import DataError
@@ -78,7 +79,7 @@ def fit_scales(data: Data, policy: PolicyConfig, run: Run, device: str, team: Te
     if isinstance(data, Mixture):
         return _of_mixture(data, policy, run.dataset, device, team)
     (own,) = _by_first(
-        team, lambda: [data.stats(cameras=_camera_stats_needed(policy, run.dataset))]
+        team, lambda: [dataset_stats(data, cameras=_camera_stats_needed(policy, run.dataset))]
     )
     stats = _coloured(
         {run.rename_map.get(key, key): named for key, named in own.items()}, policy, run.dataset

@@ -20,7 +20,6 @@ import torch
 from torch import Tensor
 
 from kata.errors import DivergedError
-from kata.train.checkpoint.folder import last_finite
 from kata.train.metrics.append_log import Record
 from kata.train.metrics.meter import Meter, drop_lines_after, read_metrics, to_json
 
@@ -52,6 +51,7 @@ class Watch:
         max_in_a_row: bad steps in a row after which the run stops.
         spike: robust deviations above the median of the recent losses that make a spike; 0 looks for none.
         first_step: steps already done.
+        last_good: finds the newest checkpoint with finite weights, for the message that ends a run.
         changes_after: steps after which the loss is another one; those before it say nothing of those after it.
     """
 
@@ -64,10 +64,12 @@ class Watch:
         max_in_a_row: int,
         spike: float,
         first_step: int,
+        last_good: Callable[[], Path | None],
         changes_after: int = 0,
     ) -> None:
-        self._folder, self._meter, self._samples = folder, meter, samples
+        self._meter, self._samples = meter, samples
         self._max_in_a_row, self._spike, self._changes_after = max_in_a_row, spike, changes_after
+        self._last_good = last_good
         self.path = folder / "bad_steps.jsonl"
         drop_lines_after(self.path, first_step)
         known = read_metrics(self.path) if self.path.exists() else []
@@ -180,7 +182,7 @@ class Watch:
             row += 1
         if row < self._max_in_a_row:
             return
-        good = last_finite(self._folder / "checkpoints")
+        good = self._last_good()
         raise DivergedError(
             f"step {step}: loss or gradient not finite for {row} steps in a row",
             rule=f"a run goes on over fewer than max_bad_steps={self._max_in_a_row}; their samples: {self.path}",
