@@ -5,7 +5,7 @@ from collections import Counter
 
 from kata.cli import main
 from tests.conftest import TINY_ACT
-from tests.data.test_hub import hub, pointed
+from tests.data.format.test_hub import hub, pointed
 from tests.dist import ranks, scenes
 
 LIMIT_S = 300.0

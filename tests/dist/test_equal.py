@@ -11,7 +11,7 @@ from kata.train.metrics.meter import read_metrics
 from tests.conftest import TINY_ACT
 from tests.data.small_maker import small
 from tests.dist import ranks
-from tests.train.test_bad_frames import PACKETS, SMALL, damage
+from tests.train.metrics.test_bad_frames import PACKETS, SMALL, damage
 from tests.train.test_every_policy import TINY
 from tests.train.test_train import SILENT
 

@@ -121,7 +121,7 @@ def dataset_items(peer: Path, folder: Path) -> list[bool]:
     done = execute(peer, HERE / "golden_data.py", folder)
     if not ran(done, "dataset items"):
         return [False]
-    test = "tests/data/test_lerobot_items.py"
+    test = "tests/data/loader/test_lerobot_items.py"
     done = execute(sys.executable, "-m", "pytest", "-n0", test, KATA_GOLDEN_DATA=str(folder))
     last = (done.stdout.strip().splitlines() or ["no output"])[-1]
     return [ran(done, "dataset items") and report(True, f"dataset items: {last}")]

@@ -419,7 +419,7 @@ def test_the_list_may_stand_in_a_file_and_a_resume_keeps_it(run, entries, tmp_pa
 
 
 def test_the_example_config_is_a_run():
-    example = resolve_run([f"--config={Path(__file__).parents[2]}/configs/mix.yaml"])[0]
+    example = resolve_run([f"--config={Path(__file__).parents[3]}/configs/mix.yaml"])[0]
     assert [(entry.called, entry.weight) for entry in example.dataset.mix] == [
         ("reach-a", 0.7),
         ("reach-b", 0.3),

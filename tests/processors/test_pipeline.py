@@ -8,7 +8,7 @@ from kata.policies.act.config import Config
 from kata.policies.pipelines import canonical_pipelines
 from kata.processors import load_pipeline
 from kata.processors.pipeline import POSTPROCESSOR, PREPROCESSOR
-from tests.adapt.test_steps import FEATURES, batch, stats
+from tests.processors.test_steps import FEATURES, batch, stats
 
 
 def pair():

@@ -130,7 +130,7 @@ def pointed(home: Path, endpoint: str) -> dict[str, str]:
     return environment | {
         "HF_LEROBOT_HOME": str(home), "HF_HOME": str(home / "hf"), "HF_ENDPOINT": endpoint,
         "HF_HUB_DISABLE_XET": "1",
-        "HF_HUB_DISABLE_TELEMETRY": "1", "PYTHONPATH": str(Path(__file__).parents[2] / "src"),
+        "HF_HUB_DISABLE_TELEMETRY": "1", "PYTHONPATH": str(Path(__file__).parents[3] / "src"),
         "HF_HUB_DOWNLOAD_TIMEOUT": "5", "HF_HUB_ETAG_TIMEOUT": "5",
     }  # fmt: skip
 

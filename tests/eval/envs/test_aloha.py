@@ -18,7 +18,7 @@ from kata.errors import ConfigError, DataError, PolicyError
 from kata.eval.envs.aloha import JOINTS, AlohaEnv
 from kata.eval.record.replay import replay, replay_aloha
 
-SHARED = Path(os.environ.get("KATA_SHARED_DATA", Path(__file__).parents[3] / "shared" / "data"))
+SHARED = Path(os.environ.get("KATA_SHARED_DATA", Path(__file__).parents[4] / "shared" / "data"))
 TRAJECTORIES, RECORDED = SHARED / "aloha-scripted-traj.npz", SHARED / "aloha-scripted-cube-v30"
 needs_trajectories = pytest.mark.skipif(
     not TRAJECTORIES.exists(), reason=f"{TRAJECTORIES} is absent"

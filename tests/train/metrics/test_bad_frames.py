@@ -13,7 +13,7 @@ from kata.train import train
 from kata.train.metrics.meter import read_metrics
 from kata.train.summary import summary
 from tests.conftest import TINY_ACT
-from tests.data.test_substitute import corrupt
+from tests.data.loader.test_substitutes import corrupt
 from tests.train.test_kill import saved
 from tests.train.test_train import numbers
 

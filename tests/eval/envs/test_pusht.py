@@ -16,7 +16,7 @@ from kata.data.loader.reader import Reader
 from kata.errors import ConfigError
 from kata.eval.envs.pusht import ENV_ID, make_pusht
 
-SHARED = Path(os.environ.get("KATA_SHARED_DATA", Path(__file__).parents[3] / "shared" / "data"))
+SHARED = Path(os.environ.get("KATA_SHARED_DATA", Path(__file__).parents[4] / "shared" / "data"))
 PEOPLE = SHARED / "pusht-v30"
 needs_people = pytest.mark.skipif(not PEOPLE.exists(), reason=f"{PEOPLE} is absent")
 
