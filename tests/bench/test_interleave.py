@@ -177,7 +177,7 @@ def test_an_interrupt_ends_a_stopped_child():
 
 def test_a_killed_parent_leaves_no_stopped_child(tmp_path):
     (tmp_path / "parent.py").write_text(
-        "import sys\nfrom kata.bench.turns import Child\n"
+        "import sys\nfrom kata.bench.interleave import Child\n"
         f"with Child('one', [sys.executable, '-c', {COUNTS + OTHER!r}]) as one:\n"
         "    one.set_up()\n    print(one.pid, flush=True)\n    sys.stdin.read()\n"
     )

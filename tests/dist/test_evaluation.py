@@ -92,7 +92,7 @@ def shell(path, text):
 
 def test_a_rank_whose_evaluation_fails_is_named_and_training_goes_on(args, tmp_path):
     """The third rank has no episode to play; the others act with the same weights."""
-    seen = 'sha256sum < "$4/model.safetensors"\n'  # -P -m kata.eval.worker checkpoint options tally
+    seen = 'sha256sum < "$4/model.safetensors"\n'  # -P -m kata.eval.env_worker checkpoint options tally
     good = shell(tmp_path / "good", seen + 'echo "{}" > "$6"')
     bad = shell(tmp_path / "bad", seen + "exit 7")
     options = args("--eval.n_episodes=2")

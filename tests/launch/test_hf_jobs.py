@@ -265,7 +265,7 @@ def test_a_job_goes_on_from_the_last_pushed_checkpoint(
     # What a job's container holds: kata itself, and the dataset below its own cache.
     (tmp_path / "bin/kata").write_text(
         f'#!/bin/bash\nargs=("${{@/--output_dir=/--dataset.root={vector_dataset} --output_dir=}}")\n'
-        f"exec {sys.executable} -c 'import sys, kata.launch.courier as c; c.POLL_S = 0.1\n"
+        f"exec {sys.executable} -c 'import sys, kata.launch.hub_sync as c; c.POLL_S = 0.1\n"
         "from kata.cli import main\n"
         f'args = " ".join(sys.argv[1:]).split(" ")\nsys.exit(main(args))\' "${{args[@]}}"\n'
     )

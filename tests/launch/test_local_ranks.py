@@ -17,7 +17,7 @@ WAIT_S = 60.0
 LAUNCHER = """
 import os, sys
 from pathlib import Path
-from kata.launch.ranks import run_ranks
+from kata.launch.local_ranks import run_ranks
 count, log_dir, script = int(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
 after = float(sys.argv[4]) if len(sys.argv) > 4 else None
 envs = [{**os.environ, "RANK": str(rank), "OUT": str(log_dir)} for rank in range(count)]
@@ -100,7 +100,7 @@ def test_one_that_minds_no_signal_is_killed(tmp_path, monkeypatch):
         + "if rank == 1: sys.exit(7)\ntime.sleep(600)"
     )
     quick = LAUNCHER.replace(
-        "count, log_dir", "import kata.launch.ranks as r; r.GRACE_S = 0.2\ncount, log_dir", 1
+        "count, log_dir", "import kata.launch.local_ranks as r; r.GRACE_S = 0.2\ncount, log_dir", 1
     )
     monkeypatch.setattr(sys.modules[__name__], "LAUNCHER", quick)
     status, _, err = run(tmp_path, 2, script)

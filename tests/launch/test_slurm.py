@@ -136,7 +136,7 @@ def test_the_dry_run_prints_the_whole_script(capsys, tmp_path):
         assert expected in directives
     assert "\nmodule load cuda\nexport GREETING='a b'\"'\"'s'\n" in text
     assert "-m torch.distributed.run --node-rank" in text
-    assert "--nnodes=2 --nproc-per-node=4 --max-restarts=0 -m kata.launch.rank" in text
+    assert "--nnodes=2 --nproc-per-node=4 --max-restarts=0 -m kata.launch.slurm_rank_entry" in text
     assert "'--rename_map={'\"'\"'a'\"'\"': '\"'\"'b'\"'\"'}' --resume=true" in text
     assert "@" not in text.replace("B:USR1@300", "").replace('"$@"', "")
     assert subprocess.run(["bash", "-n"], input=text, text=True, check=False).returncode == 0
@@ -227,7 +227,7 @@ def rank(tmp_path, code: str) -> tuple[int, bool]:
         "SLURM_NODEID": "1",
     }
     script = f"import os, runpy, signal, sys\nrunpy.run_module = lambda *a, **k: {code}\n"
-    script += "from kata.launch.rank import main\nmain()"
+    script += "from kata.launch.slurm_rank_entry import main\nmain()"
     done = subprocess.run(
         [sys.executable, "-c", script], env={**os.environ, **names}, check=False, timeout=WAIT_S
     )

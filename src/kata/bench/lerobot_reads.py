@@ -56,7 +56,7 @@ def cpu_s() -> float:
 
 
 def windows_s(pattern: str, cameras: list[str], fps: int) -> dict[str, list[float]] | None:
-    """LeRobot's delta_timestamps of kata.bench.patterns.windows_of."""
+    """LeRobot's delta_timestamps of kata.bench.cases.windows_of."""
     if pattern == "act":
         return {"action": [step / fps for step in range(100)]}
     if pattern == "diffusion":

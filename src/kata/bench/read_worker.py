@@ -1,4 +1,4 @@
-"""One measurement of kata's reader, in a process of its own: `python -m kata.bench.reading '<JSON>'`.
+"""One measurement of kata's reader, in a process of its own: `python -m kata.bench.read_worker '<JSON>'`.
 
 Prints one JSON object. CPU time is that of the whole process.
 """

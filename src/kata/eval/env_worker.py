@@ -1,8 +1,8 @@
 """Evaluates a checkpoint in a process of its own, so that a training run goes on beside it.
 
-python -m kata.eval.worker <checkpoint folder> <options.json> <result.json>                  all episodes
-python -m kata.eval.worker <checkpoint folder> <options.json> <tally.json> <rank> <ranks>    the share of a rank
-python -m kata.eval.worker --sum <result.json> <tally.json> ...                              what all shares add up to
+python -m kata.eval.env_worker <checkpoint folder> <options.json> <result.json>                  all episodes
+python -m kata.eval.env_worker <checkpoint folder> <options.json> <tally.json> <rank> <ranks>    the share of a rank
+python -m kata.eval.env_worker --sum <result.json> <tally.json> ...                              what all shares add up to
 
 options.json holds the options of `kata eval` without the policy's path; the written file's folder serves as output_dir,
 and holds the films of all shares where they are summed up. A file appears whole or not at all. A result is what
@@ -45,7 +45,7 @@ def main(args: Sequence[str]) -> int:
             work = partial(_played, checkpoint, Path(options), int(rank), int(ranks))
         case _:
             print(
-                "usage: python -m kata.eval.worker CHECKPOINT OPTIONS.json RESULT.json",
+                "usage: python -m kata.eval.env_worker CHECKPOINT OPTIONS.json RESULT.json",
                 file=sys.stderr,
             )
             return 2

@@ -174,7 +174,7 @@ srun --kill-on-bad-exit=1 --ntasks="$SLURM_NNODES" --ntasks-per-node=1 \
     bash -c 'trap "" USR1; : > "$KATA_RANK_PIDS$SLURM_NODEID"
         exec "$0" -m torch.distributed.run --node-rank="$SLURM_NODEID" \
             --master-addr="$MASTER_ADDR" --master-port="$MASTER_PORT" "$@"' \
-    @PYTHON@ @TORCHRUN@ -m kata.launch.rank \
+    @PYTHON@ @TORCHRUN@ -m kata.launch.slurm_rank_entry \
     @TRAIN@ &
 step=$!
 while signalled=; wait "$step"; status=$?; [ -n "$signalled" ]; do :; done

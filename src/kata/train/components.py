@@ -21,9 +21,9 @@ from kata.policies.base import Policy
 from kata.run import Run
 from kata.spec import ACTION
 from kata.train.checkpoint.async_save import Saving
-from kata.train.checkpoint.folder import checkpoints, home_of, last_finite
+from kata.train.checkpoint.folder import checkpoints, home_of
 from kata.train.checkpoint.retention import Keep
-from kata.train.checkpoint.saver import Saver
+from kata.train.checkpoint.saver import Saver, last_finite
 from kata.train.evaluation.env_eval import Beside
 from kata.train.evaluation.validation import Validator, mean_actions, spread_rows
 from kata.train.input.feed import Feed, pinned

@@ -77,7 +77,7 @@ def train(
 ) -> Trained:
     """Train to the last step. Everything that can be wrong with options and data is found before step 1.
 
-    team: the ranks that train together (see kata.dist.team.join), all of which call this; none is this process alone.
+    team: the ranks that train together (see kata.dist.process_group.join), all of which call this; none is this process alone.
     What is measured and written is rank 0's: the others return their state alone.
 
     Raises KataError (see kata.errors) and leaves nothing half-written.

@@ -27,9 +27,9 @@ CHILD = """
 import os, signal, sys
 from pathlib import Path
 from kata.data.edit.assemble import Rules
-from kata.data.edit.part import open_part
-from kata.data.edit.verbs import merge
-from kata.data.source import Source
+from kata.data.edit.edit_source import open_part
+from kata.data.edit.operations import merge
+from kata.data.format.source import Source
 stop, how = int(sys.argv[3]), sys.argv[4]
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job starts with it ignored
 def progress(done, total):

@@ -172,7 +172,7 @@ FILL = """
 import sys, numpy as np
 from pathlib import Path
 from kata.data import Reader, open_dataset
-from kata.data.framecache import CacheOptions, FrameCache
+from kata.data.frames.frame_cache import CacheOptions, FrameCache
 root, folder, kind = sys.argv[1:]
 data = open_dataset("x/y", root=root)
 with FrameCache(data, tuple(data.cameras), CacheOptions(kind, Path(folder))) as cache:

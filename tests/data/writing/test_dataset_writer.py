@@ -261,7 +261,7 @@ def test_closing_over_an_open_episode_says_what_was_dropped(tmp_path: Path) -> N
 CHILD = """
 import sys
 import numpy as np
-from kata.data.write import DatasetWriter, VideoOptions
+from kata.data.writing.dataset_writer import DatasetWriter, VideoOptions
 from kata.spec import Column
 STATE, TOP = "observation.state", "observation.images.top"
 features = {STATE: Column("float32", (1,)), TOP: Column("video", (16, 16, 3))}

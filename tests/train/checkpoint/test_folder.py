@@ -215,5 +215,5 @@ def test_what_last_points_at_and_the_only_good_one_are_never_removed(home):
 
 
 def test_the_folder_is_managed_without_torch():
-    code = "import sys, kata.train.store, kata.train.retention, kata.train.lock; assert 'torch' not in sys.modules"
+    code = "import sys, kata.train.checkpoint.folder, kata.train.checkpoint.retention, kata.train.checkpoint.run_lock; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)

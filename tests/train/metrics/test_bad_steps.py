@@ -21,7 +21,7 @@ from kata.optim.ema import ema_copy, ema_update
 from kata.policies.base import ParamGroup
 from kata.run import resolve_run
 from kata.train import train
-from kata.train.checkpoint.folder import last_finite
+from kata.train.checkpoint.saver import last_finite
 from kata.train.input.prepare import prepare
 from kata.train.metrics.bad_steps import ENOUGH, Watch
 from kata.train.metrics.meter import Meter, read_metrics

@@ -1,6 +1,6 @@
 """What one rank of `kata bench scale` does: real steps, then the same without sending, and with sending at their end.
 
-    python -m kata.bench.scale.rank '{"args": ["--policy.type=act", ...], "steps": 10, "warmup": 3}'
+    python -m kata.bench.scale.scale_worker '{"args": ["--policy.type=act", ...], "steps": 10, "warmup": 3}'
 
 The last line that rank 0 writes is its figures as JSON.
 """

@@ -18,7 +18,6 @@ from pathlib import Path
 
 from kata.errors import CheckpointError
 from kata.files import fsync
-from kata.processors.tensors import read_tensors
 from kata.run.checkpoint_link import BEST, LAST, follow, point
 from kata.train.checkpoint.manifest import (
     MANIFEST,
@@ -27,22 +26,6 @@ from kata.train.checkpoint.manifest import (
     has_manifest,
     write_manifest,
 )
-
-
-def last_finite(checkpoints: Path) -> Path | None:
-    """The newest checkpoint whose weights can be read and are finite.
-
-    The newest of all may not be: an update with finite gradients can still overflow the weights.
-    """
-    for folder in sorted((p for p in checkpoints.glob("*") if p.name.isdigit()), reverse=True):
-        try:
-            tensors = read_tensors(folder / "pretrained_model" / "model.safetensors")
-        except CheckpointError:
-            continue
-        if all(bool(tensor.isfinite().all()) for tensor in tensors.values()):
-            return folder
-    return None
-
 
 VALIDATION, CONFIG = "validation.json", "config.json"
 

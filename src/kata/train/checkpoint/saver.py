@@ -4,7 +4,7 @@
                                           processors/<name>/policy_*processor* per dataset of a mixture
                         /pretrained_model_ema/  the same with averaged weights (only with --ema.enable)
                         /training_state/     training_step.json optimizer_* scaler.json
-                        /sharded_state/      weights, average and moments in pieces (see kata.train.pieces)
+                        /sharded_state/      weights, average and moments in pieces (see kata.train.checkpoint.sharded)
                         /manifest.json       size and hash of each of these files
 """
 
@@ -30,13 +30,38 @@ from kata.processors import Pipeline
 from kata.processors.tensors import read_tensors, write_tensors
 from kata.run import Run
 from kata.train.checkpoint.folder import VALIDATION
-from kata.train.checkpoint.manifest import MODEL, PRETRAINED, PRETRAINED_EMA, TRAINING
+from kata.train.checkpoint.manifest import (
+    MODEL,
+    PRETRAINED,
+    PRETRAINED_EMA,
+    TRAINING,
+)
 from kata.train.checkpoint.sharded import has_pieces, load_moments, restore_pieces
 from kata.train.checkpoint.snapshot import Snapshot
 from kata.train.model.state import TrainState
 
+
+def last_finite(checkpoints: Path) -> Path | None:
+    """The newest checkpoint whose weights can be read and are finite.
+
+    The newest of all may not be: an update with finite gradients can still overflow the weights.
+    """
+    for folder in sorted((p for p in checkpoints.glob("*") if p.name.isdigit()), reverse=True):
+        try:
+            tensors = read_tensors(folder / "pretrained_model" / "model.safetensors")
+        except CheckpointError:
+            continue
+        if all(bool(tensor.isfinite().all()) for tensor in tensors.values()):
+            return folder
+    return None
+
+
 TEXT_BYTES, PIECE_BYTES = 65_536, 2_048
+
+
 PROCESSORS = "processors"
+
+
 OPTIMIZER = "optimizer_state.safetensors"
 
 

@@ -2,7 +2,7 @@
 
     update -> loss, gradient norm -> host, without waiting -> judged in order -> metrics.jsonl, bad_steps.jsonl
 
-The device itself leaves out an update that is not finite (kata.dist.update.step_unless); here the host learns of it.
+The device itself leaves out an update that is not finite (kata.dist.skip_step.step_unless); here the host learns of it.
 """
 
 from __future__ import annotations
