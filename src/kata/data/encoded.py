@@ -19,9 +19,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kata.data.bodies import OpenFile, PageError
+from kata.data.packets import replaced
 from kata.data.pagehead import UnknownPageError
 from kata.data.pages import Chunk, Pages, find_cell, find_chunk, find_pages, read_cells, read_dictionary
-from kata.data.video import Stamp, replaced
+from kata.data.video import Stamp
 from kata.data.work import Tally
 
 _log = logging.getLogger(__name__)
