@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kata.data.columns import Columns, schema_names
+from kata.data.images import is_deep
 from kata.data.info import Info, read_info
 from kata.data.layout import Layout, TaskLists, read_layout
 from kata.data.links import refuse_outside
@@ -243,7 +244,8 @@ def readable_columns(
     source: Source, info: Info, layout: Layout, absent: list[str], notes: list[str]
 ) -> tuple[dict[str, Column], set[str]]:
     """The columns that can be read, and those of them that are derived because the files lack them."""
-    present = schema_names(source.root / layout.data.files[layout.data.file[0]])
+    first_file, first_row = source.root / layout.data.files[layout.data.file[0]], int(layout.data.first[0])
+    present = schema_names(first_file)
     columns = {key: column for key, column in info.columns.items() if key not in absent}
     lacking = [key for key, column in columns.items() if column.dtype != "video" and key not in present]
     derived = {key for key in lacking if key in BOOKKEEPING}
@@ -252,6 +254,11 @@ def readable_columns(
             notes.append(f"'{key}' is not in the data files and is derived from the episode table")
         else:
             notes.append(f"'{key}' is left out: info.json declares it, but the data files lack it")
+            del columns[key]
+    images = [key for key, column in columns.items() if column.dtype == "image"]
+    for key in images:
+        if is_deep(first_file, key, first_row):
+            notes.append(f"'{key}' is left out: its images have more than 8 bits per channel, as depth maps do")
             del columns[key]
     undeclared = [key for key in present if key not in info.columns]
     if undeclared:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import av
 import numpy as np
@@ -31,8 +32,8 @@ def stores_half_size(path: Path) -> bool:
     """Whether a video file holds such frames; False for one that cannot be read, which its index will say."""
     try:
         with av.open(str(path), options=FORMATS) as container:
-            codec = container.streams.video[0].codec_context
-            return is_half_size(codec.pix_fmt or "", codec.width, codec.height)
+            codec: Any = container.streams.video[0].codec_context
+            return codec is not None and is_half_size(codec.pix_fmt or "", codec.width, codec.height)
     except (FFmpegError, OSError, IndexError):
         return False
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -10,6 +11,7 @@ from kata.data.commands.output import new_file, write_whole
 from kata.data.dataset import open_dataset
 from kata.errors import ConfigError
 
+_say = logging.getLogger(__name__).info
 _ENDINGS = (".png", ".html")
 _FRAMES_MAX = 40
 
@@ -40,6 +42,8 @@ def main(args: Sequence[str]) -> int:
     data = open_dataset(
         options.repo_id or root.name, root=options.root, episodes=[options.episode], revision=options.revision
     )
+    for note in data.notes:
+        _say("%s", note)
     from kata.data.view import page, png, read_sheet
 
     sheet = read_sheet(data, options.frames)
