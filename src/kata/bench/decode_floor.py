@@ -19,6 +19,7 @@ from PIL import Image
 
 from kata.bench.interleave import Turns
 from kata.data import Dataset
+from kata.data.video.color import ONE_THREAD
 
 STRETCH_S = 0.25
 """CPU seconds of a thread on one camera before it takes the next: about a turn, so that a turn sees all cameras."""
@@ -85,7 +86,7 @@ class Track:
         for frame in self._frames:
             if isinstance(frame, av.VideoFrame):
                 decoded_s = time.thread_time()
-                self._reformatter.reformat(frame, format="rgb24", threads=1)
+                self._reformatter.reformat(frame, format="rgb24", **ONE_THREAD)
             else:
                 before_s = time.thread_time()  # before it the table was read
                 frame.load()

@@ -25,6 +25,7 @@ from tests.data.dataset_maker import (
     cut,
     make,
     picture,
+    png,
     rows,
     write_video,
 )
@@ -346,6 +347,16 @@ def test_a_frame_that_does_not_decode_is_named(
         episodes=[0, 1],
     )
     assert any("episode 1, frame 6" in each["what"] for each in report["problems"])
+
+
+def test_an_image_of_another_size_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = finished(make(tmp_path / "made", camera="image"))
+    small = png(np.zeros((8, 12, 3), np.uint8))
+    change_table(root / TABLE, lambda table: table[CAMERA].__setitem__(2, small))
+    words = [each["what"] for each in check(root, capsys, "--decode")["problems"]]
+    assert any("episode 2, frame 2" in each and "(8, 12, 3)" in each for each in words)
 
 
 @pytest.mark.parametrize("cell", [b"no image", None])

@@ -346,6 +346,12 @@ def test_a_file_that_is_no_video(tmp_path: Path) -> None:
     refused(opened(tmp_path), VIDEO)
 
 
+def test_a_codec_that_ffmpeg_does_not_know(tmp_path: Path) -> None:
+    path = make(tmp_path) / VIDEO
+    path.write_bytes(path.read_bytes().replace(b"avc1", b"zzz9"))
+    refused(opened(tmp_path), VIDEO, "codec")
+
+
 @pytest.mark.parametrize("cell", [b"no image", None])
 def test_an_image_that_does_not_decode(tmp_path: Path, cell: bytes | None) -> None:
     path = make(tmp_path, camera="image") / TABLE

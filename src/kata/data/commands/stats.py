@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -28,6 +29,7 @@ from kata.log import counting
 from kata.spec import BOOKKEEPING, Column, Stats
 from kata.units import count_text
 
+_say = logging.getLogger(__name__).info
 _IMAGES = ("none", "sampled", "all")
 _SHOWN = 12  # differences in the text; --json has all
 
@@ -67,6 +69,8 @@ def main(args: Sequence[str]) -> int:
         exclude_episodes=options.exclude_episodes,
         revision=options.revision,
     )
+    for note in data.notes:
+        _say("%s", note)
     found = column_stats(data)
     if images != "none" and data.cameras:
         rows = _rows(data, images)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -10,6 +11,7 @@ from kata.data.commands.output import new_file, write_whole
 from kata.data.dataset.dataset import open_dataset
 from kata.errors import ConfigError
 
+_say = logging.getLogger(__name__).info
 _ENDINGS = (".png", ".html")
 _FRAMES_MAX = 40
 
@@ -52,6 +54,9 @@ def main(args: Sequence[str]) -> int:
         revision=options.revision,
     )
     from kata.data.inspect.episode_view import page, png, read_sheet
+
+    for note in data.notes:
+        _say("%s", note)
 
     sheet = read_sheet(data, options.frames)
     write_whole(target, png(sheet) if target.suffix.lower() == ".png" else page(sheet))

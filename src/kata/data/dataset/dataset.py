@@ -22,6 +22,7 @@ from kata.data.format.read import read_layout
 from kata.data.format.selection import choose, drop_absent_cameras, only_whole
 from kata.data.format.source import Source, locate, refuse_outside
 from kata.data.format.tasks import read_tasks, task_numbers
+from kata.data.parquet.images import is_deep
 from kata.data.storage.buffers import Empty
 from kata.errors import DataError, did_you_mean
 from kata.spec import BOOKKEEPING, Column, Feature, feature_of
@@ -227,7 +228,11 @@ def readable_columns(
     source: Source, info: Info, layout: Layout, absent: list[str], notes: list[str]
 ) -> tuple[dict[str, Column], set[str]]:
     """The columns that can be read, and those of them that are derived because the files lack them."""
-    present = schema_names(source.root / layout.data.files[layout.data.file[0]])
+    first_file, first_row = (
+        source.root / layout.data.files[layout.data.file[0]],
+        int(layout.data.first[0]),
+    )
+    present = schema_names(first_file)
     columns = {key: column for key, column in info.columns.items() if key not in absent}
     lacking = [
         key for key, column in columns.items() if column.dtype != "video" and key not in present
@@ -238,6 +243,13 @@ def readable_columns(
             notes.append(f"'{key}' is not in the data files and is derived from the episode table")
         else:
             notes.append(f"'{key}' is left out: info.json declares it, but the data files lack it")
+            del columns[key]
+    images = [key for key, column in columns.items() if column.dtype == "image"]
+    for key in images:
+        if is_deep(first_file, key, first_row):
+            notes.append(
+                f"'{key}' is left out: its images have more than 8 bits per channel, as depth maps do"
+            )
             del columns[key]
     undeclared = [key for key in present if key not in info.columns]
     if undeclared:

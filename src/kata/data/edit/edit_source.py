@@ -140,7 +140,10 @@ def open_part(
     declared: dict[str, Any] = raw["features"]
     _require_known(dataset, declared, drop)
     unread = {
-        key: _column(spec) for key, spec in declared.items() if _is_unread(spec) and key not in drop
+        key: _column(spec)
+        for key, spec in declared.items()
+        if key not in drop
+        and (_is_unread(spec) or (spec["dtype"] == "image" and key not in dataset.columns))
     }
     layout, size = _with_videos(source, dataset, unread)
     present = schema_names(dataset.root / layout.data.files[layout.data.file[0]])

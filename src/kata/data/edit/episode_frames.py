@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,9 +9,10 @@ from typing import Any
 import av
 import numpy as np
 from av.error import FFmpegError
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 
 from kata.data.arrays import Pixels
+from kata.data.parquet.images import DeepImageError, open_image
 from kata.data.video.color import FORMATS
 from kata.data.video.packet_index import FrameIndex
 from kata.errors import DataError
@@ -58,9 +58,9 @@ def image_frames(path: Path, cells: Any, first: int, shape: tuple[int, ...]) -> 
     for place, cell in enumerate(cells.field("bytes").to_pylist()):
         where = f"row {first + place} of {path}"
         try:
-            with Image.open(io.BytesIO(cell)) as image:
+            with open_image(cell) as image:
                 pixels = np.asarray(image.convert("L" if shape[2] == 1 else "RGB"))
-        except (UnidentifiedImageError, OSError, SyntaxError) as error:
+        except (DeepImageError, Image.DecompressionBombError, OSError, SyntaxError) as error:
             raise _undecodable(where, str(error)) from error
         pixels = pixels.reshape(*pixels.shape[:2], -1)
         if pixels.shape != shape:

@@ -21,6 +21,7 @@ from kata.data.arrays import Int64
 from kata.data.video.color import FORMATS
 from kata.data.video.encoder import FASTSTART
 from kata.data.video.packet_index import FrameIndex, build_index
+from kata.data.video.packets import read_packets
 from kata.errors import DataError
 
 MB = 1024**2
@@ -189,8 +190,8 @@ def _copy(runs: list[_Run], path: Path, fps: int) -> None:
             shift = run.offset - run.begin
             with run.cuts.path.open("rb") as file:
                 for number in range(run.begin, run.end):
-                    file.seek(int(index.offset[number]))
-                    packet = av.Packet(file.read(int(index.size[number])))
+                    offset, size = int(index.offset[number]), int(index.size[number])
+                    (packet,) = read_packets(run.cuts.path, file.fileno(), [offset], [size])
                     packet.stream, packet.time_base, packet.duration = stream, Fraction(1, fps), 1
                     packet.pts, packet.dts = (
                         int(run.cuts.rank[number]) + shift,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import math
 import time
 from collections.abc import Callable, Iterator
@@ -12,13 +11,14 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 import pyarrow as pa
 from av.video.frame import VideoFrame
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 
 from kata.data.arrays import Int64, Pixels
 from kata.data.counters import Tally
 from kata.data.format.episode_table import Layout, Span
 from kata.data.frames.frame_format import RECORDED, Form
 from kata.data.parquet.image_column import EncodedImages, ImageColumn, open_column
+from kata.data.parquet.images import DeepImageError, open_image
 from kata.data.parquet.page_body import PageError
 from kata.data.storage.file_stamp import Stamp
 from kata.data.video.color import Planes, colours_of, is_half_size
@@ -26,9 +26,6 @@ from kata.data.video.decoder import Decoder, Gop
 from kata.data.video.packet_index import FrameIndex, check_whole, open_index
 from kata.errors import DataError, FrameError
 from kata.spec import Column
-
-_IMAGES = ("PNG", "JPEG", "WEBP", "BMP", "TIFF")
-"""What a cell may hold. Pillow knows more, some of which it hands to other programs, as EPS to Ghostscript."""
 
 Picture: TypeAlias = Planes | Pixels
 """A decoded frame, as its decoder gives it."""
@@ -218,6 +215,12 @@ class VideoCamera:
         return held
 
 
+_ONE_IMAGE = "a complete parquet file with one encoded image per row"
+_REPAIR = "download the file again, or leave its episodes out with --dataset.exclude_episodes"
+_SAME_SHAPE = "the shape in meta/info.json equals that of the frames"
+_RESHAPE = "correct the shape in meta/info.json where all images differ from it, else leave the episode out"
+
+
 class ImageCamera:
     """A camera whose frames lie encoded in the table, each read when it is needed. form: see VideoCamera."""
 
@@ -300,16 +303,15 @@ class ImageCamera:
     def _picture(self, path: Path, number: int, row: int, encoded: Any) -> Pixels:
         height, width, channels = self._recorded
         try:
-            with Image.open(io.BytesIO(encoded), formats=_IMAGES) as image:
+            with open_image(encoded) as image:
                 if image.size != (
                     width,
                     height,
                 ):  # before it is decoded: a small file can hold a huge picture
-                    raise _mismatch(
-                        self._key,
-                        self._recorded,
-                        (*image.size[::-1], channels),
-                        f"row {number} of {path}",
+                    found = (*image.size[::-1], channels)
+                    what = f"has an image of (H, W, C) = {found} in row {number}, info.json says {self._recorded}"
+                    raise self._bad_frame(
+                        path, number, row, what, rule=_SAME_SHAPE, remedy=_RESHAPE
                     )
                 picture = image.convert("L" if channels == 1 else "RGB")
                 if self.shape != self._recorded:
@@ -317,12 +319,7 @@ class ImageCamera:
                         (self.shape[1], self.shape[0]), Image.Resampling.BILINEAR
                     )
                 pixels = np.asarray(picture)
-        except (
-            UnidentifiedImageError,
-            Image.DecompressionBombError,
-            OSError,
-            SyntaxError,
-        ) as error:
+        except (DeepImageError, Image.DecompressionBombError, OSError, SyntaxError) as error:
             raise self._bad_frame(
                 path, number, row, f"has an image in row {number} that cannot be decoded ({error})"
             ) from error
@@ -334,11 +331,20 @@ class ImageCamera:
     def _bad(self, path: Path, what: str) -> DataError:
         return DataError(f"camera '{self._key}': {path} {what}", rule=_ONE_IMAGE, remedy=_REPAIR)
 
-    def _bad_frame(self, path: Path, number: int, row: int, what: str) -> FrameError:
+    def _bad_frame(
+        self,
+        path: Path,
+        number: int,
+        row: int,
+        what: str,
+        *,
+        rule: str = _ONE_IMAGE,
+        remedy: str = _REPAIR,
+    ) -> FrameError:
         return FrameError(
             f"camera '{self._key}': {path} {what}",
-            rule=_ONE_IMAGE,
-            remedy=_REPAIR,
+            rule=rule,
+            remedy=remedy,
             camera=self._key,
             file=str(path),
             frame=number,
@@ -346,13 +352,9 @@ class ImageCamera:
         )
 
 
-_ONE_IMAGE = "a complete parquet file with one encoded image per row"
-_REPAIR = "download the file again, or leave its episodes out with --dataset.exclude_episodes"
-
-
 def _mismatch(key: str, declared: tuple[int, ...], found: tuple[int, ...], where: str) -> DataError:
     return DataError(
         f"camera '{key}': the dataset says (H, W, C) = {declared}, {where} has {found}",
-        rule="the shape in meta/info.json equals that of the frames",
+        rule=_SAME_SHAPE,
         remedy="repair the shape in meta/info.json, or download the dataset again",
     )

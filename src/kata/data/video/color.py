@@ -45,7 +45,9 @@ def stores_half_size(path: Path) -> bool:
     """Whether a video file holds such frames; False for one that cannot be read, which its index will say."""
     try:
         with av.open(str(path), options=FORMATS) as container:
-            codec = container.streams.video[0].codec_context
+            codec: Any = container.streams.video[0].codec_context
+            if codec is None:
+                return False
             return is_half_size(codec.pix_fmt or "", codec.width, codec.height)
     except (FFmpegError, OSError, IndexError):
         return False
@@ -61,6 +63,13 @@ _UNIT = 1 << 16
 _WHOLE = 16
 """Pixels that its loops write at once. Other widths would need room at the end of a line."""
 
+_SINCE_17 = int(av.__version__.split(".")[0]) >= 17
+
+ONE_THREAD = {"threads": 1} if _SINCE_17 else {}
+"""Keeps PyAV's conversion in the calling thread; before version 17 it never left it."""
+
+_UNTAGGED = (2, ColorRange.UNSPECIFIED.value)
+"""Space and range of every picture before PyAV 17, whose conversion ignores what a frame says of its colours."""
 
 _Addresses, _Strides = ctypes.c_void_p * 4, ctypes.c_int * 4
 
@@ -135,13 +144,8 @@ class Planes:
     @staticmethod
     def of(frame: VideoFrame) -> Planes:
         """Those of a frame of PyAV's."""
-        kind = Kind(
-            frame.width,
-            frame.height,
-            frame.format.name,
-            int(frame.colorspace),
-            int(frame.color_range),
-        )
+        colours = (int(frame.colorspace), int(frame.color_range)) if _SINCE_17 else _UNTAGGED
+        kind = Kind(frame.width, frame.height, frame.format.name, *colours)
         planes = frame.planes
         addresses = _Addresses(*[plane.buffer_ptr for plane in planes])
         return Planes(kind, addresses, _lines(*[plane.line_size for plane in planes]), frame)
@@ -210,7 +214,7 @@ class Painter:
         # Made smaller, this is a triangle filter as wide as it must be: what torch calls bilinear with antialiasing.
         bilinear = Interpolation.BILINEAR
         plane: Any = converter.reformat(
-            frame, width, height, "rgb24", interpolation=bilinear, threads=1
+            frame, width, height, "rgb24", interpolation=bilinear, **ONE_THREAD
         ).planes[0]
         lines = np.frombuffer(plane, np.uint8).reshape(-1, plane.line_size)
         np.copyto(out, lines[:height, : width * 3].reshape(height, width, 3))

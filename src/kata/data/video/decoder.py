@@ -25,6 +25,7 @@ from kata.data.counters import Tally
 from kata.data.storage.file_stamp import Stamp, replaced
 from kata.data.video.color import Painter, Planes
 from kata.data.video.packet_index import FrameIndex
+from kata.data.video.packets import PADDING_BYTES, read_packets
 from kata.errors import FrameError
 
 _OPEN_DECODERS = 8
@@ -84,17 +85,18 @@ class Decoder:
             int(gop.index.start[gop.frames[0]]),
             gop.index.packet[gop.frames].tolist(),
         )
-        packets = slice(first, max(numbers) + 1)
-        pts: list[int] = index.pts[packets].tolist()
+        span = slice(first, max(numbers) + 1)
+        pts: list[int] = index.pts[span].tolist()
         wanted: dict[int, list[int]] = {}
         for place, number in enumerate(numbers):
             wanted.setdefault(pts[number - first], []).append(place)
         began_s = time.perf_counter()
-        data = self._read(gop, index.offset[packets].tolist(), index.size[packets].tolist())
+        offsets, sizes = index.offset[span].tolist(), index.size[span].tolist()
+        packets = read_packets(index.path, self._open(gop).number, offsets, sizes)
         read_s = time.perf_counter() - began_s
         decode_s, count = 0.0, 0
         try:
-            frames = self._decode(index, data, pts)
+            frames = self._decode(index, packets, pts)
             while True:
                 began_s = time.perf_counter()
                 frame = next(frames, None)
@@ -112,22 +114,11 @@ class Decoder:
         except (FFmpegError, OSError) as error:
             raise gop.bad(min(wanted.values(), default=[0])[0], str(error)) from error
         finally:
-            num_bytes = sum(map(len, data))
             self._tally.add(
-                read_s=read_s, decode_s=decode_s, frames_decoded=count, bytes_read=num_bytes
+                read_s=read_s, decode_s=decode_s, frames_decoded=count, bytes_read=sum(sizes)
             )
         if wanted:
             raise gop.bad(min(wanted.values())[0], "the decoder gave no picture")
-
-    def _read(self, gop: Gop, offsets: list[int], sizes: list[int]) -> list[bytes]:
-        """The packets at these places of the file; what lies between them is read too."""
-        begin, end = min(offsets), max(map(int.__add__, offsets, sizes))
-        data = os.pread(self._open(gop).number, end - begin, begin)
-        if len(data) < end - begin:
-            raise replaced(gop.index.path, "is shorter")
-        return [
-            data[at - begin : at - begin + size] for at, size in zip(offsets, sizes, strict=True)
-        ]
 
     def _open(self, gop: Gop) -> _File:
         """The file, which is still the one that was indexed, and stays open."""
@@ -152,14 +143,13 @@ class Decoder:
         return file
 
     def _decode(
-        self, index: FrameIndex, packets: list[bytes], pts: list[int]
+        self, index: FrameIndex, packets: list[av.Packet], pts: list[int]
     ) -> Iterator[VideoFrame]:
         """All frames of these packets, those held back for reordering included."""
         codec = self._codec(index)
         # Before, not after: a run that an error ended leaves frames behind.
         codec.flush_buffers()
-        for data, shown in zip(packets, pts, strict=True):
-            packet = av.Packet(data)
+        for packet, shown in zip(packets, pts, strict=True):
             packet.pts = shown
             yield from codec.decode(packet)
         yield from codec.decode(None)
@@ -173,7 +163,10 @@ class Decoder:
         codec: Any = CodecContext.create(name, "r")
         codec.thread_type = "NONE"
         codec.thread_count = 1
-        codec.extradata = extradata or None
+        if extradata:
+            # PyAV leaves the padding behind these bytes as it finds it: the first assignment writes zeros there.
+            codec.extradata = extradata + bytes(PADDING_BYTES)
+            codec.extradata = extradata
         codec.color_range, codec.colorspace, codec.color_primaries, codec.color_trc = colour
         codec.open()
         codecs[index.setup] = codec

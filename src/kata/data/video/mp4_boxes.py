@@ -1,63 +1,174 @@
 """The frame table of an mp4 file from its header alone: no packet is read, however large the file.
 
-FFmpeg's demuxer parses the table (stsz, stco, stts, stss, edit lists) and hands it out in decoding order; what it
-leaves out are the composition offsets (ISO/IEC 14496-12, 8.6.1.3), which are read here.
+The boxes are those of ISO/IEC 14496-12, section 8. A table that needs FFmpeg's judgement is left to its demuxer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kata.data.arrays import Int64
 
+_CTTS_MAX = 1 << 28
+"""FFmpeg takes larger composition offsets for damage."""
 
-def frame_table(path: Path, stream: Any) -> Int64 | None:
+
+def frame_table(path: Path) -> Int64 | None:
     """(P, 5) presentation stamp, offset, size, keyframe, hidden of every packet; None where only reading the packets
     tells: fragmented files, edit lists that hide frames, several sets of parameters."""
-    entries = stream.index_entries
-    if not stream.frames or len(entries) != stream.frames:
-        return None
-    rows = [(e.timestamp, e.pos, e.size, e.is_keyframe, e.is_discard) for e in entries]
-    table = np.array(rows, dtype=np.int64).reshape(-1, 5)
-    offsets = _composition_offsets(path, len(table))
-    if offsets is None or table[:, 4].any():
-        return None
-    table[:, 0] += offsets
-    return table
-
-
-def _composition_offsets(path: Path, count: int) -> Int64 | None:
-    """Presentation minus decoding time per packet of the only video track; None where it cannot be told."""
     with path.open("rb") as file:
         moov = _read(file, b"moov")
     if moov is None or _find(moov, b"mvex") is not None:
         return None
-    tables = [table for table in map(_sample_table, _all(moov, b"trak")) if table is not None]
-    edits = [
-        _find(_find(track, b"edts") or b"", b"elst") or bytes(8) for track in _all(moov, b"trak")
-    ]
-    if len(tables) != 1 or any(int.from_bytes(edit[4:8], "big") > 2 for edit in edits):
+    tracks = [track for track in _all(moov, b"trak") if _is_video(track)]
+    if len(tracks) != 1:
         return None
-    described = _find(tables[0], b"stsd")
-    if described is None or int.from_bytes(described[4:8], "big") != 1:
+    try:
+        return _samples(tracks[0], _time_scale(_need(moov, b"mvhd")), path.stat().st_size)
+    except ValueError:
         return None
-    found = _find(tables[0], b"ctts")
+
+
+def count_setups(path: Path) -> int:
+    """Return how many sets of coding parameters the video tracks of an mp4 file declare, at most in one track."""
+    with path.open("rb") as file:
+        moov = _read(file, b"moov") or b""
+    counts = [0]
+    for track in _all(moov, b"trak"):
+        if _is_video(track):
+            media = _find(_find(track, b"mdia") or b"", b"minf") or b""
+            counts.append(_count(_find(_find(media, b"stbl") or b"", b"stsd") or b""))
+    return max(counts)
+
+
+def _samples(track: bytes, movie_scale: int, file_bytes: int) -> Int64 | None:
+    """The frame table of a track; None where it shows its frames in parts, or says in other ways what keyframes are.
+
+    Raises: ValueError for boxes that are absent, cut off or contradict one another.
+    """
+    media = _need(track, b"mdia")
+    boxes = _need(_need(media, b"minf"), b"stbl")
+    one_setup = _count(_need(boxes, b"stsd")) == 1
+    grouped = any(box[4:8] == b"rap " for box in _all(boxes, b"sbgp"))
+    if not one_setup or grouped or _find(boxes, b"stps") is not None:
+        return None
+    size = _sizes(_need(boxes, b"stsz"), file_bytes)
+    duration = _runs(_need(boxes, b"stts"), len(size))
+    composed = _find(boxes, b"ctts")
+    ahead = np.zeros_like(size) if composed is None else _runs(composed, len(size))
+    if not size.all() or (duration < 0).any() or np.abs(ahead).max(initial=0) > _CTTS_MAX:
+        return None
+    pts = np.cumsum(duration) - duration + ahead
+    edits = _find(_find(track, b"edts") or b"", b"elst")
+    if edits is not None and not _shows_all(
+        edits, pts, _time_scale(_need(media, b"mdhd")), movie_scale
+    ):
+        return None
+    return np.stack(
+        [pts, _offsets(boxes, size), size, _keys(boxes, len(size)), np.zeros_like(size)], axis=1
+    )
+
+
+def _sizes(box: bytes, file_bytes: int) -> Int64:
+    """Bytes of each sample, from stsz."""
+    same = int(_words(box, 4, 1)[0])
+    count = int(_words(box, 8, 1)[0])
+    if not count or same * count > file_bytes:
+        raise ValueError
+    return np.full(count, same, np.int64) if same else _words(box, 12, count)
+
+
+def _offsets(boxes: bytes, size: Int64) -> Int64:
+    """Where each sample begins in the file: samples of a chunk lie one after the other."""
+    short, long = _find(boxes, b"stco"), _find(boxes, b"co64")
+    if short is not None:
+        chunk = _words(short, 8, _count(short))
+    else:
+        chunk = _words(long or b"", 8, _count(long or b""), ">i8")
+    spread = _need(boxes, b"stsc")
+    first, samples, _ = _words(spread, 8, 3 * _count(spread)).reshape(-1, 3).T
+    per_chunk = np.repeat(samples, np.diff(first, append=len(chunk) + 1))
+    if len(per_chunk) != len(chunk) or per_chunk.sum() != len(size):
+        raise ValueError
+    before = np.cumsum(size) - size
+    first_of_chunk = np.repeat(np.cumsum(per_chunk) - per_chunk, per_chunk)
+    return np.repeat(chunk, per_chunk) + before - before[first_of_chunk]
+
+
+def _keys(boxes: bytes, count: int) -> Int64:
+    """1 for samples that decoding may begin with, from stss; without that box all are."""
+    box = _find(boxes, b"stss")
+    if box is None:
+        return np.ones(count, np.int64)
+    numbers = _words(box, 8, _count(box))
+    if not len(numbers) or numbers.min() < 1 or numbers.max() > count:
+        raise ValueError
+    keys = np.zeros(count, np.int64)
+    keys[numbers - 1] = 1
+    return keys
+
+
+def _runs(box: bytes, count: int) -> Int64:
+    """One value per sample, from runs of equal ones as stts and ctts hold them."""
+    lengths, values = _words(box, 8, 2 * _count(box), ">i4").reshape(-1, 2).T
+    if (lengths < 0).any() or lengths.sum() != count:
+        raise ValueError
+    return np.repeat(values, lengths)
+
+
+def _shows_all(edits: bytes, pts: Int64, scale: int, movie_scale: int) -> bool:
+    """Whether an edit list is one edit that shows every frame, perhaps after a pause."""
+    wide = edits[:1] == b"\1"
+    kind = np.dtype(
+        [
+            ("duration", ">u8" if wide else ">u4"),
+            ("begin", ">i8" if wide else ">i4"),
+            ("rate", ">i4"),
+        ]
+    )
+    every = np.frombuffer(edits, kind, _count(edits), 8)
+    shown = [(int(edit["duration"]), int(edit["begin"])) for edit in every if edit["begin"] >= 0]
+    if len(shown) != 1 or every["begin"][-1] < 0 or len(every) > 2:
+        return False
+    duration, begin = shown[0]
+    end = begin + (duration * scale + movie_scale // 2) // movie_scale
+    return bool(pts.min() >= begin and pts.max() < end)
+
+
+def _is_video(track: bytes) -> bool:
+    handler = _find(_find(track, b"mdia") or b"", b"hdlr") or b""
+    return handler[8:12] == b"vide"
+
+
+def _time_scale(box: bytes) -> int:
+    """Units per second, from mvhd or mdhd."""
+    scale = int(_words(box, 20 if box[:1] == b"\1" else 12, 1)[0])
+    if not scale:
+        raise ValueError
+    return scale
+
+
+def _count(box: bytes) -> int:
+    """Entries that a box with version and flags claims to hold."""
+    return int.from_bytes(box[4:8], "big")
+
+
+def _words(box: bytes, begin: int, count: int, kind: str = ">u4") -> Int64:
+    """Numbers out of a box; ValueError where it is too short."""
+    words: NDArray[np.integer] = np.frombuffer(box, kind, count, begin)
+    return words.astype(np.int64)
+
+
+def _need(box: bytes, kind: bytes) -> bytes:
+    found = _find(box, kind)
     if found is None:
-        return np.zeros(count, np.int64)
-    runs = np.frombuffer(found[8:], ">i4")[: 2 * int.from_bytes(found[4:8], "big")].reshape(-1, 2)
-    offsets = np.repeat(runs[:, 1].astype(np.int64), runs[:, 0])
-    return offsets if len(offsets) == count else None
-
-
-def _sample_table(track: bytes) -> bytes | None:
-    """The box stbl of a track, if that is a video track."""
-    media = _find(track, b"mdia") or b""
-    handler = _find(media, b"hdlr") or b""
-    return _find(_find(media, b"minf") or b"", b"stbl") if handler[8:12] == b"vide" else None
+        raise ValueError
+    return found
 
 
 def _all(box: bytes, kind: bytes) -> Iterator[bytes]:

@@ -21,7 +21,7 @@ from kata.data.arrays import Int64
 from kata.data.storage.array_file import Bundle, Note, Put, cache_folder, load, save, say_unwritable
 from kata.data.storage.file_stamp import file_ends, file_identity
 from kata.data.video.color import FORMATS
-from kata.data.video.mp4_boxes import frame_table
+from kata.data.video.mp4_boxes import count_setups, frame_table
 from kata.errors import DataError
 
 Colour: TypeAlias = tuple[int, int, int, int]
@@ -126,8 +126,8 @@ def open_index(path: Path) -> FrameIndex:
 def build_index(path: Path) -> FrameIndex:
     """Read where the packets of a video file lie, without decoding them.
 
-    Raises: DataError when the file is no video, is cut off, does not start with a keyframe, changes its parameters on
-    the way, or stores frames in a way that cannot be read without its container.
+    Raises: DataError when the file is no video, is cut off, does not start with a keyframe, has several sets of coding
+    parameters, or stores frames in a way that cannot be read without its container.
     """
     identity = file_identity(path)
     try:
@@ -135,14 +135,22 @@ def build_index(path: Path) -> FrameIndex:
             if not container.streams.video:
                 raise _damaged(path, "holds no video")
             stream = container.streams.video[0]
-            codec = stream.codec_context
+            codec: Any = (
+                stream.codec_context
+            )  # None where FFmpeg has no decoder, which PyAV's stubs do not tell
+            if codec is None:
+                raise _unknown(path)
             setup = (codec.codec.name, bytes(codec.extradata or b""), _colour(codec))
             shape = (codec.width, codec.height)
             tick_s = float(stream.time_base or 0)
-            claimed = min(
-                stream.frames, len(stream.index_entries)
-            )  # an edit list may drop frames at either end
-            table = frame_table(path, stream) if "mp4" in container.format.name else None
+            is_mp4 = "mp4" in container.format.name
+            if is_mp4:
+                check_whole(path)
+            # The boxes of an mp4 file tell whether it is whole; its edit list may drop frames at either end.
+            claimed = 0 if is_mp4 else stream.frames
+            table = frame_table(path) if is_mp4 else None
+            if table is None and is_mp4 and count_setups(path) > 1:
+                raise _damaged(path, "has several sets of coding parameters")
             if table is None:
                 table = np.array(
                     list(_packets(path, container.demux(stream))), dtype=np.int64
@@ -173,8 +181,6 @@ def _packets(path: Path, packets: Iterator[Any]) -> Iterator[tuple[int, int, int
                 raise _damaged(path, "has a damaged packet")
             if packet.pts is None:
                 raise _damaged(path, "has a frame without a time stamp")
-            if packet.has_sidedata("new_extradata"):
-                raise _damaged(path, "changes its coding parameters on the way")
             place = _payload(file, packet.pos, bytes(packet))
             if place is None:
                 raise _damaged(path, "stores its packets in pieces or compressed")
@@ -240,6 +246,14 @@ def _starts(path: Path, pts: Int64, keys: Int64, packet: Int64) -> Int64:
         place = place - early
         early = (pts[keys[place]] > pts[packet]) & (place > 0)
     return keys[place]
+
+
+def _unknown(path: Path) -> DataError:
+    return DataError(
+        f"{path} is in a codec that FFmpeg does not know",
+        rule="PyAV has a decoder for every video of a dataset",
+        remedy="download the file again, or encode it as h264 or AV1",
+    )
 
 
 def _colour(codec: Any) -> Colour:

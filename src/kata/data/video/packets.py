@@ -1,0 +1,65 @@
+"""Packets of a video file, read into memory as FFmpeg's decoders expect them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import av
+
+from kata.data.storage.file_stamp import replaced
+
+PADDING_BYTES = 64
+"""Zeros that follow a packet in memory: AV_INPUT_BUFFER_PADDING_SIZE."""
+
+_GAP_BYTES = 1 << 16
+"""Bytes of other streams between two packets that are read and dropped; a longer gap takes another call."""
+
+_DROPPED = memoryview(bytearray(_GAP_BYTES))
+"""Takes what lies in gaps. All threads write here and none reads."""
+
+_MAX_PIECES = 1000
+"""Per call; Linux and macOS allow 1024."""
+
+
+def read_packets(path: Path, file: int, offsets: list[int], sizes: list[int]) -> list[av.Packet]:
+    """Read packets of a file, each followed by FFmpeg's padding, without copying them once more.
+
+    Decoders read past the end of a packet. That of MPEG-4 part 2 takes some bytes there for macroblocks,
+    and then calls a sound picture damaged. PyAV copies and pads packets up to version 16, and no longer does since.
+
+    Args:
+        path: of the file, for errors.
+        file: descriptor of the open file.
+        offsets: (P,) place of each packet in the file, in bytes.
+        sizes: (P,) bytes of each packet.
+
+    Returns: (P,) packets without time stamps. They share one buffer, which lives as long as any of them.
+
+    Raises: DataError where the file ends before a packet does: it was whole when it was indexed.
+    """
+    buffer = memoryview(bytearray(sum(sizes) + len(sizes) * PADDING_BYTES))
+    views: list[Any] = []  # PyAV's stubs know of bytes alone
+    pieces: list[memoryview] = []
+    begin = end = offsets[0]
+    place = 0
+    for offset, size in zip(offsets, sizes, strict=True):
+        gap = offset - end
+        if not 0 <= gap <= _GAP_BYTES or len(pieces) + 2 > _MAX_PIECES:
+            _read_all(path, file, pieces, begin)
+            pieces, begin, gap = [], offset, 0
+        if gap:
+            pieces.append(_DROPPED[:gap])
+        views.append(buffer[place : place + size])
+        pieces.append(views[-1])
+        end = offset + size
+        place += size + PADDING_BYTES
+    _read_all(path, file, pieces, begin)
+    return [av.Packet(view) for view in views]
+
+
+def _read_all(path: Path, file: int, pieces: list[memoryview], begin: int) -> None:
+    """Fill the pieces one after the other from a place of the file on."""
+    if os.preadv(file, pieces, begin) < sum(map(len, pieces)):
+        raise replaced(path, "is shorter")
