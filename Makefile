@@ -17,6 +17,7 @@ check: setup
 	$(BIN)/basedpyright
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest -n 0 tests/house
+	$(BIN)/python tools/peer/resolve.py
 
 setup: .venv/.ready
 

@@ -127,6 +127,14 @@ def dataset_items(peer: Path, folder: Path) -> list[bool]:
     return [ran(done, "dataset items") and report(True, f"dataset items: {last}")]
 
 
+def data_tests(peer: Path) -> list[bool]:
+    """kata's own tests of its data engine, with the PyAV, NumPy and Python that LeRobot has."""
+    what = "kata's data tests beside LeRobot"
+    done = execute(peer, "-m", "pytest", "tests/data")
+    last = (done.stdout.strip().splitlines() or ["no output"])[-1]
+    return [ran(done, what) and report(True, f"{what}: {last}")]
+
+
 def written_datasets(peer: Path, folder: Path) -> list[bool]:
     """LeRobot opens what kata's writer makes, and sees the frames and numbers that kata's reader sees."""
     results: list[bool] = []
@@ -169,6 +177,7 @@ def main() -> int:
                 for passed in checkpoints(peer, folder / f"{name}_saved", name)
             ),
             *dataset_items(peer, folder / "data"),
+            *data_tests(peer),
             *written_datasets(peer, folder / "written"),
             *edited_datasets(peer, folder / "edited"),
         ]

@@ -1,6 +1,7 @@
 """The environment of the peer, LeRobot 0.6.1, in `.peer/` of the repository: `python tools/peer/setup.py`.
 
-LeRobot needs Python 3.12 or newer, so it cannot share kata's environment. A second call finds it ready.
+It holds what kata needs too, in the versions that LeRobot allows. LeRobot wants Python 3.12 or newer, so kata's own
+environment stays apart. A second call finds it ready.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ REQUIREMENTS = (
     "torch==2.11.*",
     "psutil",
 )
+PROJECT = ROOT / "pyproject.toml"
+TESTING = ("pytest", "pytest-xdist")
 PROBE = "import sys, venv; sys.exit(sys.version_info < (3, 12))"
 
 
@@ -74,14 +77,23 @@ def find_uv() -> str:
 
 def set_up() -> Path:
     """The peer's interpreter, after building its environment where the stamp does not say it is there."""
-    wanted = "\n".join(REQUIREMENTS)
+    wanted = "\n".join([*REQUIREMENTS, *TESTING, PROJECT.read_text()])
     if PYTHON.exists() and STAMP.exists() and STAMP.read_text() == wanted:
         return PYTHON
     uv, python = find_uv(), find_python()
     print(f"building {PEER} with {python} (about 6 GB)", flush=True)
     for arguments in (
         ["venv", "--clear", "--python", python, str(PEER)],
-        ["pip", "install", "--python", str(PYTHON), *REQUIREMENTS],
+        [
+            "pip",
+            "install",
+            "--python",
+            str(PYTHON),
+            *REQUIREMENTS,
+            *TESTING,
+            "--requirement",
+            str(PROJECT),
+        ],
     ):
         if subprocess.run([uv, *arguments], check=False).returncode:
             raise missing(
