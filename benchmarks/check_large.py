@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from kata.config import parse_flags
+from kata.config import parse_flags, plain
 from kata.data.check import check_dataset
 from kata.data.format.source import locate
 from kata.data.video.encoder import VideoEncoder, VideoOptions
@@ -33,7 +33,7 @@ CAMERAS = ("observation.images.top", "observation.images.wrist")
 
 def main() -> None:
     options: dict[str, Any] = {"folder": None, "episodes": 10_000, "frames": 300, "version": "v2.1"}
-    options |= parse_flags(sys.argv[1:])
+    options |= plain(parse_flags(sys.argv[1:]))
     with tempfile.TemporaryDirectory(dir=options["folder"]) as scratch:
         root = Path(scratch) / "large"
         make(root, options["episodes"], options["frames"], options["version"] == "v3.0")

@@ -125,7 +125,7 @@ OPTIONS = {
     "an unknown episode": (["--dataset.episodes=[0,77]"], "77"),
     "an empty selection": (["--dataset.exclude_episodes=[0,1,2,3,4,5]"], "episode"),
     "a batch larger than the dataset": (["--batch_size=88"], "--batch_size=87"),
-    "an unknown flag": (["--stpes=3"], "did you mean 'steps'"),
+    "an unknown flag": (["--stpes=3"], "did you mean --steps"),
     "no steps": (["--steps=0"], "steps=0"),
     "a camera that is not there": (
         ['--policy.input_features={"observation.images.topp": {"type": "VISUAL", "shape": [3, 48, 64]}}'],

@@ -17,7 +17,7 @@ import torch
 from PIL import Image
 
 from kata.cli import main
-from kata.config import parse_flags, read_config
+from kata.config import read_config
 from kata.data import Reader, open_dataset
 from kata.data.stats.dataset_stats import dataset_stats
 from kata.errors import CheckpointError, ConfigError, DataError, PolicyError
@@ -25,7 +25,7 @@ from kata.log import redacted
 from kata.policies.act.backbone import build_backbone
 from kata.policies.act.config import Config
 from kata.processors import load_pipeline
-from kata.run import read_policy_config
+from kata.run import read_policy_config, resolve_run
 from kata.train.evaluation.env_eval import WORKER, newest_strips
 from tests.conftest import TINY_ACT
 from tests.data.dataset_maker import CAMERA, HEIGHT, WIDTH, change_info, change_table, make
@@ -121,10 +121,13 @@ def test_a_config_that_names_a_call(tmp_path, marker, suffix):
     path.write_text(f"seed: !!python/object/apply:os.mkdir [{marker}]\n")
     with pytest.raises(ConfigError):
         read_config(path)
-    with pytest.raises(ConfigError):
-        parse_flags([f"--seed=!!python/object/apply:os.mkdir [{marker}]"])
-    with pytest.raises(ConfigError):
-        parse_flags([f"--seed=!!python/name:os.mkdir {marker}"])
+    for flag in (
+        f"--seed=!!python/object/apply:os.mkdir [{marker}]",
+        f"--env.kwargs={{a: !!python/object/apply:os.mkdir [{marker}]}}",
+        f"--dataset.episodes=[!!python/object/apply:os.mkdir [{marker}]]",
+    ):
+        with pytest.raises(ConfigError):
+            resolve_run(["--policy.type=act", "--dataset.repo_id=a/b", "--env.type=kata", flag])
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The command line. Each verb's module is imported when the verb runs, so that `kata --help` is instant.
+"""The command line: the table of verbs. Each verb's modules are imported when it runs, so that help is quick.
 
 Exit status: 0 done, 1 `checkpoint verify` found damage or `doctor` a fault, 2 something the user can correct (one
 message, no traceback), 85 asked to stop and saved, 130 interrupted; `launch` leaves with the status of the rank that
@@ -7,38 +7,271 @@ failed.
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from kata import __version__, log
-from kata.errors import ConfigError, KataError, did_you_mean
+from kata.config.verb import Verb, run_verb
+from kata.errors import KataError
 
-HELP = """\
-kata trains robot policies: LeRobot datasets in, LeRobot checkpoints out.
+if TYPE_CHECKING:
+    from kata.config.completion import CompletionOptions
 
-usage: kata <verb> [options]
+_DATA = "kata.data.commands"
+_CHECKPOINT = "kata.train.checkpoint"
 
-  kata train --policy.type=act --dataset.repo_id=<user>/<name> --output_dir=<folder>
-                        train a policy; `kata train --help` lists every option
-  kata eval --policy.path=<checkpoint> --env.type=kata
-                        let a policy act, and say how often it succeeds; `kata eval --help`
-  kata checkpoint list|verify|prune|export|push|convert <run folder>
-                        look after what a run saved; `kata checkpoint --help`
-  kata data <verb> --root=<folder>
-                        look at, check and make datasets; `kata data --help` lists the verbs
-  kata bench data --root=<dataset or folder of datasets> [--peer]
-                        measure reading: against the decode floor, and against LeRobot; `kata bench data --help`
-  kata bench scale [--ranks=1,2] [-- <options of train>]
-                        measure what more ranks bring and cost; `kata bench scale --help`
-  kata launch --gpus=4 -- train …
-                        train on several GPUs; `kata launch --help`
-  kata doctor           look at this machine: versions, GPUs, codecs, disk, and what is wrong with a remedy each
-  kata quickstart       record the built-in task, train a small ACT on it, evaluate it, write the report
 
-  kata --version        print the version
-  --debug               with any verb: show the traceback of an error
-"""
+def _data_verb(name: str, says: str, usage: str, options: str = "") -> Verb:
+    module, _, function = name.partition(":")
+    return Verb(
+        says=says,
+        usage=usage,
+        work=f"{_DATA}.{module}:{function or 'main'}",
+        options=f"{_DATA}.options:{options or module.capitalize()}Options",
+        word="dataset.root",
+        footer=(
+            "The options of dataset have short forms: --root, --repo_id, --episodes and so on.",
+        ),
+    )
+
+
+def _checkpoint_verb(function: str, says: str, usage: str, options: str) -> Verb:
+    return Verb(
+        says=says,
+        usage=usage,
+        work=f"{_CHECKPOINT}.command:{function}",
+        options=f"{_CHECKPOINT}.options:{options}",
+        word="path",
+    )
+
+
+def _job_verb(function: str, says: str, options: str, usage: str = "<job> [options]") -> Verb:
+    return Verb(
+        says=says,
+        usage=usage,
+        work=f"kata.launch.job_control:{function}",
+        options=f"kata.launch.options:{options}",
+        word="job" if "<job>" in usage else "",
+    )
+
+
+TRAIN = Verb(
+    says="train a policy on a LeRobot dataset",
+    usage="--policy.type=<name> --dataset.repo_id=<user>/<name> --output_dir=<folder> [options]",
+    work="kata.cli:train",
+    options="kata.run.config:Run",
+    is_raw=True,
+    footer=(
+        "`kata train --policy.type=act --help` lists the options of a policy, "
+        "--optimizer.type=adamw and "
+        "--scheduler.type=diffuser those of an optimizer and a schedule.",
+    ),
+)
+
+EVAL = Verb(
+    says="let a policy act in an environment, and say how often it succeeds",
+    usage="--policy.path=<checkpoint or Hub name> --env.type=<name> [options]",
+    work="kata.eval.command:main",
+    options="kata.eval.options:EvalRun",
+    is_raw=True,
+)
+
+CHECKPOINT = Verb(
+    says="look after what a run saved",
+    usage="<verb> <path> [options]",
+    verbs={
+        "list": _checkpoint_verb(
+            "list_checkpoints",
+            "step, size, age and state of each checkpoint, and what last and best point at",
+            "<run>",
+            "PathOptions",
+        ),
+        "verify": _checkpoint_verb(
+            "verify",
+            "read every file of a run's checkpoints, or of one, and compare its hash; status 1 "
+            "for damage",
+            "<path>",
+            "PathOptions",
+        ),
+        "prune": _checkpoint_verb(
+            "prune",
+            "remove what the rules do not keep; last, best and the newest good one always stay",
+            "<run> --keep_last=N [options]",
+            "PruneOptions",
+        ),
+        "export": _checkpoint_verb(
+            "export", "copy what acting needs", "<path> --out=<folder>", "ExportOptions"
+        ),
+        "convert": _checkpoint_verb(
+            "convert_state",
+            "write the state as LeRobot's files, in shards, or as both",
+            "<path> --to=safetensors [--out=<folder>]",
+            "ConversionOptions",
+        ),
+        "push": _checkpoint_verb(
+            "upload",
+            "upload what acting needs to the Hub; what is there already is not sent again",
+            "<path> --repo_id=<user>/<name>",
+            "PushOptions",
+        ),
+    },
+)
+
+DATA = Verb(
+    says="look at, check, edit and record datasets",
+    usage="<verb> <folder> [options]",
+    verbs={
+        "info": _data_verb(
+            "info",
+            "what a dataset holds, and what a training run would see of it",
+            "<folder> [options]",
+        ),
+        "stats": _data_verb(
+            "stats",
+            "compute the statistics and compare them with the stored ones",
+            "<folder> [options]",
+        ),
+        "check": _data_verb(
+            "check",
+            "find damaged files, wrong counts, gaps in time, NaN and the like",
+            "<folder> [options]",
+        ),
+        "view": _data_verb(
+            "view",
+            "a picture of one episode: frames of all cameras, curves of all values",
+            "<folder> --episode=<number> --out=<file>.png [options]",
+        ),
+        "convert": _data_verb(
+            "edit:run_convert",
+            "make a v3.0 dataset of a v2.0 or v2.1 one, frames bit for bit",
+            "<folder> --out=<folder> [options]",
+            "Convert",
+        ),
+        "merge": Verb(
+            says="make one dataset of several",
+            usage="<folder> <folder> ... --out=<folder> [options]",
+            work=f"{_DATA}.edit:run_merge",
+            options=f"{_DATA}.options:MergeOptions",
+            word="roots",
+        ),
+        "split": _data_verb(
+            "edit:run_split",
+            "make datasets of some episodes: chosen, left out, in shares, by task",
+            "<folder> --out=<folder> [options]",
+            "Split",
+        ),
+        "transcode": _data_verb(
+            "edit:run_transcode",
+            "encode the cameras again: codec, keyframes, quality, size",
+            "<folder> --out=<folder> [options]",
+            "Transcode",
+        ),
+        "demo": Verb(
+            says="record demonstrations of the built-in task as a LeRobot dataset",
+            usage="<folder> [options]",
+            work="kata.eval.record.recording:demo",
+            options="kata.eval.options:DemoOptions",
+            word="root",
+        ),
+        "replay": Verb(
+            says="replay joint trajectories in the ALOHA simulation as a dataset",
+            usage="<folder> --trajectories=<file>.npz [options]",
+            work="kata.eval.record.recording:replay",
+            options="kata.eval.options:ReplayOptions",
+            word="root",
+        ),
+    },
+)
+
+BENCH = Verb(
+    says="measure reading and scaling",
+    usage="<verb> [options]",
+    verbs={
+        "data": Verb(
+            says="measure reading, against the decode floor and against LeRobot",
+            usage="<dataset, or folder of datasets> [--peer] [options]",
+            work="kata.bench.command:data",
+            options="kata.bench.options:BenchRun",
+            word="root",
+        ),
+        "scale": Verb(
+            says="measure what more ranks bring and cost, and lay out many",
+            usage="[options] [-- <options of kata train>]",
+            work="kata.bench.scale.command:scale",
+            options="kata.bench.scale.options:ScaleRun",
+            has_rest=True,
+            footer=("Without options of kata train: a small ACT on the built-in task.",),
+        ),
+    },
+)
+
+LAUNCH = Verb(
+    says="start a run on several GPUs, a SLURM cluster or as a Hugging Face Job",
+    usage="[--target=local|slurm|hf:<flavor>] [options] -- train <options of kata train>",
+    work="kata.launch.command:launch",
+    options="kata.launch.options:target_classes",
+    variant="target",
+    has_rest=True,
+    verbs={
+        "status": _job_verb("show_status", "how a job is", "JobOptions"),
+        "logs": _job_verb("show_logs", "a job's output", "LogOptions"),
+        "cancel": _job_verb("cancel", "end a job", "JobOptions"),
+        "flavors": _job_verb(
+            "show_flavors", "the machines of Hugging Face Jobs", "FlavorOptions", ""
+        ),
+    },
+    footer=(
+        "`kata launch --target=slurm --help` and `--target=hf:a10g-large --help` list the options "
+        "of those "
+        "targets; kata launch status|logs|cancel <job> and kata launch flavors look after jobs. "
+        "Exit status: "
+        "that of the rank that failed; 85 where the run was asked to stop and saved; 0 when it is "
+        "done.",
+    ),
+)
+
+KATA = Verb(
+    says="kata trains robot policies: LeRobot datasets in, LeRobot checkpoints out.",
+    usage="<verb> [options]",
+    verbs={
+        "train": TRAIN,
+        "eval": EVAL,
+        "checkpoint": CHECKPOINT,
+        "data": DATA,
+        "bench": BENCH,
+        "launch": LAUNCH,
+        "doctor": Verb(
+            says="look at this machine: versions, GPUs, codecs, disk, and what is wrong",
+            usage="[options]",
+            work="kata.launch.doctor.command:main",
+            options="kata.launch.options:DoctorOptions",
+            footer=("Exit status: 0 nothing is wrong, 1 something is.",),
+        ),
+        "quickstart": Verb(
+            says="record the built-in task, train a small ACT on it, evaluate it, write the report",
+            work="kata.recipes:quickstart",
+            options="kata.recipes:QuickstartOptions",
+        ),
+        "completion": Verb(
+            says="print a script that completes verbs and options in a shell",
+            usage="bash|zsh|fish",
+            work="kata.cli:complete",
+            options="kata.config.completion:CompletionOptions",
+            word="shell",
+            footer=("For example: source <(kata completion bash)",),
+        ),
+    },
+    footer=(
+        "`kata <verb> --help` shows the options that people use, --help=all all of them, "
+        "--help=<word> those "
+        "that have to do with a word.",
+        "`kata --version` prints the version; --debug, with any verb, shows the traceback of an "
+        "error.",
+    ),
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -48,8 +281,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     debug = "--debug" in args
     # torch.distributed.launch puts its rank in front of the verb, and into the environment, where it is read.
     args = [arg for arg in args if arg != "--debug" and not arg.startswith("--local-rank=")]
+    if args == ["--version"]:
+        print(__version__)
+        return 0
     try:
-        return _dispatch(args)
+        return run_verb(KATA, args, "kata")
     except KataError as error:
         if debug:
             raise
@@ -60,33 +296,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
 
 
-def _dispatch(args: list[str]) -> int:
-    if not args or args[0] in ("-h", "--help", "help"):
-        print(HELP, end="")
-        return 0
-    if args[0] == "--version":
-        print(__version__)
-        return 0
-    verb, rest = args[0], args[1:]
-    if verb not in VERBS:
-        raise ConfigError(
-            f"'{verb}': no such verb",
-            rule=f"verbs: {', '.join(VERBS)}",
-            remedy=did_you_mean(verb, VERBS),
-        )
-    return VERBS[verb](rest)
-
-
-def _train(args: list[str]) -> int:
-    if any(arg in ("-h", "--help") for arg in args):
-        print(_train_help(), end="")
-        return 0
-    import os
-
+def train(args: Sequence[str]) -> int:
+    """Train as these arguments say, on this rank."""
     from kata.dist.world import read_world
     from kata.run import resolve_run
+    from kata.run.data_checks import check_local_data
 
     run, notes = resolve_run(args, read_world(os.environ).size, os.environ)
+    check_local_data(run)
     if run.env is not None:
         from kata.eval.envs.registry import register, resolve_env
 
@@ -96,136 +313,12 @@ def _train(args: list[str]) -> int:
     return train_and_tell(run, notes, shlex.join(["kata", "train", *args]))
 
 
-def _train_help() -> str:
-    from kata.config import field_names
-    from kata.optim.config import OptimizerConfig, SchedulerConfig
-    from kata.policies import config_class, policy_types
-    from kata.run import Run
+def complete(options: CompletionOptions) -> int:
+    """Print a shell's script, or the words that may stand at the end of a line."""
+    from kata.config.completion import SCRIPTS, completions
 
-    lines = [
-        "usage: kata train --policy.type=<name> --dataset.repo_id=<user>/<name> --name=value ...\n",
-        "\nAlso name=value, and --config=<file> with any of these in YAML or JSON; flags win over the file.\n",
-        f"policy.type: {', '.join(policy_types())}; or --policy.path=<folder or Hub name> to continue from a policy.\n",
-    ]
-    groups: list[tuple[str, type, str]] = [("options", Run, "")]
-    groups += [(f"policy.type={name}", config_class(name), "policy.") for name in policy_types()]
-    groups += [
-        (f"optimizer.type={n}", c, "optimizer.")
-        for n, c in OptimizerConfig.get_known_choices().items()
-    ]
-    groups += [
-        (f"scheduler.type={n}", c, "scheduler.")
-        for n, c in SchedulerConfig.get_known_choices().items()
-    ]
-    for title, cls, prefix in groups:
-        lines.append(f"\n{title}\n")
-        lines += [
-            f"  --{name:<44} {kind} = {_shown(default)}\n"
-            for name, kind, default in field_names(cls, prefix)
-        ]
-    return "".join(lines)
-
-
-def _shown(default: object) -> str:
-    """A default as it would be written in a flag."""
-    import json
-
-    from kata.config import encode
-
-    plain = encode(default)
-    return plain if isinstance(plain, str) else json.dumps(plain)
-
-
-def _data(args: list[str]) -> int:
-    from kata.data.commands import VERBS as TOOLS
-    from kata.data.commands import Verb, run_verb
-
-    recorded = {
-        "demo": Verb(
-            "kata.eval.record.recording:demo",
-            "record demonstrations of the built-in task as a LeRobot dataset",
-        ),
-        "replay": Verb(
-            "kata.eval.record.recording:replay",
-            "replay joint trajectories in the ALOHA simulation as a dataset",
-        ),
-    }
-    return run_verb(args, {**TOOLS, **recorded})
-
-
-def _quickstart(args: list[str]) -> int:
-    known = {"root": "data/reach", "output_dir": "outputs/quickstart", "episodes": 50, "steps": 250}
-    options = _options(args, known)
-    from kata.recipes import quickstart
-
-    return quickstart(
-        root=str(options["root"]),
-        output_dir=str(options["output_dir"]),
-        episodes=_whole("episodes", options["episodes"]),
-        steps=_whole("steps", options["steps"]),
-    )
-
-
-def _options(args: list[str], known: Mapping[str, object]) -> dict[str, object]:
-    """Flags of a small verb over their defaults; an unknown one is refused with the nearest."""
-    from kata.config import parse_flags
-
-    given = parse_flags(args)
-    for name in given:
-        if name not in known:
-            raise ConfigError(
-                f"{name}: no such option",
-                rule=f"options: {', '.join(known)}",
-                remedy=did_you_mean(name, known),
-            )
-    return {**known, **given}
-
-
-def _whole(name: str, value: object) -> int:
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise ConfigError(
-            f"{name}={value}", rule="a whole number", remedy=f"for example --{name}=50"
-        )
-    return value
-
-
-def _eval(args: list[str]) -> int:
-    from kata.eval.command import main as evaluate
-
-    return evaluate(args)
-
-
-def _checkpoint(args: list[str]) -> int:
-    from kata.train.checkpoint.command import main as look_after
-
-    return look_after(args)
-
-
-def _bench(args: list[str]) -> int:
-    from kata.bench.command import main as bench
-
-    return bench(args)
-
-
-def _launch(args: list[str]) -> int:
-    from kata.launch.command import main as launch
-
-    return launch(args)
-
-
-def _doctor(args: list[str]) -> int:
-    from kata.launch.doctor.command import main as doctor
-
-    return doctor(args)
-
-
-VERBS: dict[str, Callable[[list[str]], int]] = {
-    "train": _train,
-    "eval": _eval,
-    "checkpoint": _checkpoint,
-    "data": _data,
-    "bench": _bench,
-    "launch": _launch,
-    "doctor": _doctor,
-    "quickstart": _quickstart,
-}
+    if options.shell == "words":
+        print("\n".join(completions(KATA, options.line)))
+    else:
+        print(SCRIPTS[options.shell], end="")
+    return 0

@@ -72,6 +72,25 @@ def nearest(name: str, names: Iterable[str]) -> str:
     return found[0] if found else ""
 
 
+def closest(name: str, names: Iterable[str], count: int = 3) -> list[str]:
+    """Return the known dotted names closest to `name`, the closest first.
+
+    Args:
+        name: a misspelled name, with all of its groups, some or none.
+        names: the known ones; their last part is compared as well.
+        count: the most that are returned.
+    """
+    last = name.rpartition(".")[2]
+    scores: dict[str, float] = {}
+    for known in names:
+        whole = difflib.SequenceMatcher(None, name, known).ratio()
+        end = difflib.SequenceMatcher(None, last, known.rpartition(".")[2]).ratio()
+        scores[known] = max(whole, 0.95 * end)
+    best = max(scores.values(), default=0.0)
+    near = [known for known in scores if scores[known] >= max(0.6, 0.9 * best)]
+    return sorted(near, key=lambda known: -scores[known])[:count]
+
+
 def did_you_mean(name: str, names: Iterable[str]) -> str:
     """A remedy for an unknown name: the nearest known one, or the list of all."""
     known = sorted(names)

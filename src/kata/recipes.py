@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
-from kata.data import open_dataset
-from kata.data.edit.staged import new_folder
+from kata.config import Options, option
 from kata.errors import DataError
-from kata.eval.record.demonstrations import record
-from kata.run import resolve_run
 
 _log = logging.getLogger(__name__)
 
@@ -53,6 +51,9 @@ def demonstrations(
 
     The folder appears when all are recorded: what a killed recording left is under a hidden name, and is removed.
     """
+    from kata.data.edit.staged import new_folder
+    from kata.eval.record.demonstrations import record
+
     if root.exists():
         _require_recorded(root, episodes)
         return root
@@ -62,6 +63,8 @@ def demonstrations(
 
 
 def _require_recorded(root: Path, episodes: int) -> None:
+    from kata.data import open_dataset
+
     remedy = f"delete {root} to have {episodes} recorded, or name another folder with --root"
     try:
         found = len(open_dataset("kata/reach", root=root).episodes.index)
@@ -79,20 +82,29 @@ def _require_recorded(root: Path, episodes: int) -> None:
         )
 
 
-def quickstart(*, root: str, output_dir: str, episodes: int, steps: int) -> int:
+@dataclass(frozen=True, kw_only=True)
+class QuickstartOptions(Options):
+    """Options of `kata quickstart`."""
+
+    root: str = option(
+        "data/reach",
+        "Folder of the demonstrations; those that are there are used.",
+        aliases=("dataset.root",),
+    )
+    output_dir: str = option("outputs/quickstart", "Folder of the run.")
+    episodes: int = option(50, "Demonstrations to record.", least=2)
+    steps: int = option(250, "Optimizer updates.", least=1)
+
+
+def quickstart(options: QuickstartOptions) -> int:
     """Record (once), train, report; returns the exit status. Run again with the same folders, it continues."""
     from kata.log import counting
+    from kata.run import resolve_run
 
     with counting("episodes recorded") as progress:
-        folder = demonstrations(Path(root), episodes, progress)
-    args = [
-        *QUICKSTART,
-        f"--dataset.root={folder}",
-        f"--output_dir={output_dir}",
-        f"--steps={steps}",
-        "--resume=true",
-    ]
-    run, notes = resolve_run(args)
+        folder = demonstrations(Path(options.root), options.episodes, progress)
+    own = [f"--output_dir={options.output_dir}", f"--steps={options.steps}", "--resume=true"]
+    run, notes = resolve_run([*QUICKSTART, f"--dataset.root={folder}", *own])
     from kata.train.command import train_and_tell
 
     return train_and_tell(run, notes, "kata quickstart")

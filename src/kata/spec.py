@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-import numpy as np
-from numpy.typing import NDArray
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 ACTION = "action"
 STATE = "observation.state"
@@ -115,7 +116,7 @@ class Colours(NamedTuple):
 Windows: TypeAlias = dict[str, tuple[int, ...]]
 """Frame offsets around the anchor, per key. A key that is absent is read at the anchor alone, without a time axis."""
 
-Stats: TypeAlias = dict[str, dict[str, NDArray[Any]]]
+Stats: TypeAlias = "dict[str, dict[str, NDArray[Any]]]"
 """Statistics per feature: min, max, mean, std, count, q01, q10, q50, q90, q99. Cameras as (C, 1, 1) in [0, 1]."""
 
 Batch: TypeAlias = dict[str, Any]
@@ -163,4 +164,6 @@ def dim_pad_key(key: str) -> str:
 
 def float32(values: Any) -> NDArray[np.float32]:
     """Values as a float32 array of at least one dimension."""
+    import numpy as np  # here, so that help need not import it
+
     return np.atleast_1d(np.asarray(values, dtype=np.float32))

@@ -14,11 +14,12 @@ from kata.bench.cases import Case, windows_of
 from kata.bench.decode_floor import decode_floors, open_tracks
 from kata.bench.interleave import Turns
 from kata.bench.lerobot_env import Peer
-from kata.bench.options import chosen_cases, resolve_bench
+from kata.bench.options import chosen_cases
 from kata.bench.read_worker import AHEAD, Reading, measure
 from kata.bench.table import text
 from kata.bench.targets import summarise
-from kata.cli import main
+from kata.cli import BENCH, main
+from kata.config.verb import read_options
 from kata.data import open_dataset
 from kata.errors import ConfigError, DataError
 from tests.data import dataset_maker
@@ -39,6 +40,10 @@ NUMBERS = (
     "peak_bytes",
     "episodes_per_batch",
 )
+
+
+def bench_run(args):
+    return read_options(BENCH.verbs["data"], args, "kata bench data")
 
 
 @pytest.fixture(scope="module")
@@ -214,8 +219,8 @@ def test_a_soak_says_how_memory_grew(root, capsys, tmp_path):
 
 def test_a_folder_of_datasets_gives_the_cases_with_targets(root, tmp_path):
     (tmp_path / "b").symlink_to(root)
-    assert chosen_cases(resolve_bench([f"--root={tmp_path}"])) == [Case("b", "act")]
-    asked = resolve_bench([f"--root={tmp_path}", "--cases=[b:sarm]"])
+    assert chosen_cases(bench_run([f"--root={tmp_path}"])) == [Case("b", "act")]
+    asked = bench_run([f"--root={tmp_path}", "--cases=[b:sarm]"])
     assert chosen_cases(asked) == [Case("b", "sarm")]
 
 
@@ -232,13 +237,13 @@ def test_a_folder_of_datasets_gives_the_cases_with_targets(root, tmp_path):
 )
 def test_wrong_options_are_refused(flags, what):
     with pytest.raises(ConfigError, match=what) as caught:
-        resolve_bench(flags)
+        bench_run(flags)
     assert caught.value.remedy
 
 
 def test_what_is_no_dataset_and_no_peer_is_named(tmp_path):
     with pytest.raises(DataError, match=str(tmp_path)):
-        chosen_cases(resolve_bench([f"--root={tmp_path}"]))
+        chosen_cases(bench_run([f"--root={tmp_path}"]))
     assert (
         main(["bench", "data", f"--root={tmp_path}", "--make", f"--peer_python={tmp_path}/python"])
         == 2

@@ -7,10 +7,11 @@ import pytest
 
 from kata.bench.scale.command import ROBOT
 from kata.bench.scale.layouts import lay_out
-from kata.bench.scale.options import resolve_scale
 from kata.bench.scale.scale_spawn import run_ranks
 from kata.bench.scale.show import layouts_text, measured_text
 from kata.bench.scale.verdict import bound_by, summarise
+from kata.cli import BENCH
+from kata.config.verb import read_options
 from kata.errors import ConfigError
 from tests.conftest import TINY_ACT
 from tests.dist import ranks, scenes
@@ -161,11 +162,10 @@ def test_what_ends_badly_or_never_is_ended_with_its_last_words(tmp_path, monkeyp
 )
 def test_bad_options_are_refused(args, said):
     with pytest.raises(ConfigError, match=said):
-        resolve_scale(args)
+        read_options(BENCH.verbs["scale"], args, "kata bench scale")
 
 
-def test_options_of_train_follow_two_dashes():
-    run, train = resolve_scale(["--ranks=1,2,4", "--", "--policy.type=act", "--batch_size=2"])
-    assert run.ranks == [1, 2, 4]
-    assert train == ["--policy.type=act", "--batch_size=2"]
-    assert resolve_scale(["--ranks="])[0].ranks == []
+def test_ranks_may_be_a_list_without_brackets():
+    scale = BENCH.verbs["scale"]
+    assert read_options(scale, ["--ranks=1,2,4"], "kata bench scale").ranks == [1, 2, 4]
+    assert read_options(scale, ["--ranks="], "kata bench scale").ranks == []

@@ -21,7 +21,7 @@ import kata.train.command  # noqa: F401 - imported once, for all ranks
 from kata.cli import main
 
 LIMIT_S = 120.0
-LATE = ("draccus", "accelerate", "matplotlib.figure", "matplotlib.backends.backend_svg")
+LATE = ("accelerate", "matplotlib.figure", "matplotlib.backends.backend_svg")
 """What kata imports when it comes to need it: each rank of each run would."""
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload([__name__, *LATE])

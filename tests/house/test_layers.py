@@ -25,9 +25,9 @@ def test_every_policy_in_the_table_can_be_imported():
 
 
 def test_models_and_steps_need_no_reader_and_no_flag_parser():
-    """They run on machines that have torch but neither PyAV nor draccus."""
+    """They run on machines that have torch but neither PyAV nor pyarrow."""
     code = (
-        "import sys; sys.modules.update(av=None, draccus=None, pyarrow=None, rich=None)\n"
+        "import sys; sys.modules.update(av=None, yaml=None, pyarrow=None, rich=None)\n"
         "import kata.policies.act.model, kata.processors, kata.optim.build, kata.policies.load, kata.policies.pipelines\n"
         "import kata.train.model.state, kata.train.step"
     )

@@ -177,5 +177,5 @@ def test_a_folder_that_cannot_be_written(tmp_path, monkeypatch):
 
 def test_unknown_options_are_refused(capsys):
     assert main(["doctor", "--jsno"]) == 2
-    assert "did you mean 'json'" in capsys.readouterr().err
+    assert "did you mean --json" in capsys.readouterr().err
     assert probe.version("no-such-package") is None

@@ -235,7 +235,7 @@ def test_time_is_kept_for_saving():
         (["--image=x", "--restarts=2"], [], "restarts=2"),
         ([*KEPT, "--detach", "--restarts=2"], [], "restarts=2"),
         ([*KEPT, "--secrets=[ABSENT_KEY]"], [], "secrets=ABSENT_KEY"),
-        ([*KEPT, "--nodes=2"], [], "nodes: no such option"),
+        ([*KEPT, "--nodes=2"], [], "--nodes: an option of --target=slurm"),
         (KEPT, ["--dataset.root=data/x"], "dataset.root=data/x"),
         ([*KEPT, f"--env=KEY={TOKEN}"], [], "env: KEY=*** holds a password or token"),
     ],

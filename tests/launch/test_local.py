@@ -8,7 +8,6 @@ import pytest
 from kata.cli import main
 from kata.errors import ConfigError
 from kata.launch import gpus
-from kata.launch.command import split
 from kata.launch.gpus import visible_gpus
 from kata.launch.local import checked_port, chosen_gpus, free_port, rank_envs
 
@@ -57,9 +56,9 @@ def test_ranks_find_themselves_as_under_torchrun(monkeypatch):
     assert rank_envs(2, None, 1234, "3")[0]["CUDA_VISIBLE_DEVICES"] == ""
 
 
-def test_the_first_double_dash_ends_the_launchers_options():
-    assert split(["--gpus=2", "--", "train", "--", "x"]) == (["--gpus=2"], ["train", "--", "x"])
-    assert split(["--gpus=2"]) == (["--gpus=2"], [])
+def test_a_run_without_two_dashes_in_front_is_named(capsys):
+    assert main(["launch", "--ranks=2", "train", "--steps=1"]) == 2
+    assert "kata launch --ranks=2 -- train" in capsys.readouterr().err
 
 
 def test_a_port_in_use_is_refused():
@@ -84,11 +83,11 @@ TRAIN = ["--", "train", "--policy.type=act", "--dataset.repo_id=a/b", "--policy.
         (["--gpus=3", *TRAIN], "gpus=3", "ask for fewer"),
         (["--gpus=[0,0]", *TRAIN], "gpus=[0, 0]", "for example"),
         (["--gpus=[0,2]", *TRAIN], "gpus=[0, 2]", "leave out 2"),
-        (["--ranks=0", *TRAIN], "ranks=0", "leave it out"),
-        (["--port=70000", "--ranks=1", *TRAIN], "port=70000", "leave it out"),
+        (["--ranks=0", *TRAIN], "ranks=0", "--ranks=1"),
+        (["--port=70000", "--ranks=1", *TRAIN], "port=70000", "--port=0"),
         (["--stop_after=soon", "--ranks=1", *TRAIN], "stop_after=soon", "--stop_after=2h"),
         (["--target=slrum", *TRAIN], "target=slrum", ""),
-        (["--gpu=2", *TRAIN], "gpu: no such option", "did you mean 'gpus'"),
+        (["--gpu=2", *TRAIN], "--gpu: no such option", "did you mean --gpus"),
         (["--ranks=2", "--", "trian"], "'trian' after --", "did you mean 'train'"),
         (["--ranks=2"], "'nothing' after --", "kata launch"),
         (
@@ -96,7 +95,7 @@ TRAIN = ["--", "train", "--policy.type=act", "--dataset.repo_id=a/b", "--policy.
             "global_batch_size=8 on 3 ranks",
             "--global_batch_size=6 or",
         ),
-        (["--ranks=2", *TRAIN, "--stpes=3"], "stpes: no such option", "did you mean 'steps'"),
+        (["--ranks=2", *TRAIN, "--stpes=3"], "--stpes: no such option", "did you mean --steps"),
     ],
 )
 def test_bad_input_is_refused_before_a_rank_starts(monkeypatch, capsys, args, value, remedy):

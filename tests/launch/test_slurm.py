@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from kata.cli import main
-from kata.launch.command import read_flags
+from kata.cli import LAUNCH, main
+from kata.config.verb import read_options
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="a shell script")
 WAIT_S = 60.0
@@ -287,7 +287,8 @@ def test_what_sbatch_refuses_is_said(capsys, tmp_path, cluster):
 
 @pytest.mark.parametrize("flag", [["--time=12:00:00"], ["--time", "12:00:00"]])
 def test_a_time_limit_stays_as_slurm_reads_it(flag):
-    assert read_flags([*flag, "--cpus-per-task=3"]) == {"time": "12:00:00", "cpus_per_task": 3}
+    found = read_options(LAUNCH, ["--target=slurm", *flag, "--cpus-per-task=3"], "kata launch")
+    assert (found.time, found.cpus_per_task) == ("12:00:00", 3)
 
 
 @pytest.mark.parametrize(
@@ -297,9 +298,9 @@ def test_a_time_limit_stays_as_slurm_reads_it(flag):
         (["--nodes=0"], (), "nodes=0"),
         (["--gpus-per-node=0"], (), "ranks_per_node=0"),
         (["--ranks-per-node=2"], (), "ranks_per_node=2"),
-        (["--env=[lonely]"], (), "env=lonely"),
-        (["--sbatch=[exclusive]"], (), "sbatch=exclusive"),
-        (["--gpus=4"], (), "gpus: no such option"),
+        (["--env=[lonely]"], (), "env=[lonely]"),
+        (["--sbatch=[exclusive]"], (), "sbatch=[exclusive]"),
+        (["--gpus=4"], (), "--gpus: an option of --target=local"),
         ([], ("--output_dir=null",), "output_dir: not given"),
         (
             ["--nodes=3"],

@@ -207,7 +207,7 @@ def test_a_resumed_run_may_change_its_engine(tmp_path):
         ([], {"ACCELERATE_USE_MEGATRON_LM": "true"}, "ACCELERATE_USE_MEGATRON_LM"),
         ([], {"ACCELERATE_TORCH_DEVICE": "cuda:1"}, "ACCELERATE_TORCH_DEVICE"),
         ([], {"ACCELERATE_DYNAMO_BACKEND": "EAGER"}, "ACCELERATE_DYNAMO_BACKEND=EAGER"),
-        (["--compile=false"], {"ACCELERATE_DYNAMO_BACKEND": "INDUCTOR"}, "compile=False"),
+        (["--compile=false"], {"ACCELERATE_DYNAMO_BACKEND": "INDUCTOR"}, "compile=false"),
     ],
 )  # fmt: skip
 def test_contradictions_and_what_kata_cannot_do_are_refused_by_name(args, environment, named):

@@ -85,10 +85,10 @@ def test_use_amp_means_bf16_unless_a_precision_is_stated():
 
 
 WRONG = [
-    ("--stpes=3", "did you mean 'steps'"),
-    ("--policy.chunk_sise=3", "did you mean 'chunk_size'"),
+    ("--stpes=3", "did you mean --steps"),
+    ("--policy.chunk_sise=3", "did you mean --policy.chunk_size"),
     ("--policy.chunk_size=ten", "policy.chunk_size=ten"),
-    ("--optimizer.lrr=1", "did you mean 'lr'"),
+    ("--optimizer.lrr=1", "did you mean --optimizer.lr"),
     ("--optimizer.type=adamww", "did you mean 'adamw'"),
     ("--scheduler.type=cosine", "scheduler.type=cosine"),
     ("--steps=0", "steps=0"),
@@ -97,12 +97,12 @@ WRONG = [
     ("--batch_size=0", "batch_size=0"),
     ("--optimizer.lr=-1", "optimizer.lr=-1"),
     ("--dataset.episodes=[]", "episodes=[]"),
-    ("--dataset.episodes=[1,1]", "doubled"),
+    ("--dataset.episodes=[1,1]", "more than once"),
     ("--dataset.episodes=some", "available"),
     ("--dataset.eval_split=1.5", "eval_split=1.5"),
     ("--eval_steps=10", "eval_split"),
     ("--env_eval_freq=10", "--env.type=kata"),
-    ("--eval.n_episodes=0", "eval.n_episodes=0"),
+    ("--eval.n_episodes=0", "--env.type"),
     ("--accelerator.mixed_precision=bf61", "did you mean 'bf16'"),
     ("--accelerator.gradient_accumulation.steps=0", "at least 1"),
     ("--dataset=5", "not a group"),
@@ -309,9 +309,9 @@ def test_a_resumed_run_keeps_the_order_that_was_chosen(tmp_path):
     [
         ("shuffle=clip", "did you mean 'clips'"),
         ("clip_pool=40", "--dataset.shuffle=clips"),
-        ("clip_frames=-1", "from 1 on"),
-        ("frame_memory=lots", "for example 4GB"),
-        ("frame_memory=0", "for example 4GB"),
+        ("clip_frames=-1", "at least 0"),
+        ("frame_memory=lots", "for example --dataset.frame_memory=4GB"),
+        ("frame_memory=0", "for example --dataset.frame_memory=4GB"),
     ],
 )
 def test_impossible_orders_are_refused(option, words):

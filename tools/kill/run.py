@@ -38,8 +38,7 @@ os.environ.setdefault(
 )  # a forked process must not find the threads of another
 os.environ.setdefault("MPLBACKEND", "Agg")
 
-import draccus  # noqa: F401 - these are here for the processes to be forked, which would each import them for seconds
-import matplotlib.backends.backend_svg  # noqa: F401
+import matplotlib.backends.backend_svg  # noqa: F401 - for the processes to be forked, which would each import it for seconds
 import numpy as np
 
 from kata.cli import main

@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from kata.config.codec import decode
+from kata.config import decode
 from kata.policies import build_policy
 from kata.policies.config import PolicyConfig
 from kata.policies.load import load_weights, save_weights

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from kata.data import Dataset
 from kata.errors import DataError
 from kata.spec import ACTION, STATE, Windows
+
+if TYPE_CHECKING:
+    from kata.data import Dataset
 
 PATTERNS = ("act", "diffusion", "sarm", "single")
 WAYS = ("full", "clips", "cache")

@@ -12,66 +12,23 @@ from typing import Any
 from kata.bench import process_stats
 from kata.bench.cases import Case
 from kata.bench.lerobot_env import make_datasets, peer_python
-from kata.bench.options import BenchRun, chosen_cases, resolve_bench
+from kata.bench.options import BenchRun, chosen_cases
 from kata.bench.rounds import by_kata, measure_rounds, threads_of
-from kata.bench.scale.command import help_text as scale_help
-from kata.bench.scale.command import scale
 from kata.bench.table import text
 from kata.bench.targets import summarise_all
-from kata.config import encode, field_names
+from kata.config import encode, flags_of
 from kata.data import open_dataset
-from kata.errors import ConfigError, did_you_mean
 from kata.log import counting
 from kata.units import bytes_text
 
-HELP = """\
-usage: kata bench data|scale [options]
 
-  data    reading, against the decode floor and against LeRobot
-  scale   training on more ranks, and what many ranks would hold
-"""
-
-
-def main(args: Sequence[str]) -> int:
-    """Run `kata bench <what>` and return the exit status; 0 also where a target is missed."""
-    verbs = {"data": (data, help_text), "scale": (scale, scale_help)}
-    if args and args[0] in ("-h", "--help"):
-        print(HELP, end="")
-        return 0
-    given = args[0] if args else ""
-    if given not in verbs:
-        raise ConfigError(
-            f"bench '{given}': no such verb",
-            rule=f"verbs: {', '.join(verbs)}",
-            remedy=did_you_mean(given, verbs),
-        )
-    work, told = verbs[given]
-    if any(arg in ("-h", "--help") for arg in args):
-        print(told(), end="")
-        return 0
+def data(run: BenchRun) -> int:
+    """Measure reading and return the exit status; 0 also where a target is missed."""
     process_stats.require_linux()
-    return work(args[1:])
-
-
-def data(args: Sequence[str]) -> int:
-    """`kata bench data`."""
-    run = resolve_bench(args)
     if run.make:
         make_datasets(peer_python(run.peer_python), Path(run.root).expanduser())
-    command = shlex.join(["kata", "bench", "data", *args])
+    command = shlex.join(["kata", "bench", "data", *flags_of(run)])
     return _soak(run, command) if run.soak else _compare(run, command)
-
-
-def help_text() -> str:
-    """All options with types and defaults."""
-    lines = [
-        "usage: kata bench data --root=<dataset, or folder of datasets> [--peer] [--name=value ...]\n\noptions\n"
-    ]
-    lines += [
-        f"  --{name:<18} {kind} = {encode(default)}\n"
-        for name, kind, default in field_names(BenchRun)
-    ]
-    return "".join(lines)
 
 
 def _compare(run: BenchRun, command: str) -> int:

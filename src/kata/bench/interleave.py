@@ -161,14 +161,21 @@ class Child:
     def _failed(self) -> ConfigError:
         status = self._process.wait()
         self._errors.seek(0)
-        last = self._errors.read().decode(errors="replace").strip().splitlines()[-1:] or [
+        lines = self._errors.read().decode(errors="replace").strip().splitlines() or [
             f"ended with {status}"
         ]
-        return ConfigError(
-            f"{self.name}: {last[0]}",
-            rule="a measurement ends well",
-            remedy="`kata data` and docs/data.md say what a dataset must hold",
+        own = [line.removeprefix("kata: ") for line in lines if line.startswith("kata: ")]
+        remedy = (
+            "`kata data check` says what is wrong with a dataset, docs/data.md what it must hold"
         )
+        if any("episodes=available" in line for line in lines):
+            remedy = (
+                "make a dataset of the episodes whose files are here: "
+                "kata data split <folder> --dataset.episodes=available --out=<folder>"
+            )
+        # A message of kata's begins with its name, and its first line has the value.
+        said = own[-1] if own else lines[-1]
+        return ConfigError(f"{self.name}: {said}", rule="a measurement ends well", remedy=remedy)
 
 
 def turn_s(pair: int) -> float:

@@ -2,107 +2,90 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from kata.bench.cases import CASES, PATTERNS, WAYS, Case
-from kata.config import decode, parse_flags
+from kata.config import BYTES, REQUIRED, Form, Options, option
 from kata.errors import ConfigError, DataError, did_you_mean
 from kata.run.dataset import PIXELS
 from kata.units import num_bytes
 
 
 @dataclass(frozen=True, kw_only=True)
-class BenchRun:
-    """What is measured, and how often.
+class BenchRun(Options):
+    """What is measured, and how often."""
 
-    root: a dataset, or a folder that holds datasets. cases: '<dataset folder>:<pattern>' below root ('.:act' is root
-    itself); empty takes the cases that have targets. ways: how kata reads. rounds: every figure is the median of so
-    many, each in a process of its own, kata and the peer in turn. seconds: of one measurement; where the order is in
-    clips, whole epochs until `epoch_seconds` have passed, or a part of one that takes three times as long.
-    floor_seconds: of the decode floor, at least, per core and camera; beside an order in clips as long as that takes.
-    num_workers: decoding threads of kata, processes of the peer; 0 takes one per core. frame_memory: kata's budget for
-    decoded frames; '0' takes a tenth of all (a third for sarm), beside the batches in the making: with more, what one
-    epoch leaves for the next would count.
-    pixels: 'rgb', or 'yuv' for frames that a device converts: their floor is decoding alone. Peers read RGB.
-    cache_episodes: so many first episodes are kept in the frame cache, and are what is read with it.
-    peer: measure LeRobot 0.6.1 too, with `peer_python` or the environment that `make peer` builds.
-    make: first write the datasets a, b, c, d and multi to root with LeRobot's own writer.
-    soak: instead of all that, read so many batches of the first case in each way, and say how much memory grew.
-    out: folder of the result.
-    """
-
-    root: str
-    cases: list[str] = field(default_factory=list)
-    ways: list[str] = field(default_factory=lambda: list(WAYS))
-    rounds: int = 5
-    seconds: float = 3.0
-    epoch_seconds: float = 10.0
-    floor_seconds: float = 1.0
-    batch_size: int = 8
-    num_workers: int = 0
-    seed: int = 0
-    frame_memory: str = "0"
-    pixels: str = "rgb"
-    cache_episodes: int = 2
-    peer: bool = False
-    peer_python: str | None = None
-    make: bool = False
-    soak: int = 0
-    out: str | None = "benchmarks/results"
+    root: str = option(
+        REQUIRED,
+        "A dataset, or a folder that holds datasets; it also stands first, without a name.",
+        aliases=("dataset.root",),
+    )
+    cases: list[str] = option(
+        list,
+        "Cases as ['<folder below root>:<pattern>'], '.:act' for root itself; empty takes those "
+        "with targets.",
+    )
+    ways: list[str] = option(lambda: list(WAYS), "Ways in which kata reads.", choices=WAYS)
+    rounds: int = option(
+        5, "Measurements of each figure, kata and the peer in turn; the median counts.", least=1
+    )
+    seconds: float = option(
+        3.0, "Duration of one measurement; clip order takes whole epochs.", unit="s", least=0.01
+    )
+    epoch_seconds: float = option(
+        10.0,
+        "Duration after which whole epochs of clip order end; one that takes three times as long "
+        "is cut.",
+        unit="s",
+        least=0.01,
+    )
+    floor_seconds: float = option(
+        1.0, "Least duration of the decode floor, per core and camera.", unit="s", least=0.01
+    )
+    batch_size: int = option(8, "Samples of a batch.", least=1)
+    num_workers: int = option(
+        0, "Decoding threads of kata, processes of the peer; 0 takes one per core.", least=0
+    )
+    seed: int = option(0, "Seed of the order.", least=0, most=2**64 - 1)
+    frame_memory: str = option(
+        "0",
+        "Host memory for decoded frames; 0 takes a tenth of all frames, for sarm a third.",
+        form=Form(BYTES.rule, "2GB", lambda text: num_bytes(text) >= 0),
+    )
+    pixels: str = option(
+        "rgb",
+        "Frames in a batch: rgb, or yuv, whose floor is decoding alone. Peers read RGB.",
+        choices=PIXELS,
+    )
+    cache_episodes: int = option(
+        2, "First episodes, which the frame cache keeps and which are read with it.", least=1
+    )
+    peer: bool = option(False, "Measure LeRobot 0.6.1 too.")
+    peer_python: str | None = option(
+        None, "Python of the peer; null takes the environment that `make peer` builds."
+    )
+    make: bool = option(
+        False, "First write the datasets a, b, c, d and multi to root, with LeRobot's writer."
+    )
+    soak: int = option(
+        0,
+        "Instead of all that, read this many batches of the first case and say how memory grew; 0 "
+        "does not.",
+        least=0,
+    )
+    out: str | None = option("benchmarks/results", "Folder of the result; null writes none.")
 
     def __post_init__(self) -> None:
-        at_least = {
-            "rounds": 1,
-            "seconds": 0.01,
-            "batch_size": 1,
-            "num_workers": 0,
-            "cache_episodes": 1,
-            "soak": 0,
-        }
-        at_least |= {"epoch_seconds": 0.01, "floor_seconds": 0.01, "seed": 0}
-        for name, least in at_least.items():
-            value = getattr(self, name)
-            if value < least:
+        super().__post_init__()
+        for word in self.cases:
+            pattern = word.rpartition(":")[2]
+            if pattern not in PATTERNS or ":" not in word:
                 raise ConfigError(
-                    f"{name}={value}",
-                    rule=f"at least {least}",
-                    remedy="leave it out for the default",
+                    f"cases: {word}",
+                    rule="'<dataset folder>:<pattern>'",
+                    remedy=did_you_mean(pattern, PATTERNS),
                 )
-        if self.pixels not in PIXELS:
-            raise ConfigError(
-                f"pixels={self.pixels}",
-                rule=f"one of: {', '.join(PIXELS)}",
-                remedy=did_you_mean(self.pixels, PIXELS),
-            )
-        if not num_bytes(self.frame_memory) >= 0:
-            raise ConfigError(
-                f"frame_memory={self.frame_memory}",
-                rule="bytes, or a number with KB, MB, GB",
-                remedy="for example 2GB",
-            )
-        for name, known in (("ways", WAYS), ("cases", PATTERNS)):
-            for word in getattr(self, name):
-                last = word.rpartition(":")[2]
-                if last not in known or (name == "cases" and ":" not in word):
-                    raise ConfigError(
-                        f"{name}: {word}",
-                        rule="'<dataset folder>:<pattern>'"
-                        if name == "cases"
-                        else "a way of reading",
-                        remedy=did_you_mean(last, known),
-                    )
-
-
-def resolve_bench(args: Sequence[str]) -> BenchRun:
-    """The measurement that these arguments ask for; ConfigError for an unknown name or a wrong value."""
-    given = parse_flags(args)
-    if given.get("root") is None:
-        raise ConfigError(
-            "root: not given", rule="what is measured is a dataset", remedy="add --root=<folder>"
-        )
-    return decode(BenchRun, given)
 
 
 def chosen_cases(run: BenchRun) -> list[Case]:

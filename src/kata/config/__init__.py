@@ -1,18 +1,48 @@
-"""Options: flags and files in, frozen dataclasses out, and back.
+"""Options: declared once at the fields of dataclasses, read from flags and files, and explained.
 
-flags + file -> nested dict -> names checked (nearest name) -> draccus decodes values -> dataclass
+option -> schema (flat list) -> help, completion, reference
+flags + file -> nested dict of texts -> decode (names, types, rules checked) -> dataclass
 """
 
-from kata.config.codec import decode, encode, field_names
-from kata.config.flags import assign, merge, parse_flags, read_config, read_list
+from kata.config.decode import decode, decode_value, encode, plain, refuse_unknown
+from kata.config.flags import Text, assign, merge, parse_flags, read_config, read_list
+from kata.config.option import (
+    BYTES,
+    DEVICE,
+    DURATION,
+    HUB_NAME,
+    REQUIRED,
+    VARIABLE,
+    Chosen,
+    Form,
+    Options,
+    names_where,
+    option,
+)
+from kata.config.schema import flags_of
 
 __all__ = [
+    "BYTES",
+    "DEVICE",
+    "DURATION",
+    "HUB_NAME",
+    "REQUIRED",
+    "VARIABLE",
+    "Chosen",
+    "Form",
+    "Options",
+    "Text",
     "assign",
     "decode",
+    "decode_value",
     "encode",
-    "field_names",
+    "flags_of",
     "merge",
+    "names_where",
+    "option",
     "parse_flags",
+    "plain",
     "read_config",
     "read_list",
+    "refuse_unknown",
 ]

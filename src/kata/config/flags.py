@@ -1,23 +1,34 @@
-"""Flags and config files as nested dicts. Values are YAML fragments, names are dotted paths, as in LeRobot."""
+"""Flags and config files as nested dicts of texts; the options' types decide later what they mean."""
 
 from __future__ import annotations
 
 import copy
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
-
-import yaml
 
 from kata.errors import ConfigError
 from kata.log import redacted
 
 
-def parse_flags(args: Sequence[str]) -> dict[str, Any]:
-    """`--a.b=c`, `--a.b c` and `a.b=c` as {'a.b': value}; the last of equal names wins.
+class Text(str):
+    """A value as it was written, without quotes around it.
 
-    A flag without a value is `true`, as in `--resume`. Values: null, true, 1e-4, [0, 3], {'a': 'b'}, plain text.
+    The type of its option decides what it means, so that `1:30`, `0123`, `no` and dates stay what
+    they are. A value that YAML or JSON quotes is a plain `str`.
+    """
+
+    __slots__ = ()
+
+
+def parse_flags(args: Sequence[str]) -> dict[str, Any]:
+    """Return `--a.b=c`, `--a.b c` and `a.b=c` as {'a.b': Text('c')}; the last of equal names wins.
+
+    A flag without a value is True, as in `--resume`. Dashes in a name are underscores.
+
+    Raises: ConfigError for anything else, and for a value with a password in it.
     """
     found: dict[str, Any] = {}
     rest = list(args)
@@ -33,41 +44,63 @@ def parse_flags(args: Sequence[str]) -> dict[str, Any]:
                 remedy="put '--' in front, or quote a value that holds spaces",
             )
         _refuse_secrets(name, text)
-        found[name] = parse_value(text, name) if equals else True
+        found[name.replace("-", "_")] = Text(text) if equals else True
     return found
 
 
 def _refuse_secrets(name: str, text: str) -> None:
-    """Options are written to configs, checkpoints, reports and trackers: no credential may be among them."""
+    """Refuse credentials: options are written to configs, checkpoints, reports and trackers."""
     if redacted(text) != text:
         raise ConfigError(
             f"{name}: {redacted(text)} holds a password or token",
-            rule="options are written into configs, checkpoints and reports, where credentials do not belong",
-            remedy="leave them to the environment (HF_TOKEN, WANDB_API_KEY, …) or to the tool's own login",
+            rule=(
+                "options are written into configs, checkpoints and reports, where credentials "
+                "do not belong"
+            ),
+            remedy=(
+                "leave them to the environment (HF_TOKEN, WANDB_API_KEY, …) or to the tool's "
+                "own login"
+            ),
         )
 
 
 def _is_flag(token: str) -> bool:
-    return token.startswith("--") or (
-        "=" in token and token.partition("=")[0].replace(".", "").isidentifier()
-    )
+    if token.startswith("--"):
+        return True
+    name, equals, _ = token.partition("=")
+    return bool(equals) and name.replace(".", "").isidentifier()
 
 
-def parse_value(text: str, name: str) -> Any:
-    """A value as YAML reads it; `None` means null, as people write it in Python."""
+def parse_yaml(text: str) -> Any:
+    """Return what a YAML text holds, its unquoted scalars as `Text`.
+
+    Raises: ValueError for a text that is no YAML, or that names a Python object.
+    """
+    import yaml
+
+    class Loader(yaml.SafeLoader):
+        """A loader that leaves the meaning of unquoted scalars open; `<<` still merges."""
+
+        yaml_implicit_resolvers = {  # noqa: RUF012 - the library's own form
+            "<": [("tag:yaml.org,2002:merge", yaml.SafeLoader.yaml_implicit_resolvers["<"][0][1])]
+        }
+
+    def scalar(loader: Loader, node: yaml.ScalarNode) -> str:
+        value = str(loader.construct_scalar(node))
+        return Text(value) if node.style is None else value
+
+    Loader.add_constructor("tag:yaml.org,2002:str", scalar)
     try:
-        value = yaml.safe_load(text)
+        return yaml.load(text, Loader)
     except yaml.YAMLError as error:
-        raise ConfigError(
-            f"{name}={text}: cannot be read ({str(error).splitlines()[0]})",
-            rule="a YAML or JSON value",
-            remedy='put the value in single quotes for the shell, e.g. \'{"a": "b"}\'',
-        ) from error
-    return None if value == "None" else value
+        raise ValueError(str(error).splitlines()[0]) from error
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """A YAML or JSON config file, or the train_config.json of a folder (also one holding `pretrained_model`)."""
+    """Read a YAML or JSON config file, or the train_config.json of a folder.
+
+    Raises: ConfigError for a file that cannot be read or holds no mapping.
+    """
     for inner in ("train_config.json", "pretrained_model/train_config.json"):
         if path.is_dir() and (path / inner).is_file():
             path = path / inner
@@ -87,7 +120,7 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 def read_list(path: Path) -> list[Any]:
-    """A YAML or JSON file that holds a list, for an option that takes one."""
+    """Read a YAML or JSON file that holds a list, for an option that takes one."""
     raw = _parsed(path)
     if not isinstance(raw, list):
         raise ConfigError(
@@ -107,11 +140,11 @@ def _parsed(path: Path) -> Any:
         )
     try:
         text = path.read_text(encoding="utf-8")
-        raw = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
-    except (json.JSONDecodeError, yaml.YAMLError, UnicodeDecodeError) as error:
+        raw = json.loads(text) if path.suffix == ".json" else parse_yaml(text)
+    except (OSError, ValueError) as error:
         raise ConfigError(
             f"config {path}: {str(error).splitlines()[0]}",
-            rule="valid YAML or JSON",
+            rule="valid YAML or JSON, in UTF-8",
             remedy="correct the file",
         ) from error
     for number, line in enumerate(text.splitlines(), start=1):
@@ -120,7 +153,13 @@ def _parsed(path: Path) -> Any:
 
 
 def assign(nested: dict[str, Any], dotted: str, value: Any) -> None:
-    """Set `a.b.c` in a nested dict, making the dicts on the way; a mapping merges into what is there."""
+    """Set `a.b.c` in a nested dict, making the dicts on the way; a mapping merges into what is there.
+
+    A text in braces is a mapping as well, so that `--env.kwargs={a: 1} --env.kwargs.b=2` adds up.
+    """
+    if isinstance(value, Text) and value.startswith("{"):
+        with suppress(ValueError):  # who decodes the option says what is wrong with the text
+            value = parse_yaml(value)
     *parents, last = dotted.split(".")
     for name in parents:
         inner = nested.get(name)
@@ -134,7 +173,7 @@ def assign(nested: dict[str, Any], dotted: str, value: Any) -> None:
 
 
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """`over` laid over `base`, dict by dict; neither is changed. Another `type` replaces the whole dict."""
+    """Lay `over` over `base`, dict by dict; neither is changed. Another `type` replaces the whole dict."""
     if "type" in over and over["type"] != base.get("type", over["type"]):
         return copy.deepcopy(dict(over))
     merged = copy.deepcopy(dict(base))

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kata.config import encode, field_names
 from kata.errors import CheckpointError, ConfigError
 from kata.eval.options import EvalRun, resolve_eval
 
@@ -26,9 +24,6 @@ def main(args: Sequence[str]) -> int:
 
     Raises: KataError for what the user can correct; ConfigError also when every single episode crashed.
     """
-    if any(arg in ("-h", "--help") for arg in args):
-        print(help_text(), end="")
-        return 0
     run = resolve_eval(args)
     from kata.eval.result import summary
 
@@ -44,22 +39,6 @@ def main(args: Sequence[str]) -> int:
             remedy="check --env.kwargs, and run the environment alone",
         )
     return 0
-
-
-def help_text() -> str:
-    """All options with types and defaults."""
-    from kata.eval.envs.registry import ENVIRONMENTS
-
-    lines = [
-        "usage: kata eval --policy.path=<checkpoint or Hub name> --env.type=<name> --name=value ...\n",
-        f"\nenvironments: {', '.join(ENVIRONMENTS)}, or gym with --env.id=<gymnasium id>\n\noptions\n",
-    ]
-    lines += [
-        f"  --{name:<28} {kind} = {default if kind == 'str' else json.dumps(encode(default))}\n"
-        for name, kind, default in field_names(EvalRun)
-    ]
-    lines.append("  --config                       a YAML or JSON file with any of these\n")
-    return "".join(lines)
 
 
 def result_folder(run: EvalRun) -> Path:

@@ -1,41 +1,78 @@
-"""The options of `kata eval`, with LeRobot's names where LeRobot has them. Torch-free."""
+"""The options of `kata eval`, with LeRobot's names where LeRobot has them, and of recording. Torch-free."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
-from kata.config import assign, decode, parse_flags, read_config
+from kata.config import DEVICE, REQUIRED, Options, assign, decode, option, parse_flags, read_config
 from kata.errors import ConfigError
 from kata.run import EnvConfig, EvalConfig
 
-
-@dataclass(frozen=True, kw_only=True)
-class PolicyChoice:
-    """Which weights act, and where: a checkpoint or run folder or a Hub name; `device` null is the best here."""
-
-    path: str
-    device: str | None = None
-    pretrained_revision: str | None = None
+SEED_MAX = 2**64 - 1
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvalRun:
-    """One evaluation. Episode k starts from seed + k. rename_map: environment's key -> policy's key."""
+class PolicyChoice(Options):
+    """Which weights act, and where."""
 
-    policy: PolicyChoice
-    env: EnvConfig
-    eval: EvalConfig = field(default_factory=EvalConfig)
-    seed: int = 1000
-    output_dir: str | None = None
-    rename_map: dict[str, str] = field(default_factory=dict)
+    at: ClassVar[str] = "policy."
 
-    def __post_init__(self) -> None:
-        if self.seed < 0:
-            raise _refuse(
-                "seed", self.seed, "a whole number of at least 0", "for example --seed=1000"
-            )
+    path: str = option(REQUIRED, "Checkpoint, run folder or Hub name of the policy.")
+    device: str | None = option(
+        None,
+        "Device to compute on. null takes the best one here: cuda, then mps, then cpu.",
+        form=DEVICE,
+    )
+    pretrained_revision: str | None = option(None, "Branch, tag or commit of a policy on the Hub.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvalRun(Options):
+    """One evaluation. Episode k starts from seed + k."""
+
+    beside: ClassVar[dict[str, str]] = {
+        "config": "YAML or JSON file with any of these options; flags win over it."
+    }
+
+    policy: PolicyChoice = option(REQUIRED, "", section="policy")
+    env: EnvConfig = option(REQUIRED, "", section="environment")
+    eval: EvalConfig = option(EvalConfig, "", section="evaluation")
+    seed: int = option(
+        1000, "Seed of episode 0; episode k has this plus k.", least=0, most=SEED_MAX
+    )
+    output_dir: str | None = option(
+        None, "Folder of the result; null makes one below outputs/eval.", is_common=True
+    )
+    rename_map: dict[str, str] = option(
+        dict, "Keys of the environment to keys of the policy, {old: new}."
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class DemoOptions(Options):
+    """Options of `kata data demo`."""
+
+    root: str = option(
+        REQUIRED, "Folder to record into, absent or empty.", aliases=("dataset.root",)
+    )
+    episodes: int = option(50, "Demonstrations that are kept.", least=1)
+    seed: int = option(0, "Seed of the demonstrations.", least=0, most=SEED_MAX)
+    codec: str = option("av1", "Codec of the videos.", choices=("av1", "h264"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplayOptions(Options):
+    """Options of `kata data replay`."""
+
+    root: str = option(
+        REQUIRED, "Folder to record into, absent or empty.", aliases=("dataset.root",)
+    )
+    trajectories: str = option(REQUIRED, "An .npz file of joint trajectories.")
+    task: str = option("transfer_cube", "Task of ALOHA.", choices=("transfer_cube", "insertion"))
+    codec: str = option("av1", "Codec of the videos.", choices=("av1", "h264"))
 
 
 def resolve_eval(args: Sequence[str]) -> EvalRun:
@@ -53,14 +90,10 @@ def resolve_eval(args: Sequence[str]) -> EvalRun:
         ("env", "type", "kata"),
     ):
         inner = given.get(group, {})
-        if not isinstance(inner, dict) or inner.get(name) is None:
+        if isinstance(inner, dict) and inner.get(name) is None:
             raise ConfigError(
                 f"{group}.{name}: not given",
                 rule="an evaluation needs a policy and an environment",
                 remedy=f"add --{group}.{name}={example}",
             )
-    return decode(EvalRun, given)
-
-
-def _refuse(name: str, value: object, rule: str, remedy: str) -> ConfigError:
-    return ConfigError(f"{name}={value}", rule=rule, remedy=remedy)
+    return decode(EvalRun, given, verb="kata eval")

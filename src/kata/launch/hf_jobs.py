@@ -13,8 +13,7 @@ from typing import Any
 
 from huggingface_hub import HfApi, JobInfo, get_token
 
-from kata.config import encode, parse_flags, read_config
-from kata.config.flags import parse_value
+from kata.config import encode, parse_flags, plain, read_config
 from kata.errors import ConfigError, KataError
 from kata.launch.flavors import Flavor, chosen_flavor
 from kata.launch.hub_errors import HUB_ERRORS, reason
@@ -88,7 +87,7 @@ def planned(options: Jobs, flavor: Flavor, args: Sequence[str]) -> Plan:
     """The job of `kata <args>`. ConfigError for what a machine elsewhere cannot see or would lose."""
     run = checked_run(args, max(1, flavor.gpus))
     _check_reach(run, options)
-    stated = SERVICE_TIMEOUT_S if options.timeout is None else duration_s(str(options.timeout))
+    stated = SERVICE_TIMEOUT_S if options.timeout is None else duration_s(options.timeout)
     timeout_s = max(1, int(stated))
     ranks = f"--gpus={flavor.gpus}" if flavor.gpus else "--ranks=1"
     launcher = [
@@ -123,17 +122,16 @@ def carried(args: Sequence[str], run: Run) -> list[str]:
     flags = parse_flags(args[1:])
     path = [flags.pop(name) for name in ("config", "config_path") if name in flags][-1:]
     stated: dict[str, Any] = {**(read_config(Path(str(path[0]))) if path else {}), **flags}
-    if isinstance(stated.get("dataset.mix"), str):
+    mix = stated.get("dataset.mix")
+    if isinstance(mix, str) and not mix.startswith("["):
         stated["dataset.mix"] = encode(run.dataset.mix)
     stated |= {"output_dir": run.output_dir or FOLDER, "resume": True}
-    return [args[0], *(f"--{name}={_word(name, value)}" for name, value in stated.items())]
+    return [args[0], *(f"--{name}={_word(value)}" for name, value in stated.items())]
 
 
-def _word(name: str, value: Any) -> str:
-    """A value as a flag that reads as the same value."""
-    return (
-        value if isinstance(value, str) and parse_value(value, name) == value else json.dumps(value)
-    )
+def _word(value: Any) -> str:
+    """Return a value as a flag that reads as the same value."""
+    return value if isinstance(value, str) else json.dumps(plain(value))
 
 
 def _check_reach(run: Run, options: Jobs) -> None:

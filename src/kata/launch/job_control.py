@@ -4,52 +4,47 @@ from __future__ import annotations
 
 import re
 import subprocess
-from collections.abc import Sequence
 from pathlib import Path
 
-from kata.config import parse_flags
-from kata.errors import ConfigError, KataError, did_you_mean
-from kata.launch.options import LOGS
+from kata.errors import ConfigError, KataError
+from kata.launch.options import FlavorOptions, JobOptions, LogOptions
 from kata.launch.slurm import slurm
 
-OPTIONS = {"log_dir": LOGS, "follow": False, "namespace": None}
+SLURM_JOB = re.compile(r"\d{1,12}")
 
 
-def look(verb: str, args: Sequence[str]) -> int:
-    """Run a verb on a job of SLURM or of Hugging Face, and return the exit status."""
-    if verb == "flavors":
-        from kata.launch.flavors import flavors_text
+def show_flavors(options: FlavorOptions) -> int:
+    """Print the machines of Hugging Face Jobs."""
+    del options
+    from kata.launch.flavors import flavors_text
 
-        print(flavors_text(), end="")
-        return 0
-    if not args or args[0].startswith("--"):
-        raise ConfigError(
-            f"launch {verb}: no job",
-            rule="a verb works on a job",
-            remedy=f"kata launch {verb} <the number it was given>",
-        )
-    job = args[0]
-    given = {name.replace("-", "_"): value for name, value in parse_flags(args[1:]).items()}
-    for name in given:
-        if name not in OPTIONS:
-            raise ConfigError(
-                f"{name}: no such option",
-                rule=f"options: {', '.join(OPTIONS)}",
-                remedy=did_you_mean(name, OPTIONS),
-            )
-    options = {**OPTIONS, **given}
-    follow = options["follow"] is True
-    if not re.fullmatch(r"\d{1,12}", job):
-        namespace = None if options["namespace"] is None else str(options["namespace"])
-        return _look_at_hugging_face(verb, job, namespace, follow=follow)
-    if verb == "status":
-        print(_slurm_status(job))
-    elif verb == "cancel":
-        slurm("scancel", job)
-        print(f"job {job}: cancelled")
-    else:
-        _slurm_logs(job, Path(str(options["log_dir"])).expanduser(), follow=follow)
+    print(flavors_text(), end="")
     return 0
+
+
+def show_status(options: JobOptions) -> int:
+    """Print how a job is."""
+    if SLURM_JOB.fullmatch(options.job):
+        print(_slurm_status(options.job))
+        return 0
+    return _look_at_hugging_face("status", options)
+
+
+def show_logs(options: LogOptions) -> int:
+    """Print a job's output."""
+    if SLURM_JOB.fullmatch(options.job):
+        _slurm_logs(options.job, Path(options.log_dir).expanduser(), follow=options.follow)
+        return 0
+    return _look_at_hugging_face("logs", options, follow=options.follow)
+
+
+def cancel(options: JobOptions) -> int:
+    """End a job."""
+    if SLURM_JOB.fullmatch(options.job):
+        slurm("scancel", options.job)
+        print(f"job {options.job}: cancelled")
+        return 0
+    return _look_at_hugging_face("cancel", options)
 
 
 def _slurm_status(job: str) -> str:
@@ -89,7 +84,8 @@ def _slurm_logs(job: str, log_dir: Path, *, follow: bool) -> None:
     subprocess.run(command, check=True)
 
 
-def _look_at_hugging_face(verb: str, job: str, namespace: str | None, *, follow: bool) -> int:
+def _look_at_hugging_face(verb: str, options: JobOptions, *, follow: bool = False) -> int:
+    job, namespace = options.job, options.namespace
     from huggingface_hub import HfApi
 
     from kata.launch import hf_jobs

@@ -4,76 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from kata.errors import ConfigError, did_you_mean
-
-
-@dataclass(frozen=True, kw_only=True)
-class Choice:
-    """A config chosen by its `type` key; speaks the flag parser's choice protocol without importing it.
-
-    Each family adds `default_choice_name` itself: the parser takes the topmost class with the whole protocol for
-    the family, and that must not be this one.
-    """
-
-    choices: ClassVar[dict[str, Any]]
-    type_name: ClassVar[str] = ""
-    what: ClassVar[str] = ""
-
-    @property
-    def type(self) -> str:
-        """The name under which flags and files choose this class."""
-        return self.type_name
-
-    @classmethod
-    def get_choice_class(cls, name: str) -> type[Choice]:
-        """The class called `name`; ConfigError with the nearest name for an unknown one."""
-        if name not in cls.choices:
-            raise ConfigError(
-                f"{cls.what}.type={name}: unknown",
-                rule=f"one of: {', '.join(sorted(cls.choices))}",
-                remedy=did_you_mean(name, cls.choices),
-            )
-        return cls.choices[name]
-
-    @classmethod
-    def get_known_choices(cls) -> dict[str, type[Choice]]:
-        """Every class by name."""
-        return cls.choices
-
-    @classmethod
-    def get_choice_name(cls, subcls: type[Choice]) -> str:
-        """The name of a class; ValueError for the base itself, which has none."""
-        if not subcls.type_name:
-            raise ValueError(f"{subcls.__name__} is chosen by its type")
-        return subcls.type_name
+from kata.config import Chosen, Options, option
 
 
 @dataclass(frozen=True, kw_only=True)
-class OptimizerConfig(Choice):
-    """Base of the optimisers. Gradients are clipped to `grad_clip_norm` (0: not clipped)."""
+class OptimizerConfig(Chosen):
+    """Base of the optimizers."""
 
-    choices: ClassVar[dict[str, Any]] = {}
-    what: ClassVar[str] = "optimizer"
-    lr: float = 1e-3
-    weight_decay: float = 0.0
-    grad_clip_norm: float = 10.0
-
-    @classmethod
-    def default_choice_name(cls) -> str | None:
-        """No default: a type is named, or the policy's preset gives it."""
-        return None
-
-    def __post_init__(self) -> None:
-        for name in ("lr", "weight_decay", "grad_clip_norm"):
-            value = getattr(self, name)
-            if not 0 <= value < float("inf"):
-                raise ConfigError(
-                    f"optimizer.{name}={value}",
-                    rule="a finite number of at least 0",
-                    remedy="give one",
-                )
+    at: ClassVar[str] = "optimizer."
+    lr: float = option(
+        1e-3, "Learning rate, where a schedule starts from or peaks.", least=0, is_common=True
+    )
+    weight_decay: float = option(0.0, "Weight decay.", least=0)
+    grad_clip_norm: float = option(
+        10.0, "Norm that gradients are clipped to; 0 leaves them as they are.", least=0
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,17 +28,17 @@ class AdamConfig(OptimizerConfig):
     """torch.optim.Adam."""
 
     type_name: ClassVar[str] = "adam"
-    betas: tuple[float, float] = (0.9, 0.999)
-    eps: float = 1e-8
+    betas: tuple[float, float] = option(
+        (0.9, 0.999), "Decay of the running means of gradient and square.", least=0, below=1
+    )
+    eps: float = option(1e-8, "Added to the denominator.", above=0)
 
 
 @dataclass(frozen=True, kw_only=True)
-class AdamWConfig(OptimizerConfig):
+class AdamWConfig(AdamConfig):
     """torch.optim.AdamW."""
 
     type_name: ClassVar[str] = "adamw"
-    betas: tuple[float, float] = (0.9, 0.999)
-    eps: float = 1e-8
     weight_decay: float = 1e-2
 
 
@@ -100,33 +47,25 @@ class SGDConfig(OptimizerConfig):
     """torch.optim.SGD."""
 
     type_name: ClassVar[str] = "sgd"
-    momentum: float = 0.0
-    dampening: float = 0.0
-    nesterov: bool = False
-
-
-OptimizerConfig.choices.update({c.type_name: c for c in (AdamConfig, AdamWConfig, SGDConfig)})
+    momentum: float = option(0.0, "Momentum.", least=0)
+    dampening: float = option(0.0, "Dampening of the momentum.")
+    nesterov: bool = option(False, "Nesterov momentum.")
 
 
 @dataclass(frozen=True, kw_only=True)
-class SchedulerConfig(Choice):
+class SchedulerConfig(Chosen):
     """Base of the learning-rate schedules."""
 
-    choices: ClassVar[dict[str, Any]] = {}
-    what: ClassVar[str] = "scheduler"
-    num_warmup_steps: int = 0
-
-    @classmethod
-    def default_choice_name(cls) -> str | None:
-        """No default: without a type the learning rate is constant."""
-        return None
+    at: ClassVar[str] = "scheduler."
+    num_warmup_steps: int = option(0, "Steps in which the learning rate rises linearly.", least=0)
 
     def fitted(self, steps: int) -> tuple[SchedulerConfig, str]:
         """This schedule shortened so that it ends by the last step, and a sentence saying so ('' when unchanged)."""
         if self.num_warmup_steps <= steps:
             return self, ""
         return dataclasses.replace(self, num_warmup_steps=steps), (
-            f"warm-up shortened from {self.num_warmup_steps} to {steps} steps, the length of the run"
+            f"warm-up shortened from {self.num_warmup_steps} to {steps} steps, the length of the "
+            "run"
         )
 
 
@@ -150,16 +89,11 @@ class DiffuserSchedulerConfig(SchedulerConfig):
     """The schedules that the diffusers library calls 'cosine', 'linear', 'constant' and 'constant_with_warmup'."""
 
     type_name: ClassVar[str] = "diffuser"
-    name: str = "cosine"
-
-    def __post_init__(self) -> None:
-        known = ("cosine", "linear", "constant", "constant_with_warmup")
-        if self.name not in known:
-            raise ConfigError(
-                f"scheduler.name={self.name}",
-                rule=f"one of: {', '.join(known)}",
-                remedy=did_you_mean(self.name, known),
-            )
+    name: str = option(
+        "cosine",
+        "Course of the learning rate after the warm-up.",
+        choices=("cosine", "linear", "constant", "constant_with_warmup"),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,17 +105,11 @@ class CosineDecayWithWarmupConfig(SchedulerConfig):
 
     type_name: ClassVar[str] = "cosine_decay_with_warmup"
     num_warmup_steps: int = 1000
-    num_decay_steps: int = 30_000
-    peak_lr: float = 1e-4
-    decay_lr: float = 2.5e-6
-
-    def __post_init__(self) -> None:
-        if self.num_decay_steps <= 0 or self.peak_lr <= 0:
-            raise ConfigError(
-                f"scheduler.num_decay_steps={self.num_decay_steps}, scheduler.peak_lr={self.peak_lr}",
-                rule="both above 0",
-                remedy="give positive values",
-            )
+    num_decay_steps: int = option(
+        30_000, "Step at which decay_lr is reached; shortened to a shorter run.", least=1
+    )
+    peak_lr: float = option(1e-4, "Learning rate at the end of the warm-up.", above=0)
+    decay_lr: float = option(2.5e-6, "Learning rate from num_decay_steps on.", least=0)
 
     def fitted(self, steps: int) -> tuple[SchedulerConfig, str]:
         """Warm-up and decay scaled together when the decay would end after the last step."""
@@ -204,9 +132,11 @@ class VQBeTSchedulerConfig(SchedulerConfig):
 
     type_name: ClassVar[str] = "vqbet"
     num_warmup_steps: int = 500
-    num_vqvae_training_steps: int = 20_000
-    num_cycles: float = 0.5
-    decay_to_zero: bool = False
+    num_vqvae_training_steps: int = option(
+        20_000, "Steps of constant rate, in which the codes are learnt.", least=0
+    )
+    num_cycles: float = option(0.5, "Waves of the cosine; 0.5 falls once.")
+    decay_to_zero: bool = option(False, "Let the cosine end with the run.")
 
     def fitted(self, steps: int) -> tuple[SchedulerConfig, str]:
         """With a warm-up that ends by the last step."""
@@ -214,50 +144,28 @@ class VQBeTSchedulerConfig(SchedulerConfig):
         if self.num_warmup_steps <= room:
             return self, ""
         return dataclasses.replace(self, num_warmup_steps=room), (
-            f"warm-up shortened from {self.num_warmup_steps} to {room} steps, those left after the codes are learnt"
+            f"warm-up shortened from {self.num_warmup_steps} to {room} steps, those left after the "
+            "codes are learnt"
         )
-
-
-SchedulerConfig.choices.update(
-    {
-        c.type_name: c
-        for c in (
-            ConstantWithWarmupConfig,
-            CosineAnnealingWithWarmupConfig,
-            DiffuserSchedulerConfig,
-            CosineDecayWithWarmupConfig,
-            VQBeTSchedulerConfig,
-        )
-    }
-)
 
 
 @dataclass(frozen=True, kw_only=True)
-class EmaConfig:
+class EmaConfig(Options):
     """Exponential moving average of the weights; LeRobot's names.
 
     The decay at update k is `1 - (1 + k / inv_gamma) ** -power`, kept in [min_decay, max_decay]; `decay` fixes it.
     """
 
-    enable: bool = False
-    decay: float | None = None
-    update_after_step: int = 0
-    inv_gamma: float = 1.0
-    power: float = 0.75
-    min_decay: float = 0.0
-    max_decay: float = 0.9999
-    use_for_eval: bool = True
-
-    def __post_init__(self) -> None:
-        decays = [d for d in (self.decay, self.min_decay, self.max_decay) if d is not None]
-        if (
-            self.inv_gamma <= 0
-            or self.update_after_step < 0
-            or any(not 0 <= d <= 1 for d in decays)
-        ):
-            raise ConfigError(
-                f"ema: decay={self.decay}, min_decay={self.min_decay}, max_decay={self.max_decay}, "
-                f"inv_gamma={self.inv_gamma}, update_after_step={self.update_after_step}",
-                rule="decays in [0, 1], inv_gamma above 0, update_after_step at least 0",
-                remedy="leave the defaults unless a paper says otherwise",
-            )
+    at: ClassVar[str] = "ema."
+    enable: bool = option(
+        False, "Keep an exponential moving average (EMA) of the weights.", is_common=True
+    )
+    decay: float | None = option(
+        None, "Decay of the average; null lets it rise by inv_gamma and power.", least=0, most=1
+    )
+    update_after_step: int = option(0, "Steps before the average begins.", least=0)
+    inv_gamma: float = option(1.0, "Updates in which the rising decay gets going.", above=0)
+    power: float = option(0.75, "Exponent of the rising decay.")
+    min_decay: float = option(0.0, "Lower limit of the rising decay.", least=0, most=1)
+    max_decay: float = option(0.9999, "Upper limit of the rising decay.", least=0, most=1)
+    use_for_eval: bool = option(True, "Evaluate with the average instead of the weights.")

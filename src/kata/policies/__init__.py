@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import importlib
-from importlib.metadata import entry_points
 from typing import TYPE_CHECKING
 
 from kata.errors import ConfigError, did_you_mean
@@ -69,4 +68,6 @@ def build_policy(config: PolicyConfig) -> Policy:
 
 @functools.cache
 def _outside() -> dict[str, str]:
+    from importlib.metadata import entry_points  # here, for it takes a while
+
     return {entry.name: entry.value for entry in entry_points(group="kata.policies")}

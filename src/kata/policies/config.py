@@ -8,11 +8,13 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from kata.config import encode
+from kata.config import DEVICE, Chosen, encode, option
+from kata.config.option import declaration
+from kata.errors import PolicyError
 from kata.optim.config import AdamConfig, OptimizerConfig, SchedulerConfig
 from kata.policies import config_class, policy_types
 from kata.spec import ACTION, ENV_STATE, STATE, Draw, Feature, FeatureType, NormMode, Windows
@@ -21,33 +23,66 @@ CONFIG, OWN_CONFIG = "config.json", "kata.json"
 """A checkpoint's config as LeRobot reads it, and beside it the options that LeRobot does not know."""
 
 
-def own(default: Any) -> Any:
-    """A config field that LeRobot does not have; its default does what LeRobot does."""
-    return field(default=default, metadata={"own": True})
-
-
 @dataclass(frozen=True, kw_only=True)
-class PolicyConfig:
-    """Base of every policy's config. `type` names the policy and is the first key of config.json."""
+class PolicyConfig(Chosen):
+    """Base of every policy's config. `type` names the policy and is the first key of config.json.
 
-    type_name: ClassVar[str] = ""
+    A field that LeRobot does not have is declared with `is_own`; its default does what LeRobot does.
+    """
+
+    at: ClassVar[str] = "policy."
+    refused_with = PolicyError
     masks_action_dims: ClassVar[bool] = False
     """Whether the loss and its denominators leave out action dimensions marked in `action_dim_is_pad`."""
+    beside: ClassVar[dict[str, str]] = {
+        "path": "Policy to continue from: a checkpoint, a run folder or a Hub name. Its config and "
+        "weights are loaded; it takes the place of policy.type."
+    }
 
-    n_obs_steps: int = 1
-    input_features: dict[str, Feature] = field(default_factory=dict)
-    output_features: dict[str, Feature] = field(default_factory=dict)
-    device: str | None = None
-    use_amp: bool = False
-    use_peft: bool = False
-    push_to_hub: bool = True
-    repo_id: str | None = None
-    private: bool | None = None
-    tags: list[str] | None = None
-    license: str | None = None
-    pretrained_path: str | None = None
-    pretrained_revision: str | None = None
-    normalization_mapping: dict[str, NormMode] = field(default_factory=dict)
+    n_obs_steps: int = option(
+        1, "Observation steps that the policy sees, the latest included.", least=1
+    )
+    input_features: dict[str, Feature] = option(
+        dict,
+        "Inputs by key, {key: {type: STATE|VISUAL|ENV, shape: [...]}}; cameras as [3, H, W]. Empty "
+        "takes all that the dataset has.",
+    )
+    output_features: dict[str, Feature] = option(
+        dict, "Outputs by key, as input_features. Empty takes the dataset's action."
+    )
+    device: str | None = option(
+        None,
+        "Device to compute on. null takes the best one here: cuda, then mps, then cpu.",
+        form=DEVICE,
+        is_common=True,
+        may_change=True,
+    )
+    use_amp: bool = option(
+        False, "Compute in bf16 unless accelerator.mixed_precision says otherwise."
+    )
+    use_peft: bool = option(False, "LeRobot's switch for adapters; kata has none, true is refused.")
+    push_to_hub: bool = option(
+        True,
+        "Upload the final policy to the Hub, where repo_id names a repository.",
+        may_change=True,
+    )
+    repo_id: str | None = option(
+        None, "Hub repository for the final policy, <user>/<name>.", is_common=True, may_change=True
+    )
+    private: bool | None = option(
+        None, "Make that repository private. null takes the account's default.", may_change=True
+    )
+    tags: list[str] | None = option(None, "Tags on the model card.", may_change=True)
+    license: str | None = option(None, "License on the model card, such as mit.", may_change=True)
+    pretrained_path: str | None = option(
+        None, "Folder or Hub name whose weights are loaded; --policy.path sets it."
+    )
+    pretrained_revision: str | None = option(
+        None, "Branch, tag or commit of policy.path on the Hub."
+    )
+    normalization_mapping: dict[str, NormMode] = option(
+        dict, "Normalization by kind of feature, such as {STATE: MEAN_STD, ACTION: MIN_MAX}."
+    )
 
     # --- the data contract: pure functions of the config ------------------------------------------------------
 
@@ -124,7 +159,8 @@ class PolicyConfig:
 
     def save(self, folder: Path) -> None:
         """Write config.json, and kata.json where options of kata's own differ from their defaults."""
-        mine = {f.name: f.default for f in dataclasses.fields(self) if f.metadata.get("own")}
+        every = dataclasses.fields(self)
+        mine = {f.name: f.default for f in every if declaration(type(self), f.name).is_own}
         plain = encode(self)
         changed = {
             name: plain[name] for name, default in mine.items() if plain[name] != encode(default)
@@ -140,11 +176,6 @@ class PolicyConfig:
                 )
 
     # --- features by role -------------------------------------------------------------------------------------
-
-    @property
-    def type(self) -> str:
-        """The policy's name in the table, LeRobot's `type`."""
-        return self.type_name
 
     @property
     def cameras(self) -> dict[str, Feature]:
@@ -172,39 +203,29 @@ class PolicyConfig:
         """A copy with these inputs and outputs."""
         return dataclasses.replace(self, input_features=inputs, output_features=outputs)
 
-    # --- lookup by `type`, as the flag parser's choice protocol wants it ---------------------------------------
+    # --- lookup by `type` ---------------------------------------------------------------------
 
     @classmethod
-    def get_choice_class(cls, name: str) -> type[PolicyConfig]:
-        """The config class for a `type`."""
+    def type_names(cls) -> list[str]:
+        """Return the names of all policies, those of other packages included."""
+        return list(policy_types())
+
+    @classmethod
+    def type_class(cls, name: str) -> type[PolicyConfig]:
+        """Return the config class for a `type`."""
         return config_class(name)
-
-    @classmethod
-    def get_known_choices(cls) -> dict[str, Any]:
-        """Every policy's config class by name."""
-        return {name: config_class(name) for name in policy_types()}
-
-    @classmethod
-    def get_choice_name(cls, subcls: type[PolicyConfig]) -> str:
-        """The `type` of a config class; ValueError for the base itself, which has none."""
-        if not subcls.type_name:
-            raise ValueError(f"{subcls.__name__} is chosen by its type")
-        return subcls.type_name
-
-    @classmethod
-    def default_choice_name(cls) -> str | None:
-        """No policy is trained by default: the user names one."""
-        return None
 
 
 @dataclass(frozen=True, kw_only=True)
 class AdamPolicyConfig(PolicyConfig):
     """With Adam's rates among the options."""
 
-    optimizer_lr: float = 1e-4
-    optimizer_betas: tuple[float, float] = (0.95, 0.999)
-    optimizer_eps: float = 1e-8
-    optimizer_weight_decay: float = 1e-6
+    optimizer_lr: float = option(1e-4, "Learning rate of the policy's own preset.", least=0)
+    optimizer_betas: tuple[float, float] = option(
+        (0.95, 0.999), "Adam's two betas.", least=0, below=1
+    )
+    optimizer_eps: float = option(1e-8, "Adam's epsilon.", above=0)
+    optimizer_weight_decay: float = option(1e-6, "Adam's weight decay.", least=0)
 
     def optimizer_preset(self) -> AdamConfig:
         """Adam with these rates."""

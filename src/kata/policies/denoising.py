@@ -6,17 +6,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from kata.config import REQUIRED, option
 from kata.optim.config import DiffuserSchedulerConfig
 from kata.policies.config import AdamPolicyConfig
 from kata.policies.observation_rules import chunk_windows
-from kata.policies.rules import Rule, choice_rules, size_rules
+from kata.policies.rules import Rule
 from kata.spec import ACTION, Draw, FeatureType, NormMode, Windows, pad_key
-
-CHOICES: dict[str, tuple[str, ...]] = {
-    "noise_scheduler_type": ("DDPM", "DDIM"),
-    "prediction_type": ("epsilon", "sample"),
-    "beta_schedule": ("squaredcos_cap_v2", "linear", "scaled_linear", "sigmoid"),
-}
 
 
 def _modes() -> dict[str, NormMode]:
@@ -26,43 +21,62 @@ def _modes() -> dict[str, NormMode]:
 
 @dataclass(frozen=True, kw_only=True)
 class DenoisingConfig(AdamPolicyConfig):
-    """Chunks out of noise; the defaults of `horizon` and `n_action_steps` belong to each policy.
-
-    Of `horizon` actions that are made together, counted from the first of n_obs_steps observations, n_action_steps are
-    executed from the latest observation on. drop_n_last_frames of null is computed: frames so late that executed
-    actions would lie beyond the episode are no anchors. num_inference_steps of null denoises in num_train_timesteps;
-    few steps want noise_scheduler_type=DDIM.
-    """
+    """Chunks out of noise; the defaults of `horizon` and `n_action_steps` belong to each policy."""
 
     n_obs_steps: int = 2
-    horizon: int
-    n_action_steps: int
+    horizon: int = option(
+        REQUIRED, "Actions predicted at once, counted from the first observation step.", least=1
+    )
+    n_action_steps: int = option(
+        REQUIRED,
+        "Actions executed before the next prediction, from the latest observation on.",
+        least=1,
+    )
     normalization_mapping: dict[str, NormMode] = field(default_factory=_modes)
-    drop_n_last_frames: int | None = None
-    noise_scheduler_type: str = "DDPM"
-    num_train_timesteps: int = 100
-    beta_schedule: str = "squaredcos_cap_v2"
-    beta_start: float = 0.0001
-    beta_end: float = 0.02
-    prediction_type: str = "epsilon"
-    clip_sample: bool = True
-    clip_sample_range: float = 1.0
-    num_inference_steps: int | None = None
-    do_mask_loss_for_padding: bool = False
-    scheduler_name: str = "cosine"
-    scheduler_warmup_steps: int = 500
+    drop_n_last_frames: int | None = option(
+        None,
+        "Frames at the end of an episode that are not trained on. null leaves out those whose "
+        "executed "
+        "actions would lie beyond the episode.",
+        least=0,
+    )
+    noise_scheduler_type: str = option(
+        "DDPM", "Sampler; DDIM needs few inference steps.", choices=("DDPM", "DDIM")
+    )
+    num_train_timesteps: int = option(100, "Noise levels in training.", least=1)
+    beta_schedule: str = option(
+        "squaredcos_cap_v2",
+        "Course of the noise over the levels.",
+        choices=("squaredcos_cap_v2", "linear", "scaled_linear", "sigmoid"),
+    )
+    beta_start: float = option(0.0001, "Noise variance of the first level.")
+    beta_end: float = option(0.02, "Noise variance of the last level.")
+    prediction_type: str = option(
+        "epsilon",
+        "What the network predicts: the noise or the actions.",
+        choices=("epsilon", "sample"),
+    )
+    clip_sample: bool = option(True, "Clip the actions at each denoising step.")
+    clip_sample_range: float = option(1.0, "Largest magnitude that clip_sample leaves.")
+    num_inference_steps: int | None = option(
+        None, "Denoising steps of one prediction; null takes num_train_timesteps."
+    )
+    do_mask_loss_for_padding: bool = option(
+        False, "Leave actions beyond the end of an episode out of the loss."
+    )
+    scheduler_name: str = option(
+        "cosine", "Learning-rate schedule of the preset, by diffusers' name."
+    )
+    scheduler_warmup_steps: int = option(500, "Warm-up steps of the preset.", least=0)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.drop_n_last_frames is None:
             late = max(0, self.horizon - self.n_action_steps - self.n_obs_steps + 1)
             object.__setattr__(self, "drop_n_last_frames", late)
 
     def denoising_rules(self) -> Iterator[Rule]:
-        """Names that are known, sizes of at least one, and numbers of steps that fit each other."""
-        yield from choice_rules(self, CHOICES)
-        yield from size_rules(
-            self, ("n_obs_steps", "horizon", "n_action_steps", "num_train_timesteps")
-        )
+        """Numbers of steps that fit each other."""
         most = self.horizon - self.n_obs_steps + 1
         yield (
             self.n_action_steps > most,

@@ -5,31 +5,36 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from kata.policies.config import PolicyConfig, own
+from kata.config import Options, option
+from kata.policies.config import PolicyConfig
 from kata.policies.rules import Rule
 from kata.spec import ACTION, Draw, Feature, Windows
 
 
 @dataclass(frozen=True, kw_only=True)
-class RandomCropConfig:
+class RandomCropConfig(Options):
     """Cropping of frames. The fields' defaults belong to each policy.
 
     In training the crop lies at random where crop_is_random says so: at one place for a whole batch (and, with one
     encoder for all cameras, for all cameras) as in LeRobot, or with crop_per_sample at a place of each sample's own.
     """
 
-    crop_shape: tuple[int, int] | None = None
-    crop_is_random: bool = True
-    crop_per_sample: bool = own(False)
+    crop_shape: tuple[int, int] | None = option(
+        None,
+        "Height and width of the crop that the encoder sees, in pixels; null for no crop.",
+        least=1,
+    )
+    crop_is_random: bool = option(
+        True, "Crop at a random place in training; acting always crops in the middle."
+    )
+    crop_per_sample: bool = option(
+        False, "Draw a random crop for each sample instead of one for the whole batch.", is_own=True
+    )
 
     def crop_draws(self, cameras: int) -> dict[str, Draw]:
         """Where the crop lies, per camera, as shares of the way (rows, columns); nothing without a random crop."""
         random = self.crop_shape is not None and self.crop_is_random
         return crop_draws(cameras if random else 0, per_sample=self.crop_per_sample)
-
-    def crop_rules(self) -> Iterator[Rule]:
-        """A size that makes sense."""
-        yield size_rule("crop_shape", self.crop_shape)
 
     def size_before_crop(self, camera: Feature) -> tuple[int, ...]:
         """Height and width that the crop is taken from."""
@@ -45,8 +50,14 @@ class RandomCropConfig:
 class CropConfig(RandomCropConfig):
     """Resizing before the crop, too."""
 
-    resize_shape: tuple[int, int] | None = None
-    crop_ratio: float = 1.0
+    resize_shape: tuple[int, int] | None = option(
+        None,
+        "Height and width that frames are resized to first, in pixels; null keeps them.",
+        least=1,
+    )
+    crop_ratio: float = option(
+        1.0, "Share of the resized frame that a crop keeps; 1 for no crop.", above=0, most=1
+    )
 
     def resizes_to(self) -> tuple[int, int] | None:
         """See PolicyConfig."""
@@ -58,17 +69,6 @@ class CropConfig(RandomCropConfig):
             None
             if self.crop_ratio >= 1.0
             else (int(size[0] * self.crop_ratio), int(size[1] * self.crop_ratio))
-        )
-
-    def crop_rules(self) -> Iterator[Rule]:
-        """Sizes and shares that make sense."""
-        yield size_rule("resize_shape", self.resize_shape)
-        yield from super().crop_rules()
-        yield (
-            not 0 < self.crop_ratio <= 1,
-            f"policy.crop_ratio={self.crop_ratio}",
-            "a share above 0 and up to 1",
-            "--policy.crop_ratio=1 for no crop",
         )
 
     def size_before_crop(self, camera: Feature) -> tuple[int, ...]:
@@ -89,17 +89,6 @@ def fit_rule(name: str, crop: tuple[int, int] | None, key: str, size: tuple[int,
         f"policy.{name}={list(crop)} of {key}, which is {size[0]}x{size[1]}",
         "a crop is no larger than the picture",
         f"--policy.{name}=[{min(crop[0], size[0])},{min(crop[1], size[1])}], or null for none",
-    )
-
-
-def size_rule(name: str, size: tuple[int, int] | None) -> Rule:
-    """Sides of at least one pixel."""
-    wrong = size is not None and any(side < 1 for side in size)
-    return (
-        wrong,
-        f"policy.{name}={size}",
-        "height and width of at least 1",
-        f"--policy.{name}=null for none",
     )
 
 
@@ -157,6 +146,7 @@ def same_size_rules(config: PolicyConfig) -> Iterator[Rule]:
         len(set(sizes.values())) > 1,
         "cameras: " + ", ".join(f"{key} {shape[1]}x{shape[2]}" for key, shape in sizes.items()),
         f"{config.type} takes cameras of one size: their frames are stacked",
-        "keep cameras of one size among the policy's inputs (--policy.input_features), or write the dataset anew with "
+        "keep cameras of one size among the policy's inputs (--policy.input_features), or write "
+        "the dataset anew with "
         "`kata data transcode --size=HxW`",
     )

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from kata.errors import did_you_mean
-
 RESNET_WEIGHTS: dict[str, tuple[str, ...]] = {
     "resnet18": ("IMAGENET1K_V1", "DEFAULT"),
     "resnet34": ("IMAGENET1K_V1", "DEFAULT"),
@@ -20,12 +18,6 @@ def resnet_rules(
     backbone: str, weights: str | None, *, group_norm: bool = False
 ) -> Iterator[tuple[bool, str, str, str]]:
     """(broken, what, rule, remedy) of `vision_backbone`, `pretrained_backbone_weights` and `use_group_norm`."""
-    yield (
-        backbone not in RESNET_WEIGHTS,
-        f"policy.vision_backbone={backbone}",
-        f"one of: {', '.join(RESNET_WEIGHTS)}",
-        did_you_mean(backbone, RESNET_WEIGHTS),
-    )
     family = f"ResNet{backbone.removeprefix('resnet')}_Weights."
     known = RESNET_WEIGHTS[backbone]
     yield (

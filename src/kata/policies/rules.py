@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable
 
-from kata.errors import PolicyError, did_you_mean
+from kata.errors import PolicyError
 
 Rule = tuple[bool, str, str, str]
 """(broken, what, rule, remedy)"""
@@ -15,27 +15,3 @@ def refuse(rules: Iterable[Rule]) -> None:
     for broken, what, rule, remedy in rules:
         if broken:
             raise PolicyError(what, rule=rule, remedy=remedy)
-
-
-def size_rules(config: object, names: Iterable[str]) -> Iterator[Rule]:
-    """Options that count something are at least 1."""
-    for name in names:
-        value: int = getattr(config, name)
-        yield (
-            value < 1,
-            f"policy.{name}={value}",
-            "at least 1",
-            f"give --policy.{name} a positive number",
-        )
-
-
-def choice_rules(config: object, choices: Mapping[str, tuple[str, ...]]) -> Iterator[Rule]:
-    """Options that are chosen by name have a name that is known."""
-    for name, known in choices.items():
-        value: str = getattr(config, name)
-        yield (
-            value not in known,
-            f"policy.{name}={value}",
-            f"one of: {', '.join(known)}",
-            did_you_mean(value, known),
-        )

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from kata.config import plain
 from kata.errors import ConfigError
 
 _STATED = {
@@ -179,7 +180,8 @@ _REFUSED = {
     "FSDP_SHARDING_STRATEGY": (
         ("full_shard", "1"),
         "FSDP2 shards everything",
-        "--fsdp_reshard_after_forward=false for SHARD_GRAD_OP, a parallelism_config for HYBRID_SHARD",
+        "--fsdp_reshard_after_forward=false for SHARD_GRAD_OP, a parallelism_config for "
+        "HYBRID_SHARD",
     ),
     "FSDP_OFFLOAD_PARAMS": (
         (),
@@ -302,7 +304,7 @@ def _take_precision(taken: dict[str, Any], precision: str, notes: list[str]) -> 
     """
     policy = taken.setdefault("policy", {})
     if isinstance(policy, dict):
-        if policy.get("use_amp"):
+        if plain(policy.get("use_amp")):
             notes.append(
                 f"policy.use_amp does not count: accelerate launch sets the precision ({precision})"
             )

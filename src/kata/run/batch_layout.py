@@ -26,7 +26,8 @@ def share_out(run: Run, ranks: int, notes: list[str], *, keep_micro: bool) -> Ru
         needed = whole // (ranks * run.batch_size)
         if needed != accumulation:
             notes.append(
-                f"{needed} micro-batches per step instead of {accumulation}: {whole} samples per step stay"
+                f"{needed} micro-batches per step instead of {accumulation}: {whole} samples per "
+                "step stay"
             )
         run = _accumulating(run, needed)
     elif whole % (ranks * accumulation) == 0:
@@ -57,7 +58,8 @@ def _indivisible(whole: int, ranks: int, accumulation: int) -> ConfigError:
     )
     sizes = " or ".join(str(n) for n in sorted(fitting[:2]))
     return ConfigError(
-        f"global_batch_size={whole} on {ranks} rank{'s' * (ranks != 1)} x {accumulation} accumulated",
+        f"global_batch_size={whole} on {ranks} rank{'s' * (ranks != 1)} x {accumulation} "
+        "accumulated",
         rule="every rank takes the same number of samples in every micro-batch",
         remedy=" or ".join(f"--global_batch_size={n}" for n in batches)
         + (f"; or {sizes} ranks" if sizes else ""),
@@ -72,6 +74,9 @@ def _scaled(run: Run, stated: bool, ranks: int) -> Run:
         raise ConfigError(
             f"scale_lr={run.scale_lr} with global_batch_size={run.global_batch_size}",
             rule="a batch that is stated as a whole does not grow with the ranks",
-            remedy="say how much larger it is than the batch that the rate was chosen for: --scale_lr_by=<number>",
+            remedy=(
+                "say how much larger it is than the batch that the rate was chosen for: "
+                "--scale_lr_by=<number>"
+            ),
         )
     return dataclasses.replace(run, scale_lr_by=float(ranks))

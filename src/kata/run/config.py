@@ -1,22 +1,25 @@
 """The options of `kata train`, named and meant as in LeRobot's trainer. Torch-free.
 
-A step is one optimiser update (LeRobot counts micro-batches). Impossible values are refused here, before anything is
-opened.
+A step is one optimizer update (LeRobot counts micro-batches). Impossible values are refused here,
+before anything is opened.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import ClassVar
 
-from kata.errors import ConfigError, did_you_mean
+from kata.config import DURATION, REQUIRED, Options, option
+from kata.errors import ConfigError
 from kata.optim.config import EmaConfig, OptimizerConfig, SchedulerConfig
 from kata.policies.config import PolicyConfig
-from kata.run.checks import refused_option
 from kata.run.dataset import DatasetConfig
 from kata.run.evaluation import EnvConfig, EvalConfig
 from kata.run.parallel import (
     ENGINES,
+    FORMATS,
+    SCALINGS,
     DdpConfig,
     DeepSpeedConfig,
     FsdpConfig,
@@ -27,173 +30,263 @@ from kata.run.parallel import (
 from kata.run.tracking import TensorboardConfig, TrackioConfig, WandbConfig
 from kata.units import duration_s
 
+PRECISIONS = ("no", "bf16", "fp16")
+ON_BAD_FRAME = ("stop", "substitute")
+SEED_MAX = 2**64 - 1
+"""The largest seed that torch takes."""
+
 
 @dataclass(frozen=True, kw_only=True)
-class AccumulationConfig:
+class AccumulationConfig(Options):
     """Micro-batches per step."""
 
-    steps: int = 1
+    at: ClassVar[str] = "accelerator.gradient_accumulation."
 
-    def __post_init__(self) -> None:
-        if self.steps < 1:
-            raise refused_option(
-                "accelerator.gradient_accumulation.steps",
-                self.steps,
-                "at least 1",
-                "use 1 for none",
-            )
+    steps: int = option(1, "Micro-batches per step on each rank.", least=1)
 
 
 @dataclass(frozen=True, kw_only=True)
-class AcceleratorConfig:
+class AcceleratorConfig(Options):
     """Precision and accumulation; LeRobot's names."""
 
-    mixed_precision: str = "no"
-    gradient_accumulation: AccumulationConfig = field(default_factory=AccumulationConfig)
+    at: ClassVar[str] = "accelerator."
 
-    def __post_init__(self) -> None:
-        if self.mixed_precision == "False":  # YAML reads an unquoted no as false
-            object.__setattr__(self, "mixed_precision", "no")
-        if self.mixed_precision not in PRECISIONS:
-            raise refused_option(
-                "accelerator.mixed_precision",
-                self.mixed_precision,
-                f"one of: {', '.join(PRECISIONS)}",
-                did_you_mean(self.mixed_precision, PRECISIONS),
-            )
+    mixed_precision: str = option(
+        "no",
+        "Precision of the forward pass; weights stay float32.",
+        choices=PRECISIONS,
+        is_common=True,
+    )
+    gradient_accumulation: AccumulationConfig = option(AccumulationConfig, "", may_change=True)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run:
-    """One training run. `batch_size` is what one rank puts through the model at once, `global_batch_size` the samples
-    of a step over all ranks; one gives the other, and both are written down when the run begins. `scale_lr` multiplies
-    the learning rate by `scale_lr_by`, or its root; left at 0 that is the number of ranks. `dist_timeout` is how long
-    ranks wait for each other. `engine` makes their gradients one: 'native' PyTorch, or 'accelerate'; 'auto' is the
-    latter where `accelerate launch` started the ranks. `compile` puts the policy's blocks through torch.compile.
+class Run(Options):
+    """One training run.
 
-    Every `env_eval_freq` steps (0: after the last alone) the policy is evaluated in `env`, in processes beside the
-    training; `env_eval_at_start` evaluates the untrained policy too. `max_time` ('90s', '45m', '2h', '1d' or seconds)
-    saves and stops the run when it is over. `keep_last` newest checkpoints and those of each `keep_every` steps stay on
-    the disk (both 0: all), and `keep_best` of lowest validation error (0: all). checkpoint_format: LeRobot's
-    'safetensors', 'dcp' in pieces, 'both' for LeRobot's weights beside pieces to continue from, or 'auto': 'both' where
-    weights are in pieces. A step whose loss or gradient is not finite is skipped; `max_bad_steps` of them in a row stop
-    the run. A loss `loss_spike` robust deviations above the
-    recent ones is reported (0: never). on_bad_frame: 'stop' at a frame that cannot be decoded, or 'substitute' another
-    sample for that one.
+    `batch_size` gives `global_batch_size` or the other way round, and both are written down when
+    the run begins.
     """
 
-    dataset: DatasetConfig
-    policy: PolicyConfig
-    env: EnvConfig | None = None
-    eval: EvalConfig = field(default_factory=EvalConfig)
-    output_dir: str | None = None
-    job_name: str | None = None
-    resume: bool = False
-    seed: int = 1000
-    cudnn_deterministic: bool = False
-    tf32: bool = True
-    compile: bool = False
-    gradient_checkpointing: bool = False
-    num_workers: int = 4
-    prefetch_factor: int = 4
-    batch_size: int = 8
-    global_batch_size: int | None = None
-    scale_lr: str = "none"
-    scale_lr_by: float = 0.0
-    dist_timeout: str = "10m"
-    engine: str = "auto"
-    ddp: DdpConfig = field(default_factory=DdpConfig)
-    fsdp: FsdpConfig = field(default_factory=FsdpConfig)
-    deepspeed: DeepSpeedConfig = field(default_factory=DeepSpeedConfig)
-    parallelism: ParallelismConfig = field(default_factory=ParallelismConfig)
-    steps: int = 100_000
-    max_time: str | None = None
-    log_freq: int = 200
-    max_bad_steps: int = 10
-    on_bad_frame: str = "stop"
-    loss_spike: float = 20.0
-    env_eval_freq: int = 20_000
-    env_eval_at_start: bool = False
-    eval_steps: int = 0
-    max_eval_samples: int = 0
-    save_checkpoint: bool = True
-    checkpoint_format: str = "auto"
-    save_freq: int = 20_000
-    keep_last: int = 0
-    keep_every: int = 0
-    keep_best: int = 1
-    use_policy_training_preset: bool = True
-    optimizer: OptimizerConfig | None = None
-    scheduler: SchedulerConfig | None = None
-    ema: EmaConfig = field(default_factory=EmaConfig)
-    accelerator: AcceleratorConfig = field(default_factory=AcceleratorConfig)
-    rename_map: dict[str, str] = field(default_factory=dict)
-    wandb: WandbConfig = field(default_factory=WandbConfig)
-    tensorboard: TensorboardConfig = field(default_factory=TensorboardConfig)
-    trackio: TrackioConfig = field(default_factory=TrackioConfig)
+    beside: ClassVar[dict[str, str]] = {
+        "config": "YAML or JSON file with any of these options, or a folder with train_config.json; flags win over it."
+    }
+
+    dataset: DatasetConfig = option(REQUIRED, "", section="data")
+    policy: PolicyConfig = option(
+        REQUIRED, "Policy to train from the start.", section="policy", is_common=True
+    )
+    env: EnvConfig | None = option(
+        None, "", section="evaluation in an environment", may_change=True
+    )
+    eval: EvalConfig = option(EvalConfig, "", may_change=True)
+    output_dir: str | None = option(
+        None,
+        "Folder of the run; null makes one below outputs/train.",
+        section="run",
+        is_common=True,
+        may_change=True,
+    )
+    job_name: str | None = option(
+        None, "Name of the run in logs and trackers; null takes the policy's type.", may_change=True
+    )
+    resume: bool = option(
+        False,
+        "Continue the run in output_dir; start it where it has no checkpoint.",
+        is_common=True,
+        may_change=True,
+    )
+    seed: int = option(1000, "Seed of weights, order, noise and dropout.", least=0, most=SEED_MAX)
+    cudnn_deterministic: bool = option(
+        False,
+        "Use cuDNN's deterministic kernels instead of searching for the fastest.",
+        section="speed",
+    )
+    tf32: bool = option(True, "Allow TF32 tensor cores for float32 products on a GPU.")
+    compile: bool = option(False, "Put the policy's blocks through torch.compile.", may_change=True)
+    gradient_checkpointing: bool = option(
+        False,
+        "Recompute blocks in the backward pass (activation checkpointing): less memory, more time.",
+        may_change=True,
+    )
+    num_workers: int = option(
+        4, "Threads that read and decode, per rank.", least=1, is_common=True, may_change=True
+    )
+    prefetch_factor: int = option(4, "Batches that are read ahead.", least=1, may_change=True)
+    batch_size: int = option(
+        8,
+        "Samples per rank in a micro-batch, which goes through the model at once.",
+        section="batch and ranks",
+        least=1,
+        is_common=True,
+        may_change=True,
+    )
+    global_batch_size: int | None = option(
+        None, "Samples of a step over all ranks; null follows from batch_size.", least=1
+    )
+    scale_lr: str = option(
+        "none",
+        "Multiply the learning rate by scale_lr_by, or by its root.",
+        choices=SCALINGS,
+    )
+    scale_lr_by: float = option(
+        0.0,
+        "Ratio of the batch to the one that the learning rate was tuned for; 0 takes the number "
+        "of ranks.",
+        least=0,
+    )
+    dist_timeout: str = option(
+        "10m", "Time that ranks wait for each other.", form=DURATION, may_change=True
+    )
+    engine: str = option(
+        "auto",
+        "Engine that combines the ranks' gradients; auto is accelerate where `accelerate launch` "
+        "started them, else native PyTorch.",
+        choices=ENGINES,
+        may_change=True,
+    )
+    ddp: DdpConfig = option(DdpConfig, "")
+    fsdp: FsdpConfig = option(FsdpConfig, "", may_change=True)
+    deepspeed: DeepSpeedConfig = option(DeepSpeedConfig, "", may_change=True)
+    parallelism: ParallelismConfig = option(ParallelismConfig, "", may_change=True)
+    steps: int = option(
+        100_000,
+        "Optimizer updates of the run (LeRobot counts micro-batches).",
+        section="training",
+        least=1,
+        is_common=True,
+        may_change=True,
+    )
+    max_time: str | None = option(
+        None,
+        "Time after which this start saves and stops, such as 90s, 45m, 2h or 1d.",
+        form=DURATION,
+        may_change=True,
+    )
+    log_freq: int = option(
+        200,
+        "Steps between two lines of the log.",
+        section="logging",
+        least=1,
+        is_common=True,
+        may_change=True,
+    )
+    max_bad_steps: int = option(
+        10,
+        "Steps in a row with a loss or gradient that is not finite that stop the run; each is "
+        "skipped.",
+        section="training",
+        least=1,
+        may_change=True,
+    )
+    on_bad_frame: str = option(
+        "stop",
+        "Stop at a frame that cannot be decoded, or substitute another sample.",
+        choices=ON_BAD_FRAME,
+        may_change=True,
+    )
+    loss_spike: float = option(
+        20.0,
+        "Robust deviations above the recent losses from which a loss is reported; 0 reports none.",
+        least=0,
+        may_change=True,
+    )
+    env_eval_freq: int = option(
+        20_000,
+        "Steps between two evaluations in env; 0 evaluates after the last step alone.",
+        section="evaluation in an environment",
+        least=0,
+        may_change=True,
+    )
+    env_eval_at_start: bool = option(False, "Evaluate the untrained policy too.", may_change=True)
+    eval_steps: int = option(
+        0,
+        "Steps between two validations on the held-out episodes; 0 validates when saving.",
+        section="validation",
+        least=0,
+        may_change=True,
+    )
+    max_eval_samples: int = option(
+        0, "Frames of a validation, evenly spaced; 0 takes all.", least=0
+    )
+    save_checkpoint: bool = option(
+        True, "Save checkpoints.", section="checkpoints", may_change=True
+    )
+    checkpoint_format: str = option(
+        "auto",
+        "Files of a checkpoint: LeRobot's safetensors, dcp in shards, or both; auto is both where "
+        "weights are sharded, else safetensors.",
+        choices=FORMATS,
+        may_change=True,
+    )
+    save_freq: int = option(
+        20_000,
+        "Steps between two checkpoints; 0 saves after the last step alone.",
+        least=0,
+        is_common=True,
+        may_change=True,
+    )
+    keep_last: int = option(
+        0,
+        "Newest checkpoints that stay; with keep_every also 0, all stay.",
+        least=0,
+        may_change=True,
+    )
+    keep_every: int = option(
+        0, "Checkpoints of each so many steps stay besides the newest.", least=0, may_change=True
+    )
+    keep_best: int = option(
+        1,
+        "Checkpoints of lowest validation error that stay; 0 keeps all.",
+        least=0,
+        may_change=True,
+    )
+    use_policy_training_preset: bool = option(
+        True,
+        "Take the optimizer and schedule of the policy's preset; --optimizer and --scheduler go "
+        "over it.",
+        section="optimizer",
+    )
+    optimizer: OptimizerConfig | None = option(None, "Optimizer; null takes the policy's preset.")
+    scheduler: SchedulerConfig | None = option(
+        None,
+        "Learning-rate schedule; null takes the preset's, or a constant rate.",
+        may_change=True,
+    )
+    ema: EmaConfig = option(EmaConfig, "")
+    accelerator: AcceleratorConfig = option(AcceleratorConfig, "", section="batch and ranks")
+    rename_map: dict[str, str] = option(
+        dict, "Keys of the dataset to keys of the policy, {old: new}.", section="data"
+    )
+    wandb: WandbConfig = option(WandbConfig, "", section="logging", may_change=True)
+    tensorboard: TensorboardConfig = option(TensorboardConfig, "", may_change=True)
+    trackio: TrackioConfig = option(TrackioConfig, "", may_change=True)
 
     def __post_init__(self) -> None:
-        at_least = {
-            "steps": 1,
-            "batch_size": 1,
-            "num_workers": 1,
-            "prefetch_factor": 1,
-            "log_freq": 1,
-        }
-        at_least |= {"max_bad_steps": 1, "loss_spike": 0}
-        at_least |= {"seed": 0, "eval_steps": 0, "max_eval_samples": 0, "env_eval_freq": 0}
-        at_least |= {"keep_last": 0, "keep_every": 0, "keep_best": 0}
-        for name, least in at_least.items():
-            value = getattr(self, name)
-            if value < least:
-                raise refused_option(
-                    name,
-                    value,
-                    f"a whole number of at least {least}",
-                    f"for example --{name}={max(1, least)}",
-                )
-        if self.on_bad_frame not in ON_BAD_FRAME:
-            raise refused_option(
-                "on_bad_frame",
-                self.on_bad_frame,
-                f"one of: {', '.join(ON_BAD_FRAME)}",
-                did_you_mean(self.on_bad_frame, ON_BAD_FRAME),
-            )
-        for name, time in (("max_time", self.max_time), ("dist_timeout", self.dist_timeout)):
-            if time is not None and not duration_s(time) > 0:
-                raise refused_option(
-                    name, time, "seconds, or a number with s, m, h or d", f"for example --{name}=2h"
-                )
-        if self.global_batch_size is not None and self.global_batch_size < 1:
-            raise refused_option(
-                "global_batch_size", self.global_batch_size, "at least 1", "for example 64"
-            )
+        super().__post_init__()
         check_scaling(self.scale_lr, self.scale_lr_by)
         _check_engine(self)
-        check_format(
-            self.checkpoint_format,
-            uploaded=self.policy.push_to_hub and self.policy.repo_id is not None,
-        )
+        uploads = self.policy.push_to_hub and self.policy.repo_id is not None
+        check_format(self.checkpoint_format, uploaded=uploads)
         if self.env is None and (self.env_eval_freq not in (0, 20_000) or self.env_eval_at_start):
-            raise refused_option(
-                "env_eval_at_start" if self.env_eval_at_start else "env_eval_freq",
-                self.env_eval_at_start or self.env_eval_freq,
-                "evaluating while training needs an environment",
-                "add --env.type=kata (or pusht, aloha, gym with --env.id)",
+            name = "env_eval_at_start" if self.env_eval_at_start else "env_eval_freq"
+            raise ConfigError(
+                f"{name}={self.env_eval_at_start or self.env_eval_freq}",
+                rule="evaluating while training needs an environment",
+                remedy="add --env.type=kata (or pusht, aloha, gym with --env.id)",
             )
         if self.dataset.mix is not None and self.rename_map:
-            raise refused_option(
-                "rename_map",
-                self.rename_map,
-                "the datasets of a mixture are renamed one by one",
-                "move it into the entries of dataset.mix",
+            raise ConfigError(
+                f"rename_map={self.rename_map}",
+                rule="the datasets of a mixture are renamed one by one",
+                remedy="move it into the entries of dataset.mix",
             )
         if self.dataset.eval_split == 0 and (self.eval_steps or self.max_eval_samples):
-            raise refused_option(
-                "eval_steps" if self.eval_steps else "max_eval_samples",
-                self.eval_steps or self.max_eval_samples,
-                "validation needs held-out episodes",
-                "add --dataset.eval_split=0.1",
+            name = "eval_steps" if self.eval_steps else "max_eval_samples"
+            raise ConfigError(
+                f"{name}={self.eval_steps or self.max_eval_samples}",
+                rule="validation needs held-out episodes",
+                remedy="add --dataset.eval_split=0.1",
             )
 
     @property
@@ -247,12 +340,6 @@ class Run:
 
 def _check_engine(run: Run) -> None:
     """ConfigError for an engine that there is not, and for options of another one."""
-    if run.engine not in ENGINES:
-        raise ConfigError(
-            f"engine={run.engine}",
-            rule=f"one of: {', '.join(ENGINES)}",
-            remedy=did_you_mean(run.engine, ENGINES),
-        )
     stage = run.deepspeed.zero_stage
     asked = {"deepspeed.zero_stage": stage > 0, "fsdp": run.fsdp != FsdpConfig()}
     for name, is_asked in asked.items():
@@ -301,12 +388,9 @@ def _check_deepspeed(run: Run, stage: int, *, pieces: bool) -> None:
     if run.policy.loss_changes_after() > 0:
         raise ConfigError(
             f"policy {run.policy.type} with deepspeed.zero_stage={stage}",
-            rule="DeepSpeed takes a missing gradient for zero, and this policy trains other parameters in each phase",
+            rule=(
+                "DeepSpeed takes a missing gradient for zero, and this policy trains other "
+                "parameters in each phase"
+            ),
             remedy="launch it without DeepSpeed",
         )
-
-
-PRECISIONS = ("no", "bf16", "fp16")
-
-
-ON_BAD_FRAME = ("stop", "substitute")

@@ -2,69 +2,79 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
+from kata.config import REQUIRED, Options, option
 from kata.errors import ConfigError
 
 AUTO_BATCH = 16
 
 
 @dataclass(frozen=True, kw_only=True)
-class EnvConfig:
-    """Which environment. `type` is a name of kata's table, or `gym` for any gymnasium `id`.
+class EnvConfig(Options):
+    """An environment: a name of kata's table, or `gym` for any gymnasium `id`."""
 
-    id: with type gym; 'module:Name-v0' imports the module that registers it.
-    task: another environment of the same package, as AlohaInsertion-v0 of aloha.
-    instruction: the sentence that a language-conditioned policy is told.
-    kwargs: given to gymnasium.make over the table's.
-    observation_map: policy key -> path in the observation, such as 'pixels.top'; '.' is the whole observation.
-    action_key: where the action goes when the environment takes a dict of actions.
-    success_key: path in `info` that says success, or 'terminated' where ending is succeeding.
-    max_steps: the environment's own limit where null. fps: of the videos.
-    clip: false sends actions outside the environment's bounds as they are.
-    options: start states; episode k is reset with options[k modulo their number].
-    """
+    at: ClassVar[str] = "env."
 
-    type: str
-    id: str | None = None
-    task: str | None = None
-    instruction: str | None = None
-    kwargs: dict[str, Any] = field(default_factory=dict)
-    observation_map: dict[str, str] = field(default_factory=dict)
-    action_key: str | None = None
-    success_key: str | None = None
-    max_steps: int | None = None
-    fps: int | None = None
-    clip: bool | None = None
-    options: list[dict[str, Any]] | None = None
+    type: str = option(
+        REQUIRED,
+        "Environment: kata (built in), pusht, aloha, or gym with env.id.",
+        is_common=True,
+    )
+    id: str | None = option(
+        None,
+        "gymnasium id, with type gym; 'module:Name-v0' imports the module that registers it.",
+    )
+    task: str | None = option(
+        None, "Another environment of the same package, such as AlohaInsertion-v0 of aloha."
+    )
+    instruction: str | None = option(None, "Sentence for a language-conditioned policy.")
+    kwargs: dict[str, Any] = option(dict, "Arguments of gymnasium.make.")
+    observation_map: dict[str, str] = option(
+        dict,
+        "Policy key to path in the observation, {observation.images.top: pixels.top}; '.' is the "
+        "whole.",
+    )
+    action_key: str | None = option(
+        None, "Key of the action, where the environment takes a dict of actions."
+    )
+    success_key: str | None = option(
+        None, "Path in `info` that tells success, or 'terminated' where ending is succeeding."
+    )
+    max_steps: int | None = option(
+        None, "Steps of an episode; null takes the environment's own limit.", least=1
+    )
+    fps: int | None = option(None, "Frames per second of the videos.", least=1)
+    clip: bool | None = option(
+        None, "Clip actions to the environment's bounds; false sends them as they are."
+    )
+    options: list[dict[str, Any]] | None = option(
+        None, "Start states; episode k is reset with entry k modulo their number."
+    )
 
     def __post_init__(self) -> None:
-        for name, value in (("max_steps", self.max_steps), ("fps", self.fps)):
-            if value is not None and value < 1:
-                raise _refuse(
-                    f"env.{name}", value, "a whole number of at least 1, or null", "leave it out"
-                )
+        super().__post_init__()
         if self.options == []:
-            raise _refuse(
-                "env.options",
-                [],
-                "at least one start state",
-                "leave it out to start from seeds alone",
+            raise ConfigError(
+                "env.options=[]",
+                rule="at least one start state",
+                remedy="leave it out to start from seeds alone",
             )
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvalConfig:
-    """How many episodes, and how. batch_size 0 chooses; it changes the speed and not the result.
+class EvalConfig(Options):
+    """How many episodes, and how they are played."""
 
-    use_async_envs steps the environments in processes of their own. videos: how many episodes are kept as mp4.
-    """
+    at: ClassVar[str] = "eval."
 
-    n_episodes: int = 50
-    batch_size: int = 0
-    use_async_envs: bool = False
-    videos: int = 8
+    n_episodes: int = option(50, "Episodes.", least=1)
+    batch_size: int = option(
+        0, "Episodes played at a time; 0 chooses. It changes the speed and not the result.", least=0
+    )
+    use_async_envs: bool = option(False, "Step the environments in processes of their own.")
+    videos: int = option(8, "Episodes that are kept as mp4.", least=0)
 
     @property
     def round_size(self) -> int:
@@ -81,18 +91,3 @@ class EvalConfig:
         pieces, size = (self.n_episodes, 1) if rounds % ranks else (rounds, self.round_size)
         first, end = (-(-pieces * number // ranks) * size for number in (rank, rank + 1))
         return range(first, min(end, self.n_episodes))
-
-    def __post_init__(self) -> None:
-        for name, least in (("n_episodes", 1), ("batch_size", 0), ("videos", 0)):
-            value = getattr(self, name)
-            if value < least:
-                raise _refuse(
-                    f"eval.{name}",
-                    value,
-                    f"a whole number of at least {least}",
-                    f"--eval.{name}={least or 8}",
-                )
-
-
-def _refuse(name: str, value: object, rule: str, remedy: str) -> ConfigError:
-    return ConfigError(f"{name}={value}", rule=rule, remedy=remedy)

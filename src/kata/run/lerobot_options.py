@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from kata.config import plain
 from kata.errors import ConfigError
 
 _NOT_YET = "kata does not have this yet"
@@ -67,7 +68,7 @@ def drop_foreign(raw: dict[str, Any]) -> dict[str, Any]:
             group = group.get(name) if isinstance(group, dict) else None
         if not isinstance(group, dict) or last not in group:
             continue
-        value = group.pop(last)
+        value = plain(group.pop(last))
         if dotted in _GROUP_DEFAULTS and isinstance(value, dict):
             _check_group(dotted, value, why)
         elif not any(value is h or value == h for h in harmless):

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
-from kata.errors import ConfigError, did_you_mean
+from kata.config import Options, option
+from kata.errors import ConfigError
 
 SCALINGS = ("none", "linear", "sqrt")
 
@@ -15,38 +16,22 @@ COMPRESSIONS = ("none", "bf16")
 
 
 @dataclass(frozen=True, kw_only=True)
-class DdpConfig:
-    """How ranks exchange gradients: in buckets of `bucket_mb` MiB while the backward pass runs, `compression` 'bf16'
-    as half the bytes, summed in that precision.
-    """
+class DdpConfig(Options):
+    """How ranks exchange gradients while the backward pass runs."""
 
-    bucket_mb: int = 25
-    compression: str = "none"
+    at: ClassVar[str] = "ddp."
 
-    def __post_init__(self) -> None:
-        if self.bucket_mb < 1:
-            raise ConfigError(
-                f"ddp.bucket_mb={self.bucket_mb}",
-                rule="at least 1 MiB",
-                remedy="25, or 100 between fast cards",
-            )
-        if self.compression not in COMPRESSIONS:
-            raise ConfigError(
-                f"ddp.compression={self.compression}",
-                rule=f"one of: {', '.join(COMPRESSIONS)}",
-                remedy=did_you_mean(self.compression, COMPRESSIONS),
-            )
+    bucket_mb: int = option(25, "Size of a gradient bucket.", unit="MiB", least=1, may_change=True)
+    compression: str = option(
+        "none",
+        "Precision of the exchange: bf16 sends half the bytes and sums in that precision.",
+        choices=COMPRESSIONS,
+    )
 
 
 def check_scaling(scale_lr: str, by: float) -> None:
-    """ConfigError for a way of scaling the learning rate that there is not, or a number without one."""
-    if scale_lr not in SCALINGS:
-        raise ConfigError(
-            f"scale_lr={scale_lr}",
-            rule=f"one of: {', '.join(SCALINGS)}",
-            remedy=did_you_mean(scale_lr, SCALINGS),
-        )
-    if not by >= 0 or (by and scale_lr == "none"):
+    """Refuse a factor of the learning rate without a way of scaling it."""
+    if by and scale_lr == "none":
         raise ConfigError(
             f"scale_lr_by={by}",
             rule="how many times larger the batch has become, with --scale_lr=linear or sqrt",
@@ -61,27 +46,33 @@ OFFLOAD = ("none", "cpu")
 
 
 @dataclass(frozen=True, kw_only=True)
-class DeepSpeedConfig:
-    """DeepSpeed, with `--engine=accelerate` and the extra `deepspeed`. `zero_stage` 1 shares out the moments of the
-    optimiser among the ranks, 2 gradients too, 3 weights too; 0 is off. `offload_optimizer_device` 'cpu' keeps moments
-    in host memory, `offload_param_device` 'cpu' (stage 3) weights. `zero_optimization`: further settings of DeepSpeed's
-    group of that name.
-    """
+class DeepSpeedConfig(Options):
+    """DeepSpeed's ZeRO, with `--engine=accelerate` and the extra `deepspeed`."""
 
-    zero_stage: int = 0
-    offload_optimizer_device: str = "none"
-    offload_param_device: str = "none"
-    zero_optimization: dict[str, Any] = field(default_factory=dict)
+    at: ClassVar[str] = "deepspeed."
+
+    zero_stage: int = option(
+        0,
+        "DeepSpeed ZeRO stage: 1 shards the optimizer state, 2 gradients too, 3 weights too; 0 is "
+        "off.",
+        choices=STAGES,
+    )
+    offload_optimizer_device: str = option(
+        "none", "Keep the optimizer state in host memory.", choices=OFFLOAD
+    )
+    offload_param_device: str = option(
+        "none", "Keep weights in host memory, in stage 3.", choices=OFFLOAD
+    )
+    zero_optimization: dict[str, Any] = option(
+        dict, "Further settings of DeepSpeed's group zero_optimization."
+    )
 
     def __post_init__(self) -> None:
-        _one_of(
-            "deepspeed.zero_stage", self.zero_stage, STAGES, "2 shares out moments and gradients"
-        )
-        for name, device in self.devices.items():
-            _one_of(f"deepspeed.{name}", device, OFFLOAD, "cpu, or leave it out")
+        super().__post_init__()
         if self.offload_param_device != "none" and self.zero_stage != 3:
             raise ConfigError(
-                f"deepspeed.offload_param_device={self.offload_param_device} with zero_stage={self.zero_stage}",
+                f"deepspeed.offload_param_device={self.offload_param_device} with "
+                f"zero_stage={self.zero_stage}",
                 rule="weights are shared out in stage 3 alone",
                 remedy="--deepspeed.zero_stage=3, or leave it out",
             )
@@ -100,7 +91,10 @@ class DeepSpeedConfig:
             raise ConfigError(
                 f"deepspeed.zero_optimization: {', '.join(stated)}",
                 rule="what has an option of its own is set there",
-                remedy="--deepspeed.zero_stage, --deepspeed.offload_optimizer_device, --deepspeed.offload_param_device",
+                remedy=(
+                    "--deepspeed.zero_stage, --deepspeed.offload_optimizer_device, "
+                    "--deepspeed.offload_param_device"
+                ),
             )
 
     @property
@@ -122,13 +116,6 @@ class DeepSpeedConfig:
         }
 
 
-def _one_of(name: str, value: object, values: tuple[object, ...], remedy: str) -> None:
-    if value not in values:
-        raise ConfigError(
-            f"{name}={value}", rule=f"one of: {', '.join(map(str, values))}", remedy=remedy
-        )
-
-
 FORMATS = ("auto", "safetensors", "dcp", "both")
 
 
@@ -136,15 +123,23 @@ DERIVED = (None, -1)
 
 
 @dataclass(frozen=True, kw_only=True)
-class ParallelismConfig:
-    """Copies of the policy (`dp_replicate`) and ranks that share one copy (`dp_shard`); their product is the number of
-    ranks. -1 or null: what the other leaves; both so: one copy. dp_shard=1 is DDP, where dp_replicate may say 1.
+class ParallelismConfig(Options):
+    """Copies of the policy and ranks that share one copy; their product is the number of ranks.
+
+    With dp_shard=1, which is DDP, dp_replicate may say 1 as well.
     """
 
-    dp_replicate: int | None = None
-    dp_shard: int | None = 1
+    at: ClassVar[str] = "parallelism."
+
+    dp_replicate: int | None = option(
+        None, "Copies of the policy; -1 or null takes what dp_shard leaves of the ranks."
+    )
+    dp_shard: int | None = option(
+        1, "Ranks that share one copy (FSDP); 1 is DDP, -1 or null takes what dp_replicate leaves."
+    )
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for name, value in (("dp_replicate", self.dp_replicate), ("dp_shard", self.dp_shard)):
             if value not in DERIVED and value < 1:
                 raise ConfigError(
@@ -197,18 +192,12 @@ class ParallelismConfig:
 
 
 def check_format(name: str, *, uploaded: bool) -> None:
-    """ConfigError for a checkpoint format that there is not, or that holds nothing that is to be uploaded."""
+    """Refuse a checkpoint format that holds nothing that is to be uploaded."""
     if name == "dcp" and uploaded:
         raise ConfigError(
             "checkpoint_format=dcp with policy.push_to_hub",
             rule="what is uploaded is LeRobot's model.safetensors, which pieces alone do not hold",
             remedy="--checkpoint_format=both, or --policy.push_to_hub=false",
-        )
-    if name not in FORMATS:
-        raise ConfigError(
-            f"checkpoint_format={name}",
-            rule=f"one of: {', '.join(FORMATS)}",
-            remedy=did_you_mean(name, FORMATS),
         )
 
 
@@ -231,19 +220,26 @@ ENGINES = ("auto", "native", "accelerate")
 
 
 @dataclass(frozen=True, kw_only=True)
-class FsdpConfig:
-    """Sharding by Accelerate's FSDP2: which modules are gathered one by one (`wrap`), and whether they are given back
-    after the forward pass (`reshard_after_forward`).
+class FsdpConfig(Options):
+    """How Accelerate's FSDP2 shards a policy."""
 
-    wrap: 'units' are the policy's own; 'none' gathers all at once; 'size' those of more than `min_num_params`
-    parameters; else class names, separated by commas.
-    """
+    at: ClassVar[str] = "fsdp."
 
-    wrap: str = "units"
-    min_num_params: int = 0
-    reshard_after_forward: bool = True
+    wrap: str = option(
+        "units",
+        "Modules that are gathered one by one: the policy's units, none (all at once), size (those "
+        "of "
+        "more than min_num_params parameters), or class names separated by commas.",
+    )
+    min_num_params: int = option(
+        0, "Parameters of the smallest such module, with wrap=size.", least=0
+    )
+    reshard_after_forward: bool = option(
+        True, "Give gathered weights back after the forward pass: less memory, more traffic."
+    )
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if (self.wrap == "size") != (self.min_num_params > 0):
             raise ConfigError(
                 f"fsdp.wrap={self.wrap} with fsdp.min_num_params={self.min_num_params}",

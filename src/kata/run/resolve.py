@@ -7,11 +7,23 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from kata.config import assign, decode, encode, merge, parse_flags, read_config, read_list
+from kata.config import (
+    assign,
+    decode,
+    decode_value,
+    encode,
+    merge,
+    names_where,
+    parse_flags,
+    plain,
+    read_config,
+    read_list,
+    refuse_unknown,
+)
 from kata.errors import ConfigError, PolicyError
 from kata.optim.schedule import lr_factor
 from kata.policies import config_class, policy_types
@@ -22,49 +34,6 @@ from kata.run.checkpoint_link import LAST, follow
 from kata.run.config import Run
 from kata.run.lerobot_options import drop_foreign
 from kata.run.parallel import check_beside_sharding
-
-CHANGEABLE = {
-    *(
-        "steps",
-        "max_time",
-        "resume",
-        "output_dir",
-        "num_workers",
-        "prefetch_factor",
-        "batch_size",
-        "compile",
-        "dist_timeout",
-        "log_freq",
-        "max_bad_steps",
-        "on_bad_frame",
-        "loss_spike",
-        "save_freq",
-        "save_checkpoint",
-        "checkpoint_format",
-        "gradient_checkpointing",
-        "keep_last",
-        "keep_every",
-        "keep_best",
-    ),
-    *(
-        "accelerator.gradient_accumulation",
-        "ddp.bucket_mb",
-        "parallelism",
-    ),  # the global batch stays
-    *("engine", "fsdp", "deepspeed"),
-    *("dataset.cache", "dataset.cache_dir", "dataset.cache_size"),
-    *("eval_steps", "env_eval_freq", "env_eval_at_start", "env", "eval"),
-    *("wandb", "tensorboard", "trackio", "job_name", "dataset.frame_memory"),
-    *(
-        "policy.device",
-        "policy.push_to_hub",
-        "policy.repo_id",
-        "policy.private",
-        "policy.tags",
-        "policy.license",
-    ),
-}
-"""Options that a resumed run may set anew: none of them changes what is computed."""
 
 
 def resolve_run(
@@ -77,7 +46,8 @@ def resolve_run(
     notes: list[str] = []
     given = take_over(_gather(args), environment or {}, notes)
     folder = given.get("output_dir")
-    recorded = _recorded(Path(str(folder))) if given.get("resume") is True and folder else None
+    resume = decode_value(bool, given.get("resume", False), "resume")
+    recorded = _recorded(Path(str(folder))) if resume and folder else None
     if recorded is None:
         return _resolve(given, ranks, notes, keep_micro="batch_size" in given), notes
     keep_micro = "batch_size" in given or "gradient_accumulation" not in (
@@ -112,14 +82,27 @@ def _gather(args: Sequence[str]) -> dict[str, Any]:
     _flags_decide_the_batch(given, flags)
     for dotted, value in flags.items():
         assign(given, dotted, value)
-    for group in ("dataset", "policy", "optimizer", "scheduler"):
-        if not isinstance(given.get(group, {}), dict | None):
+    for group, first in _FIRST_OPTION.items():
+        if plain(given.get(group)) is None:
+            given.pop(group, None)
+        elif not isinstance(given[group], dict):
             raise ConfigError(
                 f"{group}={given[group]}: not a group of options",
-                rule=f"{group} has options of its own",
-                remedy=f"set one of them, e.g. --{group}.{_FIRST_OPTION[group]}=…",
+                rule=f"{group} has options below it",
+                remedy=f"set one of them, for example --{group}.{first}=…",
             )
-    return drop_foreign(given)
+    given = drop_foreign(given)
+    refuse_unknown(Run, given, "kata train")
+    idle = next((name for name in flags if name.startswith("eval.")), None)
+    if idle is not None and plain(given.get("env")) is None:
+        raise ConfigError(
+            f"--{idle} without an environment",
+            rule="these options are about evaluating in an environment while training",
+            remedy=(
+                f"add --env.type=kata (or pusht, aloha, gym with --env.id), or leave out --{idle}"
+            ),
+        )
+    return given
 
 
 def _flags_decide_the_batch(given: dict[str, Any], flags: dict[str, Any]) -> None:
@@ -142,7 +125,8 @@ _FIRST_OPTION = {"dataset": "repo_id", "policy": "type", "optimizer": "lr", "sch
 def _resolve(given: dict[str, Any], ranks: int, notes: list[str], *, keep_micro: bool) -> Run:
     policy = _policy(given, notes)
     raw = {**given, "policy": encode(policy)}
-    if given.get("use_policy_training_preset", True):
+    preset_used = given.get("use_policy_training_preset", True)
+    if decode_value(bool, preset_used, "use_policy_training_preset"):
         raw["optimizer"] = merge(encode(policy.optimizer_preset()), given.get("optimizer") or {})
         raw["scheduler"] = given.get("scheduler") or encode(policy.scheduler_preset())
         preset = policy.scheduler_preset()
@@ -155,9 +139,10 @@ def _resolve(given: dict[str, Any], ranks: int, notes: list[str], *, keep_micro:
             remedy="add --optimizer.type=adamw --optimizer.lr=1e-4, or leave the preset on",
         )
     raw["dataset"] = dict(given.get("dataset") or {})
-    if isinstance(raw["dataset"].get("mix"), str):
-        raw["dataset"]["mix"] = read_list(Path(raw["dataset"]["mix"]))
-    run = share_out(decode(Run, raw), ranks, notes, keep_micro=keep_micro)
+    mix = raw["dataset"].get("mix")
+    if isinstance(mix, str) and not mix.startswith("["):
+        raw["dataset"]["mix"] = read_list(Path(mix)) if plain(mix) is not None else None
+    run = share_out(decode(Run, raw, verb="kata train"), ranks, notes, keep_micro=keep_micro)
     if run.mesh[1] > 1:
         check_beside_sharding(run.ddp)
     run.policy.validate_steps(run.steps)
@@ -175,10 +160,13 @@ def _policy(given: dict[str, Any], notes: list[str]) -> PolicyConfig:
         if "type" not in raw:
             raise ConfigError(
                 "policy: neither type nor path",
-                rule="--policy.type starts a fresh policy, --policy.path continues from a pretrained one",
+                rule=(
+                    "--policy.type starts a fresh policy, --policy.path continues from a "
+                    "pretrained one"
+                ),
                 remedy=f"for example --policy.type=act; types: {', '.join(sorted(policy_types()))}",
             )
-        return decode(PolicyConfig, raw, at="policy")
+        return decode(PolicyConfig, raw, at="policy", verb="kata train")
     if "type" in raw:
         raise ConfigError(
             f"policy.path={path} together with policy.type={raw['type']}",
@@ -187,7 +175,8 @@ def _policy(given: dict[str, Any], notes: list[str]) -> PolicyConfig:
         )
     folder = policy_folder(str(path), raw.get("pretrained_revision"))
     base = read_policy_config(folder, notes)
-    return decode(PolicyConfig, merge(base, {**raw, "pretrained_path": str(path)}), at="policy")
+    raw = merge(base, {**raw, "pretrained_path": str(path)})
+    return decode(PolicyConfig, raw, at="policy", verb="kata train")
 
 
 def policy_folder(path: str, revision: str | None = None) -> Path:
@@ -257,9 +246,9 @@ def _recorded(folder: Path) -> dict[str, Any] | None:
 
 def _refuse_changes(before: Run, now: Run) -> None:
     old, new = flat(encode(before)), flat(encode(now))
-    changed = sorted(
-        name for name in {*old, *new} if old.get(name) != new.get(name) and not _may_change(name)
-    )
+    free = tuple(names_where(now, lambda declared: declared.may_change))
+    differing = [name for name in {*old, *new} if old.get(name) != new.get(name)]
+    changed = sorted(name for name in differing if not _is_below(name, free))
     if changed:
         name = changed[0]
         raise ConfigError(
@@ -270,19 +259,24 @@ def _refuse_changes(before: Run, now: Run) -> None:
                 else ""
             ),
             rule="a resumed run keeps what decides its numbers",
-            remedy="give the recorded value, or start a new run with --policy.path=<checkpoint> in another folder",
+            remedy=(
+                "give the recorded value, or start a new run with --policy.path=<checkpoint> "
+                "in another folder"
+            ),
         )
     bent = next(
         (step for step in _probes(before, now) if _factor(before, step) != _factor(now, step)), None
     )
     if bent is not None:
         raise ConfigError(
-            f"resume: the learning rate of step {bent + 1} was {_factor(before, bent):.6g} and is now "
-            f"{_factor(now, bent):.6g} times its base (steps {before.steps} -> {now.steps}, "
+            f"resume: the learning rate of step {bent + 1} was {_factor(before, bent):.6g} and is "
+            f"now {_factor(now, bent):.6g} times its base (steps {before.steps} -> {now.steps}, "
             f"schedule {now.scheduler.type if now.scheduler else 'constant'})",
             rule="a resumed run keeps the learning rate of the steps already taken",
-            remedy="keep the schedule and the number of steps it is drawn over, or start a new run from the checkpoint "
-            "with --policy.path",
+            remedy=(
+                "keep the schedule and the number of steps it is drawn over, or start a new "
+                "run from the checkpoint with --policy.path"
+            ),
         )
 
 
@@ -302,10 +296,9 @@ def _probes(before: Run, now: Run) -> list[int]:
     )
 
 
-def _may_change(dotted: str) -> bool:
-    return any(
-        dotted == name or dotted.startswith(name + ".") for name in CHANGEABLE
-    ) or dotted.startswith("scheduler.")
+def _is_below(name: str, groups: Iterable[str]) -> bool:
+    """Return True for a dotted name that is among `groups`, or an option of one of them."""
+    return any(name == group or name.startswith((f"{group}.", f"{group}[")) for group in groups)
 
 
 def flat(raw: dict[str, Any], prefix: str = "") -> dict[str, Any]:

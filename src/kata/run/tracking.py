@@ -1,44 +1,44 @@
-"""Where the figures of a run are shown beside its own folder."""
+"""Where the figures of a run are shown besides its own folder."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
-from kata.errors import ConfigError
+from kata.config import Options, option
 
 
 @dataclass(frozen=True, kw_only=True)
-class WandbConfig:
+class WandbConfig(Options):
     """Weights & Biases; LeRobot's names. Needs the extra `wandb`."""
 
-    enable: bool = False
-    project: str = "lerobot"
-    entity: str | None = None
-    notes: str | None = None
-    run_id: str | None = None
-    mode: str | None = None
-    add_tags: bool = True
+    at: ClassVar[str] = "wandb."
 
-    def __post_init__(self) -> None:
-        modes = (None, "online", "offline", "disabled")
-        if self.mode not in modes:
-            raise ConfigError(
-                f"wandb.mode={self.mode}",
-                rule="online, offline, disabled or null",
-                remedy="leave it out",
-            )
+    enable: bool = option(False, "Log to Weights & Biases (extra wandb).", is_common=True)
+    project: str = option("lerobot", "Project.")
+    entity: str | None = option(None, "User or team; null takes the default of your login.")
+    notes: str | None = option(None, "Notes on the run.")
+    run_id: str | None = option(None, "Id of a run to continue.")
+    mode: str | None = option(
+        None, "Mode; null takes wandb's own default.", choices=("online", "offline", "disabled")
+    )
+    add_tags: bool = option(True, "Tag the run with policy, seed and dataset.")
 
 
 @dataclass(frozen=True, kw_only=True)
-class TensorboardConfig:
+class TensorboardConfig(Options):
     """TensorBoard files in the run folder. Needs the extra `tensorboard`."""
 
-    enable: bool = False
+    at: ClassVar[str] = "tensorboard."
+
+    enable: bool = option(False, "Write TensorBoard files to the run folder (extra tensorboard).")
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrackioConfig:
+class TrackioConfig(Options):
     """Trackio. Needs the extra `trackio`."""
 
-    enable: bool = False
-    project: str = "kata"
+    at: ClassVar[str] = "trackio."
+
+    enable: bool = option(False, "Log to Trackio (extra trackio).")
+    project: str = option("kata", "Project.")

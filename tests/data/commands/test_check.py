@@ -381,7 +381,7 @@ def test_an_image_that_does_not_decode_is_named(
     [
         (["nowhere"], "nowhere"),
         ([], "no dataset given"),
-        (["{root}", "--decod"], "did you mean 'decode'?"),
+        (["{root}", "--decod"], "did you mean --decode?"),
         (["{root}", "--episodes=[7]"], "no episode 7"),
         (["{root}", "--threads=x"], "threads=x"),
         (["{root}", "--threads=0"], "threads=0"),

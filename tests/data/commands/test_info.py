@@ -74,7 +74,11 @@ def test_the_text_says_what_training_would_refuse(
 
 @pytest.mark.parametrize(
     ("args", "word"),
-    [([], "no dataset given"), (["nowhere"], "nowhere"), (["--rot=x"], "did you mean 'root'?")],
+    [
+        ([], "no dataset given"),
+        (["nowhere"], "nowhere"),
+        (["--rot=x"], "did you mean --dataset.root?"),
+    ],
 )
 def test_wrong_input_is_one_message(
     args: list[str], word: str, capsys: pytest.CaptureFixture[str]

@@ -118,7 +118,7 @@ def test_frames_are_sampled_as_lerobot_samples_them() -> None:
         (["--write=stats.txt"], ".json"),
         (["--write={root}/meta/stats.json", "--overwrite"], "inside the dataset"),
         (["--write={there}"], "exists already"),
-        (["--epsiodes=[0]"], "did you mean 'episodes'?"),
+        (["--epsiodes=[0]"], "did you mean --dataset.episodes?"),
         (["--episodes=[9]"], "no episode 9"),
     ],
 )

@@ -110,7 +110,7 @@ WRONG = [
     (["checkpoint", "list", "{run}", "--keep_last=1"], "no such option"),
     (["checkpoint", "prune", "{run}"], "--keep_last=2"),
     (["checkpoint", "prune", "{run}", "--keep_last=-1"], "keep_last=-1"),
-    (["checkpoint", "prune", "{run}", "--keep_lats=1"], "did you mean 'keep_last'"),
+    (["checkpoint", "prune", "{run}", "--keep_lats=1"], "did you mean --keep_last"),
     (["checkpoint", "verify", "{run}/checkpoints/000005"], "no checkpoint there"),
     (["checkpoint", "export", "{run}"], "--out"),
     (["checkpoint", "export", "{run}", "--out={run}"], "exists already"),

@@ -7,12 +7,17 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from kata.cli import CHECKPOINT
+from kata.config.verb import run_verb
 from kata.errors import CheckpointError, PolicyError
 from kata.train import train
-from kata.train.checkpoint.command import main
 from kata.train.checkpoint.manifest import MANIFEST
 
 MODEL = "pretrained_model/model.safetensors"
+
+
+def main(args: list[str]) -> int:
+    return run_verb(CHECKPOINT, args, "kata checkpoint")
 
 
 @pytest.fixture

@@ -41,8 +41,8 @@ def test_a_cache_changes_no_weight_and_may_change_on_a_resume(tiny_run, tmp_path
         (("--dataset.cache_dir=/x",), ("/x", "--dataset.cache=disk")),
         (("--dataset.cache=frames", "--dataset.cache_dir=/x"), ("/x", "--dataset.cache=disk")),
         (("--dataset.cache_size=1GB",), ("1GB", "--dataset.cache=frames")),
-        (("--dataset.cache=disk", "--dataset.cache_size=much"), ("much", "20GB")),
-        (("--dataset.cache=disk", "--dataset.cache_size=0"), ("=0", "20GB")),
+        (("--dataset.cache=disk", "--dataset.cache_size=much"), ("much", "4GB")),
+        (("--dataset.cache=disk", "--dataset.cache_size=0"), ("=0", "4GB")),
     ],
 )
 def test_impossible_caches_are_refused(tiny_run, given, words):

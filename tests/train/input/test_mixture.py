@@ -313,11 +313,11 @@ def test_datasets_without_a_shared_input_are_refused(capsys, tmp_path, entries):
 ENTRIES = {
     "weight 0": ({"weight": 0}, "remove the entry"),
     "a negative weight": ({"weight": -1}, "a positive number"),
-    "a weight that is no number": ({"weight": float("nan")}, "a positive number"),
+    "a weight that is no number": ({"weight": float("nan")}, "dataset.mix[1].weight=.nan"),
     "one weight left out": ({}, "two without a weight"),
     "a share too small": ({"weight": 1e-9}, "larger weight"),
     "a weight in words": ({"weight": "much"}, "dataset.mix[1].weight=much"),
-    "an unknown option": ({"weigth": 1}, "did you mean 'weight'"),
+    "an unknown option": ({"weigth": 1}, "did you mean --dataset.mix[].weight"),
     "a name taken already": ({"weight": 1, "name": "one"}, "both called one"),
     "a name with a slash": ({"weight": 1, "name": "../x"}, "names folders"),
     "a doubled episode": ({"weight": 1, "episodes": [1, 1]}, "dataset.mix[1].episodes"),

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from kata.bench import process_stats
-from kata.bench.scale.options import BUILT_IN, ScaleRun, resolve_scale
+from kata.bench.scale.options import BUILT_IN, ScaleRun
 from kata.bench.scale.scale_spawn import run_ranks
 from kata.bench.scale.show import layouts_text, measured_text
 from kata.bench.scale.verdict import summarise
-from kata.config import encode, field_names
+from kata.config import encode, flags_of
 from kata.log import counting
 from kata.policies import policy_types
 
@@ -34,24 +34,20 @@ EPISODES = 8
 """Of the built-in task: more batches than are measured."""
 
 
-def help_text() -> str:
-    """All options with types and defaults."""
-    lines = ["usage: kata bench scale [--name=value ...] [-- <options of kata train>]\n\noptions\n"]
-    lines += [
-        f"  --{name:<18} {kind} = {encode(default)}\n"
-        for name, kind, default in field_names(ScaleRun)
-    ]
-    lines.append("\nWithout options of kata train: a small ACT on the built-in task.\n")
-    return "".join(lines)
+def scale(run: ScaleRun, train: Sequence[str]) -> int:
+    """Measure, print, keep; the exit status.
 
-
-def scale(args: Sequence[str]) -> int:
-    """Measure, print, keep; the exit status."""
-    run, train = resolve_scale(args)
+    Args:
+        run: what is measured.
+        train: options of `kata train`; none takes a small ACT on the built-in task.
+    """
+    process_stats.require_linux()
     began = datetime.datetime.now(datetime.UTC)
     threads = run.threads or max(1, process_stats.cores() // max(run.ranks, default=1))
     result: dict[str, Any] = {
-        "command": shlex.join(["kata", "bench", "scale", *args]),
+        "command": shlex.join(
+            ["kata", "bench", "scale", *flags_of(run), *(["--", *train] if train else [])]
+        ),
         "began": began.isoformat(timespec="seconds"),
         "machine": process_stats.machine(),
         "settings": {**encode(run), "threads": threads, "train": train or list(BUILT_IN)},

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from kata.config import decode, parse_flags
+from kata.config import Options, option
 from kata.errors import ConfigError
 
 BUILT_IN = (
@@ -25,60 +24,39 @@ BUILT_IN = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScaleRun:
-    """What is measured, and how often.
+class ScaleRun(Options):
+    """What is measured, and how often."""
 
-    ranks: numbers of ranks, each measured in processes of its own; empty measures none. threads: of each rank's
-    mathematics (OMP_NUM_THREADS), the same for all numbers of ranks; 0 shares the cores among the most ranks. rounds:
-    each figure is the median over so many, all numbers of ranks in turn. steps: timed per round, after `warmup` more.
-    simulate: so many ranks are laid out without being there (0: none), for each policy, or the one given after '--'.
-    timeout: seconds after which ranks that do not end are ended. out: folder of the result.
-    """
-
-    ranks: list[int] = field(default_factory=lambda: [1, 2])
-    threads: int = 0
-    rounds: int = 3
-    steps: int = 10
-    warmup: int = 3
-    simulate: int = 64
-    timeout: float = 600.0
-    out: str | None = "benchmarks/results"
+    ranks: list[int] = option(
+        lambda: [1, 2],
+        "Numbers of ranks, each measured in processes of its own; empty measures none.",
+        least=1,
+    )
+    threads: int = option(
+        0,
+        "Threads of each rank's mathematics (OMP_NUM_THREADS); 0 shares the cores among the most "
+        "ranks.",
+        least=0,
+    )
+    rounds: int = option(
+        3, "Rounds, in which all numbers of ranks take turns; the median counts.", least=1
+    )
+    steps: int = option(10, "Steps that a round measures.", least=1)
+    warmup: int = option(3, "Steps before those.", least=1)
+    simulate: int = option(
+        64,
+        "Ranks that are laid out without being there, for each policy or the one after '--'; 0 "
+        "for none.",
+        least=0,
+    )
+    timeout: float = option(600.0, "Time after which ranks are ended.", unit="s", least=1)
+    out: str | None = option("benchmarks/results", "Folder of the result; null writes none.")
 
     def __post_init__(self) -> None:
-        least = {"threads": 0, "rounds": 1, "steps": 1, "warmup": 1, "simulate": 0, "timeout": 1}
-        for name, low in least.items():
-            if getattr(self, name) < low:
-                raise ConfigError(
-                    f"{name}={getattr(self, name)}",
-                    rule=f"at least {low}",
-                    remedy="leave it out for the default",
-                )
-        if sorted({n for n in self.ranks if n > 0}) != self.ranks:
+        super().__post_init__()
+        if sorted(set(self.ranks)) != self.ranks:
             raise ConfigError(
                 f"ranks={self.ranks}",
                 rule="numbers from 1 on, each once, rising",
                 remedy="for example --ranks=1,2,4",
             )
-
-
-def resolve_scale(args: Sequence[str]) -> tuple[ScaleRun, list[str]]:
-    """The measurement that these arguments ask for, and those of `kata train` after '--'.
-
-    Raises: ConfigError for an unknown name or a wrong value.
-    """
-    own = list(args[: args.index("--")]) if "--" in args else list(args)
-    given = parse_flags(own)
-    if not isinstance(given.get("ranks", []), list):
-        given["ranks"] = _numbers(given["ranks"])
-    return decode(ScaleRun, given), list(args[len(own) + 1 :])
-
-
-def _numbers(given: object) -> list[int]:
-    """'1,2,4', or nothing at all, as a list."""
-    words = [] if given is None else [word.strip() for word in str(given).split(",")]
-    for word in words:
-        if not word.isdigit():
-            raise ConfigError(
-                f"ranks={given}: '{word}'", rule="whole numbers", remedy="for example --ranks=1,2,4"
-            )
-    return [int(word) for word in words]

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from kata.data.commands.options import Place, option, resolve
+from kata.data.commands.options import InfoOptions, source_of
 from kata.data.format.feature_stats import STATS
 from kata.data.inspect.dataset_summary import facts
 from kata.units import bytes_text, count_text, seconds_text
@@ -16,19 +15,9 @@ _SHOWN = 8  # tasks in the text; --json has all
 _NAMES_WIDTH = 60
 
 
-@dataclass(frozen=True)
-class InfoOptions(Place):
-    """Options of `kata data info`."""
-
-    json: bool = option(False, "print everything as JSON")
-
-
-def main(args: Sequence[str]) -> int:
+def main(options: InfoOptions) -> int:
     """Print the facts of a dataset."""
-    options = resolve(InfoOptions, args, "kata data info <folder> [options]")
-    if options is None:
-        return 0
-    found = facts(options.source())
+    found = facts(source_of(options.dataset))
     print(
         json.dumps(found, indent=2, ensure_ascii=False)
         if options.json
@@ -59,7 +48,8 @@ def _lines(found: dict[str, Any]) -> list[str]:
     rows = [
         (
             "format",
-            f"{found['version']}, robot {found['robot_type'] or 'not named'}, {found['fps']} frames per second",
+            f"{found['version']}, robot {found['robot_type'] or 'not named'}, {found['fps']} "
+            "frames per second",
         ),
         ("episodes", f"{count_text(episodes['total'])}, of {_span(length)} frames"),
         ("frames", f"{count_text(frames['total'])} ({seconds_text(found['duration_s'])})"),

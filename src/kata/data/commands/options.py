@@ -1,90 +1,207 @@
-"""Options of a `kata data` verb: a frozen dataclass whose fields carry their one line of help."""
+"""The options of the `kata data` verbs. They import nothing of the data, so that help is quick."""
 
 from __future__ import annotations
 
-import dataclasses
-import json
-from collections.abc import Sequence
+import re
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING
 
-from kata.config import assign, decode, encode, field_names, parse_flags
-from kata.data.format.source import Source, locate
+from kata.config import REQUIRED, Form, Options, option
+from kata.config.dataset import DatasetChoice, DatasetPlace
 from kata.errors import ConfigError
 
-T = TypeVar("T")
+if TYPE_CHECKING:
+    from kata.data.format.source import Source
+
+FRAMES_MAX = 40
+SIZE = Form("height x width in pixels", "240x320", re.compile(r"[1-9]\d*x[1-9]\d*").fullmatch)
+PNG_OR_HTML = Form(
+    "a file name that ends in .png or .html",
+    "episode.png",
+    lambda text: Path(text).suffix.lower() in (".png", ".html"),
+)
+JSON_FILE = Form(
+    "a file name that ends in .json", "stats.json", lambda text: text.lower().endswith(".json")
+)
 
 
-def option(default: Any, says: str) -> Any:
-    """A field of an options dataclass: its default, and one line for --help."""
-    return dataclasses.field(default=default, metadata={"says": says})
+def source_of(dataset: DatasetPlace | DatasetChoice) -> Source:
+    """Return where the dataset's files are; of one on the Hub only the metadata is fetched.
 
-
-@dataclasses.dataclass(frozen=True)
-class Place:
-    """Which dataset a verb reads."""
-
-    root: str | None = option(None, "the dataset's folder; may also stand first, without a name")
-    repo_id: str | None = option(None, "<owner>/<name>: under $HF_LEROBOT_HOME, else on the Hub")
-    revision: str | None = option(None, "tag, branch or commit on the Hub")
-
-    def source(self) -> Source:
-        """Where the dataset's files are; of one on the Hub only the metadata is fetched.
-
-        Raises: ConfigError when no dataset is given, DataError when it is not found.
-        """
-        if self.root is None and self.repo_id is None:
-            raise ConfigError(
-                "no dataset given",
-                rule="a folder or a repo_id",
-                remedy="add --root=<folder> or --repo_id=<owner>/<name>",
-            )
-        name = self.repo_id or Path(str(self.root)).expanduser().resolve().name
-        return locate(name, self.root, self.revision)
-
-
-def resolve(cls: type[T], args: Sequence[str], usage: str, *, free: str = "root") -> T | None:
-    """The options in `args`, or None after --help was answered.
-
-    What stands before the first flag goes to the option `free`: its first word, or all words where that is a list.
-
-    Raises: ConfigError for an unknown option (with the nearest) or a wrong value.
+    Raises: ConfigError when no dataset is given, DataError when it is not found.
     """
-    if any(arg in ("-h", "--help") for arg in args):
-        print(_help(cls, usage), end="")
-        return None
-    words: list[str] = []
-    rest = list(args)
-    while rest and not rest[0].startswith("-") and "=" not in rest[0]:
-        words.append(rest.pop(0))
-    nested: dict[str, Any] = {}
-    for name, value in parse_flags(rest).items():
-        assign(nested, name, value)
-    if words and free in nested:
+    from kata.data.format.source import locate
+
+    if dataset.root is None and dataset.repo_id is None:
         raise ConfigError(
-            f"{words[0]}: given beside --{free}", rule="once", remedy=f"leave out '{words[0]}'"
+            "no dataset given",
+            rule="a folder or a repo_id",
+            remedy=(
+                "name the folder first, or add --dataset.root=<folder> or "
+                "--dataset.repo_id=<owner>/<name>"
+            ),
         )
-    many = "list" in {name: kind for name, kind, _ in field_names(cls)}.get(free, "")
-    if len(words) > 1 and not many:
-        raise ConfigError(
-            f"'{words[1]}' is not an option", rule=f"usage: {usage}", remedy="put '--' in front"
-        )
-    if words:
-        nested[free] = words if many else words[0]
-    return decode(cls, nested)
+    name = dataset.repo_id or Path(str(dataset.root)).expanduser().resolve().name
+    return locate(name, dataset.root, dataset.revision)
 
 
-def _help(cls: type, usage: str) -> str:
-    says = {field.name: field.metadata.get("says", "") for field in dataclasses.fields(cls)}
-    rows = [
-        (
-            f"--{name}",
-            f"{kind} = {default if default == 'required' else json.dumps(encode(default))}",
-            says[name],
-        )
-        for name, kind, default in field_names(cls)
-    ]
-    wide, middle = (max(len(row[place]) for row in rows) for place in (0, 1))
-    return f"usage: {usage}\n\n" + "".join(
-        f"  {a:<{wide}}  {b:<{middle}}  {c}".rstrip() + "\n" for a, b, c in rows
+@dataclass(frozen=True, kw_only=True)
+class InfoOptions(Options):
+    """Options of `kata data info`."""
+
+    dataset: DatasetPlace = option(DatasetPlace, "")
+    json: bool = option(False, "Print everything as JSON.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class StatsOptions(Options):
+    """Options of `kata data stats`."""
+
+    dataset: DatasetChoice = option(DatasetChoice, "")
+    images: bool | str = option(
+        "none",
+        "Decode frames: as many as LeRobot samples (also --images alone), or all.",
+        choices=("none", "sampled", "all"),
     )
+    write: str | None = option(
+        None, "New file for the statistics, in the form of meta/stats.json.", form=JSON_FILE
+    )
+    overwrite: bool = option(False, "Let the file of --write exist.")
+    json: bool = option(False, "Print everything as JSON.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckOptions(Options):
+    """Options of `kata data check`."""
+
+    dataset: DatasetChoice = option(DatasetChoice, "")
+    decode: bool = option(False, "Decode every frame too.")
+    threads: int | None = option(
+        None, "Files or GOPs that are looked at at a time; null takes one per core.", least=1
+    )
+    examples: int = option(3, "Problems of one kind that are printed; --json has all.", least=0)
+    json: bool = option(False, "Print everything as JSON.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ViewOptions(Options):
+    """Options of `kata data view`."""
+
+    dataset: DatasetPlace = option(DatasetPlace, "")
+    episode: int = option(0, "Episode that is shown.", least=0)
+    out: str = option(
+        REQUIRED, "New file: .png, or .html that needs no other file.", form=PNG_OR_HTML
+    )
+    frames: int = option(
+        8, "Frames of each camera, evenly spread over the episode.", least=1, most=FRAMES_MAX
+    )
+    overwrite: bool = option(False, "Let the file of --out exist.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResultOptions(Options):
+    """Options of every verb that makes new datasets."""
+
+    out: str = option(REQUIRED, "Folder of the new dataset; it must not exist.", section="result")
+    drop: list[str] = option(list, "Features to leave out.")
+    robot_type: str | None = option(None, "Name of the robot; null keeps that of the source.")
+    camera_stats: str = option(
+        "exact",
+        "Statistics of cameras that lack some: measure them over all frames, or keep what is "
+        "there.",
+        choices=("exact", "kept"),
+    )
+    data_files_size_in_mb: int = option(
+        100, "Size that a table file does not outgrow.", unit="MB", least=1
+    )
+    video_files_size_in_mb: int = option(
+        200, "Size that a video file does not outgrow.", unit="MB", least=1
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConvertOptions(ResultOptions):
+    """Options of `kata data convert`, and of others that read one dataset."""
+
+    dataset: DatasetChoice = option(DatasetChoice, "", section="source")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MergeOptions(ResultOptions):
+    """Options of `kata data merge`."""
+
+    roots: list[str] = option(
+        list,
+        "Folders of two or more datasets; they also stand first, without a name.",
+        section="source",
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if len(self.roots) < 2:
+            raise ConfigError(
+                f"{len(self.roots)} datasets given",
+                rule="two or more are merged",
+                remedy="name their folders first",
+            )
+        found = [str(Path(root).expanduser().resolve()) for root in self.roots]
+        repeated = [root for root in found if found.count(root) > 1]
+        if repeated:
+            raise ConfigError(
+                f"{repeated[0]}: named more than once",
+                rule="each dataset is merged once: its episodes would be there twice",
+                remedy="name it once",
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SplitOptions(ConvertOptions):
+    """Options of `kata data split`."""
+
+    fractions: str | None = option(
+        None,
+        "Shares of the episodes, train:0.9,val:0.1; each makes a dataset below --out.",
+        section="split",
+    )
+    seed: int = option(0, "Seed of the choice of episodes for the shares.", least=0, most=2**64 - 1)
+    by: str | None = option(None, "Make a dataset below --out for each task.", choices=("task",))
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.by and self.fractions:
+            raise ConfigError(
+                f"by={self.by} and fractions={self.fractions}",
+                rule="one way of splitting at a time",
+                remedy="leave out one of the two",
+            )
+        chosen = self.dataset.episodes is not None or self.dataset.exclude_episodes
+        if not (self.by or self.fractions or chosen):
+            raise ConfigError(
+                "nothing says which episodes",
+                rule="--dataset.episodes, --dataset.exclude_episodes, --fractions or --by=task",
+                remedy="for example --fractions=train:0.9,val:0.1",
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TranscodeOptions(ConvertOptions):
+    """Options of `kata data transcode`."""
+
+    codec: str = option(
+        "av1", "Codec of the result.", choices=("av1", "h264", "hevc"), section="encoding"
+    )
+    gop: int = option(2, "Frames from one keyframe to the next.", least=1)
+    crf: int | None = option(
+        None,
+        "Quality, lower is better; null takes 30 for av1, 23 for h264, 28 for hevc.",
+        least=0,
+        most=63,
+    )
+    preset: str | None = option(
+        None, "Effort of the encoder; null takes 12 for av1, veryfast for the others."
+    )
+    size: str | None = option(
+        None, "Height x width of the result; null keeps that of the source.", form=SIZE
+    )
+    cameras: list[str] | None = option(None, "Cameras to encode; null takes all but depth maps.")

@@ -6,23 +6,15 @@ import os
 import tempfile
 from pathlib import Path
 
-from kata.errors import ConfigError, did_you_mean
+from kata.errors import ConfigError
 
 
-def new_file(
-    option: str, text: str, *, dataset: Path, overwrite: bool, endings: tuple[str, ...]
-) -> Path:
+def new_file(option: str, text: str, *, dataset: Path, overwrite: bool) -> Path:
     """The path to write to.
 
-    Raises: ConfigError for another ending, a file that exists (unless `overwrite`), or one inside the dataset.
+    Raises: ConfigError for a file that exists (unless `overwrite`), or one inside the dataset.
     """
     path = Path(text).expanduser()
-    if path.suffix.lower() not in endings:
-        raise ConfigError(
-            f"{option}={text}",
-            rule=f"a file name that ends in {' or '.join(endings)}",
-            remedy=_ending(path, endings),
-        )
     if path.resolve().is_relative_to(dataset.resolve()):
         raise ConfigError(
             f"{option}={text}: lies inside the dataset",
@@ -63,7 +55,3 @@ def write_whole(path: Path, content: bytes) -> None:
             rule="a folder with room that you may write to",
             remedy="choose another file",
         ) from error
-
-
-def _ending(path: Path, endings: tuple[str, ...]) -> str:
-    return did_you_mean(path.suffix, endings) if path.suffix else f"for example {path}{endings[0]}"

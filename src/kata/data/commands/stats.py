@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from kata.data.arrays import Int64
 from kata.data.commands.info import aligned
-from kata.data.commands.options import Place, option, resolve
+from kata.data.commands.options import StatsOptions, source_of
 from kata.data.commands.output import new_file, write_whole
 from kata.data.dataset.dataset import Dataset, open_dataset
 from kata.data.format.feature_stats import STATS, complete, is_quantile
@@ -24,50 +22,28 @@ from kata.data.stats.dataset_stats import (
     frame_stats,
     stored_stats,
 )
-from kata.errors import ConfigError, did_you_mean
 from kata.log import counting
 from kata.spec import BOOKKEEPING, Column, Stats
 from kata.units import count_text
 
 _say = logging.getLogger(__name__).info
-_IMAGES = ("none", "sampled", "all")
 _SHOWN = 12  # differences in the text; --json has all
 
 
-@dataclass(frozen=True)
-class StatsOptions(Place):
-    """Options of `kata data stats`."""
-
-    episodes: list[int] | str | None = option(None, "episodes to take, or 'available'; null is all")
-    exclude_episodes: list[int] | None = option(None, "episodes to leave out")
-    images: bool | str = option(
-        "none", "decode frames: sampled (as many as LeRobot; also --images alone), or all"
-    )
-    write: str | None = option(
-        None, "write the statistics to this new .json file, in the form of meta/stats.json"
-    )
-    overwrite: bool = option(False, "the file of --write may exist")
-    json: bool = option(False, "print everything as JSON")
-
-
-def main(args: Sequence[str]) -> int:
+def main(options: StatsOptions) -> int:
     """Compute, compare, print, and write where asked to."""
-    options = resolve(StatsOptions, args, "kata data stats <folder> [options]")
-    if options is None:
-        return 0
-    images = _images(options.images)
-    root = options.source().root
+    images = "sampled" if options.images is True else options.images or "none"
+    dataset = options.dataset
+    root = source_of(dataset).root
     target = None
     if options.write is not None:
-        target = new_file(
-            "write", options.write, dataset=root, overwrite=options.overwrite, endings=(".json",)
-        )
+        target = new_file("write", options.write, dataset=root, overwrite=options.overwrite)
     data = open_dataset(
-        options.repo_id or root.name,
-        root=options.root,
-        episodes=options.episodes,
-        exclude_episodes=options.exclude_episodes,
-        revision=options.revision,
+        dataset.repo_id or root.name,
+        root=dataset.root,
+        episodes=dataset.episodes,
+        exclude_episodes=dataset.exclude_episodes,
+        revision=dataset.revision,
     )
     for note in data.notes:
         _say("%s", note)
@@ -88,17 +64,6 @@ def main(args: Sequence[str]) -> int:
         said = "" if images != "none" or not kept else f"; {', '.join(kept)} as stored"
         print(f"{'' if options.json else chr(10)}written: {target}{said}", flush=True)
     return 0
-
-
-def _images(given: bool | str) -> str:
-    name = {True: "sampled", False: "none"}.get(given, given) if isinstance(given, bool) else given
-    if name not in _IMAGES:
-        raise ConfigError(
-            f"images={given}",
-            rule=f"one of: {', '.join(_IMAGES)}",
-            remedy=did_you_mean(str(given), _IMAGES),
-        )
-    return str(name)
 
 
 def _rows(data: Dataset, images: str) -> Int64:

@@ -8,41 +8,20 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from kata.config import parse_flags
-from kata.errors import ConfigError, did_you_mean
 from kata.launch.doctor.bandwidth import disk, loopback
 from kata.launch.doctor.checks import Finding, findings
 from kata.launch.doctor.probe import facts
+from kata.launch.options import DoctorOptions
 from kata.log import redacted
 from kata.units import bytes_text
 
-USAGE = """\
-usage: kata doctor [--output_dir=outputs] [--json]
 
-Versions, GPUs and how they are joined, video codecs, memory, speed of the disk (at output_dir) and of the loopback;
-then what is wrong, each with a remedy. Exit status: 0 nothing is wrong, 1 something is.
-"""
-
-
-def main(args: Sequence[str]) -> int:
+def main(options: DoctorOptions) -> int:
     """Look, print, and return the exit status."""
-    if any(arg in ("-h", "--help") for arg in args):
-        print(USAGE, end="")
-        return 0
-    known = {"output_dir": "outputs", "json": False}
-    given = {name.replace("-", "_"): value for name, value in parse_flags(args).items()}
-    for name in given:
-        if name not in known:
-            raise ConfigError(
-                f"{name}: no such option",
-                rule=f"options: {', '.join(known)}",
-                remedy=did_you_mean(name, known),
-            )
-    options = {**known, **given}
-    folder = Path(str(options["output_dir"])).expanduser().absolute()
+    folder = Path(options.output_dir).expanduser().absolute()
     found = {**facts(), "disk": disk(folder), "network": loopback()}
     wrong = findings(found)
-    if options["json"] is True:
+    if options.json:
         listed = [dataclasses.asdict(finding) for finding in wrong]
         print(redacted(json.dumps({"facts": found, "findings": listed}, indent=1)))
     else:

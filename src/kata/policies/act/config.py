@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, ClassVar
 
-import numpy as np
-
-from kata.errors import PolicyError, did_you_mean
+from kata.config import option
+from kata.errors import PolicyError
 from kata.optim.config import AdamWConfig
 from kata.policies.config import PolicyConfig
-from kata.policies.resnets import resnet_rules
+from kata.policies.resnets import RESNET_WEIGHTS, resnet_rules
+from kata.policies.rules import Rule, refuse
 from kata.spec import ACTION, Draw, FeatureType, NormMode, Windows, dim_pad_key, pad_key
 
 UNDILATED = ("resnet18", "resnet34")
@@ -22,18 +21,6 @@ UNDILATED = ("resnet18", "resnet34")
 
 ACTIVATIONS = ("relu", "gelu")
 """`glu`, which LeRobot also names, cannot run: it halves the width that the second linear layer expects."""
-
-SIZES = (
-    "chunk_size",
-    "n_action_steps",
-    "dim_model",
-    "n_heads",
-    "dim_feedforward",
-    "n_encoder_layers",
-    "n_decoder_layers",
-    "latent_dim",
-    "n_vae_encoder_layers",
-)
 
 
 def _mean_std() -> dict[str, NormMode]:
@@ -45,59 +32,60 @@ def _mean_std() -> dict[str, NormMode]:
 
 @dataclass(frozen=True, kw_only=True)
 class Config(PolicyConfig):
-    """ACT's options. Impossible values raise PolicyError at once.
-
-    chunk_size actions are predicted at once and the first n_action_steps of them are executed. With
-    temporal_ensemble_coeff (0.01 in the paper) every step predicts, and overlapping predictions are averaged
-    with weights exp(-coeff * age rank), the oldest first. pretrained_backbone_weights is torchvision's name
-    of ImageNet weights, or null. replace_final_stride_with_dilation keeps the last stage at stride 16.
-    """
+    """ACT's options. Impossible values raise PolicyError at once."""
 
     type_name: ClassVar[str] = "act"
     masks_action_dims: ClassVar[bool] = True
 
-    chunk_size: int = 100
-    n_action_steps: int = 100
-    normalization_mapping: dict[str, NormMode] = field(default_factory=_mean_std)
-    vision_backbone: str = "resnet18"
-    pretrained_backbone_weights: str | None = "ResNet18_Weights.IMAGENET1K_V1"
-    replace_final_stride_with_dilation: int = (
-        False  # 0 or 1: LeRobot's type, so that either spelling is read
+    chunk_size: int = option(100, "Actions predicted at once.", least=1)
+    n_action_steps: int = option(
+        100, "Actions of a chunk that are executed before the next prediction.", least=1
     )
-    pre_norm: bool = False
-    dim_model: int = 512
-    n_heads: int = 8
-    dim_feedforward: int = 3200
-    feedforward_activation: str = "relu"
-    n_encoder_layers: int = 4
+    normalization_mapping: dict[str, NormMode] = field(default_factory=_mean_std)
+    vision_backbone: str = option(
+        "resnet18", "Image encoder, one for all cameras.", choices=tuple(RESNET_WEIGHTS)
+    )
+    pretrained_backbone_weights: str | None = option(
+        "ResNet18_Weights.IMAGENET1K_V1",
+        "Weights that the encoder starts from, by torchvision's name; null for random ones.",
+    )
+    replace_final_stride_with_dilation: bool = option(
+        False,
+        "Keep the encoder's last stage at stride 16, with dilated convolutions (resnet50 and up).",
+    )
+    pre_norm: bool = option(False, "Normalize before each transformer block instead of after it.")
+    dim_model: int = option(512, "Width of the transformer.", least=1)
+    n_heads: int = option(8, "Attention heads.", least=1)
+    dim_feedforward: int = option(3200, "Hidden width of the feed-forward layers.", least=1)
+    feedforward_activation: str = option(
+        "relu", "Activation of the feed-forward layers.", choices=ACTIVATIONS
+    )
+    n_encoder_layers: int = option(4, "Layers of the encoder.", least=1)
     # The authors' code builds seven decoder layers and uses the output of the first.
-    n_decoder_layers: int = 1
-    use_vae: bool = True
-    latent_dim: int = 32
-    n_vae_encoder_layers: int = 4
-    temporal_ensemble_coeff: float | None = None
-    dropout: float = 0.1
-    kl_weight: float = 10.0
-    optimizer_lr: float = 1e-5
-    optimizer_weight_decay: float = 1e-4
-    optimizer_lr_backbone: float = 1e-5
+    n_decoder_layers: int = option(1, "Layers of the decoder.", least=1)
+    use_vae: bool = option(True, "Train with a variational encoder of the action chunk.")
+    latent_dim: int = option(32, "Size of the latent variable of that encoder.", least=1)
+    n_vae_encoder_layers: int = option(4, "Layers of that encoder.", least=1)
+    temporal_ensemble_coeff: float | None = option(
+        None,
+        "Average overlapping chunks with weights exp(-coefficient * age rank), the oldest first; "
+        "0.01 in "
+        "the paper. Needs n_action_steps=1. null executes chunks as they are.",
+    )
+    dropout: float = option(0.1, "Dropout of the transformer.", least=0, below=1)
+    kl_weight: float = option(10.0, "Weight of the KL term beside the L1 loss.", least=0)
+    optimizer_lr: float = option(1e-5, "Learning rate of ACT's preset, AdamW.", least=0)
+    optimizer_weight_decay: float = option(1e-4, "Weight decay of the preset.", least=0)
+    optimizer_lr_backbone: float = option(1e-5, "Learning rate of the image encoder.", least=0)
 
     def __post_init__(self) -> None:
-        for name in SIZES:
-            value: int = getattr(self, name)
-            if value < 1:
-                raise PolicyError(
-                    f"policy.{name}={value}",
-                    rule="at least 1",
-                    remedy=f"give --policy.{name} a positive number",
-                )
-        for broken, what, rule, remedy in chain(
-            self._acting_rules(), self._network_rules(), self._backbone_rules()
-        ):
-            if broken:
-                raise PolicyError(what, rule=rule, remedy=remedy)
+        super().__post_init__()
+        # LeRobot's type of this field is int: a checkpoint holds 0 or 1.
+        dilation = int(self.replace_final_stride_with_dilation)
+        object.__setattr__(self, "replace_final_stride_with_dilation", dilation)
+        refuse(chain(self._acting_rules(), self._network_rules(), self._backbone_rules()))
 
-    def _acting_rules(self) -> Iterator[tuple[bool, str, str, str]]:
+    def _acting_rules(self) -> Iterator[Rule]:
         """(broken, what, rule, remedy) of the steps seen and executed."""
         yield (
             self.n_obs_steps != 1,
@@ -114,18 +102,13 @@ class Config(PolicyConfig):
         coeff = self.temporal_ensemble_coeff
         yield (
             coeff is not None and self.n_action_steps != 1,
-            f"policy.temporal_ensemble_coeff={coeff} with policy.n_action_steps={self.n_action_steps}",
+            f"policy.temporal_ensemble_coeff={coeff} with "
+            f"policy.n_action_steps={self.n_action_steps}",
             "temporal ensembling predicts at every step",
             "--policy.n_action_steps=1",
         )
-        yield (
-            coeff is not None and not math.isfinite(coeff),
-            f"policy.temporal_ensemble_coeff={coeff}",
-            "a finite number; 0 weighs all predictions alike, above 0 prefers older ones",
-            "--policy.temporal_ensemble_coeff=0.01, the paper's",
-        )
 
-    def _network_rules(self) -> Iterator[tuple[bool, str, str, str]]:
+    def _network_rules(self) -> Iterator[Rule]:
         """(broken, what, rule, remedy) of the transformer and its loss."""
         yield (
             self.dim_model % self.n_heads != 0,
@@ -133,38 +116,15 @@ class Config(PolicyConfig):
             "the heads share the width equally",
             "choose a dim_model that n_heads divides",
         )
-        yield (
-            self.feedforward_activation not in ACTIVATIONS,
-            f"policy.feedforward_activation={self.feedforward_activation}",
-            f"one of: {', '.join(ACTIVATIONS)}",
-            did_you_mean(self.feedforward_activation, ACTIVATIONS),
-        )
-        yield (
-            not 0 <= self.dropout < 1,
-            f"policy.dropout={self.dropout}",
-            "a share of at least 0 and below 1",
-            "--policy.dropout=0.1",
-        )
-        yield (
-            not 0 <= self.kl_weight < math.inf,
-            f"policy.kl_weight={self.kl_weight}",
-            "a finite number of at least 0",
-            "--policy.kl_weight=10",
-        )
 
-    def _backbone_rules(self) -> Iterator[tuple[bool, str, str, str]]:
+    def _backbone_rules(self) -> Iterator[Rule]:
         """(broken, what, rule, remedy) of the backbone."""
         backbone, weights = self.vision_backbone, self.pretrained_backbone_weights
         yield from resnet_rules(backbone, weights)
         yield (
-            self.replace_final_stride_with_dilation not in (0, 1),
-            f"policy.replace_final_stride_with_dilation={self.replace_final_stride_with_dilation}",
-            "true or false",
-            "--policy.replace_final_stride_with_dilation=false",
-        )
-        yield (
             bool(self.replace_final_stride_with_dilation) and backbone in UNDILATED,
-            f"policy.replace_final_stride_with_dilation=true with policy.vision_backbone={backbone}",
+            "policy.replace_final_stride_with_dilation=true with "
+            f"policy.vision_backbone={backbone}",
             f"the blocks of {' and '.join(UNDILATED)} know no dilation",
             "--policy.vision_backbone=resnet50, with --policy.pretrained_backbone_weights to suit",
         )
@@ -179,6 +139,8 @@ class Config(PolicyConfig):
 
     def loss_weights(self, size: int, pads: Mapping[str, Any]) -> dict[str, float]:
         """l1_loss: real action numbers of the global batch; kld_loss: its samples."""
+        import numpy as np  # here, so that help need not import it
+
         pad, dim_pad = pads.get(pad_key(ACTION)), pads.get(dim_pad_key(ACTION))
         steps = np.full(size, self.chunk_size) if pad is None else (~pad).sum(1)
         dims = np.full(size, self.action.shape[0]) if dim_pad is None else (~dim_pad).sum(1)

@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any, ClassVar
 
+from kata.config import option
 from kata.policies.denoising import DenoisingConfig
 from kata.policies.observation_rules import CropConfig, same_size_rules, vector_rules
-from kata.policies.resnets import resnet_rules
-from kata.policies.rules import Rule, refuse, size_rules
+from kata.policies.resnets import RESNET_WEIGHTS, resnet_rules
+from kata.policies.rules import Rule, refuse
 from kata.spec import Draw
-
-SIZES = ("spatial_softmax_num_keypoints", "kernel_size", "n_groups", "diffusion_step_embed_dim")
 
 BEFORE_0_6: dict[str, Any] = {
     "horizon": 16,
@@ -39,26 +38,40 @@ class Config(CropConfig, DenoisingConfig):
 
     horizon: int = 64
     n_action_steps: int = 32
-    vision_backbone: str = "resnet18"
-    pretrained_backbone_weights: str | None = "ResNet18_Weights.IMAGENET1K_V1"
-    use_group_norm: bool = False
-    spatial_softmax_num_keypoints: int = 32
-    use_separate_rgb_encoder_per_camera: bool = True
-    down_dims: tuple[int, ...] = (512, 1024, 2048)
-    kernel_size: int = 5
-    n_groups: int = 8
-    diffusion_step_embed_dim: int = 128
-    use_film_scale_modulation: bool = True
-    gradient_checkpointing: bool = False
-    compile_model: bool = False
-    compile_mode: str = "reduce-overhead"
+    vision_backbone: str = option("resnet18", "Image encoder.", choices=tuple(RESNET_WEIGHTS))
+    pretrained_backbone_weights: str | None = option(
+        "ResNet18_Weights.IMAGENET1K_V1",
+        "Weights that the encoder starts from, by torchvision's name; null for random ones.",
+    )
+    use_group_norm: bool = option(
+        False, "Group norm in the encoder instead of batch norm; needs random weights."
+    )
+    spatial_softmax_num_keypoints: int = option(
+        32, "Keypoints that the encoder reduces a frame to.", least=1
+    )
+    use_separate_rgb_encoder_per_camera: bool = option(True, "An encoder for each camera.")
+    down_dims: tuple[int, ...] = option(
+        (512, 1024, 2048), "Width of each level of the U-Net over time."
+    )
+    kernel_size: int = option(5, "Kernel of the U-Net's convolutions, in action steps.", least=1)
+    n_groups: int = option(8, "Groups of the U-Net's group norm.", least=1)
+    diffusion_step_embed_dim: int = option(
+        128, "Width of the embedding of the noise level.", least=1
+    )
+    use_film_scale_modulation: bool = option(
+        True, "Condition the U-Net by scale and shift instead of shift alone."
+    )
+    gradient_checkpointing: bool = option(
+        False, "Recompute the U-Net's blocks in the backward pass: less memory, more time."
+    )
+    compile_model: bool = option(False, "Put the U-Net through torch.compile.")
+    compile_mode: str = option("reduce-overhead", "Mode of torch.compile, with compile_model.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.resize_shape is not None:
             object.__setattr__(self, "crop_shape", self.crop_of_resized(self.resize_shape))
         rules = chain(
-            size_rules(self, SIZES),
             self.denoising_rules(),
             self._network_rules(),
             resnet_rules(
@@ -66,7 +79,6 @@ class Config(CropConfig, DenoisingConfig):
                 self.pretrained_backbone_weights,
                 group_norm=self.use_group_norm,
             ),
-            self.crop_rules(),
         )
         refuse(rules)
 

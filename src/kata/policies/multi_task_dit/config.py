@@ -9,31 +9,11 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any, ClassVar
 
-from kata.config import encode
-from kata.policies.config import own
+from kata.config import encode, option
 from kata.policies.denoising import DenoisingConfig
-from kata.policies.observation_rules import (
-    crop_draws,
-    fit_rule,
-    same_size_rules,
-    size_rule,
-    vector_rules,
-)
-from kata.policies.rules import Rule, choice_rules, refuse, size_rules
+from kata.policies.observation_rules import crop_draws, fit_rule, same_size_rules, vector_rules
+from kata.policies.rules import Rule, refuse
 from kata.spec import STATE, Draw
-
-CHOICES: dict[str, tuple[str, ...]] = {
-    "objective": ("diffusion", "flow_matching"),
-    "integration_method": ("euler", "rk4"),
-    "timestep_sampling_strategy": ("uniform", "beta"),
-    "tokenizer_padding": ("max_length", "longest"),
-    "tokenizer_padding_side": ("right", "left"),
-}
-
-SIZES = (
-    *("num_integration_steps", "hidden_dim", "num_layers", "num_heads"),
-    *("timestep_embed_dim", "tokenizer_max_length"),
-)
 
 CLIP = "openai/clip-vit-base-patch16"
 
@@ -42,56 +22,81 @@ CLIP = "openai/clip-vit-base-patch16"
 class Config(DenoisingConfig):
     """Multi-Task DiT's options. Impossible values raise PolicyError at once.
 
-    vision_encoder_name and text_encoder_name are Hub names or local folders of CLIP models. pretrained_encoders of
-    false leaves their weights random and reads their config.json alone, for the default name nothing.
+    Without pretrained_encoders only the encoders' config.json is read, for the default name nothing.
     """
 
     type_name: ClassVar[str] = "multi_task_dit"
 
     horizon: int = 32
     n_action_steps: int = 24
-    objective: str = "diffusion"
-    sigma_min: float = 0.0
-    num_integration_steps: int = 100
-    integration_method: str = "euler"
-    timestep_sampling_strategy: str = "beta"
-    timestep_sampling_s: float = 0.999
-    timestep_sampling_alpha: float = 1.5
-    timestep_sampling_beta: float = 1.0
-    hidden_dim: int = 512
-    num_layers: int = 6
-    num_heads: int = 8
-    dropout: float = 0.1
-    use_positional_encoding: bool = False
-    timestep_embed_dim: int = 256
-    use_rope: bool = True
-    rope_base: float = 10000.0
-    vision_encoder_name: str = CLIP
-    use_separate_rgb_encoder_per_camera: bool = False
-    vision_encoder_lr_multiplier: float = 0.1
-    image_resize_shape: tuple[int, int] | None = None
-    image_crop_shape: tuple[int, int] | None = (224, 224)
-    image_crop_is_random: bool = True
-    text_encoder_name: str = CLIP
-    tokenizer_max_length: int = 77
-    tokenizer_padding: str = "max_length"
-    tokenizer_padding_side: str = "right"
-    tokenizer_truncation: bool = True
+    objective: str = option(
+        "diffusion",
+        "What is trained: denoising, or flow matching.",
+        choices=("diffusion", "flow_matching"),
+    )
+    sigma_min: float = option(0.0, "Noise that is left at the end of a flow.", least=0, most=1)
+    num_integration_steps: int = option(100, "Integration steps of a flow in acting.", least=1)
+    integration_method: str = option("euler", "Integrator of a flow.", choices=("euler", "rk4"))
+    timestep_sampling_strategy: str = option(
+        "beta", "Distribution of a flow's times in training.", choices=("uniform", "beta")
+    )
+    timestep_sampling_s: float = option(0.999, "Largest time that 'beta' draws.", above=0, most=1)
+    timestep_sampling_alpha: float = option(
+        1.5, "First parameter of the beta distribution.", above=0
+    )
+    timestep_sampling_beta: float = option(
+        1.0, "Second parameter of the beta distribution.", above=0
+    )
+    hidden_dim: int = option(512, "Width of the transformer.", least=1)
+    num_layers: int = option(6, "Layers of the transformer.", least=1)
+    num_heads: int = option(8, "Attention heads.", least=1)
+    dropout: float = option(0.1, "Dropout of the transformer.", least=0, below=1)
+    use_positional_encoding: bool = option(False, "Add learnt position embeddings to the actions.")
+    timestep_embed_dim: int = option(256, "Width of the embedding of time or noise level.", least=1)
+    use_rope: bool = option(True, "Rotary position embedding in attention.")
+    rope_base: float = option(10000.0, "Base of the rotary embedding.", above=0)
+    vision_encoder_name: str = option(CLIP, "CLIP image encoder: a Hub name or a folder.")
+    use_separate_rgb_encoder_per_camera: bool = option(False, "An encoder for each camera.")
+    vision_encoder_lr_multiplier: float = option(
+        0.1, "Learning rate of the image encoder as a multiple of the policy's.", least=0
+    )
+    image_resize_shape: tuple[int, int] | None = option(
+        None,
+        "Height and width that frames are resized to first, in pixels; null keeps them.",
+        least=1,
+    )
+    image_crop_shape: tuple[int, int] | None = option(
+        (224, 224), "Height and width of the crop that the encoder sees, in pixels.", least=1
+    )
+    image_crop_is_random: bool = option(
+        True, "Crop at a random place in training; acting always crops in the middle."
+    )
+    text_encoder_name: str = option(CLIP, "CLIP text encoder: a Hub name or a folder.")
+    tokenizer_max_length: int = option(77, "Tokens of a task sentence.", least=1)
+    tokenizer_padding: str = option(
+        "max_length", "Length that sentences are padded to.", choices=("max_length", "longest")
+    )
+    tokenizer_padding_side: str = option(
+        "right", "Side on which sentences are padded.", choices=("right", "left")
+    )
+    tokenizer_truncation: bool = option(True, "Cut longer sentences off.")
     optimizer_lr: float = 2e-5
     optimizer_weight_decay: float = 0.0
     scheduler_warmup_steps: int = 0
-    crop_per_sample: bool = own(False)
-    pretrained_encoders: bool = own(True)
+    crop_per_sample: bool = option(
+        False, "Draw a random crop for each sample instead of one for the whole batch.", is_own=True
+    )
+    pretrained_encoders: bool = option(
+        True, "Load CLIP's weights; false leaves both encoders random.", is_own=True
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
         rules = chain(
-            size_rules(self, SIZES),
             self.denoising_rules(),
             self._width_rules(),
             self._choice_rules(),
             self._time_rules(),
-            self._frame_rules(),
         )
         refuse(rules)
 
@@ -109,15 +114,8 @@ class Config(DenoisingConfig):
             "an even number of at least 4: sines and cosines",
             "--policy.timestep_embed_dim=256",
         )
-        yield (
-            not 0 <= self.dropout < 1,
-            f"policy.dropout={self.dropout}",
-            "a share from 0 up to below 1",
-            "--policy.dropout=0.1",
-        )
 
     def _choice_rules(self) -> Iterator[Rule]:
-        yield from choice_rules(self, CHOICES)
         for name in ("vision_encoder_name", "text_encoder_name"):
             value: str = getattr(self, name)
             yield (
@@ -131,10 +129,6 @@ class Config(DenoisingConfig):
         for name, fine, rule in (
             ("beta_start", 0 <= self.beta_start <= self.beta_end, "from 0 up to beta_end"),
             ("beta_end", self.beta_end <= 1, "at most 1"),
-            ("sigma_min", 0 <= self.sigma_min <= 1, "from 0 to 1"),
-            ("timestep_sampling_s", 0 < self.timestep_sampling_s <= 1, "above 0 and up to 1"),
-            ("timestep_sampling_alpha", self.timestep_sampling_alpha > 0, "above 0"),
-            ("timestep_sampling_beta", self.timestep_sampling_beta > 0, "above 0"),
         ):
             yield (
                 not fine,
@@ -142,10 +136,6 @@ class Config(DenoisingConfig):
                 rule,
                 f"leave out --policy.{name}",
             )
-
-    def _frame_rules(self) -> Iterator[Rule]:
-        yield size_rule("image_resize_shape", self.image_resize_shape)
-        yield size_rule("image_crop_shape", self.image_crop_shape)
 
     def draws(self) -> dict[str, Draw]:
         """The noise, a uniform number that the time follows from, and where the crop lies."""

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, ClassVar
 
-from kata.config import encode
+from kata.config import encode, option
 from kata.optim.config import AdamConfig
-from kata.policies.config import PolicyConfig, own
+from kata.policies.config import PolicyConfig
 from kata.policies.observation_rules import shape_rules
-from kata.policies.rules import Rule, refuse, size_rules
+from kata.policies.rules import Rule, refuse
 from kata.spec import ACTION, DONE, ENV_STATE, REWARD, STATE, Draw, FeatureType, NormMode, Windows
 
 CONVOLUTIONS = (7, 5, 3, 3)
@@ -23,31 +23,6 @@ SMALLEST = 39
 
 PICKED = 2
 """Of the ensemble's Q functions so many judge, and the lowest value counts (arXiv 2310.16029, appendix C)."""
-
-SIZES = (
-    *(
-        "n_action_repeats",
-        "horizon",
-        "n_action_steps",
-        "image_encoder_hidden_dim",
-        "state_encoder_hidden_dim",
-    ),
-    *(
-        "latent_dim",
-        "q_ensemble_size",
-        "mlp_dim",
-        "cem_iterations",
-        "n_gaussian_samples",
-        "n_elites",
-    ),
-)
-SHARES = (
-    "discount",
-    "gaussian_mean_momentum",
-    "expectile_weight",
-    "temporal_decay_coeff",
-    "target_model_momentum",
-)
 
 
 def _modes() -> dict[str, NormMode]:
@@ -62,68 +37,77 @@ def _modes() -> dict[str, NormMode]:
 class Config(PolicyConfig):
     """TD-MPC's options. Impossible values raise PolicyError at once.
 
-    Training looks at `horizon` actions with their rewards and the observations around them. Acting plans as many
-    actions: the first is executed n_action_repeats times, or n_action_steps of them once. use_mpc=false takes the
-    action of the learnt policy instead of a plan. shift_by_executed starts a plan from the last one moved by as many
-    steps as were executed since; LeRobot moves it by one. learn_from_ends reads next.done: an action that ends the task
-    is worth its reward alone. LeRobot's Q functions never see the last action of an episode.
+    LeRobot's Q functions never see the last action of an episode; with learn_from_ends they do.
     """
 
     type_name: ClassVar[str] = "tdmpc"
 
-    n_action_repeats: int = 2
-    horizon: int = 5
-    n_action_steps: int = 1
+    n_action_repeats: int = option(2, "Times that the first action of a plan is executed.", least=1)
+    horizon: int = option(5, "Steps of a training sample and of a plan.", least=1)
+    n_action_steps: int = option(
+        1, "Actions of a plan that are executed; more than 1 needs n_action_repeats=1.", least=1
+    )
     normalization_mapping: dict[str, NormMode] = field(default_factory=_modes)
-    image_encoder_hidden_dim: int = 32
-    state_encoder_hidden_dim: int = 256
-    latent_dim: int = 50
-    q_ensemble_size: int = 5
-    mlp_dim: int = 512
-    discount: float = 0.9
-    use_mpc: bool = True
-    cem_iterations: int = 6
-    max_std: float = 2.0
-    min_std: float = 0.05
-    n_gaussian_samples: int = 512
-    n_pi_samples: int = 51
-    uncertainty_regularizer_coeff: float = 1.0
-    n_elites: int = 50
-    elite_weighting_temperature: float = 0.5
-    gaussian_mean_momentum: float = 0.1
-    max_random_shift_ratio: float = 0.0476
-    reward_coeff: float = 0.5
-    expectile_weight: float = 0.9
-    value_coeff: float = 0.1
-    consistency_coeff: float = 20.0
-    advantage_scaling: float = 3.0
-    pi_coeff: float = 0.5
-    temporal_decay_coeff: float = 0.5
-    target_model_momentum: float = 0.995
-    optimizer_lr: float = 3e-4
-    shift_by_executed: bool = own(False)
-    learn_from_ends: bool = own(False)
+    image_encoder_hidden_dim: int = option(32, "Channels of the image encoder.", least=1)
+    state_encoder_hidden_dim: int = option(256, "Width of the state encoder.", least=1)
+    latent_dim: int = option(50, "Size of the latent state.", least=1)
+    q_ensemble_size: int = option(5, "Q functions in the ensemble.", least=1)
+    mlp_dim: int = option(512, "Width of the world model's layers.", least=1)
+    discount: float = option(0.9, "Discount of future rewards.", least=0, most=1)
+    use_mpc: bool = option(True, "Act by planning; false takes the learnt policy's action.")
+    cem_iterations: int = option(6, "Rounds of a plan's search.", least=1)
+    max_std: float = option(2.0, "Largest standard deviation of the search.")
+    min_std: float = option(0.05, "Smallest standard deviation of the search.", above=0)
+    n_gaussian_samples: int = option(512, "Plans drawn in each round.", least=1)
+    n_pi_samples: int = option(51, "Plans of the learnt policy in each round.", least=0)
+    uncertainty_regularizer_coeff: float = option(
+        1.0, "Weight of the Q functions' disagreement, which lowers a plan's value."
+    )
+    n_elites: int = option(50, "Best plans that the next round is drawn around.", least=1)
+    elite_weighting_temperature: float = option(0.5, "Weight of a plan's value among the elites.")
+    gaussian_mean_momentum: float = option(
+        0.1, "Share of the last round's mean that is kept.", least=0, most=1
+    )
+    max_random_shift_ratio: float = option(
+        0.0476,
+        "Largest random shift of training frames, as a share of the picture.",
+        least=0,
+        below=1,
+    )
+    reward_coeff: float = option(0.5, "Weight of the reward loss.")
+    expectile_weight: float = option(0.9, "Expectile of the value function.", least=0, most=1)
+    value_coeff: float = option(0.1, "Weight of the value losses.")
+    consistency_coeff: float = option(20.0, "Weight of the latent consistency loss.")
+    advantage_scaling: float = option(
+        3.0, "Factor of the advantage that weighs the policy's actions."
+    )
+    pi_coeff: float = option(0.5, "Weight of the policy loss.")
+    temporal_decay_coeff: float = option(
+        0.5, "Factor that later steps of a sample count with, per step.", least=0, most=1
+    )
+    target_model_momentum: float = option(
+        0.995, "Share of the target model that an update keeps.", least=0, most=1
+    )
+    optimizer_lr: float = option(3e-4, "Learning rate of the preset, Adam.", least=0)
+    shift_by_executed: bool = option(
+        False,
+        "Start a plan from the last one moved by as many steps as were executed; LeRobot moves it "
+        "by one.",
+        is_own=True,
+    )
+    learn_from_ends: bool = option(
+        False,
+        "Read next.done: an action that ends the task is worth its reward alone, as LeRobot never "
+        "learns.",
+        is_own=True,
+    )
 
     def __post_init__(self) -> None:
-        refuse(chain(size_rules(self, SIZES), self._share_rules(), self._plan_rules()))
+        super().__post_init__()
+        refuse(chain(self._mode_rules(), self._plan_rules()))
 
-    def _share_rules(self) -> Iterator[Rule]:
-        """Shares and modes."""
-        for name in SHARES:
-            share: float = getattr(self, name)
-            yield (
-                not 0 <= share <= 1,
-                f"policy.{name}={share}",
-                "a share from 0 to 1",
-                f"--policy.{name}=0.9",
-            )
-        ratio = self.max_random_shift_ratio
-        yield (
-            not 0 <= ratio < 1,
-            f"policy.max_random_shift_ratio={ratio}",
-            "a share of the picture from 0 up to below 1",
-            "--policy.max_random_shift_ratio=0 for no shift",
-        )
+    def _mode_rules(self) -> Iterator[Rule]:
+        """What is seen, and how actions are scaled."""
         yield (
             self.n_obs_steps != 1,
             f"policy.n_obs_steps={self.n_obs_steps}",
@@ -143,7 +127,8 @@ class Config(PolicyConfig):
         several = self.n_action_steps > 1
         yield (
             several and (self.n_action_repeats > 1 or not self.use_mpc),
-            f"policy.n_action_steps={self.n_action_steps} with policy.n_action_repeats={self.n_action_repeats} and "
+            f"policy.n_action_steps={self.n_action_steps} with "
+            f"policy.n_action_repeats={self.n_action_repeats} and "
             f"policy.use_mpc={str(self.use_mpc).lower()}",
             "several steps come from a plan, each executed once",
             "--policy.n_action_repeats=1 --policy.use_mpc=true, or --policy.n_action_steps=1",
@@ -154,17 +139,12 @@ class Config(PolicyConfig):
             "at most horizon: what is executed was planned",
             f"--policy.n_action_steps={self.horizon}",
         )
-        yield (
-            self.n_pi_samples < 0,
-            f"policy.n_pi_samples={self.n_pi_samples}",
-            "at least 0",
-            "--policy.n_pi_samples=0 for plans without the policy's own",
-        )
         samples = self.n_gaussian_samples + self.n_pi_samples
         yield (
             self.n_elites > samples,
             f"policy.n_elites={self.n_elites}",
-            f"at most n_gaussian_samples + n_pi_samples = {samples}: the elites are the best of them",
+            f"at most n_gaussian_samples + n_pi_samples = {samples}: the elites are the best of "
+            "them",
             f"--policy.n_elites={max(1, samples // 10)}",
         )
         yield (

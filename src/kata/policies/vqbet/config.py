@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, ClassVar
 
-from kata.config import encode
+from kata.config import encode, option
 from kata.optim.config import VQBeTSchedulerConfig
-from kata.policies.config import AdamPolicyConfig, own
+from kata.policies.config import AdamPolicyConfig
 from kata.policies.observation_rules import RandomCropConfig, chunk_windows, vector_rules
-from kata.policies.resnets import resnet_rules
-from kata.policies.rules import Rule, refuse, size_rules
+from kata.policies.resnets import RESNET_WEIGHTS, resnet_rules
+from kata.policies.rules import Rule, refuse
 from kata.spec import ACTION, STATE, Draw, FeatureType, NormMode, Windows, pad_key
 
 LAYERS = 2
@@ -24,19 +24,6 @@ LAYERS = 2
 
 INPUTS = 2
 """Tokens of one observation: camera and state."""
-
-SIZES = (
-    *("n_obs_steps", "n_action_pred_token", "action_chunk_size", "spatial_softmax_num_keypoints"),
-    *("n_vqvae_training_steps", "vqvae_n_embed", "vqvae_embedding_dim", "vqvae_enc_hidden_dim"),
-    *(
-        "gpt_block_size",
-        "gpt_input_dim",
-        "gpt_output_dim",
-        "gpt_n_layer",
-        "gpt_n_head",
-        "gpt_hidden_dim",
-    ),
-)
 
 
 def _modes() -> dict[str, NormMode]:
@@ -62,53 +49,86 @@ class Config(RandomCropConfig, AdamPolicyConfig):
     type_name: ClassVar[str] = "vqbet"
 
     n_obs_steps: int = 5
-    n_action_pred_token: int = 3
-    action_chunk_size: int = 5
+    n_action_pred_token: int = option(
+        3,
+        "Chunks predicted from the latest observation: the one to execute and those further ahead.",
+        least=1,
+    )
+    action_chunk_size: int = option(5, "Actions of a chunk; all are executed.", least=1)
     normalization_mapping: dict[str, NormMode] = field(default_factory=_modes)
-    vision_backbone: str = "resnet18"
+    vision_backbone: str = option("resnet18", "Image encoder.", choices=tuple(RESNET_WEIGHTS))
     crop_shape: tuple[int, int] | None = (84, 84)
     crop_is_random: bool = True
-    pretrained_backbone_weights: str | None = "ResNet18_Weights.IMAGENET1K_V1"
-    use_group_norm: bool = False
-    spatial_softmax_num_keypoints: int = 32
-    n_vqvae_training_steps: int = 20_000
-    vqvae_n_embed: int = 16
-    vqvae_embedding_dim: int = 256
-    vqvae_enc_hidden_dim: int = 128
-    gpt_block_size: int = 500
-    gpt_input_dim: int = 512
-    gpt_output_dim: int = 512
-    gpt_n_layer: int = 8
-    gpt_n_head: int = 8
-    gpt_hidden_dim: int = 512
-    dropout: float = 0.1
-    offset_loss_weight: float = 10_000.0
-    primary_code_loss_weight: float = 5.0
-    secondary_code_loss_weight: float = 0.5
-    bet_softmax_temperature: float = 0.1
-    sequentially_select: bool = False
-    optimizer_vqvae_lr: float = 1e-3
-    optimizer_vqvae_weight_decay: float = 1e-4
-    scheduler_warmup_steps: int = 500
-    do_mask_loss_for_padding: bool = own(False)
-    keep_unused_codes: bool = own(False)
-    scheduler_decay_to_zero: bool = own(False)
+    pretrained_backbone_weights: str | None = option(
+        "ResNet18_Weights.IMAGENET1K_V1",
+        "Weights that the encoder starts from, by torchvision's name; null for random ones.",
+    )
+    use_group_norm: bool = option(
+        False, "Group norm in the encoder instead of batch norm; needs random weights."
+    )
+    spatial_softmax_num_keypoints: int = option(
+        32, "Keypoints that the encoder reduces a frame to.", least=1
+    )
+    n_vqvae_training_steps: int = option(
+        20_000, "First steps of a run, which learn codes of action chunks.", least=1
+    )
+    vqvae_n_embed: int = option(16, "Codes of each of the two codebooks.", least=1)
+    vqvae_embedding_dim: int = option(256, "Size of a code's vector.", least=1)
+    vqvae_enc_hidden_dim: int = option(128, "Width of the encoder and decoder of chunks.", least=1)
+    gpt_block_size: int = option(500, "Tokens that the GPT can see.", least=1)
+    gpt_input_dim: int = option(512, "Width of the GPT's input tokens.", least=1)
+    gpt_output_dim: int = option(512, "Width of the GPT's outputs.", least=1)
+    gpt_n_layer: int = option(8, "Layers of the GPT.", least=1)
+    gpt_n_head: int = option(8, "Attention heads of the GPT.", least=1)
+    gpt_hidden_dim: int = option(512, "Width of the GPT.", least=1)
+    dropout: float = option(0.1, "Dropout of the GPT.", least=0, below=1)
+    offset_loss_weight: float = option(
+        10_000.0, "Weight of the loss of the actions' offsets from a code."
+    )
+    primary_code_loss_weight: float = option(5.0, "Weight of the loss of the first code.")
+    secondary_code_loss_weight: float = option(0.5, "Weight of the loss of the second code.")
+    bet_softmax_temperature: float = option(
+        0.1, "Temperature of the choice of codes: the lower, the more often the likeliest.", above=0
+    )
+    sequentially_select: bool = option(
+        False, "Predict the second code from the first, instead of both at once."
+    )
+    optimizer_vqvae_lr: float = option(1e-3, "Learning rate of the codes' network.", least=0)
+    optimizer_vqvae_weight_decay: float = option(
+        1e-4, "Weight decay of the codes' network.", least=0
+    )
+    scheduler_warmup_steps: int = option(
+        500, "Warm-up steps of the preset, after the codes are learnt.", least=0
+    )
+    do_mask_loss_for_padding: bool = option(
+        False, "Leave chunks that reach beyond the end of an episode out of the loss.", is_own=True
+    )
+    keep_unused_codes: bool = option(
+        False,
+        "Leave codes that no chunk is near where they are; LeRobot's become huge for the first "
+        "steps.",
+        is_own=True,
+    )
+    scheduler_decay_to_zero: bool = option(
+        False,
+        "Let the learning rate reach zero at the last step, which LeRobot's does not.",
+        is_own=True,
+    )
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         rules = chain(
-            size_rules(self, SIZES),
             self._share_rules(),
             resnet_rules(
                 self.vision_backbone,
                 self.pretrained_backbone_weights,
                 group_norm=self.use_group_norm,
             ),
-            self.crop_rules(),
         )
         refuse(rules)
 
     def _share_rules(self) -> Iterator[Rule]:
-        """Sizes that fit each other, and shares."""
+        """Sizes that fit each other."""
         yield (
             self.gpt_hidden_dim % max(1, self.gpt_n_head) != 0,
             f"policy.gpt_hidden_dim={self.gpt_hidden_dim} with policy.gpt_n_head={self.gpt_n_head}",
@@ -122,18 +142,6 @@ class Config(RandomCropConfig, AdamPolicyConfig):
             f"at least the {tokens} tokens that n_obs_steps={self.n_obs_steps} and "
             f"n_action_pred_token={self.n_action_pred_token} make",
             f"--policy.gpt_block_size={tokens}",
-        )
-        yield (
-            not 0 <= self.dropout < 1,
-            f"policy.dropout={self.dropout}",
-            "a share from 0 up to below 1",
-            "--policy.dropout=0.1",
-        )
-        yield (
-            not self.bet_softmax_temperature > 0,
-            f"policy.bet_softmax_temperature={self.bet_softmax_temperature}",
-            "above 0; the lower, the more often the likeliest code is taken",
-            "--policy.bet_softmax_temperature=0.1",
         )
 
     @property
@@ -213,8 +221,10 @@ class Config(RandomCropConfig, AdamPolicyConfig):
             [
                 (
                     steps <= self.n_vqvae_training_steps and self.pretrained_path is None,
-                    f"steps={steps} with policy.n_vqvae_training_steps={self.n_vqvae_training_steps}",
-                    "the first n_vqvae_training_steps learn codes of actions, and only those after them to act",
+                    f"steps={steps} with "
+                    f"policy.n_vqvae_training_steps={self.n_vqvae_training_steps}",
+                    "the first n_vqvae_training_steps learn codes of actions, and only those "
+                    "after them to act",
                     f"--policy.n_vqvae_training_steps={max(1, steps // 5)}, or more --steps",
                 )
             ]

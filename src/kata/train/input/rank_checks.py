@@ -11,15 +11,12 @@ from typing import Any
 import torch
 
 import kata
-from kata.config import encode
+from kata.config import encode, names_where
 from kata.data import Dataset
 from kata.dist.process_group import Team
 from kata.errors import RankError
 from kata.run import Run
 from kata.run.resolve import flat
-
-PLACES = ("root", "cache_dir", "cache_size", "frame_memory")
-"""Options that say where a machine keeps things and how much it has."""
 
 
 def check_same_run(team: Team, run: Run) -> None:
@@ -32,11 +29,8 @@ def check_same_run(team: Team, run: Run) -> None:
         )
     if team.world.size == 1:
         return
-    options = {
-        name: value
-        for name, value in flat(encode(run)).items()
-        if name.rpartition(".")[2] not in PLACES
-    }
+    local = names_where(run, lambda declared: declared.per_machine)
+    options = {name: value for name, value in flat(encode(run)).items() if name not in local}
     versions = {
         "kata": f"{kata.__version__} (code {_code()})",
         "torch": torch.__version__,

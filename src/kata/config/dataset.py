@@ -1,0 +1,101 @@
+"""The options that name a dataset, the same for every verb that opens one."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from kata.config.option import Form, Options, option
+from kata.errors import ConfigError
+
+EPISODES = Form(
+    "episode numbers from 0 on in a list, or 'available'", "[0,3]", lambda text: text == "available"
+)
+
+
+def _repo_id() -> Any:
+    return option(
+        None,
+        "Dataset as <owner>/<name>: looked for below $HF_LEROBOT_HOME, then on the Hub. With root "
+        "it is only a name.",
+        is_common=True,
+    )
+
+
+def _root() -> Any:
+    return option(None, "Folder of the dataset on this machine.", per_machine=True, is_common=True)
+
+
+def _revision() -> Any:
+    return option(None, "Branch, tag or commit of a dataset on the Hub.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DatasetPlace(Options):
+    """Where a dataset is."""
+
+    at: ClassVar[str] = "dataset."
+
+    repo_id: str | None = _repo_id()
+    root: str | None = _root()
+    revision: str | None = _revision()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        refuse_revision(self.at, self.root, self.revision)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DatasetChoice(Options):
+    """Where a dataset is and which of its episodes are taken. The order of fields is LeRobot's."""
+
+    at: ClassVar[str] = "dataset."
+
+    repo_id: str | None = _repo_id()
+    root: str | None = _root()
+    episodes: list[int] | str | None = option(
+        None,
+        "Episodes to take, [0,3]; 'available' takes those whose files are on this machine. null "
+        "takes all.",
+        form=EPISODES,
+        least=0,
+        is_common=True,
+    )
+    exclude_episodes: list[int] | None = option(
+        None, "Episodes to leave out, [7,12].", least=0, aliases=("exclude",)
+    )
+    revision: str | None = _revision()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        refuse_revision(self.at, self.root, self.revision)
+        refuse_repeated(f"{self.at}episodes", self.episodes)
+        refuse_repeated(f"{self.at}exclude_episodes", self.exclude_episodes)
+
+
+def refuse_revision(at: str, root: str | None, revision: str | None) -> None:
+    """Refuse a revision of a folder, which would have no effect."""
+    if root is not None and revision is not None:
+        raise ConfigError(
+            f"{at}revision={revision} with {at}root={root}",
+            rule="a revision belongs to a dataset on the Hub; a folder is taken as it is",
+            remedy=f"leave out --{at}revision or --{at}root",
+        )
+
+
+def refuse_repeated(name: str, episodes: list[int] | str | None) -> None:
+    """Refuse an episode that is named twice, and an empty list."""
+    if episodes is None or isinstance(episodes, str):
+        return
+    repeated = [number for number, count in Counter(episodes).items() if count > 1]
+    if repeated:
+        raise ConfigError(
+            f"{name}={str(episodes).replace(' ', '')}: {repeated[0]} stands there more than once",
+            rule="each episode is named once",
+            remedy=f"--{name}={str(list(dict.fromkeys(episodes))).replace(' ', '')}",
+        )
+    if not episodes:
+        raise ConfigError(
+            f"{name}=[]", rule="at least one episode", remedy="leave the option out to use all"
+        )
