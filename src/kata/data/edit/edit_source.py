@@ -36,6 +36,18 @@ _META = (
 _EPISODE_FIELDS = ("episode_index", "tasks", "length", "dataset_from_index", "dataset_to_index")
 _EPISODE_PREFIXES = ("data/", "videos/", "stats/", "meta/")
 
+_REWRITTEN = (
+    "codebase_version",
+    "fps",
+    "features",
+    "robot_type",
+    "splits",
+    "chunks_size",
+    "data_path",
+    "video_path",
+)
+"""Entries of info.json that a copy writes itself."""
+
 
 @dataclass(frozen=True, eq=False)
 class Part:
@@ -139,33 +151,13 @@ def open_part(
     raw = raw_info(dataset.root)
     declared: dict[str, Any] = raw["features"]
     _require_known(dataset, declared, drop)
-    unread = {
-        key: _column(spec)
-        for key, spec in declared.items()
-        if key not in drop
-        and (_is_unread(spec) or (spec["dtype"] == "image" and key not in dataset.columns))
-    }
+    unread = _unread_columns(dataset, declared, drop)
     layout, size = _with_videos(source, dataset, unread)
-    present = schema_names(dataset.root / layout.data.files[layout.data.file[0]])
-    unread = {
-        key: c
-        for key, c in unread.items()
-        if key in (layout.videos if c.dtype == "video" else present)
-    }
+    unread = _present(dataset, layout, unread)
     own = {
         key: c for key, c in dataset.columns.items() if key not in drop and key not in BOOKKEEPING
     }
     columns = {key: {**own, **unread}[key] for key in declared if key in own or key in unread}
-    known = (
-        "codebase_version",
-        "fps",
-        "features",
-        "robot_type",
-        "splits",
-        "chunks_size",
-        "data_path",
-        "video_path",
-    )
     return Part(
         dataset,
         {key: _entry(declared[key], column) for key, column in columns.items()},
@@ -173,17 +165,8 @@ def open_part(
         layout.without([key for key in layout.videos if key not in columns]),
         size,
         tuple(unread),
-        {
-            k: v
-            for k, v in raw.items()
-            if k not in known and not k.startswith("total_") and not k.endswith("_in_mb")
-        },
-        [
-            note
-            for note in dataset.notes
-            if not any(note.startswith(f"'{key}' is left out") for key in unread)
-        ]
-        + _left_behind(dataset.root, drop),
+        _further_info(raw),
+        _notes_beside(dataset, unread) + _left_behind(dataset.root, drop),
     )
 
 
@@ -285,3 +268,40 @@ def _left_behind(root: Path, drop: Sequence[str]) -> list[str]:
     ]
     found = sorted([f"meta/{name}" for name in metas] + others)
     return notes + ([f"{root} also holds {', '.join(found)}: not taken over"] if found else [])
+
+
+def _unread_columns(
+    dataset: Dataset, declared: dict[str, Any], drop: Sequence[str]
+) -> dict[str, Column]:
+    """Features that are copied although no sample can hold them."""
+    found: dict[str, Column] = {}
+    for key, spec in declared.items():
+        is_absent_image = spec["dtype"] == "image" and key not in dataset.columns
+        if key not in drop and (_is_unread(spec) or is_absent_image):
+            found[key] = _column(spec)
+    return found
+
+
+def _present(dataset: Dataset, layout: Layout, columns: dict[str, Column]) -> dict[str, Column]:
+    """Those of the columns that have files, or a column in the tables."""
+    in_tables = schema_names(dataset.root / layout.data.files[layout.data.file[0]])
+    found: dict[str, Column] = {}
+    for key, column in columns.items():
+        if key in (layout.videos if column.dtype == "video" else in_tables):
+            found[key] = column
+    return found
+
+
+def _further_info(raw: dict[str, Any]) -> dict[str, Any]:
+    """Entries of info.json that a copy keeps as they are."""
+    kept: dict[str, Any] = {}
+    for key, value in raw.items():
+        if key not in _REWRITTEN and not key.startswith("total_") and not key.endswith("_in_mb"):
+            kept[key] = value
+    return kept
+
+
+def _notes_beside(dataset: Dataset, unread: dict[str, Column]) -> list[str]:
+    """The dataset's notes but for those on features that a copy does not leave out."""
+    obsolete = tuple(f"'{key}' is left out" for key in unread)
+    return [note for note in dataset.notes if not note.startswith(obsolete)]
