@@ -35,6 +35,7 @@ LIGHT = [
     "kata.config",
     "kata.spec",
     "kata.data",
+    "kata.eval",
     "kata.run",
     "kata.optim.config",
     "kata.policies.act.config",

@@ -1,6 +1,7 @@
 """LeRobot datasets as arithmetic: which sample stands at a position, and its bytes. No torch.
 
-The names are imported when they are first asked for: help and metadata need neither pyarrow nor a decoder.
+The names are imported when they are first used: help and metadata need neither pyarrow nor a decoder.
+docs/python_api.md shows each of them at work.
 """
 
 from __future__ import annotations
@@ -14,28 +15,37 @@ if TYPE_CHECKING:
     from kata.data.loader.batches import Batches
     from kata.data.loader.reader import Reader
     from kata.data.sampling.permutation import Order
+    from kata.data.stats.dataset_stats import dataset_stats
+    from kata.data.video.encoder import VideoOptions
     from kata.data.writing.dataset_writer import DatasetWriter
+    from kata.spec import Column
 
 __all__ = [
     "Batches",
+    "Column",
     "Dataset",
     "DatasetWriter",
     "Episodes",
     "Order",
     "Reader",
+    "VideoOptions",
     "anchor_rows",
+    "dataset_stats",
     "open_dataset",
 ]
 
 _MODULES = {
-    "Batches": "loader.batches",
-    "Dataset": "dataset.dataset",
-    "DatasetWriter": "writing.dataset_writer",
-    "Episodes": "dataset.windows",
-    "Order": "sampling.permutation",
-    "Reader": "loader.reader",
-    "anchor_rows": "dataset.windows",
-    "open_dataset": "dataset.dataset",
+    "Batches": "kata.data.loader.batches",
+    "Column": "kata.spec",
+    "Dataset": "kata.data.dataset.dataset",
+    "DatasetWriter": "kata.data.writing.dataset_writer",
+    "Episodes": "kata.data.dataset.windows",
+    "Order": "kata.data.sampling.permutation",
+    "Reader": "kata.data.loader.reader",
+    "VideoOptions": "kata.data.video.encoder",
+    "anchor_rows": "kata.data.dataset.windows",
+    "dataset_stats": "kata.data.stats.dataset_stats",
+    "open_dataset": "kata.data.dataset.dataset",
 }
 
 
@@ -43,4 +53,4 @@ def __getattr__(name: str) -> object:
     """Return an exported name."""
     if name not in _MODULES:
         raise AttributeError(f"module 'kata.data' has no attribute '{name}'")
-    return import_module(f"kata.data.{_MODULES[name]}").__dict__[name]
+    return import_module(_MODULES[name]).__dict__[name]
