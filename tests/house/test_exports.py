@@ -48,6 +48,7 @@ def test_the_public_names_are_frozen(name):
 
 
 TAUGHT = {
+    "kata.config": ["option"],
     "kata.run": ["Run", "resolve_run"],
     "kata.policies.base": [
         "ActState",
@@ -59,7 +60,7 @@ TAUGHT = {
         "Term",
         "remember",
     ],
-    "kata.policies.config": ["PolicyConfig", "own"],
+    "kata.policies.config": ["PolicyConfig"],
     "kata.optim.config": [
         "AdamConfig",
         "AdamWConfig",
