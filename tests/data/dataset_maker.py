@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image
 
-from kata.data.counters import Tally
+from kata.data.counters import CounterCollector
 from kata.data.storage.file_stamp import Stamp
 from kata.data.video.decoder import Decoder, Gop
 from kata.data.video.packet_index import FrameIndex
@@ -40,12 +40,12 @@ def picture(episode: int, frame: int) -> np.ndarray:
 
 def decoded(index: FrameIndex, frames: np.ndarray) -> dict[int, np.ndarray]:
     """Frames of one group of pictures by number."""
-    decoder = Decoder(Tally())
+    decoder = Decoder(CounterCollector())
     found: dict[int, np.ndarray] = {}
     for place, one in decoder.pictures(
         Gop(index, Stamp.of(index.path.stat()), "c", frames, frames)
     ):
-        decoder.paint(
+        decoder.to_rgb(
             one,
             found.setdefault(
                 int(frames[place]), np.empty((index.height, index.width, 3), np.uint8)

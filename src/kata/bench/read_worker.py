@@ -24,7 +24,7 @@ from kata.bench.decode_floor import decode_floors, open_tracks
 from kata.bench.interleave import Turns
 from kata.data import Batches, Dataset, Reader, anchor_rows, open_dataset
 from kata.data.frames.frame_cache import CacheOptions, FrameCache
-from kata.data.frames.frame_format import RECORDED, Form, colours_of_camera
+from kata.data.frames.frame_format import RECORDED, FrameFormat, colours_of_camera
 from kata.data.frames.next_use import held_as_rgb
 from kata.data.loader.shuffle import Shuffle, ShuffleChoice, held_frame_bytes, make_order
 from kata.data.parquet.image_column import ENCODED_BYTES
@@ -99,24 +99,29 @@ def _open(live: ExitStack, reading: Reading, dataset: Dataset) -> tuple[Reader, 
     windows, keys = windows_of(reading.pattern, dataset)
     cameras = tuple(key for key in keys if key in dataset.cameras)
     cache, cache_bytes = None, 0
-    form = _form(reading, dataset, cameras)
+    frame_format = _frame_format(reading, dataset, cameras)
     if reading.way == "cache":
         dataset = dataset.subset(range(min(reading.cache_episodes, len(dataset.episodes.index))))
         cache_bytes = dataset.num_frames * sum(
-            math.prod(form.shape(key, dataset.columns[key])) for key in cameras
+            math.prod(frame_format.shape(key, dataset.columns[key])) for key in cameras
         )
         cache = live.enter_context(
-            FrameCache(dataset, cameras, CacheOptions("frames", num_bytes=cache_bytes, form=form))
+            FrameCache(
+                dataset,
+                cameras,
+                CacheOptions("frames", num_bytes=cache_bytes, frame_format=frame_format),
+            )
         )
     rows, memory = anchor_rows(dataset), reading.frame_memory
     if not memory:
         sizes = {
-            key: held_frame_bytes(dataset, key, windows.get(key, (0,)), form) for key in cameras
+            key: held_frame_bytes(dataset, key, windows.get(key, (0,)), frame_format)
+            for key in cameras
         }
         share = 3 if any(held_as_rgb(windows.get(key, (0,))) for key in cameras) else 10
         memory = sum(sizes.values()) * dataset.num_frames // share
         batch = sum(
-            len(windows.get(key, (0,))) * math.prod(form.shape(key, dataset.columns[key]))
+            len(windows.get(key, (0,))) * math.prod(frame_format.shape(key, dataset.columns[key]))
             for key in cameras
         )
         memory += (AHEAD + 1) * reading.batch_size * batch
@@ -125,7 +130,7 @@ def _open(live: ExitStack, reading: Reading, dataset: Dataset) -> tuple[Reader, 
         memory,
         reading.batch_size,
         AHEAD + 1,
-        form,
+        frame_format,
     )
     shuffle, _ = choice.choose(dataset, windows, cameras, rows)
     order = make_order(shuffle, dataset, windows, cameras, rows, reading.seed)
@@ -137,7 +142,7 @@ def _open(live: ExitStack, reading: Reading, dataset: Dataset) -> tuple[Reader, 
             keys=keys,
             frame_memory=memory,
             cache=cache,
-            form=form,
+            frame_format=frame_format,
         )
     )
     return (
@@ -147,11 +152,11 @@ def _open(live: ExitStack, reading: Reading, dataset: Dataset) -> tuple[Reader, 
     )
 
 
-def _form(reading: Reading, dataset: Dataset, cameras: Sequence[str]) -> Form:
+def _frame_format(reading: Reading, dataset: Dataset, cameras: Sequence[str]) -> FrameFormat:
     if reading.pixels == "rgb":
         return RECORDED
     found = {key: colours_of_camera(dataset, key) for key in cameras}
-    return Form(
+    return FrameFormat(
         colours={key: colours for key, colours in found.items() if isinstance(colours, Colours)}
     )
 
@@ -276,7 +281,7 @@ def _floors(reading: Reading, dataset: Dataset) -> dict[str, Any]:
     """The floor of each camera that the pattern reads, and of a sample that needs one new frame of each."""
     _, keys = windows_of(reading.pattern, dataset)
     cameras = [key for key in keys if key in dataset.cameras]
-    planes = _form(reading, dataset, cameras).colours
+    planes = _frame_format(reading, dataset, cameras).colours
     tracks = open_tracks(dataset, cameras, reading.threads)
     if reading.by_turns:
         interleave.begin()

@@ -8,7 +8,7 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Work:
+class ReadCounters:
     """Totals since the reader was made. Seconds are summed over threads, so they may exceed the time that passed.
 
     read_s: in reading bytes (encoded frames). decode_s: in decoders. convert_s: in colour conversion and copies.
@@ -25,28 +25,30 @@ class Work:
     frames_decoded: int = 0
     bytes_read: int = 0
 
-    def since(self, before: Work) -> Work:
+    def since(self, before: ReadCounters) -> ReadCounters:
         """What was done between two snapshots."""
-        return Work(*(getattr(self, f.name) - getattr(before, f.name) for f in fields(self)))
+        return ReadCounters(
+            *(getattr(self, f.name) - getattr(before, f.name) for f in fields(self))
+        )
 
-    def __add__(self, other: Work) -> Work:
-        return Work(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
+    def __add__(self, other: ReadCounters) -> ReadCounters:
+        return ReadCounters(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
 
 
-class Tally:
+class CounterCollector:
     """Collects work from several threads."""
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._total: dict[str, Any] = {field.name: 0 for field in fields(Work)}
+        self._total: dict[str, Any] = {field.name: 0 for field in fields(ReadCounters)}
 
     def add(self, **done: float) -> None:
-        """Count this, too: figures of Work by name."""
+        """Count this, too: figures of ReadCounters by name."""
         with self._lock:
             for name, value in done.items():
                 self._total[name] += value
 
-    def snapshot(self) -> Work:
+    def snapshot(self) -> ReadCounters:
         """The totals now."""
         with self._lock:
-            return Work(**self._total)
+            return ReadCounters(**self._total)

@@ -195,7 +195,7 @@ def open_reader(
         "threads": prepared.run.num_workers,
         "keys": prepared.keys,
         "frame_memory": frame_memory,
-        "form": prepared.form,
+        "frame_format": prepared.frame_format,
     }
     reader = (
         MixedReader(data, prepared.windows, caches=caches, **common)
@@ -255,7 +255,7 @@ def _feed(prepared: Prepared, batches: Batches, purpose: str) -> Feed:
         purpose=purpose,
         windows=tuple(prepared.windows),
         augment=prepared.augment if purpose == "train" else None,
-        colours=prepared.form.colours,
+        colours=prepared.frame_format.colours,
         datasets=prepared.names,
     )
 

@@ -13,7 +13,7 @@ import pytest
 from kata.data import Dataset, Reader, open_dataset
 from kata.data.arrays import Pixels
 from kata.data.frames.camera import Picture, VideoCamera
-from kata.data.frames.decode_pool import Job, Jobs
+from kata.data.frames.decode_pool import DecodePool, DecodeTask
 from kata.data.video.color import Planes
 from kata.data.video.decoder import Decoder, Gop
 from tests.data.dataset_maker import CAMERA, make, picture
@@ -21,7 +21,7 @@ from tests.data.dataset_maker import CAMERA, make, picture
 
 def noted(
     runs: list[Callable[[], None]],
-) -> tuple[list[Job], dict[int, BaseException | None], threading.Event]:
+) -> tuple[list[DecodeTask], dict[int, BaseException | None], threading.Event]:
     """Jobs of these; how each ended, and what is set once all have."""
     ends, done = dict[int, BaseException | None](), threading.Event()
 
@@ -31,13 +31,13 @@ def noted(
         if len(ends) == len(runs):
             done.set()
 
-    return [Job(run, partial(ended, number)) for number, run in enumerate(runs)], ends, done
+    return [DecodeTask(run, partial(ended, number)) for number, run in enumerate(runs)], ends, done
 
 
 @pytest.mark.parametrize("threads", [0, 1, 3])
 def test_all_jobs_are_done_whenever_they_come(threads: int) -> None:
     """Many come at the moment at which a thread finds none left and ends."""
-    jobs, seen, coming, lock = Jobs(threads), list[int](), threading.Event(), threading.Lock()
+    pool, seen, coming, lock = DecodePool(threads), list[int](), threading.Event(), threading.Lock()
 
     def see(number: int) -> None:
         with lock:
@@ -47,21 +47,21 @@ def test_all_jobs_are_done_whenever_they_come(threads: int) -> None:
     work, ends, done = noted([partial(see, number) for number in range(2000)])
     for number in range(0, 2000, 2):
         coming.clear()
-        jobs.put(work[number : number + 2])
+        pool.put(work[number : number + 2])
         if number % 3 == 0:
             assert coming.wait(30)
-    jobs.put([])
+    pool.put([])
     assert done.wait(30)
     assert set(ends.values()) == {None}
     assert sorted(seen) == list(range(2000))
     if threads < 2:
         assert seen == sorted(seen)
-    assert list(jobs.map(str, [1, 2])) == ["1", "2"]
-    jobs.close()
+    assert list(pool.map(str, [1, 2])) == ["1", "2"]
+    pool.close()
 
 
 def test_no_more_threads_than_said_take_jobs() -> None:
-    jobs, both = Jobs(2), threading.Barrier(2)
+    pool, both = DecodePool(2), threading.Barrier(2)
     most, at_work, lock = [0], [0], threading.Lock()
 
     def work() -> None:
@@ -74,29 +74,29 @@ def test_no_more_threads_than_said_take_jobs() -> None:
 
     for _ in range(10):
         todo, ends, done = noted([work] * 4)
-        jobs.put(todo[:1])
-        jobs.put(todo[1:])
+        pool.put(todo[:1])
+        pool.put(todo[1:])
         assert done.wait(30)
         assert set(ends.values()) == {None}
     assert most == [2]
-    jobs.close()
+    pool.close()
 
 
 def test_an_error_is_told_and_the_others_are_done() -> None:
-    jobs, error = Jobs(1), ValueError("7")
+    pool, error = DecodePool(1), ValueError("7")
 
     def fail() -> None:
         raise error
 
     todo, ends, done = noted([fail, list, fail, list])
-    jobs.put(todo)
+    pool.put(todo)
     assert done.wait(30)
     assert ends == {0: error, 1: None, 2: error, 3: None}
-    jobs.close()
+    pool.close()
 
 
 def test_closing_ends_what_has_begun_and_cancels_what_waits() -> None:
-    jobs, begun, go = Jobs(1), threading.Event(), threading.Event()
+    pool, begun, go = DecodePool(1), threading.Event(), threading.Event()
 
     def work() -> None:
         begun.set()
@@ -104,9 +104,9 @@ def test_closing_ends_what_has_begun_and_cancels_what_waits() -> None:
 
     first, how_first, _ = noted([work])
     rest, how_rest, told = noted([work, work])
-    jobs.put(first + rest)
+    pool.put(first + rest)
     assert begun.wait(30)
-    closing = threading.Thread(target=jobs.close)
+    closing = threading.Thread(target=pool.close)
     closing.start()
     assert told.wait(30)
     assert all(isinstance(error, CancelledError) for error in how_rest.values())
@@ -115,7 +115,7 @@ def test_closing_ends_what_has_begun_and_cancels_what_waits() -> None:
     closing.join(30)
     assert how_first == {0: None}
     with pytest.raises(RuntimeError, match="ended"):
-        jobs.put(first)
+        pool.put(first)
 
 
 @pytest.fixture(scope="module")
@@ -151,16 +151,16 @@ def test_any_error_ends_the_batch_that_met_it(
     data: Dataset, monkeypatch: pytest.MonkeyPatch, step: int
 ) -> None:
     """In step 0 a picture is decoded, in step 1 a held one is copied; a batch of other groups goes on."""
-    rows, steps, paint = np.array([0, 0, 0]), np.array([0, 1, 2]), VideoCamera.paint
+    rows, steps, write_frame = np.array([0, 0, 0]), np.array([0, 1, 2]), VideoCamera.write_frame
     broken = threading.Event()
 
     def breaks(self: VideoCamera, picture: Picture, out: Pixels) -> None:
         if broken.is_set():
             broken.clear()
             raise MemoryError("no room")
-        paint(self, picture, out)
+        write_frame(self, picture, out)
 
-    monkeypatch.setattr(VideoCamera, "paint", breaks)
+    monkeypatch.setattr(VideoCamera, "write_frame", breaks)
     with Reader(data, {}, threads=1, frame_memory=10**6) as reader:
         reader.allot(1, 1)
         reader.foresee(rows, steps)
@@ -174,6 +174,6 @@ def test_any_error_ends_the_batch_that_met_it(
         np.testing.assert_allclose(
             reader.start(rows[:1], 2).result()[CAMERA][0], picture(0, 0), atol=3
         )
-        store = reader._frames.store
+        buffer = reader._frames.buffer
     if step:
-        assert store.held_bytes == 0
+        assert buffer.held_bytes == 0

@@ -124,7 +124,7 @@ def test_what_the_cache_takes_is_decoded_once_and_not_held(
         for step in range(3 * len(rows) // 5):
             batches.at(step)
         assert present(cache).all()
-        assert reader._frames.store.held_bytes == 0
+        assert reader._frames.buffer.held_bytes == 0
     assert reader.work().frames_decoded == data.num_frames
 
 

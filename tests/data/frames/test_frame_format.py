@@ -13,10 +13,10 @@ from av.video.frame import VideoFrame
 from kata.data import Batches, Dataset, Order, Reader, anchor_rows, open_dataset
 from kata.data.dataset.mixture import Mixture, Part
 from kata.data.frames.frame_cache import CacheOptions, FrameCache
-from kata.data.frames.frame_format import Form, colours_of_camera
+from kata.data.frames.frame_format import FrameFormat, colours_of_camera
 from kata.data.loader.mixture_reader import MixedReader
 from kata.data.loader.shuffle import Shuffle, ShuffleChoice
-from kata.data.video.color import Kind, Painter, Planes, colours_of
+from kata.data.video.color import Kind, Planes, RgbConverter, colours_of
 from kata.data.writing.dataset_writer import DatasetWriter, VideoOptions
 from kata.errors import DataError
 from kata.processors import planes_to_rgb
@@ -47,7 +47,7 @@ def test_every_colour_is_that_of_libswscale(space: int, limits: int) -> None:
     frame.colorspace, frame.color_range = space, limits
     picture = Planes.of(frame)
     wanted = np.empty((1024, 1024, 3), np.uint8)
-    Painter().paint(picture, wanted)
+    RgbConverter().to_rgb(picture, wanted)
     colours = colours_of(picture.kind)
     assert colours is not None
     np.testing.assert_array_equal(rgb(planes[..., None], colours), wanted)
@@ -84,37 +84,37 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
     return make(tmp_path_factory.mktemp("planes") / "data", CAMERA, codec="h264")
 
 
-def form_of(data: Dataset) -> Form:
+def frame_format_of(data: Dataset) -> FrameFormat:
     colours = colours_of_camera(data, CAMERA)
     assert isinstance(colours, Colours)
-    return Form(colours={CAMERA: colours})
+    return FrameFormat(colours={CAMERA: colours})
 
 
 @pytest.mark.parametrize("window", [(0,), (-1, 0), (-4, -2, 0)])
 def test_batches_are_the_same_however_frames_come(
     data: Dataset, tmp_path: Path, window: tuple[int, ...]
 ) -> None:
-    form = form_of(data)
-    colours, windows = form.colours[CAMERA], {CAMERA: window}
+    frame_format = frame_format_of(data)
+    colours, windows = frame_format.colours[CAMERA], {CAMERA: window}
     anchors = anchor_rows(data)
     rows = np.random.default_rng(0).permutation(anchors)
     with Reader(data, windows) as reader:
         wanted = reader.read(rows)[CAMERA]
-    with Reader(data, windows, form=form) as reader:
+    with Reader(data, windows, frame_format=frame_format) as reader:
         found = reader.read(rows)[CAMERA]
         assert found.shape == (len(rows), len(window), 78, 100, 1)
         assert reader.batch_bytes(2) == 2 * len(window) * 78 * 100
     np.testing.assert_array_equal(rgb(found, colours), wanted)
-    options = CacheOptions("disk", tmp_path, form=form)
+    options = CacheOptions("disk", tmp_path, frame_format=frame_format)
     for decoded in (True, False):
         with (
             FrameCache(data, (CAMERA,), options) as cache,
-            Reader(data, windows, form=form, cache=cache) as reader,
+            Reader(data, windows, frame_format=frame_format, cache=cache) as reader,
         ):
             np.testing.assert_array_equal(reader.read(rows)[CAMERA], found)
             assert bool(reader.work().frames_decoded) == decoded
     with (
-        Reader(data, windows, form=form, frame_memory=600_000) as reader,
+        Reader(data, windows, frame_format=frame_format, frame_memory=600_000) as reader,
         Batches(reader, anchors, Order(len(anchors), 1), 3) as batches,
     ):
         for step in range(12):
@@ -127,10 +127,13 @@ def test_batches_are_the_same_however_frames_come(
 def test_a_camera_that_a_dataset_of_a_mixture_lacks_is_black(data: Dataset, tmp_path: Path) -> None:
     both = make(tmp_path / "both", CAMERA, OTHER, codec="h264")
     mixture = Mixture((Part("one", data), Part("both", both)))
-    colours = form_of(data).colours[CAMERA]
-    form = Form(colours={CAMERA: colours, OTHER: colours})
+    colours = frame_format_of(data).colours[CAMERA]
+    frame_format = FrameFormat(colours={CAMERA: colours, OTHER: colours})
     rows = np.arange(mixture.num_frames)
-    with MixedReader(mixture, {}) as whole, MixedReader(mixture, {}, form=form) as planes:
+    with (
+        MixedReader(mixture, {}) as whole,
+        MixedReader(mixture, {}, frame_format=frame_format) as planes,
+    ):
         wanted, found = whole.read(rows), planes.read(rows)
     for key in (CAMERA, OTHER):
         np.testing.assert_array_equal(rgb(found[key], colours), wanted[key])
@@ -138,27 +141,27 @@ def test_a_camera_that_a_dataset_of_a_mixture_lacks_is_black(data: Dataset, tmp_
 
 
 def test_clips_of_a_mixture_know_cameras_by_their_own_names(data: Dataset) -> None:
-    form, memory = form_of(data), 5 * 4 * 3 * 100 * 52 * 3
+    frame_format, memory = frame_format_of(data), 5 * 4 * 3 * 100 * 52 * 3
     renamed, plain = (
         Mixture((Part("one", data, rename={CAMERA: OTHER}),)),
         Mixture((Part("one", data),)),
     )
     rows = np.arange(data.num_frames)
 
-    def chosen(mixture: Mixture, key: str, form: Form) -> list[Shuffle]:
-        choice = ShuffleChoice(Shuffle("clips"), memory, 4, 5, form)
+    def chosen(mixture: Mixture, key: str, frame_format: FrameFormat) -> list[Shuffle]:
+        choice = ShuffleChoice(Shuffle("clips"), memory, 4, 5, frame_format)
         return choice.choose_each(mixture, {key: (-4, -2, 0)}, [key], rows)[0]
 
-    named = Form(colours={OTHER: form.colours[CAMERA]})
-    assert chosen(renamed, OTHER, named) == chosen(plain, CAMERA, form)
-    assert chosen(renamed, OTHER, named) != chosen(renamed, OTHER, Form())
+    named = FrameFormat(colours={OTHER: frame_format.colours[CAMERA]})
+    assert chosen(renamed, OTHER, named) == chosen(plain, CAMERA, frame_format)
+    assert chosen(renamed, OTHER, named) != chosen(renamed, OTHER, FrameFormat())
 
 
 def test_a_file_of_other_colours_is_refused(data: Dataset) -> None:
-    colours = form_of(data).colours[CAMERA]
-    form = Form(colours={CAMERA: colours._replace(red=colours.red + 1)})
+    colours = frame_format_of(data).colours[CAMERA]
+    frame_format = FrameFormat(colours={CAMERA: colours._replace(red=colours.red + 1)})
     with (
-        Reader(data, {}, form=form) as reader,
+        Reader(data, {}, frame_format=frame_format) as reader,
         pytest.raises(DataError, match=r"(?s)\.mp4.*other colours.*--dataset\.pixels=rgb"),
     ):
         reader.read(np.arange(3))

@@ -12,7 +12,7 @@ from torchvision.transforms.v2 import functional as F
 from kata.data import Batches, Dataset, Order, Reader, anchor_rows, open_dataset
 from kata.data.dataset.mixture import Mixture, Part
 from kata.data.frames.frame_cache import CacheOptions, FrameCache
-from kata.data.frames.frame_format import Form
+from kata.data.frames.frame_format import FrameFormat
 from kata.data.loader.mixture_reader import MixedReader
 from kata.data.writing.dataset_writer import DatasetWriter, VideoOptions
 from kata.spec import Column
@@ -51,7 +51,7 @@ def psnr_db(one: np.ndarray, other: np.ndarray) -> float:
 
 def test_they_are_nearly_what_the_device_makes(data: Dataset) -> None:
     rows = np.arange(data.num_frames)
-    with Reader(data, {}) as whole, Reader(data, {}, form=Form(SIZE)) as small:
+    with Reader(data, {}) as whole, Reader(data, {}, frame_format=FrameFormat(SIZE)) as small:
         frames, found = whole.read(rows)[CAMERA], small.read(rows)[CAMERA]
     assert found.shape == (len(rows), *SIZE, 3)
     wanted = F.resize(
@@ -66,26 +66,28 @@ def test_holding_and_caching_change_nothing(
 ) -> None:
     rows = np.random.default_rng(0).permutation(data.num_frames)
     mixture = Mixture((Part("one", data),))
-    with Reader(data, {CAMERA: window}, form=Form(SIZE)) as reader:
+    with Reader(data, {CAMERA: window}, frame_format=FrameFormat(SIZE)) as reader:
         wanted = reader.read(rows)[CAMERA]
-    options = CacheOptions("disk", tmp_path, form=Form(SIZE))
+    options = CacheOptions("disk", tmp_path, frame_format=FrameFormat(SIZE))
     with (
         FrameCache(data, (CAMERA,), options) as cache,
-        Reader(data, {}, form=Form(SIZE), cache=cache) as reader,
+        Reader(data, {}, frame_format=FrameFormat(SIZE), cache=cache) as reader,
     ):
         reader.read(np.arange(data.num_frames))
     assert (tmp_path / "frames").exists()
     with (
         FrameCache(data, (CAMERA,), options) as cache,
-        Reader(data, {CAMERA: window}, form=Form(SIZE), cache=cache) as reader,
+        Reader(data, {CAMERA: window}, frame_format=FrameFormat(SIZE), cache=cache) as reader,
     ):
         np.testing.assert_array_equal(reader.read(rows)[CAMERA], wanted)
         assert reader.work().frames_decoded == 0
-    with MixedReader(mixture, {CAMERA: window}, form=Form(SIZE)) as mixed:
+    with MixedReader(mixture, {CAMERA: window}, frame_format=FrameFormat(SIZE)) as mixed:
         np.testing.assert_array_equal(mixed.read(rows)[CAMERA], wanted)
     anchors = anchor_rows(data)
     with (
-        Reader(data, {CAMERA: window}, form=Form(SIZE), frame_memory=10_000_000) as reader,
+        Reader(
+            data, {CAMERA: window}, frame_format=FrameFormat(SIZE), frame_memory=10_000_000
+        ) as reader,
         Batches(reader, anchors, Order(len(anchors), 1), 3) as batches,
     ):
         for step in (0, 1, 2, 3, 4, 5, 6, 7, 8):

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from kata.data import Batches, Dataset, Order, Reader, anchor_rows, open_dataset
-from kata.data.counters import Tally
-from kata.data.frames.frame_buffer import Frame, FrameStore
-from kata.data.frames.next_use import MAX_STEPS, NEVER, Uses
+from kata.data.counters import CounterCollector
+from kata.data.frames.frame_buffer import Frame, FrameBuffer
+from kata.data.frames.next_use import MAX_STEPS, NEVER, NextUse
 from kata.data.loader.shuffle import Shuffle, ShuffleChoice, make_order
 from kata.data.storage.buffers import Recycled, Slabs
 from kata.data.video.color import Planes, is_half_size
@@ -52,9 +52,9 @@ def read(
     ):
         for step in steps:
             yield batches.at(step)
-            store = reader._frames.store
-            assert store.held_bytes <= store.budget_bytes
-            assert store.allocated_bytes <= store.budget_bytes
+            buffer = reader._frames.buffer
+            assert buffer.held_bytes <= buffer.budget_bytes
+            assert buffer.allocated_bytes <= buffer.budget_bytes
 
 
 @pytest.mark.parametrize("window", [(0,), (-1, 0), (-9, -6, -3, 0)])
@@ -132,7 +132,7 @@ def test_fewer_batches_are_read_ahead_where_memory_is_short(data: Dataset) -> No
     for batches, frames in ((1, 4), (2, 11), (3, 12), (3, 100)):
         with Reader(data, {}, frame_memory=frames * FRAME) as reader:
             assert Batches(reader, rows, Order(len(rows), 0), 4, ahead=2).ahead == batches - 1
-            assert reader._frames.store.budget_bytes == (frames - 4 * batches) * FRAME
+            assert reader._frames.buffer.budget_bytes == (frames - 4 * batches) * FRAME
 
 
 # --- what goes wrong --------------------------------------------------------------------------------------
@@ -214,14 +214,14 @@ def test_a_frame_let_go_while_it_is_written_gives_its_memory_back(
     data: Dataset, monkeypatch
 ) -> None:
     with Reader(data, {}, threads=1, frame_memory=10_000 * FRAME) as reader:
-        store, kind = reader._frames.store, type(reader._cameras[CAMERA])
+        buffer, kind = reader._frames.buffer, type(reader._cameras[CAMERA])
         real = kind.hold
 
         def hold(camera, picture, memory):
             held = real(camera, picture, memory)
-            with store.lock:
-                for frame in map(store.get, store.keys()):
-                    store.postpone(frame, NEVER)
+            with buffer.lock:
+                for frame in map(buffer.get, buffer.keys()):
+                    buffer.postpone(frame, NEVER)
             return held
 
         monkeypatch.setattr(kind, "hold", hold)
@@ -230,8 +230,8 @@ def test_a_frame_let_go_while_it_is_written_gives_its_memory_back(
         reader.foresee(rows, rows)
         assert reader.prefetch(rows[6:7], 6)
         reader.start(rows[:1], 0).result()
-        reader._frames._jobs.close()
-        assert store.held_bytes == 0
+        reader._frames._pool.close()
+        assert buffer.held_bytes == 0
 
 
 # --- the parts --------------------------------------------------------------------------------------------
@@ -241,7 +241,7 @@ def test_a_frame_let_go_while_it_is_written_gives_its_memory_back(
 def test_uses_answer_what_a_search_through_all_steps_answers(first: int) -> None:
     rng = np.random.default_rng(1)
     rows, steps = rng.integers(0, 40, (60, 3)), np.repeat(np.arange(first, first + 20), 3)
-    uses = Uses(rows, steps)
+    uses = NextUse(rows, steps)
     for step in (first - 10, first - 1, first, first + 7, first + 19, first + 30):
         for row in range(45):
             later = [s for r, s in zip(rows, steps, strict=True) if row in r and s > step]
@@ -249,38 +249,38 @@ def test_uses_answer_what_a_search_through_all_steps_answers(first: int) -> None
 
 
 def test_the_frame_wanted_last_goes_first() -> None:
-    store = FrameStore(3 * 10)
+    buffer = FrameBuffer(3 * 10)
     frames = {due: Frame(("c", due), 10) for due in (5, 9, 7, 6, 8)}
     for due in (5, 9, 7):
-        assert store.keep(frames[due], due)
-        frames[due].memory = store.take(frames[due], 10)
-    assert store.keep(frames[6], 6)
-    assert sorted(store.keys()) == [("c", 5), ("c", 6), ("c", 7)]
-    assert not store.keep(frames[8], 8)
-    assert not store.keep(frames[8], 1, evict=False)
-    assert store.held_bytes == 30
+        assert buffer.keep(frames[due], due)
+        frames[due].memory = buffer.take(frames[due], 10)
+    assert buffer.keep(frames[6], 6)
+    assert sorted(buffer.keys()) == [("c", 5), ("c", 6), ("c", 7)]
+    assert not buffer.keep(frames[8], 8)
+    assert not buffer.keep(frames[8], 1, evict=False)
+    assert buffer.held_bytes == 30
 
 
 def test_a_picture_larger_than_was_counted_is_held_only_where_there_is_room() -> None:
-    store = FrameStore(3 * 10)
+    buffer = FrameBuffer(3 * 10)
     frames = [Frame(("c", row), 10) for row in range(3)]
     for frame in frames:
-        assert store.keep(frame, 5)
-    assert store.take(frames[0], 11) is None
-    assert store.take(frames[1], 20) is not None
-    assert store.take(frames[2], 11) is None
-    assert (store.keys(), store.held_bytes, store.allocated_bytes) == ([("c", 1)], 20, 20)
+        assert buffer.keep(frame, 5)
+    assert buffer.take(frames[0], 11) is None
+    assert buffer.take(frames[1], 20) is not None
+    assert buffer.take(frames[2], 11) is None
+    assert (buffer.keys(), buffer.held_bytes, buffer.allocated_bytes) == ([("c", 1)], 20, 20)
 
 
 def test_frames_on_their_way_make_room_for_those_wanted_sooner() -> None:
-    store = FrameStore(2 * 10)
+    buffer = FrameBuffer(2 * 10)
     late, copying = Frame(("c", 9), 10), Frame(("c", 8), 10)
-    assert store.keep(late, 9)
-    assert store.keep(copying, 8)
-    assert store.take(copying, 10) is not None
-    assert store.keep(Frame(("c", 1), 10), 1)
+    assert buffer.keep(late, 9)
+    assert buffer.keep(copying, 8)
+    assert buffer.take(copying, 10) is not None
+    assert buffer.keep(Frame(("c", 1), 10), 1)
     assert (late.kept, copying.kept) == (False, True)
-    assert not store.keep(Frame(("c", 2), 10), 2)
+    assert not buffer.keep(Frame(("c", 2), 10), 2)
 
 
 @pytest.mark.long  # how far decoders lag behind the plan is a matter of what else the machine does
@@ -370,9 +370,9 @@ def test_a_held_picture_converts_to_the_same_pixels(
     assert is_half_size(pixels, 50, 32)
     given = Planes.of(frame)
     held = given.copied(np.empty(32 * 50 * 3 // 2, np.uint8))
-    decoder, found = Decoder(Tally()), np.empty((2, 32, 50, 3), np.uint8)
-    decoder.paint(given, found[0])
-    decoder.paint(held, found[1])
+    decoder, found = Decoder(CounterCollector()), np.empty((2, 32, 50, 3), np.uint8)
+    decoder.to_rgb(given, found[0])
+    decoder.to_rgb(held, found[1])
     np.testing.assert_array_equal(found[0], found[1])
 
 

@@ -60,8 +60,8 @@ def read(
     ):
         for step in STEPS:
             yield batches.at(step)
-            assert reader.store.held_bytes <= reader.store.budget_bytes
-            assert reader.store.allocated_bytes <= reader.store.budget_bytes
+            assert reader.buffer.held_bytes <= reader.buffer.budget_bytes
+            assert reader.buffer.allocated_bytes <= reader.buffer.budget_bytes
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_a_small_dataset_with_a_large_share_takes_more_of_the_budget(tmp_path: P
     ):
         for step in range(40):
             batches.at(step)
-        frames = reader.store.keys()
+        frames = reader.buffer.keys()
         held = [key for key, _ in frames]
         assert held.count(kept_under("small") + CAMERA) >= 10
         assert reader.work().frames_decoded < 40 * SIZE * 4
@@ -136,7 +136,7 @@ def test_each_dataset_has_a_cache_of_its_own(mixture: Mixture, tmp_path: Path) -
             for step, one in enumerate(plain):
                 np.testing.assert_array_equal(batches.at(step)[FRONT], one[FRONT])
             assert reader.work().frames_decoded == 0
-            assert not reader.store.keys()
+            assert not reader.buffer.keys()
     finally:
         for cache in caches.values():
             cache.close()

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from kata.data.counters import Tally
+from kata.data.counters import CounterCollector
 from kata.data.dataset.dataset import open_dataset
 from kata.data.loader.reader import Reader
 from kata.data.parquet import image_column, page_body
@@ -77,7 +77,7 @@ def check_all(path: Path, budget_bytes: int = 2**30) -> EncodedImages:
     want, column, images = (
         expected(path),
         open_column(path, KEY),
-        EncodedImages(Tally(), budget_bytes),
+        EncodedImages(CounterCollector(), budget_bytes),
     )
     for row in np.random.default_rng(0).permutation(np.repeat(np.arange(len(want)), 2)).tolist():
         assert get(images, column, row) == want[row], row
@@ -163,7 +163,7 @@ def test_real_images(tmp_path: Path) -> None:
 
 
 def fresh() -> EncodedImages:
-    return EncodedImages(Tally())
+    return EncodedImages(CounterCollector())
 
 
 def test_an_image_is_read_without_the_rest_of_its_page(tmp_path: Path) -> None:
@@ -171,13 +171,13 @@ def test_an_image_is_read_without_the_rest_of_its_page(tmp_path: Path) -> None:
     path, rng = tmp_path / "a.parquet", np.random.default_rng(0)
     images = [rng.bytes(300_000) for _ in range(20)]
     write(path, [[{"bytes": image} for image in images]], compression="snappy")
-    tally = Tally()
-    found, column = EncodedImages(tally), open_column(path, KEY)
+    counters = CounterCollector()
+    found, column = EncodedImages(counters), open_column(path, KEY)
     assert get(found, column, 7) == images[7]
-    looked = tally.snapshot().bytes_read
+    looked = counters.snapshot().bytes_read
     assert looked < path.stat().st_size + 400_000
     assert get(found, column, 12) == images[12]
-    assert tally.snapshot().bytes_read - looked == 300_000
+    assert counters.snapshot().bytes_read - looked == 300_000
     assert found.held_bytes < 5000
 
 
@@ -186,7 +186,11 @@ def test_the_budget_holds_and_is_counted_right(tmp_path: Path, codec: str) -> No
     path, rng = tmp_path / "a.parquet", np.random.default_rng(0)
     groups = [[{"bytes": rng.bytes(3) * 20_000} for _ in range(5)] for _ in range(8)]
     write(path, groups, compression=codec, use_dictionary=False)
-    images, column, budget = EncodedImages(Tally(), 1_000_000), open_column(path, KEY), 1_000_000
+    images, column, budget = (
+        EncodedImages(CounterCollector(), 1_000_000),
+        open_column(path, KEY),
+        1_000_000,
+    )
     with ThreadPoolExecutor(8) as pool:
         want = expected(path)
         rows = np.random.default_rng(0).integers(0, 40, 400).tolist()
@@ -212,7 +216,7 @@ def test_who_wants_the_same_page_waits_for_the_first(
 
     together = Barrier(8)
     monkeypatch.setattr(image_column, "read_cells", slow)
-    images, column = EncodedImages(Tally()), open_column(path, KEY)
+    images, column = EncodedImages(CounterCollector()), open_column(path, KEY)
 
     def ask(row: int) -> bytes | None:
         together.wait(60)
@@ -348,7 +352,7 @@ def test_changed_bytes_give_errors_or_other_bytes(
         keeping_stamp(path, spoil)
         for row in (0, 5):
             try:
-                get(EncodedImages(Tally()), column, row)
+                get(EncodedImages(CounterCollector()), column, row)
             except (PageError, pa.ArrowInvalid, OSError):
                 errors += 1
     caplog.clear()  # another encoding is left to pyarrow, which then finds the damage
@@ -414,7 +418,11 @@ def test_pages_that_pyarrow_leaves_out_are_missed(
 def test_a_file_that_changes_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     write(path, [[{"bytes": b"abc"}] * 5])
-    column, images, whole = open_column(path, KEY), EncodedImages(Tally()), path.read_bytes()
+    column, images, whole = (
+        open_column(path, KEY),
+        EncodedImages(CounterCollector()),
+        path.read_bytes(),
+    )
     assert get(images, column, 0) == b"abc"
     path.write_bytes(whole[:-20])
     with pytest.raises(DataError, match="has changed since the run began"):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from av.video.frame import VideoFrame
 
-from kata.data.video.color import ONE_THREAD, Painter, Planes, _Scaler
+from kata.data.video.color import ONE_THREAD, Planes, RgbConverter, _Scaler
 
 
 def picture(width: int, height: int, name: str, colour: tuple[int, int] = (2, 1)) -> VideoFrame:
@@ -16,9 +16,9 @@ def picture(width: int, height: int, name: str, colour: tuple[int, int] = (2, 1)
     return frame
 
 
-def painted(painter: Painter, frame: VideoFrame) -> np.ndarray:
+def painted(converter: RgbConverter, frame: VideoFrame) -> np.ndarray:
     out = np.full((frame.height, frame.width, 3), 77, np.uint8)
-    painter.paint(Planes.of(frame), out)
+    converter.to_rgb(Planes.of(frame), out)
     return out
 
 
@@ -32,17 +32,17 @@ def test_every_kind_of_picture_is_converted_as_by_pyav(
 ) -> None:
     frame = picture(*size, name, colour)
     wanted = frame.to_ndarray(format="rgb24", **ONE_THREAD)
-    painter = Painter()
+    converter = RgbConverter()
     for _ in range(2):
-        np.testing.assert_array_equal(painted(painter, frame), wanted)
+        np.testing.assert_array_equal(painted(converter, frame), wanted)
 
 
 def test_common_frames_are_written_without_a_copy() -> None:
-    painter = Painter()
+    converter = RgbConverter()
     for colour in ((2, 1), (1, 1), (2, 2)):
         for name in ("yuv420p", "yuvj420p"):
-            painted(painter, picture(640, 480, name, colour))
-    assert all(isinstance(scaler, _Scaler) for scaler in painter._scalers.values())
+            painted(converter, picture(640, 480, name, colour))
+    assert all(isinstance(scaler, _Scaler) for scaler in converter._scalers.values())
 
 
 def test_what_differs_is_left_to_pyav(
@@ -60,7 +60,7 @@ def test_what_differs_is_left_to_pyav(
     monkeypatch.setattr(_Scaler, "convert", last_line_missing)
     with caplog.at_level("INFO"):
         for _ in range(2):
-            np.testing.assert_array_equal(painted(Painter(), frame), wanted)
+            np.testing.assert_array_equal(painted(RgbConverter(), frame), wanted)
     assert caplog.messages == [
         "frames of 64x48 in yuv420p are converted by PyAV, with one copy more"
     ]
@@ -69,8 +69,8 @@ def test_what_differs_is_left_to_pyav(
 def test_a_picture_keeps_its_tags() -> None:
     """Another thread may convert the same held frame."""
     frame = picture(64, 48, "yuv420p", (5, 1))
-    painter = Painter()
-    painted(painter, frame)
+    converter = RgbConverter()
+    painted(converter, frame)
     before = (frame.colorspace, frame.color_range)
-    painted(painter, frame)
+    painted(converter, frame)
     assert (frame.colorspace, frame.color_range) == before

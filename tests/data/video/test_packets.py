@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from av.codec import CodecContext
 
-from kata.data.counters import Tally
+from kata.data.counters import CounterCollector
 from kata.data.storage.file_stamp import Stamp
 from kata.data.video.decoder import Decoder, Gop
 from kata.data.video.packet_index import FrameIndex, build_index
@@ -85,13 +85,13 @@ def test_what_follows_an_mpeg4_packet_does_no_harm(tmp_path: Path) -> None:
     with av.open(str(index.path)) as source:
         wanted = [frame.to_ndarray(format="rgb24") for frame in source.decode(video=0)]
     moved = poisoned(index, tmp_path / "packets")
-    decoder, seen = Decoder(Tally()), 0
+    decoder, seen = Decoder(CounterCollector()), 0
     for start in np.unique(moved.start):
         numbers = np.flatnonzero(moved.start == start)
         gop = Gop(moved, Stamp.of(moved.path.stat()), "top", numbers, numbers)
         for place, picture in decoder.pictures(gop):
             found = np.empty((64, 96, 3), np.uint8)
-            decoder.paint(picture, found)
+            decoder.to_rgb(picture, found)
             np.testing.assert_array_equal(found, wanted[numbers[place]])
             seen += 1
     assert seen == len(index) == 60

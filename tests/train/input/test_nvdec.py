@@ -11,7 +11,7 @@ import torch
 
 from kata.data import Dataset, Reader, open_dataset
 from kata.data.arrays import Pixels
-from kata.data.frames.frame_format import Form
+from kata.data.frames.frame_format import FrameFormat
 from kata.data.video.decoder import Gop
 from kata.data.video.packet_index import build_index
 from kata.errors import DataError
@@ -91,8 +91,8 @@ def test_frames_from_elsewhere_are_held_cached_and_resized_like_others(data):
     rows, card = np.arange(data.num_frames), Card(data)
     for size in (None, (16, 24)):
         with (
-            Reader(data, {}, form=Form(size)) as host,
-            Reader(data, {}, form=Form(size), frame_memory=10**7) as reader,
+            Reader(data, {}, frame_format=FrameFormat(size)) as host,
+            Reader(data, {}, frame_format=FrameFormat(size), frame_memory=10**7) as reader,
         ):
             reader.decode_with(card)
             found, wanted = reader.read(rows)[CAMERA].astype(int), host.read(rows)[CAMERA]

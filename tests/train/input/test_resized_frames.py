@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from kata.data.frames.frame_format import Form
+from kata.data.frames.frame_format import FrameFormat
 from kata.errors import ConfigError
 from kata.run import resolve_run
 from kata.train import train
@@ -39,7 +39,7 @@ def losses(done):
 def test_a_run_on_resized_frames_is_nearly_the_run_on_whole_ones(run, tmp_path):
     options = ("--dataset.resize=reader", "--dataset.frame_memory=100KB")
     prepared = prepare(run("look", *options))
-    assert prepared.form == Form((36, 48))
+    assert prepared.frame_format == FrameFormat((36, 48))
     assert all(feature.shape == (3, 48, 64) for feature in prepared.run.policy.cameras.values()), (
         "as recorded"
     )

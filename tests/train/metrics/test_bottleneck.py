@@ -231,7 +231,7 @@ def test_a_slow_model_is_named(tiny_run, light, monkeypatch):
 
 
 def test_slow_conversion_is_named(tiny_run, light, monkeypatch):
-    slowed(monkeypatch, Decoder, "paint", 0.03)
+    slowed(monkeypatch, Decoder, "to_rgb", 0.03)
     found, lines = trained(
         tiny_run
     )  # all frames are held as they were decoded, and converted for each batch
@@ -325,7 +325,7 @@ def test_a_device_that_falls_behind_is_named(tiny_run, beside):
 @pytest.mark.long  # compares wall-clock times of two runs: other work on the machine spoils it
 @pytest.mark.parametrize(
     ("stage", "owner", "name", "sleep_s"),
-    [(Stage.CONVERT, Decoder, "paint", 0.02), (Stage.COPY, Copier, "__call__", 0.012)],
+    [(Stage.CONVERT, Decoder, "to_rgb", 0.02), (Stage.COPY, Copier, "__call__", 0.012)],
 )
 def test_a_run_gains_what_was_said(
     tiny_run, light, monkeypatch, tmp_path, stage, owner, name, sleep_s

@@ -12,7 +12,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from kata.data.counters import Work
+from kata.data.counters import ReadCounters
 from kata.errors import DataError
 from kata.train.metrics import meter as meter_module
 from kata.train.metrics import progress as progress_module
@@ -81,7 +81,13 @@ def test_a_line_holds_the_averages_of_its_interval(tmp_path: Path) -> None:
 def test_a_line_says_what_its_interval_was_spent_on(tmp_path: Path) -> None:
     """Without the first step of all, which opens files, and with the reader's seconds since the last line."""
     waiting = StepTimes(dataloading_s=0.06, preprocessing_s=0.01, update_s=0.02, step_s=0.1)
-    works = iter([Work(decode_s=5.0), Work(decode_s=7.0), Work(decode_s=7.5, convert_s=1.0)])
+    works = iter(
+        [
+            ReadCounters(decode_s=5.0),
+            ReadCounters(decode_s=7.0),
+            ReadCounters(decode_s=7.5, convert_s=1.0),
+        ]
+    )
     with open_meter(tmp_path / "m.jsonl") as meter:
         meter.watch(lambda: next(works), threads=3)
         for step in range(1, 7):

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from kata.data.arrays import Int64, ranges
 from kata.data.check.findings import Findings
-from kata.data.counters import Tally
+from kata.data.counters import CounterCollector
 from kata.data.format.episode_table import Layout, Span
 from kata.data.format.info import Info
 from kata.data.frames.camera import Camera, ImageCamera, VideoCamera
@@ -48,8 +48,8 @@ class CameraCheck:
         self.key = key
         self._root, self._info, self._layout, self._whole = root, info, layout, whole
         self._declared = declared.get("info") or declared.get("video_info") or {}
-        self._tally = Tally()
-        self._encoded = EncodedImages(self._tally)
+        self._counters = CounterCollector()
+        self._encoded = EncodedImages(self._counters)
         self._is_video = info.columns[key].dtype == "video"
         self.span = layout.videos[key] if self._is_video else layout.data
 
@@ -99,11 +99,11 @@ class CameraCheck:
         if self._is_video:
             fps = self._info.fps
             camera = VideoCamera(
-                self._root, self.key, column, layout, fps=fps, as_rgb=False, tally=self._tally
+                self._root, self.key, column, layout, fps=fps, as_rgb=False, counters=self._counters
             )
         else:
             camera = ImageCamera(
-                self._root, self.key, column, layout, encoded=self._encoded, tally=self._tally
+                self._root, self.key, column, layout, encoded=self._encoded, counters=self._counters
             )
         camera.prepare(file)
         return camera
@@ -163,7 +163,7 @@ class CameraCheck:
             while len(left):
                 try:
                     for _, picture in camera.decode(file, left, left):
-                        camera.paint(picture, out)
+                        camera.write_frame(picture, out)
                     break
                 except FrameError as error:
                     self._note(part, error, found)

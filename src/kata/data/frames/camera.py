@@ -14,9 +14,9 @@ from av.video.frame import VideoFrame
 from PIL import Image
 
 from kata.data.arrays import Int64, Pixels
-from kata.data.counters import Tally
+from kata.data.counters import CounterCollector
 from kata.data.format.episode_table import Layout, Span
-from kata.data.frames.frame_format import RECORDED, Form
+from kata.data.frames.frame_format import RECORDED, FrameFormat
 from kata.data.parquet.image_column import EncodedImages, ImageColumn, open_column
 from kata.data.parquet.images import DeepImageError, open_image
 from kata.data.parquet.page_body import PageError
@@ -56,7 +56,7 @@ class Camera(Protocol):
         """Decode frames of one group, ascending; yields (place in `numbers`, picture). `rows` name them in errors."""
         ...
 
-    def paint(self, picture: Picture, out: Pixels) -> None:
+    def write_frame(self, picture: Picture, out: Pixels) -> None:
         """Write a picture of this camera into `out` (H, W, C)."""
         ...
 
@@ -72,7 +72,7 @@ class Camera(Protocol):
 class VideoCamera:
     """A camera whose frames lie in video files. `as_rgb`: frames are held as RGB, worth it for those used often.
 
-    form: what becomes of frames; one that stays planes is held as planes.
+    frame_format: what becomes of frames; one that stays planes is held as planes.
     """
 
     def __init__(
@@ -84,24 +84,30 @@ class VideoCamera:
         *,
         fps: int,
         as_rgb: bool,
-        tally: Tally,
-        form: Form = RECORDED,
+        counters: CounterCollector,
+        frame_format: FrameFormat = RECORDED,
     ) -> None:
         self.span, self.shape, self._recorded = (
             layout.videos[key],
-            form.shape(key, column),
+            frame_format.shape(key, column),
             column.shape,
         )
-        self._root, self._key, self._layout, self._fps, self._tally = root, key, layout, fps, tally
+        self._root, self._key, self._layout, self._fps, self._counters = (
+            root,
+            key,
+            layout,
+            fps,
+            counters,
+        )
         self._colours, self._bytes, half = (
-            form.colours.get(key),
+            frame_format.colours.get(key),
             math.prod(self.shape),
             math.prod(column.shape) // 2,
         )
         self._half_bytes = 0 if as_rgb or self._bytes <= half else half
         self._index: dict[int, FrameIndex] = {}
         self._stamp: dict[int, Stamp] = {}
-        self._decoder = Decoder(tally)
+        self._decoder = Decoder(counters)
         self.elsewhere: Callable[[Gop], Pixels] | None = None
         """Decodes the frames of a group to RGB (n, H, W, 3) in the place of the host's decoder."""
         for number in self.files():
@@ -181,13 +187,13 @@ class VideoCamera:
     ) -> Iterator[tuple[int, Pixels]]:
         began_s = time.perf_counter()
         pictures = decode(gop)
-        self._tally.add(decode_s=time.perf_counter() - began_s, frames_decoded=len(pictures))
+        self._counters.add(decode_s=time.perf_counter() - began_s, frames_decoded=len(pictures))
         for place, picture in enumerate(pictures):
             if picture.shape != self._recorded:
                 raise gop.bad(place, f"its shape is {picture.shape}")
             yield place, picture
 
-    def paint(self, picture: Picture, out: Pixels) -> None:
+    def write_frame(self, picture: Picture, out: Pixels) -> None:
         """Convert to RGB and to the size wanted, or copy planes, or what was converted already."""
         if not isinstance(picture, Planes):
             if picture.shape == out.shape:
@@ -197,7 +203,7 @@ class VideoCamera:
         if self._colours is not None:
             picture.copy_to(out.reshape(-1))
         else:
-            self._decoder.paint(picture, out)
+            self._decoder.to_rgb(picture, out)
 
     def held_bytes(self, picture: Picture) -> int:
         """4:2:0 takes half of RGB, unless that is resized."""
@@ -211,7 +217,7 @@ class VideoCamera:
         if isinstance(picture, Planes) and memory.nbytes != self._bytes:
             return picture.copied(memory)
         held = memory.reshape(self.shape)
-        self.paint(picture, held)
+        self.write_frame(picture, held)
         return held
 
 
@@ -222,7 +228,7 @@ _RESHAPE = "correct the shape in meta/info.json where all images differ from it,
 
 
 class ImageCamera:
-    """A camera whose frames lie encoded in the table, each read when it is needed. form: see VideoCamera."""
+    """A camera whose frames lie encoded in the table, each read when it is needed. frame_format: see VideoCamera."""
 
     def __init__(
         self,
@@ -232,11 +238,15 @@ class ImageCamera:
         layout: Layout,
         *,
         encoded: EncodedImages,
-        tally: Tally,
-        form: Form = RECORDED,
+        counters: CounterCollector,
+        frame_format: FrameFormat = RECORDED,
     ) -> None:
-        self.span, self.shape, self._recorded = layout.data, form.shape(key, column), column.shape
-        self._root, self._key, self._encoded, self._tally = root, key, encoded, tally
+        self.span, self.shape, self._recorded = (
+            layout.data,
+            frame_format.shape(key, column),
+            column.shape,
+        )
+        self._root, self._key, self._encoded, self._counters = root, key, encoded, counters
         self._columns: dict[int, ImageColumn] = {}
 
     def files(self) -> Int64:
@@ -267,10 +277,10 @@ class ImageCamera:
             encoded = self._encoded_image(self._columns[file], number, row)
             began_s = time.perf_counter()
             picture = self._picture(path, number, row, encoded)
-            self._tally.add(decode_s=time.perf_counter() - began_s, frames_decoded=1)
+            self._counters.add(decode_s=time.perf_counter() - began_s, frames_decoded=1)
             yield place, picture
 
-    def paint(self, picture: Picture, out: Pixels) -> None:
+    def write_frame(self, picture: Picture, out: Pixels) -> None:
         """Copy."""
         assert isinstance(picture, np.ndarray)
         np.copyto(out, picture)
@@ -283,7 +293,7 @@ class ImageCamera:
     def hold(self, picture: Picture, memory: Pixels) -> Picture:
         """As it is."""
         held = memory.reshape(self.shape)
-        self.paint(picture, held)
+        self.write_frame(picture, held)
         return held
 
     def _encoded_image(self, column: ImageColumn, number: int, row: int) -> Any:

@@ -12,7 +12,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-class Job(NamedTuple):
+class DecodeTask(NamedTuple):
     """Something to do. ended: told how that went, once and in any case: the error, CancelledError if never begun.
 
     `ended` raises nothing.
@@ -22,7 +22,7 @@ class Job(NamedTuple):
     ended: Callable[[BaseException | None], None]
 
 
-class Jobs:
+class DecodePool:
     """Threads that take jobs from one line until none is left.
 
     A batch is twenty short jobs. With a future and a call to a thread for each, handing them over took a sixth of the
@@ -32,9 +32,14 @@ class Jobs:
     def __init__(self, threads: int) -> None:
         self.threads = max(1, threads)
         self._pool = ThreadPoolExecutor(self.threads, thread_name_prefix="kata-decode")
-        self._lock, self._waiting, self._runners, self._closed = Lock(), deque[Job](), 0, False
+        self._lock, self._waiting, self._runners, self._closed = (
+            Lock(),
+            deque[DecodeTask](),
+            0,
+            False,
+        )
 
-    def put(self, jobs: Sequence[Job]) -> None:
+    def put(self, jobs: Sequence[DecodeTask]) -> None:
         """Have all of these done, after those that wait already.
 
         Raises: RuntimeError once closed.

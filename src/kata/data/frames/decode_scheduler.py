@@ -15,15 +15,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kata.data.arrays import Int64, Pixels
-from kata.data.counters import Tally
+from kata.data.counters import CounterCollector
 from kata.data.dataset.dataset import Dataset
 from kata.data.dataset.windows import episode_of
 from kata.data.frames.camera import Camera, Picture
-from kata.data.frames.decode_pool import Job, Jobs
-from kata.data.frames.frame_buffer import Filling, Frame, FrameStore, Out, Target
+from kata.data.frames.decode_pool import DecodePool, DecodeTask
+from kata.data.frames.frame_buffer import Frame, FrameBuffer, Out, PendingFrames, Target
 from kata.data.frames.frame_cache import FrameCache
 from kata.data.frames.gop_rows import GroupRows, Members
-from kata.data.frames.next_use import NEVER, Uses
+from kata.data.frames.next_use import NEVER, NextUse
 from kata.errors import DataError, FrameError
 from kata.log import counting
 
@@ -47,7 +47,7 @@ class _Missing:
     frames: list[Frame]
 
 
-class Frames:
+class DecodeScheduler:
     """Decodes what batches want. Without a budget nothing is held; with one, `foresee` says what is worth holding.
 
     Planning (`fill`, `prefetch`, `foresee`) is for one thread at a time and quick; decoding is done by the pool.
@@ -65,21 +65,26 @@ class Frames:
         dataset: Dataset,
         *,
         threads: int,
-        tally: Tally,
-        jobs: Jobs | None = None,
+        counters: CounterCollector,
+        pool: DecodePool | None = None,
         cache: FrameCache | None = None,
-        store: FrameStore | None = None,
+        buffer: FrameBuffer | None = None,
     ) -> None:
-        self.store = store or FrameStore(budget_bytes=0)
-        self._cameras, self._dataset, self._tally, self._cache = cameras, dataset, tally, cache
-        self._owns_jobs = jobs is None
-        self._jobs = jobs or Jobs(threads)
+        self.buffer = buffer or FrameBuffer(budget_bytes=0)
+        self._cameras, self._dataset, self._counters, self._cache = (
+            cameras,
+            dataset,
+            counters,
+            cache,
+        )
+        self._owns_jobs = pool is None
+        self._pool = pool or DecodePool(threads)
         self._members = {
             key: GroupRows(camera.span, dataset.episodes) for key, camera in cameras.items()
         }
         # Of a held frame: known once the first was decoded, and seldom another for later ones.
         self._sizes = {key: math.prod(camera.shape) for key, camera in cameras.items()}
-        self._uses: dict[str, Uses] = {}
+        self._uses: dict[str, NextUse] = {}
         self._at_work, self._begun = 0, False
         self._prepared: set[tuple[str, int]] = set()
 
@@ -90,7 +95,7 @@ class Frames:
         with ExitStack() as live:
             show: Callable[[int, int], None] | None = None
             for done, _ in enumerate(
-                self._jobs.map(lambda at: self._cameras[at[0]].prepare(at[1]), new), start=1
+                self._pool.map(lambda at: self._cameras[at[0]].prepare(at[1]), new), start=1
             ):
                 if show is None and time.monotonic() - began_s > 1:
                     show = live.enter_context(counting("indexing files"))
@@ -98,23 +103,23 @@ class Frames:
                     show(done, len(new))
         self._prepared.update(new)
 
-    def foresee(self, uses: dict[str, Uses], step: int) -> None:
+    def foresee(self, uses: dict[str, NextUse], step: int) -> None:
         """What each camera will be asked for from `step` on. Frames that nobody wants any more are let go."""
         self._uses = uses
-        with self.store.lock:
-            keys = self.store.keys()
+        with self.buffer.lock:
+            keys = self.buffer.keys()
             for camera in uses:
                 rows = np.array([row for key, row in keys if key == camera], np.int64)
                 for row, due in zip(
                     rows.tolist(), uses[camera].after(rows, step - 1).tolist(), strict=True
                 ):
-                    frame = self.store.get((camera, row))
+                    frame = self.buffer.get((camera, row))
                     assert frame is not None
-                    self.store.postpone(frame, due)
+                    self.buffer.postpone(frame, due)
 
-    def fill(self, rows: dict[str, Int64], outs: dict[str, Out], step: int | None) -> Filling:
+    def fill(self, rows: dict[str, Int64], outs: dict[str, Out], step: int | None) -> PendingFrames:
         """Start to write frames rows[key] (N,) of each camera to outs[key]."""
-        filling = Filling(sum(len(wanted) for wanted in rows.values()))
+        filling = PendingFrames(sum(len(wanted) for wanted in rows.values()))
         missing: list[_Missing] = []
         for key, wanted in rows.items():
             missing += self._fill_camera(key, wanted, outs[key], filling, step)
@@ -129,36 +134,36 @@ class Frames:
             unique = np.unique(wanted[~self._cached(key, wanted)])
             if not len(unique):
                 continue
-            with self.store.lock:
+            with self.buffer.lock:
                 absent = np.array(
-                    [self.store.get((key, row)) is None for row in unique.tolist()], bool
+                    [self.buffer.get((key, row)) is None for row in unique.tolist()], bool
                 )
                 groups = self._groups(key, unique[absent], step - 1, {})
-                enough &= all(self.store.get((key, row)) is not None for row in unique.tolist())
+                enough &= all(self.buffer.get((key, row)) is not None for row in unique.tolist())
             self._start(groups)
         return enough
 
     @property
     def has_leisure(self) -> bool:
         """True when the decoders will soon run out of work and there is free room."""
-        return self._at_work < 2 * self._jobs.threads and self.has_room
+        return self._at_work < 2 * self._pool.threads and self.has_room
 
     @property
     def has_room(self) -> bool:
         """True while frames for later batches take less of the budget than they will."""
-        return self.store.held_bytes < _AHEAD * self.store.budget_bytes
+        return self.buffer.held_bytes < _AHEAD * self.buffer.budget_bytes
 
     def _fill_camera(
-        self, key: str, wanted: Int64, out: Out, filling: Filling, step: int | None
+        self, key: str, wanted: Int64, out: Out, filling: PendingFrames, step: int | None
     ) -> list[_Missing]:
         ready: list[tuple[Frame, Target]] = []
         absent: dict[int, Frame] = {}
-        with self.store.lock:
+        with self.buffer.lock:
             at = self._from_cache(key, wanted, out)
             held = len(wanted) - len(at)
             if not len(at):
                 filling.landed(held)
-                self._tally.add(frames_asked=held, frames_held=held)
+                self._counters.add(frames_asked=held, frames_held=held)
                 return []
             # Lists here and below: a batch has few frames of a camera, and numpy takes longer than such loops.
             places: dict[int, list[int]] = {}
@@ -169,7 +174,7 @@ class Frames:
             dues = self._after(key, np.array(list(places)), step).tolist()
             for (row, place), due in zip(places.items(), dues, strict=True):
                 target = Target(out.pixels, place, filling)
-                frame = None if step is None else self.store.get((key, row))
+                frame = None if step is None else self.buffer.get((key, row))
                 if frame is None:
                     absent[row] = Frame((key, row), self._sizes[key], due, waiting=[target])
                     continue
@@ -179,15 +184,15 @@ class Frames:
                 else:
                     frame.readers += 1
                     ready.append((frame, target))
-                self.store.postpone(frame, due)
+                self.buffer.postpone(frame, due)
             groups = self._groups(key, np.array(list(absent), np.int64), step, absent)
         filling.landed(len(wanted) - len(at))
-        self._tally.add(frames_asked=len(wanted), frames_held=held)
+        self._counters.add(frames_asked=len(wanted), frames_held=held)
         camera, count = self._cameras[key], _COPIES_PER_JOB
         shares = [ready[begin : begin + count] for begin in range(0, len(ready), count)]
-        self._jobs.put(
+        self._pool.put(
             [
-                Job(partial(self._copy, camera, one), partial(self._copied, filling, one))
+                DecodeTask(partial(self._copy, camera, one), partial(self._copied, filling, one))
                 for one in shares
             ]
         )
@@ -202,11 +207,11 @@ class Frames:
             return np.arange(len(wanted))
         began_s = time.perf_counter()
         missing = self._cache.fetch(key, self._dataset.opened_rows(wanted), *out)
-        self._tally.add(convert_s=time.perf_counter() - began_s)
-        for row in np.unique(wanted[~missing]).tolist() if self.store.held_bytes else []:
-            frame = self.store.get((key, row))
+        self._counters.add(convert_s=time.perf_counter() - began_s)
+        for row in np.unique(wanted[~missing]).tolist() if self.buffer.held_bytes else []:
+            frame = self.buffer.get((key, row))
             if frame is not None:
-                self.store.postpone(frame, NEVER)
+                self.buffer.postpone(frame, NEVER)
         return np.flatnonzero(missing)
 
     def _cached(self, key: str, rows: Int64) -> NDArray[np.bool_]:
@@ -273,17 +278,17 @@ class Frames:
 
     def _fits(self, key: str, rows: list[int]) -> bool:
         """Whether there is room to hold all of these: a part of a group would mean to decode it once more."""
-        absent = sum(self.store.get((key, row)) is None for row in rows)
-        return self.store.held_bytes + absent * self._sizes[key] <= self.store.budget_bytes
+        absent = sum(self.buffer.get((key, row)) is None for row in rows)
+        return self.buffer.held_bytes + absent * self._sizes[key] <= self.buffer.budget_bytes
 
     def _choose(
         self, key: str, row: int, due: int, wanted: Frame | None, *, evict: bool
     ) -> Frame | None:
         """The frame to decode, if it is worth that now."""
-        if wanted is None and self.store.get((key, row)) is not None:
+        if wanted is None and self.buffer.get((key, row)) is not None:
             return None
         frame = wanted or Frame((key, row), self._sizes[key])
-        kept = due < NEVER and self.store.keep(frame, due, evict=evict)
+        kept = due < NEVER and self.buffer.keep(frame, due, evict=evict)
         return frame if kept or frame.waiting else None
 
     def _decode(self, group: _Missing) -> None:
@@ -306,7 +311,7 @@ class Frames:
         except DataError:
             self._one_by_one(group, [place for place in range(len(rows)) if place not in came])
         finally:
-            self._tally.add(convert_s=convert_s)
+            self._counters.add(convert_s=convert_s)
 
     def _to_cache(
         self, cache: FrameCache, group: _Missing, place: int, picture: Picture
@@ -318,24 +323,24 @@ class Frames:
         if not cache.takes(key, opened):
             return picture
         painted = np.empty(group.camera.shape, np.uint8)
-        group.camera.paint(picture, painted)
+        group.camera.write_frame(picture, painted)
         cache.store(key, opened, painted)
-        with self.store.lock:
-            self.store.forget(frame)
+        with self.buffer.lock:
+            self.buffer.forget(frame)
         return painted
 
     def _hand_out(self, camera: Camera, frame: Frame, picture: Picture) -> None:
         """Write a picture to everybody who waits for it, and hold it if it is wanted later."""
         memory = None
-        with self.store.lock:
+        with self.buffer.lock:
             targets, frame.waiting = frame.waiting, []
             if frame.kept:
                 self._sizes[frame.key[0]] = size = camera.held_bytes(picture)
-                memory = self.store.take(frame, size)
+                memory = self.buffer.take(frame, size)
         try:
             if memory is not None:
                 picture = camera.hold(picture, memory)
-                with self.store.lock:
+                with self.buffer.lock:
                     targets += frame.waiting
                     frame.memory, frame.picture, frame.readers, frame.waiting = (
                         memory,
@@ -344,7 +349,7 @@ class Frames:
                         [],
                     )
                     if not targets:
-                        self.store.settle(frame)
+                        self.buffer.settle(frame)
             for target in targets:
                 picture = _write(camera, picture, target)
         except BaseException as error:
@@ -360,10 +365,10 @@ class Frames:
         began_s = time.perf_counter()
         for frame, target in ready:
             _write(camera, frame.picture, target)
-        self._tally.add(convert_s=time.perf_counter() - began_s)
+        self._counters.add(convert_s=time.perf_counter() - began_s)
 
     def _copied(
-        self, filling: Filling, ready: list[tuple[Frame, Target]], error: BaseException | None
+        self, filling: PendingFrames, ready: list[tuple[Frame, Target]], error: BaseException | None
     ) -> None:
         self._released([frame for frame, _ in ready])
         if error is None:
@@ -372,20 +377,20 @@ class Frames:
             filling.failed(error)
 
     def _released(self, frames: list[Frame]) -> None:
-        with self.store.lock:
+        with self.buffer.lock:
             for frame in frames:
                 frame.readers -= 1
-                self.store.settle(frame)
+                self.buffer.settle(frame)
 
     def _one_by_one(self, group: _Missing, places: list[int]) -> None:
         """Decode again after an error, each batch's frames alone: what was decoded for later must not harm now."""
-        with self.store.lock:
+        with self.buffer.lock:
             targets = [
                 (place, target) for place in places for target in group.frames[place].waiting
             ]
             for place in places:
                 group.frames[place].waiting = []
-                self.store.forget(group.frames[place])
+                self.buffer.forget(group.frames[place])
         batches = {id(target.out): target.out for _, target in targets}
         for out in batches.values():
             mine = [(place, target) for place, target in targets if target.out is out]
@@ -405,16 +410,19 @@ class Frames:
                     target.filling.failed(error)
 
     def _start(self, groups: list[_Missing]) -> None:
-        with self.store.lock:
+        with self.buffer.lock:
             self._at_work += len(groups)
-        self._jobs.put(
-            [Job(partial(self._decode, group), partial(self._finished, group)) for group in groups]
+        self._pool.put(
+            [
+                DecodeTask(partial(self._decode, group), partial(self._finished, group))
+                for group in groups
+            ]
         )
 
     def _finished(self, group: _Missing, error: BaseException | None) -> None:
         """Nobody waits for ever: frames that did not come are forgotten, and who waits for them is told."""
         targets: list[Target] = []
-        with self.store.lock:
+        with self.buffer.lock:
             self._at_work -= 1
             if error is None:
                 return
@@ -423,23 +431,23 @@ class Frames:
                 frame.waiting = []
                 if frame.memory is None:
                     frame.taken = False
-                    self.store.forget(frame)
+                    self.buffer.forget(frame)
         for target in targets:
             target.filling.failed(error)
 
     def close(self) -> None:
         """End the decoding threads, unless they are shared, and free what is held."""
         if self._owns_jobs:
-            self._jobs.close()
-        with self.store.lock:
-            self.store.clear()
+            self._pool.close()
+        with self.buffer.lock:
+            self.buffer.clear()
 
 
 def _write(camera: Camera, picture: Picture, target: Target) -> Pixels:
     """Write a picture to all places of a batch, and return it as it lies there; it is converted once, then copied."""
     first, *others = target.places
     painted: Pixels = target.out[first]
-    camera.paint(picture, painted)
+    camera.write_frame(picture, painted)
     for place in others:
         np.copyto(target.out[place], painted)
     return painted

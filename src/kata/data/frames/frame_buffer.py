@@ -51,10 +51,10 @@ class Target(NamedTuple):
 
     out: Pixels
     places: list[int]
-    filling: Filling
+    filling: PendingFrames
 
 
-class FrameStore:
+class FrameBuffer:
     """Frames by camera and row. `lock` guards every change, also those that callers make to a Frame.
 
     `held_bytes` counts every kept frame from the moment it is planned to be kept until its memory is free for another;
@@ -171,7 +171,7 @@ def _is_busy(frame: Frame) -> bool:
     return frame.readers > 0 or (frame.taken and frame.memory is None)
 
 
-class Filling:
+class PendingFrames:
     """The frames of one batch on their way; `wait` ends when the fate of each is known, or anything else went wrong."""
 
     def __init__(self, count: int) -> None:

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from kata.data.arrays import Int64
 from kata.data.format.fingerprint import digest
-from kata.data.frames.frame_format import RECORDED, Form
+from kata.data.frames.frame_format import RECORDED, FrameFormat
 from kata.data.storage.array_file import alone, cache_folder
 from kata.data.storage.buffers import free_memory
 from kata.files import fsync
@@ -55,14 +55,14 @@ class CacheOptions:
     """kind: 'frames' keeps them in shared memory until the last process that uses them ends, 'disk' in `folder`.
 
     num_bytes: the budget of all cameras together; None takes a quarter of the available memory, or 80 % of the disk's
-    free space. share: of that for this cache, where others are beside it. form: that frames are kept in.
+    free space. share: of that for this cache, where others are beside it. frame_format: that frames are kept in.
     """
 
     kind: str
     folder: Path | None = None
     num_bytes: int | None = None
     share: float = 1.0
-    form: Form = RECORDED
+    frame_format: FrameFormat = RECORDED
 
 
 class FrameCache:
@@ -90,7 +90,7 @@ class FrameCache:
                 if self._temporary:
                     _remove_orphans(self._folder)
                 for key in cameras:
-                    shape = options.form.shape(key, dataset.columns[key])
+                    shape = options.frame_format.shape(key, dataset.columns[key])
                     self._files[name + key] = _CameraFile(
                         self._folder / _name(dataset, key, shape), rows, shape
                     )

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from kata.data.counters import Tally
+from kata.data.counters import CounterCollector
 from kata.data.dataset.dataset import Dataset
 from kata.data.dataset.mixture import Data, Mixture
 from kata.data.storage.file_stamp import Stamp
@@ -22,7 +22,7 @@ Size: TypeAlias = tuple[int, int]
 
 
 @dataclass(frozen=True)
-class Form:
+class FrameFormat:
     """What becomes of frames on their way into a batch.
 
     size: (height, width) that they are resized to; None leaves them. colours: of the cameras whose frames stay planes
@@ -42,15 +42,15 @@ class Form:
             return (height * 3 // 2, width, 1)
         return column.shape if self.size is None else (*self.size, channels)
 
-    def under(self, names: Mapping[str, str]) -> Form:
+    def under(self, names: Mapping[str, str]) -> FrameFormat:
         """The same with cameras named anew; those without another name are left out."""
-        return Form(
+        return FrameFormat(
             self.size,
             {names[key]: colours for key, colours in self.colours.items() if key in names},
         )
 
 
-RECORDED = Form()
+RECORDED = FrameFormat()
 """RGB of the size that was recorded."""
 
 
@@ -76,5 +76,5 @@ def _first_colours(dataset: Dataset, camera: str) -> Colours | None:
     path = dataset.root / span.files[int(span.file[0])]
     index, first = open_index(path), np.zeros(1, np.int64)
     gop = Gop(index, Stamp.of(path.stat()), camera, first, first)
-    kind = next(picture.kind for _, picture in Decoder(Tally()).pictures(gop))
+    kind = next(picture.kind for _, picture in Decoder(CounterCollector()).pictures(gop))
     return colours_of(kind) if is_half_size(kind.name, kind.width, kind.height) else None

@@ -11,7 +11,7 @@ NEVER = 2**62
 
 _STEP_BITS = 20
 MAX_STEPS = 1 << _STEP_BITS
-"""Steps that one `Uses` can tell apart."""
+"""Steps that one `NextUse` can tell apart."""
 
 
 def held_as_rgb(offsets: tuple[int, ...]) -> bool:
@@ -22,7 +22,7 @@ def held_as_rgb(offsets: tuple[int, ...]) -> bool:
     return len(offsets) > 2
 
 
-class Uses:
+class NextUse:
     """The uses of frames over some steps, as one sorted array of (row, step): 8 bytes per frame of each batch.
 
     Args:

@@ -15,12 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kata.data.arrays import Int64, Pixels
-from kata.data.counters import Work
+from kata.data.counters import ReadCounters
 from kata.data.dataset.mixture import Mixture, Part, is_vector
-from kata.data.frames.decode_pool import Jobs
-from kata.data.frames.frame_buffer import FrameStore
+from kata.data.frames.decode_pool import DecodePool
+from kata.data.frames.frame_buffer import FrameBuffer
 from kata.data.frames.frame_cache import FrameCache
-from kata.data.frames.frame_format import RECORDED, Form
+from kata.data.frames.frame_format import RECORDED, FrameFormat
 from kata.data.loader.reader import Places, Reader, Shared, batches_within
 from kata.data.storage.buffers import Allocate, Empty, Recycled
 from kata.data.video.decoder import Gop
@@ -64,7 +64,7 @@ class MixedReader:
         keys: the common keys to read, beside the bookkeeping; None for all.
         frame_memory: bytes for decoded frames of all datasets together, as for a Reader: a frame is dropped for one of
             any dataset that is wanted sooner.
-        form: how frames lie in batches; colours are by common key, and those of all datasets that have the camera.
+        frame_format: how frames lie in batches; colours are by common key, and those of all datasets that have the camera.
         caches: of parts by name; their keys begin with `kept_under` that name.
     """
 
@@ -77,9 +77,9 @@ class MixedReader:
         keys: Collection[str] | None = None,
         frame_memory: int = 0,
         caches: Mapping[str, FrameCache] | None = None,
-        form: Form = RECORDED,
+        frame_format: FrameFormat = RECORDED,
     ) -> None:
-        self._form = form
+        self._frame_format = frame_format
         self.mixture, self.windows, self.frame_memory = mixture, windows, frame_memory
         columns = mixture.columns
         asked = columns if keys is None else {*keys, *windows}
@@ -96,8 +96,8 @@ class MixedReader:
             key for key, column in self._wanted.items() if is_vector(column) and mixture.padded(key)
         ]
         self._first = mixture.first_rows
-        self._caches, self.store = caches or {}, FrameStore(budget_bytes=0)
-        self._decoding = Jobs(threads)
+        self._caches, self.buffer = caches or {}, FrameBuffer(budget_bytes=0)
+        self._decoding = DecodePool(threads)
         self._memory = defaultdict[str, Recycled](Recycled)
         self._readers = [self._reader(part) for part in mixture.parts]
 
@@ -108,15 +108,15 @@ class MixedReader:
             part.dataset,
             windows,
             keys=[part.own(key) for key in here],
-            shared=Shared(kept_under(part.name), self._decoding, self.store),
+            shared=Shared(kept_under(part.name), self._decoding, self.buffer),
             cache=self._caches.get(part.name),
-            form=self._form.under({key: part.own(key) for key in here}),
+            frame_format=self._frame_format.under({key: part.own(key) for key in here}),
         )
 
     @property
     def looks_ahead(self) -> bool:
         """See Reader."""
-        return self.store.budget_bytes > 0
+        return self.buffer.budget_bytes > 0
 
     def allot(self, batch_size: int, batches: int) -> int:
         """As Reader.allot; frames that are black count, too.
@@ -127,7 +127,7 @@ class MixedReader:
         if not self.frame_memory or not size:
             return batches
         count = batches_within(self.frame_memory, size, batch_size, batches)
-        self.store.budget_bytes = self.frame_memory - count * size
+        self.buffer.budget_bytes = self.frame_memory - count * size
         return count
 
     def foresee(self, rows: Int64, steps: Int64) -> None:
@@ -151,7 +151,7 @@ class MixedReader:
         """Have batches lie in memory from this from now on; see Reader."""
         self._memory = defaultdict(lambda: Recycled(allocate))
 
-    def work(self) -> Work:
+    def work(self) -> ReadCounters:
         """What reading has cost so far, over all datasets."""
         return sum((reader.work() for reader in self._readers[1:]), self._readers[0].work())
 
@@ -181,7 +181,7 @@ class MixedReader:
     def _frame_shape(self, key: str, size: int) -> tuple[int, ...]:
         """(B, H, W, C), or (B, T, H, W, C) under a window, of a camera in a batch of `size` samples."""
         steps = (len(self.windows[key]),) if key in self.windows else ()
-        return (size, *steps, *self._form.shape(key, self._wanted[key]))
+        return (size, *steps, *self._frame_format.shape(key, self._wanted[key]))
 
     def _places(self, part: _Share, frames: Mapping[str, Pixels]) -> Places:
         """Where one part's frames go in those of the whole batch; cameras that it lacks are made black there."""
@@ -195,10 +195,10 @@ class MixedReader:
 
     def _black_frame(self, key: str) -> NDArray[np.uint8]:
         """(H, W, C), or planes."""
-        shape = self._form.shape(key, self._wanted[key])
+        shape = self._frame_format.shape(key, self._wanted[key])
         frame = np.zeros(shape, np.uint8)
-        if key in self._form.colours:
-            luma, chroma = self._form.colours[key].black
+        if key in self._frame_format.colours:
+            luma, chroma = self._frame_format.colours[key].black
             lines = shape[0] * 2 // 3
             frame[:lines], frame[lines:] = luma, chroma
         return frame

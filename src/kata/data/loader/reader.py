@@ -11,17 +11,17 @@ from typing import TypeVar
 import numpy as np
 
 from kata.data.arrays import Int64, Pixels
-from kata.data.counters import Tally, Work
+from kata.data.counters import CounterCollector, ReadCounters
 from kata.data.dataset.dataset import Dataset
 from kata.data.dataset.windows import episode_of, window_rows
 from kata.data.format.tasks import check_task_range
 from kata.data.frames.camera import Camera, ImageCamera, VideoCamera
-from kata.data.frames.decode_pool import Jobs
-from kata.data.frames.decode_scheduler import Frames
-from kata.data.frames.frame_buffer import Filling, FrameStore, Out
+from kata.data.frames.decode_pool import DecodePool
+from kata.data.frames.decode_scheduler import DecodeScheduler
+from kata.data.frames.frame_buffer import FrameBuffer, Out, PendingFrames
 from kata.data.frames.frame_cache import FrameCache
-from kata.data.frames.frame_format import RECORDED, Form
-from kata.data.frames.next_use import Uses, held_as_rgb
+from kata.data.frames.frame_format import RECORDED, FrameFormat
+from kata.data.frames.next_use import NextUse, held_as_rgb
 from kata.data.parquet.image_column import EncodedImages
 from kata.data.storage.buffers import Allocate, Recycled
 from kata.data.video.decoder import Gop
@@ -38,7 +38,7 @@ _AT_ONCE = 5000
 class Reading:
     """A batch on its way: everything but the frames is there, and these are coming."""
 
-    def __init__(self, batch: Batch, filling: Filling) -> None:
+    def __init__(self, batch: Batch, filling: PendingFrames) -> None:
         self.batch, self._filling = batch, filling
 
     def result(self) -> Batch:
@@ -76,8 +76,8 @@ class Shared:
     """
 
     name: str
-    jobs: Jobs
-    store: FrameStore
+    pool: DecodePool
+    buffer: FrameBuffer
 
 
 class Reader:
@@ -92,7 +92,7 @@ class Reader:
         frame_memory: bytes for decoded frames, those of batches read ahead included; 0 holds no frame for later
             batches and sets no limit to batches. See `allot` and `foresee`.
         cache: asked first for frames, and given those that were decoded; made for this dataset or what it is a part of.
-        form: how frames lie in batches.
+        frame_format: how frames lie in batches.
 
     Raises: DataError for a window over an unknown key, and for damaged files as far as their ends show it.
     """
@@ -107,9 +107,9 @@ class Reader:
         shared: Shared | None = None,
         frame_memory: int = 0,
         cache: FrameCache | None = None,
-        form: Form = RECORDED,
+        frame_format: FrameFormat = RECORDED,
     ) -> None:
-        self._form = form
+        self._frame_format = frame_format
         self.dataset, self.windows, self.frame_memory = dataset, windows, frame_memory
         self.episodes = dataset.episodes
         wanted = [*(dataset.columns if keys is None else keys), *windows]
@@ -123,22 +123,22 @@ class Reader:
         chosen = {key: column for key, column in dataset.columns.items() if key in wanted}
         self._vectors = {key for key, column in chosen.items() if not column.is_camera}
         self._tasks = np.array(dataset.tasks, dtype=object)
-        self._tally = Tally()
-        self._encoded = EncodedImages(self._tally)
+        self._counters = CounterCollector()
+        self._encoded = EncodedImages(self._counters)
         self._cameras = {
             key: self._camera(key, column) for key, column in chosen.items() if column.is_camera
         }
         self._memory = defaultdict[str, Recycled](Recycled)
         check_task_range(dataset.repo_id, *dataset.task_range(), dataset.tasks)
         self._name = "" if shared is None else shared.name
-        self._frames = Frames(
+        self._frames = DecodeScheduler(
             self._named(self._cameras),
             dataset,
             threads=threads,
             cache=cache,
-            tally=self._tally,
-            jobs=shared and shared.jobs,
-            store=shared and shared.store,
+            counters=self._counters,
+            pool=shared and shared.pool,
+            buffer=shared and shared.buffer,
         )
         # Files are indexed now, at least one per camera: what does not fit is found before anything is trained.
         cameras = self._named(self._cameras)
@@ -162,11 +162,17 @@ class Reader:
                 layout,
                 fps=self.dataset.fps,
                 as_rgb=as_rgb,
-                tally=self._tally,
-                form=self._form,
+                counters=self._counters,
+                frame_format=self._frame_format,
             )
         return ImageCamera(
-            root, key, column, layout, encoded=self._encoded, tally=self._tally, form=self._form
+            root,
+            key,
+            column,
+            layout,
+            encoded=self._encoded,
+            counters=self._counters,
+            frame_format=self._frame_format,
         )
 
     def decode_with(self, decode: Callable[[Gop], Pixels]) -> None:
@@ -182,9 +188,9 @@ class Reader:
         """
         self._memory = defaultdict(lambda: Recycled(allocate))
 
-    def work(self) -> Work:
+    def work(self) -> ReadCounters:
         """What reading has cost so far; the difference of two of these is what happened in between."""
-        return self._tally.snapshot()
+        return self._counters.snapshot()
 
     def read(self, rows: Int64) -> Batch:
         """The samples anchored at `rows` (B,).
@@ -272,13 +278,13 @@ class Reader:
         if not self.frame_memory or not size:
             return batches
         count = batches_within(self.frame_memory, size, batch_size, batches)
-        self._frames.store.budget_bytes = self.frame_memory - count * size
+        self._frames.buffer.budget_bytes = self.frame_memory - count * size
         return count
 
     @property
     def looks_ahead(self) -> bool:
         """True when there is room to hold frames, so that `foresee` and `prefetch` are of use."""
-        return self._frames.store.budget_bytes > 0
+        return self._frames.buffer.budget_bytes > 0
 
     @property
     def has_room(self) -> bool:
@@ -287,11 +293,11 @@ class Reader:
 
     def foresee(self, rows: Int64, steps: Int64) -> None:
         """Say which anchors come: `rows` (N,) at `steps` (N,), the first of which is the next to be started."""
-        used: dict[tuple[int, ...], Uses] = {}
+        used: dict[tuple[int, ...], NextUse] = {}
         for key in self._cameras:
             offsets = self.windows.get(key, (0,))
             if offsets not in used:
-                used[offsets] = Uses(window_rows(rows, offsets, self.episodes)[0], steps)
+                used[offsets] = NextUse(window_rows(rows, offsets, self.episodes)[0], steps)
         uses = {key: used[self.windows.get(key, (0,))] for key in self._cameras}
         self._frames.foresee(self._named(uses), int(steps.min()) if len(steps) else 0)
 

@@ -14,7 +14,7 @@ from kata.data.arrays import Int64
 from kata.data.dataset.dataset import Dataset
 from kata.data.dataset.mixture import Mixture, Part
 from kata.data.dataset.windows import episode_of
-from kata.data.frames.frame_format import RECORDED, Form
+from kata.data.frames.frame_format import RECORDED, FrameFormat
 from kata.data.frames.next_use import held_as_rgb
 from kata.data.sampling.clip_order import ClipOrder, Clips, order_quality
 from kata.data.sampling.mixture_order import MixedOrder, part_seed
@@ -137,27 +137,27 @@ class ShuffleChoice:
     """What `choose_shuffle` weighs. asked: kind may be 'auto'; numbers left at 0 are derived.
 
     frame_memory: bytes for decoded frames. batch_size: samples per step. ahead: batches in the making at a time.
-    form: of frames in batches.
+    frame_format: of frames in batches.
     """
 
     asked: Shuffle
     frame_memory: int
     batch_size: int
     ahead: int
-    form: Form = RECORDED
+    frame_format: FrameFormat = RECORDED
 
     def choose(
         self, dataset: Dataset, windows: Windows, cameras: Collection[str], rows: Int64
     ) -> tuple[Shuffle, str]:
         """The order with all its numbers, and a sentence that says what was chosen and why."""
         sizes = {
-            key: held_frame_bytes(dataset, key, windows.get(key, (0,)), self.form)
+            key: held_frame_bytes(dataset, key, windows.get(key, (0,)), self.frame_format)
             for key in cameras
         }
         total = sum(sizes.values()) * dataset.num_frames
         places = {key: self.batch_size * len(windows.get(key, (0,))) for key in cameras}
         batch = sum(
-            count * math.prod(self.form.shape(key, dataset.columns[key]))
+            count * math.prod(self.frame_format.shape(key, dataset.columns[key]))
             for key, count in places.items()
         )
         room = max(self.frame_memory - self.ahead * batch, 0)
@@ -195,16 +195,23 @@ class ShuffleChoice:
         the samples of each come from as many clips.
         """
         frame = {
-            key: len(windows.get(key, (0,))) * math.prod(self.form.shape(key, mixture.columns[key]))
+            key: len(windows.get(key, (0,)))
+            * math.prod(self.frame_format.shape(key, mixture.columns[key]))
             for key in cameras
         }
         room = max(self.frame_memory - self.ahead * self.batch_size * sum(frame.values()), 0)
         shares = mixture.shares(rows)
         parts = [(part, *_own(part, windows, cameras)) for part in mixture.parts]
-        forms = [self.form.under({key: part.own(key) for key in cameras}) for part in mixture.parts]
+        frame_formats = [
+            self.frame_format.under({key: part.own(key) for key in cameras})
+            for part in mixture.parts
+        ]
         held = [
-            sum(held_frame_bytes(part.dataset, key, own.get(key, (0,)), form) for key in keys)
-            for (part, own, keys), form in zip(parts, forms, strict=True)
+            sum(
+                held_frame_bytes(part.dataset, key, own.get(key, (0,)), frame_format)
+                for key in keys
+            )
+            for (part, own, keys), frame_format in zip(parts, frame_formats, strict=True)
         ]
         wanted = np.array(held) * np.array(shares.counts)
         shuffles: list[Shuffle] = []
@@ -213,7 +220,9 @@ class ShuffleChoice:
             size = max(1, round(self.batch_size * shares.counts[i] / shares.period))
             batch = size * sum(frame[key] for key in cameras if key in part.columns)
             memory = int(room * wanted[i] / max(wanted.sum(), 1)) + self.ahead * batch
-            choice = dataclasses.replace(self, frame_memory=memory, batch_size=size, form=forms[i])
+            choice = dataclasses.replace(
+                self, frame_memory=memory, batch_size=size, frame_format=frame_formats[i]
+            )
             shuffle, note = choice.choose(part.dataset, own, keys, _own_rows(mixture, i, rows))
             shuffles.append(shuffle)
             notes.append(f"{part.name}: {note}")
@@ -257,11 +266,11 @@ class ShuffleChoice:
 
 
 def held_frame_bytes(
-    dataset: Dataset, key: str, offsets: tuple[int, ...], form: Form = RECORDED
+    dataset: Dataset, key: str, offsets: tuple[int, ...], frame_format: FrameFormat = RECORDED
 ) -> int:
     """Bytes of one held frame, as in the camera's first file."""
     column = dataset.columns[key]
-    rgb, half = math.prod(form.shape(key, column)), math.prod(column.shape) // 2
+    rgb, half = math.prod(frame_format.shape(key, column)), math.prod(column.shape) // 2
     if rgb <= half:
         return rgb
     if (

@@ -18,7 +18,7 @@ from typing import Any, Protocol, TypeVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from kata.data.counters import Tally
+from kata.data.counters import CounterCollector
 from kata.data.parquet.page_body import OpenFile, PageError
 from kata.data.parquet.page_header import UnknownPageError
 from kata.data.parquet.pages import (
@@ -93,8 +93,8 @@ class EncodedImages:
     Held within the budget: where images lie, pages that had to be decompressed, and row groups that only pyarrow reads.
     """
 
-    def __init__(self, tally: Tally, budget_bytes: int = ENCODED_BYTES) -> None:
-        self._tally, self._budget = tally, budget_bytes
+    def __init__(self, counters: CounterCollector, budget_bytes: int = ENCODED_BYTES) -> None:
+        self._counters, self._budget = counters, budget_bytes
         self._lock = Lock()
         self._entries: OrderedDict[tuple[Path, str, int, int], Future[Any]] = OrderedDict()
         self._said: set[tuple[str, str]] = set()
@@ -115,7 +115,7 @@ class EncodedImages:
             if Stamp.of(file.stat()) != column.stamp:
                 raise replaced(column.path, "is another file, or has other content")
             found = self._find(file, column, group, row - column.first[group])
-        self._tally.add(read_s=time.perf_counter() - began_s, bytes_read=file.bytes_read)
+        self._counters.add(read_s=time.perf_counter() - began_s, bytes_read=file.bytes_read)
         return found
 
     def _find(self, file: OpenFile, column: ImageColumn, group: int, row: int) -> Any:
@@ -165,7 +165,7 @@ class EncodedImages:
         rows = column.first[group + 1] - column.first[group]
         if len(array) != rows:  # pyarrow passes over pages that it does not understand
             raise PageError(f"{len(array)} of {rows} rows of a row group can be read")
-        self._tally.add(bytes_read=array.nbytes)
+        self._counters.add(bytes_read=array.nbytes)
         return array
 
     def _once(self, place: tuple[Path, str, int, int], make: Callable[[], T]) -> T:

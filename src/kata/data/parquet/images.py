@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 from PIL import Image
 
-from kata.data.counters import Tally
+from kata.data.counters import CounterCollector
 from kata.data.parquet.image_column import EncodedImages, open_column
 from kata.data.parquet.page_body import PageError
 from kata.errors import DataError
@@ -40,7 +40,7 @@ def is_deep(path: Path, key: str, row: int) -> bool:
     Returns: False where the image cannot be read, which reading it will say.
     """
     try:
-        encoded = EncodedImages(Tally()).get(open_column(path, key), row)
+        encoded = EncodedImages(CounterCollector()).get(open_column(path, key), row)
         if encoded is not None:
             open_image(encoded).close()
     except DeepImageError:

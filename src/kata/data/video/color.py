@@ -183,14 +183,14 @@ class Planes:
             functions.copy(_address(memory), memory.nbytes, *given, 1)
 
 
-class Painter:
+class RgbConverter:
     """Converts pictures to RGB. For one thread."""
 
     def __init__(self) -> None:
         self._pyav: dict[tuple[Kind, tuple[int, ...]], VideoReformatter] = {}
         self._scalers: dict[Kind, _Scaler | None] = {}
 
-    def paint(self, picture: Planes, out: NDArray[np.uint8]) -> None:
+    def to_rgb(self, picture: Planes, out: NDArray[np.uint8]) -> None:
         """Write a picture as RGB into `out` (h, w, 3), which is contiguous; resized if that is another size."""
         kind = picture.kind
         if out.shape[:2] != (kind.height, kind.width):

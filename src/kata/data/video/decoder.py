@@ -21,9 +21,9 @@ from av.error import FFmpegError
 from av.video.frame import PictureType, VideoFrame
 
 from kata.data.arrays import Int64, Pixels
-from kata.data.counters import Tally
+from kata.data.counters import CounterCollector
 from kata.data.storage.file_stamp import Stamp, replaced
-from kata.data.video.color import Painter, Planes
+from kata.data.video.color import Planes, RgbConverter
 from kata.data.video.packet_index import FrameIndex
 from kata.data.video.packets import PADDING_BYTES, read_packets
 from kata.errors import FrameError
@@ -71,8 +71,8 @@ class _File:
 class Decoder:
     """Decodes frames in the calling thread; each thread keeps its own open codecs."""
 
-    def __init__(self, tally: Tally) -> None:
-        self._local, self._tally = threading.local(), tally
+    def __init__(self, counters: CounterCollector) -> None:
+        self._local, self._counters = threading.local(), counters
 
     def pictures(self, gop: Gop) -> Iterator[tuple[int, Planes]]:
         """Yield (place in `gop.frames`, decoded picture) as decoders give them; the last packet is the last wanted.
@@ -114,7 +114,7 @@ class Decoder:
         except (FFmpegError, OSError) as error:
             raise gop.bad(min(wanted.values(), default=[0])[0], str(error)) from error
         finally:
-            self._tally.add(
+            self._counters.add(
                 read_s=read_s, decode_s=decode_s, frames_decoded=count, bytes_read=sum(sizes)
             )
         if wanted:
@@ -174,12 +174,12 @@ class Decoder:
             codecs.popitem(last=False)
         return codec
 
-    def paint(self, picture: Planes, out: Pixels) -> None:
+    def to_rgb(self, picture: Planes, out: Pixels) -> None:
         """Write a decoded picture as RGB into `out` (H, W, 3)."""
-        painter: Painter | None = self._local.__dict__.get("painter")
-        if painter is None:
-            painter = self._local.painter = Painter()
-        painter.paint(picture, out)
+        converter: RgbConverter | None = self._local.__dict__.get("converter")
+        if converter is None:
+            converter = self._local.converter = RgbConverter()
+        converter.to_rgb(picture, out)
 
 
 def _check_picture(gop: Gop, place: int, frame: VideoFrame) -> None:

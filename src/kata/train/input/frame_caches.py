@@ -23,7 +23,7 @@ def frame_caches(live: ExitStack, prepared: Prepared) -> dict[str, FrameCache]:
     folder = None if wanted.cache_dir is None else Path(wanted.cache_dir).expanduser()
     budget = None if wanted.cache_size is None else int(num_bytes(wanted.cache_size))
     if isinstance(data, Dataset):
-        options = CacheOptions(wanted.cache, folder, budget, form=prepared.form)
+        options = CacheOptions(wanted.cache, folder, budget, frame_format=prepared.frame_format)
         whole = FrameCache(data, prepared.cameras, options)
         return {"": live.enter_context(whole)}
     cameras = {
@@ -40,7 +40,7 @@ def frame_caches(live: ExitStack, prepared: Prepared) -> dict[str, FrameCache]:
             folder,
             budget,
             share,
-            prepared.form.under({key: part.own(key) for key in keys}),
+            prepared.frame_format.under({key: part.own(key) for key in keys}),
         )
         cache = FrameCache(
             part.dataset, tuple(map(part.own, keys)), options, name=kept_under(part.name)

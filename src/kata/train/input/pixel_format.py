@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kata.data.dataset.mixture import Data
-from kata.data.frames.frame_format import Form, colours_of_camera
+from kata.data.frames.frame_format import FrameFormat, colours_of_camera
 from kata.errors import ConfigError
 from kata.policies.config import PolicyConfig
 from kata.run.dataset import DatasetConfig
@@ -14,17 +14,17 @@ from kata.spec import Colours
 _RGB = "leave --dataset.pixels out"
 
 
-def choose_form(
+def choose_frame_format(
     options: DatasetConfig, policy: PolicyConfig, data: Data, cameras: Sequence[str]
-) -> tuple[Form, list[str]]:
+) -> tuple[FrameFormat, list[str]]:
     """What options ask for, and what the user should be told.
 
     Raises: ConfigError where that changes nothing, or cannot be.
     """
     if options.resize != "device":
-        return Form(_policy_size(options, policy, data, cameras)), []
+        return FrameFormat(_policy_size(options, policy, data, cameras)), []
     if options.pixels == "rgb":
-        return Form(), []
+        return FrameFormat(), []
     found = {key: colours_of_camera(data, key) for key in cameras}
     colours = {key: value for key, value in found.items() if isinstance(value, Colours)}
     left = [f"{key} ({why})" for key, why in found.items() if isinstance(why, str)]
@@ -34,7 +34,7 @@ def choose_form(
             rule="the device converts frames of videos in 8-bit 4:2:0, all of a camera in one colour space",
             remedy=_RGB,
         )
-    return Form(colours=colours), [
+    return FrameFormat(colours=colours), [
         f"the reader converts {', '.join(left)}, the device the others"
     ] if left else []
 

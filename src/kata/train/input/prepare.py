@@ -12,7 +12,7 @@ import torch
 
 from kata.data import anchor_rows
 from kata.data.dataset.mixture import Data, Mixture
-from kata.data.frames.frame_format import Form
+from kata.data.frames.frame_format import FrameFormat
 from kata.data.loader.shuffle import (
     Shuffle,
     ShuffleChoice,
@@ -33,7 +33,7 @@ from kata.train.input.features import fit_features, refuse_episodes, refuse_miss
 from kata.train.input.mixture_checks import check_together
 from kata.train.input.normalization import Scales, fit_scales
 from kata.train.input.nvdec import choose_decoder
-from kata.train.input.pixel_format import choose_form
+from kata.train.input.pixel_format import choose_frame_format
 from kata.train.input.rank_checks import check_same_data
 from kata.train.model.device import check_precision, rank_device
 from kata.units import num_bytes
@@ -49,7 +49,7 @@ class Prepared:
     keys: dataset keys that are read. windows: under the dataset's names. notes: what the user should be told.
     scales: how values are normalised. frame_memory: bytes for decoded frames.
     nvdec: video is decoded on the graphics card.
-    form: how frames lie in batches.
+    frame_format: how frames lie in batches.
     """
 
     run: Run
@@ -63,7 +63,7 @@ class Prepared:
     augment: Augment | None
     notes: list[str]
     frame_memory: int
-    form: Form
+    frame_format: FrameFormat
     nvdec: bool
 
     @property
@@ -129,11 +129,11 @@ def prepare(run: Run, team: Team | None = None) -> Prepared:
         )
     )
     cameras = [key for key in keys if key in train.cameras]
-    form, form_notes = choose_form(run.dataset, policy, train, cameras)
+    frame_format, format_notes = choose_frame_format(run.dataset, policy, train, cameras)
     memory = _frame_memory(run.dataset)
     nvdec, nvdec_note = team.by_first(lambda: _nvdec(run, train, cameras, device))
     chosen, order_note = team.by_first(
-        lambda: _shuffle(run, train, windows, cameras, rows, memory, form)
+        lambda: _shuffle(run, train, windows, cameras, rows, memory, frame_format)
     )
     return Prepared(
         run=dataclasses.replace(
@@ -146,10 +146,10 @@ def prepare(run: Run, team: Team | None = None) -> Prepared:
         keys=keys,
         device=device,
         augment=augment,
-        notes=[*whole.notes, *said, *scales.notes, *form_notes, *nvdec_note, *order_note],
+        notes=[*whole.notes, *said, *scales.notes, *format_notes, *nvdec_note, *order_note],
         scales=scales,
         frame_memory=memory,
-        form=form,
+        frame_format=frame_format,
         nvdec=nvdec,
     )
 
@@ -182,13 +182,13 @@ def _shuffle(
     cameras: list[str],
     rows: np.ndarray,
     memory: int,
-    form: Form,
+    frame_format: FrameFormat,
 ) -> tuple[dict[str, Any], list[str]]:
     """The order as options with all numbers, so that a resumed run has the same one whatever memory it finds; and what
     was chosen. memory: bytes for decoded frames.
     """
     asked, ahead = _asked(run.dataset), run.prefetch_factor + 1
-    choice = ShuffleChoice(asked, memory, run.effective_batch, ahead, form)
+    choice = ShuffleChoice(asked, memory, run.effective_batch, ahead, frame_format)
     if not isinstance(train, Mixture):
         shuffle, note = choice.choose(train, windows, cameras, rows)
         names = ("clip_pool", "clip_frames", "clip_gop")

@@ -24,7 +24,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from kata.data.counters import Work
+from kata.data.counters import ReadCounters
 from kata.errors import DataError
 from kata.train.metrics.append_log import Record
 from kata.train.metrics.bottleneck import Spent, diagnose
@@ -99,12 +99,12 @@ class Meter:
         self._rates: deque[float] = deque(maxlen=RATE_INTERVALS)
         self._busy_s = 0.0
         self._began_s: float | None = None
-        self._work: Callable[[], Work] = Work
+        self._work: Callable[[], ReadCounters] = ReadCounters
         self._threads = 1
-        self._work_before = Work()
+        self._work_before = ReadCounters()
         self._starting = 0
 
-    def watch(self, work: Callable[[], Work], *, threads: int) -> None:
+    def watch(self, work: Callable[[], ReadCounters], *, threads: int) -> None:
         """Takes the reader's seconds so far, on so many threads, into the diagnosis."""
         self._work, self._threads = work, threads
 
