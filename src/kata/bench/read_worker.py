@@ -29,7 +29,7 @@ from kata.data.frames.next_use import held_as_rgb
 from kata.data.loader.shuffle import Shuffle, ShuffleChoice, held_frame_bytes, make_order
 from kata.data.parquet.image_column import ENCODED_BYTES
 from kata.data.sampling.clip_order import ClipOrder, order_quality
-from kata.data.sampling.permutation import Anchors
+from kata.data.sampling.permutation import SampleOrder
 from kata.spec import Colours
 
 AHEAD = 4
@@ -250,7 +250,7 @@ def _episodes_per_batch(reader: Reader, batches: Batches, first: int, count: int
     return float(1 + (np.diff(episode, axis=1) != 0).sum(axis=1).mean())
 
 
-def _mixing(order: Anchors, batch_size: int) -> dict[str, float]:
+def _mixing(order: SampleOrder, batch_size: int) -> dict[str, float]:
     """How an order in clips mixes them, beside what a uniform one would give."""
     if not isinstance(order, ClipOrder) or batch_size < 2:
         return {}

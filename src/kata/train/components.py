@@ -12,9 +12,9 @@ from kata.config import encode
 from kata.data import Batches, Order, Reader, anchor_rows
 from kata.data.dataset.mixture import Data, Mixture
 from kata.data.frames.frame_cache import FrameCache
-from kata.data.loader.batches import Part, Rows
+from kata.data.loader.batches import BatchReader, RankSlice
 from kata.data.loader.mixture_reader import MixedReader
-from kata.data.loader.provenance import sample_places
+from kata.data.loader.provenance import step_locations
 from kata.dist.engine import Engine
 from kata.dist.process_group import Team
 from kata.policies.base import Policy
@@ -73,7 +73,7 @@ class Job:
     chores: list[tuple[int, Chore]]
     saving: Saving
     view_feed: Feed
-    view_reader: Rows
+    view_reader: BatchReader
     record: RunRecord | None
 
     @property
@@ -178,7 +178,7 @@ def _watch(prepared: Prepared, folder: Path, meter: Meter, feed: Feed, first_ste
     return Watch(
         folder,
         meter,
-        lambda step: sample_places(prepared.dataset, feed.batches, step),
+        lambda step: step_locations(prepared.dataset, feed.batches, step),
         max_in_a_row=prepared.run.max_bad_steps,
         spike=prepared.run.loss_spike,
         first_step=first_step,
@@ -220,24 +220,25 @@ def _seen(prepared: Prepared) -> Callable[[int], dict[str, int]] | None:
 def train_feed(
     live: ExitStack,
     prepared: Prepared,
-    reader: Rows,
+    reader: BatchReader,
     team: Team,
     bad_frames: BadFrames | None = None,
 ) -> Feed:
     """Each rank reads its part of a step's samples. `bad_frames` says what comes of those that cannot be decoded."""
     run, rows, size = prepared.run, prepared.rows, prepared.run.effective_batch
-    part, instead = Part(team.world.rank, team.world.size), None
+    rank_slice = RankSlice(team.world.rank, team.world.size)
+    substitute = None
     if bad_frames is not None:
-        read = lambda at: (at // size + 1) * size // part.of  # noqa: E731
-        instead = bad_frames.instead("train", prepared.dataset, reader, rows, read)
+        read = lambda at: (at // size + 1) * size // rank_slice.of  # noqa: E731
+        substitute = bad_frames.substitute("train", prepared.dataset, reader, rows, read)
     batches = Batches(
         reader,
         rows,
         order_of(prepared, rows),
         size,
         ahead=run.prefetch_factor,
-        part=part,
-        instead=instead,
+        rank_slice=rank_slice,
+        substitute=substitute,
     )
     return _feed(prepared, live.enter_context(batches), "train")
 
@@ -261,17 +262,24 @@ def _feed(prepared: Prepared, batches: Batches, purpose: str) -> Feed:
 
 
 def _validator(
-    live: ExitStack, prepared: Prepared, held: Data, reader: Rows, bad_frames: BadFrames, team: Team
+    live: ExitStack,
+    prepared: Prepared,
+    held: Data,
+    reader: BatchReader,
+    bad_frames: BadFrames,
+    team: Team,
 ) -> tuple[Validator, Feed]:
     """Each rank validates every so many-th batch."""
-    run, part = prepared.run, Part(team.world.rank, team.world.size)
+    run, rank_slice = prepared.run, RankSlice(team.world.rank, team.world.size)
     rows = spread_rows(anchor_rows(held, run.policy.drop_last_frames()), run.max_eval_samples)
     order, size = (
         Order(len(rows), run.seed, shuffle=False),
-        min(run.batch_size, len(rows)) * part.of,
+        min(run.batch_size, len(rows)) * rank_slice.of,
     )
-    instead = bad_frames.instead("validate", held, reader, rows, lambda _: len(rows))
-    batches = Batches(reader, rows, order, size, ahead=1, part=part, instead=instead)
+    substitute = bad_frames.substitute("validate", held, reader, rows, lambda _: len(rows))
+    batches = Batches(
+        reader, rows, order, size, ahead=1, rank_slice=rank_slice, substitute=substitute
+    )
     feed = _feed(prepared, live.enter_context(batches), "validate")
     action_dim = run.policy.action.shape[0]
     names = prepared.dataset.columns[ACTION].names or tuple(

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from kata.data import Dataset, Reader, anchor_rows, open_dataset
-from kata.data.dataset.mixture import Mixture, Part
+from kata.data.dataset.mixture import Mixture, MixtureEntry
 from kata.data.loader.mixture_reader import MixedReader
-from kata.data.sampling.mixture_order import MixedOrder
+from kata.data.sampling.mixture_order import MixtureOrder
 from kata.data.stats.dataset_stats import dataset_stats
 from kata.data.stats.mixture_stats import joint_stats, part_stats
 from kata.errors import DataError
@@ -36,7 +36,10 @@ def pair(tmp_path_factory) -> tuple[Dataset, Dataset]:
 @pytest.fixture
 def mixture(pair) -> Mixture:
     return Mixture(
-        (Part("first", pair[0], 3, {FRONT: CAMERA}), Part("second", pair[1], 1, fill=True))
+        (
+            MixtureEntry("first", pair[0], 3, {FRONT: CAMERA}),
+            MixtureEntry("second", pair[1], 1, fill=True),
+        )
     )
 
 
@@ -87,7 +90,7 @@ def test_what_is_lacking_is_black_or_zero_and_marked(mixture, pair):
 def test_a_mixture_of_one_reads_what_its_dataset_reads(pair):
     rows = np.array([3, 0, 11])
     with (
-        MixedReader(Mixture((Part("one", pair[0]),)), WINDOWS) as mixed,
+        MixedReader(Mixture((MixtureEntry("one", pair[0]),)), WINDOWS) as mixed,
         Reader(pair[0], WINDOWS) as alone,
     ):
         batch, plain = mixed.read(rows), alone.read(rows)
@@ -111,10 +114,12 @@ def test_rows_and_episodes_are_numbered_through(mixture, pair):
     rows = anchor_rows(mixture, 1)
     assert mixture.sizes(rows) == [len(anchor_rows(data, 1)) for data in pair]
     assert mixture.shares(rows).counts == (3, 1)
-    unweighted = Mixture(tuple(Part(p.name, p.dataset, None, p.rename) for p in mixture.parts))
+    unweighted = Mixture(
+        tuple(MixtureEntry(p.name, p.dataset, None, p.rename) for p in mixture.parts)
+    )
     rows = anchor_rows(unweighted)
     assert unweighted.shares(rows).counts == (4, 5), "12 and 15 samples"
-    epoch = MixedOrder.full(unweighted.sizes(rows), unweighted.shares(rows), 3).at(
+    epoch = MixtureOrder.full(unweighted.sizes(rows), unweighted.shares(rows), 3).at(
         np.arange(len(rows))
     )
     assert sorted(epoch) == list(range(27)), "an epoch of the mixture shows every sample once"
@@ -123,23 +128,27 @@ def test_rows_and_episodes_are_numbered_through(mixture, pair):
 def test_an_episode_in_two_entries_is_refused_and_a_division_is_not(pair):
     first = pair[0]
     with pytest.raises(DataError, match="share 1 episodes, the first is 1"):
-        Mixture((Part("a", first), Part("b", first.subset([1]))))
+        Mixture((MixtureEntry("a", first), MixtureEntry("b", first.subset([1]))))
     assert (
-        Mixture((Part("a", first.subset([0])), Part("b", first.subset([1])))).num_frames
+        Mixture(
+            (MixtureEntry("a", first.subset([0])), MixtureEntry("b", first.subset([1])))
+        ).num_frames
         == first.num_frames
     )
 
 
 def test_renames_that_do_not_fit_are_refused(pair):
     with pytest.raises(DataError, match="did you mean 'observation\\.state'"):
-        Mixture((Part("a", pair[0], 1, {"observation.stat": "x"}),))
+        Mixture((MixtureEntry("a", pair[0], 1, {"observation.stat": "x"}),))
     with pytest.raises(DataError, match="two keys one name"):
-        Mixture((Part("a", pair[0], 1, {"observation.state": "action"}),))
+        Mixture((MixtureEntry("a", pair[0], 1, {"observation.state": "action"}),))
 
 
 def test_joint_statistics_of_a_divided_dataset_are_those_of_the_whole(pair):
     whole = pair[1]
-    divided = Mixture((Part("a", whole.subset([0, 1])), Part("b", whole.subset([2]))))
+    divided = Mixture(
+        (MixtureEntry("a", whole.subset([0, 1])), MixtureEntry("b", whole.subset([2])))
+    )
     expected, found = whole.stats(cameras=False), joint_stats(divided, cameras=False)
     assert set(found) == set(expected)
     for key, summary in expected.items():
@@ -151,9 +160,9 @@ def test_camera_statistics_are_joined_by_frames(tmp_path):
     cameras = [
         opened(tmp_path / str(i), seed=i, camera=(CAMERA, 8), lengths=(6 + i, 5)) for i in range(2)
     ]
-    found = joint_stats(Mixture(tuple(Part(str(i), data) for i, data in enumerate(cameras))))[
-        CAMERA
-    ]
+    found = joint_stats(
+        Mixture(tuple(MixtureEntry(str(i), data) for i, data in enumerate(cameras)))
+    )[CAMERA]
     own = [dataset_stats(data)[CAMERA] for data in cameras]
     np.testing.assert_allclose(found["mean"], (own[0]["mean"] * 11 + own[1]["mean"] * 12) / 23)
     assert found["count"].tolist() == [23]

@@ -162,8 +162,8 @@ def test_any_error_ends_the_batch_that_met_it(
 
     monkeypatch.setattr(VideoCamera, "write_frame", breaks)
     with Reader(data, {}, threads=1, frame_memory=10**6) as reader:
-        reader.allot(1, 1)
-        reader.foresee(rows, steps)
+        reader.reserve_batches(1, 1)
+        reader.plan_ahead(rows, steps)
         for number in range(step):
             reader.start(rows[:1], number).result()
         broken.set()

@@ -11,7 +11,7 @@ import torch
 from av.video.frame import VideoFrame
 
 from kata.data import Batches, Dataset, Order, Reader, anchor_rows, open_dataset
-from kata.data.dataset.mixture import Mixture, Part
+from kata.data.dataset.mixture import Mixture, MixtureEntry
 from kata.data.frames.frame_cache import CacheOptions, FrameCache
 from kata.data.frames.frame_format import FrameFormat, colours_of_camera
 from kata.data.loader.mixture_reader import MixedReader
@@ -126,7 +126,7 @@ def test_batches_are_the_same_however_frames_come(
 
 def test_a_camera_that_a_dataset_of_a_mixture_lacks_is_black(data: Dataset, tmp_path: Path) -> None:
     both = make(tmp_path / "both", CAMERA, OTHER, codec="h264")
-    mixture = Mixture((Part("one", data), Part("both", both)))
+    mixture = Mixture((MixtureEntry("one", data), MixtureEntry("both", both)))
     colours = frame_format_of(data).colours[CAMERA]
     frame_format = FrameFormat(colours={CAMERA: colours, OTHER: colours})
     rows = np.arange(mixture.num_frames)
@@ -143,8 +143,8 @@ def test_a_camera_that_a_dataset_of_a_mixture_lacks_is_black(data: Dataset, tmp_
 def test_clips_of_a_mixture_know_cameras_by_their_own_names(data: Dataset) -> None:
     frame_format, memory = frame_format_of(data), 5 * 4 * 3 * 100 * 52 * 3
     renamed, plain = (
-        Mixture((Part("one", data, rename={CAMERA: OTHER}),)),
-        Mixture((Part("one", data),)),
+        Mixture((MixtureEntry("one", data, rename={CAMERA: OTHER}),)),
+        Mixture((MixtureEntry("one", data),)),
     )
     rows = np.arange(data.num_frames)
 

@@ -10,7 +10,7 @@ import torch
 from torchvision.transforms.v2 import functional as F
 
 from kata.data import Batches, Dataset, Order, Reader, anchor_rows, open_dataset
-from kata.data.dataset.mixture import Mixture, Part
+from kata.data.dataset.mixture import Mixture, MixtureEntry
 from kata.data.frames.frame_cache import CacheOptions, FrameCache
 from kata.data.frames.frame_format import FrameFormat
 from kata.data.loader.mixture_reader import MixedReader
@@ -65,7 +65,7 @@ def test_holding_and_caching_change_nothing(
     data: Dataset, tmp_path: Path, window: tuple[int, ...]
 ) -> None:
     rows = np.random.default_rng(0).permutation(data.num_frames)
-    mixture = Mixture((Part("one", data),))
+    mixture = Mixture((MixtureEntry("one", data),))
     with Reader(data, {CAMERA: window}, frame_format=FrameFormat(SIZE)) as reader:
         wanted = reader.read(rows)[CAMERA]
     options = CacheOptions("disk", tmp_path, frame_format=FrameFormat(SIZE))

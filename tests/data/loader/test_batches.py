@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from kata.data import Batches, Order, Reader, anchor_rows, open_dataset
-from kata.data.loader.batches import Part
-from kata.data.loader.reader import Reading
+from kata.data.loader.batches import RankSlice
+from kata.data.loader.reader import PendingRead
 from kata.errors import DataError
 from tests.data.dataset_maker import make
 
@@ -40,7 +40,7 @@ def test_the_parts_of_a_batch_are_the_batch_and_read_nothing_twice(tmp_path: Pat
             whole, parts = batches.at(step), []
             for number in range(of):
                 with Reader(data, windows, frame_memory=10**6) as own:
-                    part = Batches(own, rows, order, 6, ahead=1, part=Part(number, of))
+                    part = Batches(own, rows, order, 6, ahead=1, rank_slice=RankSlice(number, of))
                     parts.append(part.at(step))
                     masks = part.masks(step)
                     part.close()
@@ -58,7 +58,7 @@ def test_reading_ahead_is_bounded_and_can_be_off(tmp_path: Path) -> None:
     seen: list[int] = []
 
     class Watched(Reader):
-        def start(self, rows: np.ndarray, step: int | None = None) -> Reading:
+        def start(self, rows: np.ndarray, step: int | None = None) -> PendingRead:
             seen.append(len(rows))
             return super().start(rows, step)
 
@@ -78,7 +78,7 @@ def test_errors_of_the_background_surface_at_their_step(tmp_path: Path) -> None:
     rows = anchor_rows(data)
 
     class Broken(Reader):
-        def start(self, rows: np.ndarray, step: int | None = None) -> Reading:
+        def start(self, rows: np.ndarray, step: int | None = None) -> PendingRead:
             if 3 in rows:
                 raise DataError("row 3 is broken")
             return super().start(rows, step)

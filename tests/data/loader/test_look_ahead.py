@@ -225,9 +225,9 @@ def test_a_frame_let_go_while_it_is_written_gives_its_memory_back(
             return held
 
         monkeypatch.setattr(kind, "hold", hold)
-        reader.allot(1, 1)
+        reader.reserve_batches(1, 1)
         rows = np.arange(12)
-        reader.foresee(rows, rows)
+        reader.plan_ahead(rows, rows)
         assert reader.prefetch(rows[6:7], 6)
         reader.start(rows[:1], 0).result()
         reader._frames._pool.close()

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from kata.data import Batches, open_dataset
-from kata.data.dataset.mixture import Mixture, Part
+from kata.data.dataset.mixture import Mixture, MixtureEntry
 from kata.data.dataset.windows import anchor_rows
 from kata.data.frames.frame_cache import CacheOptions, FrameCache
 from kata.data.loader.mixture_reader import MixedReader, kept_under
 from kata.data.loader.shuffle import Shuffle, ShuffleChoice, make_mixed_order, make_order
 from kata.data.sampling.clip_order import ClipOrder
-from kata.data.sampling.mixture_order import MixedOrder, part_seed
-from kata.data.sampling.permutation import Order
+from kata.data.sampling.mixture_order import MixtureOrder, part_seed
+from kata.data.sampling.permutation import PermutationOrder
 from kata.errors import ConfigError
 from tests.data.dataset_maker import CAMERA, HEIGHT, WIDTH, make, picture, write_video
 
@@ -38,16 +38,16 @@ def mixture(tmp_path_factory: pytest.TempPathFactory) -> Mixture:
     rename = {CAMERA: FRONT}
     return Mixture(
         (
-            Part("video", video, 3, rename),
-            Part("images", images, 2, rename),
-            Part("blind", blind, 1, fill=True),
+            MixtureEntry("video", video, 3, rename),
+            MixtureEntry("images", images, 2, rename),
+            MixtureEntry("blind", blind, 1, fill=True),
         )
     )
 
 
-def order_of(mixture: Mixture) -> MixedOrder:
+def order_of(mixture: Mixture) -> MixtureOrder:
     rows = anchor_rows(mixture)
-    return MixedOrder.full(mixture.sizes(rows), mixture.shares(rows), 3)
+    return MixtureOrder.full(mixture.sizes(rows), mixture.shares(rows), 3)
 
 
 def read(
@@ -95,7 +95,7 @@ def test_a_small_dataset_with_a_large_share_takes_more_of_the_budget(tmp_path: P
     """One budget: the next uses of both datasets compete, so that the one that comes back sooner is held."""
     small = open_dataset("x/s", root=make(tmp_path / "small", lengths=(12,), per_file=1))
     large = open_dataset("x/l", root=make(tmp_path / "large", lengths=(60, 60), per_file=1))
-    mixture = Mixture((Part("small", small, 1), Part("large", large, 1)))
+    mixture = Mixture((MixtureEntry("small", small, 1), MixtureEntry("large", large, 1)))
     with (
         MixedReader(mixture, {}, frame_memory=(3 * SIZE + 20) * FRAME) as reader,
         Batches(reader, anchor_rows(mixture), order_of(mixture), SIZE) as batches,
@@ -151,11 +151,13 @@ def test_each_dataset_is_read_in_clips_of_its_own_from_its_share_of_the_memory(
         root = make(tmp_path / name, lengths=(24,) * episodes, per_file=episodes)
         pictures = [picture(episode, frame) for episode in range(episodes) for frame in range(24)]
         write_video(root / f"videos/{CAMERA}/chunk-000/file-000.mp4", pictures, gop=12)
-        parts.append(Part(name, open_dataset(f"x/{name}", root=root), weight))
+        parts.append(MixtureEntry(name, open_dataset(f"x/{name}", root=root), weight))
     mixture = Mixture(
         (
             *parts,
-            Part("blind", open_dataset("x/b", root=make(tmp_path / "b", camera="")), 1, fill=True),
+            MixtureEntry(
+                "blind", open_dataset("x/b", root=make(tmp_path / "b", camera="")), 1, fill=True
+            ),
         )
     )
     rows, memory = anchor_rows(mixture), 150 * FRAME
@@ -180,10 +182,10 @@ def test_each_dataset_is_read_in_clips_of_its_own_from_its_share_of_the_memory(
         )
         assert isinstance(alone, ClipOrder)
         np.testing.assert_array_equal(order.orders[number].at(positions), alone.at(positions))
-    assert isinstance(order.orders[2], Order)
-    full = MixedOrder.full(mixture.sizes(rows), mixture.shares(rows), 3)
+    assert isinstance(order.orders[2], PermutationOrder)
+    full = MixtureOrder.full(mixture.sizes(rows), mixture.shares(rows), 3)
 
-    def decoded(one: MixedOrder) -> float:
+    def decoded(one: MixtureOrder) -> float:
         with (
             MixedReader(mixture, {}, threads=1, frame_memory=memory) as reader,
             Batches(reader, rows, one, SIZE, ahead=2) as batches,

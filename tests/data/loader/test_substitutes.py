@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from kata.data import Batches, Order, Reader, anchor_rows, open_dataset
-from kata.data.dataset.mixture import Mixture, Part
+from kata.data.dataset.mixture import Mixture, MixtureEntry
 from kata.data.frames.frame_cache import CacheOptions, FrameCache
 from kata.data.loader.mixture_reader import MixedReader
 from kata.data.loader.shuffle import Shuffle, make_order
@@ -19,8 +19,8 @@ from kata.data.loader.substitutes import (
     read_alone,
     substitute_anchor,
 )
-from kata.data.sampling.mixture_order import MixedOrder
-from kata.data.sampling.permutation import Anchors
+from kata.data.sampling.mixture_order import MixtureOrder
+from kata.data.sampling.permutation import SampleOrder
 from kata.errors import DataError, FrameError
 from tests.data.dataset_maker import CAMERA, HEIGHT, WIDTH, make
 
@@ -106,7 +106,9 @@ def expected(data, windows, order, rows, count, seed=5):
     return samples
 
 
-def check_stream(data, windows, order: Anchors, *, size, threads=2, ahead=2, memory=0, cache=None):
+def check_stream(
+    data, windows, order: SampleOrder, *, size, threads=2, ahead=2, memory=0, cache=None
+):
     rows = anchor_rows(data)
     count = 2 * len(rows) // size * size
     noted = []
@@ -118,7 +120,7 @@ def check_stream(data, windows, order: Anchors, *, size, threads=2, ahead=2, mem
             order,
             size,
             ahead=ahead,
-            instead=Substitutes(reader, rows, rows[:1], 5, noted.append),
+            substitute=Substitutes(reader, rows, rows[:1], 5, noted.append),
         ) as batches,
     ):
         got = [(batches.at(step), batches.anchors(step)) for step in range(count // size)]
@@ -182,9 +184,9 @@ def test_all_whole_samples_together_decode_to_what_each_gives_alone(damaged):
 
 def test_in_a_mixture_the_substitute_is_of_the_same_dataset(damaged, tmp_path):
     whole = open_dataset("x/z", root=make(tmp_path / "whole", lengths=(10, 6)))
-    mixture = Mixture((Part("whole", whole), Part("damaged", damaged)))
+    mixture = Mixture((MixtureEntry("whole", whole), MixtureEntry("damaged", damaged)))
     rows = anchor_rows(mixture)
-    order = MixedOrder.full(mixture.sizes(rows), mixture.shares(rows), 5)
+    order = MixtureOrder.full(mixture.sizes(rows), mixture.shares(rows), 5)
     noted = []
     with (
         MixedReader(mixture, {}) as reader,
@@ -193,7 +195,7 @@ def test_in_a_mixture_the_substitute_is_of_the_same_dataset(damaged, tmp_path):
             rows,
             order,
             4,
-            instead=Substitutes(reader, rows, mixture.first_rows, 5, noted.append),
+            substitute=Substitutes(reader, rows, mixture.first_rows, 5, noted.append),
         ) as batches,
     ):
         numbers = np.concatenate([batches.at(step)["dataset_index"] for step in range(24)])
@@ -251,7 +253,7 @@ def test_where_nothing_is_whole_the_run_ends(tmp_path):
             rows,
             Order(8, 0),
             2,
-            instead=Substitutes(reader, rows, rows[:1], 0, lambda _: None),
+            substitute=Substitutes(reader, rows, rows[:1], 0, lambda _: None),
         ) as batches,
         pytest.raises(DataError, match=f"{video.name}.*{ATTEMPTS} other samples") as refused,
     ):

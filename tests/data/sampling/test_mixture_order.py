@@ -7,8 +7,8 @@ import random
 import numpy as np
 import pytest
 
-from kata.data.sampling.mixture_order import PERIOD_MAX, MixedOrder, Shares, whole_shares
-from kata.data.sampling.permutation import Order
+from kata.data.sampling.mixture_order import PERIOD_MAX, MixtureOrder, Shares, whole_shares
+from kata.data.sampling.permutation import PermutationOrder
 from kata.errors import DataError
 
 
@@ -66,12 +66,13 @@ def test_each_dataset_runs_through_its_own_stream_in_order() -> None:
 def test_a_mixture_of_one_has_the_order_of_its_dataset() -> None:
     positions = np.arange(50).reshape(5, 10)
     np.testing.assert_array_equal(
-        MixedOrder.full([13], Shares((1,)), 4).at(positions), Order(13, 4).at(positions)
+        MixtureOrder.full([13], Shares((1,)), 4).at(positions),
+        PermutationOrder(13, 4).at(positions),
     )
 
 
 def test_any_position_can_be_asked_for_alone_and_epochs_are_whole() -> None:
-    order = MixedOrder.full([30, 11], Shares((3, 1)), 5)
+    order = MixtureOrder.full([30, 11], Shares((3, 1)), 5)
     stream = order.at(np.arange(400))
     np.testing.assert_array_equal(
         [order.at(np.array([g]))[0] for g in range(60, 90)], stream[60:90]
@@ -83,14 +84,14 @@ def test_any_position_can_be_asked_for_alone_and_epochs_are_whole() -> None:
 
 
 def test_datasets_of_one_size_are_not_shuffled_alike() -> None:
-    order = MixedOrder.full([500, 500], Shares((1, 1)), 5)
+    order = MixtureOrder.full([500, 500], Shares((1, 1)), 5)
     stream = order.at(np.arange(1000))
     assert abs(np.corrcoef(stream[0::2], stream[1::2])[0, 1]) < 0.2
 
 
 def test_the_stream_of_a_mixture_never_changes() -> None:
     """Part of the format of a run, as the order of one dataset is."""
-    assert MixedOrder.full([6, 4], Shares((2, 1)), 42).at(np.arange(12)).tolist() == STREAM
+    assert MixtureOrder.full([6, 4], Shares((2, 1)), 42).at(np.arange(12)).tolist() == STREAM
 
 
 STREAM = [3, 8, 1, 4, 7, 0, 2, 6, 5, 5, 9, 3]

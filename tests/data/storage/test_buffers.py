@@ -9,11 +9,11 @@ import pytest
 from numpy.typing import NDArray
 
 from kata.data import Batches, Order, Reader, anchor_rows, open_dataset
-from kata.data.dataset.mixture import Mixture, Part
+from kata.data.dataset.mixture import Mixture, MixtureEntry
 from kata.data.frames.frame_cache import CacheOptions, FrameCache
-from kata.data.loader.batches import Rows
+from kata.data.loader.batches import BatchReader
 from kata.data.loader.mixture_reader import MixedReader
-from kata.data.sampling.mixture_order import MixedOrder
+from kata.data.sampling.mixture_order import MixtureOrder
 from kata.data.storage.buffers import aligned
 from kata.spec import Batch
 from tests.data.dataset_maker import CAMERA, HEIGHT, WIDTH, make
@@ -51,18 +51,18 @@ def mixture(tmp_path_factory: pytest.TempPathFactory) -> Mixture:
     }
     return Mixture(
         tuple(
-            Part(name, open_dataset(f"x/{name}", root=root), 1, fill=True)
+            MixtureEntry(name, open_dataset(f"x/{name}", root=root), 1, fill=True)
             for name, root in sets.items()
         )
     )
 
 
-def batches_of(mixture: Mixture, reader: Rows, number: int | None) -> Batches:
+def batches_of(mixture: Mixture, reader: BatchReader, number: int | None) -> Batches:
     """Of one dataset of the mixture, or of all."""
     if number is None:
         rows = anchor_rows(mixture)
         return Batches(
-            reader, rows, MixedOrder.full(mixture.sizes(rows), mixture.shares(rows), 3), 7
+            reader, rows, MixtureOrder.full(mixture.sizes(rows), mixture.shares(rows), 3), 7
         )
     rows = anchor_rows(mixture.parts[number].dataset)
     return Batches(reader, rows, Order(len(rows), 3), 7)

@@ -11,7 +11,7 @@ import torch
 from kata.cli import main
 from kata.data import Batches, Order
 from kata.data.loader.mixture_reader import MixedReader
-from kata.data.sampling.mixture_order import MixedOrder
+from kata.data.sampling.mixture_order import MixtureOrder
 from kata.errors import KataError
 from kata.policies import build_policy, config_class
 from kata.policies.base import Loss, Term
@@ -204,7 +204,7 @@ def test_a_datasets_loss_is_that_of_its_samples_alone():
 
 def test_the_stream_of_a_run_is_each_datasets_own_order(run, entries):
     prepared = prepare(run(entries(**weighted(3, 1))))
-    stream = MixedOrder.full(
+    stream = MixtureOrder.full(
         prepared.dataset.sizes(prepared.rows), prepared.dataset.shares(prepared.rows), 1000
     ).at(np.arange(40))
     assert (stream < 38).sum() == 30
@@ -386,7 +386,7 @@ def test_augmentation_leaves_black_frames_black(run, entries):
         reader = live.enter_context(
             MixedReader(prepared.dataset, prepared.windows, threads=1, keys=prepared.keys)
         )
-        order = MixedOrder.full(
+        order = MixtureOrder.full(
             prepared.dataset.sizes(prepared.rows), prepared.dataset.shares(prepared.rows), 1000
         )
         feed = Feed(

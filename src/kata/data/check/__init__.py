@@ -29,9 +29,9 @@ from kata.data.check.stats import check_constant, check_stored
 from kata.data.check.tables import TableCheck
 from kata.data.dataset.columns import schema_names
 from kata.data.dataset.dataset import open_dataset, readable_columns
-from kata.data.format.episode_table import Layout
+from kata.data.format.episode_table import EpisodeTable
 from kata.data.format.info import Info, raw_info, read_info
-from kata.data.format.read import read_layout
+from kata.data.format.read import read_episode_table
 from kata.data.format.selection import AVAILABLE, choose, drop_absent_cameras, only_whole
 from kata.data.format.source import Source
 from kata.data.format.tasks import read_tasks
@@ -68,7 +68,7 @@ def check_dataset(
         read_info(root)
     try:
         info, notes = read_info(root), [*source.notes]
-        whole = read_layout(root, info, source.ensure, notes)
+        whole = read_episode_table(root, info, source.ensure, notes)
         tasks = read_tasks(root, info, whole, notes)
     except DataError as error:
         found.caught("metadata", error)
@@ -92,7 +92,7 @@ def _report(source: Source, found: Findings) -> Report:
 
 
 def _check_metadata(
-    root: Path, info: Info, whole: Layout, tasks: list[str], found: Findings
+    root: Path, info: Info, whole: EpisodeTable, tasks: list[str], found: Findings
 ) -> None:
     check_totals(raw_info(root), whole, tasks, found)
     check_numbering(whole, found)
@@ -108,14 +108,14 @@ class _Job:
 
     source: Source
     info: Info
-    whole: Layout
+    whole: EpisodeTable
     tasks: list[str]
     absent: list[str]
     found: Findings
     threads: int
     counting: Counting
 
-    def run(self, layout: Layout, decode: bool) -> None:
+    def run(self, layout: EpisodeTable, decode: bool) -> None:
         """Look at tables and cameras of the episodes whose files are here."""
         layout = self._readable(layout)
         if not len(layout.index):
@@ -143,7 +143,7 @@ class _Job:
         if decode:
             self._decode(good)
 
-    def _readable(self, layout: Layout) -> Layout:
+    def _readable(self, layout: EpisodeTable) -> EpisodeTable:
         """The episodes whose files exist and whose tables have a footer."""
         root = self.source.root
         try:
@@ -160,7 +160,7 @@ class _Job:
         return layout.take(np.flatnonzero(~np.isin(layout.data.file, bad)))
 
     def _look(
-        self, layout: Layout, tables: TableCheck, cameras: list[CameraCheck]
+        self, layout: EpisodeTable, tables: TableCheck, cameras: list[CameraCheck]
     ) -> list[tuple[CameraCheck, int]]:
         """Look at every file once without decoding; returns the camera files whose frames can be read."""
         good: list[tuple[CameraCheck, int]] = []
@@ -182,7 +182,7 @@ class _Job:
             run_all(iter(pieces), self.threads, progress, len(pieces))
         return good
 
-    def _open(self, layout: Layout, tables: TableCheck) -> None:
+    def _open(self, layout: EpisodeTable, tables: TableCheck) -> None:
         """Open what is left as training does, for what only that says, and for the stored statistics."""
         try:
             data = open_dataset(

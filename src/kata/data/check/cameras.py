@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from kata.data.arrays import Int64, ranges
 from kata.data.check.findings import Findings
 from kata.data.counters import CounterCollector
-from kata.data.format.episode_table import Layout, Span
+from kata.data.format.episode_table import EpisodeTable, Span
 from kata.data.format.info import Info
 from kata.data.frames.camera import Camera, ImageCamera, VideoCamera
 from kata.data.parquet.image_column import EncodedImages
@@ -41,8 +41,8 @@ class CameraCheck:
         root: Path,
         info: Info,
         key: str,
-        layout: Layout,
-        whole: Layout,
+        layout: EpisodeTable,
+        whole: EpisodeTable,
         declared: dict[str, Any],
     ) -> None:
         self.key = key
@@ -86,14 +86,14 @@ class CameraCheck:
         for group in np.split(frames, np.flatnonzero(np.diff(first)) + 1):
             yield self._piece(camera, file, part, group, found)
 
-    def _part(self, file: int) -> Layout:
+    def _part(self, file: int) -> EpisodeTable:
         return self._layout.take(np.flatnonzero(self.span.file == file))
 
-    def _span_of(self, layout: Layout) -> Span:
+    def _span_of(self, layout: EpisodeTable) -> Span:
         """Where episodes lie in this camera's files."""
         return layout.videos[self.key] if self._is_video else layout.data
 
-    def _ready(self, layout: Layout, file: int) -> VideoCamera | ImageCamera:
+    def _ready(self, layout: EpisodeTable, file: int) -> VideoCamera | ImageCamera:
         """The camera with one file prepared, as a reader has it."""
         column = self._info.columns[self.key]
         if self._is_video:
@@ -120,7 +120,7 @@ class CameraCheck:
                 remedy="none needed: these frames are never read",
             )
 
-    def _check_declared(self, path: Path, part: Layout, found: Findings) -> None:
+    def _check_declared(self, path: Path, part: EpisodeTable, found: Findings) -> None:
         declared = {
             name: said for name in _DECLARED if (said := self._declared.get(name)) is not None
         }
@@ -136,7 +136,7 @@ class CameraCheck:
                     episodes=part.index.tolist(),
                 )
 
-    def _check_cells(self, path: Path, part: Layout, found: Findings) -> None:
+    def _check_cells(self, path: Path, part: EpisodeTable, found: Findings) -> None:
         """Images that the footer already knows to be absent."""
         meta = pq.read_metadata(path)
         empty = 0
@@ -155,7 +155,7 @@ class CameraCheck:
             )
 
     def _piece(
-        self, camera: Camera, file: int, part: Layout, frames: Int64, found: Findings
+        self, camera: Camera, file: int, part: EpisodeTable, frames: Int64, found: Findings
     ) -> Piece:
         def run() -> int:
             out = np.empty(camera.shape, np.uint8)
@@ -172,7 +172,7 @@ class CameraCheck:
 
         return run
 
-    def _note(self, part: Layout, error: FrameError, found: Findings) -> None:
+    def _note(self, part: EpisodeTable, error: FrameError, found: Findings) -> None:
         span, frame = self._span_of(part), error.frame
         owner = int(np.flatnonzero((span.first <= frame) & (frame < span.first + part.length))[0])
         episode = int(part.index[owner])

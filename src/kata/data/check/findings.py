@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from kata.data.format.episode_table import Layout
+from kata.data.format.episode_table import EpisodeTable
 from kata.errors import DataError
 
 _TRIES = 64  # readings of one file that are spent on telling its good episodes from its bad ones
@@ -53,7 +53,7 @@ class Findings:
         """Note what opening or reading the dataset would raise."""
         self.error(kind, error.what, rule=error.rule, remedy=error.remedy, episodes=episodes)
 
-    def attempt(self, kind: str, part: Layout, act: Callable[[Layout], None]) -> bool:
+    def attempt(self, kind: str, part: EpisodeTable, act: Callable[[EpisodeTable], None]) -> bool:
         """Do something with the episodes of one file, and note which of them fail; True when all is well."""
         failed = _failures(part, act, [_TRIES])
         for error, episodes in failed:
@@ -66,7 +66,7 @@ class Findings:
 
 
 def _failures(
-    part: Layout, act: Callable[[Layout], None], tries: list[int]
+    part: EpisodeTable, act: Callable[[EpisodeTable], None], tries: list[int]
 ) -> list[tuple[DataError, list[int]]]:
     """The errors of `act`, each with the smallest set of episodes that has it, found by halving."""
     error = _error(part, act, tries)
@@ -86,7 +86,9 @@ def _failures(
     return found or [(error, part.index.tolist())]
 
 
-def _error(part: Layout, act: Callable[[Layout], None], tries: list[int]) -> DataError | None:
+def _error(
+    part: EpisodeTable, act: Callable[[EpisodeTable], None], tries: list[int]
+) -> DataError | None:
     tries[0] -= 1
     try:
         act(part)

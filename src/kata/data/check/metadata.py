@@ -13,14 +13,16 @@ from numpy.typing import NDArray
 
 from kata.data.arrays import Int64
 from kata.data.check.findings import Findings, numbers_text
-from kata.data.format.episode_table import Layout, Span
+from kata.data.format.episode_table import EpisodeTable, Span
 from kata.data.format.info import Info
 from kata.data.format.v3 import episode_table
 
 _REPAIR = "repair the metadata, or download the dataset again"
 
 
-def check_totals(raw: dict[str, Any], layout: Layout, tasks: list[str], found: Findings) -> None:
+def check_totals(
+    raw: dict[str, Any], layout: EpisodeTable, tasks: list[str], found: Findings
+) -> None:
     """What info.json counts, against what the tables hold."""
     counted = {
         "total_episodes": len(layout.index),
@@ -37,7 +39,7 @@ def check_totals(raw: dict[str, Any], layout: Layout, tasks: list[str], found: F
             )
 
 
-def check_numbering(layout: Layout, found: Findings) -> None:
+def check_numbering(layout: EpisodeTable, found: Findings) -> None:
     """Episodes are 0, 1, 2, ... without holes: LeRobot looks them up by position."""
     if not np.array_equal(layout.index, np.arange(len(layout.index))):
         holes = np.setdiff1d(np.arange(int(layout.index.max()) + 1), layout.index)
@@ -150,7 +152,9 @@ def _check_times(
     _tell(found.warning, "video times", index, long | between, what, rule)
 
 
-def check_tasks(root: Path, info: Info, layout: Layout, tasks: list[str], found: Findings) -> None:
+def check_tasks(
+    root: Path, info: Info, layout: EpisodeTable, tasks: list[str], found: Findings
+) -> None:
     """The task table as LeRobot wants it, and the sentences of the episode table in it."""
     unknown = {
         task: e
@@ -186,7 +190,7 @@ def check_tasks(root: Path, info: Info, layout: Layout, tasks: list[str], found:
         )
 
 
-def check_overlaps(layout: Layout, found: Findings) -> None:
+def check_overlaps(layout: EpisodeTable, found: Findings) -> None:
     """No two episodes claim the same rows or the same frames of a video."""
     for name, span in {
         "the table": layout.data,
@@ -195,7 +199,7 @@ def check_overlaps(layout: Layout, found: Findings) -> None:
         _check_overlap(name, span, layout, found)
 
 
-def _check_overlap(name: str, span: Span, layout: Layout, found: Findings) -> None:
+def _check_overlap(name: str, span: Span, layout: EpisodeTable, found: Findings) -> None:
     order = np.lexsort((span.first, span.file))
     file, first, end = span.file[order], span.first[order], (span.first + layout.length)[order]
     for place in np.flatnonzero((file[1:] == file[:-1]) & (first[1:] < end[:-1])):
@@ -210,7 +214,7 @@ def _check_overlap(name: str, span: Span, layout: Layout, found: Findings) -> No
         )
 
 
-def check_files(root: Path, layout: Layout, found: Findings) -> None:
+def check_files(root: Path, layout: EpisodeTable, found: Findings) -> None:
     """Every file that the episodes need exists."""
     for span in layout.spans():
         for number in np.unique(span.file):

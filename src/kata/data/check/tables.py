@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from kata.data.arrays import Int64, ranges
 from kata.data.check.findings import Findings
 from kata.data.dataset.columns import Columns
-from kata.data.format.episode_table import Layout
+from kata.data.format.episode_table import EpisodeTable
 from kata.data.format.feature_stats import Summary, merge, moments
 from kata.data.format.info import Info
 from kata.data.format.tasks import check_task_range, task_numbers
@@ -38,8 +38,8 @@ class TableCheck:
         self,
         root: Path,
         info: Info,
-        layout: Layout,
-        whole: Layout,
+        layout: EpisodeTable,
+        whole: EpisodeTable,
         columns: dict[str, Column],
         derived: set[str],
         tasks: list[str],
@@ -90,7 +90,7 @@ class TableCheck:
         """min, max, mean, std and count of each column over every frame that could be read."""
         return {key: merge(parts) for key, parts in self._figures.items()}
 
-    def _read(self, layout: Layout, keys: list[str]) -> Values:
+    def _read(self, layout: EpisodeTable, keys: list[str]) -> Values:
         columns = {key: self._columns[key] for key in {*keys, "episode_index", "task_index"}}
         derived = self._derived & set(columns)
         reader = Columns(
@@ -99,7 +99,7 @@ class TableCheck:
         values = reader.fresh()
         return {key: values[key] for key in keys}
 
-    def _rest(self, part: Layout, found: Findings) -> Values:
+    def _rest(self, part: EpisodeTable, found: Findings) -> Values:
         """The columns of a bad file that are good by themselves; the faults of the others are noted, each once."""
         values: Values = {}
         known = {problem.what for problem in found.problems}
@@ -114,7 +114,7 @@ class TableCheck:
             known |= {problem.what for problem in own.problems}
         return values
 
-    def _check_counters(self, part: Layout, values: Values, found: Findings) -> None:
+    def _check_counters(self, part: EpisodeTable, values: Values, found: Findings) -> None:
         frame = ranges(np.zeros_like(part.length), part.length)
         start = np.repeat([self._start[episode] for episode in part.index.tolist()], part.length)
         for key, expected in (("frame_index", frame), ("index", start + frame)):
@@ -131,7 +131,7 @@ class TableCheck:
                     episodes=[episode],
                 )
 
-    def _check_tasks(self, split: dict[int, Int64], layout: Layout) -> None:
+    def _check_tasks(self, split: dict[int, Int64], layout: EpisodeTable) -> None:
         for episode in layout.index.tolist():
             numbers = split[episode]
             check_task_range(
@@ -139,14 +139,16 @@ class TableCheck:
             )
 
 
-def _by_episode(part: Layout, bad: NDArray[np.bool_]) -> list[tuple[int, Int64]]:
+def _by_episode(part: EpisodeTable, bad: NDArray[np.bool_]) -> list[tuple[int, Int64]]:
     """(episode, bad rows of the part) for the episodes that have any."""
     rows = np.flatnonzero(bad)
     position = np.searchsorted(np.cumsum(part.length), rows, side="right")
     return [(int(part.index[each]), rows[position == each]) for each in np.unique(position)]
 
 
-def _check_clock(part: Layout, time_s: NDArray[np.float32], fps: int, found: Findings) -> None:
+def _check_clock(
+    part: EpisodeTable, time_s: NDArray[np.float32], fps: int, found: Findings
+) -> None:
     """Time runs on, by one frame per row, from 0: three rules, of which the first that fails is told."""
     time = time_s.astype(np.float64)
     frame = ranges(np.zeros_like(part.length), part.length)

@@ -12,9 +12,9 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from kata.data.arrays import Int64, ranges
-from kata.data.format.episode_table import Layout
+from kata.data.format.episode_table import EpisodeTable
 from kata.data.format.fingerprint import digest
-from kata.data.storage.array_file import Bundle, Note, Put, alone, cache_folder, load_or_make
+from kata.data.storage.array_file import ArrayFile, Note, Put, alone, cache_folder, load_or_make
 from kata.data.storage.buffers import Empty
 from kata.errors import DataError
 from kata.spec import BOOKKEEPING, Column
@@ -43,7 +43,7 @@ class Columns:
     def __init__(
         self,
         root: Path,
-        layout: Layout,
+        layout: EpisodeTable,
         columns: dict[str, Column],
         derived: set[str],
         fps: int,
@@ -52,26 +52,26 @@ class Columns:
         self._root, self.layout, self._fps, self._task_number = root, layout, fps, task_number
         self._columns, self._derived = columns, derived
         self._starts = np.concatenate([[0], np.cumsum(layout.length)])
-        self._bundle: Bundle | None = None
+        self._stored: ArrayFile | None = None
         self._lock = Lock()
 
     def gather(self, key: str, rows: Int64, empty: Empty) -> NDArray[Any]:
         """As `take`, with numbers written to an array from `empty`; that the rows exist is not checked."""
-        bundle = self._open()
-        if key in bundle.note["strings"]:
+        stored = self._open()
+        if key in stored.note["strings"]:
             return self.take(key, rows)
-        values = bundle.arrays[key]
+        values = stored.arrays[key]
         out = empty((*rows.shape, *values.shape[1:]), values.dtype)
         return values.take(rows, axis=0, out=out, mode="clip")  # the mode 'raise' would copy twice
 
     def take(self, key: str, rows: Int64 | slice) -> NDArray[Any]:
         """The column at `rows`: (*rows.shape, *shape), without the last axis for shape [1]; float32, int64, bool, or
         object for strings. A slice of numbers is a view."""
-        bundle = self._open()
-        values = bundle.arrays[key][rows]
-        if key not in bundle.note["strings"]:
+        stored = self._open()
+        values = stored.arrays[key][rows]
+        if key not in stored.note["strings"]:
             return values
-        return np.array(bundle.note["strings"][key], dtype=object)[values]
+        return np.array(stored.note["strings"][key], dtype=object)[values]
 
     def task_range(self) -> tuple[int, int]:
         """Smallest and largest task_index of all opened frames."""
@@ -95,19 +95,19 @@ class Columns:
         self._fill(put)
         return arrays
 
-    def _open(self) -> Bundle:
-        if self._bundle is not None:
-            return self._bundle
+    def _open(self) -> ArrayFile:
+        if self._stored is not None:
+            return self._stored
         with self._lock:
-            if self._bundle is None:
+            if self._stored is None:
                 place = cache_folder() / "columns" / f"{self._key()}.bin"
                 rows = int(self._starts[-1])
                 shapes = {
                     key: (_stored_dtype(c), (rows, *_tail(c))) for key, c in self._columns.items()
                 }
                 with alone(place):
-                    self._bundle = load_or_make(place, shapes, self._fill)
-            return self._bundle
+                    self._stored = load_or_make(place, shapes, self._fill)
+            return self._stored
 
     def _key(self) -> str:
         columns = {key: [column.dtype, column.shape] for key, column in self._columns.items()}

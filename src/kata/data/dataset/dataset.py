@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from kata.data.arrays import Int64, ranges
 from kata.data.dataset.columns import Columns, schema_names
 from kata.data.dataset.windows import Episodes, episode_of
-from kata.data.format.episode_table import Layout
+from kata.data.format.episode_table import EpisodeTable
 from kata.data.format.info import Info, read_info
-from kata.data.format.read import read_layout
+from kata.data.format.read import read_episode_table
 from kata.data.format.selection import choose, drop_absent_cameras, only_whole
 from kata.data.format.source import Source, locate, refuse_outside
 from kata.data.format.tasks import read_tasks, task_numbers
@@ -42,7 +42,7 @@ class Dataset:
     info: Info
     columns: dict[str, Column]
     tasks: list[str]
-    layout: Layout
+    layout: EpisodeTable
     notes: list[str]
     total_episodes: int
     _storage: Columns
@@ -132,7 +132,7 @@ class Dataset:
         return self._storage.gather(key, opened, empty)
 
     @property
-    def opened(self) -> Layout:
+    def opened(self) -> EpisodeTable:
         """The episodes that were opened, of which these may be a subset."""
         return self._storage.layout
 
@@ -200,7 +200,7 @@ def open_dataset(
     refuse_outside(source.root, ["meta/info.json", *meta])
     info = read_info(source.root)
     notes = [*source.notes, *info.notes]
-    whole = read_layout(source.root, info, source.ensure, notes)
+    whole = read_episode_table(source.root, info, source.ensure, notes)
     available = episodes == "available"
     layout = whole.take(choose(repo_id, whole.index, episodes, exclude_episodes))
     if not available:
@@ -225,7 +225,7 @@ def open_dataset(
 
 
 def readable_columns(
-    source: Source, info: Info, layout: Layout, absent: list[str], notes: list[str]
+    source: Source, info: Info, layout: EpisodeTable, absent: list[str], notes: list[str]
 ) -> tuple[dict[str, Column], set[str]]:
     """The columns that can be read, and those of them that are derived because the files lack them."""
     first_file, first_row = (

@@ -23,7 +23,7 @@ from kata.spec import (
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
+class MixtureEntry:
     """One dataset of a mixture. rename: its keys to the mixture's. weight: None shares by the number of samples.
 
     fill: cameras that it lacks are black and marked.
@@ -54,7 +54,7 @@ class Mixture:
     Raises: DataError for a rename that fits no key or gives two keys one name, and for frames in two parts at once.
     """
 
-    parts: tuple[Part, ...]
+    parts: tuple[MixtureEntry, ...]
 
     def __post_init__(self) -> None:
         for part in self.parts:
@@ -158,7 +158,7 @@ def is_vector(column: Column) -> bool:
     return not column.is_camera and len(column.shape) == 1 and column.shape[0] > 1
 
 
-def _check_rename(part: Part) -> None:
+def _check_rename(part: MixtureEntry) -> None:
     known = part.dataset.columns
     for old in part.rename or {}:
         if old not in known:
@@ -175,7 +175,7 @@ def _check_rename(part: Part) -> None:
         )
 
 
-def _refuse_shared_episodes(parts: Sequence[Part]) -> None:
+def _refuse_shared_episodes(parts: Sequence[MixtureEntry]) -> None:
     """The same frames in two entries would have two shares and be held out in one of them alone."""
     for number, part in enumerate(parts):
         for other in parts[:number]:

@@ -13,10 +13,10 @@ import pyarrow as pa
 from kata.data.arrays import Int64
 from kata.data.dataset.columns import schema_names
 from kata.data.dataset.dataset import Dataset, open_dataset
-from kata.data.format.episode_table import Layout
+from kata.data.format.episode_table import EpisodeTable
 from kata.data.format.info import raw_info
 from kata.data.format.json_lines import json_lines
-from kata.data.format.read import read_layout
+from kata.data.format.read import read_episode_table
 from kata.data.format.source import Source
 from kata.data.format.v3 import episode_table
 from kata.data.stats.dataset_stats import episode_stats
@@ -62,7 +62,7 @@ class Part:
     dataset: Dataset
     features: dict[str, dict[str, Any]]
     columns: dict[str, Column]
-    layout: Layout
+    layout: EpisodeTable
     bytes: Int64
     unread: tuple[str, ...]
     rest: dict[str, Any]
@@ -211,11 +211,11 @@ def _column(spec: Mapping[str, Any]) -> Column:
 
 def _with_videos(
     source: Source, dataset: Dataset, unread: Mapping[str, Column]
-) -> tuple[Layout, Int64]:
+) -> tuple[EpisodeTable, Int64]:
     """The dataset's layout with the videos of features that it does not read, and the bytes of its episodes."""
     videos = {key: column for key, column in unread.items() if column.dtype == "video"}
     info = replace(dataset.info, columns={**dataset.info.columns, **videos})
-    whole = read_layout(dataset.root, info, source.ensure, [])
+    whole = read_episode_table(dataset.root, info, source.ensure, [])
     places = np.flatnonzero(np.isin(whole.index, dataset.layout.index))
     chosen = whole.take(places)
     found = {
@@ -282,7 +282,9 @@ def _unread_columns(
     return found
 
 
-def _present(dataset: Dataset, layout: Layout, columns: dict[str, Column]) -> dict[str, Column]:
+def _present(
+    dataset: Dataset, layout: EpisodeTable, columns: dict[str, Column]
+) -> dict[str, Column]:
     """Those of the columns that have files, or a column in the tables."""
     in_tables = schema_names(dataset.root / layout.data.files[layout.data.file[0]])
     found: dict[str, Column] = {}

@@ -90,7 +90,7 @@ class TaskLists:
 
 
 @dataclass(frozen=True, eq=False)
-class Layout:
+class EpisodeTable:
     """Every episode with its place in the table files and in each video camera's files, by episode index."""
 
     index: Int64
@@ -99,9 +99,9 @@ class Layout:
     data: Span
     videos: dict[str, Span]
 
-    def take(self, positions: Int64) -> Layout:
+    def take(self, positions: Int64) -> EpisodeTable:
         """The layout of some episodes, by position."""
-        return Layout(
+        return EpisodeTable(
             self.index[positions],
             self.length[positions],
             self.tasks.take(positions),
@@ -109,10 +109,10 @@ class Layout:
             {key: span.take(positions) for key, span in self.videos.items()},
         )
 
-    def without(self, keys: Sequence[str]) -> Layout:
+    def without(self, keys: Sequence[str]) -> EpisodeTable:
         """The layout without some cameras."""
         videos = {key: span for key, span in self.videos.items() if key not in keys}
-        return Layout(self.index, self.length, self.tasks, self.data, videos)
+        return EpisodeTable(self.index, self.length, self.tasks, self.data, videos)
 
     def spans(self) -> list[Span]:
         """Table and videos alike."""

@@ -7,13 +7,13 @@ import json
 from pathlib import Path
 from typing import Any
 
-from kata.data.format.episode_table import Layout, Span
+from kata.data.format.episode_table import EpisodeTable, Span
 from kata.data.storage.file_stamp import file_ends, file_identity
 
 _ENDS_READ = 1000
 
 
-def digest(root: Path, layout: Layout, span: Span, *words: Any) -> str:
+def digest(root: Path, layout: EpisodeTable, span: Span, *words: Any) -> str:
     """32 hex digits over `words`, the place of every episode in `span`, and name, size and time of every file in use,
     with the ends of a thousand of them. Any change of a file changes it; copies that keep names and times share it."""
     files = [(name, *file_identity(root / name)) for name in span.used()]

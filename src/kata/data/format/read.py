@@ -6,12 +6,12 @@ from pathlib import Path
 
 import numpy as np
 
-from kata.data.format.episode_table import Fetch, Layout
+from kata.data.format.episode_table import EpisodeTable, Fetch
 from kata.data.format.info import Info
 from kata.errors import DataError
 
 
-def read_layout(root: Path, info: Info, fetch: Fetch, notes: list[str]) -> Layout:
+def read_episode_table(root: Path, info: Info, fetch: Fetch, notes: list[str]) -> EpisodeTable:
     """The whole episode table of a dataset from its metadata; `fetch` gets files that only the Hub has.
 
     Raises: DataError when the metadata is absent, damaged or contradicts itself.

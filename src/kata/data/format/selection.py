@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from kata.data.arrays import Int64
-from kata.data.format.episode_table import Layout, Span
+from kata.data.format.episode_table import EpisodeTable, Span
 from kata.data.format.info import Info
 from kata.errors import DataError
 
@@ -57,8 +57,8 @@ def _known(repo_id: str, known: Int64, episodes: Sequence[int]) -> Int64:
 
 
 def drop_absent_cameras(
-    root: Path, info: Info, whole: Layout, chosen: Layout
-) -> tuple[Layout, list[str]]:
+    root: Path, info: Info, whole: EpisodeTable, chosen: EpisodeTable
+) -> tuple[EpisodeTable, list[str]]:
     """The layout without video features that were declared but never recorded, and their names.
 
     v3.0 says per episode which file each camera has; v2.x does not, so there a camera without any file counts.
@@ -77,7 +77,7 @@ def _any_file(root: Path, span: Span) -> bool:
     return any((root / name).is_file() for name in span.files)
 
 
-def only_whole(repo_id: str, root: Path, layout: Layout, *, available: bool) -> Layout:
+def only_whole(repo_id: str, root: Path, layout: EpisodeTable, *, available: bool) -> EpisodeTable:
     """The episodes whose files all exist; all of them must unless `available`.
 
     Raises: DataError with the number of episodes that lack files and the first missing names.

@@ -9,13 +9,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kata.data.arrays import Int64
-from kata.data.format.episode_table import Layout
+from kata.data.format.episode_table import EpisodeTable
 from kata.data.format.info import Info
 from kata.data.format.json_lines import json_lines
 from kata.errors import DataError
 
 
-def read_tasks(root: Path, info: Info, layout: Layout, notes: list[str]) -> list[str]:
+def read_tasks(root: Path, info: Info, layout: EpisodeTable, notes: list[str]) -> list[str]:
     """Sentences by task_index; without a task file the episodes' own tasks in order of appearance."""
     path = root / "meta" / ("tasks.parquet" if info.is_v3 else "tasks.jsonl")
     if not path.is_file():
@@ -32,7 +32,7 @@ def read_tasks(root: Path, info: Info, layout: Layout, notes: list[str]) -> list
     return tasks
 
 
-def task_numbers(layout: Layout, tasks: list[str]) -> Int64:
+def task_numbers(layout: EpisodeTable, tasks: list[str]) -> Int64:
     """Per episode the number of its first task, for data without the column task_index."""
     number = {task: place for place, task in enumerate(tasks)}
     known = np.array([number.get(name, 0) for name in layout.tasks.names] + [0], dtype=np.int64)

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from kata.data.arrays import Int64
-from kata.data.format.episode_table import Fetch, Layout, Span, TaskLists
+from kata.data.format.episode_table import EpisodeTable, Fetch, Span, TaskLists
 from kata.data.format.info import V2_PATHS, Info, file_name
 from kata.data.format.json_lines import json_lines
 
 
-def read(root: Path, info: Info, fetch: Fetch, notes: list[str]) -> Layout:
+def read(root: Path, info: Info, fetch: Fetch, notes: list[str]) -> EpisodeTable:
     """The layout from meta/episodes.jsonl, ordered by episode index."""
     rows = sorted(
         json_lines(root / "meta" / "episodes.jsonl", ("episode_index", "length")), key=_number
@@ -28,7 +28,7 @@ def read(root: Path, info: Info, fetch: Fetch, notes: list[str]) -> Layout:
         return Span(tuple(names), numbers, zeros)
 
     cameras = [key for key, column in info.columns.items() if column.dtype == "video"]
-    return Layout(
+    return EpisodeTable(
         index=index,
         length=np.array([row["length"] for row in rows], dtype=np.int64),
         tasks=TaskLists.of(row.get("tasks") or () for row in rows),

@@ -11,14 +11,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kata.data.arrays import Int64
-from kata.data.format.episode_table import Layout, Span, TaskLists
+from kata.data.format.episode_table import EpisodeTable, Span, TaskLists
 from kata.data.format.info import Info, file_name
 from kata.errors import DataError
 
 EPISODE_FILES = "meta/episodes/*/*.parquet"
 
 
-def read(root: Path, info: Info) -> Layout:
+def read(root: Path, info: Info) -> EpisodeTable:
     """The layout from meta/episodes, ordered by episode index."""
     table = episode_table(root)
     index = (
@@ -43,7 +43,7 @@ def read(root: Path, info: Info) -> Layout:
             if not np.isfinite(start_s).all():
                 raise _bad(root, f"has no start time of '{key}' for every episode")
             videos[key] = Span(span.files, span.file, np.rint(start_s * info.fps).astype(np.int64))
-    return Layout(
+    return EpisodeTable(
         index=index[order].astype(np.int64),
         length=end - begin,
         tasks=_tasks(table, order),

@@ -15,7 +15,7 @@ from PIL import Image
 
 from kata.data.arrays import Int64, Pixels
 from kata.data.counters import CounterCollector
-from kata.data.format.episode_table import Layout, Span
+from kata.data.format.episode_table import EpisodeTable, Span
 from kata.data.frames.frame_format import RECORDED, FrameFormat
 from kata.data.parquet.image_column import EncodedImages, ImageColumn, open_column
 from kata.data.parquet.images import DeepImageError, open_image
@@ -80,7 +80,7 @@ class VideoCamera:
         root: Path,
         key: str,
         column: Column,
-        layout: Layout,
+        layout: EpisodeTable,
         *,
         fps: int,
         as_rgb: bool,
@@ -235,7 +235,7 @@ class ImageCamera:
         root: Path,
         key: str,
         column: Column,
-        layout: Layout,
+        layout: EpisodeTable,
         *,
         encoded: EncodedImages,
         counters: CounterCollector,

@@ -48,9 +48,9 @@ class _Missing:
 
 
 class DecodeScheduler:
-    """Decodes what batches want. Without a budget nothing is held; with one, `foresee` says what is worth holding.
+    """Decodes what batches want. Without a budget nothing is held; with one, `plan_ahead` says what is worth holding.
 
-    Planning (`fill`, `prefetch`, `foresee`) is for one thread at a time and quick; decoding is done by the pool.
+    Planning (`fill`, `prefetch`, `plan_ahead`) is for one thread at a time and quick; decoding is done by the pool.
 
     Args:
         cameras: by key. dataset: whose rows are asked for. threads: decoders at work.
@@ -103,7 +103,7 @@ class DecodeScheduler:
                     show(done, len(new))
         self._prepared.update(new)
 
-    def foresee(self, uses: dict[str, NextUse], step: int) -> None:
+    def plan_ahead(self, uses: dict[str, NextUse], step: int) -> None:
         """What each camera will be asked for from `step` on. Frames that nobody wants any more are let go."""
         self._uses = uses
         with self.buffer.lock:

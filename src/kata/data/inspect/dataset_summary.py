@@ -13,10 +13,10 @@ from PIL import Image, UnidentifiedImageError
 
 from kata.data.dataset.columns import schema_names
 from kata.data.dataset.dataset import Dataset, open_dataset
-from kata.data.format.episode_table import Layout
+from kata.data.format.episode_table import EpisodeTable
 from kata.data.format.feature_stats import STATS, load_stats
 from kata.data.format.info import Info, raw_info, read_info
-from kata.data.format.read import read_layout
+from kata.data.format.read import read_episode_table
 from kata.data.format.selection import AVAILABLE
 from kata.data.format.source import Source
 from kata.data.format.tasks import read_tasks
@@ -35,7 +35,7 @@ def facts(source: Source) -> dict[str, Any]:
     root = source.root
     info = read_info(root)
     notes = [*source.notes, *info.notes]
-    layout = read_layout(root, info, source.ensure, notes)
+    layout = read_episode_table(root, info, source.ensure, notes)
     here = _here(root, layout)
     length = layout.length
     return {
@@ -69,7 +69,7 @@ def facts(source: Source) -> dict[str, Any]:
     }
 
 
-def _here(root: Path, layout: Layout) -> np.ndarray:
+def _here(root: Path, layout: EpisodeTable) -> np.ndarray:
     """(E,) whether every file of an episode exists; a camera without any file does not count."""
     whole = np.ones(len(layout.index), dtype=bool)
     for span in layout.spans():
@@ -101,7 +101,7 @@ def _column(info: Info, key: str) -> dict[str, Any]:
     }
 
 
-def _camera(root: Path, info: Info, layout: Layout, key: str) -> dict[str, Any]:
+def _camera(root: Path, info: Info, layout: EpisodeTable, key: str) -> dict[str, Any]:
     column = info.columns[key]
     span = layout.videos.get(key) if column.dtype == "video" else layout.data
     known: dict[str, Any] = {"dtype": column.dtype, "shape": list(column.shape), "files": 0}

@@ -11,7 +11,7 @@ from typing import Protocol, TypeAlias
 import numpy as np
 
 from kata.data.arrays import Int64
-from kata.data.sampling.permutation import Anchors
+from kata.data.sampling.permutation import SampleOrder
 from kata.errors import FrameError
 from kata.spec import Batch, Windows
 
@@ -25,7 +25,7 @@ _FURTHER = 32
 """Steps looked at per batch for something to decode ahead of the batches being read."""
 
 
-class Coming(Protocol):
+class PendingBatch(Protocol):
     """A batch on its way."""
 
     batch: Batch
@@ -35,8 +35,8 @@ class Coming(Protocol):
         ...
 
 
-class Rows(Protocol):
-    """What reads samples by the row of their anchor: of one dataset or of a mixture. See Reader."""
+class BatchReader(Protocol):
+    """A reader of samples by the row of their anchor, of one dataset or of a mixture."""
 
     @property
     def windows(self) -> Windows:
@@ -45,10 +45,10 @@ class Rows(Protocol):
 
     @property
     def looks_ahead(self) -> bool:
-        """True when there is room to hold frames, so that `foresee` and `prefetch` are of use."""
+        """True when there is room to hold frames, so that `plan_ahead` and `prefetch` are of use."""
         ...
 
-    def allot(self, batch_size: int, batches: int) -> int:
+    def reserve_batches(self, batch_size: int, batches: int) -> int:
         """How many batches may be in the making at a time, at most `batches`."""
         ...
 
@@ -56,7 +56,7 @@ class Rows(Protocol):
         """The samples anchored at `rows` (B,)."""
         ...
 
-    def start(self, rows: Int64, step: int | None = None) -> Coming:
+    def start(self, rows: Int64, step: int | None = None) -> PendingBatch:
         """Begin to read samples."""
         ...
 
@@ -64,7 +64,7 @@ class Rows(Protocol):
         """What tells which frames, dimensions and datasets samples have; index arithmetic, nothing is read."""
         ...
 
-    def foresee(self, rows: Int64, steps: Int64) -> None:
+    def plan_ahead(self, rows: Int64, steps: Int64) -> None:
         """Say which anchors come."""
         ...
 
@@ -73,19 +73,19 @@ class Rows(Protocol):
         ...
 
 
-Instead: TypeAlias = Callable[[Int64, Int64], Int64]
+SubstituteFn: TypeAlias = Callable[[Int64, Int64], Int64]
 """Positions (B,) and anchors (B,) of a batch with frames that cannot be decoded -> anchors (B,) that can."""
 
 
 @dataclass(frozen=True)
-class Part:
+class RankSlice:
     """Which of `of` equal, contiguous slices of each batch is read."""
 
     number: int = 0
     of: int = 1
 
 
-WHOLE = Part()
+WHOLE = RankSlice()
 
 
 class Batches:
@@ -95,45 +95,45 @@ class Batches:
         reader: reads frames by row.
         rows: the rows that may be anchors; `order` counts over them, so len(rows) == order.n.
         order: which anchor stands at which position.
-        batch_size: samples per step, a multiple of `part.of`.
-        part: positions [step * batch_size + number * size, ... + size) are read, size = batch_size / of.
+        batch_size: samples per step, a multiple of `rank_slice.of`.
+        rank_slice: positions [step * batch_size + number * size, ... + size) are read, size = batch_size / of.
         ahead: steps read in advance, fewer where the reader's `frame_memory` does not hold that many.
-        instead: finds other samples for those that cannot be decoded; None lets the error end the run.
+        substitute: finds other samples for those that cannot be decoded; None lets the error end the run.
 
     Raises: ConfigError when `frame_memory` does not hold one batch.
     """
 
     def __init__(
         self,
-        reader: Rows,
+        reader: BatchReader,
         rows: Int64,
-        order: Anchors,
+        order: SampleOrder,
         batch_size: int,
         *,
         ahead: int = 2,
-        part: Part = WHOLE,
-        instead: Instead | None = None,
+        rank_slice: RankSlice = WHOLE,
+        substitute: SubstituteFn | None = None,
     ) -> None:
         assert len(rows) == order.n, f"{len(rows)} rows, but the order counts {order.n}"
         assert batch_size > 0, "a batch has at least one sample"
-        assert batch_size % part.of == 0, f"{batch_size} samples in {part.of} parts"
-        self.reader, self.rows, self.order, self.batch_size, self.part = (
+        assert batch_size % rank_slice.of == 0, f"{batch_size} samples in {rank_slice.of} parts"
+        self.reader, self.rows, self.order, self.batch_size, self.rank_slice = (
             reader,
             rows,
             order,
             batch_size,
-            part,
+            rank_slice,
         )
-        self.part_size = batch_size // part.of
-        self.ahead = reader.allot(self.part_size, ahead + 1) - 1
-        self._instead, self._replaced = instead, dict[int, Int64]()
+        self.slice_size = batch_size // rank_slice.of
+        self.ahead = reader.reserve_batches(self.slice_size, ahead + 1) - 1
+        self._substitute, self._replaced = substitute, dict[int, Int64]()
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="kata-batches")
-        self._coming: dict[int, Future[Coming]] = {}
+        self._coming: dict[int, Future[PendingBatch]] = {}
         self._known: tuple[int, Int64] = (0, np.empty(0, np.int64))
         self._foreseen = range(0)
         self._fetched = 0
         # Two epochs: then every frame of a dataset that fits into the budget is seen to come again.
-        steps = min(FORESEEN // self.part_size, -(-2 * order.cycle // batch_size))
+        steps = min(FORESEEN // self.slice_size, -(-2 * order.cycle // batch_size))
         self._span = max(2 * (self.ahead + 2), steps)
 
     def at(self, step: int) -> Batch:
@@ -154,22 +154,22 @@ class Batches:
         try:
             return coming.result()
         except FrameError:
-            if self._instead is None:
+            if self._substitute is None:
                 raise
         positions = self._positions(step, step + 1)
-        self._replaced[step] = self._instead(positions, self._anchors(positions))
+        self._replaced[step] = self._substitute(positions, self._anchors(positions))
         return self.reader.read(self._replaced[step]) | {"position": positions}
 
     def anchors(self, step: int) -> Int64:
         """The rows (B,) that all samples of a step are anchored at, substitutes that were read for it here included."""
         anchors = self._anchors(np.arange(step * self.batch_size, (step + 1) * self.batch_size))
         if step in self._replaced:
-            first = self.part.number * self.part_size
-            anchors[first : first + self.part_size] = self._replaced[step]
+            first = self.rank_slice.number * self.slice_size
+            anchors[first : first + self.slice_size] = self._replaced[step]
         return anchors
 
     def masks(self, step: int) -> Batch:
-        """`Rows.masks` of the whole batch of a step, of which this may read a part.
+        """`BatchReader.masks` of the whole batch of a step, of which this may read a part.
 
         They are those of the planned samples, which all readers of parts know; substitutes are known to one alone.
         """
@@ -177,7 +177,7 @@ class Batches:
             self._anchors(np.arange(step * self.batch_size, (step + 1) * self.batch_size))
         )
 
-    def _start(self, step: int) -> Coming:
+    def _start(self, step: int) -> PendingBatch:
         self._look_ahead(step)
         positions = self._positions(step, step + 1)
         reading = self.reader.start(self._anchors(positions), step)
@@ -188,9 +188,9 @@ class Batches:
         """The positions that are read for these steps."""
         firsts = (
             np.arange(begin, end, dtype=np.int64) * self.batch_size
-            + self.part.number * self.part_size
+            + self.rank_slice.number * self.slice_size
         )
-        return (firsts[:, None] + np.arange(self.part_size)).reshape(-1)
+        return (firsts[:, None] + np.arange(self.slice_size)).reshape(-1)
 
     def _anchors(self, positions: Int64) -> Int64:
         """The rows at ascending positions (n,)."""
@@ -208,8 +208,8 @@ class Batches:
         if not self.reader.looks_ahead or (step >= self._foreseen.start and left > self._span // 2):
             return
         self._foreseen = range(step, step + self._span)
-        steps = np.repeat(np.arange(step, step + self._span, dtype=np.int64), self.part_size)
-        self.reader.foresee(
+        steps = np.repeat(np.arange(step, step + self._span, dtype=np.int64), self.slice_size)
+        self.reader.plan_ahead(
             self.rows[self.order.at(self._positions(step, step + self._span))], steps
         )
 

@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 
 from kata.data.arrays import Int64, Pixels
 from kata.data.counters import ReadCounters
-from kata.data.dataset.mixture import Mixture, Part, is_vector
+from kata.data.dataset.mixture import Mixture, MixtureEntry, is_vector
 from kata.data.frames.decode_pool import DecodePool
 from kata.data.frames.frame_buffer import FrameBuffer
 from kata.data.frames.frame_cache import FrameCache
 from kata.data.frames.frame_format import RECORDED, FrameFormat
-from kata.data.loader.reader import Places, Reader, Shared, batches_within
+from kata.data.loader.reader import BatchSlots, Reader, Shared, batches_within
 from kata.data.storage.buffers import Allocate, Empty, Recycled
 from kata.data.video.decoder import Gop
 from kata.spec import DATASET_INDEX, Batch, Windows, dim_pad_key, missing_key, pad_key
@@ -36,7 +36,7 @@ class _Share(NamedTuple):
     number: int
 
 
-class MixedReading:
+class PendingMixedRead:
     """A batch of a mixture on its way; `batch` takes what is known before its frames are there."""
 
     def __init__(self, join: Callable[[], Batch]) -> None:
@@ -101,7 +101,7 @@ class MixedReader:
         self._memory = defaultdict[str, Recycled](Recycled)
         self._readers = [self._reader(part) for part in mixture.parts]
 
-    def _reader(self, part: Part) -> Reader:
+    def _reader(self, part: MixtureEntry) -> Reader:
         here = [key for key in self._wanted if key in part.columns]
         windows = {part.own(key): offsets for key, offsets in self.windows.items() if key in here}
         return Reader(
@@ -118,7 +118,7 @@ class MixedReader:
         """See Reader."""
         return self.buffer.budget_bytes > 0
 
-    def allot(self, batch_size: int, batches: int) -> int:
+    def reserve_batches(self, batch_size: int, batches: int) -> int:
         """As Reader.allot; frames that are black count, too.
 
         Raises: ConfigError when the budget is smaller than one batch.
@@ -130,12 +130,12 @@ class MixedReader:
         self.buffer.budget_bytes = self.frame_memory - count * size
         return count
 
-    def foresee(self, rows: Int64, steps: Int64) -> None:
+    def plan_ahead(self, rows: Int64, steps: Int64) -> None:
         """Say which anchors come, rows of the mixture; see Reader.foresee."""
         number = self.mixture.part_of(rows)
         for i, reader in enumerate(self._readers):
             mine = number == i
-            reader.foresee(rows[mine] - self._first[i], steps[mine])
+            reader.plan_ahead(rows[mine] - self._first[i], steps[mine])
 
     def prefetch(self, rows: Int64, step: int) -> bool:
         """Decode ahead, of every dataset whose decoders are idle; see Reader.prefetch."""
@@ -162,34 +162,34 @@ class MixedReader:
         """
         return self.start(rows).result()
 
-    def start(self, rows: Int64, step: int | None = None) -> MixedReading:
+    def start(self, rows: Int64, step: int | None = None) -> PendingMixedRead:
         """Begin to read samples of all datasets side by side."""
         parts = self._divided(rows)
         frames = {
             key: self._memory[key].empty(self._frame_shape(key, len(rows))) for key in self._cameras
         }
         coming = [
-            (part.reader.start(part.rows, step, self._places(part, frames)), part) for part in parts
+            (part.reader.start(part.rows, step, self._slots(part, frames)), part) for part in parts
         ]
 
         def join() -> Batch:
             whole = [self._named(part.number, one.result()) for one, part in coming]
             return _joined(whole, parts, lambda key: self._memory[key].empty) | frames
 
-        return MixedReading(join)
+        return PendingMixedRead(join)
 
     def _frame_shape(self, key: str, size: int) -> tuple[int, ...]:
         """(B, H, W, C), or (B, T, H, W, C) under a window, of a camera in a batch of `size` samples."""
         steps = (len(self.windows[key]),) if key in self.windows else ()
         return (size, *steps, *self._frame_format.shape(key, self._wanted[key]))
 
-    def _places(self, part: _Share, frames: Mapping[str, Pixels]) -> Places:
+    def _slots(self, part: _Share, frames: Mapping[str, Pixels]) -> BatchSlots:
         """Where one part's frames go in those of the whole batch; cameras that it lacks are made black there."""
         mine = self.mixture.parts[part.number]
         for key, out in frames.items():
             if key not in mine.columns:
                 out[part.places] = self._black[key]
-        return Places(
+        return BatchSlots(
             {mine.own(key): out for key, out in frames.items() if key in mine.columns}, part.places
         )
 

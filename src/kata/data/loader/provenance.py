@@ -13,7 +13,7 @@ from kata.data.dataset.windows import episode_of
 from kata.data.loader.batches import Batches
 
 
-def places(dataset: Dataset, rows: Int64) -> list[dict[str, Any]]:
+def sample_locations(dataset: Dataset, rows: Int64) -> list[dict[str, Any]]:
     """One entry per row: `episode`, `frame`, and `files`, the table's and each camera's below the dataset's folder."""
     layout = dataset.layout
     spans = {"data": layout.data, **layout.videos}
@@ -28,24 +28,28 @@ def places(dataset: Dataset, rows: Int64) -> list[dict[str, Any]]:
     ]
 
 
-def mixed_places(mixture: Mixture, rows: Int64) -> list[dict[str, Any]]:
+def mixture_sample_locations(mixture: Mixture, rows: Int64) -> list[dict[str, Any]]:
     """The same over the rows of a mixture, with `dataset`, the name that the mixture has for it."""
     numbers = mixture.part_of(rows)
     found: list[dict[str, Any]] = []
     for row, number in zip(rows, numbers, strict=True):
         part = mixture.parts[number]
-        place = places(part.dataset, np.array([row - mixture.first_rows[number]]))[0]
+        place = sample_locations(part.dataset, np.array([row - mixture.first_rows[number]]))[0]
         found.append({"dataset": part.name, **place})
     return found
 
 
-def places_in(data: Data, rows: Int64) -> list[dict[str, Any]]:
-    """`places` or `mixed_places`."""
-    return mixed_places(data, rows) if isinstance(data, Mixture) else places(data, rows)
+def locations_in(data: Data, rows: Int64) -> list[dict[str, Any]]:
+    """`sample_locations` or `mixture_sample_locations`."""
+    return (
+        mixture_sample_locations(data, rows)
+        if isinstance(data, Mixture)
+        else sample_locations(data, rows)
+    )
 
 
-def sample_places(data: Data, batches: Batches, step: int) -> list[dict[str, Any]]:
+def step_locations(data: Data, batches: Batches, step: int) -> list[dict[str, Any]]:
     """The samples of one step (0 is the first) by `position`, with their places in `data`; reads nothing."""
     first = step * batches.batch_size
-    found = places_in(data, batches.anchors(step))
+    found = locations_in(data, batches.anchors(step))
     return [{"position": position, **place} for position, place in enumerate(found, start=first)]

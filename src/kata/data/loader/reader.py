@@ -35,23 +35,23 @@ _AT_ONCE = 5000
 """Files that are indexed when a reader opens; of a larger dataset the others are indexed when they are met."""
 
 
-class Reading:
+class PendingRead:
     """A batch on its way: everything but the frames is there, and these are coming."""
 
-    def __init__(self, batch: Batch, filling: PendingFrames) -> None:
-        self.batch, self._filling = batch, filling
+    def __init__(self, batch: Batch, pending: PendingFrames) -> None:
+        self.batch, self._pending = batch, pending
 
     def result(self) -> Batch:
         """The batch, once its frames are there.
 
         Raises: FrameError for a frame that cannot be decoded, DataError for other damage.
         """
-        self._filling.wait()
+        self._pending.wait()
         return self.batch
 
 
 @dataclass(frozen=True)
-class Places:
+class BatchSlots:
     """Where a reader's samples stand in a batch: `samples` (n,), ascending, of the B that it has.
 
     frames: those of the whole batch by the reader's keys, (B, H, W, C) or (B, T, H, W, C).
@@ -90,7 +90,7 @@ class Reader:
         keys: the columns to read, beside the bookkeeping; None for all.
         shared: with other readers.
         frame_memory: bytes for decoded frames, those of batches read ahead included; 0 holds no frame for later
-            batches and sets no limit to batches. See `allot` and `foresee`.
+            batches and sets no limit to batches. See `reserve_batches` and `plan_ahead`.
         cache: asked first for frames, and given those that were decoded; made for this dataset or what it is a part of.
         frame_format: how frames lie in batches.
 
@@ -204,8 +204,10 @@ class Reader:
         """
         return self.start(rows).result()
 
-    def start(self, rows: Int64, step: int | None = None, places: Places | None = None) -> Reading:
-        """Begin to read samples; `step` is the place of this batch among those that `foresee` was told of.
+    def start(
+        self, rows: Int64, step: int | None = None, slots: BatchSlots | None = None
+    ) -> PendingRead:
+        """Begin to read samples; `step` is the place of this batch among those that `plan_ahead` was told of.
 
         Frames held from earlier steps are used, and those that later steps want are held, within the budget. Without
         `step` nothing is held. The pixels are the same in any case. Steps are for one thread at a time.
@@ -241,15 +243,15 @@ class Reader:
         batch[TASK] = self._tasks[self.dataset.gather("task_index", opened)].tolist()
         wanted = {key: at.reshape(-1) for key, at in frames.items()}
         self._prepare(wanted)
-        if places is None:
+        if slots is None:
             shapes = {key: (*at.shape, *self._cameras[key].shape) for key, at in frames.items()}
-            places = Places(
+            slots = BatchSlots(
                 {key: self._memory[key].empty(shape) for key, shape in shapes.items()},
                 np.arange(len(rows)),
             )
-            batch |= places.frames
-        outs = {key: places.of(key, self._cameras[key].shape) for key in wanted}
-        return Reading(batch, self._frames.fill(self._named(wanted), self._named(outs), step))
+            batch |= slots.frames
+        outs = {key: slots.of(key, self._cameras[key].shape) for key in wanted}
+        return PendingRead(batch, self._frames.fill(self._named(wanted), self._named(outs), step))
 
     def masks(self, rows: Int64) -> Batch:
         """The masks alone, `<key>_is_pad` bool (B, T) per window; reads nothing."""
@@ -266,7 +268,7 @@ class Reader:
             for key, camera in self._cameras.items()
         )
 
-    def allot(self, batch_size: int, batches: int) -> int:
+    def reserve_batches(self, batch_size: int, batches: int) -> int:
         """Divide `frame_memory` between batches read ahead and frames held.
 
         Returns: how many batches may be in the making at a time, at most `batches`. The frames of that many are set
@@ -283,7 +285,7 @@ class Reader:
 
     @property
     def looks_ahead(self) -> bool:
-        """True when there is room to hold frames, so that `foresee` and `prefetch` are of use."""
+        """True when there is room to hold frames, so that `plan_ahead` and `prefetch` are of use."""
         return self._frames.buffer.budget_bytes > 0
 
     @property
@@ -291,7 +293,7 @@ class Reader:
         """True while frames held for later batches take less of the budget than they will."""
         return self._frames.has_room
 
-    def foresee(self, rows: Int64, steps: Int64) -> None:
+    def plan_ahead(self, rows: Int64, steps: Int64) -> None:
         """Say which anchors come: `rows` (N,) at `steps` (N,), the first of which is the next to be started."""
         used: dict[tuple[int, ...], NextUse] = {}
         for key in self._cameras:
@@ -299,10 +301,10 @@ class Reader:
             if offsets not in used:
                 used[offsets] = NextUse(window_rows(rows, offsets, self.episodes)[0], steps)
         uses = {key: used[self.windows.get(key, (0,))] for key in self._cameras}
-        self._frames.foresee(self._named(uses), int(steps.min()) if len(steps) else 0)
+        self._frames.plan_ahead(self._named(uses), int(steps.min()) if len(steps) else 0)
 
     def prefetch(self, rows: Int64, step: int) -> bool:
-        """Decode ahead for a step that `foresee` was told of, as far as there is free room and a decoder is idle.
+        """Decode ahead for a step that `plan_ahead` was told of, as far as there is free room and a decoder is idle.
 
         Returns: False when there is nothing to be gained by asking for the step after it.
         """

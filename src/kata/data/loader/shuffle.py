@@ -12,13 +12,13 @@ import numpy as np
 
 from kata.data.arrays import Int64
 from kata.data.dataset.dataset import Dataset
-from kata.data.dataset.mixture import Mixture, Part
+from kata.data.dataset.mixture import Mixture, MixtureEntry
 from kata.data.dataset.windows import episode_of
 from kata.data.frames.frame_format import RECORDED, FrameFormat
 from kata.data.frames.next_use import held_as_rgb
 from kata.data.sampling.clip_order import ClipOrder, Clips, order_quality
-from kata.data.sampling.mixture_order import MixedOrder, part_seed
-from kata.data.sampling.permutation import Anchors, Order
+from kata.data.sampling.mixture_order import MixtureOrder, part_seed
+from kata.data.sampling.permutation import PermutationOrder, SampleOrder
 from kata.data.storage.buffers import free_memory
 from kata.data.video.color import stores_half_size
 from kata.data.video.packet_index import open_index
@@ -81,10 +81,10 @@ def make_order(
     cameras: Collection[str],
     rows: Int64,
     seed: int,
-) -> Anchors:
+) -> SampleOrder:
     """The order over `rows`, the anchors of `dataset` in ascending order."""
     if shuffle.kind == "full":
-        return Order(len(rows), seed)
+        return PermutationOrder(len(rows), seed)
     return ClipOrder(_clips(shuffle, dataset, windows, cameras, rows), shuffle.clip_pool, seed)
 
 
@@ -95,7 +95,7 @@ def make_mixed_order(
     cameras: Collection[str],
     rows: Int64,
     seed: int,
-) -> MixedOrder:
+) -> MixtureOrder:
     """The order over `rows`, the anchors of a mixture in ascending order, each dataset in that of its own shuffle."""
     orders = [
         make_order(
@@ -107,10 +107,12 @@ def make_mixed_order(
         )
         for i, (part, shuffle) in enumerate(zip(mixture.parts, shuffles, strict=True))
     ]
-    return MixedOrder(orders, mixture.shares(rows))
+    return MixtureOrder(orders, mixture.shares(rows))
 
 
-def _own(part: Part, windows: Windows, cameras: Collection[str]) -> tuple[Windows, list[str]]:
+def _own(
+    part: MixtureEntry, windows: Windows, cameras: Collection[str]
+) -> tuple[Windows, list[str]]:
     """Windows and cameras under the names of one dataset of a mixture, as far as it has them."""
     own = {part.own(key): offsets for key, offsets in windows.items() if key in part.columns}
     return own, [part.own(key) for key in cameras if key in part.columns]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from kata.data.arrays import Int64
-from kata.data.loader.batches import Rows
+from kata.data.loader.batches import BatchReader
 from kata.data.sampling.philox import philox
 from kata.errors import DataError, FrameError
 
@@ -50,7 +50,7 @@ class Substitutes:
 
     def __init__(
         self,
-        reader: Rows,
+        reader: BatchReader,
         rows: Int64,
         first_rows: Int64,
         seed: int,
@@ -90,7 +90,7 @@ class Substitutes:
         ) from error
 
 
-def read_alone(reader: Rows, rows: Int64) -> list[FrameError | None]:
+def read_alone(reader: BatchReader, rows: Int64) -> list[FrameError | None]:
     """Why each of the samples anchored at `rows` (B,), read by itself, cannot be decoded; None where it can."""
     coming = [reader.start(rows[place : place + 1]) for place in range(len(rows))]
     found: list[FrameError | None] = []

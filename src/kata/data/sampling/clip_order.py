@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kata.data.arrays import Int64, ranges
-from kata.data.sampling.permutation import Anchors, Order, keyed
+from kata.data.sampling.permutation import PermutationOrder, SampleOrder, keyed
 
 _FRACTION_BITS = 24
 
@@ -97,7 +97,7 @@ class ClipOrder:
         assert int(clips.length.max()) * pool < 1 << (62 - _FRACTION_BITS), "pool too large"
         self.clips, self.n, self.cycle, self.seed = clips, clips.n, clips.n, seed
         self.pool = min(pool, len(clips))
-        self._slots = Order(len(clips), seed)
+        self._slots = PermutationOrder(len(clips), seed)
         self._lock = Lock()
         self._ends: OrderedDict[int, Int64] = OrderedDict()
         self._blocks: OrderedDict[tuple[int, int], Int64] = OrderedDict()
@@ -194,7 +194,7 @@ class OrderQuality:
 
 
 def order_quality(
-    order: Anchors, clips: Clips, batch_size: int, *, batches: int = 50
+    order: SampleOrder, clips: Clips, batch_size: int, *, batches: int = 50
 ) -> OrderQuality:
     """Measure `batches` batches spread evenly over the first epoch; `batch_size` at least 2."""
     steps = np.linspace(0, max(order.n // batch_size - 1, 0), batches).round().astype(np.int64)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kata.data.arrays import Int64
-from kata.data.sampling.permutation import Anchors, Order
+from kata.data.sampling.permutation import PermutationOrder, SampleOrder
 from kata.errors import DataError
 
 PERIOD_MAX = 65_536
@@ -119,7 +119,7 @@ def part_seed(seed: int, number: int) -> int:
     return seed + number * _SPREAD
 
 
-class MixedOrder:
+class MixtureOrder:
     """The order of a mixture: `Shares` over datasets whose anchors each have an order of their own.
 
     Anchors are numbered through: those of the second dataset follow those of the first. Each dataset runs through
@@ -130,7 +130,7 @@ class MixedOrder:
         shares: which dataset stands where.
     """
 
-    def __init__(self, orders: Sequence[Anchors], shares: Shares) -> None:
+    def __init__(self, orders: Sequence[SampleOrder], shares: Shares) -> None:
         assert len(orders) == len(shares.counts), (
             f"{len(orders)} datasets, {len(shares.counts)} shares"
         )
@@ -143,10 +143,11 @@ class MixedOrder:
         self._first = np.cumsum(sizes) - np.asarray(sizes)
 
     @staticmethod
-    def full(sizes: Sequence[int], shares: Shares, seed: int) -> MixedOrder:
+    def full(sizes: Sequence[int], shares: Shares, seed: int) -> MixtureOrder:
         """A permutation per epoch of so many anchors of each dataset."""
-        return MixedOrder(
-            [Order(size, part_seed(seed, number)) for number, size in enumerate(sizes)], shares
+        return MixtureOrder(
+            [PermutationOrder(size, part_seed(seed, number)) for number, size in enumerate(sizes)],
+            shares,
         )
 
     def at(self, positions: NDArray[np.integer]) -> Int64:

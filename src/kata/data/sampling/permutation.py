@@ -37,7 +37,7 @@ def keyed(seed: int, purpose: str, epoch: int, values: Int64) -> _UInt64:
         return _mix(_mix(values.astype(np.uint64) + _STEP) ^ key)
 
 
-class Anchors(Protocol):
+class SampleOrder(Protocol):
     """An order of n anchors: which one stands at a position of the endless stream.
 
     cycle: positions that an epoch takes; of a mixture, that of the dataset whose epoch takes longest.
@@ -51,7 +51,7 @@ class Anchors(Protocol):
         ...
 
 
-class Order:
+class PermutationOrder:
     """A permutation of n anchors per epoch, keyed by (seed, epoch); nothing is stored.
 
     A Feistel network permutes the next power of four; values outside [0, n) are walked on along their cycle
@@ -102,3 +102,7 @@ class Order:
             salt = keys + _STEP * np.full(1, number + 1, np.uint64)
             left, right = right, left ^ (_mix(right ^ _mix(salt)) & mask)
         return (left << half) | right
+
+
+Order = PermutationOrder
+"""The public name in `kata.data`."""

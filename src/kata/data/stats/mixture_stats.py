@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from kata.data.dataset.mixture import Mixture, Part, is_vector
+from kata.data.dataset.mixture import Mixture, MixtureEntry, is_vector
 from kata.data.format.feature_stats import STATS, Summary, merge, summarise
 from kata.data.stats.dataset_stats import camera_stats, dataset_stats
 from kata.spec import Column, Stats
@@ -69,12 +69,12 @@ def part_stats(
     )
 
 
-def _renamed(part: Part, stats: Stats) -> Stats:
+def _renamed(part: MixtureEntry, stats: Stats) -> Stats:
     names = part.rename or {}
     return {names.get(key, key): summary for key, summary in stats.items()}
 
 
-def _fitted(part: Part, joint: Stats, own: Stats) -> Stats:
+def _fitted(part: MixtureEntry, joint: Stats, own: Stats) -> Stats:
     fitted: Stats = {}
     for key, common in joint.items():
         summary = own.get(key, common)

@@ -46,7 +46,7 @@ Fill: TypeAlias = Callable[[Put], Note]
 
 
 @dataclass(frozen=True, eq=False)
-class Bundle:
+class ArrayFile:
     """Read-only arrays by name, and the JSON values kept with them."""
 
     arrays: dict[str, NDArray[Any]]
@@ -62,8 +62,8 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").expanduser() / "kata"
 
 
-def load(path: Path) -> Bundle | None:
-    """The bundle at `path`, or None where there is none; one that is damaged is said and counts as none."""
+def load(path: Path) -> ArrayFile | None:
+    """Return the array file at `path`, or None where there is none; log a damaged one and return None."""
     try:
         whole = (
             path.read_bytes()
@@ -75,13 +75,13 @@ def load(path: Path) -> Bundle | None:
     except OSError as error:
         _log.warning("%s cannot be read (%s); it is made again", path, error)
         return None
-    bundle = _parse(np.frombuffer(whole, np.uint8) if isinstance(whole, bytes) else whole)
-    if bundle is None:
+    stored = _parse(np.frombuffer(whole, np.uint8) if isinstance(whole, bytes) else whole)
+    if stored is None:
         _log.warning("%s is damaged; it is made again", path)
-    return bundle
+    return stored
 
 
-def _parse(raw: NDArray[np.uint8]) -> Bundle | None:
+def _parse(raw: NDArray[np.uint8]) -> ArrayFile | None:
     end = len(raw) - _TAIL.size
     if end < 0:
         return None
@@ -101,11 +101,11 @@ def _parse(raw: NDArray[np.uint8]) -> Bundle | None:
         array = np.asarray(data[offset : offset + size]).view(dtype).reshape(shape)
         array.flags.writeable = False
         arrays[name] = array
-    return Bundle(arrays, header["note"])
+    return ArrayFile(arrays, header["note"])
 
 
 def save(path: Path, shapes: Shapes, fill: Fill) -> None:
-    """Write a bundle: beside its place, to the disk, then under its name.
+    """Write an array file to a temporary name, sync it to the disk, then rename it.
 
     Raises: OSError when the folder cannot be written or the disk is full; then nothing is left behind.
     """
@@ -136,18 +136,18 @@ def save(path: Path, shapes: Shapes, fill: Fill) -> None:
     fsync(path.parent)
 
 
-def in_memory(shapes: Shapes, fill: Fill) -> Bundle:
-    """The same bundle without a file."""
+def in_memory(shapes: Shapes, fill: Fill) -> ArrayFile:
+    """Return the same arrays without a file."""
     arrays = {name: np.empty(shape, kind) for name, (kind, shape) in shapes.items()}
 
     def put(name: str, first: int, values: NDArray[Any]) -> None:
         arrays[name][first : first + len(values)] = values
 
-    return Bundle(arrays, fill(put))
+    return ArrayFile(arrays, fill(put))
 
 
-def load_or_make(path: Path, shapes: Shapes, fill: Fill) -> Bundle:
-    """The bundle at `path`, made first where there is none. Where the folder cannot be written it stays in memory,
+def load_or_make(path: Path, shapes: Shapes, fill: Fill) -> ArrayFile:
+    """Return the array file at `path`, made first where there is none. Where the folder cannot be written it stays in memory,
     which is said once."""
     found = load(path)
     if found is None:

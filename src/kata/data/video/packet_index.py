@@ -18,7 +18,15 @@ import numpy as np
 from av.error import FFmpegError
 
 from kata.data.arrays import Int64
-from kata.data.storage.array_file import Bundle, Note, Put, cache_folder, load, save, say_unwritable
+from kata.data.storage.array_file import (
+    ArrayFile,
+    Note,
+    Put,
+    cache_folder,
+    load,
+    save,
+    say_unwritable,
+)
 from kata.data.storage.file_stamp import file_ends, file_identity
 from kata.data.video.color import FORMATS
 from kata.data.video.mp4_boxes import count_setups, frame_table
@@ -225,7 +233,7 @@ def _to_bundle(index: FrameIndex) -> tuple[dict[str, Int64], Note]:
     return arrays, note
 
 
-def _from_bundle(path: Path, kept: Bundle) -> FrameIndex:
+def _from_bundle(path: Path, kept: ArrayFile) -> FrameIndex:
     codec, extradata, colour = kept.note["setup"]
     size, mtime_ns = kept.note["identity"]
     width, height = kept.note["size"]

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from kata.data.dataset.mixture import Data
-from kata.data.loader.batches import Rows
+from kata.data.loader.batches import BatchReader
 from kata.data.loader.substitutes import read_alone
 from kata.policies.base import Policy, evaluating
 from kata.processors import Pipeline, planes_to_rgb
@@ -22,7 +22,7 @@ _log = logging.getLogger(__name__)
 
 @torch.no_grad()
 def sample_views(
-    policy: Policy, feed: Feed, reader: Rows, after: Pipeline, dataset: Data, count: int = 3
+    policy: Policy, feed: Feed, reader: BatchReader, after: Pipeline, dataset: Data, count: int = 3
 ) -> list[SampleView]:
     """Predicted against recorded actions, in the dataset's units, a third into `count` episodes."""
     episodes = dataset.episodes

@@ -49,7 +49,7 @@ class Validator:
             return self._judge(policy)
 
     def _judge(self, policy: Policy) -> dict[str, Any]:
-        part, size = self.feed.batches.part, self.feed.batches.part_size
+        part, size = self.feed.batches.rank_slice, self.feed.batches.slice_size
         batches = -(-self.size // size)
         # A policy in pieces is run by all ranks together, so each runs it as often, once in vain where it has no batch.
         last = -(-batches // part.of) * part.of
@@ -73,7 +73,7 @@ class Validator:
 
     def _batch(self, policy: Policy, number: int) -> _Judged:
         """What one batch adds to the figures."""
-        part, size = self.feed.batches.part, self.feed.batches.part_size
+        part, size = self.feed.batches.rank_slice, self.feed.batches.slice_size
         raw = self.feed.batches.at(number // part.of)
         # The last batch wraps round to the first samples; what does not belong to this pass is cut off.
         left = self.size - number * size

@@ -6,7 +6,7 @@ import math
 from collections import defaultdict
 
 from kata.data import Dataset, open_dataset
-from kata.data.dataset.mixture import Data, Mixture, Part
+from kata.data.dataset.mixture import Data, Mixture, MixtureEntry
 from kata.errors import ConfigError
 from kata.run import MixEntry
 from kata.run.dataset import DatasetConfig
@@ -26,7 +26,7 @@ def open_data(options: DatasetConfig) -> Data:
     )
 
 
-def _part(entry: MixEntry) -> Part:
+def _part(entry: MixEntry) -> MixtureEntry:
     data = open_dataset(
         entry.repo_id,
         root=entry.root,
@@ -34,7 +34,7 @@ def _part(entry: MixEntry) -> Part:
         exclude_episodes=entry.exclude_episodes,
         revision=entry.revision,
     )
-    return Part(entry.called, data, entry.weight, entry.rename_map, entry.fill)
+    return MixtureEntry(entry.called, data, entry.weight, entry.rename_map, entry.fill)
 
 
 def datasets(data: Data) -> list[Dataset]:

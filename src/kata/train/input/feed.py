@@ -136,7 +136,8 @@ class Feed:
         began_s = time.perf_counter()
         raw = self.batches.at(step)
         read_s = time.perf_counter()
-        part, size, whole = self.batches.part, self.batches.batch_size, self.batches.masks(step)
+        part, size = self.batches.rank_slice, self.batches.batch_size
+        whole = self.batches.masks(step)
         micros, draws = self.ready(raw, step * size)
         weights, shares = self.weights(whole, size), self.shares(whole)
         return StepBatch(

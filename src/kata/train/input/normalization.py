@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from kata.data.dataset.mixture import Data, Mixture, Part
+from kata.data.dataset.mixture import Data, Mixture, MixtureEntry
 from kata.data.stats.dataset_stats import dataset_stats
 from kata.data.stats.mixture_stats import joint_stats, part_stats
 from kata.dist.process_group import Team
@@ -35,7 +35,7 @@ def dataset_pipelines(
     }
 
 
-def _of_observations(part: Part, policy: PolicyConfig) -> dict[str, str]:
+def _of_observations(part: MixtureEntry, policy: PolicyConfig) -> dict[str, str]:
     return {old: new for old, new in (part.rename or {}).items() if new in policy.input_features}
 
 

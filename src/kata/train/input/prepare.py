@@ -20,7 +20,7 @@ from kata.data.loader.shuffle import (
     make_mixed_order,
     make_order,
 )
-from kata.data.sampling.permutation import Anchors
+from kata.data.sampling.permutation import SampleOrder
 from kata.dist.process_group import Team
 from kata.errors import ConfigError
 from kata.processors import Pipeline
@@ -160,7 +160,7 @@ def _in_dataset(named: Mapping[str, T], rename_map: dict[str, str]) -> dict[str,
     return {back.get(key, key): value for key, value in named.items()}
 
 
-def order_of(prepared: Prepared, rows: np.ndarray) -> Anchors:
+def order_of(prepared: Prepared, rows: np.ndarray) -> SampleOrder:
     """The order in which the anchors `rows` are trained on."""
     data, options, seed = prepared.dataset, prepared.run.dataset, prepared.run.seed
     where = prepared.windows, prepared.cameras, rows, seed

@@ -11,8 +11,8 @@ import numpy as np
 
 from kata.data.arrays import Int64
 from kata.data.dataset.mixture import Data, Mixture
-from kata.data.loader.batches import Instead, Rows
-from kata.data.loader.provenance import places_in
+from kata.data.loader.batches import BatchReader, SubstituteFn
+from kata.data.loader.provenance import locations_in
 from kata.data.loader.substitutes import Substituted, Substitutes, Substitution, read_alone
 from kata.dist.world import World
 from kata.errors import FrameError
@@ -44,9 +44,9 @@ class BadFrames:
             for use in USES
         }
 
-    def instead(
-        self, use: str, data: Data, reader: Rows, rows: Int64, samples: Callable[[int], int]
-    ) -> Instead:
+    def substitute(
+        self, use: str, data: Data, reader: BatchReader, rows: Int64, samples: Callable[[int], int]
+    ) -> SubstituteFn:
         """What Batches ask about frames that cannot be decoded. samples: how many were read up to a position."""
         if self._run.on_bad_frame == "stop":
             return lambda _, wanted: _stop(data, reader, wanted)
@@ -86,11 +86,11 @@ class BadFrames:
         account.note(found.position, line, samples)
 
 
-def _stop(data: Data, reader: Rows, rows: Int64) -> Int64:
+def _stop(data: Data, reader: BatchReader, rows: Int64) -> Int64:
     """`rows`, where all are whole when read again. Raises: FrameError that says whose frame cannot be decoded."""
     for row, error in zip(rows, read_alone(reader, rows), strict=True):
         if error is not None:
-            sample = places_in(data, np.array([row]))[0]
+            sample = locations_in(data, np.array([row]))[0]
             of = f" of {sample['dataset']}" if "dataset" in sample else ""
             raise FrameError(
                 f"{error.what}; the sample of episode {sample['episode']}{of}, frame {sample['frame']}, needs it",
@@ -106,7 +106,7 @@ def _stop(data: Data, reader: Rows, rows: Int64) -> Int64:
 
 def _told(data: Data, found: Substitution) -> dict[str, Any]:
     """A substitution in the words of whoever looks for it; files are below the dataset's folder."""
-    sample, substitute = places_in(data, np.array([found.row, found.instead]))
+    sample, substitute = locations_in(data, np.array([found.row, found.instead]))
     files, camera = sample.pop("files"), found.error.camera
     del substitute["files"]
     return {
