@@ -1,6 +1,7 @@
-"""Resolves kata and LeRobot 0.6.1 into one environment, without installing anything: `python tools/peer/resolve.py`.
+"""Resolves kata and LeRobot 0.6.1 into one environment: `python tools/peer/resolve.py`.
 
-Seconds, with the package index that uv is configured for. Leaves with 1 where the two do not fit together.
+Nothing is installed. It takes seconds, with the package index that uv is configured for, and ends
+with 1 where the two do not fit together.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ def main() -> int:
         done = resolve(uv, lerobot)
         if done.returncode:
             print(
-                f"kata and {lerobot} do not resolve for Python {PYTHON_VERSION}:\n{done.stderr.strip()}"
+                f"kata and {lerobot} do not resolve for Python {PYTHON_VERSION}:\n"
+                f"{done.stderr.strip()}"
             )
             return 1
         found = dict(re.findall(r"^([\w.-]+)==(\S+)", done.stdout, re.MULTILINE))

@@ -19,7 +19,7 @@ from kata.data.video.packets import PADDING_BYTES, read_packets
 from kata.errors import DataError
 
 POISON = bytes([1]) * PADDING_BYTES
-"""MPEG-4 part 2 takes these bits for macroblocks, so its decoder runs past the end of some packets."""
+"""MPEG-4 part 2 takes these bits for macroblocks: its decoder runs past the end of some packets."""
 
 
 def behind(packet: av.Packet) -> bytes:

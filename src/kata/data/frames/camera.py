@@ -224,7 +224,9 @@ class VideoCamera:
 _ONE_IMAGE = "a complete parquet file with one encoded image per row"
 _REPAIR = "download the file again, or leave its episodes out with --dataset.exclude_episodes"
 _SAME_SHAPE = "the shape in meta/info.json equals that of the frames"
-_RESHAPE = "correct the shape in meta/info.json where all images differ from it, else leave the episode out"
+_RESHAPE = (
+    "correct the shape in meta/info.json if all images differ from it, else leave the episode out"
+)
 
 
 class ImageCamera:
@@ -319,7 +321,10 @@ class ImageCamera:
                     height,
                 ):  # before it is decoded: a small file can hold a huge picture
                     found = (*image.size[::-1], channels)
-                    what = f"has an image of (H, W, C) = {found} in row {number}, info.json says {self._recorded}"
+                    what = (
+                        f"has an image of (H, W, C) = {found} in row {number}, "
+                        f"info.json says {self._recorded}"
+                    )
                     raise self._bad_frame(
                         path, number, row, what, rule=_SAME_SHAPE, remedy=_RESHAPE
                     )

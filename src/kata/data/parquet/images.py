@@ -1,4 +1,4 @@
-"""Encoded images of tables: which kinds are read, and which are left out because they hold more than colours."""
+"""Encoded images of tables: the kinds that are read, and those that hold more than colours."""
 
 from __future__ import annotations
 
@@ -15,17 +15,19 @@ from kata.data.parquet.page_body import PageError
 from kata.errors import DataError
 
 _FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "TIFF")
-"""What a cell may hold. Pillow knows more, some of which it hands to other programs, as EPS to Ghostscript."""
+"""Formats of a cell. Pillow knows more, and hands some to other programs, as EPS to Ghostscript."""
 
 
 class DeepImageError(ValueError):
-    """An image with more than 8 bits per channel, of which Pillow's conversion would keep nothing but white."""
+    """An image with more than 8 bits per channel, which Pillow's conversion would clip to white."""
 
 
 def open_image(encoded: Any) -> Image.Image:
     """Open an encoded image; its pixels are decoded later.
 
-    Raises: DeepImageError for more than 8 bits per channel; OSError, SyntaxError and DecompressionBombError as Pillow.
+    Raises:
+        DeepImageError: The image has more than 8 bits per channel.
+        OSError, SyntaxError, DecompressionBombError: As Pillow raises them.
     """
     image = Image.open(io.BytesIO(encoded), formats=_FORMATS)
     if image.mode.startswith(("I", "F")):
@@ -35,9 +37,10 @@ def open_image(encoded: Any) -> Image.Image:
 
 
 def is_deep(path: Path, key: str, row: int) -> bool:
-    """Return whether a row of a table file holds an image of more than 8 bits per channel, as depth maps have.
+    """Return whether a row of a table file holds an image of more than 8 bits per channel.
 
-    Returns: False where the image cannot be read, which reading it will say.
+    Returns:
+        False too where the image cannot be read: the reader of that row reports it.
     """
     try:
         encoded = EncodedImages(CounterCollector()).get(open_column(path, key), row)

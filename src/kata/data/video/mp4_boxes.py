@@ -1,6 +1,7 @@
 """The frame table of an mp4 file from its header alone: no packet is read, however large the file.
 
-The boxes are those of ISO/IEC 14496-12, section 8. A table that needs FFmpeg's judgement is left to its demuxer.
+The boxes are those of ISO/IEC 14496-12, section 8. FFmpeg's demuxer reads the tables that need its
+judgement.
 """
 
 from __future__ import annotations
@@ -19,8 +20,13 @@ _CTTS_MAX = 1 << 28
 
 
 def frame_table(path: Path) -> Int64 | None:
-    """(P, 5) presentation stamp, offset, size, keyframe, hidden of every packet; None where only reading the packets
-    tells: fragmented files, edit lists that hide frames, several sets of parameters."""
+    """Return the frame table of the only video track of an mp4 file.
+
+    Returns:
+        (P, 5) presentation stamp, offset and size in bytes, keyframe, hidden of every packet. None
+        where only the packets tell: fragmented files, edit lists that hide frames, several sets of
+        coding parameters.
+    """
     with path.open("rb") as file:
         moov = _read(file, b"moov")
     if moov is None or _find(moov, b"mvex") is not None:
@@ -35,7 +41,7 @@ def frame_table(path: Path) -> Int64 | None:
 
 
 def count_setups(path: Path) -> int:
-    """Return how many sets of coding parameters the video tracks of an mp4 file declare, at most in one track."""
+    """Return the number of sets of coding parameters of the video track that declares the most."""
     with path.open("rb") as file:
         moov = _read(file, b"moov") or b""
     counts = [0]
@@ -47,7 +53,7 @@ def count_setups(path: Path) -> int:
 
 
 def _samples(track: bytes, movie_scale: int, file_bytes: int) -> Int64 | None:
-    """The frame table of a track; None where it shows its frames in parts, or says in other ways what keyframes are.
+    """Return the frame table of a track, or None where its packets must be read for it.
 
     Raises: ValueError for boxes that are absent, cut off or contradict one another.
     """

@@ -14,7 +14,10 @@ PADDING_BYTES = 64
 """Zeros that follow a packet in memory: AV_INPUT_BUFFER_PADDING_SIZE."""
 
 _GAP_BYTES = 1 << 16
-"""Bytes of other streams between two packets that are read and dropped; a longer gap takes another call."""
+"""Bytes of other streams between two packets that are read and dropped.
+
+A longer gap takes another call.
+"""
 
 _DROPPED = memoryview(bytearray(_GAP_BYTES))
 """Takes what lies in gaps. All threads write here and none reads."""
@@ -26,8 +29,9 @@ _MAX_PIECES = 1000
 def read_packets(path: Path, file: int, offsets: list[int], sizes: list[int]) -> list[av.Packet]:
     """Read packets of a file, each followed by FFmpeg's padding, without copying them once more.
 
-    Decoders read past the end of a packet. That of MPEG-4 part 2 takes some bytes there for macroblocks,
-    and then calls a sound picture damaged. PyAV copies and pads packets up to version 16, and no longer does since.
+    Decoders read past the end of a packet. The decoder of MPEG-4 part 2 takes some bytes there for
+    macroblocks, and then calls a sound picture damaged. PyAV 15 and 16 copy and pad packets
+    themselves; PyAV 17 and newer decode from the memory that they are given.
 
     Args:
         path: of the file, for errors.
@@ -35,9 +39,11 @@ def read_packets(path: Path, file: int, offsets: list[int], sizes: list[int]) ->
         offsets: (P,) place of each packet in the file, in bytes.
         sizes: (P,) bytes of each packet.
 
-    Returns: (P,) packets without time stamps. They share one buffer, which lives as long as any of them.
+    Returns:
+        (P,) packets without time stamps. They share one buffer, which lives as long as any of them.
 
-    Raises: DataError where the file ends before a packet does: it was whole when it was indexed.
+    Raises:
+        DataError: The file ends before a packet does, so it has changed since it was indexed.
     """
     buffer = memoryview(bytearray(sum(sizes) + len(sizes) * PADDING_BYTES))
     views: list[Any] = []  # PyAV's stubs know of bytes alone
