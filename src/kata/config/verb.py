@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,8 +11,7 @@ from typing import Any
 from kata.config.decode import decode
 from kata.config.flags import assign, parse_flags
 from kata.config.help import closing, heading, screen, selected, table
-from kata.config.option import REQUIRED
-from kata.config.schema import EVERYTHING, Entry, choice_of, entries
+from kata.config.schema import EVERYTHING, Entry, choice_of, entries, is_required
 from kata.errors import ConfigError, did_you_mean
 
 GROUP = "dataset"
@@ -106,10 +106,12 @@ def _split(args: Sequence[str]) -> tuple[list[str], list[str]]:
     return list(args[:where]), list(args[where + 1 :])
 
 
-def _help_query(args: Sequence[str]) -> str | None:
+def _help_query(args: list[str]) -> str | None:
     """Return what `--help=<word>` asks for, '' for a plain --help, None without one."""
+    if args[:1] == ["help"]:
+        return ""
     for arg in args:
-        if arg in HELP or arg == "help" == args[0]:
+        if arg in HELP:
             return ""
         if arg.startswith("--help="):
             return arg.removeprefix("--help=")
@@ -136,11 +138,12 @@ def read_options(verb: Verb, args: Sequence[str], path: str) -> Any:
         )
     flags = parse_flags(rest)
     cls = next(iter(verb.classes(str(flags.get(verb.variant, ""))).values()))
-    nested: dict[str, Any] = {}
     _refuse_other_variant(verb, cls, flags)
-    for name, value in _full_names(cls, flags).items():
+    flags = _full_names(cls, flags)
+    _name_words(verb, cls, words, flags, path)
+    nested: dict[str, Any] = {}
+    for name, value in flags.items():
         assign(nested, name, value)
-    _assign_words(verb, cls, words, nested, path)
     return decode(cls, nested, verb=path)
 
 
@@ -169,32 +172,25 @@ def _full_names(cls: type, flags: Mapping[str, Any]) -> dict[str, Any]:
     return {aliases.get(name, name): value for name, value in flags.items()}
 
 
-def _assign_words(
-    verb: Verb, cls: type, words: list[str], nested: dict[str, Any], path: str
-) -> None:
+def _name_words(verb: Verb, cls: type, words: list[str], flags: dict[str, Any], path: str) -> None:
+    """Put the words in front of the flags among them, under the name that they belong to.
+
+    Raises: ConfigError for a word too many, and where the option is required and not there.
+    """
     usage = f"usage: {path} {verb.usage}"
-    if not verb.word:
-        if words:
-            raise ConfigError(
-                f"'{words[0]}' is not an option", rule=usage, remedy="put '--' in front"
-            )
-        return
-    entry = next(each for each in entries(cls) if each.name == verb.word)
-    takes_all = "list" in str(entry.hint)
-    *groups, last = verb.word.split(".")
-    inner = nested
-    for group in groups:
-        inner = inner.get(group, {})
-    if not words and last not in inner and entry.default is REQUIRED:
-        raise ConfigError(f"{path}: no {last}", rule=entry.declared.help.rstrip("."), remedy=usage)
-    if words and last in inner:
-        raise ConfigError(
-            f"{words[0]}: given beside --{verb.word}", rule="once", remedy=f"leave out '{words[0]}'"
-        )
-    if len(words) > 1 and not takes_all:
-        raise ConfigError(f"'{words[1]}' is not an option", rule=usage, remedy="put '--' in front")
+    entry = next((each for each in entries(cls) if each.name == verb.word), None)
+    takes_all = entry is not None and typing.get_origin(entry.hint) is list
+    stray = words if entry is None else words[1:]
+    if stray and not takes_all:
+        raise ConfigError(f"'{stray[0]}' is not an option", rule=usage, remedy="put '--' in front")
+    if words and verb.word in flags:
+        what = f"{words[0]}: given beside --{verb.word}"
+        raise ConfigError(what, rule="once", remedy=f"leave out '{words[0]}'")
     if words:
-        assign(nested, verb.word, words if takes_all else words[0])
+        flags[verb.word] = words if takes_all else words[0]
+    elif entry is not None and is_required(entry) and entry.name not in flags:
+        says = entry.declared.help.rstrip(".")
+        raise ConfigError(f"{path}: no {entry.name}", rule=says, remedy=usage)
 
 
 def help_screen(verb: Verb, args: Sequence[str], path: str, query: str) -> str:
@@ -221,8 +217,7 @@ def _more(path: str, shown: int, listed: int) -> list[str]:
         return []
     return [
         f"{shown} of {listed} options are shown, each with its default. `{path} --help=all` lists "
-        "all, "
-        "--help=<word> those that have to do with a word."
+        "all, --help=<word> those that have to do with a word."
     ]
 
 
