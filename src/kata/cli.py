@@ -1,8 +1,8 @@
-"""The command line: the table of verbs. Each verb's modules are imported when it runs, so that help is quick.
+"""The command line: the table of verbs. A verb's modules are imported when it runs: help is quick.
 
-Exit status: 0 done, 1 `checkpoint verify` found damage or `doctor` a fault, 2 something the user can correct (one
-message, no traceback), 85 asked to stop and saved, 130 interrupted; `launch` leaves with the status of the rank that
-failed.
+Exit status: 0 done, 1 `checkpoint verify` found damage or `doctor` a fault, 2 something the user
+can correct (one message, no traceback), 85 asked to stop and saved, 130 interrupted. `launch`
+leaves with the status of the rank that failed.
 """
 
 from __future__ import annotations
@@ -279,7 +279,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = list(sys.argv[1:] if argv is None else argv)
     log.configure()
     debug = "--debug" in args
-    # torch.distributed.launch puts its rank in front of the verb, and into the environment, where it is read.
+    # torch.distributed.launch puts its rank in front of the verb. It is read from the environment.
     args = [arg for arg in args if arg != "--debug" and not arg.startswith("--local-rank=")]
     if args == ["--version"]:
         print(__version__)

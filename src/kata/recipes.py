@@ -1,4 +1,4 @@
-"""Ready-made runs. `quickstart` shows, with nothing but this package, that a robot learns something."""
+"""Ready-made runs. `quickstart` shows, with this package alone, that a robot learns something."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ QUICKSTART = (
     "--policy.n_heads=4",
     "--policy.dim_feedforward=256",
     "--policy.n_encoder_layers=2",
-    # The expert reaches every target in about one way, so there is nothing for a latent to tell apart.
+    # The expert reaches every target in about one way: a latent has nothing to tell apart.
     "--policy.use_vae=false",
     "--policy.push_to_hub=false",
     "--dataset.repo_id=kata/reach",
@@ -37,7 +37,7 @@ QUICKSTART = (
     "--num_workers=2",
     "--optimizer.lr=3e-4",
     "--policy.optimizer_lr_backbone=3e-4",
-    # Without the decay to zero the policy still swings about at the end, and succeeds half as often.
+    # Without the decay to zero the policy still swings at the end, and succeeds half as often.
     "--scheduler.type=cosine_annealing_with_warmup",
     "--scheduler.num_warmup_steps=100",
 )
@@ -47,9 +47,9 @@ QUICKSTART = (
 def demonstrations(
     root: Path, episodes: int, progress: Callable[[int, int], None] | None = None
 ) -> Path:
-    """Demonstrations of the built-in task in `root`: those that are there, or newly recorded ones.
+    """Return the folder `root` with demonstrations of the built-in task, recorded if it is absent.
 
-    The folder appears when all are recorded: what a killed recording left is under a hidden name, and is removed.
+    The folder appears when all are recorded. What a killed recording left is hidden, and removed.
     """
     from kata.data.edit.staged import new_folder
     from kata.eval.record.demonstrations import record
@@ -97,7 +97,7 @@ class QuickstartOptions(Options):
 
 
 def quickstart(options: QuickstartOptions) -> int:
-    """Record (once), train, report; returns the exit status. Run again with the same folders, it continues."""
+    """Record (once), train, report, and return the exit status. A second start continues."""
     from kata.log import counting
     from kata.run import resolve_run
 

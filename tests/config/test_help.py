@@ -100,14 +100,17 @@ Exit status: 0 nothing is wrong, 1 something is.
     [
         (["data", "info", "a", "b"], ("'b' is not an option", "usage: kata data info")),
         (["data", "info", "a", "--root=b"], ("a: given beside --dataset.root", "leave out 'a'")),
-        (["data", "info", "--dataset=5"], ("dataset=5: not a group of options", "--dataset.repo_id=")),
+        (
+            ["data", "info", "--dataset=5"],
+            ("dataset=5: not a group of options", "--dataset.repo_id="),
+        ),
         (["data", "stats", "--epsodes=3"], ("did you mean --dataset.episodes",)),
         (["data", "demo"], ("kata data demo: no root", "usage: kata data demo <folder>")),
         (["doctor", "now"], ("'now' is not an option",)),
         (["quickstart", "--step=3"], ("did you mean --steps",)),
         (["train", "--chunk_size=3"], ("--chunk_size: no such option of kata train",)),
     ],
-)  # fmt: skip
+)
 def test_what_a_verb_does_not_take_is_refused_in_its_own_words(capsys, args, words):
     assert main(args) == 2
     said = capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""The options are frozen: users' scripts depend on them. A new one is added to flags.txt in the same change.
+"""The options are frozen: users' scripts depend on them. A change updates flags.txt too.
 
 Write the list and docs/options.md again with: python tools/options_page.py
 """

@@ -25,7 +25,7 @@ def seconds(*command: str) -> float:
     ids=" ".join,
 )
 def test_help_is_instant(verb):
-    """0.3 s, measured against the interpreter's own start, so that a busy machine does not fail it."""
+    """0.3 s, measured against the interpreter's own start: a busy machine does not fail it."""
     bare = seconds("-c", "pass")
     assert seconds("-m", "kata", *verb, "--help") - bare < max(0.28, 14 * bare)
 
@@ -51,10 +51,26 @@ def test_no_torch_in_the_light_core(module):
 HEAVY = ("torch", "numpy", "pyarrow", "av", "yaml", "rich", "huggingface_hub")
 
 
-@pytest.mark.parametrize("verb", [["train"], ["train", "--policy.type=vqbet"], ["eval"], ["data", "split"], ["bench", "data"], ["bench", "scale"],
-                                  ["launch"], ["checkpoint", "prune"], ["doctor"], ["quickstart"]])  # fmt: skip
+@pytest.mark.parametrize(
+    "verb",
+    [
+        ["train"],
+        ["train", "--policy.type=vqbet"],
+        ["eval"],
+        ["data", "split"],
+        ["bench", "data"],
+        ["bench", "scale"],
+        ["launch"],
+        ["checkpoint", "prune"],
+        ["doctor"],
+        ["quickstart"],
+    ],
+)
 def test_help_imports_nothing_that_computes(verb):
-    code = f"import sys\nfrom kata.cli import main\nmain([*{verb}, '--help=all'])\nassert not set({HEAVY}) & set(sys.modules)"
+    code = (
+        f"import sys\nfrom kata.cli import main\nmain([*{verb}, '--help=all'])\n"
+        f"assert not set({HEAVY}) & set(sys.modules)"
+    )
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
 
 
@@ -77,6 +93,9 @@ def test_a_wrong_option_is_refused_before_torch_is_imported(flag, tiny_dataset):
         f"--dataset.root={tiny_dataset}",
         flag,
     ]
-    code = f"import sys\nfrom kata.cli import main\nassert main({args}) == 2\nassert 'torch' not in sys.modules"
+    code = (
+        f"import sys\nfrom kata.cli import main\nassert main({args}) == 2\n"
+        "assert 'torch' not in sys.modules"
+    )
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert "remedy:" in done.stderr

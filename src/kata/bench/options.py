@@ -14,7 +14,7 @@ from kata.units import num_bytes
 
 @dataclass(frozen=True, kw_only=True)
 class BenchRun(Options):
-    """What is measured, and how often."""
+    """The cases of a measurement and its repetitions."""
 
     root: str = option(
         REQUIRED,
@@ -89,7 +89,7 @@ class BenchRun(Options):
 
 
 def chosen_cases(run: BenchRun) -> list[Case]:
-    """The cases asked for, or those with targets whose datasets lie below root; root itself where it is a dataset.
+    """Return the cases asked for, or else those with targets below root, or root itself.
 
     Raises: DataError when there is no such dataset.
     """

@@ -71,7 +71,7 @@ def completions(root: Verb, line: str) -> list[str]:
         root: the verb `kata`.
         line: the command line up to the cursor. Its last word is what is being typed.
 
-    Returns: verbs, `--name=` of options, `--group.` of groups, or `--name=value`; nothing for files.
+    Returns: verbs, `--name=`, `--group.`, or `--name=value`; nothing where files may stand.
     """
     words = line.split(" ")[1:] or [""]
     verb, args = _verb_of(root, words[:-1])

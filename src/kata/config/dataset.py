@@ -33,7 +33,7 @@ def _revision() -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetPlace(Options):
-    """Where a dataset is."""
+    """The place of a dataset."""
 
     at: ClassVar[str] = "dataset."
 
@@ -48,7 +48,7 @@ class DatasetPlace(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetChoice(Options):
-    """Where a dataset is and which of its episodes are taken. The order of fields is LeRobot's."""
+    """The place of a dataset and a choice of its episodes. The order of fields is LeRobot's."""
 
     at: ClassVar[str] = "dataset."
 

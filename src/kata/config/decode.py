@@ -69,7 +69,7 @@ def decode_value(hint: Any, value: Any, name: str) -> Any:
 
 
 class _Decoder:
-    """What the messages of one decoding need: the class and the names that it began with."""
+    """One decoding; it keeps the class and the names that it began with, for messages."""
 
     def __init__(self, cls: type, raw: Mapping[str, Any], at: str, verb: str) -> None:
         self._root, self._raw, self._at = cls, raw, at
@@ -306,7 +306,7 @@ def _float(value: Any) -> float:
 
 
 def plain(value: Any) -> Any:
-    """Return texts as what they look like, where no type says it: null, true, numbers, else text."""
+    """Return texts as what they look like, without a type: null, true, numbers, else text."""
     if isinstance(value, Mapping):
         return {str(name): plain(each) for name, each in value.items()}
     if isinstance(value, list):
@@ -327,7 +327,7 @@ def plain(value: Any) -> Any:
 
 
 def encode(value: Any) -> Any:
-    """Return plain JSON values: dataclasses as dicts (`type` first where they are chosen by it), enums by value."""
+    """Return plain JSON values: dataclasses as dicts with their `type` first, enums by value."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         named = {"type": value.type} if isinstance(value, Chosen) else {}
         return {

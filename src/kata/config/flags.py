@@ -1,4 +1,4 @@
-"""Flags and config files as nested dicts of texts; the options' types decide later what they mean."""
+"""Flags and config files as nested dicts of texts, whose meaning the options' types decide."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def _parsed(path: Path) -> Any:
 
 
 def assign(nested: dict[str, Any], dotted: str, value: Any) -> None:
-    """Set `a.b.c` in a nested dict, making the dicts on the way; a mapping merges into what is there.
+    """Set `a.b.c` in a nested dict and make the dicts on the way; a mapping merges into another.
 
     A text in braces is a mapping as well, so that `--env.kwargs={a: 1} --env.kwargs.b=2` adds up.
     """
@@ -173,7 +173,7 @@ def assign(nested: dict[str, Any], dotted: str, value: Any) -> None:
 
 
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Lay `over` over `base`, dict by dict; neither is changed. Another `type` replaces the whole dict."""
+    """Lay `over` over `base`, dict by dict, in a copy. Another `type` replaces the whole dict."""
     if "type" in over and over["type"] != base.get("type", over["type"]):
         return copy.deepcopy(dict(over))
     merged = copy.deepcopy(dict(base))

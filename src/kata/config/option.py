@@ -1,7 +1,8 @@
 """The declaration of options: type, default, help and rules stand at one field.
 
-A class of options is a frozen dataclass below `Options` whose fields come from `option`. Flags, files,
-help, refusals, the rules of resuming, completion and docs/options.md read these declarations.
+A class of options is a frozen dataclass that inherits `Options` and whose fields come from
+`option`. Flags, files, help, refusals, the rules of resuming, completion and docs/options.md read
+these declarations.
 """
 
 from __future__ import annotations
@@ -60,13 +61,13 @@ DEVICE = Form(
 
 
 class Rules(TypedDict, total=False):
-    """What a declaration may say besides default and help.
+    """The optional parts of a declaration. The rules of a list hold for each of its entries.
 
-    choices: the only values. least, most, above, below: bounds of numbers. form: of a text. A list
-    has them for each of its entries. unit: of a number, for help. section: heading in help, which
-    the fields after it share. is_common: shown by a plain --help. may_change: a resumed run may set
-    it differently. per_machine: ranks may differ. is_own: LeRobot has no such field. aliases: other
-    names on the command line.
+    Attributes:     choices: the only values.     least, most, above, below: bounds of a number.
+    form: the form of a text.     unit: the unit of a number, for help.     section: the heading in
+    help, which the fields after it share.     is_common: a plain --help shows it.     may_change: a
+    resumed run may set it differently.     per_machine: ranks may differ.     is_own: LeRobot has
+    no such field.     aliases: other names on the command line.
     """
 
     choices: tuple[Any, ...]
@@ -148,7 +149,7 @@ def option(default: Any, help_text: str, **rules: Unpack[Rules]) -> Any:
 
 
 def declaration(cls: type, name: str) -> Declaration:
-    """Return how `cls` declares its field `name`: its own words, or those of the nearest base class.
+    """Return how `cls`, or the nearest base class that does, declares the field `name`.
 
     A subclass that only changes a default writes `name: int = 5` and keeps help and rules.
     """

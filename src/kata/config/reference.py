@@ -11,13 +11,15 @@ from kata.config.verb import Verb
 _HEAD = """\
 # All options
 
-This page is made from the declarations in the code (`python tools/options_page.py`); a test keeps it current.
-`kata <verb> --help` shows the same on the terminal. An option is written `--name=value`, `--name value` or
-`name=value`; dashes in a name are underscores. A value is text, a number, `true` or `false`, `null`, a list
-`[0,3]` or a mapping `{a: b}`, and means what the option's type says: `no`, `1:30` and `0123` stay what they are.
+This page is made from the declarations in the code (`python tools/options_page.py`); a test keeps
+it current. `kata <verb> --help` shows the same on the terminal.
 
-**resume**: a resumed run may set it differently. **machine**: ranks may differ. **kata**: a policy option that LeRobot
-does not have.
+An option is written `--name=value`, `--name value` or `name=value`; dashes in a name are
+underscores. A value is text, a number, `true` or `false`, `null`, a list `[0,3]` or a mapping
+`{a: b}`. The option's type decides what it means: `no`, `1:30` and `0123` stay what they are.
+
+**resume**: a resumed run may set it differently. **machine**: ranks may differ. **kata**: a policy
+option that LeRobot does not have.
 """
 _DEFAULT_MAX = 40
 

@@ -85,7 +85,7 @@ def entries(
 
 
 def _inherited(entry: Entry, group: Declaration) -> Entry:
-    """Return an option with the rules on resuming and ranks that are declared for its whole group."""
+    """Return an option with the rules on resuming and ranks of its whole group."""
     declared = dataclasses.replace(
         entry.declared,
         may_change=entry.declared.may_change or group.may_change,

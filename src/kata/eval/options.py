@@ -1,4 +1,4 @@
-"""The options of `kata eval`, with LeRobot's names where LeRobot has them, and of recording. Torch-free."""
+"""The options of `kata eval`, with LeRobot's names, and of recording. Torch-free."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SEED_MAX = 2**64 - 1
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyChoice(Options):
-    """Which weights act, and where."""
+    """The policy that acts, and its device."""
 
     at: ClassVar[str] = "policy."
 
@@ -76,9 +76,10 @@ class ReplayOptions(Options):
 
 
 def resolve_eval(args: Sequence[str]) -> EvalRun:
-    """The evaluation that these arguments ask for: the file of `--config` with the flags over it.
+    """Return the evaluation that the arguments ask for: the file of `--config` with the flags over
+    it.
 
-    Raises ConfigError for an unknown name (with the nearest), a wrong value, or no policy or environment.
+    Raises: ConfigError for an unknown name, a wrong value, or no policy or environment.
     """
     flags = parse_flags(args)
     paths = [flags.pop(name) for name in ("config", "config_path") if name in flags]

@@ -1,4 +1,4 @@
-"""`kata launch status|logs|cancel <job>`: a job after it was submitted. SLURM's numbers are digits alone."""
+"""The verbs `kata launch status|logs|cancel <job>`. A job whose name is a number is SLURM's."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ def refuse(name: str, value: object, rule: str, remedy: str) -> ConfigError:
 
 @dataclass(frozen=True, kw_only=True)
 class Target(Options):
-    """Where a run goes."""
+    """The place where a run goes."""
 
     target: str = option(
         "local",

@@ -1,4 +1,4 @@
-"""What the user asks for, as plain values: options, their defaults, and how flags and files become one Run."""
+"""The options of a run as plain values, and the way from flags and files to one Run."""
 
 from kata.run.config import AcceleratorConfig, AccumulationConfig, Run
 from kata.run.dataset import DatasetConfig, MixEntry

@@ -1,6 +1,8 @@
-"""What `accelerate launch`, its flags and its config files ask for, as kata's own options. Torch-free.
+"""The settings of `accelerate launch`, its flags and its config files as kata's options. Torch-
+free.
 
-They reach a process as environment variables. Each is taken and said, or refused by name; none is passed over.
+They reach a process as environment variables. Each is taken over with a note, or refused by name;
+none is ignored.
 """
 
 from __future__ import annotations
@@ -40,13 +42,15 @@ _NO_EFFECT = (
 
 
 def read_deepspeed_file(text: str) -> tuple[dict[str, Any], dict[str, Any], list[str]]:
-    """What a DeepSpeed config file states.
+    """Read the settings of a DeepSpeed config file.
 
-    text: its path, or the file itself in base64, as Accelerate allows.
+    Args:
+        text: its path, or the file itself in base64, as Accelerate allows.
 
-    Returns: kata's options by dotted name; further settings of `zero_optimization`; names of what has no effect.
+    Returns: kata's options by dotted name; further settings of `zero_optimization`; names of
+    settings without effect.
 
-    Raises: ConfigError for a file that cannot be read, and for what kata does not do with DeepSpeed.
+    Raises: ConfigError for a file that cannot be read, and for settings that kata does not support.
     """
     raw = {name: value for name, value in _read(text).items() if value != "auto"}
     found = {option: raw.pop(name) for name, option in _STATED.items() if name in raw}
@@ -237,23 +241,33 @@ _HANDLED = {
 
 
 _QUIET = {
-    "FSDP_BACKWARD_PREFETCH": (), "FSDP_USE_ORIG_PARAMS": ("true",), "FSDP_SYNC_MODULE_STATES": ("true",),
-    "FSDP_CPU_RAM_EFFICIENT_LOADING": ("true",), "ACCELERATE_CONFIG_DS_FIELDS": ..., "ACCELERATE_CPU_AFFINITY": (),
-    "ACCELERATE_DEEPSPEED_ZERO3_INIT": (), "ACCELERATE_DEEPSPEED_ZERO3_SAVE_16BIT_MODEL": (),
-    "ACCELERATE_DYNAMO_MODE": ("default",), "ACCELERATE_DYNAMO_USE_FULLGRAPH": (),
-    "ACCELERATE_DYNAMO_USE_DYNAMIC": (), "ACCELERATE_DYNAMO_USE_REGIONAL_COMPILATION": ("true",),
-    "ACCELERATE_LOG_LEVEL": ..., "ACCELERATE_DISABLE_RICH": ...,
-    "PARALLELISM_CONFIG_CP_BACKEND": ..., "PARALLELISM_CONFIG_SP_BACKEND": ...,
-}  # fmt: skip
+    "FSDP_BACKWARD_PREFETCH": (),
+    "FSDP_USE_ORIG_PARAMS": ("true",),
+    "FSDP_SYNC_MODULE_STATES": ("true",),
+    "FSDP_CPU_RAM_EFFICIENT_LOADING": ("true",),
+    "ACCELERATE_CONFIG_DS_FIELDS": ...,
+    "ACCELERATE_CPU_AFFINITY": (),
+    "ACCELERATE_DEEPSPEED_ZERO3_INIT": (),
+    "ACCELERATE_DEEPSPEED_ZERO3_SAVE_16BIT_MODEL": (),
+    "ACCELERATE_DYNAMO_MODE": ("default",),
+    "ACCELERATE_DYNAMO_USE_FULLGRAPH": (),
+    "ACCELERATE_DYNAMO_USE_DYNAMIC": (),
+    "ACCELERATE_DYNAMO_USE_REGIONAL_COMPILATION": ("true",),
+    "ACCELERATE_LOG_LEVEL": ...,
+    "ACCELERATE_DISABLE_RICH": ...,
+    "PARALLELISM_CONFIG_CP_BACKEND": ...,
+    "PARALLELISM_CONFIG_SP_BACKEND": ...,
+}
 """Without effect here: the launcher's own values (`...`: all), of which nothing is said."""
 
 
 def take_over(
     given: Mapping[str, Any], environment: Mapping[str, str], notes: list[str]
 ) -> dict[str, Any]:
-    """The options with those of Accelerate's environment in them, and the engine that follows from the launcher.
+    """Return the options with those of Accelerate's environment, and the launcher's engine.
 
-    Raises: ConfigError for what kata cannot do, and where a flag or file of kata says something else.
+    Raises: ConfigError for settings that kata does not support or that contradict a flag or file of
+    kata.
     """
     taken: dict[str, Any] = copy.deepcopy(dict(given))
     settings = {name: value for name, value in environment.items() if name.startswith(PREFIXES)}
@@ -298,9 +312,10 @@ def _take_the_plain(taken: dict[str, Any], settings: Mapping[str, str], notes: l
 
 
 def _take_precision(taken: dict[str, Any], precision: str, notes: list[str]) -> None:
-    """'no' is what Accelerate says where nothing was asked: kata's own flag may then ask for more.
+    """Take the precision over. Accelerate says 'no' by default, so kata's flag may then ask for
+    more.
 
-    `policy.use_amp` counts only where Accelerate does not set the precision, as LeRobot's guide says.
+    `policy.use_amp` counts only where Accelerate does not set the precision, as in LeRobot.
     """
     policy = taken.setdefault("policy", {})
     if isinstance(policy, dict):
@@ -314,7 +329,7 @@ def _take_precision(taken: dict[str, Any], precision: str, notes: list[str]) -> 
 
 
 def _take_wrapping(taken: dict[str, Any], settings: Mapping[str, str], notes: list[str]) -> None:
-    """Which modules are gathered one by one; where that is not said, the policy's own units."""
+    """Take over which modules are gathered one by one; the default is the policy's own units."""
     policy = settings.get("FSDP_AUTO_WRAP_POLICY", "").upper()
     if policy == "NO_WRAP":
         _take(taken, "fsdp.wrap", "none", "FSDP_AUTO_WRAP_POLICY", notes)
@@ -370,7 +385,7 @@ def _on(settings: Mapping[str, str], name: str) -> bool:
 
 
 def _is_default(option: str, text: str) -> bool:
-    """What the launcher says of these where nothing was asked: no reason to speak of them."""
+    """Return True for the launcher's own default, which needs no note."""
     defaults = {"fsdp.reshard_after_forward": "true", "gradient_checkpointing": "false"}
     return text.lower() == defaults.get(option, "none" if option.endswith("_device") else "auto")
 

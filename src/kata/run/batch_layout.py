@@ -1,4 +1,4 @@
-"""How a step's samples are shared out among ranks, and what that does to the learning rate. Torch-free."""
+"""The division of a step's samples among ranks, and its effect on the learning rate. Torch-free."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ if TYPE_CHECKING:
 
 
 def share_out(run: Run, ranks: int, notes: list[str], *, keep_micro: bool) -> Run:
-    """The run with batch per rank, accumulation and global batch filled in for so many ranks.
+    """Return the run with batch per rank, accumulation and global batch filled in.
 
-    Without `global_batch_size` it follows from the others. With it, `keep_micro` says what follows: the accumulation,
-    so that what goes through the model at once stays the same, or else the batch per rank.
+    Without `global_batch_size` it follows from the others. With it and `keep_micro` the
+    accumulation follows, so that the micro-batch stays the same; otherwise the batch per rank
+    follows.
 
     Raises: ConfigError where they cannot be brought together, with what can.
     """
@@ -67,7 +68,8 @@ def _indivisible(whole: int, ranks: int, accumulation: int) -> ConfigError:
 
 
 def _scaled(run: Run, stated: bool, ranks: int) -> Run:
-    """How much larger the batch is than what the learning rate was chosen for: by default, than one rank's."""
+    """Set `scale_lr_by`, the ratio of the batch to the one that the rate was tuned for, to the
+    ranks."""
     if run.scale_lr == "none" or run.scale_lr_by:
         return run
     if stated:

@@ -1,6 +1,7 @@
-"""`checkpoints/last` and `checkpoints/best`: names that point at one of the folders beside them.
+"""The pointers `checkpoints/last` and `checkpoints/best` to one of the folders beside them.
 
-A symbolic link where the file system has them, as LeRobot writes it; else a text file that holds the folder's name.
+A pointer is a symbolic link, as in LeRobot. Where the file system has none, it is a text file with
+the folder's name.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ LAST, BEST = "last", "best"
 
 
 def point(link: Path, name: str) -> None:
-    """Make `link` point at the folder `name` beside it, in one go: a reader sees the old or the new one."""
+    """Make `link` point at the folder `name` beside it. A reader sees the old or the new target."""
     beside = link.with_name(f".{link.name}.new")
     beside.unlink(missing_ok=True)
     try:
@@ -31,7 +32,7 @@ def point(link: Path, name: str) -> None:
 
 
 def pointed(link: Path) -> Path | None:
-    """The folder that a pointer names, whether or not it is there; None where there is no pointer."""
+    """Return the folder that a pointer names, which may be absent; None without a pointer."""
     if link.is_symlink():
         return link.parent / os.readlink(link)
     if not link.is_file():
@@ -47,7 +48,7 @@ def pointed(link: Path) -> Path | None:
 
 
 def follow(path: Path) -> Path:
-    """The path with a text pointer on its way replaced by what it names: `checkpoints/last/pretrained_model`."""
+    """Return the path with a text pointer in it replaced by its target."""
     for inner in (path, *path.parents):
         if (
             inner.name in (LAST, BEST)

@@ -69,7 +69,10 @@ class Run(Options):
     """
 
     beside: ClassVar[dict[str, str]] = {
-        "config": "YAML or JSON file with any of these options, or a folder with train_config.json; flags win over it."
+        "config": (
+            "YAML or JSON file with any of these options, or a folder with train_config.json; "
+            "flags win over it."
+        )
     }
 
     dataset: DatasetConfig = option(REQUIRED, "", section="data")
@@ -322,13 +325,13 @@ class Run(Options):
 
     @property
     def lr_scale(self) -> float:
-        """What the learning rate is multiplied by for a batch `scale_lr_by` times as large."""
+        """The factor of the learning rate for a batch `scale_lr_by` times as large."""
         by = self.scale_lr_by or 1.0
         return {"none": 1.0, "linear": by, "sqrt": math.sqrt(by)}[self.scale_lr]
 
     @property
     def precision(self) -> str:
-        """'no', 'bf16' or 'fp16'. LeRobot's `policy.use_amp` asks for bf16 where nothing else is said."""
+        """'no', 'bf16' or 'fp16'. LeRobot's `policy.use_amp` means bf16 unless stated otherwise."""
         stated = self.accelerator.mixed_precision
         return "bf16" if stated == "no" and self.policy.use_amp else stated
 
@@ -339,7 +342,7 @@ class Run(Options):
 
 
 def _check_engine(run: Run) -> None:
-    """ConfigError for an engine that there is not, and for options of another one."""
+    """Refuse options of an engine that is not used."""
     stage = run.deepspeed.zero_stage
     asked = {"deepspeed.zero_stage": stage > 0, "fsdp": run.fsdp != FsdpConfig()}
     for name, is_asked in asked.items():

@@ -1,4 +1,4 @@
-"""What metadata alone can refuse, in less than a second: folders without a dataset, renames of unknown keys."""
+"""Checks that need metadata alone: folders without a dataset, unknown keys. Torch-free."""
 
 from __future__ import annotations
 

@@ -120,7 +120,7 @@ class ImageTransformsConfig(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetConfig(DatasetChoice):
-    """Which data: one dataset by `repo_id`, or several by `mix`.
+    """The data of a run: one dataset by `repo_id`, or several by `mix`.
 
     Numbers of clips left at 0 are derived, and written down when the run begins; for a mixture as
     `mix_clips`, three numbers for each dataset (zeros: full).

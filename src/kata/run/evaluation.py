@@ -1,4 +1,4 @@
-"""Which environment a policy acts in, and how many episodes; for `kata eval` and beside training. Torch-free."""
+"""Options of evaluating a policy in an environment, alone or while training. Torch-free."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class EnvConfig(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class EvalConfig(Options):
-    """How many episodes, and how they are played."""
+    """The number of episodes and the way they are played."""
 
     at: ClassVar[str] = "eval."
 
@@ -78,14 +78,15 @@ class EvalConfig(Options):
 
     @property
     def round_size(self) -> int:
-        """How many episodes start together; the last round may have fewer."""
+        """The number of episodes that start together; the last round may have fewer."""
         return min(self.n_episodes, self.batch_size or AUTO_BATCH)
 
     def share(self, rank: int, ranks: int) -> range:
-        """The episodes that one of several ranks plays: whole rounds where each rank gets as many, since the policy is
-        asked for whole ones anyway; else as many episodes as each other rank, or one more or fewer.
+        """Return the episodes that one of several ranks plays.
 
-        Rank 0 has one at least; where there are fewer episodes than ranks, those with one lie far apart.
+        Each rank gets whole rounds where they divide evenly, because the policy predicts for whole
+        rounds anyway. Otherwise the numbers of episodes differ by one at most. Rank 0 has at least
+        one.
         """
         rounds = -(-self.n_episodes // self.round_size)
         pieces, size = (self.n_episodes, 1) if rounds % ranks else (rounds, self.round_size)

@@ -1,6 +1,6 @@
-"""Options that LeRobot has and kata does not have, or has no use for: refused by name, never ignored.
+"""Options of LeRobot that kata does not have or need: refused by name, never ignored.
 
-A LeRobot train_config.json lists all of them; values that change nothing are dropped without a word.
+A train_config.json of LeRobot lists all of them. Values that change nothing are dropped silently.
 """
 
 from __future__ import annotations
@@ -59,7 +59,9 @@ _GROUP_DEFAULTS: dict[str, dict[str, Any]] = {
 
 
 def drop_foreign(raw: dict[str, Any]) -> dict[str, Any]:
-    """The options without LeRobot's that kata lacks; ConfigError names one that would have had an effect."""
+    """Return the options without those that only LeRobot has.
+
+    Raises: ConfigError for one that would have had an effect."""
     kept = _copy(raw)
     for dotted, (harmless, why) in ABSENT.items():
         *parents, last = dotted.split(".")

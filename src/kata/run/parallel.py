@@ -17,7 +17,7 @@ COMPRESSIONS = ("none", "bf16")
 
 @dataclass(frozen=True, kw_only=True)
 class DdpConfig(Options):
-    """How ranks exchange gradients while the backward pass runs."""
+    """The exchange of gradients between ranks, during the backward pass."""
 
     at: ClassVar[str] = "ddp."
 
@@ -109,7 +109,7 @@ class DeepSpeedConfig(Options):
 
     @property
     def devices(self) -> dict[str, str]:
-        """Where moments and weights are kept, by option."""
+        """The devices of optimizer state and weights, by option."""
         return {
             "offload_optimizer_device": self.offload_optimizer_device,
             "offload_param_device": self.offload_param_device,
@@ -202,7 +202,7 @@ def check_format(name: str, *, uploaded: bool) -> None:
 
 
 def check_beside_sharding(ddp: DdpConfig) -> None:
-    """ConfigError for options that have no effect where weights are in pieces."""
+    """Refuse options that have no effect on sharded weights."""
     plain = DdpConfig()
     for name, value, default in (
         ("bucket_mb", ddp.bucket_mb, plain.bucket_mb),
@@ -221,7 +221,7 @@ ENGINES = ("auto", "native", "accelerate")
 
 @dataclass(frozen=True, kw_only=True)
 class FsdpConfig(Options):
-    """How Accelerate's FSDP2 shards a policy."""
+    """The sharding of a policy by Accelerate's FSDP2."""
 
     at: ClassVar[str] = "fsdp."
 

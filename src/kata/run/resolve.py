@@ -39,9 +39,14 @@ from kata.run.parallel import check_beside_sharding
 def resolve_run(
     args: Sequence[str], ranks: int = 1, environment: Mapping[str, str] | None = None
 ) -> tuple[Run, list[str]]:
-    """The Run that these arguments of `kata train` ask for, and sentences that the user should read.
+    """Return the Run that arguments of `kata train` ask for, and notes for the user.
 
-    ranks: how many processes train it. environment: where `accelerate launch` leaves what it was asked.
+    Args:
+        args: flags, without the verb.
+        ranks: the number of processes that train.
+        environment: the variables in which `accelerate launch` passes its settings.
+
+    Raises: ConfigError or PolicyError for options that are unknown, impossible or contradictory.
     """
     notes: list[str] = []
     given = take_over(_gather(args), environment or {}, notes)
@@ -53,7 +58,7 @@ def resolve_run(
     keep_micro = "batch_size" in given or "gradient_accumulation" not in (
         given.get("accelerator") or {}
     )
-    # A time limit and what shards are those of a start, not of the run: they hold where they are given.
+    # A time limit and the options of sharding hold for one start: they are not inherited.
     recorded_run = {**recorded, "max_time": None, "fsdp": {}, "deepspeed": {}}
     run = _resolve(
         merge(recorded_run, _without_choices_made(given)), ranks, notes, keep_micro=keep_micro
@@ -63,7 +68,8 @@ def resolve_run(
 
 
 def _without_choices_made(given: dict[str, Any]) -> dict[str, Any]:
-    """The options without those that ask for a choice which the recorded run has made."""
+    """Return the options without open choices (such as shuffle=auto) that the recorded run has
+    made."""
     dataset = given.get("dataset") or {}
     open_choices = {"shuffle": "auto", "clip_pool": 0, "clip_frames": 0, "clip_gop": 0}
     kept = {
@@ -75,7 +81,7 @@ def _without_choices_made(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _gather(args: Sequence[str]) -> dict[str, Any]:
-    """The config file with the flags over it, LeRobot's unsupported options checked and gone."""
+    """Merge the flags over the config file; drop or refuse options that only LeRobot has."""
     flags = parse_flags(args)
     paths = [flags.pop(name) for name in ("config", "config_path") if name in flags]
     given = read_config(follow(Path(str(paths[-1])))) if paths else {}
@@ -106,7 +112,7 @@ def _gather(args: Sequence[str]) -> dict[str, Any]:
 
 
 def _flags_decide_the_batch(given: dict[str, Any], flags: dict[str, Any]) -> None:
-    """One of the two sizes of a batch follows from the other: a flag that gives one wins over a file that has both."""
+    """Drop the batch size that a flag makes obsolete: either size follows from the other."""
     if "batch_size" in flags and "global_batch_size" in flags:
         raise ConfigError(
             f"batch_size={flags['batch_size']} and global_batch_size={flags['global_batch_size']}",
@@ -180,7 +186,7 @@ def _policy(given: dict[str, Any], notes: list[str]) -> PolicyConfig:
 
 
 def policy_folder(path: str, revision: str | None = None) -> Path:
-    """The local `pretrained_model` folder of a checkpoint: a folder as given, or a download of a Hub repository."""
+    """Return the `pretrained_model` folder of a checkpoint, downloaded if it is on the Hub."""
     local = Path(path).expanduser()
     for candidate in (
         local,
@@ -212,7 +218,9 @@ def policy_folder(path: str, revision: str | None = None) -> Path:
 
 
 def read_policy_config(folder: Path, notes: list[str]) -> dict[str, Any]:
-    """config.json of a pretrained folder as raw options; fields this policy does not know are dropped and named."""
+    """Read the config.json of a pretrained folder as raw options.
+
+    Fields that this policy does not know are dropped, with a note."""
     path = folder / CONFIG
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
@@ -234,7 +242,7 @@ def read_policy_config(folder: Path, notes: list[str]) -> dict[str, Any]:
 
 
 def _recorded(folder: Path) -> dict[str, Any] | None:
-    """The resolved config of a run that has begun in this folder, else None."""
+    """Return the resolved config of the run in this folder, or None without one."""
     path = folder / "train_config.json"
     if not path.is_file():
         return None
@@ -285,7 +293,7 @@ def _factor(run: Run, step: int) -> float:
 
 
 def _probes(before: Run, now: Run) -> list[int]:
-    """Steps that both runs have, a thousand evenly spaced and those where a schedule bends."""
+    """Return steps of both runs: a thousand evenly spaced, and those where a schedule bends."""
     shared = min(before.steps, now.steps)
     bends = [0, shared - 1]
     for scheduler in (before.scheduler, now.scheduler):
@@ -302,7 +310,7 @@ def _is_below(name: str, groups: Iterable[str]) -> bool:
 
 
 def flat(raw: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Options of groups and lists by dotted name."""
+    """Return the options of groups and lists by dotted name."""
     found: dict[str, Any] = {}
     for name, value in raw.items():
         if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""Where the figures of a run are shown besides its own folder."""
+"""Options of the trackers that show a run's figures."""
 
 from __future__ import annotations
 

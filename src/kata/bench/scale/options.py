@@ -25,7 +25,7 @@ BUILT_IN = (
 
 @dataclass(frozen=True, kw_only=True)
 class ScaleRun(Options):
-    """What is measured, and how often."""
+    """The numbers of ranks that are measured, and the repetitions."""
 
     ranks: list[int] = option(
         lambda: [1, 2],

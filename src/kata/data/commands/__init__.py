@@ -1,1 +1,1 @@
-"""The verbs of `kata data`. Their table is in kata.cli; a verb's module is imported when it runs."""
+"""The verbs of `kata data`. Their table is in kata.cli; a module is imported when its verb runs."""

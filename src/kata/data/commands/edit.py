@@ -1,4 +1,4 @@
-"""`kata data convert`, `merge`, `split` and `transcode`: new datasets out of old ones, which are only read."""
+"""The verbs `kata data convert`, `merge`, `split` and `transcode`, which make new datasets."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def run_merge(options: MergeOptions) -> int:
 def _merged_part(root: str, drop: list[str]) -> Part:
     """Return one of the datasets to be merged.
 
-    Raises: DataError where files of it are absent, with what merge offers, which takes whole datasets.
+    Raises: DataError where files of it are absent: merge takes whole datasets.
     """
     try:
         return open_part(source_of(DatasetChoice(root=root)), drop=drop)

@@ -60,7 +60,8 @@ def _lines(found: dict[str, Any]) -> list[str]:
         ),
     ]
     if episodes["here"] < episodes["total"]:
-        here = f"{episodes['here']} of {episodes['total']} episodes, {count_text(frames['here'])} frames"
+        frames_here = count_text(frames["here"])
+        here = f"{episodes['here']} of {episodes['total']} episodes, {frames_here} frames"
         rows.insert(3, ("files here", f"of {here}"))
     lines += aligned(rows)
     if found["cameras"]:

@@ -1,4 +1,4 @@
-"""A file that a verb writes: refused before the work where it must not be, and there whole or not at all."""
+"""The file that a verb writes, refused before the work and written atomically."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kata.errors import ConfigError
 
 
 def new_file(option: str, text: str, *, dataset: Path, overwrite: bool) -> Path:
-    """The path to write to.
+    """Return the path to write to.
 
     Raises: ConfigError for a file that exists (unless `overwrite`), or one inside the dataset.
     """

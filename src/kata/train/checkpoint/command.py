@@ -1,4 +1,4 @@
-"""`kata checkpoint list|verify|prune|export|push|convert`: looking after checkpoints without training. Torch-free."""
+"""The verbs of `kata checkpoint`, which look after checkpoints without training. Torch-free."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def _path(options: PathOptions) -> Path:
 
 
 def _whole(path: Path) -> Path:
-    """The folder that acting needs, of a checkpoint whose files are as they were written."""
+    """Return the folder that acting needs, of a checkpoint whose files are undamaged."""
     found = locate(path)
     owner = found if has_manifest(found) else found.parent
     problems = damage(owner) if has_manifest(owner) else []
@@ -162,7 +162,7 @@ def _whole(path: Path) -> Path:
 
 
 def _with_weights(folder: Path) -> Path:
-    """The same, where the weights are not in pieces alone."""
+    """Return the folder unless its weights exist as shards alone."""
     if not (folder / MODEL).is_file() and (folder.parent / SHARDS).is_dir():
         raise CheckpointError(
             f"{folder}: holds no {MODEL}",
