@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import re
+import sys
+import traceback
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from io import BufferedWriter, FileIO, TextIOWrapper
+from pathlib import Path
+from typing import Any
+
+SHOWN = logging.getLogger("kata.shown")
+"""What was printed by other means than a log record; it goes into the log file of a run alone."""
 
 
 def configure() -> None:
     """Send `kata.*` log records to stderr as 'kata: ...'; a second call changes nothing."""
     logger = logging.getLogger("kata")
-    if not logger.handlers:
-        handler = logging.StreamHandler()
+    if not any(isinstance(handler, _Stderr) for handler in logger.handlers):
+        handler = _Stderr()
         handler.setFormatter(_Plain())
+        handler.addFilter(lambda record: record.name != SHOWN.name)
         logger.addHandler(handler)
         logger.setLevel(logging.INFO)
         logger.propagate = False
@@ -60,7 +70,81 @@ def counting(title: str) -> Generator[Callable[[int, int], None]]:
         yield lambda done, total: progress.update(task, completed=done, total=total)
 
 
+@contextmanager
+def kept_in(path: Path) -> Generator[None]:
+    """Append what is printed meanwhile to a file. A full disk costs these lines, not the run."""
+    logger, handler = logging.getLogger("kata"), _LogFile(path, encoding="utf-8", delay=True)
+    handler.setFormatter(_Plain())
+    SHOWN.setLevel(logging.INFO)
+    logger.addHandler(handler)
+    try:
+        yield
+    except BaseException:
+        SHOWN.info(traceback.format_exc().rstrip())
+        raise
+    finally:
+        logger.removeHandler(handler)
+        handler.close()
+
+
+def outlive_the_terminal() -> None:
+    """Let stdout and stderr swallow what nobody reads: a closed pipe, a terminal that is gone."""
+    for name, stream in (("stdout", sys.__stdout__), ("stderr", sys.__stderr__)):
+        if stream is None or vars(sys)[name] is not stream:
+            continue
+        stream.flush()
+        raw = _Outliving(stream.fileno(), "w", closefd=False)
+        lasting = TextIOWrapper(
+            BufferedWriter(raw),
+            encoding=stream.encoding,
+            errors=stream.errors,
+            line_buffering=True,
+        )
+        setattr(sys, name, lasting)
+
+
+class _Outliving(FileIO):
+    """An open file that swallows errors; once its reader is gone, it is the null device."""
+
+    def write(self, data: Any, /) -> int:
+        try:
+            return super().write(data)
+        except OSError as error:
+            if error.errno in _GONE:
+                null = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(null, self.fileno())  # other writers, and processes started later, too
+                os.close(null)
+            return memoryview(data).nbytes
+
+
+_GONE = (errno.EPIPE, errno.EIO)
+
+
+class _Stderr(logging.Handler):
+    """Prints to whatever stderr is at that time."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        print(self.format(record), file=sys.stderr, flush=True)
+
+
+class _LogFile(logging.FileHandler):
+    """Opens its file with the first line; what the disk does not take is dropped."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        with suppress(OSError):
+            super().emit(record)
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's name
+        del record
+
+    def close(self) -> None:
+        with suppress(OSError):
+            super().close()
+
+
 class _Plain(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
+        if record.name == SHOWN.name:
+            return redacted(record.getMessage())
         level = "" if record.levelno <= logging.INFO else f"{record.levelname.lower()}: "
         return redacted(f"kata: {level}{record.getMessage()}")

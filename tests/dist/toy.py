@@ -51,7 +51,7 @@ class Toy(Policy):
         self.steps, (total,), self.counted = step, self.counted, []
         return {"total": total.sum()}
 
-    def predict_chunk(self, batch: dict[str, Tensor], *, noise: Tensor | None = None) -> Tensor:
+    def predict_chunk(self, batch: dict[str, Tensor], **draws: Tensor) -> Tensor:
         raise NotImplementedError
 
     def act(self, batch: dict[str, Tensor], state: ActState) -> tuple[Tensor, ActState]:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -64,3 +65,12 @@ def test_a_pointer_out_of_its_folder_is_refused(run_folder, text):
     (run_folder / "checkpoints" / "last").write_text(text)
     with pytest.raises(CheckpointError, match="last"):
         follow(run_folder / "checkpoints" / "last" / "pretrained_model")
+
+
+def test_a_pointer_that_a_copy_made_a_folder_is_the_checkpoint(run_folder):
+    link = run_folder / "checkpoints" / "last"
+    point(link, "000004")
+    link.unlink()
+    shutil.copytree(run_folder / "checkpoints" / "000004", link)
+    assert pointed(link) == link
+    assert follow(link / "pretrained_model") == link / "pretrained_model"

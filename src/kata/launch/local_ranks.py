@@ -76,7 +76,12 @@ class _Ranks:
 
     def __enter__(self) -> Self:
         # Before the first rank: a signal between two starts must not leave one behind.
-        self._before = {number: signal.signal(number, self._pass_on) for number in FORWARDED}
+        # Under nohup SIGHUP is ignored, by the ranks too, and stays so.
+        self._before = {
+            number: signal.signal(number, self._pass_on)
+            for number in FORWARDED
+            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN
+        }
         script = [sys.executable, "-I", "-S", str(orphan_reaper.__file__)]
         self._keeper = subprocess.Popen(
             script, stdin=subprocess.PIPE, text=True, start_new_session=True

@@ -115,8 +115,12 @@ class Policy(nn.Module, ABC):
         return ActState()
 
     @abstractmethod
-    def predict_chunk(self, batch: Batch, *, noise: Tensor | None = None) -> Tensor:
-        """Actions (B, T, A), normalised, for the observations in `batch`."""
+    def predict_chunk(self, batch: Batch, **draws: Tensor) -> Tensor:
+        """Return actions (B, T, A), normalised, for the observations in `batch`.
+
+        draws: numbers that `config.act_draws` names; a policy draws those that are not given, and
+        ignores others.
+        """
 
     @abstractmethod
     def act(self, batch: Batch, state: ActState) -> tuple[Tensor, ActState]:
@@ -193,12 +197,6 @@ class ChunkPolicy(Policy):
 
     told: ClassVar[tuple[str, ...]] = ()
     """Keys of the batch that chunks are predicted from beside the history."""
-
-    @abstractmethod
-    def predict_chunk(
-        self, batch: Batch, *, noise: Tensor | None = None, **draws: Tensor
-    ) -> Tensor:
-        """Actions (B, T, A), normalised, for observations (B, n_obs_steps, ...); `act_draws` names the draws."""
 
     @torch.no_grad()
     def act(self, batch: Batch, state: ActState) -> tuple[Tensor, ActState]:

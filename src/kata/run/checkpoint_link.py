@@ -32,9 +32,15 @@ def point(link: Path, name: str) -> None:
 
 
 def pointed(link: Path) -> Path | None:
-    """Return the folder that a pointer names, which may be absent; None without a pointer."""
+    """Return the folder that a pointer names, which may be absent; None without a pointer.
+
+    A copy that follows links (cp -rL, scp -r, a zip file) makes a folder of the pointer, which then
+    is the checkpoint.
+    """
     if link.is_symlink():
         return link.parent / os.readlink(link)
+    if link.is_dir():
+        return link
     if not link.is_file():
         return None
     name = link.read_text(encoding="utf-8", errors="replace").strip()

@@ -4,20 +4,39 @@ from __future__ import annotations
 
 import os
 
+from kata import log
 from kata.dist.process_group import join
 from kata.dist.world import read_world
 from kata.run import Run
 from kata.train.model.device import rank_device
 from kata.train.stopping import STOPPED
-from kata.train.summary import summary
-from kata.train.trainer import train
+from kata.train.summary import report_line, summary, upload_line
+from kata.train.trainer import LOG, Trained, train
 from kata.units import duration_s
 
 
 def train_and_tell(run: Run, notes: list[str], command: str) -> int:
     """The exit status: 0 done, 85 asked to stop and saved."""
+    log.outlive_the_terminal()
     world = read_world(os.environ)
     with join(world, rank_device(run.policy.device, world), duration_s(run.dist_timeout)) as team:
-        trained = train(run, notes=notes, command=command, team=team)
-        team.alone(lambda: print(summary(run, trained), end=""))
+
+        def tell(trained: Trained) -> None:
+            _say(summary(run, trained))
+
+        trained = train(run, notes=notes, command=command, team=team, tell=tell)
+        team.alone(lambda: _close(run, trained))
     return 0 if trained.stopped is None else STOPPED
+
+
+def _close(run: Run, trained: Trained) -> None:
+    with log.kept_in(trained.folder / LOG):
+        _say(report_line(trained))
+        _say(upload_line(run, trained))
+
+
+def _say(text: str) -> None:
+    """Print lines, and keep them in the run's log file."""
+    if text:
+        print(text, end="", flush=True)
+        log.SHOWN.info(text.rstrip("\n"))

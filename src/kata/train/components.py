@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import math
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -39,6 +41,8 @@ from kata.train.metrics.trackers import TrackedRun, Tracker, open_trackers
 from kata.train.model.state import TrainState
 from kata.train.stopping import Guard
 
+_log = logging.getLogger(__name__)
+
 
 @dataclass
 class Best:
@@ -67,13 +71,15 @@ class RunRecord:
 
 @dataclass(frozen=True)
 class Job:
-    """What the loop needs. chores: (every, work). view_*: what the report's samples are read with. record: rank 0's."""
+    """The parts that the loop needs.
+
+    chores: (every, work). view_feed: makes batches for the report. record: rank 0's.
+    """
 
     feed: Feed
     chores: list[tuple[int, Chore]]
     saving: Saving
     view_feed: Feed
-    view_reader: BatchReader
     record: RunRecord | None
 
     @property
@@ -115,11 +121,11 @@ def open_job(
     )
     guard.before_steps = saving.check
     chores: list[tuple[int, Chore]] = []
-    view_feed, view_reader = replace(feed, augment=None), reader
+    view_feed = replace(feed, augment=None)
     if prepared.held_out is not None:
-        view_reader = live.enter_context(open_reader(prepared, prepared.held_out, caches))
+        held_reader = live.enter_context(open_reader(prepared, prepared.held_out, caches))
         validator, view_feed = _validator(
-            live, prepared, prepared.held_out, view_reader, bad_frames, team
+            live, prepared, prepared.held_out, held_reader, bad_frames, team
         )
         chores.append(
             (run.eval_steps or run.save_freq, _validation(run, validator, record, saving))
@@ -131,7 +137,7 @@ def open_job(
             Beside(run, folder, saver, meter or Unrecorded(), guard, engine)
         )
         chores += _evaluation(run, beside, state, engine)
-    return Job(feed, chores, saving, view_feed, view_reader, record)
+    return Job(feed, chores, saving, view_feed, record)
 
 
 def _meter(
@@ -258,6 +264,7 @@ def _feed(prepared: Prepared, batches: Batches, purpose: str) -> Feed:
         augment=prepared.augment if purpose == "train" else None,
         colours=prepared.frame_format.colours,
         datasets=prepared.names,
+        rename_map=run.rename_map,
     )
 
 
@@ -282,7 +289,7 @@ def _validator(
     )
     feed = _feed(prepared, live.enter_context(batches), "validate")
     action_dim = run.policy.action.shape[0]
-    names = prepared.dataset.columns[ACTION].names or tuple(
+    names = prepared.dataset.columns[feed.column(ACTION)].names or tuple(
         f"{ACTION}[{i}]" for i in range(action_dim)
     )
     mean = mean_actions(prepared.scales.by_itself, prepared.device)
@@ -300,6 +307,9 @@ def _validation(run: Run, validator: Validator, record: RunRecord | None, saving
     def note(state: TrainState, figures: dict[str, Any]) -> bool:
         assert record is not None
         record.meter.note(state.step, "validation", figures)
+        if not math.isfinite(figures["action_error"]):
+            _log.warning("validation at step %d: the action error is not finite", state.step)
+            return False
         return (
             record.best.figures is None
             or figures["action_error"] < record.best.figures["action_error"]
@@ -359,7 +369,7 @@ def _best_before(folder: Path, step: int) -> dict[str, Any] | None:
     lines = [
         x
         for x in read_metrics(folder / "metrics.jsonl")
-        if x["kind"] == "validation" and x["step"] <= step
+        if x["kind"] == "validation" and x["step"] <= step and math.isfinite(x["action_error"])
     ]
     if not lines:
         return None

@@ -8,6 +8,7 @@ from rich.text import Text
 
 from kata.data import Dataset
 from kata.data.dataset.mixture import Data, Mixture
+from kata.log import SHOWN
 from kata.optim.schedule import lr_factor
 from kata.policies.base import Policy
 from kata.run import Run
@@ -73,7 +74,11 @@ def show(console: Console, rows: Facts, notes: list[str]) -> None:
     for name, value in rows:
         table.add_row(Text(name), Text(value))
     console.print(table)
+    width = max(len(name) for name, _ in rows)
+    for name, value in rows:
+        SHOWN.info("%s  %s", name.ljust(width), value)
     for note in notes:
+        SHOWN.info("note: %s", note)
         console.print(f"note: {note}", markup=False, highlight=False)
 
 

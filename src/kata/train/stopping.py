@@ -16,9 +16,10 @@ STOPPED = 85
 
 SIGNALS = tuple(
     number
-    for name in ("SIGTERM", "SIGINT", "SIGUSR1", "SIGUSR2")
-    if (number := signal.__dict__.get(name)) is not None  # Windows lacks the last two
+    for name in ("SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1", "SIGUSR2")
+    if (number := signal.__dict__.get(name)) is not None  # Windows lacks the last three
 )
+"""What asks a run to stop. SIGHUP comes when the terminal goes; under nohup it is ignored, and stays so."""
 
 ECHO_S = 2.0
 """A signal that comes again within this time is the same one: SLURM sends it to each process of a job step, and the
@@ -34,15 +35,19 @@ class Guard:
 
     max_time_s: seconds after which a stop is due by itself, counted from entering; None never. agree: what the ranks
     make of each one's reason to stop. before_steps: called before each step; raises what must end the run.
+    saves: false where the run writes no checkpoint, so that stopping loses what it has learned.
     """
 
     def __init__(
         self,
         max_time_s: float | None = None,
         agree: Callable[[str | None], str | None] = lambda reason: reason,
+        *,
+        saves: bool = True,
     ) -> None:
         self.reason: str | None = None
         self._agree = agree
+        self._saves = saves
         self.before_steps: Callable[[], None] = lambda: None
         self._max_time_s = max_time_s
         self._began_s = time.monotonic()
@@ -72,7 +77,11 @@ class Guard:
         self._began_s = time.monotonic()
         # Signals reach Python's main thread alone; a run started from another thread is stopped by whoever runs it.
         if threading.current_thread() is threading.main_thread():
-            self._before = {number: signal.signal(number, self._note) for number in SIGNALS}
+            self._before = {
+                number: signal.signal(number, self._note)
+                for number in SIGNALS
+                if not _is_left_alone(number)
+            }
         return self
 
     def __exit__(
@@ -93,6 +102,13 @@ class Guard:
             raise KeyboardInterrupt(name)
         self._heard[number] = now_s
         self.reason = self.reason or name
+        then = "saving" if self._saves else "leaving without a save (save_checkpoint=false)"
         _log.warning(
-            "%s: saving after this step; once more after %g s leaves at once", name, ECHO_S
+            "%s: %s after this step; once more after %g s leaves at once", name, then, ECHO_S
         )
+
+
+def _is_left_alone(number: int) -> bool:
+    """Whether this is the SIGHUP of a process that was started under nohup."""
+    is_hangup = number == signal.__dict__.get("SIGHUP")
+    return is_hangup and signal.getsignal(number) == signal.SIG_IGN

@@ -14,7 +14,7 @@ from kata.units import seconds_text
 
 
 def summary(run: Run, trained: Trained) -> str:
-    """Lines for the terminal; uploads the final policy first where that was asked for."""
+    """Return lines for the terminal."""
     last = trained.last
     lines: list[str] = []
     if last:
@@ -24,10 +24,7 @@ def summary(run: Run, trained: Trained) -> str:
     if trained.diagnosis is not None:
         lines.append(trained.diagnosis.text)
     if trained.stopped is not None:
-        lines.append(
-            f"stopped after {trained.state.step} of {run.steps} steps ({trained.stopped}); to go on: the same command "
-            f"with --resume=true --output_dir={trained.folder}"
-        )
+        lines.append(_stopped(run, trained))
     if trained.best is not None:
         error, mean = trained.best["action_error"], trained.best["mean_action_error"]
         lines.append(
@@ -42,10 +39,27 @@ def summary(run: Run, trained: Trained) -> str:
     newest = pointed(last_link)
     if newest is not None:
         lines += [*_saves(trained.saves), f"last checkpoint: {last_link} -> {newest.name}"]
-        if run.policy.push_to_hub and run.policy.repo_id and trained.stopped is None:
-            lines.append(upload(run, newest / PRETRAINED))
-    lines.append(f"report: {trained.report}")
     return "".join(line + "\n" for line in lines)
+
+
+def report_line(trained: Trained) -> str:
+    """Return where the report lies, or why there is none."""
+    fault = trained.report_fault
+    return f"report: {trained.report}\n" if fault is None else f"no report: {fault}\n"
+
+
+def upload_line(run: Run, trained: Trained) -> str:
+    """Upload the final policy where that was asked for, and return how it went."""
+    newest = pointed(home_of(trained.folder) / LAST)
+    wanted = run.policy.push_to_hub and run.policy.repo_id and trained.stopped is None
+    return upload(run, newest / PRETRAINED) + "\n" if wanted and newest is not None else ""
+
+
+def _stopped(run: Run, trained: Trained) -> str:
+    ended = f"stopped after {trained.state.step} of {run.steps} steps ({trained.stopped})"
+    if not run.save_checkpoint:
+        return f"{ended}; what these steps learned is lost, for save_checkpoint=false writes no checkpoint"
+    return f"{ended}; to go on: the same command with --resume=true --output_dir={trained.folder}"
 
 
 def _saves(saves: list[dict[str, Any]]) -> list[str]:

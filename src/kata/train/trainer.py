@@ -6,6 +6,7 @@ import datetime
 import logging
 import os
 import shutil
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from kata.dist.engine import Engine
 from kata.dist.process_group import Team
 from kata.errors import CheckpointError
 from kata.files import write_json
+from kata.log import kept_in
 from kata.run import Run
 from kata.run.checkpoint_link import LAST, point
 from kata.train import preflight
@@ -26,9 +28,10 @@ from kata.train.checkpoint.folder import Resumable, home_of, recover, resumable
 from kata.train.checkpoint.retention import check_space, room_needed
 from kata.train.checkpoint.run_lock import LOCK, FolderLock
 from kata.train.checkpoint.saver import Saver, checkpoint_bytes, weight_bytes
-from kata.train.components import Job, RunRecord, judged, open_job
+from kata.train.components import Job, RunRecord, judged, open_job, open_reader
 from kata.train.evaluation.env_eval import newest_strips
-from kata.train.evaluation.report_samples import sample_views
+from kata.train.evaluation.report_samples import SampleBudget, sample_views
+from kata.train.input.feed import Feed
 from kata.train.input.prepare import Prepared, prepare
 from kata.train.input.rank_checks import check_same_run
 from kata.train.loop import loop
@@ -44,6 +47,12 @@ from kata.train.stopping import Guard
 
 _log = logging.getLogger(__name__)
 
+LOG = "log.txt"
+"""What the run printed, in its folder."""
+
+_VIEWS_S, _VIEWS_OF_A_STOPPED_RUN_S = 30.0, 5.0
+"""Seconds that the report's samples may take: 100 denoising steps on a CPU may take minutes."""
+
 
 @dataclass(frozen=True)
 class Trained:
@@ -52,7 +61,7 @@ class Trained:
     best: figures of the best validation with `step` and `checkpoint`, or None. evaluations: figures by step.
     stopped: why the run ended before its last step, or None. remarks: what else the user should know. saves: what was
     written, with the seconds that training stood still for it (`save_stall_s`) and that writing took (`save_s`).
-    diagnosis: what its time was bound by, or None.
+    diagnosis: what its time was bound by, or None. report_fault: why there is no report, or None.
     """
 
     folder: Path
@@ -65,6 +74,7 @@ class Trained:
     remarks: list[str] = field(default_factory=list[str])
     saves: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     diagnosis: Diagnosis | None = None
+    report_fault: str | None = None
 
 
 def train(
@@ -74,8 +84,11 @@ def train(
     command: str = "",
     console: Console | None = None,
     team: Team | None = None,
+    tell: Callable[[Trained], None] = lambda trained: None,
 ) -> Trained:
     """Train to the last step. Everything that can be wrong with options and data is found before step 1.
+
+    tell: called on rank 0 when all is saved, before the report is made.
 
     team: the ranks that train together (see kata.dist.process_group.join), all of which call this; none is this process alone.
     What is measured and written is rank 0's: the others return their state alone.
@@ -88,8 +101,8 @@ def train(
     prepared = prepare(run, team)
     run = prepared.run
     set_switches(tf32=run.tf32, deterministic=run.cudnn_deterministic)
-    with ExitStack() as live:
-        source, found_notes = team.by_first(lambda: claim(live, folder, run).plain())
+    with ExitStack() as held, ExitStack() as live:
+        source, found_notes = team.by_first(lambda: claim(held, folder, run).plain())
         saver = Saver(run, *prepared.scales.acting, prepared.scales.by_dataset)
         engine = open_engine(run, prepared.device, team)
         state = team.node_first(lambda: build_state(run, engine, weights_follow=source is not None))
@@ -98,90 +111,115 @@ def train(
         if source is not None:
             saver.restore(state, Path(source), engine)
         said = [*(notes or []), *prepared.notes, *found_notes]
-        facts = team.alone(lambda: _begin(live, prepared, state, folder, said, console))
-        guard = Guard(run.max_time_s, team.vote)
+        facts = team.alone(lambda: _begin(held, prepared, state, folder, said, console))
+        guard = Guard(run.max_time_s, team.vote, saves=run.save_checkpoint)
         job = open_job(live, prepared, saver, state, folder, guard, engine)
-        live.enter_context(guard)
+        held.enter_context(guard)
         with fitting(run, prepared.device):
             loop(run, state, job.feed, job.meter, job.watch, job.chores, guard, engine)
-        views = _end(prepared, job, state, engine)
-    ended = Trained(
-        folder,
-        folder / "report.html",
-        state,
-        stopped=guard.reason if state.step < run.steps else None,
-    )
-    ended.remarks.extend(uncompiled(blocks))
-    return (
-        team.alone(lambda: _tell(ended, run, job.record, facts or [], said, views, command))
-        or ended
-    )
+        _save_all(run, job, state)
+        live.close()
+        stopped = guard.reason if state.step < run.steps else None
+        ended = Trained(folder, folder / "report.html", state, stopped=stopped)
+        ended.remarks.extend(uncompiled(blocks))
+        ended = team.alone(lambda: _recorded(ended, job.record)) or ended
+        team.alone(lambda: tell(ended))
+        views = _views(prepared, job.view_feed, ended, guard, engine)
+        fault = team.alone(lambda: _report(ended, run, facts or [], said, views, command))
+        return replace(ended, report_fault=fault)
 
 
-def _end(prepared: Prepared, job: Job, state: TrainState, engine: Engine) -> list[SampleView]:
-    """Everything on the disk, and what the report shows of the policy."""
-    run, team = prepared.run, engine.team
+def _save_all(run: Run, job: Job, state: TrainState) -> None:
+    """Bring everything to the disk."""
     job.watch.settle()
     if run.save_checkpoint:
         job.meter.flush(state.step)
         job.saving.finish(state)
+
+
+def _views(
+    prepared: Prepared, feed: Feed, ended: Trained, guard: Guard, engine: Engine
+) -> list[SampleView]:
+    """Return what the report shows of the policy; nothing where that fails, for all is saved by now."""
+    run, asked_before = prepared.run, guard.reason
     shown = prepared.held_out or prepared.dataset
+    budget = SampleBudget(
+        _VIEWS_OF_A_STOPPED_RUN_S if ended.stopped else _VIEWS_S,
+        is_over=lambda: guard.reason != asked_before,
+        is_bound=not engine.sharded,
+    )
 
     def views() -> list[SampleView]:
-        return sample_views(
-            judged(run, state), job.view_feed, job.view_reader, prepared.after, shown
-        )
+        try:
+            with open_reader(prepared, shown, {}) as reader:
+                policy = judged(run, ended.state)
+                return sample_views(policy, feed, reader, prepared.after, shown, budget)
+        except Exception as error:  # noqa: BLE001 - whatever a policy or a damaged file raises
+            _log.warning("the report shows no samples: %s: %s", type(error).__name__, error)
+            return []
 
     # A policy in pieces is run by all ranks together.
-    return views() if engine.sharded else team.alone(views) or []
+    return views() if engine.sharded else engine.team.alone(views) or []
 
 
-def _tell(
-    ended: Trained,
-    run: Run,
-    record: RunRecord | None,
-    facts: preflight.Facts,
-    said: list[str],
-    views: list[SampleView],
-    command: str,
-) -> Trained:
-    """Write the report, and add to what ended what is on record."""
+def _recorded(ended: Trained, record: RunRecord | None) -> Trained:
+    """Return what ended with what is on record of it."""
     assert record is not None
-    path, best, remarks = (
-        record.meter.path,
-        record.best.figures,
-        [*ended.remarks, *record.remarks()],
-    )
-    metrics = read_metrics(path)
-    report = Report(
-        title=f"{run.name} on {run.dataset.name}",
-        facts=facts,
-        metrics=metrics,
-        samples=views,
-        strips=newest_strips(path.parent),
-        notes=[*said, *remarks],
-        command=command,
-        best={name: best[name] for name in ("step", "checkpoint", "action_error") if name in best}
-        if best
-        else None,
-        baseline={"action_error": best["mean_action_error"]} if best else {},
-    )
-    try:
-        write_report(ended.report, report)
-    except OSError as error:  # everything that it shows is on the disk; it is no reason to call the run a failure
-        _log.warning("%s was not written: %s", ended.report, error.strerror)
+    metrics = read_metrics(record.meter.path)
     return replace(
         ended,
         last=next((line for line in reversed(metrics) if line["kind"] == "train"), {}),
-        best=best,
+        best=record.best.figures,
         evaluations={
             line["step"]: line
             for line in metrics
             if line["kind"] == "evaluation" and "note" not in line
         },
-        remarks=remarks,
+        remarks=[*ended.remarks, *record.remarks()],
         saves=[line for line in metrics if line["kind"] == "saved"],
         diagnosis=diagnose(spent_of(metrics)),
+    )
+
+
+def _report(
+    ended: Trained,
+    run: Run,
+    facts: preflight.Facts,
+    said: list[str],
+    views: list[SampleView],
+    command: str,
+) -> str | None:
+    """Write the report; return why it could not be written. All that it shows is on the disk already."""
+    try:
+        write_report(ended.report, _content(ended, run, facts, said, views, command))
+    except Exception as error:  # noqa: BLE001 - drawing is foreign code, and the run has succeeded
+        reason = f"{type(error).__name__}: {error}"
+        _log.warning("%s was not written: %s", ended.report, reason)
+        return reason
+    return None
+
+
+def _content(
+    ended: Trained,
+    run: Run,
+    facts: preflight.Facts,
+    said: list[str],
+    views: list[SampleView],
+    command: str,
+) -> Report:
+    best = ended.best
+    return Report(
+        title=f"{run.name} on {run.dataset.name}",
+        facts=facts,
+        metrics=read_metrics(ended.folder / "metrics.jsonl"),
+        samples=views,
+        strips=newest_strips(ended.folder),
+        notes=[*said, *ended.remarks],
+        command=command,
+        best={name: best[name] for name in ("step", "checkpoint", "action_error") if name in best}
+        if best
+        else None,
+        baseline={"action_error": best["mean_action_error"]} if best else {},
     )
 
 
@@ -235,6 +273,7 @@ def _begin(
                     shutil.rmtree(path) if path.is_dir() else path.unlink()
 
     live.push(undo)
+    live.enter_context(kept_in(folder / LOG))
     size, weights = checkpoint_bytes(state.policy, run), weight_bytes(state.policy)
     room = room_needed(run, home_of(folder), state.step, size, weights)
     check_space(folder, room)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,7 @@ from safetensors.numpy import save_file
 from kata.errors import CheckpointError
 from kata.run.checkpoint_link import point
 from kata.train.checkpoint.folder import bests, checkpoints, publish, recover, resumable
-from kata.train.checkpoint.manifest import MANIFEST, damage, has_manifest
+from kata.train.checkpoint.manifest import MANIFEST, damage, has_manifest, step_of
 from kata.train.checkpoint.retention import Keep, prune, surplus
 
 WEIGHTS, STEP = "pretrained_model/model.safetensors", "training_state/training_step.json"
@@ -217,3 +218,28 @@ def test_what_last_points_at_and_the_only_good_one_are_never_removed(home):
 def test_the_folder_is_managed_without_torch():
     code = "import sys, kata.train.checkpoint.folder, kata.train.checkpoint.retention, kata.train.checkpoint.run_lock; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_pointers_that_a_copy_made_folders_become_checkpoints_again(home, tmp_path, alone):
+    """As after cp -rL, scp -r or a zip file; or where nothing but `last` was copied."""
+    for path in home.glob("0*"):
+        (path / STEP).write_text(json.dumps({"step": int(path.name)}))
+    copy = tmp_path / "copy"
+    shutil.copytree(home / "last" if alone else home, copy / "last" if alone else copy)
+    assert not (copy / "last").is_symlink()
+    (note,) = recover(copy)
+    assert "last" in note
+    assert names(checkpoints(copy)) == (["000006"] if alone else ["000002", "000004", "000006"])
+    point(copy / "last", "000006")
+    assert (copy / "last").resolve() == copy / "000006"
+    if not alone:
+        assert (copy / "best").resolve() == copy / "best-000004"
+        assert (copy / "000006.copy").is_dir()
+
+
+@pytest.mark.parametrize("text", ['{"step": -3}', '{"step": "x"}', "[]", "{"])
+def test_a_step_that_is_none_is_refused(home, text):
+    (home / "000006" / STEP).write_text(text)
+    with pytest.raises(ValueError, match=r"training_step|property name|Expecting"):
+        step_of(home / "000006")

@@ -1,5 +1,6 @@
 """Training on several datasets: a mixture of one is that dataset, and each dataset keeps what is its own."""
 
+import dataclasses
 import json
 from contextlib import ExitStack
 from pathlib import Path
@@ -11,14 +12,16 @@ import torch
 from kata.cli import main
 from kata.data import Batches, Order
 from kata.data.loader.mixture_reader import MixedReader
+from kata.data.loader.shuffle import Shuffle, ShuffleChoice
 from kata.data.sampling.mixture_order import MixtureOrder
+from kata.data.writing.dataset_writer import DatasetWriter
 from kata.errors import KataError
 from kata.policies import build_policy, config_class
 from kata.policies.base import Loss, Term
 from kata.processors import Pipeline, load_pipeline
 from kata.processors.pipeline import POSTPROCESSOR, PREPROCESSOR
 from kata.run import resolve_run
-from kata.spec import Feature, FeatureType
+from kata.spec import ENV_STATE, STATE, Column, Feature, FeatureType
 from kata.train import train
 from kata.train.input.feed import Feed, Share
 from kata.train.input.mixture_checks import check_together
@@ -354,6 +357,75 @@ def test_memory_and_caches_change_no_weight(run, tmp_path):
         )
         assert equal(plain, weights(train(again)))
     assert len(list((tmp_path / "frames").glob("*.pixels"))) == 2
+
+
+def test_clips_that_an_overflow_made_are_derived_again_when_the_run_resumes(run, tmp_path):
+    """The room times what a dataset wants is more than 63 bits hold."""
+    roots = [
+        small(tmp_path / n, seed=i, camera=(CAMERA, 32), lengths=(30 + i, 19))
+        for i, n in enumerate("ab")
+    ]
+    mix = [
+        {"repo_id": f"tests/{root.name}", "root": str(root), "weight": weight}
+        for root, weight in zip(roots, (50_021, 49_999), strict=True)
+    ]
+    fresh = run(
+        f"--dataset.mix={json.dumps(mix)}",
+        "--dataset.shuffle=clips",
+        f"--dataset.frame_memory={2**38}",
+    )
+    prepared = prepare(fresh)
+    right = prepared.run.dataset.mix_clips
+    choice = ShuffleChoice(
+        Shuffle("clips"), 2**38, 4, fresh.prefetch_factor + 1, prepared.frame_format
+    )
+    where = prepared.dataset, prepared.windows, prepared.cameras, prepared.rows
+    overflowed = [
+        [each.clip_pool, each.clip_frames, each.clip_gop]
+        for each in choice.choose_each(*where, in_64_bits=True)[0]
+    ]
+    assert overflowed != right
+
+    def resumed(clips):
+        data = dataclasses.replace(prepared.run.dataset, mix_clips=clips)
+        return prepare(dataclasses.replace(fresh, dataset=data, resume=True))
+
+    repaired = resumed(overflowed)
+    assert repaired.run.dataset.mix_clips == right
+    assert "came from an overflow" in "".join(repaired.notes)
+    few = [[5, 4, 1], [3, 2, 1]]
+    for kept in (right, few):
+        again = resumed(kept)
+        assert again.run.dataset.mix_clips == kept
+        assert "overflow" not in "".join(again.notes)
+
+
+def moving(root, action_key):
+    features = {
+        STATE: Column("float32", (2,)),
+        ENV_STATE: Column("float32", (2,)),
+        action_key: Column("float32", (2,), ("x", "y")),
+    }
+    rng = np.random.default_rng(3)
+    with DatasetWriter.create(root, fps=10, features=features) as writer:
+        for _ in range(3):
+            for _ in range(8):
+                frame = {key: rng.normal(size=2).astype(np.float32) for key in features}
+                writer.add_frame(frame, task="move")
+            writer.save_episode()
+    return root
+
+
+def test_an_action_under_another_name_is_the_same_action(run, tmp_path):
+    found = []
+    for key, *more in (["action"], ["actions", "--rename_map={actions: action}"]):
+        root = moving(tmp_path / f"{key}_data", key)
+        where = (f"--dataset.repo_id=t/{key}", f"--dataset.root={root}", *more)
+        found.append(train(run(*where, "--steps=3", "--dataset.eval_split=0.4", out=key)))
+    first, second = found
+    assert equal(weights(first), weights(second))
+    assert numbers(first) == numbers(second)
+    assert second.report.is_file()
 
 
 def test_a_mixture_in_clips_continues_exactly_whatever_memory_it_finds(run, tmp_path):

@@ -26,7 +26,7 @@ from kata.data.parquet.image_column import EncodedImages
 from kata.data.storage.buffers import Allocate, Recycled
 from kata.data.video.decoder import Gop
 from kata.errors import ConfigError, DataError, did_you_mean
-from kata.spec import BOOKKEEPING, TASK, Batch, Column, Windows, pad_key
+from kata.spec import BOOKKEEPING, TASK, Batch, Column, Windows, feature_of, pad_key
 from kata.units import bytes_text
 
 T = TypeVar("T")
@@ -122,6 +122,12 @@ class Reader:
                 )
         chosen = {key: column for key, column in dataset.columns.items() if key in wanted}
         self._vectors = {key for key, column in chosen.items() if not column.is_camera}
+        # Columns drop the axis of a single number; a state or an action is a vector all the same.
+        self._single = {
+            key
+            for key in self._vectors
+            if chosen[key].shape == (1,) and feature_of(key, chosen[key]) is not None
+        }
         self._tasks = np.array(dataset.tasks, dtype=object)
         self._counters = CounterCollector()
         self._encoded = EncodedImages(self._counters)
@@ -196,7 +202,8 @@ class Reader:
         """The samples anchored at `rows` (B,).
 
         Returns: cameras uint8 (B, H, W, C), or (B, T, H, W, C) under a window; vectors float32 (B, D) or
-        (B, T, D), scalars (B,) or (B, T); `<key>_is_pad` bool (B, T) per window; `task` a list of sentences;
+        (B, T, D); columns of one number (B,) or (B, T), but a state or an action of one number
+        (B, 1) or (B, T, 1); `<key>_is_pad` bool (B, T) per window; `task` a list of sentences;
         `index`, `episode_index`, `frame_index`, `task_index` int64 (B,); `timestamp` float32 (B,), seconds.
         Offsets beyond an episode repeat its edge frame and are marked.
 
@@ -236,6 +243,8 @@ class Reader:
                 frames[key] = at
             elif key in self._vectors:
                 values = self.dataset.gather(key, opened_at, self._memory[key].empty)
+                if key in self._single:
+                    values = values[..., None]
                 batch[key] = values.tolist() if values.dtype == object else values
         for key in BOOKKEEPING:
             if key not in batch:

@@ -189,12 +189,21 @@ class ShuffleChoice:
         return shuffle, self._sentence(order, gop)
 
     def choose_each(
-        self, mixture: Mixture, windows: Windows, cameras: Collection[str], rows: Int64
+        self,
+        mixture: Mixture,
+        windows: Windows,
+        cameras: Collection[str],
+        rows: Int64,
+        *,
+        in_64_bits: bool = False,
     ) -> tuple[list[Shuffle], list[str]]:
         """As `choose`, for every dataset of a mixture.
 
         The memory beside the batches in the making is divided by what the datasets' frames of a batch take, so that
         the samples of each come from as many clips.
+
+        in_64_bits: divide as kata once did, with a product that overflowed for most mixtures of
+            VGA frames. This tells records of such pools from others.
         """
         frame = {
             key: len(windows.get(key, (0,)))
@@ -215,13 +224,14 @@ class ShuffleChoice:
             )
             for (part, own, keys), frame_format in zip(parts, frame_formats, strict=True)
         ]
-        wanted = np.array(held) * np.array(shares.counts)
+        wanted = [size * count for size, count in zip(held, shares.counts, strict=True)]
+        allotted = (_allot_in_64_bits if in_64_bits else _allot)(room, wanted)
         shuffles: list[Shuffle] = []
         notes: list[str] = []
         for i, (part, own, keys) in enumerate(parts):
             size = max(1, round(self.batch_size * shares.counts[i] / shares.period))
             batch = size * sum(frame[key] for key in cameras if key in part.columns)
-            memory = int(room * wanted[i] / max(wanted.sum(), 1)) + self.ahead * batch
+            memory = allotted[i] + self.ahead * batch
             choice = dataclasses.replace(
                 self, frame_memory=memory, batch_size=size, frame_format=frame_formats[i]
             )
@@ -265,6 +275,17 @@ class ShuffleChoice:
             f"({found.uniform_distinct_clips:.1f} in a full shuffle), pairs of one clip "
             f"{found.same_clip_pairs:.2%} ({found.uniform_same_clip_pairs:.2%})"
         )
+
+
+def _allot(room: int, wanted: Sequence[int]) -> list[int]:
+    """Divide `room` in proportion. Python's integers do not overflow; NumPy's would."""
+    return [int(room * each / max(sum(wanted), 1)) for each in wanted]
+
+
+def _allot_in_64_bits(room: int, wanted: Sequence[int]) -> list[int]:
+    """Divide as `_allot` once did, wrapping round beyond 63 bits."""
+    total = max(sum(wanted), 1)
+    return [int(((room * each + 2**63) % 2**64 - 2**63) / total) for each in wanted]
 
 
 def held_frame_bytes(

@@ -145,9 +145,9 @@ class Policy(BasePolicy):
         return Loss(terms, detail)
 
     @torch.no_grad()
-    def predict_chunk(self, batch: Batch, *, noise: Tensor | None = None) -> Tensor:
-        """Actions (B, chunk_size, A) from the latent zero, without dropout; takes no noise."""
-        del noise
+    def predict_chunk(self, batch: Batch, **draws: Tensor) -> Tensor:
+        """Actions (B, chunk_size, A) from the latent zero, without dropout; takes no draws."""
+        del draws
         with evaluating(self):
             return self.model(batch, None)
 

@@ -167,12 +167,15 @@ class Policy(BasePolicy):
         return Goals(latents, q_values, values, again - found.values)
 
     @torch.no_grad()
-    def predict_chunk(self, batch: Batch, *, noise: Tensor | None = None) -> Tensor:
+    def predict_chunk(
+        self, batch: Batch, *, noise: Tensor | None = None, **draws: Tensor
+    ) -> Tensor:
         """Actions (B, horizon, A) planned from the first observation, (B, 1, A) without planning.
 
         batch: observations (B, T, ...). noise: (B, N) as config.act_draws() says, standard normal, from torch's stream
         where None.
         """
+        del draws
         return self._plan(
             {key: batch[key][:, 0] for key in self._options.input_features}, None, noise
         )[0]

@@ -11,6 +11,7 @@ Whatever happens at whatever moment, names that do not begin with a dot are whol
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -24,13 +25,14 @@ from kata.train.checkpoint.manifest import (
     PRETRAINED,
     damage,
     has_manifest,
+    step_of,
     write_manifest,
 )
 
 VALIDATION, CONFIG = "validation.json", "config.json"
 
 
-_PARTIAL, _OLD, _GONE, _DAMAGED = ".partial", ".old", ".gone", ".damaged"
+_PARTIAL, _OLD, _GONE, _DAMAGED, _COPY = ".partial", ".old", ".gone", ".damaged", ".copy"
 
 
 @dataclass(frozen=True)
@@ -137,6 +139,8 @@ def recover(home: Path) -> list[str]:
             shutil.rmtree(path, ignore_errors=True)
     if not (home / BEST).is_symlink() and (home / BEST).is_dir():
         _adopt_best(home)
+    if not (home / LAST).is_symlink() and (home / LAST).is_dir():
+        notes.append(_adopt_last(home))
     return notes
 
 
@@ -206,13 +210,38 @@ def _adopt_best(home: Path) -> None:
     except (OSError, ValueError, KeyError, TypeError):
         step = 0
     target = home / f"{BEST}-{step:06d}"
+    if target.exists():  # a copy of the run that followed the pointer
+        target = _beside(target)
     (home / BEST).rename(target)
-    point(home / BEST, target.name)
+    point(home / BEST, target.name.removesuffix(_COPY))
+
+
+def _adopt_last(home: Path) -> str:
+    """Give a `last` that is a folder, as copies that follow links make it, the name of its step."""
+    try:
+        step = step_of(home / LAST)
+    except (OSError, ValueError):
+        step = None
+    known = {int(path.name): path for path in checkpoints(home)}
+    if step is None or step in known:
+        target = _beside(home / LAST if step is None else known[step])
+    else:
+        target = home / f"{step:06d}"
+    (home / LAST).rename(target)
+    return f"{home / LAST} was a folder and no pointer, as in a copy: it is {target.name} now"
+
+
+def _beside(path: Path) -> Path:
+    """Return a free name for the second copy of a checkpoint."""
+    target = path.with_name(path.name + _COPY)
+    shutil.rmtree(target, ignore_errors=True)
+    return target
 
 
 def _error(path: Path) -> float:
     """The action error of a best checkpoint; infinite where it cannot be read."""
     try:
-        return float(json.loads((path / VALIDATION).read_text(encoding="utf-8"))["action_error"])
+        error = float(json.loads((path / VALIDATION).read_text(encoding="utf-8"))["action_error"])
     except (OSError, ValueError, KeyError, TypeError):
-        return float("inf")
+        return math.inf
+    return math.inf if math.isnan(error) else error

@@ -61,6 +61,16 @@ def damage(folder: Path, *, hashes: bool = True) -> list[str]:
     return [problem for problem in found if problem]
 
 
+def step_of(folder: Path) -> int:
+    """Return how many steps a checkpoint has done. Raises: OSError, ValueError."""
+    path = folder / TRAINING / "training_step.json"
+    content = json.loads(path.read_text(encoding="utf-8"))
+    step = content.get("step") if isinstance(content, dict) else None
+    if not isinstance(step, int) or isinstance(step, bool) or step < 0:
+        raise ValueError(f"training_step.json: step is {step!r}, and must be a whole number >= 0")
+    return step
+
+
 def has_manifest(folder: Path) -> bool:
     """Whether every file can be checked against a record."""
     return (folder / MANIFEST).is_file()

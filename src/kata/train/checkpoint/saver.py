@@ -35,6 +35,7 @@ from kata.train.checkpoint.manifest import (
     PRETRAINED,
     PRETRAINED_EMA,
     TRAINING,
+    step_of,
 )
 from kata.train.checkpoint.sharded import has_pieces, load_moments, restore_pieces
 from kata.train.checkpoint.snapshot import Snapshot
@@ -138,7 +139,7 @@ class Saver:
                 _load_optimizer(state.optimizer, training, engine)
             if state.scaler is not None:
                 state.scaler.load_state_dict(json.loads((training / "scaler.json").read_text()))
-            state.step = json.loads((training / "training_step.json").read_text())["step"]
+            state.step = step_of(source)
         except (OSError, KeyError, ValueError) as error:
             raise CheckpointError(
                 f"{training}: cannot be read ({error})",

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import logging
+import time
+from collections.abc import Callable, Generator, Sized
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from kata.data.dataset.mixture import Data
 from kata.data.loader.batches import BatchReader
@@ -19,12 +23,66 @@ from kata.train.report import SampleView
 
 _log = logging.getLogger(__name__)
 
+_SAY_EVERY_S = 5.0
+
+
+class _OutOfTimeError(Exception):
+    """Prediction was cut short."""
+
+
+@dataclass(frozen=True)
+class SampleBudget:
+    """How long samples may take. is_over: asked on the way, true ends them early. is_bound: false sets no limit.
+
+    The clock is looked at wherever a policy calls one of its units, thus many times for a chunk that is denoised.
+    """
+
+    limit_s: float
+    is_over: Callable[[], bool] = lambda: False
+    is_bound: bool = True
+
+    @contextmanager
+    def watching(self, policy: Policy, count: int, done: Sized) -> Generator[None]:
+        """End what is inside, without an error, when the time is over; say how far it is every few seconds."""
+        began_s = said_s = time.monotonic()
+
+        def look(module: nn.Module, inputs: object) -> None:
+            nonlocal said_s
+            del module, inputs
+            now_s = time.monotonic()
+            if now_s - began_s > self.limit_s or self.is_over():
+                raise _OutOfTimeError
+            if now_s - said_s > _SAY_EVERY_S:
+                said_s = now_s
+                taken = f"{now_s - began_s:.0f} s of at most {self.limit_s:g} s"
+                _log.info("samples for the report: %d of %d, %s", len(done), count, taken)
+
+        units = policy.shard_units() if self.is_bound else []
+        hooks = [unit.register_forward_pre_hook(look) for unit in units]
+        try:
+            yield
+        except _OutOfTimeError:
+            _log.info("the report shows %d of %d samples: no time was left", len(done), count)
+        finally:
+            for hook in hooks:
+                hook.remove()
+
 
 @torch.no_grad()
 def sample_views(
-    policy: Policy, feed: Feed, reader: BatchReader, after: Pipeline, dataset: Data, count: int = 3
+    policy: Policy,
+    feed: Feed,
+    reader: BatchReader,
+    after: Pipeline,
+    dataset: Data,
+    budget: SampleBudget,
+    count: int = 3,
 ) -> list[SampleView]:
-    """Predicted against recorded actions, in the dataset's units, a third into `count` episodes."""
+    """Return predicted and recorded actions, in the dataset's units, a third into `count` episodes.
+
+    Samples that `budget` has no time for are left out.
+    """
+    feed = replace(feed, micro_size=1)
     episodes = dataset.episodes
     chosen = np.unique(np.linspace(0, len(episodes.index) - 1, count).round().astype(np.int64))
     rows = episodes.start[chosen] + episodes.length[chosen] // 3
@@ -38,19 +96,20 @@ def sample_views(
         return []
     raw = reader.read(rows)
     raw["position"] = np.arange(len(rows), dtype=np.int64)
-    micros, draws = feed.ready(raw, 0)
-    with evaluating(policy):
-        chunks = [
-            after(_beside(micro, policy.predict_chunk(micro, noise=drawn.get("noise")).float()))[
-                ACTION
-            ]
-            for micro, drawn in zip(micros, draws, strict=True)
-        ]
+    micros, _ = feed.ready(raw, 0)
+    chunks: list[Tensor] = []
+    with evaluating(policy), budget.watching(policy, len(rows), chunks):
+        for micro, drawn in zip(micros, feed.act_draws(raw), strict=True):
+            chunk = policy.predict_chunk(micro, **drawn).float()
+            chunks.append(after(_beside(micro, chunk))[ACTION])
+    if not chunks:
+        return []
     predicted = torch.cat(chunks).numpy()
     pictures = raw | {
         key: planes_to_rgb(torch.from_numpy(raw[key]), c).numpy() for key, c in feed.colours.items()
     }
-    names = dataset.columns[ACTION].names or ()
+    action = feed.column(ACTION)
+    names = dataset.columns[action].names or ()
     start = feed.config.chunk_start()
     part = slice(start, start + predicted.shape[1])
     # Dimensions that the sample's dataset does not have are not shown.
@@ -59,14 +118,14 @@ def sample_views(
         SampleView(
             title=_title(feed, raw, i),
             frames={key: _now(pictures[key][i], reader.windows.get(key)) for key in feed.cameras},
-            recorded=raw[ACTION][i][part, real[i]],
+            recorded=raw[action][i][part, real[i]],
             predicted=predicted[i][:, real[i]],
             action_names=[name for name, there in zip(names, real[i], strict=True) if there]
             if names
             else (),
-            is_pad=raw[pad_key(ACTION)][i][part] if pad_key(ACTION) in raw else None,
+            is_pad=raw[pad_key(action)][i][part] if pad_key(action) in raw else None,
         )
-        for i in range(len(rows))
+        for i in range(len(chunks))
     ]
 
 

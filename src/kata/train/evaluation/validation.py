@@ -79,10 +79,11 @@ class Validator:
         left = self.size - number * size
         raw = {key: value[:left] if left > 0 else value for key, value in raw.items()}
         (micro,), (drawn,) = self.feed.ready(raw, number * size)
-        torch.manual_seed(number)  # for policies that draw as they predict
+        torch.manual_seed(number)  # for a policy that draws what its config does not name
         with autocast(self.precision, self.feed.device):
             loss = policy(micro, **drawn)
-            chunk = policy.predict_chunk(micro, noise=drawn.get("noise"))
+            (act_drawn,) = self.feed.act_draws(raw)
+            chunk = policy.predict_chunk(micro, **act_drawn)
         errors = _Errors(self.mean_actions, self.feed.config.chunk_start())
         errors.add(micro, chunk.float())
         scales = {name: term.scale for name, term in loss.terms.items()}

@@ -111,7 +111,7 @@ class Feed:
 
     datasets: names of a mixture's datasets; empty for one dataset.
     `augment` changes the frames, each sample and camera by numbers of its own; None leaves them.
-    colours: of the cameras whose frames come as planes.
+    colours: of the cameras whose frames come as planes. rename_map: dataset key -> policy key, where they differ.
     """
 
     batches: Batches
@@ -126,6 +126,7 @@ class Feed:
     datasets: tuple[str, ...] = field(default=())
     augment: Augment | None = None
     colours: Mapping[str, Colours] = field(default_factory=dict[str, Colours])
+    rename_map: Mapping[str, str] = field(default_factory=dict[str, str])
     copier: Copier = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -151,6 +152,10 @@ class Feed:
             shares=shares,
         )
 
+    def column(self, key: str) -> str:
+        """Return the dataset's key of what the policy calls `key`."""
+        return next((old for old, new in self.rename_map.items() if new == key), key)
+
     def weights(self, whole: Batch, size: int) -> dict[str, float]:
         """Denominators of the loss terms over `size` samples with these masks."""
         return self.config.loss_weights(size, self._pads(whole))
@@ -175,6 +180,21 @@ class Feed:
         ]
         return micros, draws
 
+    def act_draws(self, raw: Batch) -> list[dict[str, Tensor]]:
+        """Return, for each micro-batch of `ready`, what `predict_chunk` draws, keyed like all other draws."""
+        positions: np.ndarray = raw["position"]
+        drawn: list[dict[str, Tensor]] = []
+        for i in range(0, len(positions), self.micro_size):
+            part = positions[i : i + self.micro_size]
+            wanted = self.config.act_draws()
+            drawn.append(
+                {
+                    name: self._tensor(self._draw(name, spec, part, int(positions[0])))
+                    for name, spec in wanted.items()
+                }
+            )
+        return drawn
+
     def shares(self, whole: Batch) -> list[Share]:
         """Which datasets of the mixture are in a batch with these masks, with their denominators."""
         shares: list[Share] = []
@@ -186,9 +206,11 @@ class Feed:
         return shares
 
     def _pads(self, raw: Batch) -> dict[str, np.ndarray]:
-        """The masks that denominators are counted with."""
-        dims = [dim_pad_key(ACTION)] if dim_pad_key(ACTION) in raw else []
-        return {key: raw[key] for key in (*map(pad_key, self.windows), *dims)}
+        """Return the masks that denominators are counted with, under the policy's names."""
+        pads = {pad_key(self.rename_map.get(key, key)): raw[pad_key(key)] for key in self.windows}
+        if dim_pad_key(ACTION) in raw:
+            pads[dim_pad_key(ACTION)] = raw[dim_pad_key(ACTION)]
+        return pads
 
     def _placed(self, raw: Mapping[str, Any], part: slice) -> Batch:
         """One micro-batch on the device, frames as floats. Arrays are views until they are copied there."""

@@ -193,11 +193,37 @@ def _shuffle(
         shuffle, note = choice.choose(train, windows, cameras, rows)
         names = ("clip_pool", "clip_frames", "clip_gop")
         return {"shuffle": shuffle.kind, **dict(zip(names, _numbers(shuffle), strict=True))}, [note]
-    if run.dataset.mix_clips is not None:
-        return {}, []
-    shuffles, notes = choice.choose_each(train, windows, cameras, rows)
+    if run.dataset.mix_clips is None:
+        return _recorded(*choice.choose_each(train, windows, cameras, rows))
+    where = train, windows, cameras, rows
+    return _repaired(choice, run.dataset.mix_clips, *where) if run.resume else ({}, [])
+
+
+def _recorded(shuffles: list[Shuffle], notes: list[str]) -> tuple[dict[str, Any], list[str]]:
     kind = "clips" if any(shuffle.kind == "clips" for shuffle in shuffles) else "full"
     return {"shuffle": kind, "mix_clips": [_numbers(shuffle) for shuffle in shuffles]}, notes
+
+
+def _repaired(
+    choice: ShuffleChoice,
+    recorded: list[list[int]],
+    mixture: Mixture,
+    windows: Windows,
+    cameras: list[str],
+    rows: np.ndarray,
+) -> tuple[dict[str, Any], list[str]]:
+    """Derive the clips of a resumed mixture again where an overflow made those on record; else leave them."""
+    for kind in ("auto", "clips") if any(map(any, recorded)) else ():
+        asked = dataclasses.replace(choice, asked=Shuffle(kind))
+        overflowed, _ = asked.choose_each(mixture, windows, cameras, rows, in_64_bits=True)
+        right, notes = asked.choose_each(mixture, windows, cameras, rows)
+        if list(map(_numbers, overflowed)) == recorded != list(map(_numbers, right)):
+            said = (
+                f"dataset.mix_clips={recorded} came from an overflow and is derived again: the order changes here, "
+                "so samples of the current epoch may come twice or not at all"
+            )
+            return _recorded(right, [said, *notes])
+    return {}, []
 
 
 def _numbers(shuffle: Shuffle) -> list[int]:

@@ -13,6 +13,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from kata.log import SHOWN
 from kata.units import count_text, seconds_text
 
 REFRESH_S = 0.1
@@ -38,6 +39,7 @@ class Progress:
         """Takes the figures of a log interval (a `train` line of metrics.jsonl)."""
         self._step, self._line = line["step"], line
         if self._console.is_terminal:
+            SHOWN.info(self.text())
             self._draw()
         elif not self._quiet:
             self._print(self.text())
@@ -89,6 +91,7 @@ class Progress:
         return grid
 
     def _print(self, text: str) -> None:
+        SHOWN.info(text)
         self._console.print(text, soft_wrap=True, markup=False, highlight=False)
 
 
