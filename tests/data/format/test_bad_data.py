@@ -93,7 +93,7 @@ def test_available_without_any_whole_episode(tmp_path: Path) -> None:
 def test_info_that_is_no_json_object(tmp_path: Path, text: str) -> None:
     make(tmp_path, camera="")
     (tmp_path / "meta/info.json").write_bytes(text.encode("utf-8", "surrogateescape"))
-    refused(opened(tmp_path), "info.json", "JSON")
+    refused(opened(tmp_path), "info.json", "UTF-8" if text == "\udcff" else "JSON")
 
 
 @pytest.mark.parametrize("field", ["codebase_version", "fps", "features"])
@@ -146,8 +146,7 @@ def test_path_templates_with_other_places(tmp_path: Path, path: Any) -> None:
     ("key", "feature", "word"),
     [
         ("../x", {"dtype": "float32", "shape": [1]}, "'../x'"),
-        ("x", {"dtype": "float32"}, "dtype or shape"),
-        ("x", {"dtype": "complex", "shape": [1]}, "'complex'"),
+        ("x", {"dtype": "float32"}, "shape None"),
         ("x", {"dtype": "float32", "shape": [0]}, "[0]"),
         ("x", {"dtype": "image", "shape": [3, 4]}, "[3, 4]"),
     ],

@@ -23,6 +23,7 @@ from kata.data.check.metadata import (
     check_numbering,
     check_overlaps,
     check_tasks,
+    check_texts,
     check_totals,
 )
 from kata.data.check.stats import check_constant, check_stored
@@ -31,10 +32,11 @@ from kata.data.dataset.columns import schema_names
 from kata.data.dataset.dataset import open_dataset, readable_columns
 from kata.data.format.episode_table import EpisodeTable
 from kata.data.format.info import Info, raw_info, read_info
-from kata.data.format.read import read_episode_table
+from kata.data.format.read import read_episode_table, refuse_empty
 from kata.data.format.selection import AVAILABLE, choose, drop_absent_cameras, only_whole
 from kata.data.format.source import Source
 from kata.data.format.tasks import read_tasks
+from kata.data.format.text import REPAIR
 from kata.errors import DataError
 
 __all__ = ["Problem", "Report", "check_dataset"]
@@ -67,6 +69,7 @@ def check_dataset(
     if not (root / "meta" / "info.json").is_file():
         read_info(root)
     try:
+        check_texts(root, found)
         info, notes = read_info(root), [*source.notes]
         whole = read_episode_table(root, info, source.ensure, notes)
         tasks = read_tasks(root, info, whole, notes)
@@ -76,10 +79,11 @@ def check_dataset(
     layout = whole.take(choose(source.repo_id, whole.index, episodes, exclude_episodes))
     if episodes != AVAILABLE:
         source.ensure([name for span in layout.spans() for name in span.used()])
+    layout = _with_frames(root, layout, found)
     found.count("episodes", len(layout.index))
     found.count("frames", int(layout.length.sum()))
     _check_metadata(root, info, whole, tasks, found)
-    layout, absent = drop_absent_cameras(root, info, whole, layout)
+    layout, absent = drop_absent_cameras(root, info, whole, layout, available=episodes == AVAILABLE)
     if episodes != AVAILABLE:
         check_files(root, layout, found)
     job = _Job(source, info, whole, tasks, absent, found, threads or os.cpu_count() or 1, counting)
@@ -87,8 +91,17 @@ def check_dataset(
     return _report(source, found)
 
 
+def _with_frames(root: Path, layout: EpisodeTable, found: Findings) -> EpisodeTable:
+    """The episodes that have frames; the others are noted."""
+    try:
+        refuse_empty(root, layout)
+    except DataError as error:
+        found.caught("empty episodes", error, layout.index[layout.length < 1])
+    return layout.take(np.flatnonzero(layout.length > 0))
+
+
 def _report(source: Source, found: Findings) -> Report:
-    return Report(source.repo_id, tuple(found.problems), found.seen)
+    return Report(source.repo_id, tuple(found.problems), found.seen, str(source.root))
 
 
 def _check_metadata(
@@ -202,7 +215,7 @@ class _Job:
                 "oddities",
                 note,
                 rule="what is unusual is said",
-                remedy="none needed: it is handled",
+                remedy="none needed" if "is left out" in note else f"none for kata; {REPAIR}",
             )
 
     def _decode(self, good: list[tuple[CameraCheck, int]]) -> None:

@@ -16,13 +16,18 @@ from kata.data.check.findings import Findings
 from kata.data.counters import CounterCollector
 from kata.data.format.episode_table import EpisodeTable, Span
 from kata.data.format.info import Info
+from kata.data.format.text import REPAIR
 from kata.data.frames.camera import Camera, ImageCamera, VideoCamera
 from kata.data.parquet.image_column import EncodedImages
-from kata.data.video.encoder import probe_video
+from kata.data.video.encoder import first_time_s, probe_video
+from kata.data.video.packet_index import FrameIndex, open_index
 from kata.errors import FrameError
 
 Piece: TypeAlias = Callable[[], int]
 """Work for a thread; notes its own faults and returns how much was done."""
+
+FRAME_TOLERANCE_S = 1e-4
+"""LeRobot refuses a frame that is further off its time."""
 
 _DECLARED = ("video.codec", "video.pix_fmt", "video.fps", "video.height", "video.width")
 _AHEAD = 64  # pieces of work that wait for a thread
@@ -69,6 +74,7 @@ class CameraCheck:
         if isinstance(cameras[0], VideoCamera):
             self._check_length(cameras[0].frames(file), file, found)
             self._check_declared(path, part, found)
+            self._check_times(path, part, found)
         else:
             self._check_cells(path, part, found)
         return True
@@ -132,9 +138,20 @@ class CameraCheck:
                     f"{path.relative_to(self._root)} has {name.removeprefix('video.')} {probe[name]}, "
                     f"info.json says {said}",
                     rule="the camera's info in meta/info.json describes its files",
-                    remedy="none for kata, which looks at the files; correct meta/info.json",
+                    remedy=f"none for kata, which looks at the files; {REPAIR}",
                     episodes=part.index.tolist(),
                 )
+
+    def _check_times(self, path: Path, part: EpisodeTable, found: Findings) -> None:
+        off_s, _ = frame_times_off(open_index(path), self._info.fps)
+        if off_s > FRAME_TOLERANCE_S:
+            found.warning(
+                "frame times",
+                f"{path.relative_to(self._root)} shows frames up to {off_s:.4f} s off",
+                rule=f"frame k is shown at k / fps; LeRobot refuses more than {FRAME_TOLERANCE_S:g} s",
+                remedy=f"none for kata, which counts frames; {REPAIR}",
+                episodes=part.index.tolist(),
+            )
 
     def _check_cells(self, path: Path, part: EpisodeTable, found: Findings) -> None:
         """Images that the footer already knows to be absent."""
@@ -183,6 +200,16 @@ class CameraCheck:
             remedy=error.remedy,
             episodes=[episode],
         )
+
+
+def frame_times_off(index: FrameIndex, fps: int) -> tuple[float, float]:
+    """Return by how many seconds the worst frame of a video is off k / fps.
+
+    Returns:
+        Counted from the start of the file, and counted from its first frame.
+    """
+    off_s = index.pts[index.packet] * index.tick_s - np.arange(len(index)) / fps
+    return float(np.abs(off_s + first_time_s(index.path)).max()), float(np.abs(off_s).max())
 
 
 def run_all(

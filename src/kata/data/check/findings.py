@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from kata.data.format.episode_table import EpisodeTable
+from kata.data.format.text import REPAIR
 from kata.errors import DataError
 
 _TRIES = 64  # readings of one file that are spent on telling its good episodes from its bad ones
@@ -113,6 +114,11 @@ def numbers_text(numbers: Sequence[int]) -> str:
     return ", ".join(words[:_NAMED]) + (", ..." if len(words) > _NAMED else "")
 
 
+def episodes_text(numbers: Sequence[int]) -> str:
+    """[3] -> 'episode 3', [0, 1, 2] -> 'episodes 0-2'."""
+    return f"episode{'s' * (len(set(numbers)) > 1)} {numbers_text(numbers)}"
+
+
 @dataclass(frozen=True)
 class Report:
     """The outcome of a check."""
@@ -120,6 +126,7 @@ class Report:
     name: str
     problems: tuple[Problem, ...]
     seen: dict[str, int]
+    root: str = ""
 
     @property
     def errors(self) -> int:
@@ -170,6 +177,10 @@ class Report:
                 f"to train without the {len(bad)} bad: --dataset.exclude_episodes={bad}".replace(
                     ", ", ","
                 )
+            )
+        if any(REPAIR in problem.remedy for problem in self.problems):
+            lines.append(
+                f"to correct what has one answer: kata data repair {self.root} --out=<folder>"
             )
         return lines
 

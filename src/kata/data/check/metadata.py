@@ -14,10 +14,57 @@ from numpy.typing import NDArray
 from kata.data.arrays import Int64
 from kata.data.check.findings import Findings, numbers_text
 from kata.data.format.episode_table import EpisodeTable, Span
-from kata.data.format.info import Info
+from kata.data.format.info import Info, raw_info
+from kata.data.format.text import REPAIR, byte_order_mark, read_text
 from kata.data.format.v3 import episode_table
+from kata.errors import nearest
 
-_REPAIR = "repair the metadata, or download the dataset again"
+_REPAIR = f"{REPAIR} where the files show what is right; else download the dataset again"
+
+_KNOWN_FIELDS = (
+    "codebase_version",
+    "fps",
+    "features",
+    "total_episodes",
+    "total_frames",
+    "total_tasks",
+    "total_videos",
+    "total_chunks",
+    "chunks_size",
+    "data_files_size_in_mb",
+    "video_files_size_in_mb",
+    "data_path",
+    "video_path",
+    "robot_type",
+    "splits",
+    "tools",
+    "storage_format",
+)
+"""Fields of info.json that some version of LeRobot writes, or that kata knows."""
+
+
+def check_texts(root: Path, found: Findings) -> None:
+    """Fields of info.json that nobody reads, and texts that LeRobot refuses."""
+    path = root / "meta" / "info.json"
+    lines = read_text(path).split("\n")
+    for name in raw_info(root):
+        if name not in _KNOWN_FIELDS:
+            number = next((n for n, line in enumerate(lines, 1) if f'"{name}"' in line), 1)
+            close = nearest(name, _KNOWN_FIELDS)
+            found.warning(
+                "unknown fields",
+                f"meta/info.json has the field '{name}' in line {number}",
+                rule="kata and LeRobot ignore fields that the format does not have",
+                remedy=f"did you mean '{close}'?" if close else "none needed",
+            )
+    for path in sorted([*root.glob("meta/*.json"), *root.glob("meta/*.jsonl")]):
+        if byte_order_mark(path):
+            found.warning(
+                "text",
+                f"meta/{path.name} begins with a byte order mark",
+                rule="LeRobot reads UTF-8 without a byte order mark",
+                remedy=f"none for kata; {REPAIR}",
+            )
 
 
 def check_totals(
@@ -186,7 +233,7 @@ def check_tasks(
             "tasks",
             "meta/tasks.parquet does not say that the sentence is its index",
             rule="LeRobot reads the sentence from the pandas index; without it the task is a number",
-            remedy="write the table with pandas: frame.set_index('task').to_parquet(...)",
+            remedy=REPAIR,
         )
 
 
@@ -225,6 +272,6 @@ def check_files(root: Path, layout: EpisodeTable, found: Findings) -> None:
                     f"{span.files[number]} is absent: episode{'s' if len(episodes) > 1 else ''} "
                     f"{numbers_text(episodes.tolist())}",
                     rule="every episode has its table file and one file per video camera",
-                    remedy="download the rest, or use --dataset.episodes=available",
+                    remedy=f"download the rest, or use --dataset.episodes=available; {REPAIR}",
                     episodes=episodes,
                 )

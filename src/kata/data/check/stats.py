@@ -9,10 +9,9 @@ import numpy as np
 from kata.data.check.findings import Findings
 from kata.data.dataset.dataset import Dataset
 from kata.data.format.feature_stats import QUANTILES, STATS, Summary
+from kata.data.format.text import REPAIR
 from kata.data.stats.dataset_stats import differences, stored_stats
 from kata.spec import BOOKKEEPING, Column, Stats, role_of
-
-_ANEW = "compute them anew: kata data stats <folder> --write=<file>"
 
 
 def check_constant(
@@ -53,7 +52,7 @@ def check_stored(data: Dataset, figures: Mapping[str, Summary], found: Findings)
             "statistics",
             "none are stored",
             rule="LeRobot normalises with stored statistics; kata computes its own",
-            remedy=_ANEW,
+            remedy=REPAIR,
         )
         return
     exact = {
@@ -69,7 +68,7 @@ def check_stored(data: Dataset, figures: Mapping[str, Summary], found: Findings)
             "statistics",
             f"{each.stat} of '{each.key}' in {place} is not that of the frames: {off}",
             rule="stored statistics are those of the frames; LeRobot normalises with them",
-            remedy=_ANEW,
+            remedy=REPAIR,
         )
     _check_quantiles(stored, place, found)
     lacking: dict[str, list[str]] = {}
@@ -82,22 +81,24 @@ def check_stored(data: Dataset, figures: Mapping[str, Summary], found: Findings)
             "statistics",
             f"{place}: no {names} of {', '.join(having)}",
             rule="ten figures per feature; LeRobot trains with them, policies that use quantiles with these too",
-            remedy=_ANEW,
+            remedy=REPAIR,
         )
 
 
 def _check_quantiles(stored: Stats, place: str, found: Findings) -> None:
-    """Whatever they were averaged over: quantiles rise, and lie between min and max."""
     for key, stats in stored.items():
-        if not {"min", "max", *QUANTILES} <= set(stats):
-            continue
-        rows = np.stack([stats[name].reshape(-1) for name in ("min", *QUANTILES, "max")])
-        # LeRobot takes them from histograms of 5000 bins.
-        slack = (rows[-1] - rows[0]) / 1000 + 1e-6 * np.abs(rows).max(axis=0) + 1e-9
-        if not (np.diff(rows, axis=0) >= -slack).all():
+        if {"min", "max", *QUANTILES} <= set(stats) and not do_quantiles_rise(stats):
             found.error(
                 "statistics",
                 f"quantiles of '{key}' in {place} do not rise from min to max",
                 rule="min <= q01 <= q10 <= q50 <= q90 <= q99 <= max",
-                remedy=_ANEW,
+                remedy=REPAIR,
             )
+
+
+def do_quantiles_rise(stats: Summary) -> bool:
+    """Return whether quantiles, whatever they were averaged over, rise and lie between min and max."""
+    rows = np.stack([stats[name].reshape(-1) for name in ("min", *QUANTILES, "max")])
+    # LeRobot takes them from histograms of 5000 bins.
+    slack = (rows[-1] - rows[0]) / 1000 + 1e-6 * np.abs(rows).max(axis=0) + 1e-9
+    return bool((np.diff(rows, axis=0) >= -slack).all())

@@ -8,6 +8,7 @@ from threading import Lock
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
@@ -18,6 +19,7 @@ from kata.data.format.episode_table import EpisodeTable
 from kata.data.format.feature_stats import Summary, merge, moments
 from kata.data.format.info import Info
 from kata.data.format.tasks import check_task_range, task_numbers
+from kata.data.format.text import REPAIR
 from kata.spec import Column
 
 _TOLERANCE_S = 1e-4
@@ -65,8 +67,10 @@ class TableCheck:
                 "unused rows",
                 f"{path.name} has {rows} rows, its episodes claim {self._claimed[file]}",
                 rule="every row of a data file belongs to an episode",
-                remedy="none needed for training; LeRobot's own readers count rows over all files",
+                remedy="none for training; LeRobot's own readers count rows over all files. "
+                f"{REPAIR} where the videos have as many frames",
             )
+        self._check_layout(path, found)
         values: Values = {}
         if not found.attempt(
             "data", part, lambda layout: values.update(self._read(layout, list(self._columns)))
@@ -85,6 +89,17 @@ class TableCheck:
                 zip(part.index.tolist(), np.split(tasks, np.cumsum(part.length)[:-1]), strict=True)
             )
             found.attempt("task numbers", part, lambda layout: self._check_tasks(split, layout))
+
+    def _check_layout(self, path: Path, found: Findings) -> None:
+        schema = pq.read_schema(path)
+        for key, column in self._columns.items():
+            if key in schema.names and is_list_of_one(schema, key, column):
+                found.warning(
+                    "column layout",
+                    f"'{key}' of {path.name} holds lists of one number",
+                    rule="a feature of shape [1] is a number in every row; LeRobot opens nothing else",
+                    remedy=f"none for kata; {REPAIR}",
+                )
 
     def figures(self) -> dict[str, Summary]:
         """min, max, mean, std and count of each column over every frame that could be read."""
@@ -127,7 +142,7 @@ class TableCheck:
                     f"episode {episode}: {key} is {values[key][row]} where {expected[row]} is due "
                     f"({len(rows)} frames differ, first frame {frame[row]})",
                     rule="frame_index counts the frames of an episode, index those of the dataset",
-                    remedy="repair the column, or record the episode again; LeRobot's readers use both",
+                    remedy=f"{REPAIR} where the times tell which it is; LeRobot's readers use both",
                     episodes=[episode],
                 )
 
@@ -146,20 +161,49 @@ def _by_episode(part: EpisodeTable, bad: NDArray[np.bool_]) -> list[tuple[int, I
     return [(int(part.index[each]), rows[position == each]) for each in np.unique(position)]
 
 
+def is_list_of_one(schema: pa.Schema, key: str, column: Column) -> bool:
+    """Return whether a file stores lists where a feature is declared as one number or text."""
+    kind = schema.field(key).type
+    return column.shape == (1,) and (pa.types.is_list(kind) or pa.types.is_fixed_size_list(kind))
+
+
+def clock_faults(
+    time_s: NDArray[np.float32], frame: Int64, fps: int
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_], NDArray[np.bool_]]:
+    """Find frames whose time does not rise, jumps by more than half a frame, or is off frame / fps.
+
+    Args:
+        time_s: (N,) times of episodes one after the other.
+        frame: (N,) number of each frame in its episode.
+        fps: frames per second.
+
+    Returns:
+        Three (N,) masks; a time that does not rise is no jump.
+    """
+    time = time_s.astype(np.float64)
+    step = _steps(time, frame, fps)
+    unordered = ~np.isfinite(time) | ~(step > 0)
+    jumps = ~unordered & (np.abs(step * fps - 1) > 0.5)
+    # A float32 of many seconds cannot be nearer.
+    nearest = np.maximum(_TOLERANCE_S, 2 * np.spacing(time_s).astype(np.float64))
+    return unordered, jumps, np.abs(time - frame / fps) > nearest
+
+
+def _steps(time: NDArray[np.float64], frame: Int64, fps: int) -> NDArray[np.float64]:
+    """Seconds since the frame before; the first frame of an episode gets those that are due."""
+    step = np.diff(time, prepend=0.0)
+    step[frame == 0] = 1 / fps
+    return step
+
+
 def _check_clock(
     part: EpisodeTable, time_s: NDArray[np.float32], fps: int, found: Findings
 ) -> None:
     """Time runs on, by one frame per row, from 0: three rules, of which the first that fails is told."""
     time = time_s.astype(np.float64)
     frame = ranges(np.zeros_like(part.length), part.length)
-    step = np.diff(time, prepend=0.0)
-    step[frame == 0] = 1 / fps
-    unordered = ~np.isfinite(time) | ~(step > 0)
-    jumps = ~unordered & (np.abs(step * fps - 1) > 0.5)
-    # A float32 of many seconds cannot be nearer.
-    off = np.abs(time - frame / fps) > np.maximum(
-        _TOLERANCE_S, 2 * np.spacing(time_s).astype(np.float64)
-    )
+    step = _steps(time, frame, fps)
+    unordered, jumps, off = clock_faults(time_s, frame, fps)
     told: set[int] = set()
 
     def tell(
@@ -201,5 +245,5 @@ def _check_clock(
     tell(found.error, "time order", unordered, disorder, anew)
     cut = "frames were lost while recording: leave the episode out, or cut it at the gap"
     tell(found.error, "time gaps", jumps, gap, cut)
-    refused = f"none for kata, which counts frames; LeRobot refuses more than {_TOLERANCE_S:g} s on videos"
+    refused = f"none for kata, which counts frames. LeRobot refuses {_TOLERANCE_S:g} s; {REPAIR}"
     tell(found.warning, "time offset", off, offset, refused)

@@ -88,7 +88,7 @@ class CheckOptions(Options):
 class ViewOptions(Options):
     """Options of `kata data view`."""
 
-    dataset: DatasetPlace = option(DatasetPlace, "")
+    dataset: DatasetChoice = option(DatasetChoice, "")
     episode: int = option(0, "Episode that is shown.", least=0)
     out: str = option(
         REQUIRED, "New file: .png, or .html that needs no other file.", form=PNG_OR_HTML

@@ -7,6 +7,7 @@ import logging
 from kata.data.commands.options import ViewOptions, source_of
 from kata.data.commands.output import new_file, write_whole
 from kata.data.dataset.dataset import open_dataset
+from kata.data.format.selection import choose
 
 _say = logging.getLogger(__name__).info
 
@@ -19,9 +20,11 @@ def main(options: ViewOptions) -> int:
     data = open_dataset(
         dataset.repo_id or root.name,
         root=dataset.root,
-        episodes=[options.episode],
+        episodes=[options.episode] if dataset.episodes is None else dataset.episodes,
+        exclude_episodes=dataset.exclude_episodes,
         revision=dataset.revision,
     )
+    data = data.subset(choose(data.repo_id, data.episodes.index, [options.episode], None).tolist())
     from kata.data.inspect.episode_view import page, png, read_sheet
 
     for note in data.notes:

@@ -16,6 +16,7 @@ from kata.data.format.episode_table import EpisodeTable
 from kata.data.format.fingerprint import digest
 from kata.data.storage.array_file import ArrayFile, Note, Put, alone, cache_folder, load_or_make
 from kata.data.storage.buffers import Empty
+from kata.data.storage.lfs_pointer import refuse_pointer
 from kata.errors import DataError
 from kata.spec import BOOKKEEPING, Column
 
@@ -235,6 +236,7 @@ def schema_names(path: Path) -> list[str]:
     try:
         return list(pq.read_schema(path).names)
     except (pa.ArrowInvalid, OSError) as error:
+        refuse_pointer(path)
         raise _damaged(path, error) from error
 
 
@@ -242,6 +244,7 @@ def _read_table(path: Path, keys: list[str]) -> pa.Table:
     try:
         table = pq.ParquetFile(path).read(columns=keys)
     except (pa.ArrowInvalid, OSError) as error:
+        refuse_pointer(path)
         raise _damaged(path, error) from error
     missing = [key for key in keys if key not in table.column_names]
     if missing:
@@ -291,6 +294,8 @@ def _values(
     ):
         array = array.flatten()
         nulls += array.null_count
+    if len(array) and pa.types.is_string(array.type) != (strings is not None):
+        raise _other_type(path, key, array.type, column)
     size = int(np.prod(column.shape))
     if nulls or len(array) != rows * size:
         raise DataError(
@@ -298,8 +303,6 @@ def _values(
             rule=f"info.json declares shape {list(column.shape)}: {size} values in every row",
             remedy="repair the file or the shape in meta/info.json",
         )
-    if pa.types.is_string(array.type) != (strings is not None):
-        raise _other_type(path, key, array.type, column)
     if strings is not None:
         return strings.numbers(array).reshape(rows, *_tail(column))
     try:

@@ -18,8 +18,8 @@ from kata.data.dataset.columns import Columns, schema_names
 from kata.data.dataset.windows import Episodes, episode_of
 from kata.data.format.episode_table import EpisodeTable
 from kata.data.format.info import Info, read_info
-from kata.data.format.read import read_episode_table
-from kata.data.format.selection import choose, drop_absent_cameras, only_whole
+from kata.data.format.read import read_episode_table, refuse_empty
+from kata.data.format.selection import choose, drop_absent_cameras, only_whole, refuse_pointers
 from kata.data.format.source import Source, locate, refuse_outside
 from kata.data.format.tasks import read_tasks, task_numbers
 from kata.data.parquet.images import is_deep
@@ -203,11 +203,13 @@ def open_dataset(
     whole = read_episode_table(source.root, info, source.ensure, notes)
     available = episodes == "available"
     layout = whole.take(choose(repo_id, whole.index, episodes, exclude_episodes))
+    refuse_empty(source.root, layout)
     if not available:
         source.ensure([name for span in layout.spans() for name in span.used()])
     refuse_outside(source.root, [name for span in layout.spans() for name in span.used()])
-    layout, absent = drop_absent_cameras(source.root, info, whole, layout)
+    layout, absent = drop_absent_cameras(source.root, info, whole, layout, available=available)
     layout = only_whole(repo_id, source.root, layout, available=available)
+    refuse_pointers(source.root, layout)
     notes += [f"'{key}' is left out: info.json declares it, but it has no files" for key in absent]
     columns, derived = readable_columns(source, info, layout, absent, notes)
     tasks = read_tasks(source.root, info, layout, notes)

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from kata.data.edit.edit_source import Part
 from kata.data.edit.video_copy import MB, FilePath
+from kata.data.format.text import REPAIR
 from kata.data.writing.arrow_tables import arrow_array, frame_schema, stored
 from kata.data.writing.running_stats import flat_values
 from kata.errors import DataError
@@ -40,6 +41,7 @@ class EpisodeRows:
         path, first = self.place(position)
         if path != self._path:
             self._table, self._path = _read(path), path
+            self._refuse_more_rows(position, length)
         rows = self._table.slice(first, length)
         if len(rows) < length:
             raise _bad(
@@ -47,6 +49,16 @@ class EpisodeRows:
                 f"has {len(self._table)} rows, episode {self._part.layout.index[position]} needs more",
             )
         return rows
+
+    def _refuse_more_rows(self, position: int, length: int) -> None:
+        """In v2.x a file is one episode: rows beyond its length would be lost."""
+        if not self._part.dataset.info.is_v3 and len(self._table) > length:
+            episode = self._part.layout.index[position]
+            raise DataError(
+                f"{self._path} has {len(self._table)} rows, the metadata give episode {episode} {length}",
+                rule="no row is lost: a file of v2.x has the rows of its episode",
+                remedy=f"{REPAIR} with the right length; or leave the episode out with --exclude",
+            )
 
     def place(self, position: int) -> tuple[Path, int]:
         """File and first row of an episode."""

@@ -15,6 +15,7 @@ from typing import NamedTuple, TypeAlias
 
 import av
 import numpy as np
+from av.container import InputContainer
 from av.video.stream import VideoStream
 
 from kata.data.arrays import Int64
@@ -35,33 +36,36 @@ class Cuts:
 
     Args:
         path: a video file with a constant frame rate.
-        fps: that rate.
+        fps: that rate; None where the times of its frames do not matter.
         passing: whether the file is deleted once its packets are copied.
 
     Raises:
         DataError: for a damaged file, another rate, or frames that are missing or doubled.
     """
 
-    def __init__(self, path: Path, fps: int, *, passing: bool = False) -> None:
+    def __init__(self, path: Path, fps: int | None, *, passing: bool = False) -> None:
         self.path, self.passing = path, passing
         self.index = build_index(path)
-        self.index.check_rate(fps)
         order = np.argsort(self.index.pts, kind="stable")
         self.rank: Int64 = np.empty_like(order)
         self.rank[order] = np.arange(len(order))
+        if fps is not None:
+            self._check_times(order, fps)
+        self.keys = np.unique(self.index.start)
+        reached = np.maximum.accumulate(np.concatenate([[-1], self.rank]))
+        # before packet p: exactly the frames 0..p-1
+        self._clean = reached == np.arange(-1, len(order))
+        self._refreshes: dict[int, bool] = {}
+
+    def _check_times(self, order: Int64, fps: int) -> None:
+        self.index.check_rate(fps)
         time_s = (self.index.pts[order] - self.index.pts[order[:1]]) * self.index.tick_s
         if (np.abs(time_s * fps - np.arange(len(order))) > 0.5).any():
             raise DataError(
-                f"{path} holds hidden frames at odd times",
+                f"{self.path} holds hidden frames at odd times",
                 rule="its packets can be copied when every frame, shown or not, is 1 / fps after the one before",
                 remedy="encode it anew with `kata data transcode`",
             )
-        self.keys = np.unique(self.index.start)
-        reached = np.maximum.accumulate(np.concatenate([[-1], self.rank]))
-        self._clean = reached == np.arange(
-            -1, len(order)
-        )  # before packet p: exactly the frames 0..p-1
-        self._refreshes: dict[int, bool] = {}
 
     def frame(self, number: int) -> int:
         """The number over all packets of a frame that is shown."""
@@ -170,6 +174,16 @@ class VideoSeries:
             self._runs, self._bytes = [], 0
 
 
+def copy_packets(source: Path, target: Path, fps: int) -> None:
+    """Write a video file again with frame k shown at k / fps; every frame keeps its bits.
+
+    Raises:
+        DataError: The source is damaged.
+    """
+    cuts = Cuts(source, None)
+    _copy([_Run(cuts, 0, len(cuts.rank), 0)], target, fps)
+
+
 def _alike(one: FrameIndex, other: FrameIndex) -> bool:
     """Whether one decoder setup serves both, so that they may share a file."""
     return (one.setup, one.width, one.height) == (other.setup, other.width, other.height)
@@ -178,11 +192,12 @@ def _alike(one: FrameIndex, other: FrameIndex) -> bool:
 def _copy(runs: list[_Run], path: Path, fps: int) -> None:
     """One file from packets of several, frame k shown at k / fps."""
     numbers = [np.arange(run.begin, run.end) for run in runs]
-    # a packet is decoded at the latest when it is shown: with reordered frames that many places earlier
+    # a packet is decoded at the latest when it is shown: with reordered frames that many earlier
     delay = max(int((n - run.cuts.rank[n]).max()) for n, run in zip(numbers, runs, strict=True))
     with av.open(str(path), "w", options=FASTSTART) as target:
         with av.open(str(runs[0].cuts.path), options=FORMATS) as source:
             stream = target.add_stream_from_template(source.streams.video[0], opaque=True)
+            delay = max(delay, _declared_delay(source))
         assert isinstance(stream, VideoStream)
         stream.time_base = Fraction(1, fps)
         for run in runs:
@@ -199,3 +214,15 @@ def _copy(runs: list[_Run], path: Path, fps: int) -> None:
                     )
                     packet.is_keyframe = number in keys
                     target.mux(packet)
+
+
+def _declared_delay(source: InputContainer) -> int:
+    """Frames by which the first packet is decoded before it is shown, as the encoder has said.
+
+    With less than that, FFmpeg cannot join the file with another one by copying packets.
+    """
+    stream = source.streams.video[0]
+    first = next(source.demux(stream))
+    if first.pts is None or first.dts is None or not stream.average_rate or not stream.time_base:
+        return 0
+    return round((first.pts - first.dts) * stream.time_base * stream.average_rate)

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kata.data.format.text import read_text
 from kata.errors import DataError
 from kata.spec import Stats
 
@@ -27,7 +28,7 @@ def is_quantile(stat: str) -> bool:
 def load_stats(path: Path) -> Stats:
     """The figures of a stats.json as arrays; DataError when it is damaged."""
     try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
+        raw = json.loads(read_text(path))
         return stat_arrays(raw)
     except (ValueError, AttributeError) as error:
         raise DataError(

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from kata.data.format.text import REPAIR, read_text
 from kata.errors import DataError
 from kata.spec import BOOKKEEPING, Column
 
@@ -59,6 +60,12 @@ def read_info(root: Path) -> Info:
         if name not in raw:
             raise _bad(path, f"has no field '{name}'", f"needs {', '.join(_FIELDS)}")
     version = _version(path, raw["codebase_version"])
+    if (storage := raw.get("storage_format", "parquet")) not in (None, "parquet"):
+        raise DataError(
+            f"{path} has storage_format {storage!r}",
+            rule="kata reads tables in the format 'parquet'",
+            remedy="export the dataset with parquet files where it was made",
+        )
     fps = raw["fps"]
     if not isinstance(fps, int | float) or isinstance(fps, bool) or fps < 1 or fps != int(fps):
         raise _bad(path, f"has fps {fps!r}", "a whole number of frames per second, 1 or more")
@@ -86,18 +93,29 @@ def raw_info(root: Path) -> dict[str, Any]:
     """
     path = root / "meta" / "info.json"
     try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
+        raw = json.loads(read_text(path))
+    except NotADirectoryError as error:
+        raise _no_folder(root) from error
     except FileNotFoundError as error:
         raise DataError(
             f"there is no dataset in {path.parent.parent}: meta/info.json is absent",
             rule="a LeRobot dataset has meta/info.json",
             remedy="check --dataset.root and --dataset.repo_id",
         ) from error
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except json.JSONDecodeError as error:
         raise _bad(path, f"is no JSON: {error}", "a JSON object in UTF-8") from error
     if not isinstance(raw, dict):
         raise _bad(path, f"holds a {type(raw).__name__}", "a JSON object")
     return raw
+
+
+def _no_folder(root: Path) -> DataError:
+    is_inside = root.name == "info.json" and root.parent.name == "meta"
+    return DataError(
+        f"{root} is a file, or lies below one",
+        rule="a dataset is the folder that holds meta/info.json",
+        remedy=f"give {root.parent.parent}" if is_inside else "give the dataset's folder",
+    )
 
 
 def file_name(template: str, **places: int | str) -> str:
@@ -136,14 +154,8 @@ def _columns(path: Path, features: dict[str, Any]) -> tuple[dict[str, Column], l
             raise _bad(
                 path, f"has a feature called '{key}'", "names of features hold no '/', '\\' or '..'"
             )
-        if (
-            not isinstance(spec, dict)
-            or "dtype" not in spec
-            or not isinstance(spec.get("shape"), list | tuple)
-        ):
-            raise _bad(
-                path, f"describes feature '{key}' without dtype or shape", "every feature has both"
-            )
+        if not isinstance(spec, dict) or "dtype" not in spec:
+            raise _bad(path, f"describes feature '{key}' without a dtype", "every feature has one")
         left_out = _why_left_out(spec)
         if left_out:
             notes.append(f"'{key}' is left out: {left_out}")
@@ -155,8 +167,11 @@ def _columns(path: Path, features: dict[str, Any]) -> tuple[dict[str, Column], l
 
 
 def _why_left_out(spec: dict[str, Any]) -> str:
-    if spec["dtype"] == "language":
+    dtype = str(spec["dtype"])
+    if dtype == "language":
         return "language columns are not read"
+    if dtype not in _NUMERIC and dtype not in ("string", "image", "video"):
+        return f"columns of dtype '{dtype}' are not read"
     for place in ("info", "video_info"):
         extra = spec.get(place) or {}
         if extra.get("is_depth_map") or extra.get("video.is_depth_map"):
@@ -165,7 +180,9 @@ def _why_left_out(spec: dict[str, Any]) -> str:
 
 
 def _column(path: Path, key: str, spec: dict[str, Any]) -> Column:
-    dtype, shape = str(spec["dtype"]), spec["shape"]
+    dtype, shape = str(spec["dtype"]), spec.get("shape")
+    if not isinstance(shape, list):
+        raise _bad(path, f"gives feature '{key}' the shape {shape!r}", "a list of whole numbers")
     if not all(isinstance(size, int) and size > 0 for size in shape):
         raise _bad(path, f"gives feature '{key}' the shape {list(shape)}", "positive whole numbers")
     shape = tuple(shape) or (1,)
@@ -175,12 +192,6 @@ def _column(path: Path, key: str, spec: dict[str, Any]) -> Column:
                 path, f"gives camera '{key}' the shape {list(shape)}", "height, width, channels"
             )
         return Column(dtype, _height_width_channels(shape, spec.get("names")))
-    if dtype not in _NUMERIC and dtype != "string":
-        raise _bad(
-            path,
-            f"gives feature '{key}' the dtype '{dtype}'",
-            "a numpy number, bool, string, image or video",
-        )
     names = tuple(_flat_names(spec.get("names")))
     return Column(dtype, shape, names if len(names) == shape[-1] else None)
 
@@ -240,5 +251,7 @@ def _inside(name: str) -> None:
 
 def _bad(path: Path, what: str, rule: str) -> DataError:
     return DataError(
-        f"{path} {what}", rule=rule, remedy="repair the file, or download the dataset again"
+        f"{path} {what}",
+        rule=rule,
+        remedy=f"{REPAIR} where the files show what is right; else edit it",
     )

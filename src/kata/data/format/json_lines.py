@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from kata.data.format.text import read_text
 from kata.errors import DataError
 
 
@@ -17,7 +18,7 @@ def json_lines(path: Path, fields: tuple[str, ...]) -> list[dict[str, Any]]:
     if not path.is_file():
         raise _bad(path, "is absent", fields)
     rows: list[dict[str, Any]] = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+    for number, line in enumerate(read_text(path).split("\n"), start=1):
         if not line.strip():
             continue
         try:
@@ -34,5 +35,5 @@ def _bad(path: Path, what: str, fields: tuple[str, ...]) -> DataError:
     return DataError(
         f"{path} {what}",
         rule=f"one JSON object a line with {', '.join(fields)}",
-        remedy="download the dataset again",
+        remedy="correct that line, or download the file again",
     )

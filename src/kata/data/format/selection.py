@@ -10,6 +10,7 @@ import numpy as np
 from kata.data.arrays import Int64
 from kata.data.format.episode_table import EpisodeTable, Span
 from kata.data.format.info import Info
+from kata.data.storage.lfs_pointer import refuse_pointer
 from kata.errors import DataError
 
 AVAILABLE = "available"
@@ -57,14 +58,15 @@ def _known(repo_id: str, known: Int64, episodes: Sequence[int]) -> Int64:
 
 
 def drop_absent_cameras(
-    root: Path, info: Info, whole: EpisodeTable, chosen: EpisodeTable
+    root: Path, info: Info, whole: EpisodeTable, chosen: EpisodeTable, *, available: bool = False
 ) -> tuple[EpisodeTable, list[str]]:
     """The layout without video features that were declared but never recorded, and their names.
 
-    v3.0 says per episode which file each camera has; v2.x does not, so there a camera without any file counts.
+    v3.0 says per episode which file each camera has; v2.x does not, so there a camera without any
+    file counts. With `available` it does in v3.0 too.
     """
     declared = [key for key, column in info.columns.items() if column.dtype == "video"]
-    told = info.version == "v3.0"
+    told = info.version == "v3.0" and not available
     absent = [
         key
         for key in declared
@@ -82,20 +84,28 @@ def only_whole(repo_id: str, root: Path, layout: EpisodeTable, *, available: boo
 
     Raises: DataError with the number of episodes that lack files and the first missing names.
     """
-    whole = np.ones(len(layout.index), dtype=bool)
-    missing: list[str] = []
-    for span in layout.spans():
-        here = np.array([(root / name).is_file() for name in span.files], dtype=bool)
-        whole &= here[span.file]
-        missing += [name for name in span.used() if not (root / name).is_file()]
+    here = [
+        np.array([(root / name).is_file() for name in span.files], dtype=bool)
+        for span in layout.spans()
+    ]
+    has_files = [each[span.file] for each, span in zip(here, layout.spans(), strict=True)]
+    whole = np.all(has_files, axis=0)
     if whole.all() or (available and whole.any()):
         return layout.take(np.flatnonzero(whole))
     count = int((~whole).sum())
+    missing = [n for span in layout.spans() for n in span.used() if not (root / n).is_file()]
+    # Cameras without any file are left out of what is available.
+    usable = np.all([has_files[0], *(each for each in has_files[1:] if each.any())], axis=0)
     raise DataError(
-        f"{repo_id} in {root} lacks files of {count} of {len(whole)} episodes ({len(missing)} files): "
-        + ", ".join(missing[:3])
-        + (", ..." if len(missing) > 3 else ""),
+        f"{repo_id} in {root} lacks files of {count} of {len(whole)} episodes "
+        f"({len(missing)} files): {', '.join(missing[:3])}" + (", ..." if len(missing) > 3 else ""),
         rule="every selected episode has its table file and one file per video camera",
-        remedy="download the rest"
-        + ("" if not whole.any() else ", or use --dataset.episodes=available"),
+        remedy="download the rest" + (", or use --dataset.episodes=available" * bool(usable.any())),
     )
+
+
+def refuse_pointers(root: Path, layout: EpisodeTable) -> None:
+    """Raise DataError for the first file that is a Git LFS pointer: a clone has all or none."""
+    for span in layout.spans():
+        for name in span.used()[:1]:
+            refuse_pointer(root / name)

@@ -12,6 +12,7 @@ from kata.data.arrays import Int64
 from kata.data.format.episode_table import EpisodeTable
 from kata.data.format.info import Info
 from kata.data.format.json_lines import json_lines
+from kata.data.storage.lfs_pointer import refuse_pointer
 from kata.errors import DataError
 
 
@@ -60,6 +61,7 @@ def _from_parquet(path: Path) -> dict[int, str]:
     try:
         table = pq.read_table(path)
     except (pa.ArrowInvalid, OSError) as error:
+        refuse_pointer(path)
         raise _bad(path, f"cannot be read: {error}") from error
     sentence = next(
         (name for name in ("task", "__index_level_0__") if name in table.column_names), None

@@ -40,7 +40,11 @@ def read(root: Path, info: Info, fetch: Fetch, notes: list[str]) -> EpisodeTable
 def _names(info: Info, template: str, index: Int64, key: str) -> list[str]:
     return [
         file_name(
-            template, episode_chunk=int(e) // info.chunks_size, episode_index=int(e), video_key=key
+            template,
+            episode_chunk=int(e) // info.chunks_size,
+            chunk_index=int(e) // info.chunks_size,
+            episode_index=int(e),
+            video_key=key,
         )
         for e in index
     ]

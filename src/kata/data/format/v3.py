@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 from kata.data.arrays import Int64
 from kata.data.format.episode_table import EpisodeTable, Span, TaskLists
 from kata.data.format.info import Info, file_name
+from kata.data.storage.lfs_pointer import refuse_pointer
 from kata.errors import DataError
 
 EPISODE_FILES = "meta/episodes/*/*.parquet"
@@ -70,6 +71,7 @@ def episode_table(root: Path, prefix: str = "") -> pa.Table:
                 names = [name for name in names if not name.startswith("stats/")]
             tables.append(file.read(columns=names))
         except (pa.ArrowInvalid, OSError) as error:
+            refuse_pointer(path)
             raise _bad(root, f"cannot be read: {path.name}: {error}") from error
     return pa.concat_tables(tables, promote_options="permissive")
 

@@ -222,17 +222,39 @@ def join_videos(parts: Sequence[Path], path: Path, fps: int) -> None:
 
 
 def probe_video(path: Path) -> dict[str, Any]:
-    """The stream's part of a camera's `info` in info.json, read from the file itself."""
+    """The stream's part of a camera's `info` in info.json, read from the file itself.
+
+    Raises: DataError when the file is damaged, or holds no video that FFmpeg knows.
+    """
+    try:
+        with av.open(str(path)) as source:
+            stream = next(iter(source.streams.video), None)
+            codec: Any = stream and stream.codec_context  # None where FFmpeg does not know it
+            if stream is None or codec is None or stream.average_rate is None:
+                raise _unprobed(path, "no video in a codec that FFmpeg knows")
+            return {
+                "video.height": stream.height,
+                "video.width": stream.width,
+                "video.codec": codec.codec.canonical_name,
+                "video.pix_fmt": stream.pix_fmt,
+                "video.fps": round(float(stream.average_rate)),
+                "video.channels": 3,
+                "has_audio": bool(source.streams.audio),
+            }
+    except FFmpegError as error:
+        raise _unprobed(path, str(error)) from error
+
+
+def _unprobed(path: Path, why: str) -> DataError:
+    return DataError(
+        f"{path} cannot be read: {why}",
+        rule="a complete video file",
+        remedy="download the file again",
+    )
+
+
+def first_time_s(path: Path) -> float:
+    """Return when a player shows the first frame, after the delay that the container declares."""
     with av.open(str(path)) as source:
         stream = source.streams.video[0]
-        rate = stream.average_rate
-        assert rate is not None
-        return {
-            "video.height": stream.height,
-            "video.width": stream.width,
-            "video.codec": stream.codec_context.codec.canonical_name,
-            "video.pix_fmt": stream.pix_fmt,
-            "video.fps": round(float(rate)),
-            "video.channels": 3,
-            "has_audio": bool(source.streams.audio),
-        }
+        return float((stream.start_time or 0) * (stream.time_base or 0))

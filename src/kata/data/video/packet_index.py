@@ -16,6 +16,7 @@ from typing import Any, BinaryIO, TypeAlias
 import av
 import numpy as np
 from av.error import FFmpegError
+from numpy.typing import NDArray
 
 from kata.data.arrays import Int64
 from kata.data.storage.array_file import (
@@ -28,6 +29,7 @@ from kata.data.storage.array_file import (
     say_unwritable,
 )
 from kata.data.storage.file_stamp import file_ends, file_identity
+from kata.data.storage.lfs_pointer import refuse_pointer
 from kata.data.video.color import FORMATS
 from kata.data.video.mp4_boxes import count_setups, frame_table
 from kata.errors import DataError
@@ -81,10 +83,18 @@ class FrameIndex:
         time_s = (self.pts[self.packet] - self.pts[self.packet[:1]]) * self.tick_s
         off = np.flatnonzero(np.abs(time_s * fps - np.arange(len(self))) > 0.5)
         if off.size:
-            raise _damaged(
-                self.path,
-                f"shows frame {off[0]} at {time_s[off[0]]:.3f} s; {fps} fps want {off[0] / fps:.3f} s",
-            )
+            raise self._wrong_rate(fps, int(off[0]), time_s)
+
+    def _wrong_rate(self, fps: int, frame: int, time_s: NDArray[Any]) -> DataError:
+        step_s = float(np.median(np.diff(time_s)))
+        shown = f"; most frames are 1 / {1 / step_s:.5g} s apart" if step_s > 0 else ""
+        return DataError(
+            f"{self.path} shows frame {frame} at {time_s[frame]:.3f} s; {fps} fps want "
+            f"{frame / fps:.3f} s{shown}",
+            rule=f"frames follow each other at the fps of info.json, {fps}, without gaps",
+            remedy="`kata data repair <folder> --out=<folder> --fps=<rate>` gives tables and videos "
+            "one rate, frame by frame; or leave the episodes out with --dataset.exclude_episodes",
+        )
 
 
 def check_whole(path: Path) -> None:
@@ -92,6 +102,7 @@ def check_whole(path: Path) -> None:
 
     Raises: DataError when the file is cut off, wherever its frame table lies.
     """
+    refuse_pointer(path)
     size, place = path.stat().st_size, 0
     with path.open("rb") as file:
         while place < size:
@@ -137,6 +148,7 @@ def build_index(path: Path) -> FrameIndex:
     Raises: DataError when the file is no video, is cut off, does not start with a keyframe, has several sets of coding
     parameters, or stores frames in a way that cannot be read without its container.
     """
+    refuse_pointer(path)
     identity = file_identity(path)
     try:
         with av.open(str(path), options=FORMATS) as container:

@@ -15,7 +15,7 @@ from kata.data.format.feature_stats import STATS, Summary, merge, quantiles
 from kata.data.writing.arrow_tables import measured
 from kata.spec import Column
 
-_EXACT_VALUES = (
+EXACT_VALUES = (
     2**26
 )  # a column of more numbers than this (0.5 GB as float64) gets the mean of its episodes' quantiles
 
@@ -47,7 +47,7 @@ class Totals:
         for key, summary in self._summaries.items():
             column = self._columns[key]
             exact: Summary = {}
-            if not column.is_camera and frames * int(np.prod(column.shape)) <= _EXACT_VALUES:
+            if not column.is_camera and frames * int(np.prod(column.shape)) <= EXACT_VALUES:
                 values = np.concatenate(
                     [flat_values(pq.read_table(path, columns=[key])[key]) for path in files]
                 )
