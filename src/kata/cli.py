@@ -139,6 +139,11 @@ DATA = Verb(
             "find damaged files, wrong counts, gaps in time, NaN and the like",
             "<folder> [options]",
         ),
+        "repair": _data_verb(
+            "repair",
+            "write a corrected copy: whatever has one mechanical answer",
+            "<folder> --out=<folder> [options]",
+        ),
         "view": _data_verb(
             "view",
             "a picture of one episode: frames of all cameras, curves of all values",

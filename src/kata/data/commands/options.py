@@ -100,6 +100,37 @@ class ViewOptions(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
+class RepairOptions(Options):
+    """Options of `kata data repair`."""
+
+    dataset: DatasetChoice = option(DatasetChoice, "")
+    out: str | None = option(None, "Folder of the copy; it must not exist.")
+    dry_run: bool = option(False, "Only say what would be changed.")
+    fps: int | None = option(
+        None,
+        "Rate that is right, where tables, videos and info.json differ.",
+        unit="frames per second",
+        least=1,
+    )
+    encoding: str | None = option(
+        None, "Encoding of texts that are not UTF-8, where more than one fits."
+    )
+    drop: list[str] = option(list, "Features to leave out.")
+    declare: list[str] = option(list, "Columns of the data files to add to info.json.")
+    examples: int = option(3, "Problems of one kind that are printed; --json has all.", least=0)
+    json: bool = option(False, "Print everything as JSON.")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.out is None and not self.dry_run:
+            raise ConfigError(
+                "out: not given",
+                rule="the copy gets a folder of its own",
+                remedy="add --out=<folder>, or --dry_run",
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
 class ResultOptions(Options):
     """Options of every verb that makes new datasets."""
 
