@@ -1,1 +1,1 @@
-"""Several processes that train one policy: who they are, what they agree on, how gradients become one. See world."""
+"""Distributed training: rank info, rendezvous, collectives, and engines that sum gradients."""

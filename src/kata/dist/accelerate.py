@@ -1,8 +1,8 @@
-"""Hugging Face Accelerate as an engine: it wraps the policy, and the loop stays kata's own.
+"""Hugging Face Accelerate as an engine: it wraps the policy, and the loop stays kata's.
 
-Accelerate averages gradients over ranks, as what it wraps does; kata's losses are sums and are multiplied by the number
-of ranks before. The order of samples, precision, random numbers and accumulation are kata's: no loader is handed over,
-and Accelerate is told of no precision, since the loop casts by itself.
+Accelerate averages gradients over ranks. kata's losses are sums, so they are multiplied by the
+number of ranks first. The order of samples, precision, random numbers and accumulation are kata's:
+Accelerate gets no loader and no precision, since the loop casts by itself.
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ from kata.dist.world import World
 
 
 class Cut(Protocol):
-    """How a policy is cut into pieces (see kata.run.FsdpConfig)."""
+    """Options for sharding a policy (see kata.run.FsdpConfig)."""
 
     @property
     def wrap(self) -> str:
-        """'units', 'none', 'size', or names of classes."""
+        """Return 'units', 'none', 'size', or names of classes."""
         ...
 
     @property
     def min_num_params(self) -> int:
-        """For 'size'."""
+        """Return the least number of parameters of a sharded module, for 'size'."""
         ...
 
     @property
     def reshard_after_forward(self) -> bool:
-        """Whether modules are given back after the forward pass."""
+        """Return True if a module's weights are resharded after its forward pass."""
         ...
 
 
 def tell_environment(world: World) -> None:
-    """Who this rank is, where Accelerate and DeepSpeed look for it: what srun sets is not enough for them."""
+    """Set the variables in which Accelerate and DeepSpeed look for the rank; srun does not."""
     known = {"RANK": world.rank, "WORLD_SIZE": world.size, "LOCAL_RANK": world.local_rank}
     for name, value in known.items():
         os.environ.setdefault(name, str(value))
@@ -53,7 +53,7 @@ def tell_environment(world: World) -> None:
 
 
 def accelerator(team: Team, device: torch.device, **options: Any) -> Any:
-    """Accelerate's object for a rank of a team that has met already."""
+    """Return Accelerate's object for a rank whose process group exists already."""
     tell_environment(team.world)
     os.environ.setdefault(
         "OMP_NUM_THREADS", str(torch.get_num_threads())
@@ -71,7 +71,7 @@ def accelerator(team: Team, device: torch.device, **options: Any) -> Any:
 
 
 class AcceleratedDdp(Ddp):
-    """DistributedDataParallel as Accelerate wraps it, with the settings of kata's own."""
+    """DistributedDataParallel as Accelerate wraps it, with the settings of kata's engine."""
 
     def _wrapped(self, policy: nn.Module, **options: Any) -> DistributedDataParallel:
         settings = importlib.import_module("accelerate.utils").DistributedDataParallelKwargs(
@@ -81,10 +81,10 @@ class AcceleratedDdp(Ddp):
 
 
 class AcceleratedShards(Sharded):
-    """FSDP2 as Accelerate cuts the policy into pieces.
+    """FSDP2 as Accelerate applies it.
 
     Args:
-        cut: which modules are gathered one by one, and whether they are given back after the forward pass.
+        cut: the modules that are sharded one by one, and whether they reshard after the forward.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class AcceleratedShards(Sharded):
         for unit in units if self._wanted.wrap == "units" else ():
             reshard = self._wanted.reshard_after_forward
             fully_shard(unit, mesh=self._mesh, reshard_after_forward=reshard)
-        # All pieces lie on one mesh: Accelerate would make another. On a CPU it never shards, though torch does.
+        # All shards use one mesh; Accelerate would make another, and would not shard on a CPU.
         state, names = (
             self._accelerator.state,
             SimpleNamespace(fsdp_dim_names=self._mesh.mesh_dim_names),
@@ -111,7 +111,7 @@ class AcceleratedShards(Sharded):
 
 
 def _plugin(cut: Cut) -> Any:
-    """Everything is stated, since what is not would be read from the environment."""
+    """State every option, since Accelerate reads those left out from the environment."""
     ways = {"units": "NO_WRAP", "none": "NO_WRAP", "size": "SIZE_BASED_WRAP"}
     return importlib.import_module("accelerate.utils").FullyShardedDataParallelPlugin(
         fsdp_version=2,

@@ -1,7 +1,8 @@
-"""DeepSpeed's ZeRO (extra `deepspeed`): moments, gradients and weights shared out among the ranks.
+"""DeepSpeed's ZeRO (extra `deepspeed`): optimizer state, gradients and weights are sharded.
 
-DeepSpeed takes the policy apart when the first step begins: until then a checkpoint can fill it as on one rank. What is
-saved is whole again, so that a run may go on without DeepSpeed, or with another stage or number of ranks.
+DeepSpeed shards the policy when the first step begins; until then a checkpoint fills it as on one
+rank. Checkpoints hold whole tensors, so a run may continue without DeepSpeed, or with another stage
+or number of ranks.
 """
 
 from __future__ import annotations
@@ -30,13 +31,13 @@ from kata.errors import ConfigError
 class Zero(Replicas):
     """ZeRO of stage 1, 2 or 3. DeepSpeed averages gradients over ranks, so losses are multiplied by their number.
 
-    Weights stay in float32 and passes are autocast, as without DeepSpeed. A parameter without a gradient counts as one
-    whose gradient is zero: its moments and weight decay go on.
+    Weights stay in float32 and passes are autocast, as without DeepSpeed. A parameter without a
+    gradient counts as one whose gradient is zero: its optimizer state and weight decay still apply.
 
     Args:
         accumulation: micro-batches per step.
-        max_norm: what gradients are clipped to; 0 is not at all.
-        settings: DeepSpeed's own, of its group `zero_optimization`, the stage among them.
+        max_norm: the norm that gradients are clipped to; 0 turns clipping off.
+        settings: DeepSpeed's group `zero_optimization`, including the stage.
     """
 
     sharded = True
@@ -71,7 +72,7 @@ class Zero(Replicas):
             dist.init_process_group(backend, store=HashStore(), rank=0, world_size=1)
 
     def begin(self, policy: nn.Module, optimizer: Optimizer) -> Optimizer:
-        """Get `model` ready for the first step; the optimiser stays, with whole moments when it is asked for them."""
+        """Set `model` for the first step and return the same optimizer, which gathers its state on demand."""
         self._policy, self._outer = policy, optimizer
         self.model = self._forward
         return optimizer
@@ -81,13 +82,13 @@ class Zero(Replicas):
 
     @contextmanager
     def micro(self, *, last: bool) -> Generator[None]:
-        """Around forward and backward of a micro-batch; gradients become one in the `last` of a step."""
+        """Wrap forward and backward of a micro-batch; the `last` one of a step sums gradients."""
         self._engine = self._engine or self._open()
         self._engine.set_gradient_accumulation_boundary(last)
         yield
 
     def backward(self, loss: Tensor) -> None:
-        """Gradients of this rank's part of the loss, added over ranks. A loss that is not finite leaves none finite."""
+        """Compute gradients of this rank's loss, summed over ranks; a loss not finite makes all NaN."""
         share = torch.where(
             torch.isfinite(loss.detach()), float(self.team.world.size), float("nan")
         )
@@ -96,7 +97,7 @@ class Zero(Replicas):
     def step(
         self, optimizer: Optimizer, loss: Tensor, max_norm: float, scaler: GradScaler | None = None
     ) -> tuple[Tensor, Tensor]:
-        """One optimiser step, left out where the gradient's norm is not finite; DeepSpeed's host waits for that."""
+        """Step the optimizer unless the gradient norm is not finite; the host waits for the norm."""
         assert scaler is None, "refused in the options"
         assert max_norm == self._max_norm, "DeepSpeed was told another one"
         for its, mine in zip(self._inner.param_groups, optimizer.param_groups, strict=True):
@@ -108,7 +109,7 @@ class Zero(Replicas):
         return norm, torch.tensor(bool(self._zero.overflow), device=self.device)
 
     def _open(self) -> Any:
-        """Hand policy and optimiser over to DeepSpeed, and return its engine."""
+        """Hand policy and optimizer over to DeepSpeed, and return its engine."""
         restored = dict(self._outer.state)
         inner = copy.copy(self._outer)
         # With the fused kernels stage 3 corrupts memory (seen with AdamW on a CPU).
@@ -131,7 +132,7 @@ class Zero(Replicas):
         return engine
 
     def _flats(self) -> Sequence[Tensor]:
-        """This rank's pieces of all weights, as the optimiser sees them."""
+        """Return this rank's shards of all weights, as the optimizer sees them."""
         zero = self._zero
         return (
             zero.single_partition_of_fp32_groups
@@ -140,7 +141,7 @@ class Zero(Replicas):
         )
 
     def _link(self) -> None:
-        """Tell DeepSpeed where each parameter's moments are: it looks too early where there are several groups."""
+        """Show DeepSpeed each parameter's optimizer state; it looks too early with several groups."""
         if self._whole_weights:
             for group, flat in zip(self._zero.bit16_groups, self._flats(), strict=True):
                 self._deepspeed.utils.lazy_init_hp_params_optimizer_state(
@@ -148,7 +149,7 @@ class Zero(Replicas):
                 )
 
     def _fill(self, restored: Mapping[Any, Mapping[str, Tensor]]) -> None:
-        """Give each rank its pieces of whole moments."""
+        """Fill this rank's shards from the whole optimizer state."""
         some = next(iter(restored.values()))
         names = [name for name, value in some.items() if value.dim()]  # the others count steps
         for flat in self._flats():
@@ -169,7 +170,7 @@ class Zero(Replicas):
         self._deepspeed.utils.safe_set_local_optimizer_state(parameter, piece, name)
 
     def _gather_moments(self, optimizer: Optimizer) -> None:
-        """Before the optimiser is asked for its state: whole moments on rank 0. All ranks ask at the same time."""
+        """Gather the optimizer state on rank 0 before it is read. Collective: all ranks call it."""
         self._link()
         flat = next((flat for flat in self._flats() if flat in self._inner.state), None)
         if flat is None:
@@ -192,14 +193,14 @@ class Zero(Replicas):
     def _gather_weights(
         self, module: nn.Module, found: dict[str, Any], prefix: str, _: Any
     ) -> None:
-        """After the policy is asked for its state: whole weights for who keeps them. All ranks ask at the same time."""
+        """Gather whole weights after the state is read. Collective: all ranks call it."""
         for name, parameter in module.named_parameters(remove_duplicate=False):
             with self._deepspeed.zero.GatheredParameters([parameter]):
                 if self.keeps:
                     found[prefix + name] = parameter.detach().cpu().clone()
 
     def _gather_around(self) -> None:
-        """What is called beside the forward pass, before which DeepSpeed gathers, needs whole weights too."""
+        """Gather weights for methods other than forward, before which DeepSpeed gathers by itself."""
         policy, parameters = self._policy, list(self._policy.parameters())
 
         def gathered(name: str, changed_by: int | None) -> None:

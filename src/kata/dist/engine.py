@@ -1,4 +1,4 @@
-"""How gradients of several ranks become one: sums, never means, since losses are sums (see kata.policies.base)."""
+"""Engines: they sum the gradients of all ranks, since losses are sums (see kata.policies.base)."""
 
 from __future__ import annotations
 
@@ -19,14 +19,17 @@ from kata.dist.skip_step import clip_gradients, step_unless
 
 
 class Engine:
-    """One rank, which holds the whole policy. Others differ in where parameters lie and in who adds gradients up.
+    """The engine of a single rank, which holds the whole policy. Subclasses serve several ranks.
 
-    `place` each module; build the optimiser over what lies there then; `begin`. A step is `micro` with the `model`'s
-    forward pass and `backward` inside, for each micro-batch; then `sum`, `average` and `step`. All ranks make these
-    calls in the same order.
+    First `place` each module, then build the optimizer, then `begin`. A step runs `micro` for each
+    micro-batch, with the `model`'s forward pass and `backward` inside; then `sum`, `average` and
+    `step`. Collective: all ranks make these calls in the same order.
 
-    sharded: each rank holds a piece of weights, moments and average, so that all take part in copying or filling them.
-    keeps: whether this rank keeps in host memory what is put together and copied: rank 0, unless `keeping` says else.
+    Attributes:
+        sharded: True if each rank holds a shard of weights, optimizer state and EMA. All ranks then
+            take part in copying or filling them.
+        keeps: True if this rank keeps gathered copies in host memory: rank 0, unless `keeping`
+            changes it.
     """
 
     sharded = False
@@ -39,7 +42,7 @@ class Engine:
 
     @contextmanager
     def keeping(self, mine: bool) -> Generator[None]:
-        """Within, whether this rank keeps what all of them copy is `mine`."""
+        """Set `keeps` to `mine` inside the block."""
         before, self.keeps = self.keeps, mine
         try:
             yield
@@ -47,15 +50,17 @@ class Engine:
             self.keeps = before
 
     def place(self, module: nn.Module, units: Sequence[nn.Module]) -> None:
-        """Bring the policy, or an average of it, to where it lives; no rank waits for another in here.
+        """Move the policy, or its EMA, to the device; no rank waits for another.
 
-        units: its parts that are called one by one (see `Policy.shard_units`).
+        Args:
+            module: the policy or its EMA.
+            units: its modules that are called one by one (see `Policy.shard_units`).
         """
         del units
         module.to(self.device)
 
     def begin(self, policy: nn.Module, optimizer: Optimizer) -> Optimizer:
-        """Get `model` ready for the first step; returns the optimiser to use from now on."""
+        """Set `model` for the first step, and return the optimizer to use from now on."""
         self.model = policy
         return optimizer
 
@@ -65,7 +70,7 @@ class Engine:
         return nullcontext()
 
     def backward(self, loss: Tensor) -> None:
-        """Gradients of this rank's part of the loss, added over ranks in the last micro-batch."""
+        """Compute gradients of this rank's loss, summed over ranks in the last micro-batch."""
         loss.backward()
 
     def sum(self, tensors: Sequence[Tensor]) -> None:
@@ -73,16 +78,17 @@ class Engine:
         self.team.sum(tensors)
 
     def average(self, tensors: Sequence[Tensor]) -> None:
-        """Make these the mean over ranks, in place: running statistics, of which each rank saw its part."""
+        """Average running statistics over ranks, in place; each rank saw its slice of the batch."""
 
     def step(
         self, optimizer: Optimizer, loss: Tensor, max_norm: float, scaler: GradScaler | None = None
     ) -> tuple[Tensor, Tensor]:
-        """One optimiser step with gradients clipped to `max_norm` over all ranks (0: not clipped), which are then gone.
+        """Clip gradients to `max_norm` over all ranks (0: not), step the optimizer, drop gradients.
 
-        It is left out where `loss` or the gradient's norm is not finite; nothing waits for the device.
+        The step is skipped if `loss` or the gradient norm is not finite. Nothing waits for the
+        device.
 
-        Returns: device scalars, the norm before clipping and whether the step was left out (bool).
+        Returns: two device scalars, the norm before clipping and True for a skipped step.
         """
         if scaler is not None:
             scaler.unscale_(optimizer)
@@ -95,20 +101,20 @@ class Engine:
         return norm, bad
 
     def whole(self, tensor: Tensor) -> Tensor:
-        """A weight or moment as one rank alone would hold it. Every rank calls this for the same ones in one order."""
+        """Return a whole weight or optimizer state. Collective: all ranks call it in one order."""
         return tensor
 
     def piece(self, tensor: Tensor, like: Tensor) -> Tensor:
-        """What this rank holds of a whole tensor, where it holds `like` of one of that shape; no rank waits."""
+        """Return this rank's shard of a whole tensor, cut as `like` is cut; no rank waits."""
         del like
         return tensor
 
 
 class Replicas(Engine):
-    """Several ranks that each saw a part of the batch."""
+    """An engine of several ranks, each of which computes a slice of the batch."""
 
     def average(self, tensors: Sequence[Tensor]) -> None:
-        """Make these the mean over ranks, in place: running statistics, of which each rank saw its part."""
+        """Average running statistics over ranks, in place; each rank saw its slice of the batch."""
         floats = [tensor for tensor in tensors if tensor.is_floating_point()]
         self.team.sum(floats)
         for tensor in floats:
@@ -116,15 +122,18 @@ class Replicas(Engine):
 
 
 class Ddp(Replicas):
-    """Native DistributedDataParallel with gradients as views of its buckets, summed while the backward pass runs.
+    """Native DistributedDataParallel: gradients are views of its buckets and summed in the backward.
 
-    DDP divides gradients by the number of ranks, so losses are multiplied by it; a hook in Python that would not divide
-    costs more, and wants Python's lock in the middle of the backward pass.
+    DDP divides gradients by the number of ranks, so losses are multiplied by it. A Python hook that
+    does not divide would cost more, and would need the GIL in the middle of the backward pass.
 
     Args:
+        team: the ranks.
+        device: of this rank.
         bucket_mb: size of a bucket of gradients.
         bf16: send gradients as bf16, half the bytes; they are summed in that precision.
-        changes: which parameters get a gradient changes on the way, so that each step has to look for them.
+        changes: True if the set of parameters with a gradient changes during the run. DDP then
+            searches for it in each step.
     """
 
     def __init__(
@@ -135,7 +144,7 @@ class Ddp(Replicas):
         self._changes = self._knows_graph = changes
 
     def begin(self, policy: nn.Module, optimizer: Optimizer) -> Optimizer:
-        """Get `model` ready for the first step; the optimiser stays."""
+        """Set `model` for the first step, and return the same optimizer."""
         # Of a 1x1 kernel every stride is the same memory: the warning costs nothing but attention.
         warnings.filterwarnings("ignore", "Grad strides do not match bucket view strides")
         self.model = self._ddp = self._wrapped(
@@ -155,10 +164,11 @@ class Ddp(Replicas):
 
     @contextmanager
     def micro(self, *, last: bool) -> Generator[None]:
-        """Around forward and backward of a micro-batch; gradients become one in the `last` of a step.
+        """Wrap forward and backward of a micro-batch; the `last` one of a step sums gradients.
 
-        A static graph is learnt in the very first pass, which has to be one whose gradients are sent. Where others
-        follow in that step, rank 0 alone goes on with what came out, times the ranks, which it will be divided by.
+        DDP learns a static graph in the first pass, whose gradients it has to send. If other
+        micro-batches follow in that step, rank 0 alone keeps the sum, times the number of ranks that
+        DDP will divide by.
         """
         with nullcontext() if last or not self._knows_graph else self._ddp.no_sync():
             yield
@@ -169,5 +179,5 @@ class Ddp(Replicas):
         self._knows_graph = True
 
     def backward(self, loss: Tensor) -> None:
-        """Gradients of this rank's part of the loss, added over ranks in the last micro-batch."""
+        """Compute gradients of this rank's loss, summed over ranks in the last micro-batch."""
         (loss * self.team.world.size).backward()

@@ -1,8 +1,8 @@
-"""Signs of life: each rank gives one a second, so that one that is gone is noticed, and named.
+"""Heartbeats: each rank gives one a second, so that the others notice and name a lost rank.
 
-A thread with a connection of its own to the ranks' meeting place. Rank 0 looks after all, the others after rank 0; what
-went wrong anywhere reaches every rank within a beat. A main thread that does not take note of it, since it waits inside
-a collective that will never end, is ended.
+A thread with a separate connection to the store of the rendezvous sends and checks heartbeats. Rank 0
+watches all ranks, and the others watch rank 0. A failure reaches every rank within a beat. If the main
+thread cannot react, because it waits in a collective that never ends, the thread ends the process.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from kata.errors import RankError
 
 BEAT_S = 1.0
 GRACE_S = 10.0
-"""How long a rank may take to notice by itself that another one has failed."""
+"""Seconds that a rank has to notice by itself that another one has failed."""
 FAILURE = "failure"
 
 
 @dataclass(frozen=True)
 class Failure:
-    """What ended the run: the first rank that failed or was lost, who that is, and its message."""
+    """The failure that ended the run: the first rank that failed or was lost, and its message."""
 
     rank: int
     who: str
@@ -35,14 +35,14 @@ class Failure:
     remedy: str = ""
 
     def error(self) -> RankError:
-        """What the other ranks say."""
+        """Return the error that the other ranks raise."""
         return RankError(
             f"rank {self.rank} ({self.who}): {self.what}", rule=self.rule, remedy=self.remedy
         )
 
 
 def lost(rank: int, who: str, silent_s: float) -> Failure:
-    """A rank that gives no sign of life."""
+    """Return the failure of a rank without a heartbeat."""
     return Failure(
         rank,
         who,
@@ -54,12 +54,13 @@ def lost(rank: int, who: str, silent_s: float) -> Failure:
 
 
 class Pulse:
-    """Beats for one rank until `stop`.
+    """The heartbeat of one rank, until `stop`.
 
     Args:
         store: a connection that nobody else uses.
+        rank: this rank.
         who: every rank's process and machine.
-        silent_s: how long a rank may give no sign of life.
+        silent_s: seconds without a heartbeat after which a rank is lost.
     """
 
     def __init__(self, store: Store, rank: int, who: list[str], silent_s: float) -> None:
@@ -75,22 +76,22 @@ class Pulse:
         )
 
     def start(self) -> None:
-        """Begin; every rank must have given its first beat."""
+        """Start the threads; every rank must have given its first beat."""
         self._answered_s = time.monotonic()
         self._thread.start()
         self._watch.start()
 
     def stop(self) -> None:
-        """No more beats."""
+        """Stop the heartbeat."""
         self._over.set()
         self._thread.join()
 
     def notice(self) -> None:
-        """The main thread knows of the failure, and ends by itself."""
+        """Note that the main thread knows of the failure and ends by itself."""
         self._noticed.set()
 
     def silent(self, beats: int) -> list[int]:
-        """The ranks that give no sign of life for so many beats from now; rank 0 where the meeting place is gone."""
+        """Return the ranks without a heartbeat for `beats` beats; rank 0 if the store is gone."""
         others = [r for r in range(len(self._who)) if r != self._rank]
         try:
             before = count_beats(self._store, others)
@@ -113,8 +114,10 @@ class Pulse:
             os._exit(1)  # the main thread is inside a collective, which no exception reaches
 
     def _watch_the_way(self) -> None:
-        """End a rank that is cut off: a question to the meeting place that is lost on its way waits for ever, and with
-        it both the beats and a main thread that would ask why its collective has failed.
+        """End a rank that is cut off from the network.
+
+        A request to the store that is lost on its way waits for ever. Both the heartbeat and a main
+        thread that asks why its collective has failed would wait with it.
         """
         while not self._over.wait(BEAT_S) and self.failure is None:
             silent_s = time.monotonic() - self._answered_s
@@ -136,21 +139,21 @@ class Pulse:
 
 
 def beat_key(rank: int) -> str:
-    """Where a rank's beats are counted."""
+    """Return the store's key for a rank's count of beats."""
     return f"beat/{rank}"
 
 
 def count_beats(store: Store, ranks: list[int]) -> dict[int, int]:
-    """How many beats each of these ranks has given."""
+    """Return the number of beats that each of these ranks has given."""
     found = store.multi_get([beat_key(rank) for rank in ranks])
     return {rank: int(count) for rank, count in zip(ranks, found, strict=True)}
 
 
 def post(store: Store, failure: Failure) -> Failure:
-    """Say what went wrong, unless another rank has said something before; returns what stands."""
+    """Post a failure unless another rank has posted one, and return the one that is posted."""
     return Failure(**json.loads(store.compare_set(FAILURE, "", json.dumps(asdict(failure)))))
 
 
 def posted(store: Store) -> Failure | None:
-    """What went wrong, if anything has."""
+    """Return the posted failure, or None."""
     return Failure(**json.loads(store.get(FAILURE))) if store.check([FAILURE]) else None

@@ -1,26 +1,27 @@
-"""Messages between ranks that nobody has to wait for, by way of their meeting place."""
+"""Messages between ranks through the store of the rendezvous; no rank has to wait."""
 
 from __future__ import annotations
 
 from torch.distributed import Store  # pyright: ignore[reportPrivateImportUsage]: documented under this name
 
 PIECE_BYTES = 2**20
-"""The meeting place refuses values of more than 8 MiB."""
+"""Bytes per value; the store refuses values of more than 8 MiB."""
 
 
 class Mail:
-    """Bytes under names that all ranks know. Any thread may use it; other calls to the meeting place go on meanwhile.
+    """Bytes under names that all ranks know. Any thread may use it.
 
-    store: a connection that is used for this alone.
+    Args:
+        store: a connection that nothing else uses.
 
-    Raises: RuntimeError from each method where the meeting place is gone.
+    Raises: RuntimeError from each method if the store is gone.
     """
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     def send(self, name: str, message: bytes) -> None:
-        """Leave a message of any size, which will be there soon, and until it is taken."""
+        """Send a message of any size; it stays in the store until it is taken."""
         pieces = range(0, len(message), PIECE_BYTES)
         for number, first in enumerate(pieces):
             piece = message[first : first + PIECE_BYTES]
@@ -28,7 +29,7 @@ class Mail:
         self._store.set(name, str(len(pieces)))  # last: what is there is there as a whole
 
     def take(self, name: str) -> bytes | None:
-        """The message of that name, which is gone then; None where there is none yet."""
+        """Remove and return the message of that name; None if there is none yet."""
         if not self.has(name):
             return None
         keys = [f"{name}/{number}" for number in range(int(self._store.get(name)))]
@@ -38,5 +39,5 @@ class Mail:
         return message
 
     def has(self, name: str) -> bool:
-        """Whether there is a message of that name."""
+        """Return True if there is a message of that name."""
         return self._store.check([name])

@@ -1,7 +1,7 @@
-"""The ranks of a run at work together: sums, agreement, and work that one of them does for all.
+"""Collectives of a run's ranks: sums, agreement, and work that one rank does for all.
 
-Collectives have a time limit; what rank 0 does alone has none: the others wait for its result at the meeting place (a
-key-value store that rank 0 or the launcher serves), where they see that it is alive.
+Collectives have a time limit. Work of rank 0 alone has none: the others wait for its result at the
+rendezvous store (which rank 0 or the launcher serves), where they see its heartbeat.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from kata.errors import KataError, RankError
 
 T = TypeVar("T")
 SUSPECT_BEATS = 3
-"""A rank without a beat for so long is gone, where a collective has just failed."""
+"""Beats without a sign of life after which a rank is lost, once a collective has failed."""
 LOOK_S = 0.1
-"""How often a waiting rank looks whether rank 0 is done, once it has waited for a while."""
+"""Longest pause between two looks of a waiting rank at the store."""
 LEAVE_S = 5.0
-"""How long the one who serves the meeting place waits for the others to leave it."""
+"""Seconds that the rank that serves the store waits for the others to leave."""
 
 
 class Team:
-    """One rank, with nobody to agree with: each method does the plain thing."""
+    """A single rank: each method does its work without communication."""
 
     def __init__(self, world: World | None = None) -> None:
         self.world = world or World()
@@ -50,44 +50,44 @@ class Team:
         """Add the other ranks' tensors of the same shapes to these, in place; nothing waits for the device."""
 
     def name(self, rank: int) -> str:
-        """What messages call a rank."""
+        """Return the name of a rank in messages."""
         return f"rank {rank}"
 
     def gather(self, value: Any) -> list[Any]:
-        """Every rank's plain value, by rank."""
+        """Return every rank's plain value, by rank."""
         return [value]
 
     def alone(self, work: Callable[[], T]) -> T | None:
-        """What rank 0 does while the others wait, for however long it takes; they get None."""
+        """Run `work` on rank 0 while the others wait without a limit; they get None."""
         return work()
 
     def by_first(self, work: Callable[[], T]) -> T:
-        """What rank 0 makes, a value that JSON can hold, for all; it may take as long as it takes."""
+        """Run `work` on rank 0 and return its value, which JSON can hold, on all; no time limit."""
         return work()
 
     def node_first(self, work: Callable[[], T]) -> T:
-        """Do the work on all ranks, on the first of each machine before the others: they find what it fetched."""
+        """Run `work` on each machine's first rank, then on the others, which find what it fetched."""
         return work()
 
     def vote(self, reason: str | None) -> str | None:
-        """A reason to stop that some rank has given, the same answer on all ranks, or None.
+        """Return a reason to stop that some rank has given, or None; the same on all ranks.
 
-        Several ranks answer with what was asked one call earlier, so that nobody waits.
+        Several ranks get the answer to the call before, so that nobody waits.
         """
         return reason
 
     def check(self) -> None:
-        """RankError where a rank is known to have failed: for a rank that waits for something by itself."""
+        """Raise RankError if a rank has failed; for loops that wait without a collective."""
 
     def mail(self) -> Mail:
-        """A way for messages between ranks, those of this call: all ranks call it in the same order."""
+        """Return a mailbox between the ranks. Collective: all ranks call it in the same order."""
         return Mail(HashStore())
 
 
 class Ranks(Team):
     """Several ranks. Every rank calls the same methods in the same order.
 
-    Raises: RankError naming the rank that failed or is gone, from whichever method waits for it.
+    Raises: RankError naming the rank that failed or is lost, from any method that waits for it.
     """
 
     def __init__(self, world: World, store: Store, device: torch.device, limit_s: float) -> None:
@@ -122,17 +122,17 @@ class Ranks(Team):
             tensor.copy_(total.view_as(tensor))
 
     def name(self, rank: int) -> str:
-        """What messages call a rank."""
+        """Return the name of a rank in messages."""
         return f"rank {rank} ({self._who[rank]})"
 
     def gather(self, value: Any) -> list[Any]:
-        """Every rank's plain value, by rank."""
+        """Return every rank's plain value, by rank."""
         found: list[Any] = [None] * self.world.size
         dist.all_gather_object(found, value)
         return found
 
     def alone(self, work: Callable[[], T]) -> T | None:
-        """What rank 0 does while the others wait, for however long it takes; they get None."""
+        """Run `work` on rank 0 while the others wait without a limit; they get None."""
         key = self._key("alone")
         if not self.world.is_first:
             self._wait(key)
@@ -142,7 +142,7 @@ class Ranks(Team):
         return value
 
     def by_first(self, work: Callable[[], T]) -> T:
-        """What rank 0 makes, a value that JSON can hold, for all; it may take as long as it takes."""
+        """Run `work` on rank 0 and return its value, which JSON can hold, on all; no time limit."""
         key = self._key("first")
         if self.world.is_first:
             value = work()
@@ -152,7 +152,7 @@ class Ranks(Team):
         return json.loads(self._store.get(key))
 
     def node_first(self, work: Callable[[], T]) -> T:
-        """Do the work on all ranks, on the first of each machine before the others: they find what it fetched."""
+        """Run `work` on each machine's first rank, then on the others, which find what it fetched."""
         first = self._hosts.index(self._hosts[self.world.rank])
         key = self._key(f"node/{first}")
         if self.world.rank != first:
@@ -163,9 +163,9 @@ class Ranks(Team):
         return value
 
     def vote(self, reason: str | None) -> str | None:
-        """A reason to stop that some rank has given, the same answer on all ranks, or None.
+        """Return a reason to stop that some rank has given, or None; the same on all ranks.
 
-        Several ranks answer with what was asked one call earlier, so that nobody waits.
+        Several ranks get the answer to the call before, so that nobody waits.
         """
         if self._voted is not None:
             work, votes = self._voted
@@ -181,16 +181,16 @@ class Ranks(Team):
         return None
 
     def check(self) -> None:
-        """RankError where a rank is known to have failed: for a rank that waits for something by itself."""
+        """Raise RankError if a rank has failed; for loops that wait without a collective."""
         if self._pulse.failure is not None:
             raise self._pulse.failure.error()
 
     def mail(self) -> Mail:
-        """A way for messages between ranks, those of this call: all ranks call it in the same order."""
+        """Return a mailbox between the ranks. Collective: all ranks call it in the same order."""
         return Mail(self._connect(self._key("mail")))
 
     def fail(self, error: BaseException) -> None:
-        """Tell the other ranks why this one ends; where another one failed before it, RankError names that one."""
+        """Post why this rank ends; if another one failed first, raise RankError with its name."""
         self._pulse.notice()
         found = self._culprit(error)
         if found is None:
@@ -205,13 +205,13 @@ class Ranks(Team):
             raise found.error() from error
 
     def leave(self, *, well: bool) -> None:
-        """Part from the others. What rank 0 serves stays until they have seen what they need."""
+        """Leave the group. Rank 0 serves the store until the others have read what they need."""
         self._pulse.stop()
         try:
             self._store.set(f"left/{self.world.rank}", "yes")
             if self.world.is_first:
                 self._wait_for_others(LEAVE_S if well else 2 * BEAT_S)
-        except RuntimeError:  # the meeting place is gone already
+        except RuntimeError:  # the store is gone already
             return
         if well:
             # What holds the group must go before it: its last holder waits for the group's threads, and where that is
@@ -220,7 +220,7 @@ class Ranks(Team):
             dist.destroy_process_group()
 
     def _culprit(self, error: BaseException) -> Failure | None:
-        """Who is to blame for this rank's end: another rank, or None for this one itself, which then says so."""
+        """Return the failure of another rank that ends this one; None if this rank failed itself."""
         me = self.world.rank
         try:
             known = self._pulse.failure or posted(self._store)
@@ -238,7 +238,7 @@ class Ranks(Team):
         return None if known.rank == me else known
 
     def _connect(self, prefix: str) -> Store:
-        """A connection to the meeting place for whoever must not wait for other calls, or be waited for."""
+        """Return a separate connection to the store, which does not wait for other calls."""
         again = self._outer.clone()  # pyright: ignore[reportAttributeAccessIssue]: torch's stubs do not know it
         return PrefixStore(prefix, again)
 
@@ -247,7 +247,7 @@ class Ranks(Team):
         return f"{name}/{self._calls}"
 
     def _wait(self, key: str) -> None:
-        """Until the key is there; RankError when a rank fails meanwhile. The store's own wait is limited, and warns."""
+        """Wait for a key; RankError if a rank fails meanwhile. The store's wait has a limit, and warns."""
         pause_s = 0.001
         while not self._store.check([key]):
             self.check()
@@ -272,11 +272,14 @@ def _described(error: BaseException, rank: int, who: str) -> Failure:
 
 @contextmanager
 def join(world: World, device: torch.device, limit_s: float) -> Generator[Team]:
-    """The team of this world's ranks, which all call this; an error inside ends all of them with its message.
+    """Join this world's ranks, which all call this; an error inside ends all with its message.
 
-    device: where this rank computes. limit_s: after which a collective without an answer has failed.
+    Args:
+        world: the rank of this process among all.
+        device: the device of this rank.
+        limit_s: seconds after which a collective without an answer has failed.
 
-    Raises: ConfigError where the ranks do not meet.
+    Raises: ConfigError if the ranks do not meet.
     """
     if world.size == 1:
         yield Team(world)

@@ -1,4 +1,4 @@
-"""How ranks find each other: at the launcher's store or one that rank 0 serves, and anew whenever they are started."""
+"""Rendezvous: ranks meet at a store of the launcher or of rank 0, again after each restart."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from kata.dist.world import World
 from kata.errors import ConfigError
 
 LOOK_S = 0.02
-"""How often a rank looks for the others."""
+"""Seconds between two looks for the other ranks."""
 
 
 def meet(world: World, limit_s: float) -> Store:
-    """A store that holds nothing but what these ranks of this start write to it; returns once all are there.
+    """Return a store for the ranks of this start alone, once all ranks are there.
 
-    Raises: ConfigError where rank 0 cannot be met within `limit_s`, or other ranks do not come.
+    Raises: ConfigError if rank 0 cannot be reached within `limit_s`, or other ranks are missing.
     """
     host, _, port = world.address.rpartition(":")
     os.environ.setdefault("MASTER_ADDR", host)
@@ -46,11 +46,11 @@ def meet(world: World, limit_s: float) -> Store:
 
 
 def begin(store: Store, rank: int, size: int, limit_s: float) -> str:
-    """The name of this start, which rank 0 gives to all others that are there now.
+    """Return the name of this start, which rank 0 gives to all other ranks that are there now.
 
-    torchrun lets ranks that it restarts meet at the store of those that failed, where addresses and failures of the
-    dead still stand; how often each machine restarted does not tell starts apart, for each counts on its own.
-    Here every process has a name of its own: rank 0 answers names, and is content once each rank has answered back.
+    torchrun restarts ranks at the store of the failed ones, which still holds their addresses and
+    failures. The count of restarts does not identify a start, since each machine counts by itself.
+    So every process chooses a unique name: rank 0 answers each name, and waits for each reply.
 
     Raises: ConfigError after `limit_s`, naming the ranks that are missing.
     """
@@ -81,7 +81,7 @@ def _invite(store: Store, size: int, until_s: float, limit_s: float) -> str:
 
 
 def _come(store: Store, rank: int, until_s: float, limit_s: float) -> str:
-    """A rank 0 that dies meanwhile is followed by another, which gives another name."""
+    """Take the name from rank 0; if rank 0 is replaced meanwhile, take the new one."""
     who, name = uuid.uuid4().hex, ""
     store.set(f"here/{rank}", who)
     while not name or not store.check([f"all/{name}"]):

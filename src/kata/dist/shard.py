@@ -1,6 +1,6 @@
-"""Weights, gradients, moments and average in pieces, one for each rank (FSDP2), or for each of a group of ranks (HSDP).
+"""Sharded weights, gradients, optimizer state and EMA: over all ranks (FSDP2) or groups (HSDP).
 
-A unit's weights are put together just before its forward and backward pass, and dropped after it.
+A unit's weights are gathered just before its forward and backward pass, and dropped after it.
 """
 
 from __future__ import annotations
@@ -24,14 +24,18 @@ from kata.dist.engine import Replicas
 from kata.dist.process_group import Team
 
 CALLED = "predict_chunk"
-"""What a policy is called with beside its forward."""
+"""The method of a policy, other than forward, that gathers weights."""
 
 
 class Sharded(Replicas):
-    """Native FSDP2 and HSDP. Weights are put together and gradients summed in the weights' own type: autocast casts
-    what it should and leaves in float32 what it should not, as without pieces.
+    """Native FSDP2 and HSDP.
+
+    Weights are gathered and gradients summed in the dtype of the weights, so autocast casts the same
+    operations as without sharding.
 
     Args:
+        team: the ranks.
+        device: of this rank.
         copies: of the weights; 1 is FSDP, more are HSDP.
         shards: ranks that share one copy.
     """
@@ -50,7 +54,7 @@ class Sharded(Replicas):
         self._mesh = init_device_mesh(device.type, shape, mesh_dim_names=names)
 
     def place(self, module: nn.Module, units: Sequence[nn.Module]) -> None:
-        """Cut the module's parameters into pieces, unit by unit, and the rest as one; the pieces are on the device."""
+        """Shard the parameters onto the device, unit by unit, and the rest as one."""
         self._cut(module, units)
         register_fsdp_forward_method(module, CALLED)
         for part in module.modules():
@@ -63,7 +67,7 @@ class Sharded(Replicas):
             fully_shard(unit, mesh=self._mesh)
 
     def begin(self, policy: nn.Module, optimizer: Optimizer) -> Optimizer:
-        """Get `model` ready for the first step; the optimiser stays."""
+        """Set `model` for the first step, and return the same optimizer."""
         assert isinstance(policy, FSDPModule)
         self._root: FSDPModule = policy
         self.model: Callable[..., Any] = policy
@@ -81,7 +85,7 @@ class Sharded(Replicas):
         return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
     def piece(self, tensor: Tensor, like: Tensor) -> Tensor:
-        """What this rank holds of a whole tensor, where it holds `like` of one of that shape; no rank waits."""
+        """Return this rank's shard of a whole tensor, cut as `like` is cut; no rank waits."""
         if not isinstance(like, DTensor):
             return tensor
         return distribute_tensor(

@@ -1,4 +1,4 @@
-"""Which of how many ranks this process is, read from whatever launched it. Torch-free.
+"""The rank of this process and the number of ranks, read from the launcher's variables. No torch.
 
 RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, … (torchrun, torch.distributed.launch, accelerate launch, kata launch)
 SLURM_PROCID, SLURM_NTASKS, SLURM_LOCALID, SLURM_STEP_NODELIST, … (srun)
@@ -14,12 +14,19 @@ from dataclasses import dataclass
 from kata.errors import ConfigError
 
 FIRST_PORT, PORTS = 20_000, 10_000
-"""Where ranks started by srun meet: a port that follows from the job's number."""
+"""Range of ports in which ranks started by srun meet; the job's number chooses one."""
 
 
 @dataclass(frozen=True)
 class World:
-    """rank: this process, from 0 to size - 1. local_rank: its number on its machine. address: 'host:port' of rank 0."""
+    """The place of this process among the ranks.
+
+    Attributes:
+        rank: from 0 to size - 1.
+        size: the number of ranks.
+        local_rank: the number of this rank on its machine.
+        address: 'host:port' of rank 0.
+    """
 
     rank: int = 0
     size: int = 1
@@ -28,14 +35,14 @@ class World:
 
     @property
     def is_first(self) -> bool:
-        """Whether this is the rank that writes, logs and saves."""
+        """Return True for rank 0, which writes, logs and saves."""
         return self.rank == 0
 
 
 def read_world(environment: Mapping[str, str]) -> World:
-    """The world that these environment variables describe.
+    """Return the world that these environment variables describe.
 
-    Raises: ConfigError for numbers that do not go together, and where rank 0 has no address.
+    Raises: ConfigError for numbers that do not fit together, or without an address of rank 0.
     """
     if "RANK" in environment or int_of(environment, "WORLD_SIZE", 1) > 1:
         world = World(
@@ -72,7 +79,7 @@ def _check(world: World) -> None:
 
 
 def int_of(environment: Mapping[str, str], name: str, default: int | None) -> int:
-    """A whole number of the environment; ConfigError where it is none, or absent without a default."""
+    """Return a whole number of the environment; ConfigError if it is none, or absent without default."""
     text = environment.get(name)
     if text is None and default is not None:
         return default
@@ -92,7 +99,7 @@ def _address(environment: Mapping[str, str]) -> str:
 
 
 def _slurm_address(environment: Mapping[str, str]) -> str:
-    """The step's first host and a port by its job, unless MASTER_ADDR and MASTER_PORT say otherwise."""
+    """Return the step's first host and a port by its job, unless MASTER_ADDR and MASTER_PORT are set."""
     nodes = environment.get(
         "SLURM_STEP_NODELIST", environment.get("SLURM_JOB_NODELIST", "127.0.0.1")
     )
@@ -103,7 +110,7 @@ def _slurm_address(environment: Mapping[str, str]) -> str:
 
 
 def first_host(nodes: str) -> str:
-    """The first host of SLURM's list: 'gpu[03-05,9],cpu1' -> 'gpu03'."""
+    """Return the first host of SLURM's list: 'gpu[03-05,9],cpu1' -> 'gpu03'."""
     head = re.match(r"[^,\[]*(?:\[([^\],-]*)[^\]]*\][^,\[]*)?", nodes)
     assert head is not None
     return re.sub(r"\[[^\]]*\]", head[1] or "", head[0])

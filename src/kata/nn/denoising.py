@@ -47,7 +47,7 @@ class NoiseProcess(nn.Module):
         return kept.sqrt() * clean + (1.0 - kept).sqrt() * noise
 
     def target(self, clean: Tensor, noise: Tensor) -> Tensor:
-        """What the network should have given."""
+        """Return the target that the network should predict."""
         return noise if self.predicts == "epsilon" else clean
 
     def sample(

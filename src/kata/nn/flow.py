@@ -32,7 +32,7 @@ def between(clean: Tensor, noise: Tensor, time: Tensor, spread: float = 0.0) -> 
 
 
 def velocity(clean: Tensor, noise: Tensor, spread: float = 0.0) -> Tensor:
-    """What the network should give anywhere on that way."""
+    """Return the velocity that the network should predict between noise and data."""
     return clean - (1 - spread) * noise
 
 

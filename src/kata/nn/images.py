@@ -13,7 +13,7 @@ Size = tuple[int, int]
 
 
 def crop(frames: Tensor, size: Size, place: Tensor | None) -> Tensor:
-    """A window of `size` (h, w) out of frames (B, ..., C, H, W), for each sample at a place of its own.
+    """Return a window of `size` (h, w) of frames (B, ..., C, H, W), at a separate place for each sample.
 
     place: (B, 2) in [0, 1), rows first: the share of the way from the first possible place to the last; None takes
     the centre as torchvision's CenterCrop does.
@@ -53,7 +53,7 @@ def resize_and_crop(
 
 
 class SpatialSoftmax(nn.Module):
-    """Where each of `keypoints` learned maps has its weight: expected (x, y) in [-1, 1] under a softmax over pixels.
+    """Expected (x, y) in [-1, 1] of `keypoints` learned maps under a softmax over pixels.
 
     Finn et al., "Deep spatial autoencoders for visuomotor learning", arXiv 1509.06113.
     """
@@ -75,7 +75,7 @@ class SpatialSoftmax(nn.Module):
 
 
 def feature_size(size: Size) -> Size:
-    """Height and width of a ResNet's last feature map: five strides of two, each rounding up."""
+    """Return height and width of a ResNet's last feature map: five strides of two, each rounding up."""
     height, width = size
     for _ in range(5):
         height, width = (height + 1) // 2, (width + 1) // 2
@@ -97,7 +97,7 @@ class KeypointEncoder(nn.Module):
         self.out = nn.Linear(2 * keypoints, 2 * keypoints)
 
     def forward(self, frames: Tensor) -> Tensor:
-        """Features of frames that are cropped and resized already."""
+        """Return features (B, 2 * keypoints) of frames that are cropped and resized already."""
         return self.out(self.pool(self.backbone(frames)).flatten(1)).relu()
 
 

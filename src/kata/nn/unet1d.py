@@ -1,4 +1,4 @@
-"""A one-dimensional U-Net over time, told what to do by FiLM (arXiv 1709.07871). Module names are LeRobot's."""
+"""A one-dimensional U-Net over time with FiLM conditioning (arXiv 1709.07871); LeRobot's names."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ class UNet1d(nn.Module):
         return self.final_conv(x).transpose(1, 2)
 
     def blocks(self) -> list[nn.Module]:
-        """Every conditioned block."""
+        """Return every conditioned block."""
         return [module for module in self.modules() if isinstance(module, ConditionedBlock)]
 
     def _run(self, blocks: Sequence[nn.Module], x: Tensor, told: Tensor) -> Tensor:
@@ -154,7 +154,7 @@ class UNet1d(nn.Module):
 
 
 def _levels(modules: nn.ModuleList) -> list[tuple[nn.Module, nn.Module, nn.Module]]:
-    """The three parts of each level."""
+    """Return the three modules of each level."""
     parts: list[tuple[nn.Module, nn.Module, nn.Module]] = []
     for level in modules:
         assert isinstance(level, nn.ModuleList)

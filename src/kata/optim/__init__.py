@@ -1,1 +1,1 @@
-"""Optimisers, learning-rate schedules and the weight average. Configs are torch-free."""
+"""Optimizers, learning-rate schedules and the EMA of the weights. Configs are torch-free."""

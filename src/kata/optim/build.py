@@ -1,4 +1,4 @@
-"""From an optimiser's options to a torch optimiser over a policy's parameter groups."""
+"""Torch optimizers from options and a policy's parameter groups."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from kata.optim.config import AdamConfig, AdamWConfig, OptimizerConfig, SGDConfi
 
 
 class Group(Protocol):
-    """Parameters trained alike; None means the optimiser's own value."""
+    """Parameters with the same options; None means the optimizer's value."""
 
     @property
     def params(self) -> list[nn.Parameter]:
-        """The parameters."""
+        """Return the parameters."""
         ...
 
     @property
     def lr(self) -> float | None:
-        """Their own base rate."""
+        """Return their base learning rate."""
         ...
 
     @property
     def weight_decay(self) -> float | None:
-        """Their own decay."""
+        """Return their weight decay."""
         ...
 
 
 def build_optimizer(groups: Sequence[Group], config: OptimizerConfig) -> Optimizer:
-    """The optimiser over these groups. Each group keeps its unscheduled rate under 'base_lr'.
+    """Return the optimizer over these groups. Each group keeps its unscheduled rate as 'base_lr'.
 
-    The fused kernels are used where torch has them (CPU, CUDA; SGD's not for parameters in pieces): one pass over the
-    parameters instead of several.
+    Fused kernels make one pass over the parameters instead of several. torch has them on CPU and
+    CUDA; SGD's do not take sharded parameters.
     """
     table: list[dict[str, Any]] = []
     for group in groups:
@@ -64,7 +64,7 @@ def build_optimizer(groups: Sequence[Group], config: OptimizerConfig) -> Optimiz
 
 
 def set_lr(optimizer: Optimizer, factor: float) -> float:
-    """Scale every group's rate by the schedule's factor; the first group's rate is returned for the log."""
+    """Scale every group's rate by the schedule's factor, and return the first group's rate."""
     for group in optimizer.param_groups:
         group["lr"] = group["base_lr"] * factor
     return float(optimizer.param_groups[0]["lr"])

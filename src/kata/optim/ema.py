@@ -1,4 +1,4 @@
-"""A moving average of the weights, kept beside the live ones."""
+"""The exponential moving average (EMA) of the weights."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Model = TypeVar("Model", bound=nn.Module)
 
 
 def ema_decay(config: EmaConfig, step: int) -> float:
-    """The decay at update number `step` (1 is the first). Before `update_after_step` the average copies the weights."""
+    """Return the decay at update `step` (1 is the first); up to `update_after_step` it is 0."""
     k = step - config.update_after_step - 1
     if k <= 0:
         return 0.0
@@ -26,15 +26,15 @@ def ema_decay(config: EmaConfig, step: int) -> float:
 
 
 def ema_copy(model: Model) -> Model:
-    """A copy of the model that is never trained, to hold the average."""
+    """Return a copy of the model that holds the EMA and is never trained."""
     return copy.deepcopy(model).eval().requires_grad_(False)
 
 
 @torch.no_grad()
 def ema_update(average: nn.Module, model: nn.Module, decay: float, bad: Tensor) -> None:
-    """average <- decay * average + (1 - decay) * model; buffers and whole numbers are copied.
+    """Set average to decay * average + (1 - decay) * model; buffers are copied.
 
-    Where `bad` (a bool scalar on the device) says that the step was skipped, the average stays as it is.
+    If `bad` (a bool scalar on the device) marks a skipped step, the parameters' average stays.
     """
     share = torch.where(bad, 0.0, 1 - decay)
     for mine, other in zip(average.parameters(), model.parameters(), strict=True):

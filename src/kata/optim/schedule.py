@@ -14,7 +14,7 @@ from kata.optim.config import (
 
 
 def lr_factor(config: SchedulerConfig | None, step: int, steps: int) -> float:
-    """What the base learning rate is multiplied by for update number `step` (0 is the first) of `steps`.
+    """Return the factor of the base learning rate for update `step` (0 is the first) of `steps`.
 
     Equal to LeRobot's lambdas of the same names. No config means a constant rate.
     """

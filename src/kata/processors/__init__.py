@@ -1,4 +1,4 @@
-"""Between recorded values and what a policy computes with: one list of steps for training and for acting."""
+"""Pre- and postprocessing of a policy: one list of steps for training and for acting."""
 
 from kata.processors.image_frames import frames_to_float, planes_to_rgb
 from kata.processors.per_dataset_normalize import PerDataset

@@ -1,4 +1,4 @@
-"""Frames as cameras give them, turned into what networks read."""
+"""Conversion of camera frames to the float images that networks read."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kata.spec import Batch, Colours
 
 
 def frames_to_float(batch: Batch, cameras: Iterable[str]) -> Batch:
-    """A new batch with uint8 frames (..., H, W, C) turned to float32 (..., C, H, W) in [0, 1], on their device."""
+    """Return a batch whose uint8 frames (..., H, W, C) are float32 (..., C, H, W) in [0, 1]."""
     turned = dict(batch)
     for key in cameras:
         frames = turned[key]
@@ -22,10 +22,10 @@ def frames_to_float(batch: Batch, cameras: Iterable[str]) -> Batch:
 
 
 def planes_to_rgb(planes: Tensor, colours: Colours) -> Tensor:
-    """Frames uint8 (..., H, W, 3) of planes uint8 (..., H * 3 / 2, W, 1), on their device.
+    """Return RGB frames uint8 (..., H, W, 3) of 4:2:0 planes uint8 (..., H * 3 / 2, W, 1).
 
-    The lines of Y are followed by those of U and of V, two to a line; each U and V serves 2 x 2 pixels. The pixels are
-    those of libswscale, see `Colours`.
+    The rows of Y come first, then those of U and of V, two of them per row. Each U and V serves
+    2 x 2 pixels. The pixels equal libswscale's, see `Colours`.
     """
     lines, width = planes.shape[-3] * 2 // 3, planes.shape[-2]
     luma, chroma = planes.flatten(-3).split((lines * width, lines * width // 2), dim=-1)
@@ -41,7 +41,7 @@ def planes_to_rgb(planes: Tensor, colours: Colours) -> Tensor:
 
 
 def _scaled(values: Tensor, offset: int, factor: int) -> Tensor:
-    """((values << 3) - offset) * factor >> 16 as int16, which holds all of them."""
+    """Return ((values << 3) - offset) * factor >> 16 as int16, which holds every result."""
     return (
         values.to(torch.int32)
         .mul_(8)

@@ -1,4 +1,4 @@
-"""Normalisation where the samples of one batch come from several datasets, each with statistics of its own."""
+"""Normalization of a mixture's batches: each dataset has separate statistics."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from kata.spec import DATASET_INDEX, Batch
 
 @dataclass(frozen=True)
 class PerDataset(Step):
-    """Every sample by the step of its dataset, which `dataset_index` (B,) in the batch tells.
+    """A step that normalizes each sample by its dataset, given by `dataset_index` (B,).
 
-    For training alone: a policy acts with the step of one dataset, and checkpoints hold each of these by itself.
+    It serves training alone: a policy acts with the step of one dataset, and checkpoints hold each
+    dataset's step separately.
 
     Args:
         steps: one per dataset; alike but for their statistics.
@@ -26,7 +27,7 @@ class PerDataset(Step):
     steps: tuple[Normalize, ...]
 
     def __call__(self, batch: Batch) -> Batch:
-        """The values that each dataset's own step would give, in one pass over the batch."""
+        """Return the values that each dataset's step would give, in one pass over the batch."""
         out = dict(batch)
         for key in self.steps[0].keys(batch):
             value: Tensor = batch[key]
@@ -41,10 +42,10 @@ class PerDataset(Step):
         return out
 
     def config(self) -> dict[str, Any]:
-        """Never asked for: no file format has this step."""
+        """Refuse: no file format has this step."""
         raise AssertionError("a checkpoint holds one dataset's steps")
 
 
 def _beside(stat: Tensor, value: Tensor) -> Tensor:
-    """(B, *S) with axes of one between, so that it broadcasts over the time axis of values (B, T, *S)."""
+    """Return (B, *S) with axes of length 1 that broadcast over the time axis of (B, T, *S)."""
     return stat.reshape(len(stat), *[1] * (value.dim() - stat.dim()), *stat.shape[1:])

@@ -1,4 +1,4 @@
-"""A list of steps, and its folder form: LeRobot's processor JSON with one safetensors file per stateful step."""
+"""Pipelines of steps, saved as LeRobot's processor JSON with a safetensors file per stateful step."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ PREPROCESSOR, POSTPROCESSOR = "policy_preprocessor", "policy_postprocessor"
 
 @dataclass(frozen=True)
 class Pipeline:
-    """Steps applied in order. The same object serves training and acting."""
+    """A list of steps applied in order; the same object serves training and acting."""
 
     name: str
     steps: tuple[Step, ...]
 
     def __call__(self, batch: Batch) -> Batch:
-        """The batch after every step."""
+        """Return the batch after every step."""
         for step in self.steps:
             batch = step(batch)
         return batch
 
     def replaced(self, **by_name: Step) -> Pipeline:
-        """A copy where the steps of these registry names are replaced."""
+        """Return a copy in which the steps of these registry names are replaced."""
         return Pipeline(self.name, tuple(by_name.get(s.registry_name, s) for s in self.steps))
 
     def save(self, folder: Path) -> None:
@@ -52,7 +52,7 @@ class Pipeline:
 def load_pipeline(
     folder: Path, name: str, overrides: Mapping[str, Mapping[str, Any]] | None = None
 ) -> Pipeline:
-    """The pipeline called `name` in a checkpoint folder, LeRobot's or kata's.
+    """Return the pipeline called `name` of a checkpoint folder, LeRobot's or kata's.
 
     Args:
         folder: a `pretrained_model` folder.
@@ -122,5 +122,5 @@ def _build(folder: Path, entry: Mapping[str, Any], over: Mapping[str, Any]) -> S
 
 
 def build_pipelines(steps: Sequence[Step], inverse: Sequence[Step]) -> tuple[Pipeline, Pipeline]:
-    """The pair that a checkpoint holds: before the policy, and after it."""
+    """Return the two pipelines of a checkpoint: before the policy, and after it."""
     return Pipeline(PREPROCESSOR, tuple(steps)), Pipeline(POSTPROCESSOR, tuple(inverse))

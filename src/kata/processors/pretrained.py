@@ -1,4 +1,4 @@
-"""Models and tokenizers by Hub name or local folder: which files a folder must hold, and what to say without them."""
+"""Checks of pretrained models and tokenizers, named by Hub name or local folder."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from kata.errors import PolicyError
 
 
 def require_files(name: str, what: str, alternatives: Sequence[tuple[str, ...]]) -> None:
-    """Raise PolicyError when `name` is a local folder that is not there, or that lacks files.
+    """Raise PolicyError if `name` is a local folder that does not exist or lacks files.
 
     Args:
         name: a Hub name, which passes, or a path: absolute, beginning with '.' or '~', or existing.
-        what: is to be read from there, for the message.
+        what: the thing to read from there, for the message.
         alternatives: sets of file names, one of which must be there as a whole.
     """
     folder = Path(name)
@@ -37,7 +37,7 @@ def require_files(name: str, what: str, alternatives: Sequence[tuple[str, ...]])
 
 
 def unreadable(name: str, what: str, error: Exception) -> PolicyError:
-    """The error for a name that transformers cannot load."""
+    """Return the error for a name that transformers cannot load."""
     return PolicyError(
         f"{name}: {what} cannot be loaded ({str(error).strip().splitlines()[0]})",
         rule="a name on the Hub, with a network or in the local cache, or a folder",

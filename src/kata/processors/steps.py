@@ -1,4 +1,4 @@
-"""The steps of a pipeline. Each is plain data with `__call__(batch) -> batch` and LeRobot's name and options."""
+"""The steps of a pipeline: plain data with `__call__(batch) -> batch`, LeRobot's name and options."""
 
 from __future__ import annotations
 
@@ -34,54 +34,54 @@ DTYPES = {
 
 
 class Step:
-    """Base of the steps. `registry_name` is LeRobot's; `config()` is what its constructor takes from JSON."""
+    """The base of all steps. `registry_name` is LeRobot's; the constructor takes `config()`."""
 
     registry_name: ClassVar[str]
 
     def __call__(self, batch: Batch) -> Batch:
-        """A new batch; the caller's is not changed."""
+        """Return a new batch; the caller's is not changed."""
         raise NotImplementedError
 
     def config(self) -> dict[str, Any]:
-        """Options as JSON values."""
+        """Return the options as JSON values."""
         return {}
 
     def state(self) -> StateDict:
-        """Tensors that belong to the step, on the CPU; empty for most."""
+        """Return the step's tensors on the CPU; empty for most steps."""
         return {}
 
     @classmethod
     def build(cls, config: Mapping[str, Any], state: StateDict) -> Step:
-        """The step from its JSON options and its tensors."""
+        """Return the step with these JSON options and tensors."""
         del state
         return cls(**config)
 
 
 @dataclass(frozen=True)
 class Rename(Step):
-    """Observation keys renamed from the dataset's to the policy's, with their padding masks."""
+    """A step that renames observations and their masks from the dataset's keys to the policy's."""
 
     registry_name: ClassVar[str] = "rename_observations_processor"
     rename_map: dict[str, str] = field(default_factory=dict)
 
     def __call__(self, batch: Batch) -> Batch:
-        """The same values under the new names."""
+        """Return the same values under the new names."""
         names = {**self.rename_map, **{pad_key(a): pad_key(b) for a, b in self.rename_map.items()}}
         return {names.get(key, key): value for key, value in batch.items()}
 
     def config(self) -> dict[str, Any]:
-        """`rename_map`: old name to new."""
+        """Return `rename_map`, old name to new."""
         return {"rename_map": dict(self.rename_map)}
 
 
 @dataclass(frozen=True)
 class AddBatchAxis(Step):
-    """One observation (no batch axis) becomes a batch of one; batches pass unchanged."""
+    """A step that makes a batch of one from an observation; batches pass unchanged."""
 
     registry_name: ClassVar[str] = "to_batch_processor"
 
     def __call__(self, batch: Batch) -> Batch:
-        """State (D,) -> (1, D), frame (C, H, W) -> (1, C, H, W), task 'x' -> ['x']."""
+        """Return state (D,) as (1, D), frame (C, H, W) as (1, C, H, W), task 'x' as ['x']."""
         out = dict(batch)
         for key, value in batch.items():
             if key == TASK and isinstance(value, str):
@@ -99,7 +99,7 @@ class AddBatchAxis(Step):
 
 @dataclass(frozen=True)
 class ToDevice(Step):
-    """Tensors moved to a device, floats optionally cast."""
+    """A step that moves tensors to a device, and optionally casts floats."""
 
     registry_name: ClassVar[str] = "device_processor"
     device: str = "cpu"
@@ -114,7 +114,7 @@ class ToDevice(Step):
             )
 
     def __call__(self, batch: Batch) -> Batch:
-        """Copies to a device start without waiting, work there queues behind them; copies to the CPU are whole."""
+        """Return the batch on the device; copies to a GPU are asynchronous, those to the CPU are done."""
         return {
             key: self._move(value) if isinstance(value, Tensor) else value
             for key, value in batch.items()
@@ -129,13 +129,13 @@ class ToDevice(Step):
         return value.to(self.device, dtype, non_blocking=self.device != "cpu")
 
     def config(self) -> dict[str, Any]:
-        """`device` without an index, so that the checkpoint loads on another machine; `float_dtype`."""
+        """Return `float_dtype`, and `device` without an index, for machines with other GPUs."""
         return {"device": self.device.partition(":")[0], "float_dtype": self.float_dtype}
 
 
 @dataclass
 class Normalize(Step):
-    """Values brought to a common scale, per feature, by the mode of the feature's type.
+    """A step that normalizes each feature by the mode of its type.
 
     MEAN_STD: (x - mean) / (std + eps). MIN_MAX: 2 (x - min) / (max - min) - 1. QUANTILES and QUANTILE10 the same
     with q01/q99 and q10/q90. A range of zero is replaced by eps. Nothing is clipped. LeRobot's arithmetic.
@@ -155,7 +155,7 @@ class Normalize(Step):
     def from_stats(
         cls, features: dict[str, Feature], norm_map: dict[str, NormMode], stats: Stats
     ) -> Normalize:
-        """The step for a dataset's statistics; all of them are kept, as LeRobot's files do."""
+        """Return the step for a dataset's statistics; it keeps all of them, as LeRobot's files do."""
         tensors = {
             key: {
                 name: torch.as_tensor(value, dtype=torch.float32) for name, value in named.items()
@@ -167,7 +167,7 @@ class Normalize(Step):
         return step
 
     def check(self) -> None:
-        """CheckpointError when a feature that is to be normalised lacks the statistics its mode needs."""
+        """Raise CheckpointError if a feature lacks the statistics that its mode needs."""
         for key, feature in self.features.items():
             pair = _PAIRS.get(self._mode(feature))
             if pair is None or (not self.inverse and self._skips(key, feature)):
@@ -181,14 +181,14 @@ class Normalize(Step):
                 )
 
     def __call__(self, batch: Batch) -> Batch:
-        """Normalised copies of the features that are in the batch."""
+        """Return the batch with normalized copies of its features."""
         out = dict(batch)
         for key in self.keys(batch):
             out[key] = self.apply(key, batch[key])
         return out
 
     def keys(self, batch: Batch) -> list[str]:
-        """The features in the batch that this step changes."""
+        """Return the features in the batch that this step changes."""
         return [
             key
             for key, feature in self.features.items()
@@ -196,19 +196,19 @@ class Normalize(Step):
         ]
 
     def apply(self, key: str, value: Tensor) -> Tensor:
-        """One feature's values, with any leading axes."""
+        """Return one feature's normalized values, with any leading axes."""
         pair = self.pair(key, value)
         return value if pair is None else self.scaled(key, value, *pair)
 
     def pair(self, key: str, like: Tensor) -> tuple[Tensor, Tensor] | None:
-        """The two statistics that the feature's mode needs, where `like` lies; None where it stays as it is."""
+        """Return the two statistics of the feature's mode on `like`'s device; None for no mode."""
         names = _PAIRS.get(self._mode(self.features[key]))
         if names is None or key not in self.stats:
             return None
         return self._stat(key, names[0], like), self._stat(key, names[1], like)
 
     def scaled(self, key: str, value: Tensor, first: Tensor, second: Tensor) -> Tensor:
-        """The feature's values with these statistics in the place of its own."""
+        """Return the feature's values, normalized with these two statistics."""
         mode = self._mode(self.features[key])
         if mode is NormMode.MEAN_STD:
             return value * second + first if self.inverse else (value - first) / (second + self.eps)
@@ -217,7 +217,7 @@ class Normalize(Step):
         return (value + 1) / 2 * span + first if self.inverse else 2 * (value - first) / span - 1
 
     def _stat(self, key: str, name: str, like: Tensor) -> Tensor:
-        """The statistic beside the values, copied to a device and type once."""
+        """Return the statistic on the values' device and dtype; it is copied once."""
         place = f"{like.device}/{like.dtype}"
         placed = self._placed.setdefault(place, {}).setdefault(key, {})
         if name not in placed:
@@ -235,7 +235,7 @@ class Normalize(Step):
         return chosen is not None and feature.type is not FeatureType.ACTION and key not in chosen
 
     def config(self) -> dict[str, Any]:
-        """`eps`, `features`, `norm_map` and, where set, `normalize_observation_keys`."""
+        """Return `eps`, `features`, `norm_map` and, if set, `normalize_observation_keys`."""
         plain: dict[str, Any] = {
             "eps": self.eps,
             "features": {
@@ -248,12 +248,12 @@ class Normalize(Step):
         return plain
 
     def state(self) -> StateDict:
-        """`<feature>.<statistic>` -> tensor."""
+        """Return the statistics as `<feature>.<statistic>` -> tensor."""
         return {f"{k}.{n}": t for k, named in self.stats.items() for n, t in named.items()}
 
     @classmethod
     def build(cls, config: Mapping[str, Any], state: StateDict) -> Normalize:
-        """The step from a checkpoint's JSON and tensors; names split at the last dot."""
+        """Return the step with a checkpoint's JSON and tensors; names split at the last dot."""
         stats: dict[str, StateDict] = {}
         for name, tensor in state.items():
             key, _, stat = name.rpartition(".")

@@ -1,4 +1,4 @@
-"""Tensors in safetensors files: written whole or not at all, read without running anything."""
+"""Tensors in safetensors files, written atomically, and read without executing anything."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kata.errors import CheckpointError
 
 
 def write_tensors(file: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Write tensors by name; they are copied to the CPU and made contiguous. The file appears whole or not at all.
+    """Write tensors by name, copied to the CPU and made contiguous. The write is atomic.
 
     Raises OSError where the disk refuses.
     """
@@ -35,7 +35,7 @@ def write_tensors(file: Path, tensors: Mapping[str, Tensor]) -> None:
 
 
 def read_tensors(file: Path) -> dict[str, Tensor]:
-    """All tensors of a file, on the CPU; CheckpointError where there are none to read."""
+    """Return all tensors of a file, on the CPU; CheckpointError if it cannot be read."""
     try:
         return load_file(file)
     except (OSError, SafetensorError) as error:
@@ -47,6 +47,6 @@ def read_tensors(file: Path) -> dict[str, Tensor]:
 
 
 def _as_os_error(error: SafetensorError, file: Path) -> OSError:
-    """What the system said, with its number, which safetensors only prints: '(os error 28)'."""
+    """Return the OSError whose number safetensors only prints: '(os error 28)'."""
     number = re.search(r"os error (\d+)", str(error))
     return OSError(int(number[1]) if number else errno.EIO, str(error), str(file))

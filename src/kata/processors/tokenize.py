@@ -1,4 +1,4 @@
-"""Task sentences to tokens, as a step of a pipeline."""
+"""The step that turns task sentences into tokens."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ FILES = (("tokenizer.json",), ("vocab.json", "merges.txt"), ("tokenizer.model",)
 
 @dataclass(frozen=True)
 class Tokenize(Step):
-    """The batch's task sentences as token numbers, padded to one length. Options are LeRobot's.
+    """A step that adds tokens of the task sentences, padded to one length; LeRobot's options.
 
-    Making one reads the tokenizer: PolicyError where its folder or a file is absent.
+    The constructor reads the tokenizer, and raises PolicyError if its folder or a file is absent.
     """
 
     registry_name: ClassVar[str] = "tokenizer_processor"
@@ -42,7 +42,7 @@ class Tokenize(Step):
         object.__setattr__(self, "_tokenizer", tokenizer)
 
     def __call__(self, batch: Batch) -> Batch:
-        """Adds tokens int64 (B, L) and their mask bool (B, L), on the CPU; DataError without task sentences."""
+        """Add tokens int64 (B, L) and their mask bool (B, L) on the CPU; DataError without sentences."""
         tasks = batch.get(self.task_key)
         if isinstance(tasks, str):
             tasks = [tasks]
@@ -64,7 +64,7 @@ class Tokenize(Step):
         return {**batch, LANGUAGE_TOKENS: tokens["input_ids"], LANGUAGE_MASK: mask}
 
     def config(self) -> dict[str, Any]:
-        """The fields."""
+        """Return the fields."""
         return {
             "max_length": self.max_length,
             "task_key": self.task_key,

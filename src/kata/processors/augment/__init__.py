@@ -45,7 +45,7 @@ KINDS: dict[str, type[Kind]] = {
         ),
     )
 }
-"""By LeRobot's and torchvision's names."""
+"""Transforms by LeRobot's and torchvision's names."""
 
 
 class Augmentation(NamedTuple):
@@ -68,7 +68,7 @@ class Augment:
 
     @property
     def uniforms(self) -> int:
-        """How many uniform numbers a sample needs: one per transform for the choice, then those of each transform."""
+        """Number of uniform numbers per sample: one per transform for the choice, then those of each transform."""
         return len(self.parts) + sum(part.uniforms for _, part in self.parts)
 
     def __call__(self, frames: Tensor, u: Uniform) -> Tensor:

@@ -1,4 +1,4 @@
-"""What cameras, links and lamps do to pictures, for many samples at once, each with its own parameters.
+"""Camera noise, blur, compression and light for many samples at once, each with its parameters.
 
 Every class is built from LeRobot's arguments and called with frames (n, T, C, H, W), float in [0, 1], and `uniforms`
 numbers per sample (n, uniforms) in (0, 1).
