@@ -1,10 +1,11 @@
-"""Jobs are begun in order, and who waits for one is told how it went; so are batches."""
+"""Tasks begin in order, and each learns its outcome; so does the batch that waits for it."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -12,26 +13,41 @@ import pytest
 
 from kata.data import Dataset, Reader, open_dataset
 from kata.data.arrays import Pixels
-from kata.data.frames.camera import Picture, VideoCamera
-from kata.data.frames.decode_pool import DecodePool, DecodeTask
+from kata.data.frames.camera import Picture
+from kata.data.frames.decode_pool import DecodePool
+from kata.data.frames.video_camera import VideoCamera
 from kata.data.video.color import Planes
 from kata.data.video.decoder import Decoder, Gop
 from tests.data.dataset_maker import CAMERA, make, picture
 
 
+@dataclass
+class NotedTask:
+    """A task whose outcome is noted under its number; `all_done` is set once `count` tasks are done."""
+
+    work: Callable[[], None]
+    number: int
+    count: int
+    ends: dict[int, BaseException | None]
+    all_done: threading.Event
+
+    def run(self) -> None:
+        self.work()
+
+    def done(self, error: BaseException | None) -> None:
+        assert self.number not in self.ends
+        self.ends[self.number] = error
+        if len(self.ends) == self.count:
+            self.all_done.set()
+
+
 def noted(
     runs: list[Callable[[], None]],
-) -> tuple[list[DecodeTask], dict[int, BaseException | None], threading.Event]:
-    """Jobs of these; how each ended, and what is set once all have."""
+) -> tuple[list[NotedTask], dict[int, BaseException | None], threading.Event]:
+    """Tasks of these; the outcome of each, and an event that is set once all are done."""
     ends, done = dict[int, BaseException | None](), threading.Event()
-
-    def ended(number: int, error: BaseException | None) -> None:
-        assert number not in ends
-        ends[number] = error
-        if len(ends) == len(runs):
-            done.set()
-
-    return [DecodeTask(run, partial(ended, number)) for number, run in enumerate(runs)], ends, done
+    tasks = [NotedTask(run, number, len(runs), ends, done) for number, run in enumerate(runs)]
+    return tasks, ends, done
 
 
 @pytest.mark.parametrize("threads", [0, 1, 3])

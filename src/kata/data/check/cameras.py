@@ -17,7 +17,9 @@ from kata.data.counters import CounterCollector
 from kata.data.format.episode_table import EpisodeTable, Span
 from kata.data.format.info import Info
 from kata.data.format.text import REPAIR
-from kata.data.frames.camera import Camera, ImageCamera, VideoCamera
+from kata.data.frames.camera import Camera
+from kata.data.frames.image_camera import ImageCamera
+from kata.data.frames.video_camera import VideoCamera
 from kata.data.parquet.image_column import EncodedImages
 from kata.data.video.encoder import first_time_s, probe_video
 from kata.data.video.packet_index import FrameIndex, open_index

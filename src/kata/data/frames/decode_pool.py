@@ -1,4 +1,4 @@
-"""Jobs for a few threads, begun in the order in which they came."""
+"""The threads that decode: tasks begin in the order in which they were submitted."""
 
 from __future__ import annotations
 
@@ -6,27 +6,29 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from threading import Lock
-from typing import NamedTuple, TypeVar
+from typing import Protocol, TypeVar
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 
-class DecodeTask(NamedTuple):
-    """Something to do. ended: told how that went, once and in any case: the error, CancelledError if never begun.
+class DecodeTask(Protocol):
+    """A task of the pool; see `decode_tasks` for those that there are."""
 
-    `ended` raises nothing.
-    """
+    def run(self) -> None:
+        """Do the work, on a thread of the pool."""
+        ...
 
-    run: Callable[[], None]
-    ended: Callable[[BaseException | None], None]
+    def done(self, error: BaseException | None) -> None:
+        """Take the outcome, once in any case: the error, CancelledError if it never ran. Raises nothing."""
+        ...
 
 
 class DecodePool:
-    """Threads that take jobs from one line until none is left.
+    """A pool of threads that take tasks from one queue until it is empty.
 
-    A batch is twenty short jobs. With a future and a call to a thread for each, handing them over took a sixth of the
-    time that reading spends in Python.
+    A batch is about twenty short tasks. A future and a submit for each took a sixth of the time that
+    reading spends in Python.
     """
 
     def __init__(self, threads: int) -> None:
@@ -39,43 +41,44 @@ class DecodePool:
             False,
         )
 
-    def put(self, jobs: Sequence[DecodeTask]) -> None:
-        """Have all of these done, after those that wait already.
+    def put(self, tasks: Sequence[DecodeTask]) -> None:
+        """Queue tasks.
 
-        Raises: RuntimeError once closed.
+        Raises:
+            RuntimeError: the pool is closed.
         """
         with self._lock:
             if self._closed:
-                raise RuntimeError("jobs for threads that were ended")
-            self._waiting.extend(jobs)
-            for _ in range(min(self.threads - self._runners, len(jobs))):
+                raise RuntimeError("tasks for threads that were ended")
+            self._waiting.extend(tasks)
+            for _ in range(min(self.threads - self._runners, len(tasks))):
                 self._pool.submit(self._run)
                 self._runners += 1
 
     def map(self, function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
-        """The function's results, in order, by the same threads."""
+        """Call a function on the same threads, and return its results in order."""
         return self._pool.map(function, items)
 
     def _run(self) -> None:
         while True:
             with self._lock:
                 if not self._waiting:
-                    # Under the lock: a job that comes now finds a thread or begins one.
+                    # Under the lock: a task that comes now finds a thread or starts one.
                     self._runners -= 1
                     return
-                job = self._waiting.popleft()
+                task = self._waiting.popleft()
             try:
-                job.run()
-            except BaseException as error:  # noqa: BLE001 - who waits for the job is told, as by a future
-                job.ended(error)
+                task.run()
+            except BaseException as error:  # noqa: BLE001 - done() passes it on, as a future does
+                task.done(error)
             else:
-                job.ended(None)
+                task.done(None)
 
     def close(self) -> None:
-        """End the threads after what they do now; jobs that wait are cancelled."""
+        """End the threads after their current tasks; cancel those in the queue."""
         with self._lock:
             self._closed, left = True, list(self._waiting)
             self._waiting.clear()
-        for job in left:
-            job.ended(CancelledError())
+        for task in left:
+            task.done(CancelledError())
         self._pool.shutdown(wait=True, cancel_futures=True)

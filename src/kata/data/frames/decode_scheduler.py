@@ -1,4 +1,7 @@
-"""Frames of all cameras into batches: planned per step, decoded by threads, each frame once while it is held."""
+"""The scheduler of frames: it claims what a batch wants and submits what must be decoded or copied.
+
+Each frame is decoded once while it is held, whatever number of batches want it. `decode_tasks` runs on the pool.
+"""
 
 from __future__ import annotations
 
@@ -6,51 +9,35 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
-from functools import partial
-from itertools import groupby
-from operator import itemgetter
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kata.data.arrays import Int64, Pixels
+from kata.data.arrays import Int64
 from kata.data.counters import CounterCollector
 from kata.data.dataset.dataset import Dataset
 from kata.data.dataset.windows import episode_of
-from kata.data.frames.camera import Camera, Picture
-from kata.data.frames.decode_pool import DecodePool, DecodeTask
-from kata.data.frames.frame_buffer import Frame, FrameBuffer, Out, PendingFrames, Target
+from kata.data.frames.camera import Camera
+from kata.data.frames.decode_pool import DecodePool
+from kata.data.frames.decode_tasks import CopyFramesTask, DecodeContext, DecodeGopTask, HeldFrame
+from kata.data.frames.frame_buffer import Frame, FrameBuffer
 from kata.data.frames.frame_cache import FrameCache
-from kata.data.frames.gop_rows import GroupRows, Members
-from kata.data.frames.next_use import NEVER, NextUse
-from kata.errors import DataError, FrameError
+from kata.data.frames.frame_delivery import Out, PendingFrames, Target
+from kata.data.frames.gop_rows import GroupRows, Members, beyond_last_asked
+from kata.data.frames.next_use import NEVER, NextUse, UsePlan
 from kata.log import counting
 
-_COPIES_PER_JOB = 16
-"""Held frames that one job copies: the fewer, the more often threads hand the interpreter's lock to one another."""
+_COPIES_PER_TASK = 16
+"""Held frames that one task copies: with fewer, threads hand the interpreter's lock to one another more often."""
 
 _AHEAD = 0.93
-"""Share of the budget up to which decoding runs ahead: what batches want meanwhile must not be driven out for it."""
-
-_LONG_GROUP = 32
-"""Frames of a group that the first batch waits for in any case."""
-
-
-@dataclass(frozen=True, eq=False)
-class _Missing:
-    """Frames to decode together: of one file and group."""
-
-    camera: Camera
-    file: int
-    numbers: Int64
-    frames: list[Frame]
+"""Share of the budget up to which decoding runs ahead: frames that batches want meanwhile need the rest."""
 
 
 class DecodeScheduler:
-    """Decodes what batches want. Without a budget nothing is held; with one, `plan_ahead` says what is worth holding.
+    """A scheduler of decoding: without a budget no frame is held, with one the plan says which are.
 
-    Planning (`fill`, `prefetch`, `plan_ahead`) is for one thread at a time and quick; decoding is done by the pool.
+    `fill`, `prefetch` and `plan_ahead` are quick, and for one thread at a time; the pool decodes.
 
     Args:
         cameras: by key. dataset: whose rows are asked for. threads: decoders at work.
@@ -71,25 +58,21 @@ class DecodeScheduler:
         buffer: FrameBuffer | None = None,
     ) -> None:
         self.buffer = buffer or FrameBuffer(budget_bytes=0)
-        self._cameras, self._dataset, self._counters, self._cache = (
-            cameras,
-            dataset,
-            counters,
-            cache,
-        )
-        self._owns_jobs = pool is None
+        # An estimate at first: exact once a camera's first frame was decoded.
+        sizes = {key: math.prod(camera.shape) for key, camera in cameras.items()}
+        self._context = DecodeContext(self.buffer, cache, dataset, counters, sizes)
+        self._cameras = cameras
+        self._owns_pool = pool is None
         self._pool = pool or DecodePool(threads)
         self._members = {
             key: GroupRows(camera.span, dataset.episodes) for key, camera in cameras.items()
         }
-        # Of a held frame: known once the first was decoded, and seldom another for later ones.
-        self._sizes = {key: math.prod(camera.shape) for key, camera in cameras.items()}
-        self._uses: dict[str, NextUse] = {}
-        self._at_work, self._begun = 0, False
+        self._plan = UsePlan({})
+        self._is_begun = False
         self._prepared: set[tuple[str, int]] = set()
 
     def prepare(self, files: Sequence[tuple[str, int]]) -> None:
-        """Index files that are not indexed yet, in threads; a bar is shown where that takes longer than a second."""
+        """Index files that are not indexed yet, in threads; show a bar after one second."""
         new = [place for place in files if place not in self._prepared]
         began_s = time.monotonic()
         with ExitStack() as live:
@@ -104,8 +87,8 @@ class DecodeScheduler:
         self._prepared.update(new)
 
     def plan_ahead(self, uses: dict[str, NextUse], step: int) -> None:
-        """What each camera will be asked for from `step` on. Frames that nobody wants any more are let go."""
-        self._uses = uses
+        """Set the uses of each camera's frames from `step` on; let frames go that no step wants any more."""
+        self._plan = UsePlan(uses)
         with self.buffer.lock:
             keys = self.buffer.keys()
             for camera in uses:
@@ -118,35 +101,41 @@ class DecodeScheduler:
                     self.buffer.postpone(frame, due)
 
     def fill(self, rows: dict[str, Int64], outs: dict[str, Out], step: int | None) -> PendingFrames:
-        """Start to write frames rows[key] (N,) of each camera to outs[key]."""
-        filling = PendingFrames(sum(len(wanted) for wanted in rows.values()))
-        missing: list[_Missing] = []
+        """Start to write frames rows[key] (N,) of each camera to outs[key].
+
+        Args:
+            rows: rows of the dataset by camera.
+            outs: destinations by camera.
+            step: of the batch within the plan; None holds nothing and uses no held frame.
+
+        Returns: the frames to wait for.
+        """
+        pending = PendingFrames(sum(len(wanted) for wanted in rows.values()))
+        missing: list[DecodeGopTask] = []
         for key, wanted in rows.items():
-            missing += self._fill_camera(key, wanted, outs[key], filling, step)
-        self._begun |= step is not None
-        self._start(missing)
-        return filling
+            missing += self._fill_camera(key, wanted, outs[key], pending, step)
+        self._is_begun |= step is not None
+        self._submit(missing)
+        return pending
 
     def prefetch(self, rows: dict[str, Int64], step: int) -> bool:
-        """Decode ahead what a later step wants, as far as there is free room. False when the room is too small."""
+        """Decode ahead what a later step wants, while there is free room; return False when it is too small."""
         enough = True
         for key, wanted in rows.items():
             unique = np.unique(wanted[~self._cached(key, wanted)])
             if not len(unique):
                 continue
             with self.buffer.lock:
-                absent = np.array(
-                    [self.buffer.get((key, row)) is None for row in unique.tolist()], bool
-                )
-                groups = self._groups(key, unique[absent], step - 1, {})
+                held = [self.buffer.get((key, row)) is not None for row in unique.tolist()]
+                tasks = self._decode_tasks(key, unique[~np.array(held, bool)], step - 1, {})
                 enough &= all(self.buffer.get((key, row)) is not None for row in unique.tolist())
-            self._start(groups)
+            self._submit(tasks)
         return enough
 
     @property
     def has_leisure(self) -> bool:
         """True when the decoders will soon run out of work and there is free room."""
-        return self._at_work < 2 * self._pool.threads and self.has_room
+        return self._context.gops_queued < 2 * self._pool.threads and self.has_room
 
     @property
     def has_room(self) -> bool:
@@ -154,60 +143,64 @@ class DecodeScheduler:
         return self.buffer.held_bytes < _AHEAD * self.buffer.budget_bytes
 
     def _fill_camera(
-        self, key: str, wanted: Int64, out: Out, filling: PendingFrames, step: int | None
-    ) -> list[_Missing]:
-        ready: list[tuple[Frame, Target]] = []
+        self, key: str, wanted: Int64, out: Out, pending: PendingFrames, step: int | None
+    ) -> list[DecodeGopTask]:
+        """Copy what the cache and the buffer have; return the tasks that decode the rest."""
+        ready: list[HeldFrame] = []
         absent: dict[int, Frame] = {}
         with self.buffer.lock:
+            # 1. The cache: frames that it has are written at once.
             at = self._from_cache(key, wanted, out)
             held = len(wanted) - len(at)
             if not len(at):
-                filling.landed(held)
-                self._counters.add(frames_asked=held, frames_held=held)
+                pending.landed(held)
+                self._context.counters.add(frames_asked=held, frames_held=held)
                 return []
-            # Lists here and below: a batch has few frames of a camera, and numpy takes longer than such loops.
-            places: dict[int, list[int]] = {}
-            for row, place in sorted(
-                zip(wanted[at].tolist(), out.places[at].tolist(), strict=True)
-            ):
-                places.setdefault(row, []).append(place)
-            dues = self._after(key, np.array(list(places)), step).tolist()
-            for (row, place), due in zip(places.items(), dues, strict=True):
-                target = Target(out.pixels, place, filling)
+            # 2. The slots of each row: a batch may want a frame several times.
+            # Lists, as below: a batch has few frames of a camera, and numpy takes longer than such loops.
+            slots: dict[int, list[int]] = {}
+            for row, slot in sorted(zip(wanted[at].tolist(), out.slots[at].tolist(), strict=True)):
+                slots.setdefault(row, []).append(slot)
+            dues = self._plan.after(key, np.array(list(slots)), step).tolist()
+            # 3. The buffer: a frame there is copied, or joined if another batch has it decoded already.
+            for (row, mine), due in zip(slots.items(), dues, strict=True):
+                target = Target(out.pixels, mine, pending)
                 frame = None if step is None else self.buffer.get((key, row))
                 if frame is None:
-                    absent[row] = Frame((key, row), self._sizes[key], due, waiting=[target])
+                    size = self._context.frame_bytes[key]
+                    absent[row] = Frame((key, row), size, due, waiting=[target])
                     continue
-                held += len(place)
+                held += len(mine)
                 if frame.memory is None:
                     frame.waiting.append(target)
                 else:
                     frame.readers += 1
-                    ready.append((frame, target))
+                    ready.append(HeldFrame(frame, target))
                 self.buffer.postpone(frame, due)
-            groups = self._groups(key, np.array(list(absent), np.int64), step, absent)
-        filling.landed(len(wanted) - len(at))
-        self._counters.add(frames_asked=len(wanted), frames_held=held)
-        camera, count = self._cameras[key], _COPIES_PER_JOB
-        shares = [ready[begin : begin + count] for begin in range(0, len(ready), count)]
-        self._pool.put(
-            [
-                DecodeTask(partial(self._copy, camera, one), partial(self._copied, filling, one))
-                for one in shares
-            ]
-        )
-        return groups
+            # 4. The rest is decoded, GOP by GOP. Under the lock: no other batch claims the same frames.
+            tasks = self._decode_tasks(key, np.array(list(absent), np.int64), step, absent)
+        pending.landed(len(wanted) - len(at))
+        self._context.counters.add(frames_asked=len(wanted), frames_held=held)
+        self._submit_copies(key, ready, pending)
+        return tasks
+
+    def _submit_copies(self, key: str, ready: list[HeldFrame], pending: PendingFrames) -> None:
+        copies: list[CopyFramesTask] = []
+        for begin in range(0, len(ready), _COPIES_PER_TASK):
+            held = ready[begin : begin + _COPIES_PER_TASK]
+            copies.append(CopyFramesTask(self._context, self._cameras[key], pending, held))
+        self._pool.put(copies)
 
     def _from_cache(self, key: str, wanted: Int64, out: Out) -> Int64:
-        """Copy what the cache has, which is then held no longer; the places of the other frames.
+        """Copy what the cache has, let the buffer's copies go, and return the places of the other frames.
 
-        The store is locked until these are planned: none goes to the cache in between.
+        The caller keeps the buffer locked until those are planned, so that none enters the cache in between.
         """
-        if self._cache is None:
+        if self._context.cache is None:
             return np.arange(len(wanted))
         began_s = time.perf_counter()
-        missing = self._cache.fetch(key, self._dataset.opened_rows(wanted), *out)
-        self._counters.add(convert_s=time.perf_counter() - began_s)
+        missing = self._context.cache.fetch(key, self._context.dataset.opened_rows(wanted), *out)
+        self._context.counters.add(convert_s=time.perf_counter() - began_s)
         for row in np.unique(wanted[~missing]).tolist() if self.buffer.held_bytes else []:
             frame = self.buffer.get((key, row))
             if frame is not None:
@@ -215,239 +208,89 @@ class DecodeScheduler:
         return np.flatnonzero(missing)
 
     def _cached(self, key: str, rows: Int64) -> NDArray[np.bool_]:
-        if self._cache is None:
+        if self._context.cache is None:
             return np.zeros(len(rows), bool)
-        return self._cache.has(key, self._dataset.opened_rows(rows))
+        return self._context.cache.has(key, self._context.dataset.opened_rows(rows))
 
-    def _after(self, key: str, rows: Int64, step: int | None) -> Int64:
-        uses = self._uses.get(key)
-        return np.full(len(rows), NEVER) if step is None or uses is None else uses.after(rows, step)
-
-    def _groups(
+    def _decode_tasks(
         self, key: str, rows: Int64, step: int | None, wanted: dict[int, Frame]
-    ) -> list[_Missing]:
-        """What to decode for `rows` (ascending), with the frames of the same groups that later steps want.
+    ) -> list[DecodeGopTask]:
+        """Return the tasks that decode `rows` (ascending), with frames of the same GOPs for later steps.
 
-        `wanted` are the frames that somebody waits for; the others are decoded only if there is room to hold them.
-        Without any, groups are decoded ahead, and whole: none is driven out for them.
+        `wanted` are the frames that a batch waits for; others are decoded only if there is room to hold them.
+        Without any, GOPs are decoded ahead, and whole; no held frame is evicted for them.
         """
         if not len(rows):
             return []
-        camera, span, episodes = self._cameras[key], self._cameras[key].span, self._dataset.episodes
-        episode = episode_of(rows, episodes)
+        # 1. The GOPs of the rows, and all rows of the dataset that these GOPs show.
+        camera, episodes = self._cameras[key], self._context.dataset.episodes
+        span, episode = camera.span, episode_of(rows, episodes)
         file = span.file[episode]
         first, end = camera.groups(file, rows - episodes.start[episode] + span.first[episode])
         members = self._members[key].of(file, first, end)
-        dues = self._after(key, members.rows, step)
+        # 2. Those worth decoding: asked for, or wanted by a later step and not cached.
+        dues = self._plan.after(key, members.rows, step)
         dues[self._cached(key, members.rows)] = NEVER
         asked = np.array([row in wanted for row in members.rows.tolist()], bool)
-        worth = np.flatnonzero((asked | (dues < NEVER)) & ~self._too_late(members, asked))
-        each = zip(
-            *(of[worth].tolist() for of in (members.group, members.rows, members.numbers, dues)),
-            strict=True,
-        )
-        missing: list[_Missing] = []
-        for group, together in groupby(each, itemgetter(0)):
-            mine = list(together)
-            if not wanted and not self._fits(key, [row for _, row, _, _ in mine]):
+        is_worth = asked | (dues < NEVER)
+        if not self._is_begun and asked.any():
+            # The first batch does not wait for the rest of long GOPs, which is decoded when it is
+            # wanted: training begins sooner, and a few GOPs are decoded twice once in a run.
+            is_worth &= ~beyond_last_asked(members, asked)
+        # 3. A task for each GOP, of the frames that find room.
+        tasks: list[DecodeGopTask] = []
+        for chosen in _by_group(members, np.flatnonzero(is_worth)):
+            row_list = members.rows[chosen].tolist()
+            if not wanted and not self._fits(key, row_list):
                 continue
-            chosen = [
-                (frame, number)
-                for _, row, number, due in mine
-                if (frame := self._choose(key, row, due, wanted.get(row), evict=bool(wanted)))
-                is not None
-            ]
-            if chosen:
-                frames, numbers = zip(*chosen, strict=True)
-                missing.append(
-                    _Missing(camera, int(members.file[group]), np.array(numbers), list(frames))
-                )
-        return missing
-
-    def _too_late(self, members: Members, asked: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Members (n,) of long groups that come after the last one asked for, which the first batch does not wait for.
-
-        They are decoded when they are wanted: once in a run, the beginning of a few groups is decoded twice.
-        """
-        if self._begun or not asked.any():
-            return np.zeros(len(asked), bool)
-        last = np.zeros(len(members.file), np.int64)
-        np.maximum.at(last, members.group[asked], members.numbers[asked])
-        long = np.bincount(members.group, minlength=len(members.file)) > _LONG_GROUP
-        return long[members.group] & (members.numbers > last[members.group])
+            places: list[int] = []
+            frames: list[Frame] = []
+            for place, row, due in zip(
+                chosen.tolist(), row_list, dues[chosen].tolist(), strict=True
+            ):
+                frame = self._choose(key, row, due, wanted.get(row), evict=bool(wanted))
+                if frame is not None:
+                    places.append(place)
+                    frames.append(frame)
+            if frames:
+                number = int(members.file[members.group[chosen[0]]])
+                numbers = members.numbers[places]
+                tasks.append(DecodeGopTask(self._context, camera, number, numbers, frames))
+        return tasks
 
     def _fits(self, key: str, rows: list[int]) -> bool:
-        """Whether there is room to hold all of these: a part of a group would mean to decode it once more."""
+        """Return True if the buffer can hold all of these: a GOP held in part would be decoded again."""
         absent = sum(self.buffer.get((key, row)) is None for row in rows)
-        return self.buffer.held_bytes + absent * self._sizes[key] <= self.buffer.budget_bytes
+        return (
+            self.buffer.held_bytes + absent * self._context.frame_bytes[key]
+            <= self.buffer.budget_bytes
+        )
 
     def _choose(
         self, key: str, row: int, due: int, wanted: Frame | None, *, evict: bool
     ) -> Frame | None:
-        """The frame to decode, if it is worth that now."""
+        """Return the frame to decode, or None if it is held already or finds no room."""
         if wanted is None and self.buffer.get((key, row)) is not None:
             return None
-        frame = wanted or Frame((key, row), self._sizes[key])
+        frame = wanted or Frame((key, row), self._context.frame_bytes[key])
         kept = due < NEVER and self.buffer.keep(frame, due, evict=evict)
         return frame if kept or frame.waiting else None
 
-    def _decode(self, group: _Missing) -> None:
-        rows, came, convert_s = (
-            np.array([frame.key[1] for frame in group.frames], np.int64),
-            set[int](),
-            0.0,
-        )
-        try:
-            for place, picture in group.camera.decode(group.file, group.numbers, rows):
-                began_s = time.perf_counter()
-                came.add(place)
-                kept = (
-                    picture
-                    if self._cache is None
-                    else self._to_cache(self._cache, group, place, picture)
-                )
-                self._hand_out(group.camera, group.frames[place], kept)
-                convert_s += time.perf_counter() - began_s
-        except DataError:
-            self._one_by_one(group, [place for place in range(len(rows)) if place not in came])
-        finally:
-            self._counters.add(convert_s=convert_s)
-
-    def _to_cache(
-        self, cache: FrameCache, group: _Missing, place: int, picture: Picture
-    ) -> Picture:
-        """Give a picture to the cache if it takes it, before anybody may change the pixels; then it is not held."""
-        frame = group.frames[place]
-        key, row = frame.key
-        opened = int(self._dataset.opened_rows(np.array([row]))[0])
-        if not cache.takes(key, opened):
-            return picture
-        painted = np.empty(group.camera.shape, np.uint8)
-        group.camera.write_frame(picture, painted)
-        cache.store(key, opened, painted)
+    def _submit(self, tasks: list[DecodeGopTask]) -> None:
         with self.buffer.lock:
-            self.buffer.forget(frame)
-        return painted
-
-    def _hand_out(self, camera: Camera, frame: Frame, picture: Picture) -> None:
-        """Write a picture to everybody who waits for it, and hold it if it is wanted later."""
-        memory = None
-        with self.buffer.lock:
-            targets, frame.waiting = frame.waiting, []
-            if frame.kept:
-                self._sizes[frame.key[0]] = size = camera.held_bytes(picture)
-                memory = self.buffer.take(frame, size)
-        try:
-            if memory is not None:
-                picture = camera.hold(picture, memory)
-                with self.buffer.lock:
-                    targets += frame.waiting
-                    frame.memory, frame.picture, frame.readers, frame.waiting = (
-                        memory,
-                        picture,
-                        bool(targets),
-                        [],
-                    )
-                    if not targets:
-                        self.buffer.settle(frame)
-            for target in targets:
-                picture = _write(camera, picture, target)
-        except BaseException as error:
-            for target in targets:
-                target.filling.failed(error)
-            raise
-        for target in targets:  # not before: who has a batch may change its pixels
-            target.filling.landed(len(target.places))
-        if memory is not None and targets:
-            self._released([frame])
-
-    def _copy(self, camera: Camera, ready: list[tuple[Frame, Target]]) -> None:
-        began_s = time.perf_counter()
-        for frame, target in ready:
-            _write(camera, frame.picture, target)
-        self._counters.add(convert_s=time.perf_counter() - began_s)
-
-    def _copied(
-        self, filling: PendingFrames, ready: list[tuple[Frame, Target]], error: BaseException | None
-    ) -> None:
-        self._released([frame for frame, _ in ready])
-        if error is None:
-            filling.landed(sum(len(target.places) for _, target in ready))
-        else:
-            filling.failed(error)
-
-    def _released(self, frames: list[Frame]) -> None:
-        with self.buffer.lock:
-            for frame in frames:
-                frame.readers -= 1
-                self.buffer.settle(frame)
-
-    def _one_by_one(self, group: _Missing, places: list[int]) -> None:
-        """Decode again after an error, each batch's frames alone: what was decoded for later must not harm now."""
-        with self.buffer.lock:
-            targets = [
-                (place, target) for place in places for target in group.frames[place].waiting
-            ]
-            for place in places:
-                group.frames[place].waiting = []
-                self.buffer.forget(group.frames[place])
-        batches = {id(target.out): target.out for _, target in targets}
-        for out in batches.values():
-            mine = [(place, target) for place, target in targets if target.out is out]
-            numbers = group.numbers[[place for place, _ in mine]]
-            rows = np.array([group.frames[place].key[1] for place, _ in mine], np.int64)
-            left = dict(enumerate(target for _, target in mine))
-            try:
-                for at, picture in group.camera.decode(group.file, numbers, rows):
-                    target = left.pop(at)
-                    _write(group.camera, picture, target)
-                    target.filling.landed(len(target.places))
-            except FrameError as error:
-                for target in left.values():
-                    target.filling.bad(error, len(target.places))
-            except DataError as error:
-                for target in left.values():
-                    target.filling.failed(error)
-
-    def _start(self, groups: list[_Missing]) -> None:
-        with self.buffer.lock:
-            self._at_work += len(groups)
-        self._pool.put(
-            [
-                DecodeTask(partial(self._decode, group), partial(self._finished, group))
-                for group in groups
-            ]
-        )
-
-    def _finished(self, group: _Missing, error: BaseException | None) -> None:
-        """Nobody waits for ever: frames that did not come are forgotten, and who waits for them is told."""
-        targets: list[Target] = []
-        with self.buffer.lock:
-            self._at_work -= 1
-            if error is None:
-                return
-            for frame in group.frames:
-                targets += frame.waiting
-                frame.waiting = []
-                if frame.memory is None:
-                    frame.taken = False
-                    self.buffer.forget(frame)
-        for target in targets:
-            target.filling.failed(error)
+            self._context.gops_queued += len(tasks)
+        self._pool.put(tasks)
 
     def close(self) -> None:
         """End the decoding threads, unless they are shared, and free what is held."""
-        if self._owns_jobs:
+        if self._owns_pool:
             self._pool.close()
         with self.buffer.lock:
             self.buffer.clear()
 
 
-def _write(camera: Camera, picture: Picture, target: Target) -> Pixels:
-    """Write a picture to all places of a batch, and return it as it lies there; it is converted once, then copied."""
-    first, *others = target.places
-    painted: Pixels = target.out[first]
-    camera.write_frame(picture, painted)
-    for place in others:
-        np.copyto(target.out[place], painted)
-    return painted
+def _by_group(members: Members, places: Int64) -> list[Int64]:
+    """Divide places of members, which are ordered by group, into those of each group."""
+    if not len(places):
+        return []
+    return np.split(places, np.flatnonzero(np.diff(members.group[places])) + 1)

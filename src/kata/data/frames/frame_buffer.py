@@ -1,20 +1,21 @@
-"""Decoded frames held for later batches, within a budget of bytes; the one wanted last goes first (Belady 1966)."""
+"""Decoded frames held for later batches, within a budget of bytes.
+
+When the buffer is full, the frame whose next use is furthest away is evicted (Belady 1966).
+"""
 
 from __future__ import annotations
 
 import heapq
-from concurrent.futures import Future
 from dataclasses import dataclass, field
 from threading import Lock
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kata.data.arrays import Int64, Pixels
+from kata.data.frames.frame_delivery import Target
 from kata.data.frames.next_use import NEVER
 from kata.data.storage.buffers import Slabs
-from kata.errors import FrameError
 
 FrameKey: TypeAlias = tuple[str, int]
 """Camera and row in the dataset."""
@@ -22,10 +23,12 @@ FrameKey: TypeAlias = tuple[str, int]
 
 @dataclass(eq=False, slots=True)
 class Frame:
-    """One frame that somebody waits for. kept: it stays after that. due: the next step that wants it.
+    """One frame that batches wait for, or that is held for later ones.
 
-    size: bytes, as far as they are known before the picture is there. taken: memory for it is in use. memory: where the
-    picture lies, once it is there. readers: copies of it that are under way. waiting: who is to get the picture.
+    size: bytes, an estimate until the picture is decoded. due: the next step that wants it.
+    kept: True if it stays in the buffer. taken: True while it has memory.
+    memory: of the picture, None until it is decoded. picture: in that memory.
+    readers: copies of it that are running. waiting: the targets that get the picture.
     """
 
     key: FrameKey
@@ -39,23 +42,8 @@ class Frame:
     waiting: list[Target] = field(default_factory=list)
 
 
-class Out(NamedTuple):
-    """Where frames go: the i-th to pixels[places[i]]; (M, H, W, C) and (N,), ascending, each once."""
-
-    pixels: Pixels
-    places: Int64
-
-
-class Target(NamedTuple):
-    """Places of a batch's array that one frame is written to. filling: told how that went."""
-
-    out: Pixels
-    places: list[int]
-    filling: PendingFrames
-
-
 class FrameBuffer:
-    """Frames by camera and row. `lock` guards every change, also those that callers make to a Frame.
+    """A buffer of frames by camera and row; `lock` guards every change, those of callers to a Frame too.
 
     `held_bytes` counts every kept frame from the moment it is planned to be kept until its memory is free for another;
     `allocated_bytes` counts memory, that which waits for another frame included. Neither exceeds the budget.
@@ -71,19 +59,22 @@ class FrameBuffer:
 
     @property
     def allocated_bytes(self) -> int:
-        """Of memory for frames."""
+        """Return the bytes of memory allocated for frames."""
         return self._memory.allocated_bytes
 
     def get(self, key: FrameKey) -> Frame | None:
-        """A frame that is held or about to be."""
+        """Return a frame that is held or will be, else None."""
         return self._frames.get(key)
 
     def keys(self) -> list[FrameKey]:
-        """All frames held or about to be."""
+        """Return the keys of all frames that are held or will be."""
         return list(self._frames)
 
     def keep(self, frame: Frame, due: int, *, evict: bool = True) -> bool:
-        """Hold a frame until step `due` if there is room, or room can be made of frames wanted later than that."""
+        """Hold a frame until step `due`, and return False where there is no room.
+
+        With `evict`, frames whose next use is later than `due` make room.
+        """
         while self.held_bytes + frame.size > self.budget_bytes:
             if not evict or not self._evict_later_than(due):
                 return False
@@ -94,7 +85,7 @@ class FrameBuffer:
         return True
 
     def postpone(self, frame: Frame, due: int) -> None:
-        """A held frame's next use is now `due`; NEVER lets it go."""
+        """Set the next use of a held frame; NEVER lets it go."""
         frame.due = due
         if due == NEVER:
             self._drop(frame)
@@ -102,7 +93,7 @@ class FrameBuffer:
         self._offer(frame)
 
     def settle(self, frame: Frame) -> None:
-        """Once nobody reads a frame: free its memory if it is no longer kept, else it may be driven out again."""
+        """Free the memory of a frame that is not kept or read any more; a kept one may be evicted again."""
         if frame.kept:
             self._offer(frame)
         elif frame.readers == 0 and frame.memory is not None:
@@ -110,8 +101,15 @@ class FrameBuffer:
             frame.memory, frame.picture, frame.taken = None, None, False
             self.held_bytes -= frame.size
 
+    def release(self, frames: list[Frame]) -> None:
+        """End one read of each of these frames."""
+        with self.lock:
+            for frame in frames:
+                frame.readers -= 1
+                self.settle(frame)
+
     def take(self, frame: Frame, size: int) -> NDArray[np.uint8] | None:
-        """Memory (size,) for a frame that `keep` has counted.
+        """Return memory (size,) for a frame that `keep` has counted.
 
         Returns: None where the picture is larger than was counted and there is no room; then it is let go.
         """
@@ -125,12 +123,12 @@ class FrameBuffer:
         return memory
 
     def forget(self, frame: Frame) -> None:
-        """Take back `keep` of a frame that will never come."""
+        """Undo `keep` for a frame that will not be decoded."""
         if frame.kept:
             self._drop(frame)
 
     def clear(self) -> None:
-        """Let everything go."""
+        """Let all frames go, and free their memory."""
         for frame in list(self._frames.values()):
             self._drop(frame)
         self._memory.trim()
@@ -144,16 +142,17 @@ class FrameBuffer:
             self.held_bytes -= frame.size
 
     def _offer(self, frame: Frame) -> None:
-        """Let a frame be driven out, unless it is being written or read: then `settle` does, later."""
+        """Make a frame evictable, unless it is being written or read; then `settle` does so later."""
         if not _is_busy(frame):
             self._pushed += 1
             heapq.heappush(self._farthest, (-frame.due, self._pushed, frame.key))
+            # A postponed frame leaves its old entry behind: sweep before they outnumber the frames.
             if len(self._farthest) > 64 + 4 * len(self._frames):
                 self._farthest = [entry for entry in self._farthest if self._is_current(entry)]
                 heapq.heapify(self._farthest)
 
     def _evict_later_than(self, due: int) -> bool:
-        """Drop the frame with the farthest next use if that is later than `due`; a frame on its way, too."""
+        """Drop the frame with the furthest next use if that is later than `due`, decoded or not."""
         while self._farthest and -self._farthest[0][0] > due:
             entry = heapq.heappop(self._farthest)
             if self._is_current(entry):
@@ -167,46 +166,5 @@ class FrameBuffer:
 
 
 def _is_busy(frame: Frame) -> bool:
-    """Its memory is being written or read: it would not be free at once."""
+    """Return True while its memory is written or read, so that it cannot be freed."""
     return frame.readers > 0 or (frame.taken and frame.memory is None)
-
-
-class PendingFrames:
-    """The frames of one batch on their way; `wait` ends when the fate of each is known, or anything else went wrong."""
-
-    def __init__(self, count: int) -> None:
-        self._left, self._lock, self._done = count, Lock(), Future[None]()
-        self._bad: FrameError | None = None
-        self.landed(0)
-
-    def landed(self, count: int) -> None:
-        """Some frames are in their place."""
-        with self._lock:
-            self._left -= count
-            self._end()
-
-    def bad(self, error: FrameError, count: int) -> None:
-        """Some frames cannot be decoded. All others are waited for: which error is told depends on no thread."""
-        with self._lock:
-            if self._bad is None or (error.camera, error.row) < (self._bad.camera, self._bad.row):
-                self._bad = error
-            self._left -= count
-            self._end()
-
-    def failed(self, error: BaseException) -> None:
-        """The batch cannot be had."""
-        with self._lock:
-            if not self._done.done():
-                self._done.set_exception(error)
-
-    def wait(self) -> None:
-        """Raises: FrameError for the first frame that cannot be decoded, by camera and row; what else went wrong."""
-        self._done.result()
-
-    def _end(self) -> None:
-        if self._left or self._done.done():
-            return
-        if self._bad is None:
-            self._done.set_result(None)
-        else:
-            self._done.set_exception(self._bad)

@@ -1,10 +1,11 @@
-"""Which rows of a dataset lie in a group of pictures, by index arithmetic."""
+"""Index arithmetic from GOPs to the rows of the dataset that they show."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kata.data.arrays import Int64, ranges
 from kata.data.format.episode_table import Span
@@ -13,11 +14,17 @@ if TYPE_CHECKING:
     from kata.data.dataset.windows import Episodes
 
 _FRAME_BITS = 40
-"""Frames of one file that are told apart."""
+"""A key is file and frame number in one integer: 2^40 frames per file."""
+
+_LONG_GROUP = 32
+"""Frames of a GOP that are decoded in one pass in any case."""
 
 
 class Members(NamedTuple):
-    """The `file` (g,) of each group; `rows` (n,), their frame `numbers` (n,) in the file, and their `group` (n,)."""
+    """The rows of some GOPs, ordered by GOP.
+
+    file: (g,) of each GOP. rows: (n,). numbers: (n,) of the frames in the file. group: (n,) GOP of each row.
+    """
 
     file: Int64
     rows: Int64
@@ -26,9 +33,9 @@ class Members(NamedTuple):
 
 
 class GroupRows:
-    """Finds the rows whose frames lie in a stretch of a file.
+    """An index of the rows whose frames a stretch of a file shows.
 
-    A group of pictures may belong to several episodes, whose rows need not follow one another; and an episode table
+    A GOP may belong to several episodes, whose rows need not follow one another; and an episode table
     may give the same frame to two of them.
     """
 
@@ -39,7 +46,7 @@ class GroupRows:
         self._reached = np.maximum.accumulate(self._begin + self._length)
 
     def of(self, file: Int64, first: Int64, end: Int64) -> Members:
-        """The rows of the groups that frames [first, end) of `file` are, all (N,) and each group once or more."""
+        """Return the rows of the GOPs [first, end) of `file`, all (N,); a GOP may be named twice."""
         first, end = (file << _FRAME_BITS) + first, (file << _FRAME_BITS) + end
         first, once = np.unique(first, return_index=True)
         file, end = file[once], end[once]
@@ -54,3 +61,11 @@ class GroupRows:
         return Members(
             file, rows, ranges(low & ((1 << _FRAME_BITS) - 1), count), group.repeat(count)
         )
+
+
+def beyond_last_asked(members: Members, asked: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Return the mask (n,) of members of long GOPs that come after the last one asked for."""
+    last = np.zeros(len(members.file), np.int64)
+    np.maximum.at(last, members.group[asked], members.numbers[asked])
+    is_long = np.bincount(members.group, minlength=len(members.file)) > _LONG_GROUP
+    return is_long[members.group] & (members.numbers > last[members.group])

@@ -15,13 +15,16 @@ from kata.data.counters import CounterCollector, ReadCounters
 from kata.data.dataset.dataset import Dataset
 from kata.data.dataset.windows import episode_of, window_rows
 from kata.data.format.tasks import check_task_range
-from kata.data.frames.camera import Camera, ImageCamera, VideoCamera
+from kata.data.frames.camera import Camera
 from kata.data.frames.decode_pool import DecodePool
 from kata.data.frames.decode_scheduler import DecodeScheduler
-from kata.data.frames.frame_buffer import FrameBuffer, Out, PendingFrames
+from kata.data.frames.frame_buffer import FrameBuffer
 from kata.data.frames.frame_cache import FrameCache
+from kata.data.frames.frame_delivery import Out, PendingFrames
 from kata.data.frames.frame_format import RECORDED, FrameFormat
+from kata.data.frames.image_camera import ImageCamera
 from kata.data.frames.next_use import NextUse, held_as_rgb
+from kata.data.frames.video_camera import VideoCamera
 from kata.data.parquet.image_column import EncodedImages
 from kata.data.storage.buffers import Allocate, Recycled
 from kata.data.video.decoder import Gop

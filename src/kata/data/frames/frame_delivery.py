@@ -1,0 +1,97 @@
+"""Delivery of frames into batches: the slots that they are written to, and the wait for all of them."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from threading import Lock
+from typing import NamedTuple
+
+import numpy as np
+
+from kata.data.arrays import Int64, Pixels
+from kata.data.frames.camera import Camera, Picture
+from kata.errors import FrameError
+
+
+class Out(NamedTuple):
+    """The destination of a camera's frames in a batch: the i-th goes to pixels[slots[i]].
+
+    pixels: (M, H, W, C). slots: (N,), ascending, each once.
+    """
+
+    pixels: Pixels
+    slots: Int64
+
+
+class Target(NamedTuple):
+    """The slots of one batch's array that one frame is written to, and the batch that waits for it."""
+
+    out: Pixels
+    slots: list[int]
+    pending: PendingFrames
+
+
+class PendingFrames:
+    """The frames of one batch that are not written yet.
+
+    `wait` returns when every frame is written. It raises when a frame cannot be decoded, once the
+    fate of all others is known, and at once for any other error.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._left = count
+        self._lock = Lock()
+        self._done = Future[None]()
+        self._bad: FrameError | None = None
+        self.landed(0)
+
+    def landed(self, count: int) -> None:
+        """Count frames that are written."""
+        with self._lock:
+            self._left -= count
+            self._end()
+
+    def bad(self, error: FrameError, count: int) -> None:
+        """Count frames that cannot be decoded.
+
+        All others are waited for, so that the error raised does not depend on the threads' timing.
+        """
+        with self._lock:
+            if self._bad is None or (error.camera, error.row) < (self._bad.camera, self._bad.row):
+                self._bad = error
+            self._left -= count
+            self._end()
+
+    def failed(self, error: BaseException) -> None:
+        """Raise this error for the whole batch."""
+        with self._lock:
+            if not self._done.done():
+                self._done.set_exception(error)
+
+    def wait(self) -> None:
+        """Wait for all frames.
+
+        Raises:
+            FrameError: the first frame, by camera and row, that cannot be decoded.
+            BaseException: any other error that a task met.
+        """
+        self._done.result()
+
+    def _end(self) -> None:
+        if self._left or self._done.done():
+            return
+        if self._bad is None:
+            self._done.set_result(None)
+        else:
+            self._done.set_exception(self._bad)
+
+
+def write_picture(camera: Camera, picture: Picture, target: Target) -> Pixels:
+    """Write a picture to all slots of a target, and return its pixels in the first slot."""
+    first, *others = target.slots
+    pixels: Pixels = target.out[first]
+    camera.write_frame(picture, pixels)
+    # The other slots get copies: a copy is cheaper than another conversion.
+    for slot in others:
+        np.copyto(target.out[slot], pixels)
+    return pixels

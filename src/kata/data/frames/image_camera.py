@@ -1,0 +1,166 @@
+"""A camera whose frames are images in the table files."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from PIL import Image
+
+from kata.data.arrays import Int64, Pixels
+from kata.data.counters import CounterCollector
+from kata.data.format.episode_table import EpisodeTable
+from kata.data.frames.camera import SAME_SHAPE, Picture, shape_mismatch
+from kata.data.frames.frame_format import RECORDED, FrameFormat
+from kata.data.parquet.image_column import EncodedImages, ImageColumn, open_column
+from kata.data.parquet.images import DeepImageError, open_image
+from kata.data.parquet.page_body import PageError
+from kata.errors import DataError, FrameError
+from kata.spec import Column
+
+_ONE_IMAGE = "a complete parquet file with one encoded image per row"
+_REPAIR = "download the file again, or leave its episodes out with --dataset.exclude_episodes"
+_RESHAPE = (
+    "correct the shape in meta/info.json if all images differ from it, else leave the episode out"
+)
+
+
+class ImageCamera:
+    """A camera whose frames lie encoded in the table, each read when it is needed. frame_format: see VideoCamera."""
+
+    def __init__(
+        self,
+        root: Path,
+        key: str,
+        column: Column,
+        layout: EpisodeTable,
+        *,
+        encoded: EncodedImages,
+        counters: CounterCollector,
+        frame_format: FrameFormat = RECORDED,
+    ) -> None:
+        self.span, self.shape, self._recorded = (
+            layout.data,
+            frame_format.shape(key, column),
+            column.shape,
+        )
+        self._root, self._key, self._encoded, self._counters = root, key, encoded, counters
+        self._columns: dict[int, ImageColumn] = {}
+
+    def files(self) -> Int64:
+        """Every table file of the selected episodes."""
+        return np.unique(self.span.file)
+
+    def prepare(self, file: int) -> None:
+        """Note where the column's bytes lie in the row groups of a file."""
+        if file in self._columns:
+            return
+        path = self._root / self.span.files[file]
+        try:
+            self._columns[file] = open_column(path, self._key)
+        except (pa.ArrowInvalid, OSError, KeyError) as error:
+            raise self._bad(path, f"cannot be read: {error}") from error
+        except PageError as error:
+            raise self._bad(path, str(error)) from error
+
+    def groups(self, file: Int64, number: Int64) -> tuple[Int64, Int64]:
+        """Each image stands alone."""
+        del file
+        return number, number + 1
+
+    def decode(self, file: int, numbers: Int64, rows: Int64) -> Iterator[tuple[int, Picture]]:
+        """Decode images of the table."""
+        path = self._root / self.span.files[file]
+        for place, (number, row) in enumerate(zip(numbers.tolist(), rows.tolist(), strict=True)):
+            encoded = self._encoded_image(self._columns[file], number, row)
+            began_s = time.perf_counter()
+            picture = self._picture(path, number, row, encoded)
+            self._counters.add(decode_s=time.perf_counter() - began_s, frames_decoded=1)
+            yield place, picture
+
+    def write_frame(self, picture: Picture, out: Pixels) -> None:
+        """Copy."""
+        assert isinstance(picture, np.ndarray)
+        np.copyto(out, picture)
+
+    def held_bytes(self, picture: Picture) -> int:
+        """As RGB or grey."""
+        del picture
+        return math.prod(self.shape)
+
+    def hold(self, picture: Picture, memory: Pixels) -> Picture:
+        """As it is."""
+        held = memory.reshape(self.shape)
+        self.write_frame(picture, held)
+        return held
+
+    def _encoded_image(self, column: ImageColumn, number: int, row: int) -> Any:
+        """Bytes of the image in row `number` of a file."""
+        try:
+            encoded = self._encoded.get(column, number)
+        except PageError as error:
+            raise self._bad_frame(
+                column.path, number, row, f"has damage where row {number} lies: {error}"
+            ) from error
+        except (pa.ArrowInvalid, OSError, KeyError) as error:
+            raise self._bad(column.path, f"cannot be read: {error}") from error
+        if encoded is None:
+            raise self._bad_frame(column.path, number, row, f"has no image in row {number}")
+        return encoded
+
+    def _picture(self, path: Path, number: int, row: int, encoded: Any) -> Pixels:
+        height, width, channels = self._recorded
+        try:
+            with open_image(encoded) as image:
+                if image.size != (
+                    width,
+                    height,
+                ):  # before it is decoded: a small file can hold a huge picture
+                    found = (*image.size[::-1], channels)
+                    what = (
+                        f"has an image of (H, W, C) = {found} in row {number}, "
+                        f"info.json says {self._recorded}"
+                    )
+                    raise self._bad_frame(path, number, row, what, rule=SAME_SHAPE, remedy=_RESHAPE)
+                picture = image.convert("L" if channels == 1 else "RGB")
+                if self.shape != self._recorded:
+                    picture = picture.resize(
+                        (self.shape[1], self.shape[0]), Image.Resampling.BILINEAR
+                    )
+                pixels = np.asarray(picture)
+        except (DeepImageError, Image.DecompressionBombError, OSError, SyntaxError) as error:
+            raise self._bad_frame(
+                path, number, row, f"has an image in row {number} that cannot be decoded ({error})"
+            ) from error
+        pixels = pixels.reshape(*pixels.shape[:2], -1)
+        if pixels.shape != self.shape:
+            raise shape_mismatch(self._key, self.shape, pixels.shape, f"row {number} of {path}")
+        return pixels
+
+    def _bad(self, path: Path, what: str) -> DataError:
+        return DataError(f"camera '{self._key}': {path} {what}", rule=_ONE_IMAGE, remedy=_REPAIR)
+
+    def _bad_frame(
+        self,
+        path: Path,
+        number: int,
+        row: int,
+        what: str,
+        *,
+        rule: str = _ONE_IMAGE,
+        remedy: str = _REPAIR,
+    ) -> FrameError:
+        return FrameError(
+            f"camera '{self._key}': {path} {what}",
+            rule=rule,
+            remedy=remedy,
+            camera=self._key,
+            file=str(path),
+            frame=number,
+            row=row,
+        )

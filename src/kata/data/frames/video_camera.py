@@ -1,0 +1,175 @@
+"""A camera whose frames are stored in video files."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+from av.video.frame import VideoFrame
+
+from kata.data.arrays import Int64, Pixels
+from kata.data.counters import CounterCollector
+from kata.data.format.episode_table import EpisodeTable
+from kata.data.frames.camera import Picture, shape_mismatch
+from kata.data.frames.frame_format import RECORDED, FrameFormat
+from kata.data.storage.file_stamp import Stamp
+from kata.data.video.color import Planes, colours_of, is_half_size
+from kata.data.video.decoder import Decoder, Gop
+from kata.data.video.packet_index import FrameIndex, check_whole, open_index
+from kata.errors import DataError
+from kata.spec import Column
+
+
+class VideoCamera:
+    """A camera whose frames lie in video files. `as_rgb`: frames are held as RGB, worth it for those used often.
+
+    frame_format: what becomes of frames; one that stays planes is held as planes.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        key: str,
+        column: Column,
+        layout: EpisodeTable,
+        *,
+        fps: int,
+        as_rgb: bool,
+        counters: CounterCollector,
+        frame_format: FrameFormat = RECORDED,
+    ) -> None:
+        self.span, self.shape, self._recorded = (
+            layout.videos[key],
+            frame_format.shape(key, column),
+            column.shape,
+        )
+        self._root, self._key, self._layout, self._fps, self._counters = (
+            root,
+            key,
+            layout,
+            fps,
+            counters,
+        )
+        self._colours, self._bytes, half = (
+            frame_format.colours.get(key),
+            math.prod(self.shape),
+            math.prod(column.shape) // 2,
+        )
+        self._half_bytes = 0 if as_rgb or self._bytes <= half else half
+        self._index: dict[int, FrameIndex] = {}
+        self._stamp: dict[int, Stamp] = {}
+        self._decoder = Decoder(counters)
+        self.elsewhere: Callable[[Gop], Pixels] | None = None
+        """Decodes the frames of a group to RGB (n, H, W, 3) in the place of the host's decoder."""
+        for number in self.files():
+            if self.span.files[number].endswith(".mp4"):
+                check_whole(root / self.span.files[number])
+
+    def files(self) -> Int64:
+        """Every video file of the selected episodes."""
+        return np.unique(self.span.file)
+
+    def prepare(self, file: int) -> None:
+        """Build the file's index and compare it with what info.json and the episode table claim."""
+        if file in self._index:
+            return
+        path = self._root / self.span.files[file]
+        stamp = Stamp.of(path.stat())
+        index = open_index(path)
+        if self._recorded != (index.height, index.width, 3):
+            raise shape_mismatch(
+                self._key, self._recorded, (index.height, index.width, 3), str(index.path)
+            )
+        index.check_rate(self._fps)
+        episodes = np.flatnonzero(self.span.file == file)
+        ends = self.span.first[episodes] + self._layout.length[episodes]
+        if (ends > len(index)).any():
+            worst = int(np.argmax(ends > len(index)))
+            raise DataError(
+                f"{index.path} has {len(index)} frames, but episode {self._layout.index[episodes[worst]]} "
+                f"needs frames up to {ends[worst] - 1}",
+                rule="a video has at least the frames that its episodes claim",
+                remedy="download the file again, or leave its episodes out with --dataset.exclude_episodes",
+            )
+        # The stamp first: who sees the index finds the stamp, too.
+        self._stamp[file] = stamp
+        self._index[file] = index
+
+    def frames(self, file: int) -> int:
+        """How many frames a prepared file has."""
+        return len(self._index[file])
+
+    def groups(self, file: Int64, number: Int64) -> tuple[Int64, Int64]:
+        """Groups of pictures."""
+        first, end = np.empty_like(number), np.empty_like(number)
+        for one in np.unique(file):
+            mine = file == one
+            start = self._index[int(one)].start
+            key = start[number[mine]]
+            first[mine], end[mine] = (
+                np.searchsorted(start, key),
+                np.searchsorted(start, key, side="right"),
+            )
+        return first, end
+
+    def decode(self, file: int, numbers: Int64, rows: Int64) -> Iterator[tuple[int, Picture]]:
+        """Decode up to the last of `numbers`, in one pass."""
+        gop = Gop(self._index[file], self._stamp[file], self._key, numbers, rows)
+        if self.elsewhere is not None:
+            return self._from_elsewhere(gop, self.elsewhere)
+        return self._decoder.pictures(gop) if self._colours is None else self._as_planes(gop)
+
+    def _as_planes(self, gop: Gop) -> Iterator[tuple[int, Planes]]:
+        for place, picture in self._decoder.pictures(gop):
+            kind = picture.kind
+            if (
+                not is_half_size(kind.name, kind.width, kind.height)
+                or colours_of(kind) != self._colours
+            ):
+                raise DataError(
+                    f"{gop.index.path} (camera '{self._key}') has {kind.name} of other colours than the first file",
+                    rule="frames that the device converts (--dataset.pixels=yuv) are 8-bit 4:2:0 of one colour space",
+                    remedy="--dataset.pixels=rgb",
+                )
+            yield place, picture
+
+    def _from_elsewhere(
+        self, gop: Gop, decode: Callable[[Gop], Pixels]
+    ) -> Iterator[tuple[int, Pixels]]:
+        began_s = time.perf_counter()
+        pictures = decode(gop)
+        self._counters.add(decode_s=time.perf_counter() - began_s, frames_decoded=len(pictures))
+        for place, picture in enumerate(pictures):
+            if picture.shape != self._recorded:
+                raise gop.bad(place, f"its shape is {picture.shape}")
+            yield place, picture
+
+    def write_frame(self, picture: Picture, out: Pixels) -> None:
+        """Convert to RGB and to the size wanted, or copy planes, or what was converted already."""
+        if not isinstance(picture, Planes):
+            if picture.shape == out.shape:
+                np.copyto(out, picture)
+                return
+            picture = Planes.of(VideoFrame.from_ndarray(picture, "rgb24"))
+        if self._colours is not None:
+            picture.copy_to(out.reshape(-1))
+        else:
+            self._decoder.to_rgb(picture, out)
+
+    def held_bytes(self, picture: Picture) -> int:
+        """4:2:0 takes half of RGB, unless that is resized."""
+        if not self._half_bytes or not isinstance(picture, Planes):
+            return self._bytes
+        kind = picture.kind
+        return self._half_bytes if is_half_size(kind.name, kind.width, kind.height) else self._bytes
+
+    def hold(self, picture: Picture, memory: Pixels) -> Picture:
+        """As decoded where that is 4:2:0, else as RGB."""
+        if isinstance(picture, Planes) and memory.nbytes != self._bytes:
+            return picture.copied(memory)
+        held = memory.reshape(self.shape)
+        self.write_frame(picture, held)
+        return held
