@@ -1,4 +1,6 @@
-"""The interface of a camera: frames by file and number, decoded from video or from images in the table."""
+"""The interface of a camera: frames by file and number, decoded from video or from images in the
+table.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,9 @@ class Camera(Protocol):
         ...
 
     def hold(self, picture: Picture, memory: Pixels) -> Picture:
-        """Copy a picture from its decoder's memory into `memory` (held_bytes,), and return the copy."""
+        """Copy a picture from its decoder's memory into `memory` (held_bytes,), and return the
+        copy.
+        """
         ...
 
 

@@ -20,15 +20,17 @@ class DecodeTask(Protocol):
         ...
 
     def done(self, error: BaseException | None) -> None:
-        """Take the outcome, once in any case: the error, CancelledError if it never ran. Raises nothing."""
+        """Take the outcome, once in any case: the error, CancelledError if it never ran. Raises
+        nothing.
+        """
         ...
 
 
 class DecodePool:
     """A pool of threads that take tasks from one queue until it is empty.
 
-    A batch is about twenty short tasks. A future and a submit for each took a sixth of the time that
-    reading spends in Python.
+    A batch is about twenty short tasks. A future and a submit for each took a sixth of the time
+    that reading spends in Python.
     """
 
     def __init__(self, threads: int) -> None:

@@ -1,6 +1,7 @@
 """The scheduler of frames: it claims what a batch wants and submits what must be decoded or copied.
 
-Each frame is decoded once while it is held, whatever number of batches want it. `decode_tasks` runs on the pool.
+Each frame is decoded once while it is held, whatever number of batches want it. `decode_tasks` runs
+on the pool.
 """
 
 from __future__ import annotations
@@ -28,10 +29,14 @@ from kata.data.frames.next_use import NEVER, NextUse, UsePlan
 from kata.log import counting
 
 _COPIES_PER_TASK = 16
-"""Held frames that one task copies: with fewer, threads hand the interpreter's lock to one another more often."""
+"""Held frames that one task copies: with fewer, threads hand the interpreter's lock to one another
+more often.
+"""
 
 _AHEAD = 0.93
-"""Share of the budget up to which decoding runs ahead: frames that batches want meanwhile need the rest."""
+"""Share of the budget up to which decoding runs ahead: frames that batches want meanwhile need the
+rest.
+"""
 
 
 class DecodeScheduler:
@@ -41,7 +46,8 @@ class DecodeScheduler:
 
     Args:
         cameras: by key. dataset: whose rows are asked for. threads: decoders at work.
-        cache: asked before anything is decoded or held, and given what is decoded; what it takes is not held.
+        cache: asked before anything is decoded or held, and given what is decoded; what it takes is
+            not held.
         jobs: shared threads to use instead, which whoever made them ends.
         store: shared with other Frames, whose cameras have other keys.
     """
@@ -87,7 +93,9 @@ class DecodeScheduler:
         self._prepared.update(new)
 
     def plan_ahead(self, uses: dict[str, NextUse], step: int) -> None:
-        """Set the uses of each camera's frames from `step` on; let frames go that no step wants any more."""
+        """Set the uses of each camera's frames from `step` on; let frames go that no step wants any
+        more.
+        """
         self._plan = UsePlan(uses)
         with self.buffer.lock:
             keys = self.buffer.keys()
@@ -119,7 +127,9 @@ class DecodeScheduler:
         return pending
 
     def prefetch(self, rows: dict[str, Int64], step: int) -> bool:
-        """Decode ahead what a later step wants, while there is free room; return False when it is too small."""
+        """Decode ahead what a later step wants, while there is free room; return False when it is
+        too small.
+        """
         enough = True
         for key, wanted in rows.items():
             unique = np.unique(wanted[~self._cached(key, wanted)])
@@ -157,12 +167,14 @@ class DecodeScheduler:
                 self._context.counters.add(frames_asked=held, frames_held=held)
                 return []
             # 2. The slots of each row: a batch may want a frame several times.
-            # Lists, as below: a batch has few frames of a camera, and numpy takes longer than such loops.
+            # Lists, as below: a batch has few frames of a camera, and numpy takes longer than such
+            # loops.
             slots: dict[int, list[int]] = {}
             for row, slot in sorted(zip(wanted[at].tolist(), out.slots[at].tolist(), strict=True)):
                 slots.setdefault(row, []).append(slot)
             dues = self._plan.after(key, np.array(list(slots)), step).tolist()
-            # 3. The buffer: a frame there is copied, or joined if another batch has it decoded already.
+            # 3. The buffer: a frame there is copied, or joined if another batch has it decoded
+            #    already.
             for (row, mine), due in zip(slots.items(), dues, strict=True):
                 target = Target(out.pixels, mine, pending)
                 frame = None if step is None else self.buffer.get((key, row))
@@ -177,7 +189,8 @@ class DecodeScheduler:
                     frame.readers += 1
                     ready.append(HeldFrame(frame, target))
                 self.buffer.postpone(frame, due)
-            # 4. The rest is decoded, GOP by GOP. Under the lock: no other batch claims the same frames.
+            # 4. The rest is decoded, GOP by GOP. Under the lock: no other batch claims the same
+            #    frames.
             tasks = self._decode_tasks(key, np.array(list(absent), np.int64), step, absent)
         pending.landed(len(wanted) - len(at))
         self._context.counters.add(frames_asked=len(wanted), frames_held=held)
@@ -192,9 +205,11 @@ class DecodeScheduler:
         self._pool.put(copies)
 
     def _from_cache(self, key: str, wanted: Int64, out: Out) -> Int64:
-        """Copy what the cache has, let the buffer's copies go, and return the places of the other frames.
+        """Copy what the cache has, let the buffer's copies go, and return the places of the other
+        frames.
 
-        The caller keeps the buffer locked until those are planned, so that none enters the cache in between.
+        The caller keeps the buffer locked until those are planned, so that none enters the cache in
+        between.
         """
         if self._context.cache is None:
             return np.arange(len(wanted))
@@ -215,10 +230,12 @@ class DecodeScheduler:
     def _decode_tasks(
         self, key: str, rows: Int64, step: int | None, wanted: dict[int, Frame]
     ) -> list[DecodeGopTask]:
-        """Return the tasks that decode `rows` (ascending), with frames of the same GOPs for later steps.
+        """Return the tasks that decode `rows` (ascending), with frames of the same GOPs for later
+        steps.
 
-        `wanted` are the frames that a batch waits for; others are decoded only if there is room to hold them.
-        Without any, GOPs are decoded ahead, and whole; no held frame is evicted for them.
+        `wanted` are the frames that a batch waits for; others are decoded only if there is room to
+        hold them. Without any, GOPs are decoded ahead, and whole; no held frame is evicted for
+        them.
         """
         if not len(rows):
             return []
@@ -259,7 +276,9 @@ class DecodeScheduler:
         return tasks
 
     def _fits(self, key: str, rows: list[int]) -> bool:
-        """Return True if the buffer can hold all of these: a GOP held in part would be decoded again."""
+        """Return True if the buffer can hold all of these: a GOP held in part would be decoded
+        again.
+        """
         absent = sum(self.buffer.get((key, row)) is None for row in rows)
         return (
             self.buffer.held_bytes + absent * self._context.frame_bytes[key]

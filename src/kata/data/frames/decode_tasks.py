@@ -1,4 +1,4 @@
-"""Tasks of the decode pool: decode a GOP into batches and the buffer, or copy held frames into a batch."""
+"""Tasks of the decode pool: decode a GOP, or copy held frames into a batch."""
 
 from __future__ import annotations
 
@@ -36,7 +36,11 @@ class DecodeContext:
 
 @dataclass(eq=False, slots=True)
 class DecodeGopTask:
-    """A GOP to decode: the frames (n,) of `file` that batches wait for, or that are held for later ones."""
+    """A GOP to decode.
+
+    numbers: (n,) of the frames in `file` that batches wait for or later steps want.
+    frames: the same frames, in this order.
+    """
 
     context: DecodeContext
     camera: Camera
@@ -62,7 +66,7 @@ class DecodeGopTask:
             self.context.counters.add(convert_s=convert_s)
 
     def done(self, error: BaseException | None) -> None:
-        """After an error, forget the frames that did not come, and raise it in the batches that wait."""
+        """After an error, forget the frames that did not come, and fail the batches that wait."""
         targets: list[Target] = []
         buffer = self.context.buffer
         with buffer.lock:
@@ -106,7 +110,8 @@ class DecodeGopTask:
                 self.context.frame_bytes[frame.key[0]] = size
                 memory = buffer.take(frame, size)
         try:
-            # 2. Hold the picture. Copying runs without the lock; those who came meanwhile are served now.
+            # 2. Hold the picture. Copying runs without the lock; those who came meanwhile are
+            #    served now.
             if memory is not None:
                 picture = self.camera.hold(picture, memory)
                 with buffer.lock:
@@ -131,7 +136,10 @@ class DecodeGopTask:
             buffer.release([frame])
 
     def _retry_per_batch(self, places: list[int]) -> None:
-        """Decode again after an error, for each batch alone: a frame held for later must not fail one now."""
+        """Decode again after an error, for each batch alone.
+
+        A frame that is decoded for later must not fail a batch now.
+        """
         # 1. Take the targets, and give up holding the frames.
         with self.context.buffer.lock:
             waiting: list[tuple[int, Target]] = []
@@ -140,7 +148,8 @@ class DecodeGopTask:
                 waiting += [(place, target) for target in frame.waiting]
                 frame.waiting = []
                 self.context.buffer.forget(frame)
-        # 2. Decode per batch, so that a bad frame is an error of the batches that want it, no others.
+        # 2. Decode per batch, so that a bad frame is an error of the batches that want it, no
+        #    others.
         batches = {id(target.out): target.out for _, target in waiting}
         for out in batches.values():
             self._decode_for([(place, target) for place, target in waiting if target.out is out])
@@ -172,7 +181,10 @@ class HeldFrame(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class CopyFramesTask:
-    """Held frames to copy into one batch; `readers` of each frame counts this task until it is done."""
+    """Held frames to copy into one batch.
+
+    `readers` of each frame counts this task until it is done.
+    """
 
     context: DecodeContext
     camera: Camera

@@ -43,10 +43,12 @@ class Frame:
 
 
 class FrameBuffer:
-    """A buffer of frames by camera and row; `lock` guards every change, those of callers to a Frame too.
+    """A buffer of frames by camera and row; `lock` guards every change, those of callers to a Frame
+    too.
 
-    `held_bytes` counts every kept frame from the moment it is planned to be kept until its memory is free for another;
-    `allocated_bytes` counts memory, that which waits for another frame included. Neither exceeds the budget.
+    `held_bytes` counts every kept frame from the moment it is planned to be kept until its memory
+    is free for another; `allocated_bytes` counts memory, that which waits for another frame
+    included. Neither exceeds the budget.
     """
 
     def __init__(self, budget_bytes: int) -> None:
@@ -93,7 +95,9 @@ class FrameBuffer:
         self._offer(frame)
 
     def settle(self, frame: Frame) -> None:
-        """Free the memory of a frame that is not kept or read any more; a kept one may be evicted again."""
+        """Free the memory of a frame that is not kept or read any more; a kept one may be evicted
+        again.
+        """
         if frame.kept:
             self._offer(frame)
         elif frame.readers == 0 and frame.memory is not None:
@@ -111,7 +115,8 @@ class FrameBuffer:
     def take(self, frame: Frame, size: int) -> NDArray[np.uint8] | None:
         """Return memory (size,) for a frame that `keep` has counted.
 
-        Returns: None where the picture is larger than was counted and there is no room; then it is let go.
+        Returns: None where the picture is larger than was counted and there is no room; then it is
+            let go.
         """
         room = self.budget_bytes - self.held_bytes + frame.size
         memory = self._memory.take(size, self.budget_bytes) if size <= room else None

@@ -1,4 +1,6 @@
-"""Delivery of frames into batches: the slots that they are written to, and the wait for all of them."""
+"""Delivery of frames into batches: the slots that they are written to, and the wait for all of
+them.
+"""
 
 from __future__ import annotations
 

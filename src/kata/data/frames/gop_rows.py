@@ -23,7 +23,8 @@ _LONG_GROUP = 32
 class Members(NamedTuple):
     """The rows of some GOPs, ordered by GOP.
 
-    file: (g,) of each GOP. rows: (n,). numbers: (n,) of the frames in the file. group: (n,) GOP of each row.
+    file: (g,) of each GOP. rows: (n,). numbers: (n,) of the frames in the file. group: (n,) GOP of
+    each row.
     """
 
     file: Int64
@@ -35,8 +36,8 @@ class Members(NamedTuple):
 class GroupRows:
     """An index of the rows whose frames a stretch of a file shows.
 
-    A GOP may belong to several episodes, whose rows need not follow one another; and an episode table
-    may give the same frame to two of them.
+    A GOP may belong to several episodes, whose rows need not follow one another; and an episode
+    table may give the same frame to two of them.
     """
 
     def __init__(self, span: Span, episodes: Episodes) -> None:

@@ -17,14 +17,15 @@ MAX_STEPS = 1 << _STEP_BITS
 def held_as_rgb(offsets: tuple[int, ...]) -> bool:
     """Return True if frames of this window are held as RGB.
 
-    A frame serves as many samples as the window has offsets. From three on, the copies that RGB saves
-    the conversion of are worth twice the memory.
+    A frame serves as many samples as the window has offsets. From three on, the copies that RGB
+    saves the conversion of are worth twice the memory.
     """
     return len(offsets) > 2
 
 
 class NextUse:
-    """The uses of a camera's frames over some steps, as one sorted array of (row, step) in 8 bytes each.
+    """The uses of a camera's frames over some steps, as one sorted array of (row, step) in 8 bytes
+    each.
 
     Args:
         rows: (N, T) rows of the frames that each anchor wants.
@@ -60,7 +61,9 @@ class UsePlan:
         self._uses = uses
 
     def after(self, camera: str, rows: Int64, step: int | None) -> Int64:
-        """Return for each row (n,) the first step later than `step` that wants it; NEVER without a plan or step."""
+        """Return for each row (n,) the first step later than `step` that wants it; NEVER without a
+        plan or step.
+        """
         uses = self._uses.get(camera)
         if step is None or uses is None:
             return np.full(len(rows), NEVER)

@@ -1,10 +1,15 @@
-"""The order that decodes each frame once: clips enter a pool one by one, and samples are drawn from the whole pool.
+"""The order that decodes each frame once: clips enter a pool one by one, samples come from the whole pool.
 
-A clip is a set of anchors of one episode that share groups of pictures. Per epoch the clips are permuted; one in slot s
-gives its L anchors, in random order, at the times s + W · (i + v) / L with v from [0, 1): one in every L-th part of its
-life of W slots. Anchors sorted by time are the order. So W clips are alive, each sample comes from another of them, and
-clips come and go evenly (compare MosaicML Streaming's `py1e`, which draws the times freely; one in every part lets the
-anchors in any stretch of time be counted per clip, not one by one).
+A clip is a set of anchors of one episode that share GOPs. Each epoch permutes the clips. The clip in slot s
+lives for W slots of time, and gives one of its L anchors in every L-th part of its life:
+
+    slot      s    s+1   s+2   s+3   s+4          W = 4, L = 3
+    clip s    |--a--|---|b----|--c-----|          anchor i at s + W · (i + v) / L, v random in [0, 1)
+    clip s+1        |----d--|--e----|----f---|
+
+The order is the anchors sorted by time. W clips are alive at a time, so neighbours in the order come from
+different clips, and clips come and go evenly. MosaicML Streaming's `py1e` draws the times freely. One in every
+part lets the anchors of any stretch of time be counted per clip, not one by one.
 """
 
 from __future__ import annotations
@@ -20,9 +25,10 @@ from kata.data.arrays import Int64, ranges
 from kata.data.sampling.permutation import PermutationOrder, SampleOrder, keyed
 
 _FRACTION_BITS = 24
-
+"""Bits of v in a time, which is an integer so that every machine sorts alike."""
 
 _KEPT_BLOCKS = 4
+"""Sorted blocks that are kept: readers ahead and behind meet in neighbouring blocks."""
 
 
 class Clips:
@@ -44,15 +50,18 @@ class Clips:
         assert stride % gop == 0
         self.frames, self.gop, self.stride = frames, gop, stride
         self._runs, self._classes = frames // gop, stride // gop
+        # 1. The runs of each episode, in classes: runs of one class are `stride` apart and may share a clip.
         self._starts = np.cumsum(counts) - counts
         episode = np.repeat(np.arange(len(counts)), self._classes)
         phase = np.tile(np.arange(self._classes), len(counts))
         runs_of_episode = -(-counts[episode] // gop)
         runs = np.maximum(-(-(runs_of_episode - phase) // self._classes), 0)
+        # 2. Each class is cut into clips of `_runs` runs; `_base` numbers them through.
         parts = -(-runs // self._runs)
         self._base = np.cumsum(parts) - parts
         part = ranges(np.zeros_like(parts), parts)
         where = np.repeat(np.arange(len(parts)), parts)
+        # 3. Where each clip begins, and its length: the last ones are shorter, as may be the last run.
         first_run = phase[where] + part * self._runs * self._classes
         self.first = self._starts[episode[where]] + first_run * gop
         here = np.minimum(runs[where] - part * self._runs, self._runs)
@@ -65,7 +74,7 @@ class Clips:
         return len(self.first)
 
     def of(self, anchors: Int64) -> Int64:
-        """The clip of each anchor (n,)."""
+        """Return the clip of each anchor (n,)."""
         episode = np.searchsorted(self._starts, anchors, side="right") - 1
         run = (anchors - self._starts[episode]) // self.gop
         return (
@@ -74,7 +83,7 @@ class Clips:
         )
 
     def anchors(self, clips: Int64) -> tuple[Int64, Int64]:
-        """All anchors of some clips, clip after clip, and for each the place of its clip in `clips`."""
+        """Return the anchors of some clips, clip after clip, and the place of each one's clip in `clips`."""
         length = self.length[clips]
         number = ranges(np.zeros_like(length), length)
         place = np.repeat(np.arange(len(clips)), length)
@@ -84,7 +93,7 @@ class Clips:
 
 
 class ClipOrder:
-    """The anchors of `clips`, each once per epoch, drawn from a pool of clips; a function of (seed, position).
+    """The order of the anchors of `clips`, each once per epoch; a function of (seed, position).
 
     Any position costs the sorting of the anchors of about 2 · pool clips, once, and per epoch one number per clip.
 
@@ -103,12 +112,13 @@ class ClipOrder:
         self._blocks: OrderedDict[tuple[int, int], Int64] = OrderedDict()
 
     def at(self, positions: NDArray[np.integer]) -> Int64:
-        """Anchor numbers in [0, n) at these positions, any shape; position // n is the epoch."""
+        """Return the anchor numbers in [0, n) at these positions, any shape; position // n is the epoch."""
         flat = np.asarray(positions, dtype=np.int64).reshape(-1)
         out = np.empty_like(flat)
         epochs, places = np.divmod(flat, self.n)
         with self._lock:
             for epoch in np.unique(epochs).tolist():
+                # The block of time that each position lies in, then its place within that block.
                 ends = self._epoch(epoch)
                 of_epoch = np.flatnonzero(epochs == epoch)
                 blocks = np.searchsorted(ends, places[of_epoch], side="right")
@@ -119,16 +129,20 @@ class ClipOrder:
         return out.reshape(np.shape(positions))
 
     def _epoch(self, epoch: int) -> Int64:
-        """Where each block of `pool` slots of time ends in the epoch, counted in anchors."""
+        """Return the end of each block of `pool` slots of time, counted in anchors of the epoch."""
         if epoch not in self._ends:
             slots = np.arange(len(self.clips), dtype=np.int64)
             clips = self._slots.at(epoch * len(self.clips) + slots)
+            # A clip lives for `pool` slots, so in two blocks: `left` slots of its life in the first one.
             length, left = self.clips.length[clips], self.pool - slots % self.pool
+            # One anchor comes in each L-th part of the life: `whole` parts end within the block. Only the
+            # anchor of the part that the edge cuts has to be drawn.
             whole = left * length // self.pool
             early = self._is_early(epoch, clips, np.minimum(whole, length - 1), left) & (
                 whole < length
             )
             inside = whole + early
+            # Anchors per block: those inside, and the rest in the block after it.
             blocks = len(self.clips) // self.pool + 2
             counts = np.bincount(slots // self.pool, inside, blocks)
             counts += np.bincount(slots // self.pool + 1, length - inside, blocks)
@@ -138,23 +152,24 @@ class ClipOrder:
         return self._ends[epoch]
 
     def _is_early(self, epoch: int, clips: Int64, number: Int64, left: Int64) -> NDArray[np.bool_]:
-        """Whether anchor `number` of a clip comes before the time `left` slots after the clip's own."""
+        """Return True where anchor `number` comes less than `left` slots after the clip's own slot."""
         return (
             self._time(epoch, clips, number) * self.pool
             < (left * self.clips.length[clips]) << _FRACTION_BITS
         )
 
     def _time(self, epoch: int, clips: Int64, number: Int64) -> Int64:
-        """i + v in units of 2^-24 of an L-th of the clip's life."""
+        """Return i + v in units of 2^-24 of an L-th of the clip's life."""
         v = keyed(self.seed, "clip/time", epoch, self.clips.first[clips] + (number << 40))
         return (number << _FRACTION_BITS) + (v >> np.uint64(64 - _FRACTION_BITS)).astype(np.int64)
 
     def _block(self, epoch: int, block: int) -> Int64:
-        """The anchors of one block in their order."""
+        """Return the anchors of one block in their order."""
         key = (epoch, block)
         if key in self._blocks:
             self._blocks.move_to_end(key)
             return self._blocks[key]
+        # 1. The clips that live in this block entered in it or in the block before.
         slots = np.arange(
             max(block - 1, 0) * self.pool,
             min((block + 1) * self.pool, len(self.clips)),
@@ -162,15 +177,17 @@ class ClipOrder:
         )
         clips = self._slots.at(epoch * len(self.clips) + slots)
         anchors, place = self.clips.anchors(clips)
-        # Within each clip in random order: the number i of an anchor is its rank among random numbers.
+        # 2. Within each clip in random order: the number i of an anchor is its rank among random numbers.
         drawn = keyed(self.seed, "clip/anchor", epoch, anchors)
         by_clip = np.lexsort((drawn, place))
         anchors = anchors[by_clip]
         length = self.clips.length[clips]
         number = ranges(np.zeros_like(length), length)
+        # 3. Of each clip, the anchors whose time lies in this block.
         left = self.pool - slots % self.pool
         early = self._is_early(epoch, clips[place], number, left[place])
         mine = early == (slots[place] // self.pool == block)
+        # 4. Sorted by time; a stable sort, so that equal times have one order everywhere.
         share = self._time(epoch, clips[place], number) / (length[place] << _FRACTION_BITS)
         when = slots[place] + self.pool * share
         self._blocks[key] = anchors[mine][np.argsort(when[mine], kind="stable")]
@@ -181,7 +198,7 @@ class ClipOrder:
 
 @dataclass(frozen=True)
 class OrderQuality:
-    """Means over batches of one epoch.
+    """The quality of an order: means over batches of one epoch.
 
     distinct_clips: different clips per batch. same_clip_pairs: share of a batch's pairs that come from one clip.
     uniform_*: what a uniform random order gives in expectation.

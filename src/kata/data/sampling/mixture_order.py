@@ -1,6 +1,7 @@
-"""The order of a mixture: which dataset stands at a position of the stream, and which of its samples. Arithmetic alone.
+"""The order of a mixture: the dataset at each position of the stream, and the sample of it, by arithmetic.
 
-position g -> dataset i = table[g mod P] -> the n-th sample of that dataset's own stream, n = (g div P) * c_i + rank
+position g -> dataset i = table[g mod P] -> the n-th sample of that dataset's own stream,
+n = (g div P) * c_i + rank
 """
 
 from __future__ import annotations
@@ -24,13 +25,14 @@ _SPREAD = 0x5851F42D4C957F2D
 
 
 def whole_shares(weights: Sequence[float]) -> tuple[int, ...]:
-    """Whole numbers c_i in the ratio of the weights, read as the decimal numbers that they are written as.
+    """Return whole numbers c_i in the ratio of the weights, which are read as decimal numbers.
 
     Their sum, the period, is at most PERIOD_MAX. A longer one is cut to that by the method of largest remainders,
     which moves each share by less than 1 / PERIOD_MAX.
 
     Raises: DataError for a share below 1 / PERIOD_MAX.
     """
+    # 1. The exact ratio in smallest whole numbers: 0.1 is a tenth, not the float next to it.
     exact = [Fraction(str(weight)) for weight in weights]
     unit = math.lcm(*(f.denominator for f in exact))
     counts = [int(f * unit) for f in exact]
@@ -39,6 +41,7 @@ def whole_shares(weights: Sequence[float]) -> tuple[int, ...]:
     total = sum(counts)
     if total <= PERIOD_MAX:
         return tuple(counts)
+    # 2. A longer period is scaled down to PERIOD_MAX; no dataset may lose its last place.
     wanted = [Fraction(c * PERIOD_MAX, total) for c in counts]
     if min(wanted) < 1:
         raise DataError(
@@ -46,6 +49,7 @@ def whole_shares(weights: Sequence[float]) -> tuple[int, ...]:
             rule=f"at least 1 of {PERIOD_MAX} samples",
             remedy="give it a larger weight (dataset.mix[i].weight), or leave it out",
         )
+    # 3. Largest remainders: round down, then give the places left over to those that lost most.
     cut = [math.floor(w) for w in wanted]
     by_remainder = sorted(range(len(cut)), key=lambda i: (cut[i] - wanted[i], i))
     for i in by_remainder[: PERIOD_MAX - sum(cut)]:
@@ -73,25 +77,26 @@ class Shares:
 
     @property
     def bound(self) -> float:
-        """By how many samples a dataset's count in any stretch of the stream may differ from its exact share."""
+        """Return the samples by which a dataset's count in any stretch may differ from its exact share."""
         return 2 - 1 / (len(self.counts) - 1) if len(self.counts) > 1 else 0.0
 
     def at(self, positions: Int64) -> tuple[Int64, Int64]:
-        """Dataset number and place in that dataset's own stream, both of the shape of `positions`."""
+        """Return dataset number and place in that dataset's own stream, both of the shape of `positions`."""
         turn, place = np.divmod(np.asarray(positions, dtype=np.int64), np.int64(self.period))
         number = self._table[place].astype(np.int64)
         return number, turn * np.asarray(self.counts, dtype=np.int64)[number] + self._rank[place]
 
     def seen(self, samples: int) -> tuple[int, ...]:
-        """How many of the first `samples` positions belong to each dataset."""
+        """Return the number of the first `samples` positions that belong to each dataset."""
         turns, rest = divmod(samples, self.period)
         begun = np.bincount(self._table[:rest], minlength=len(self.counts))
         return tuple(turns * c + int(b) for c, b in zip(self.counts, begun, strict=True))
 
 
 def _chairmen(counts: Sequence[int]) -> np.ndarray:
-    """Tijdeman's assignment over one period in whole numbers: of the datasets that are due, the one whose deadline
-    comes first. Times are in units of 1 / (P * (2k - 2)).
+    """Return Tijdeman's assignment over one period: of the datasets that are due, the one with the first deadline.
+
+    Times are whole numbers in units of 1 / (P * (2k - 2)), so nothing is rounded.
     """
     k, period = len(counts), sum(counts)
     if k == 1:
@@ -99,15 +104,18 @@ def _chairmen(counts: Sequence[int]) -> np.ndarray:
     unit = 2 * k - 2
     table = np.empty(period, dtype=np.int16)
     step = [c * unit for c in counts]
+    # 1. The first sample of each dataset: its release and its deadline.
     release = [period] * k  # dataset i is due at place n (from 1) when n * step[i] reaches it ...
     deadline = [
         -(-(period * (unit - 1)) // s) for s in step
     ]  # ... and must have come at this place
     given = [0] * k
     for n in range(1, period + 1):
+        # 2. Earliest deadline first among those released; the lower number wins a tie.
         chosen = min((deadline[i], i) for i in range(k) if n * step[i] >= release[i])[1]
         table[n - 1] = chosen
         given[chosen] += 1
+        # 3. The next release and deadline of the dataset that was given the place.
         base = given[chosen] * period * unit
         release[chosen] = base + period
         deadline[chosen] = -(-(base + period * (unit - 1)) // step[chosen])
@@ -115,7 +123,7 @@ def _chairmen(counts: Sequence[int]) -> np.ndarray:
 
 
 def part_seed(seed: int, number: int) -> int:
-    """What the order of one dataset of a mixture is keyed by."""
+    """Return the seed of the order of one dataset of a mixture."""
     return seed + number * _SPREAD
 
 
@@ -144,14 +152,14 @@ class MixtureOrder:
 
     @staticmethod
     def full(sizes: Sequence[int], shares: Shares, seed: int) -> MixtureOrder:
-        """A permutation per epoch of so many anchors of each dataset."""
+        """Return an order with a permutation per epoch of each dataset's anchors, `sizes` of them."""
         return MixtureOrder(
             [PermutationOrder(size, part_seed(seed, number)) for number, size in enumerate(sizes)],
             shares,
         )
 
     def at(self, positions: NDArray[np.integer]) -> Int64:
-        """Anchor numbers in [0, n) at these positions, any shape."""
+        """Return the anchor numbers in [0, n) at these positions, any shape."""
         number, place = self.shares.at(np.asarray(positions, dtype=np.int64))
         anchors = np.empty(number.shape, dtype=np.int64)
         for i, order in enumerate(self.orders):
