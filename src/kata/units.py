@@ -33,6 +33,16 @@ def count_text(number: int) -> str:
     return f"{number:,}"
 
 
+def rate_text(per_s: float) -> str:
+    """1234.5 -> '1,234'; 0.375 -> '0.375'."""
+    return f"{per_s:,.0f}" if per_s >= 100 else f"{per_s:.3g}"
+
+
+def counted(number: int, noun: str) -> str:
+    """(1, 'frame') -> '1 frame'; (2000, 'frame') -> '2,000 frames'."""
+    return f"{count_text(number)} {noun}{'s' * (number != 1)}"
+
+
 def duration_s(text: str) -> float:
     """'90s' -> 90.0; '1.5h' -> 5400.0; '2d'; '45m'; a bare number is seconds. NaN for anything else."""
     number, unit = (text[:-1], text[-1]) if text[-1:] in _SECONDS else (text, "s")

@@ -5,11 +5,13 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
+from kata.errors import CheckpointError, ConfigError
 from kata.run import resolve_run
 from kata.train import train, trainer
 from kata.train.evaluation.report_samples import SampleBudget
@@ -120,3 +122,16 @@ def test_samples_end_when_their_time_is_over_or_a_signal_comes():
         policy.predict(1)
         done.append(1)
     assert len(done) == 2
+
+
+@pytest.mark.parametrize("name", ["a/b/c", "me/", "me/so--named"])
+def test_a_name_that_the_hub_would_refuse_is_found_before_step_1(vector_run, name):
+    run = vector_run("--policy.push_to_hub=true", f"--policy.repo_id={name}")
+    with pytest.raises(ConfigError, match=r"policy\.repo_id"):
+        train(run)
+    assert not Path(run.output_dir).exists()
+
+
+def test_a_folder_that_cannot_be_made_is_refused(vector_run):
+    with pytest.raises(CheckpointError, match="output_dir"):
+        train(vector_run("--output_dir=/proc/kata/run"))

@@ -15,7 +15,7 @@ from kata.run import Run
 from kata.spec import Feature, NormMode
 from kata.train.checkpoint.retention import Room
 from kata.train.input.prepare import Prepared
-from kata.units import bytes_text, count_text
+from kata.units import bytes_text, count_text, counted
 
 Facts = list[tuple[str, str]]
 
@@ -110,7 +110,8 @@ def _named(data: Dataset) -> str:
 
 def _held(held: Data) -> str:
     index = held.episodes.index
-    return f"{_amount(held)} (episodes {', '.join(map(str, index[:8]))}{', …' if len(index) > 8 else ''})"
+    numbers = ", ".join(map(str, index[:8])) + (", …" if len(index) > 8 else "")
+    return f"{_amount(held)} (episode{'s' * (len(index) != 1)} {numbers})"
 
 
 def _features(prepared: Prepared) -> Facts:
@@ -133,8 +134,8 @@ def _shape(feature: Feature) -> str:
 
 
 def _amount(data: Data) -> str:
-    count = len(data.episodes.index)
-    return f"{count_text(count)} episode{'s' * (count != 1)}, {count_text(data.num_frames)} frames"
+    episodes = counted(len(data.episodes.index), "episode")
+    return f"{episodes}, {counted(data.num_frames, 'frame')}"
 
 
 def _rates(run: Run) -> str:

@@ -10,7 +10,7 @@ from kata.train.checkpoint.folder import home_of
 from kata.train.checkpoint.manifest import PRETRAINED
 from kata.train.checkpoint.upload import upload
 from kata.train.trainer import Trained
-from kata.units import seconds_text
+from kata.units import rate_text, seconds_text
 
 
 def summary(run: Run, trained: Trained) -> str:
@@ -19,7 +19,7 @@ def summary(run: Run, trained: Trained) -> str:
     lines: list[str] = []
     if last:
         lines.append(
-            f"trained {last['step']} steps: loss {last['loss']:.4g}, {last['samples_per_s']:.1f} samples/s"
+            f"trained {last['step']} steps: loss {last['loss']:.4g}, {rate_text(last['samples_per_s'])} samples/s"
         )
     if trained.diagnosis is not None:
         lines.append(trained.diagnosis.text)

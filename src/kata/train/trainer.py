@@ -28,6 +28,7 @@ from kata.train.checkpoint.folder import Resumable, home_of, recover, resumable
 from kata.train.checkpoint.retention import check_space, room_needed
 from kata.train.checkpoint.run_lock import LOCK, FolderLock
 from kata.train.checkpoint.saver import Saver, checkpoint_bytes, weight_bytes
+from kata.train.checkpoint.upload import check_repo_id
 from kata.train.components import Job, RunRecord, judged, open_job, open_reader
 from kata.train.evaluation.env_eval import newest_strips
 from kata.train.evaluation.report_samples import SampleBudget, sample_views
@@ -97,6 +98,7 @@ def train(
     """
     team = team or Team()
     check_same_run(team, run)
+    check_repo_id(run)
     folder = Path(team.by_first(lambda: str(run_folder(run))))
     prepared = prepare(run, team)
     run = prepared.run
@@ -226,7 +228,14 @@ def _content(
 def claim(live: ExitStack, folder: Path, run: Run) -> Resumable:
     """Make the run folder this process's own, finish what a killed one left, and find where to continue."""
     new = not folder.exists()
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CheckpointError(
+            f"output_dir={folder}: cannot be made ({error.strerror})",
+            rule="a run writes into a folder of its own",
+            remedy="choose another --output_dir",
+        ) from error
 
     def undo() -> None:
         if new and folder.exists() and not any(folder.iterdir()):

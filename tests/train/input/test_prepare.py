@@ -96,6 +96,9 @@ def test_episodes_shorter_than_the_policy_needs_are_refused_with_the_remedy(data
         refuse_short_episodes(data, 13)
     assert "episode 0 with 12 frames" in str(caught.value)
     assert caught.value.remedy == "--dataset.exclude_episodes=[0,1]"
+    with pytest.raises(DataError) as caught:
+        refuse_short_episodes(data, 100)
+    assert "exclude" not in caught.value.remedy
 
 
 def test_dimensions_that_never_change_are_said(tiny_run):

@@ -30,3 +30,14 @@ def test_what_is_in_use_is_not_named(vector_run):
     )
     with pytest.raises(ConfigError, match="smaller policy"), fitting(run, torch.device("cpu")):
         raise torch.OutOfMemoryError(SAID)
+
+
+def test_a_cpu_without_memory_says_the_same(vector_run):
+    run = vector_run()
+    with (
+        pytest.raises(ConfigError, match="cpu is out of memory"),
+        fitting(run, torch.device("cpu")),
+    ):
+        torch.empty(1 << 60, dtype=torch.uint8)
+    with pytest.raises(RuntimeError, match="shapes"), fitting(run, torch.device("cpu")):
+        raise RuntimeError("shapes cannot be multiplied")

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kata.log import SHOWN
-from kata.units import count_text, seconds_text
+from kata.units import count_text, rate_text, seconds_text
 
 REFRESH_S = 0.1
 
@@ -61,7 +61,7 @@ class Progress:
                 f"epoch {line['epoch']:.2f}",
                 f"loss {line['loss']:.4g}{_each_text(line.get('loss_by_dataset', {}))}",
                 f"lr {line['lr']:.3g}",
-                f"{line['samples_per_s']:,.0f} samples/s",
+                f"{rate_text(line['samples_per_s'])} samples/s",
                 f"data wait {line['data_wait_share']:.0%}",
                 f"ETA {seconds_text(line['eta_s'])}" if self._step < self._steps else "done",
             ]

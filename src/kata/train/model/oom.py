@@ -10,16 +10,21 @@ import torch
 from kata.errors import ConfigError
 from kata.run import Run
 
+_CPU_IS_FULL = "DefaultCPUAllocator: can't allocate memory"
+
 
 @contextmanager
 def fitting(run: Run, device: torch.device) -> Generator[None]:
-    """Turns torch's lack of memory on the device into what would need less of it.
+    """Turn torch's lack of memory on the device into what would need less of it.
 
     Raises: ConfigError.
     """
     try:
         yield
-    except torch.OutOfMemoryError as error:
+    except RuntimeError as error:
+        # On a CPU torch has no error of its own for it.
+        if not isinstance(error, torch.OutOfMemoryError) and _CPU_IS_FULL not in str(error):
+            raise
         raise ConfigError(
             f"batch_size={run.batch_size}: {device} is out of memory ({str(error).splitlines()[0]})",
             rule="weights, gradients, moments and the activations of a micro-batch lie on the device",

@@ -27,7 +27,7 @@ from kata.train.report.curves import (
 )
 from kata.train.report.parts import Report
 from kata.train.report.views import samples_html, strips_html
-from kata.units import count_text, seconds_text
+from kata.units import count_text, rate_text, seconds_text
 
 ROWS_MAX = 12  # of a table of evaluations
 TIME_COLOURS = ("--second", "--faint", "--accent", "--third")
@@ -91,7 +91,9 @@ def _training_tiles(train: Sequence[Line], spent: TimeSpent | None) -> list[Tile
         )
     if spent is not None:
         speed = train[-1]["samples"] / spent.total_s
-        tiles.append(Tile("training time", seconds_text(spent.total_s), f"{speed:,.0f} samples/s"))
+        tiles.append(
+            Tile("training time", seconds_text(spent.total_s), f"{rate_text(speed)} samples/s")
+        )
         tiles.append(
             Tile("waiting for data", f"{spent.shares['waiting for data']:.0%}", "of that time")
         )
