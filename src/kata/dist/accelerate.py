@@ -48,7 +48,7 @@ def tell_environment(world: World) -> None:
     known = {"RANK": world.rank, "WORLD_SIZE": world.size, "LOCAL_RANK": world.local_rank}
     for name, value in known.items():
         os.environ.setdefault(name, str(value))
-    # Each rank loads its weights: under this setting of Accelerate's launcher transformers would load rank 0's alone.
+    # Each rank loads its weights; with this setting transformers would load those of rank 0 alone.
     os.environ["FSDP_CPU_RAM_EFFICIENT_LOADING"] = "false"
 
 
@@ -95,7 +95,7 @@ class AcceleratedShards(Sharded):
         self._wanted = cut
 
     def _cut(self, module: nn.Module, units: Sequence[nn.Module]) -> None:
-        # Accelerate chooses by class, and would take modules of it that are never called by themselves.
+        # Accelerate chooses by class, and would shard modules that are never called by themselves.
         for unit in units if self._wanted.wrap == "units" else ():
             reshard = self._wanted.reshard_after_forward
             fully_shard(unit, mesh=self._mesh, reshard_after_forward=reshard)

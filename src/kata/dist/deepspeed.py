@@ -29,7 +29,9 @@ from kata.errors import ConfigError
 
 
 class Zero(Replicas):
-    """ZeRO of stage 1, 2 or 3. DeepSpeed averages gradients over ranks, so losses are multiplied by their number.
+    """ZeRO of stage 1, 2 or 3.
+
+    DeepSpeed averages gradients over ranks, so losses are multiplied by the number of ranks.
 
     Weights stay in float32 and passes are autocast, as without DeepSpeed. A parameter without a
     gradient counts as one whose gradient is zero: its optimizer state and weight decay still apply.
@@ -72,7 +74,7 @@ class Zero(Replicas):
             dist.init_process_group(backend, store=HashStore(), rank=0, world_size=1)
 
     def begin(self, policy: nn.Module, optimizer: Optimizer) -> Optimizer:
-        """Set `model` for the first step and return the same optimizer, which gathers its state on demand."""
+        """Set `model` and return the same optimizer, which gathers its state on demand."""
         self._policy, self._outer = policy, optimizer
         self.model = self._forward
         return optimizer
@@ -88,7 +90,7 @@ class Zero(Replicas):
         yield
 
     def backward(self, loss: Tensor) -> None:
-        """Compute gradients of this rank's loss, summed over ranks; a loss not finite makes all NaN."""
+        """Compute gradients, summed over ranks; a loss that is not finite makes all NaN."""
         share = torch.where(
             torch.isfinite(loss.detach()), float(self.team.world.size), float("nan")
         )
@@ -97,7 +99,7 @@ class Zero(Replicas):
     def step(
         self, optimizer: Optimizer, loss: Tensor, max_norm: float, scaler: GradScaler | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Step the optimizer unless the gradient norm is not finite; the host waits for the norm."""
+        """Step the optimizer if the gradient norm is finite; the host waits for the norm."""
         assert scaler is None, "refused in the options"
         assert max_norm == self._max_norm, "DeepSpeed was told another one"
         for its, mine in zip(self._inner.param_groups, optimizer.param_groups, strict=True):
@@ -141,7 +143,7 @@ class Zero(Replicas):
         )
 
     def _link(self) -> None:
-        """Show DeepSpeed each parameter's optimizer state; it looks too early with several groups."""
+        """Link each parameter's optimizer state; DeepSpeed looks too early with several groups."""
         if self._whole_weights:
             for group, flat in zip(self._zero.bit16_groups, self._flats(), strict=True):
                 self._deepspeed.utils.lazy_init_hp_params_optimizer_state(
@@ -200,7 +202,7 @@ class Zero(Replicas):
                     found[prefix + name] = parameter.detach().cpu().clone()
 
     def _gather_around(self) -> None:
-        """Gather weights for methods other than forward, before which DeepSpeed gathers by itself."""
+        """Gather weights for methods other than forward; for that one DeepSpeed gathers."""
         policy, parameters = self._policy, list(self._policy.parameters())
 
         def gathered(name: str, changed_by: int | None) -> None:

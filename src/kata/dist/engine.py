@@ -65,7 +65,7 @@ class Engine:
         return optimizer
 
     def micro(self, *, last: bool) -> AbstractContextManager[object]:
-        """Around forward and backward of a micro-batch; gradients become one in the `last` of a step."""
+        """Wrap forward and backward of a micro-batch; the `last` one of a step sums gradients."""
         del last
         return nullcontext()
 
@@ -122,7 +122,7 @@ class Replicas(Engine):
 
 
 class Ddp(Replicas):
-    """Native DistributedDataParallel: gradients are views of its buckets and summed in the backward.
+    """Native DistributedDataParallel: gradients are views of its buckets, summed in the backward.
 
     DDP divides gradients by the number of ranks, so losses are multiplied by it. A Python hook that
     does not divide would cost more, and would need the GIL in the middle of the backward pass.
@@ -167,8 +167,8 @@ class Ddp(Replicas):
         """Wrap forward and backward of a micro-batch; the `last` one of a step sums gradients.
 
         DDP learns a static graph in the first pass, whose gradients it has to send. If other
-        micro-batches follow in that step, rank 0 alone keeps the sum, times the number of ranks that
-        DDP will divide by.
+        micro-batches follow in that step, rank 0 alone keeps the sum, times the number of ranks
+        that DDP will divide by.
         """
         with nullcontext() if last or not self._knows_graph else self._ddp.no_sync():
             yield

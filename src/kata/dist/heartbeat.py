@@ -1,8 +1,9 @@
 """Heartbeats: each rank gives one a second, so that the others notice and name a lost rank.
 
-A thread with a separate connection to the store of the rendezvous sends and checks heartbeats. Rank 0
-watches all ranks, and the others watch rank 0. A failure reaches every rank within a beat. If the main
-thread cannot react, because it waits in a collective that never ends, the thread ends the process.
+A thread with a separate connection to the store of the rendezvous sends and checks heartbeats.
+Rank 0 watches all ranks, and the others watch rank 0. A failure reaches every rank within a beat.
+If the main thread cannot react, because it waits in a collective that never ends, the thread ends
+the process.
 """
 
 from __future__ import annotations

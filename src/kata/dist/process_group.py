@@ -47,7 +47,7 @@ class Team:
         self.world = world or World()
 
     def sum(self, tensors: Sequence[Tensor]) -> None:
-        """Add the other ranks' tensors of the same shapes to these, in place; nothing waits for the device."""
+        """Add the other ranks' tensors of the same shapes to these, in place; no host waits."""
 
     def name(self, rank: int) -> str:
         """Return the name of a rank in messages."""
@@ -66,7 +66,7 @@ class Team:
         return work()
 
     def node_first(self, work: Callable[[], T]) -> T:
-        """Run `work` on each machine's first rank, then on the others, which find what it fetched."""
+        """Run `work` on each machine's first rank, then on the others, which reuse its files."""
         return work()
 
     def vote(self, reason: str | None) -> str | None:
@@ -113,7 +113,7 @@ class Ranks(Team):
         self._pulse.start()
 
     def sum(self, tensors: Sequence[Tensor]) -> None:
-        """Add the other ranks' tensors of the same shapes to these, in place; nothing waits for the device."""
+        """Add the other ranks' tensors of the same shapes to these, in place; no host waits."""
         if not tensors:
             return
         flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
@@ -152,7 +152,7 @@ class Ranks(Team):
         return json.loads(self._store.get(key))
 
     def node_first(self, work: Callable[[], T]) -> T:
-        """Run `work` on each machine's first rank, then on the others, which find what it fetched."""
+        """Run `work` on each machine's first rank, then on the others, which reuse its files."""
         first = self._hosts.index(self._hosts[self.world.rank])
         key = self._key(f"node/{first}")
         if self.world.rank != first:
@@ -214,13 +214,13 @@ class Ranks(Team):
         except RuntimeError:  # the store is gone already
             return
         if well:
-            # What holds the group must go before it: its last holder waits for the group's threads, and where that is
-            # DDP, it waits with Python's lock, which those threads want.
+            # Free all users of the group before it. The last one waits for the group's threads; DDP
+            # would do that while it holds the GIL, which those threads need.
             gc.collect()
             dist.destroy_process_group()
 
     def _culprit(self, error: BaseException) -> Failure | None:
-        """Return the failure of another rank that ends this one; None if this rank failed itself."""
+        """Return the failure of another rank that ends this one; None if this one failed."""
         me = self.world.rank
         try:
             known = self._pulse.failure or posted(self._store)
@@ -247,7 +247,7 @@ class Ranks(Team):
         return f"{name}/{self._calls}"
 
     def _wait(self, key: str) -> None:
-        """Wait for a key; RankError if a rank fails meanwhile. The store's wait has a limit, and warns."""
+        """Wait for a key, or raise RankError if a rank fails. The store's own wait has a limit."""
         pause_s = 0.001
         while not self._store.check([key]):
             self.check()

@@ -30,8 +30,8 @@ CALLED = "predict_chunk"
 class Sharded(Replicas):
     """Native FSDP2 and HSDP.
 
-    Weights are gathered and gradients summed in the dtype of the weights, so autocast casts the same
-    operations as without sharding.
+    Weights are gathered and gradients summed in the dtype of the weights, so autocast casts the
+    same operations as without sharding.
 
     Args:
         team: the ranks.
@@ -75,13 +75,13 @@ class Sharded(Replicas):
 
     @contextmanager
     def micro(self, *, last: bool) -> Generator[None]:
-        """Around forward and backward of a micro-batch; gradients are summed over ranks in the `last` of a step."""
+        """Wrap forward and backward of a micro-batch; the `last` one of a step sums gradients."""
         self._root.set_is_last_backward(last)
         self._root.set_requires_gradient_sync(last)
         yield
 
     def whole(self, tensor: Tensor) -> Tensor:
-        """A weight or moment as one rank alone would hold it. Every rank calls this for the same ones in one order."""
+        """Return a whole weight or optimizer state. Collective: all ranks call it in one order."""
         return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
     def piece(self, tensor: Tensor, like: Tensor) -> Tensor:

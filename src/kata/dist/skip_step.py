@@ -12,11 +12,11 @@ from torch.optim import Optimizer
 
 
 def step_unless(optimizer: Optimizer, bad: Tensor, scaler: GradScaler | None = None) -> None:
-    """One optimiser step, left out where `bad` (a bool scalar on the device) says so: weights, moments and the
-    optimiser's own count of steps stay as they are, bit for bit.
+    """Step the optimizer unless `bad`, a bool scalar on the device, is true.
 
-    The fused kernels decide on the device, so that the host does not wait; other devices' optimisers are asked on the
-    host. fp16's scaler looks for what is not finite itself and skips in the same way.
+    A skipped step changes neither weights nor optimizer state nor its count of steps, bit for bit.
+    Fused kernels decide on the device, so the host does not wait; on other devices the host
+    decides. The fp16 scaler finds gradients that are not finite itself, and skips in the same way.
     """
     first = not optimizer.state
     if scaler is not None:
@@ -30,7 +30,7 @@ def step_unless(optimizer: Optimizer, bad: Tensor, scaler: GradScaler | None = N
         del vars(optimizer)["found_inf"], vars(optimizer)["grad_scale"]
     elif not bool(bad):
         optimizer.step()
-    if first:  # moments that SGD's kernel leaves uninitialised when its very first step is skipped
+    if first:  # SGD's kernel leaves its state uninitialized when it skips the first step
         for state in optimizer.state.values():
             for value in state.values():
                 if isinstance(value, Tensor):
@@ -40,7 +40,7 @@ def step_unless(optimizer: Optimizer, bad: Tensor, scaler: GradScaler | None = N
 def clip_gradients(parameters: Sequence[nn.Parameter], max_norm: float) -> Tensor:
     """Clip to `max_norm` (0: only measure) and return the norm before clipping, a device scalar.
 
-    Of parameters in pieces it is the norm over all of them, and every rank must call this.
+    For sharded parameters it is the norm over all shards. Collective: every rank calls it.
     """
     norm = torch.nn.utils.clip_grad_norm_(parameters, max_norm if max_norm > 0 else float("inf"))
     return norm.full_tensor() if isinstance(norm, DTensor) else norm

@@ -1,6 +1,6 @@
 """The rank of this process and the number of ranks, read from the launcher's variables. No torch.
 
-RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, … (torchrun, torch.distributed.launch, accelerate launch, kata launch)
+RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, … (torchrun, accelerate launch, kata launch and others)
 SLURM_PROCID, SLURM_NTASKS, SLURM_LOCALID, SLURM_STEP_NODELIST, … (srun)
 neither: one rank
 """
@@ -79,7 +79,7 @@ def _check(world: World) -> None:
 
 
 def int_of(environment: Mapping[str, str], name: str, default: int | None) -> int:
-    """Return a whole number of the environment; ConfigError if it is none, or absent without default."""
+    """Return a whole number of the environment, or the default; ConfigError for neither."""
     text = environment.get(name)
     if text is None and default is not None:
         return default
@@ -99,7 +99,7 @@ def _address(environment: Mapping[str, str]) -> str:
 
 
 def _slurm_address(environment: Mapping[str, str]) -> str:
-    """Return the step's first host and a port by its job, unless MASTER_ADDR and MASTER_PORT are set."""
+    """Return MASTER_ADDR and MASTER_PORT, or else the step's first host and the job's port."""
     nodes = environment.get(
         "SLURM_STEP_NODELIST", environment.get("SLURM_JOB_NODELIST", "127.0.0.1")
     )

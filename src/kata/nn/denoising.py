@@ -1,6 +1,6 @@
-"""Denoising diffusion in closed form: DDPM (arXiv 2006.11239) and DDIM without added noise (arXiv 2010.02502).
+"""Denoising diffusion: DDPM (arXiv 2006.11239) and DDIM without added noise (arXiv 2010.02502).
 
-kept(t) is the share of the signal's variance left after noising step t, the papers' cumulated alpha.
+kept(t) is the share of the signal's variance left after noising step t (alpha bar in the papers).
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ class NoiseProcess(nn.Module):
 
     Args:
         steps: noising steps T.
-        schedule: one of SCHEDULES; squaredcos_cap_v2 (arXiv 2102.09672) does not use `beta_start` and `beta_end`.
-        predicts: what the network gives: 'epsilon', the noise, or 'sample', the clean sample.
-        clip: clean samples lie in [-clip, clip] and are held there while denoising; None does not hold them.
+        schedule: one of SCHEDULES; squaredcos_cap_v2 (arXiv 2102.09672) ignores `beta_start` and
+            `beta_end`.
+        predicts: the network's output: 'epsilon', the noise, or 'sample', the clean sample.
+        clip: denoising clamps clean samples to [-clip, clip]; None does not clamp.
     """
 
     kept: Tensor
@@ -42,7 +43,7 @@ class NoiseProcess(nn.Module):
         self.register_buffer("kept", torch.cumprod(1.0 - betas, 0), persistent=False)
 
     def add(self, clean: Tensor, noise: Tensor, step: Tensor) -> Tensor:
-        """Samples (B, ...) after noising steps `step` (B,), numbered from 0."""
+        """Return samples (B, ...) after noising steps `step` (B,), numbered from 0."""
         kept = self.kept[step].reshape(-1, *(1,) * (clean.ndim - 1))
         return kept.sqrt() * clean + (1.0 - kept).sqrt() * noise
 
@@ -59,13 +60,18 @@ class NoiseProcess(nn.Module):
         ddim: bool,
         later: Tensor | None = None,
     ) -> Tensor:
-        """Clean samples from pure noise (B, ...), in `steps` of the T steps, evenly spaced.
+        """Return clean samples from pure noise (B, ...), in `steps` of the T steps, evenly spaced.
 
-        predict: network of (samples, step (B,) int64). later: the noise that DDPM adds after each step but the last,
-        (B, steps - 1, ...), from torch's stream where None.
+        Args:
+            predict: the network, called with samples and step (B,) int64.
+            noise: (B, ...), standard normal.
+            steps: denoising steps.
+            ddim: use DDIM instead of DDPM.
+            later: the noise (B, steps - 1, ...) that DDPM adds after each step but the last; None
+                takes it from torch's generator.
         """
         stride = self.steps // steps
-        # float32 loses digits of 1 - kept / before; LeRobot's numbers come from diffusers, which loses the same.
+        # float32 loses digits of 1 - kept / before, as diffusers does, which LeRobot uses.
         kept, whole = self.kept.cpu(), torch.ones(())
         x = noise
         for t in range((steps - 1) * stride, -1, -stride):

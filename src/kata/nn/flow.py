@@ -1,11 +1,11 @@
-"""Flow matching on straight paths (arXiv 2210.02747), in one convention: time runs from noise at 0 to data at 1.
+"""Flow matching on straight paths (arXiv 2210.02747); time runs from noise at 0 to data at 1.
 
-    x(t) = t * clean + (1 - (1 - s) t) * noise        what the network sees
-    v    = clean - (1 - s) * noise                    what it should give: dx/dt
+    x(t) = t * clean + (1 - (1 - s) t) * noise        the network's input
+    v    = clean - (1 - s) * noise                    its target: dx/dt
 
-s is the spread that is left around the data; 0 for exact straight lines. Networks of the other convention, where noise
-lies at 1 and the velocity points from data to noise, are used through `facing_data`: their time is 1 - t, their
-velocity -v, and their x the same.
+s is the remaining spread around the data; 0 gives exact straight lines. In the other convention
+time runs from data at 0 to noise at 1, and the velocity points to the noise. `facing_data` adapts
+such a network: its time is 1 - t, its velocity -v, and its x the same.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ GRID = 4096
 
 
 def between(clean: Tensor, noise: Tensor, time: Tensor, spread: float = 0.0) -> Tensor:
-    """Samples (B, ...) on the way from noise to data at times (B,)."""
+    """Return samples (B, ...) on the path from noise to data at times (B,)."""
     t = time.reshape(-1, *(1,) * (clean.ndim - 1))
     return t * clean + (1 - (1 - spread) * t) * noise
 
@@ -37,12 +37,12 @@ def velocity(clean: Tensor, noise: Tensor, spread: float = 0.0) -> Tensor:
 
 
 def facing_data(network: Velocity) -> Velocity:
-    """A network whose time runs from data at 0 to noise at 1, in this module's convention."""
+    """Adapt a network whose time runs from data at 0 to noise at 1 to this module's convention."""
     return lambda x, time: -network(x, 1 - time)
 
 
 def integrate(network: Velocity, noise: Tensor, steps: int, method: str) -> Tensor:
-    """Samples (B, ...) from noise in `steps` equal steps of time, by Euler's or the classical Runge-Kutta method."""
+    """Return samples (B, ...) from noise in `steps` equal steps, by Euler or Runge-Kutta 4."""
     x, times = noise, torch.linspace(0, 1, steps + 1)
 
     def slope(x: Tensor, t: float) -> Tensor:
@@ -61,9 +61,9 @@ def integrate(network: Velocity, noise: Tensor, steps: int, method: str) -> Tens
 
 
 def beta_quantile(share: Tensor, alpha: float, beta: float) -> Tensor:
-    """Numbers that follow Beta(alpha, beta), from uniform ones in [0, 1): the inverse of its distribution function.
+    """Return Beta(alpha, beta) numbers from uniform ones in [0, 1), by the inverse of the CDF.
 
-    In closed form where alpha or beta is 1, else from a table with an error below 1e-6.
+    The inverse has a closed form if alpha or beta is 1, else a table with an error below 1e-6.
     """
     if beta == 1:
         return share ** (1 / alpha)
@@ -78,9 +78,10 @@ def beta_quantile(share: Tensor, alpha: float, beta: float) -> Tensor:
 
 @functools.cache
 def _lower_half(alpha: float, beta: float) -> tuple[Tensor, Tensor]:
-    """x^alpha on a grid over x in [0, 1/2], and the integral of x^(alpha-1) (1-x)^(beta-1) from 0 to there.
+    """Return x^alpha on a grid of [0, 1/2], and the integrals of the density up to there.
 
-    Over w = x^alpha the integrand is (1-x)^(beta-1) / alpha, which is finite for every alpha.
+    The density is x^(alpha-1) (1-x)^(beta-1). Over w = x^alpha
+    the integrand is (1-x)^(beta-1) / alpha, which is finite for every alpha.
     """
     w = torch.linspace(0, 0.5**alpha, GRID, dtype=torch.float64)
     density = (1 - w ** (1 / alpha)) ** (beta - 1) / alpha

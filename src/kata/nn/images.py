@@ -13,10 +13,13 @@ Size = tuple[int, int]
 
 
 def crop(frames: Tensor, size: Size, place: Tensor | None) -> Tensor:
-    """Return a window of `size` (h, w) of frames (B, ..., C, H, W), at a separate place for each sample.
+    """Crop frames (B, ..., C, H, W) to `size` (h, w), each sample at a separate place.
 
-    place: (B, 2) in [0, 1), rows first: the share of the way from the first possible place to the last; None takes
-    the centre as torchvision's CenterCrop does.
+    Args:
+        frames: of one size.
+        size: height and width of the crop.
+        place: (B, 2) in [0, 1), rows first, from the first possible place to the last; None takes
+            the center as torchvision's CenterCrop does.
     """
     height, width = frames.shape[-2:]
     if place is None:
@@ -37,9 +40,13 @@ def crop(frames: Tensor, size: Size, place: Tensor | None) -> Tensor:
 def resize_and_crop(
     frames: Tensor, size: Size | None, window: Size | None, place: Tensor | None
 ) -> Tensor:
-    """Frames (B, T, cameras, C, H, W) resized to `size`, then cropped to `window`; None leaves either out.
+    """Resize frames (B, T, cameras, C, H, W) to `size`, then crop to `window`; None skips either.
 
-    place: where each camera's window lies (B, cameras, 2), as for `crop`; None takes the centre.
+    Args:
+        frames: of one size.
+        size: height and width after resizing.
+        window: height and width of the crop.
+        place: of each camera's crop (B, cameras, 2), as for `crop`; None takes the center.
     """
     if size is not None:
         resized = F.resize(frames.flatten(0, 2), list(size), antialias=True)
@@ -63,7 +70,7 @@ class SpatialSoftmax(nn.Module):
     def __init__(self, channels: int, size: Size, keypoints: int) -> None:
         super().__init__()
         self.nets = nn.Conv2d(channels, keypoints, kernel_size=1)
-        # numpy's spacing, which published weights were trained with, differs from torch's in the last bit.
+        # NumPy's spacing, used by published weights, differs from torch's in the last bit.
         x, y = np.meshgrid(np.linspace(-1.0, 1.0, size[1]), np.linspace(-1.0, 1.0, size[0]))
         self.register_buffer(
             "pos_grid", torch.from_numpy(np.stack([x.ravel(), y.ravel()], 1)).float()
@@ -75,7 +82,7 @@ class SpatialSoftmax(nn.Module):
 
 
 def feature_size(size: Size) -> Size:
-    """Return height and width of a ResNet's last feature map: five strides of two, each rounding up."""
+    """Return height and width of a ResNet's last feature map: five halvings, rounded up."""
     height, width = size
     for _ in range(5):
         height, width = (height + 1) // 2, (width + 1) // 2

@@ -20,10 +20,15 @@ def build_resnet(
     norm_layer: Callable[..., nn.Module] | None = None,
     dilate_last: bool = False,
 ) -> tuple[models.ResNet, int]:
-    """A ResNet under torchvision's names, and the channels of its last stage's feature map.
+    """Return a ResNet under torchvision's names, and the channels of its last feature map.
 
-    weights: torchvision's name of ImageNet weights, or None. They are not loaded into meta tensors. Raises
-    PolicyError when they are in no cache and cannot be fetched.
+    Args:
+        name: of the ResNet, as torchvision names it.
+        weights: torchvision's name of ImageNet weights, or None. Meta tensors stay empty.
+        norm_layer: None for batch norm.
+        dilate_last: dilate the last stage instead of striding.
+
+    Raises: PolicyError if the weights are in no cache and cannot be downloaded.
     """
     net = models.get_model(
         name,
@@ -38,10 +43,10 @@ def build_resnet(
 
 
 def _imagenet_weights(backbone: str, name: str) -> dict[str, Tensor]:
-    """torchvision's tensors, from torch hub's cache or downloaded into it.
+    """Return torchvision's tensors from torch hub's cache, or download them into it.
 
-    A download is checked against the hash in the file's name. Of the pickle that torchvision publishes only tensors
-    are read, whatever else is in it.
+    A download is checked against the hash in the file's name. Only tensors are read from the pickle
+    that torchvision publishes.
     """
     weights = models.get_model_weights(backbone)[name.rpartition(".")[2]]
     try:

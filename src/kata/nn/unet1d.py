@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 
 class StepSinusoid(nn.Module):
-    """Step numbers as sines and cosines with periods from 2 pi to 20,000 pi, geometric, both ends included."""
+    """Sinusoidal embedding of step numbers, with geometric periods from 2 pi to 20,000 pi."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ class ConvBlock(nn.Module):
 
 @dataclass(frozen=True)
 class UNetShape:
-    """Widths of a U-Net: of the condition, of each level, of the kernel; `scale` modulates beside the shift."""
+    """Widths of a U-Net: condition, levels, kernel; `scale` adds a factor to FiLM's shift."""
 
     channels: int
     condition: int
@@ -57,7 +57,7 @@ class UNetShape:
 
 
 class ConditionedBlock(nn.Module):
-    """Two convolution blocks with a residual; between them the condition shifts (and scales) each channel."""
+    """Two residual convolution blocks; the condition shifts (and scales) channels in between."""
 
     def __init__(self, channels_in: int, channels_out: int, shape: UNetShape) -> None:
         super().__init__()

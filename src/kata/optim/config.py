@@ -60,7 +60,7 @@ class SchedulerConfig(Chosen):
     num_warmup_steps: int = option(0, "Steps in which the learning rate rises linearly.", least=0)
 
     def fitted(self, steps: int) -> tuple[SchedulerConfig, str]:
-        """This schedule shortened so that it ends by the last step, and a sentence saying so ('' when unchanged)."""
+        """Return this schedule shortened to the run, and a sentence about it ('' if unchanged)."""
         if self.num_warmup_steps <= steps:
             return self, ""
         return dataclasses.replace(self, num_warmup_steps=steps), (
@@ -86,7 +86,7 @@ class CosineAnnealingWithWarmupConfig(SchedulerConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class DiffuserSchedulerConfig(SchedulerConfig):
-    """The schedules that the diffusers library calls 'cosine', 'linear', 'constant' and 'constant_with_warmup'."""
+    """The schedules of diffusers: 'cosine', 'linear', 'constant' and 'constant_with_warmup'."""
 
     type_name: ClassVar[str] = "diffuser"
     name: str = option(
@@ -98,7 +98,7 @@ class DiffuserSchedulerConfig(SchedulerConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class CosineDecayWithWarmupConfig(SchedulerConfig):
-    """Warm-up from 1/(w+1), then cosine from `peak_lr` to `decay_lr` at `num_decay_steps`, constant after it.
+    """Warm-up from 1/(w+1), then cosine from `peak_lr` to `decay_lr`, then constant.
 
     Progress counts from step 0, not from the end of the warm-up, as in LeRobot and openpi.
     """
@@ -126,8 +126,8 @@ class CosineDecayWithWarmupConfig(SchedulerConfig):
 class VQBeTSchedulerConfig(SchedulerConfig):
     """Constant while VQ-BeT learns its codes, then warm-up from zero, then cosine.
 
-    As in LeRobot the cosine is stretched over all steps of the run, although it begins late, and never quite reaches
-    zero; `decay_to_zero` lets it end with the run.
+    As in LeRobot, the cosine spans all steps of the run although it begins late, and so never
+    reaches zero. `decay_to_zero` lets it end with the run.
     """
 
     type_name: ClassVar[str] = "vqbet"
@@ -153,7 +153,8 @@ class VQBeTSchedulerConfig(SchedulerConfig):
 class EmaConfig(Options):
     """Exponential moving average of the weights; LeRobot's names.
 
-    The decay at update k is `1 - (1 + k / inv_gamma) ** -power`, kept in [min_decay, max_decay]; `decay` fixes it.
+    The decay at update k is `1 - (1 + k / inv_gamma) ** -power`, clamped to [min_decay, max_decay].
+    `decay` fixes it.
     """
 
     at: ClassVar[str] = "ema."

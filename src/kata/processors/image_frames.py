@@ -16,7 +16,7 @@ def frames_to_float(batch: Batch, cameras: Iterable[str]) -> Batch:
     for key in cameras:
         frames = turned[key]
         assert frames.dtype == torch.uint8, key
-        # A view, not a copy: channels stay innermost in memory, the layout in which convolutions are fastest.
+        # A view, not a copy: channels-last memory is the fastest layout for convolutions.
         turned[key] = frames.to(torch.float32).div_(255).movedim(-1, -3)
     return turned
 

@@ -1,4 +1,4 @@
-"""Pipelines of steps, saved as LeRobot's processor JSON with a safetensors file per stateful step."""
+"""Pipelines of steps, saved as LeRobot's processor JSON and safetensors files."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def load_pipeline(
         name: PREPROCESSOR or POSTPROCESSOR.
         overrides: registry name -> options laid over the file's.
 
-    Raises: CheckpointError for absent or damaged files, unknown steps, or an override that fits no step.
+    Raises: CheckpointError for absent or damaged files, unknown steps, or an override of no step.
     """
     listed = _read_steps(folder / f"{name}.json")
     wanted = dict(overrides or {})

@@ -1,4 +1,4 @@
-"""The steps of a pipeline: plain data with `__call__(batch) -> batch`, LeRobot's name and options."""
+"""The steps of a pipeline: plain data with `__call__(batch) -> batch` and LeRobot's options."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ class ToDevice(Step):
             )
 
     def __call__(self, batch: Batch) -> Batch:
-        """Return the batch on the device; copies to a GPU are asynchronous, those to the CPU are done."""
+        """Return the batch on the device; copies to a GPU are asynchronous, to the CPU not."""
         return {
             key: self._move(value) if isinstance(value, Tensor) else value
             for key, value in batch.items()
@@ -137,8 +137,9 @@ class ToDevice(Step):
 class Normalize(Step):
     """A step that normalizes each feature by the mode of its type.
 
-    MEAN_STD: (x - mean) / (std + eps). MIN_MAX: 2 (x - min) / (max - min) - 1. QUANTILES and QUANTILE10 the same
-    with q01/q99 and q10/q90. A range of zero is replaced by eps. Nothing is clipped. LeRobot's arithmetic.
+    MEAN_STD gives (x - mean) / (std + eps), MIN_MAX gives 2 (x - min) / (max - min) - 1. QUANTILES
+    and QUANTILE10 do the same with q01/q99 and q10/q90. eps replaces a range of zero. Nothing is
+    clipped. The arithmetic is LeRobot's.
     """
 
     registry_name: ClassVar[str] = "normalizer_processor"
@@ -155,7 +156,7 @@ class Normalize(Step):
     def from_stats(
         cls, features: dict[str, Feature], norm_map: dict[str, NormMode], stats: Stats
     ) -> Normalize:
-        """Return the step for a dataset's statistics; it keeps all of them, as LeRobot's files do."""
+        """Return the step for a dataset's statistics; it keeps all of them, as LeRobot does."""
         tensors = {
             key: {
                 name: torch.as_tensor(value, dtype=torch.float32) for name, value in named.items()

@@ -42,7 +42,7 @@ class Tokenize(Step):
         object.__setattr__(self, "_tokenizer", tokenizer)
 
     def __call__(self, batch: Batch) -> Batch:
-        """Add tokens int64 (B, L) and their mask bool (B, L) on the CPU; DataError without sentences."""
+        """Add tokens int64 (B, L) and mask bool (B, L) on the CPU; DataError without sentences."""
         tasks = batch.get(self.task_key)
         if isinstance(tasks, str):
             tasks = [tasks]

@@ -1,8 +1,8 @@
-"""Image augmentation on the device: a few transforms per sample and camera, drawn from numbers keyed by position.
+"""Image augmentation on the device: a few random transforms per sample and camera.
 
-All samples that drew the same transform go through it together, each with its own parameters; there is no loop over
-samples where torch can do without. LeRobot's set of transforms, names and ranges; any other class of
-torchvision.transforms.v2 works too, sample by sample.
+The random numbers are keyed by position. All samples that drew the same transform go through it
+together, each with its parameters, without a loop over samples if torch allows. The transforms,
+names and ranges are LeRobot's; any other class of torchvision.transforms.v2 works sample by sample.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ KINDS: dict[str, type[Kind]] = {
 
 
 class Augmentation(NamedTuple):
-    """One transform: apply(frames (n, T, C, H, W) in [0, 1], u (n, uniforms) in (0, 1)) -> frames of the same shape."""
+    """A transform: `apply(frames (n, T, C, H, W) in [0, 1], u (n, uniforms))` returns frames."""
 
     uniforms: int
     apply: Callable[[Tensor, Uniform], Tensor]
@@ -57,9 +57,12 @@ class Augmentation(NamedTuple):
 
 @dataclass(frozen=True)
 class Augment:
-    """Draws `count` of the transforms per sample, without replacement and by weight, and applies them.
+    """A random choice of `count` transforms per sample, by weight, without replacement.
 
-    parts: (weight, transform) in the order in which they are applied unless `random_order`.
+    Attributes:
+        parts: (weight, transform) in the order in which they are applied.
+        count: transforms per sample.
+        random_order: apply them in random order instead.
     """
 
     parts: tuple[tuple[float, Augmentation], ...]
@@ -68,13 +71,15 @@ class Augment:
 
     @property
     def uniforms(self) -> int:
-        """Number of uniform numbers per sample: one per transform for the choice, then those of each transform."""
+        """Return the number of random numbers per sample: the choice, then each transform's."""
         return len(self.parts) + sum(part.uniforms for _, part in self.parts)
 
     def __call__(self, frames: Tensor, u: Uniform) -> Tensor:
-        """Augmented frames (B, C, H, W) or (B, T, C, H, W); one draw covers all T frames of a sample.
+        """Return augmented frames (B, C, H, W) or (B, T, C, H, W); all T frames share one draw.
 
-        frames: float in [0, 1]. u: (B, uniforms), uniform in (0, 1).
+        Args:
+            frames: float in [0, 1].
+            u: (B, uniforms), uniform in (0, 1).
         """
         whole = frames if frames.ndim == 5 else frames.unsqueeze(1)
         whole = whole.clone()
@@ -90,8 +95,11 @@ class Augment:
         return whole if frames.ndim == 5 else whole.squeeze(1)
 
     def _chosen(self, u: Uniform) -> NDArray[np.int64]:
-        """Numbers of the transforms each sample drew, (B, count): Efraimidis and Spirakis 2006, the largest
-        u^(1/weight) win, which is the law of drawing one after the other without replacement."""
+        """Return the numbers of the transforms that each sample drew, (B, count).
+
+        The largest u^(1/weight) win, which equals drawing one after the other without replacement
+        (Efraimidis and Spirakis 2006).
+        """
         weights = np.array([weight for weight, _ in self.parts], dtype=np.float64)
         keys = np.log(u.astype(np.float64)) / weights
         drawn = np.argsort(-keys, axis=1, kind="stable")[:, : self.count]
@@ -138,7 +146,7 @@ def _build(name: str, kind: str, kwargs: Mapping[str, Any]) -> Augmentation:
 
 
 def _one_by_one(transform: Any) -> Callable[[Tensor, Uniform], Tensor]:
-    """A torchvision transform draws from torch's own stream, so that stream is seeded for each sample."""
+    """Apply a torchvision transform per sample, with torch's generator seeded for each."""
 
     def apply(frames: Tensor, u: Uniform) -> Tensor:
         before = torch.get_rng_state()

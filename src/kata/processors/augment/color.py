@@ -1,7 +1,8 @@
 """Colour, sharpness and place, changed for many samples at once, each with its own parameters.
 
-Every class is built from LeRobot's arguments and called with frames (n, T, C, H, W), float in [0, 1], and `uniforms`
-numbers per sample (n, uniforms) in (0, 1). Colours and geometry follow torchvision's definitions.
+Every class takes LeRobot's arguments. It is called with frames (n, T, C, H, W), float in [0, 1],
+and `uniforms` random numbers per sample (n, uniforms) in (0, 1).
+Colors and geometry follow torchvision's definitions.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class Identity:
 
 
 class ColorJitter:
-    """One of brightness, contrast, saturation (factors around 1) or hue (a shift in turns, within half a turn)."""
+    """Jitter of brightness, contrast, saturation (factors) or hue (up to half a turn)."""
 
     uniforms = 1
 
@@ -75,7 +76,7 @@ class ColorJitter:
 
 
 def _shift_hue(frames: Tensor, turns: Tensor) -> Tensor:
-    """Hue moved by `turns` (n, 1, 1, 1) at equal value and saturation: the hexagonal model (Smith 1978)."""
+    """Shift the hue by `turns` (n, 1, 1, 1) in the hexagonal model of HSV (Smith 1978)."""
     red, green, blue = frames.unbind(2)
     value = frames.amax(2)
     spread = value - frames.amin(2)
@@ -87,7 +88,7 @@ def _shift_hue(frames: Tensor, turns: Tensor) -> Tensor:
         torch.where(value == green, 2.0 + (blue - red) / safe, 4.0 + (red - green) / safe),
     )
     sixth = torch.where(grey, torch.zeros_like(sixth), sixth) + 6.0 * turns
-    # Each channel is the value less the spread times a trapezoid of the hue, a third of a turn apart.
+    # A channel is the value minus the spread times a trapezoid of the hue, a third of a turn apart.
     parts: list[Tensor] = []
     for offset in (5.0, 3.0, 1.0):
         k = torch.remainder(offset + sixth, 6.0)
@@ -96,7 +97,7 @@ def _shift_hue(frames: Tensor, turns: Tensor) -> Tensor:
 
 
 class SharpnessJitter:
-    """A sharpness factor drawn from the range: 0 blurs, 1 keeps, 2 doubles the difference to the blurred frame."""
+    """Jitter of sharpness: 0 blurs, 1 keeps, 2 doubles the difference to the blurred frame."""
 
     uniforms = 1
 
@@ -117,7 +118,7 @@ class SharpnessJitter:
 
 
 class RandomAffine:
-    """Rotation (degrees), shift (share of the size), scale and shear (degrees); nearest pixel, black outside."""
+    """Rotation, shift (share of the size), scale and shear; nearest pixel, black outside."""
 
     uniforms = 6
 
@@ -157,7 +158,7 @@ class RandomAffine:
         return F.grid_sample(flat, grid, mode="nearest", align_corners=False).reshape(frames.shape)
 
     def _inverse(self, u: Uniform, height: int, width: int) -> Tensor:
-        """From places in the result to places in the source, in the grid's units of half a side: (n, 2, 3)."""
+        """Return maps (n, 2, 3) from result to source, in the grid's units of half a side."""
         angle = np.deg2rad(between(self.degrees, u[:, 0]))
         tx = np.round(between((-1, 1), u[:, 1]) * self.shift[0] * width)
         ty = np.round(between((-1, 1), u[:, 2]) * self.shift[1] * height)
@@ -178,7 +179,7 @@ class RandomAffine:
 
 
 class GammaCorrection:
-    """Exposure: frames to the power gamma, drawn so that its logarithm is uniform over the range."""
+    """Exposure: frames to the power gamma, whose logarithm is uniform over the range."""
 
     uniforms = 1
 
@@ -194,10 +195,10 @@ class GammaCorrection:
 
 
 class PlanckianJitter:
-    """The light's colour temperature (kelvin): red and blue scaled as a black body of that temperature has them.
+    """Color temperature of the light (kelvin): red and blue scaled as those of a black body.
 
-    Zini et al., "Planckian Jitter: countering the color-crippling effects of color jitter", 2023; the coefficients
-    are those of the authors' table, linear in between.
+    Source: Zini et al., "Planckian Jitter: countering the color-crippling effects of color jitter",
+    2023. The coefficients are those of the authors' table, linear in between.
     """
 
     uniforms = 1

@@ -1,4 +1,4 @@
-"""Parameters of augmentations: ranges as users give them, and the values that samples draw from them."""
+"""Parameters of augmentations: ranges that users give, and values drawn from them."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def whole(bounds: Range, u: NDArray[Any]) -> NDArray[np.int64]:
 
 
 def on(frames: Tensor, values: NDArray[Any]) -> Tensor:
-    """Parameters (n,) or (n, k...) beside the frames, shaped (n, k..., 1, 1, 1, 1) for (n, T, C, H, W)."""
+    """Return parameters (n,) or (n, k...) as (n, k..., 1, 1, 1, 1) on the frames' device."""
     placed = torch.from_numpy(np.ascontiguousarray(values, dtype=np.float32)).to(
         frames.device, non_blocking=True
     )

@@ -1,7 +1,7 @@
 """Camera noise, blur, compression and light for many samples at once, each with its parameters.
 
-Every class is built from LeRobot's arguments and called with frames (n, T, C, H, W), float in [0, 1], and `uniforms`
-numbers per sample (n, uniforms) in (0, 1).
+Every class takes LeRobot's arguments. It is called with frames (n, T, C, H, W), float in [0, 1],
+and `uniforms` random numbers per sample (n, uniforms) in (0, 1).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class GaussianNoise:
         self.range = pair((0.0, std) if isinstance(std, (int, float)) else std, 0.0, 255.0)
 
     def __call__(self, frames: Tensor, u: Uniform) -> Tensor:
-        """Noisy frames; each sample's noise has a seed of its own."""
+        """Return noisy frames; each sample's noise has a separate seed."""
         noise = torch.empty_like(frames)
         for one, (high, low) in zip(noise, u[:, 1:], strict=True):
             seed = (int(high * 2**24) << 24) | int(low * 2**24)
@@ -75,7 +75,7 @@ class MotionBlur:
 
 
 class JPEGCompression:
-    """Blocks and colour bands of JPEG at a quality drawn from the range. Runs on the host, frame by frame."""
+    """JPEG artifacts at a quality drawn from the range; runs on the host, frame by frame."""
 
     uniforms = 1
 
@@ -99,7 +99,7 @@ def _through_jpeg(frame: Tensor, quality: int) -> Tensor:
 
 
 class GaussianPatchBrightness:
-    """Soft spots of light and shade: number, width (share of the size) and factor drawn from their ranges."""
+    """Soft spots of light and shade, with random number, width (share of size) and factor."""
 
     def __init__(
         self,
@@ -136,7 +136,7 @@ class GaussianPatchBrightness:
 
 
 class RandomShadow:
-    """An upright band, a third to two thirds of the width, made darker or brighter by `opacity`, with soft edges."""
+    """A darker or brighter upright band, a third to two thirds of the width, with soft edges."""
 
     uniforms = 4
 
@@ -164,7 +164,7 @@ class RandomShadow:
 
 
 class CoarseDropout:
-    """Up to `max_holes` rectangles, each no larger than the given shares of the size, filled with `fill_value`."""
+    """Up to `max_holes` rectangles of at most the given shares of the size, filled evenly."""
 
     def __init__(
         self,
