@@ -93,7 +93,7 @@ def test_available_takes_the_tables_of_a_dataset_without_videos(
     root = make(tmp_path / "a")
     expected = items_of(root)
     shutil.rmtree(root / "videos")
-    assert "--episodes=available" in said(capsys, "stats", str(root))
+    assert "--dataset.episodes=available" in said(capsys, "stats", str(root))
     assert "--dataset.episodes=available" in said(
         capsys, "view", str(root), f"--out={tmp_path / 'v.png'}"
     )
