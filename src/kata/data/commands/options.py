@@ -55,10 +55,19 @@ class InfoOptions(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
+class FramesChoice(DatasetChoice):
+    """Where a dataset is, and which of its episodes and frames are taken."""
+
+    keep_ranges: str | None = option(
+        None, "File of the ranges of frames to take, by episode.", form=JSON_FILE
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class StatsOptions(Options):
     """Options of `kata data stats`."""
 
-    dataset: DatasetChoice = option(DatasetChoice, "")
+    dataset: FramesChoice = option(FramesChoice, "")
     images: bool | str = option(
         "none",
         "Decode frames: as many as LeRobot samples (also --images alone), or all.",
