@@ -8,7 +8,7 @@ import pytest
 from kata.config import encode
 from kata.data import Reader, anchor_rows, open_dataset
 from kata.data.format.keep_ranges import read_keep_ranges
-from kata.data.loader.provenance import places
+from kata.data.loader.provenance import sample_locations
 from kata.data.loader.shuffle import Shuffle, make_order
 from kata.data.stats.dataset_stats import dataset_stats
 from kata.data.writing.dataset_writer import DatasetWriter
@@ -98,7 +98,7 @@ def test_statistics_are_those_of_the_kept_frames(whole, parts):
 
 def test_messages_name_the_recorded_episode_and_frame(whole):
     data = kept(whole)
-    found = places(data, np.array([0, data.episodes.start[3], data.num_frames - 1]))
+    found = sample_locations(data, np.array([0, data.episodes.start[3], data.num_frames - 1]))
     assert [(each["episode"], each["frame"]) for each in found] == [(0, 2), (2, 6), (3, 9)]
 
 

@@ -37,7 +37,7 @@ def read_keep_ranges(path: Path) -> dict[str, list[list[int]]]:
         raise ConfigError(
             f"keep_ranges={path}: {error.strerror}",
             rule="a JSON file of ranges by episode",
-            remedy="write one with kata data check <folder> --keep_ranges=<file>",
+            remedy="write one with kata data check <folder> --write_ranges=<file>",
         ) from error
     except ValueError as error:  # text that is no UTF-8, too
         raise _bad(f"keep_ranges={path}: {error}", "valid JSON with each episode once") from error
@@ -147,5 +147,5 @@ def cut_episodes(
 
 
 def _refused(what: str, rule: str) -> DataError:
-    remedy = "write the file for this dataset: kata data check <folder> --keep_ranges=<file>"
+    remedy = "write the file for this dataset: kata data check <folder> --write_ranges=<file>"
     return DataError(what, rule=rule, remedy=remedy)
