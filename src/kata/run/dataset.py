@@ -16,7 +16,7 @@ from kata.config.dataset import (
     refuse_repeated,
     refuse_revision,
 )
-from kata.data.format.keep_ranges import check_keep_ranges
+from kata.config.keep_ranges import check_keep_ranges
 from kata.errors import ConfigError, did_you_mean
 
 SHUFFLES = ("auto", "full", "clips")

@@ -24,7 +24,7 @@ from kata.config import (
     read_list,
     refuse_unknown,
 )
-from kata.data.format.keep_ranges import read_keep_ranges
+from kata.config.keep_ranges import read_keep_ranges
 from kata.errors import ConfigError, PolicyError
 from kata.optim.schedule import lr_factor
 from kata.policies import config_class, policy_types

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from kata.cli import main
+from kata.config.keep_ranges import read_keep_ranges
 from kata.data import open_dataset
-from kata.data.format.keep_ranges import read_keep_ranges
 from kata.data.writing.dataset_writer import DatasetWriter
 from kata.spec import ACTION, STATE, Column
 

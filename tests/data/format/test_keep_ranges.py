@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from kata.config import encode
+from kata.config.keep_ranges import read_keep_ranges
 from kata.data import Reader, anchor_rows, open_dataset
-from kata.data.format.keep_ranges import read_keep_ranges
 from kata.data.loader.provenance import sample_locations
 from kata.data.loader.shuffle import Shuffle, make_order
 from kata.data.stats.dataset_stats import dataset_stats

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from kata.config.keep_ranges import read_keep_ranges
 from kata.data.arrays import Int64
 from kata.data.commands.info import aligned
 from kata.data.commands.options import StatsOptions, source_of
 from kata.data.commands.output import new_file, write_whole
 from kata.data.dataset.dataset import Dataset, open_dataset
 from kata.data.format.feature_stats import STATS, complete, is_quantile
-from kata.data.format.keep_ranges import read_keep_ranges
 from kata.data.stats.dataset_stats import (
     Difference,
     column_stats,

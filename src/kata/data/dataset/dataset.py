@@ -13,12 +13,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kata.config.keep_ranges import KeepRanges, check_keep_ranges
 from kata.data.arrays import Int64, ranges
 from kata.data.dataset.columns import Columns, schema_names
 from kata.data.dataset.windows import Episodes, episode_of
 from kata.data.format.episode_table import EpisodeTable
 from kata.data.format.info import Info, read_info
-from kata.data.format.keep_ranges import KeepRanges, check_keep_ranges, cut_episodes
+from kata.data.format.keep_ranges import cut_episodes
 from kata.data.format.read import read_episode_table, refuse_empty
 from kata.data.format.selection import choose, drop_absent_cameras, only_whole, refuse_pointers
 from kata.data.format.source import Source, locate, refuse_outside
