@@ -125,6 +125,11 @@ def carried(args: Sequence[str], run: Run) -> list[str]:
     mix = stated.get("dataset.mix")
     if isinstance(mix, str) and not mix.startswith("["):
         stated["dataset.mix"] = encode(run.dataset.mix)
+    # What the files of kept ranges say is in the run already.
+    if run.dataset.keep_ranges is not None:
+        stated["dataset.keep_ranges"] = encode(run.dataset.keep_ranges)
+    if any(entry.keep_ranges is not None for entry in run.dataset.mix or ()):
+        stated["dataset.mix"] = encode(run.dataset.mix)
     stated |= {"output_dir": run.output_dir or FOLDER, "resume": True}
     return [args[0], *(f"--{name}={_word(value)}" for name, value in stated.items())]
 

@@ -16,6 +16,7 @@ from kata.config.dataset import (
     refuse_repeated,
     refuse_revision,
 )
+from kata.config.keep_ranges import check_keep_ranges
 from kata.errors import ConfigError, did_you_mean
 
 SHUFFLES = ("auto", "full", "clips")
@@ -53,6 +54,9 @@ class MixEntry(Options):
         None, "Episodes to take, as dataset.episodes.", form=EPISODES, least=0
     )
     exclude_episodes: list[int] | None = option(None, "Episodes to leave out.", least=0)
+    keep_ranges: dict[str, list[list[int]]] | None = option(
+        None, "Ranges of frames to take, or the file that holds them, as dataset.keep_ranges."
+    )
     rename_map: dict[str, str] = option(dict, "The dataset's keys to the mixture's, {old: new}.")
     fill: bool = option(False, "Fill cameras that the dataset lacks with black, marked as padding.")
 
@@ -126,6 +130,11 @@ class DatasetConfig(DatasetChoice):
     `mix_clips`, three numbers for each dataset (zeros: full).
     """
 
+    keep_ranges: dict[str, list[list[int]]] | None = option(
+        None,
+        "Ranges of frames to take, {episode: [[first, end], ...]}, or the JSON file that holds "
+        "them; other episodes are taken whole.",
+    )
     mix: list[MixEntry] | None = option(
         None, "Several datasets in one run: a list of entries, or the YAML file that holds it."
     )
@@ -217,6 +226,7 @@ class DatasetConfig(DatasetChoice):
         self._check_pixels()
         self._check_clips()
         self._check_cache()
+        check_keep_ranges(self.keep_ranges or {}, "dataset.keep_ranges")
         if bool(self.repo_id) == (self.mix is not None):
             raise self._one_or_several()
         if self.mix is None:
@@ -231,6 +241,7 @@ class DatasetConfig(DatasetChoice):
             refuse_revision(at, entry.root, entry.revision)
             refuse_repeated(f"{at}episodes", entry.episodes)
             refuse_repeated(f"{at}exclude_episodes", entry.exclude_episodes)
+            check_keep_ranges(entry.keep_ranges or {}, f"{at}keep_ranges")
         check_primary(self.mix, self.mix_primary)
         check_clips(
             self.mix_clips, len(self.mix), (self.clip_pool, self.clip_frames, self.clip_gop)
@@ -308,7 +319,7 @@ class DatasetConfig(DatasetChoice):
         return list(dict.fromkeys(e.repo_id for e in self.mix or ())) or [self.repo_id or ""]
 
 
-_OF_ONE = ("root", "episodes", "exclude_episodes", "revision")
+_OF_ONE = ("root", "episodes", "exclude_episodes", "keep_ranges", "revision")
 _OF_A_MIX = ("mix_stats", "mix_primary", "mix_pad_vectors", "mix_any_fps", "mix_clips")
 
 

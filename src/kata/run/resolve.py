@@ -24,6 +24,7 @@ from kata.config import (
     read_list,
     refuse_unknown,
 )
+from kata.config.keep_ranges import read_keep_ranges
 from kata.errors import ConfigError, PolicyError
 from kata.optim.schedule import lr_factor
 from kata.policies import config_class, policy_types
@@ -148,6 +149,7 @@ def _resolve(given: dict[str, Any], ranks: int, notes: list[str], *, keep_micro:
     mix = raw["dataset"].get("mix")
     if isinstance(mix, str) and not mix.startswith("["):
         raw["dataset"]["mix"] = read_list(Path(mix)) if plain(mix) is not None else None
+    raw["dataset"] = _with_ranges(raw["dataset"])
     run = share_out(decode(Run, raw, verb="kata train"), ranks, notes, keep_micro=keep_micro)
     if run.mesh[1] > 1:
         check_beside_sharding(run.ddp)
@@ -157,6 +159,18 @@ def _resolve(given: dict[str, Any], ranks: int, notes: list[str], *, keep_micro:
         run = dataclasses.replace(run, scheduler=fitted)
         notes.extend([note] if note else [])
     return run
+
+
+def _with_ranges(dataset: dict[str, Any]) -> dict[str, Any]:
+    """Read the files of kept ranges: the run records what they say, and a resumed run keeps it."""
+    found = dict(dataset)
+    ranges = plain(found.get("keep_ranges"))
+    if isinstance(ranges, str) and not ranges.startswith("{"):
+        found["keep_ranges"] = read_keep_ranges(Path(ranges).expanduser())
+    if isinstance(found.get("mix"), list):
+        entries = found["mix"]
+        found["mix"] = [_with_ranges(each) if isinstance(each, dict) else each for each in entries]
+    return found
 
 
 def _policy(given: dict[str, Any], notes: list[str]) -> PolicyConfig:

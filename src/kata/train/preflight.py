@@ -109,7 +109,7 @@ def _named(data: Dataset) -> str:
 
 
 def _held(held: Data) -> str:
-    index = held.episodes.index
+    index = list(dict.fromkeys(held.episodes.index.tolist()))
     numbers = ", ".join(map(str, index[:8])) + (", …" if len(index) > 8 else "")
     return f"{_amount(held)} (episode{'s' * (len(index) != 1)} {numbers})"
 
@@ -134,8 +134,8 @@ def _shape(feature: Feature) -> str:
 
 
 def _amount(data: Data) -> str:
-    episodes = counted(len(data.episodes.index), "episode")
-    return f"{episodes}, {counted(data.num_frames, 'frame')}"
+    cut = f" in {counted(len(data.episodes.index), 'kept range')}" if data.is_cut else ""
+    return f"{counted(data.num_episodes, 'episode')}{cut}, {counted(data.num_frames, 'frame')}"
 
 
 def _rates(run: Run) -> str:

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from kata.html import jpeg_url
 from kata.train.report import Filmstrip, Report, SampleView, write_report
 from kata.train.report.charts import POINTS_MAX, Series, curve_chart, smoothed, thinned
 from kata.train.report.curves import best_of, time_spent, validation_figure
-from kata.train.report.images import jpeg_address
 
 VOID = {"meta", "img", "br", "path", "use", "rect", "stop"}
 
@@ -240,9 +240,9 @@ def test_a_spike_survives_the_thinning_of_a_long_curve() -> None:
 def test_images_keep_their_shape_and_their_limit() -> None:
     rng = np.random.default_rng(0)
     frame = rng.integers(0, 256, (480, 640, 3), dtype=np.uint8)
-    address = jpeg_address(frame, width=320, bytes_max=12_000)
+    address = jpeg_url(frame, width=320, bytes_max=12_000)
     assert len(address) <= 12_000
     image = Image.open(io.BytesIO(base64.b64decode(address.split(",")[1])))
     assert image.width / image.height == pytest.approx(4 / 3, rel=0.05)
-    grey = jpeg_address(frame[..., :1], width=320, bytes_max=40_000)
+    grey = jpeg_url(frame[..., :1], width=320, bytes_max=40_000)
     assert Image.open(io.BytesIO(base64.b64decode(grey.split(",")[1]))).mode == "L"

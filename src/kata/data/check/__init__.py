@@ -16,6 +16,7 @@ from typing import TypeAlias
 import numpy as np
 
 from kata.data.check.cameras import CameraCheck, Piece, run_all
+from kata.data.check.faults import RecordingFaults
 from kata.data.check.findings import Findings, Problem, Report
 from kata.data.check.metadata import (
     check_episode_table,
@@ -26,10 +27,11 @@ from kata.data.check.metadata import (
     check_texts,
     check_totals,
 )
+from kata.data.check.recording import check_recording
 from kata.data.check.stats import check_constant, check_stored
 from kata.data.check.tables import TableCheck
 from kata.data.dataset.columns import schema_names
-from kata.data.dataset.dataset import open_dataset, readable_columns
+from kata.data.dataset.dataset import Dataset, open_dataset, readable_columns
 from kata.data.format.episode_table import EpisodeTable
 from kata.data.format.info import Info, raw_info, read_info
 from kata.data.format.read import read_episode_table, refuse_empty
@@ -51,6 +53,7 @@ def check_dataset(
     episodes: Sequence[int] | str | None = None,
     exclude_episodes: Sequence[int] | None = None,
     decode: bool = False,
+    sampled_frames: int | None = None,
     threads: int | None = None,
     counting: Counting,
 ) -> Report:
@@ -60,6 +63,7 @@ def check_dataset(
         source: where it is. What only the Hub has is fetched first.
         episodes, exclude_episodes: as for `open_dataset`; 'available' takes a part of a download as it is.
         decode: decode every frame too.
+        sampled_frames: look for faults of recording too, in at most this many frames per camera.
         threads: None for one per core.
         counting: shows how far it is.
 
@@ -87,8 +91,9 @@ def check_dataset(
     if episodes != AVAILABLE:
         check_files(root, layout, found)
     job = _Job(source, info, whole, tasks, absent, found, threads or os.cpu_count() or 1, counting)
-    job.run(layout, decode)
-    return _report(source, found)
+    layout = job.run(layout, decode)
+    recording = None if sampled_frames is None else job.record(layout, sampled_frames)
+    return _report(source, found, recording)
 
 
 def _with_frames(root: Path, layout: EpisodeTable, found: Findings) -> EpisodeTable:
@@ -100,8 +105,25 @@ def _with_frames(root: Path, layout: EpisodeTable, found: Findings) -> EpisodeTa
     return layout.take(np.flatnonzero(layout.length > 0))
 
 
-def _report(source: Source, found: Findings) -> Report:
-    return Report(source.repo_id, tuple(found.problems), found.seen, str(source.root))
+def _report(source: Source, found: Findings, recording: RecordingFaults | None = None) -> Report:
+    problems = tuple(found.problems)
+    return Report(source.repo_id, problems, found.seen, str(source.root), recording)
+
+
+def open_good(source: Source, episodes: Sequence[int], found: Findings) -> Dataset | None:
+    """Open the episodes that no error belongs to, or None where these cannot be opened either."""
+    bad: set[int] = set()
+    for problem in found.problems:
+        bad.update(problem.episodes if problem.error else ())
+    good = sorted(set(episodes) - bad)
+    if not good:
+        return None
+    try:
+        data = open_dataset(source.repo_id, root=source.root, episodes=good)
+        data.task_range()
+    except DataError:
+        return None  # noted already
+    return data
 
 
 def _check_metadata(
@@ -128,11 +150,11 @@ class _Job:
     threads: int
     counting: Counting
 
-    def run(self, layout: EpisodeTable, decode: bool) -> None:
-        """Look at tables and cameras of the episodes whose files are here."""
+    def run(self, layout: EpisodeTable, decode: bool) -> EpisodeTable:
+        """Look at tables and cameras of the episodes whose files are here; returns these."""
         layout = self._readable(layout)
         if not len(layout.index):
-            return
+            return layout
         notes: list[str] = []
         columns, derived = readable_columns(self.source, self.info, layout, self.absent, notes)
         tables = TableCheck(
@@ -155,6 +177,20 @@ class _Job:
         self._open(layout, tables)
         if decode:
             self._decode(good)
+        return layout
+
+    def record(self, layout: EpisodeTable, sampled_frames: int) -> RecordingFaults:
+        """Look for faults of recording in the episodes without errors."""
+        data = open_good(self.source, layout.index.tolist(), self.found)
+        if data is None:
+            return RecordingFaults(looked={"recording": "not looked at: no episode opens"})
+        return check_recording(
+            data,
+            self.found,
+            sampled_frames=sampled_frames,
+            threads=self.threads,
+            counting=self.counting,
+        )
 
     def _readable(self, layout: EpisodeTable) -> EpisodeTable:
         """The episodes whose files exist and whose tables have a footer."""

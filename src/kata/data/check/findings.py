@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from kata.data.check.faults import RecordingFaults
 from kata.data.format.episode_table import EpisodeTable
 from kata.data.format.text import REPAIR
 from kata.errors import DataError
@@ -49,6 +50,14 @@ class Findings:
     ) -> None:
         """Note something worth knowing."""
         self.problems.append(Problem(kind, False, what, rule, remedy, tuple(map(int, episodes))))
+
+    def faults(self, recording: RecordingFaults) -> None:
+        """Note faults of recording: training runs with them, and the policy learns them."""
+        for fault in recording.faults:
+            rule = fault.rule
+            self.warning(
+                rule.kind, fault.what, rule=rule.rule, remedy=rule.remedy, episodes=fault.episodes
+            )
 
     def caught(self, kind: str, error: DataError, episodes: Iterable[int] = ()) -> None:
         """Note what opening or reading the dataset would raise."""
@@ -127,6 +136,7 @@ class Report:
     problems: tuple[Problem, ...]
     seen: dict[str, int]
     root: str = ""
+    recording: RecordingFaults | None = None
 
     @property
     def errors(self) -> int:
@@ -142,10 +152,11 @@ class Report:
         return [sorted(found[key], key=_place) for key in sorted(found)]
 
     def bad_episodes(self) -> list[int]:
-        """Episodes that an error belongs to."""
-        return sorted(
-            {episode for problem in self.problems if problem.error for episode in problem.episodes}
-        )
+        """Episodes that an error belongs to, or of which faults of recording leave nothing."""
+        bad = set(self.recording.spoiled()) if self.recording else set[int]()
+        for problem in self.problems:
+            bad.update(problem.episodes if problem.error else ())
+        return sorted(bad)
 
     def text(self, examples: int) -> str:
         """The report for a terminal, with so many examples of each group."""
@@ -170,7 +181,7 @@ class Report:
         said = (
             "no problems" if not self.problems else f"errors: {self.errors}, warnings: {warnings}"
         )
-        lines = [f"{self.name}: {said}", f"looked at: {looked}"]
+        lines = [f"{self.name}: {said}", f"looked at: {looked}", *self._rules()]
         bad = self.bad_episodes()
         if 0 < len(bad) <= _NAMED and len(bad) < self.seen.get("episodes", 0):
             lines.append(
@@ -183,6 +194,15 @@ class Report:
                 f"to correct what has one answer: kata data repair {self.root} --out=<folder>"
             )
         return lines
+
+    def _rules(self) -> list[str]:
+        """Say what the rules of recording looked at, rules with the same words together."""
+        if self.recording is None:
+            return []
+        kinds: dict[str, list[str]] = {}
+        for kind, looked in self.recording.looked.items():
+            kinds.setdefault(looked, []).append(kind)
+        return [f"  {', '.join(names)}: {looked}" for looked, names in kinds.items()]
 
     def plain(self) -> dict[str, Any]:
         """The report for JSON."""
@@ -205,4 +225,5 @@ class Report:
             "looked_at": self.seen,
             "bad_episodes": self.bad_episodes(),
             "problems": problems,
+            **({} if self.recording is None else {"recording": self.recording.plain()}),
         }

@@ -15,11 +15,16 @@ if TYPE_CHECKING:
     from kata.data.format.source import Source
 
 FRAMES_MAX = 40
+SAMPLED_FRAMES = 3000
+"""Frames of each camera that a check decodes: 25 minutes of video at two frames a second."""
 SIZE = Form("height x width in pixels", "240x320", re.compile(r"[1-9]\d*x[1-9]\d*").fullmatch)
 PNG_OR_HTML = Form(
     "a file name that ends in .png or .html",
     "episode.png",
     lambda text: Path(text).suffix.lower() in (".png", ".html"),
+)
+HTML_FILE = Form(
+    "a file name that ends in .html", "check.html", lambda text: text.lower().endswith(".html")
 )
 JSON_FILE = Form(
     "a file name that ends in .json", "stats.json", lambda text: text.lower().endswith(".json")
@@ -55,10 +60,19 @@ class InfoOptions(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
+class FramesChoice(DatasetChoice):
+    """Where a dataset is, and which of its episodes and frames are taken."""
+
+    keep_ranges: str | None = option(
+        None, "File of the ranges of frames to take, by episode.", form=JSON_FILE
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class StatsOptions(Options):
     """Options of `kata data stats`."""
 
-    dataset: DatasetChoice = option(DatasetChoice, "")
+    dataset: FramesChoice = option(FramesChoice, "")
     images: bool | str = option(
         "none",
         "Decode frames: as many as LeRobot samples (also --images alone), or all.",
@@ -77,6 +91,27 @@ class CheckOptions(Options):
 
     dataset: DatasetChoice = option(DatasetChoice, "")
     decode: bool = option(False, "Decode every frame too.")
+    recording: bool = option(
+        False,
+        "Look for faults of recording too: lag, frozen video, swapped cameras and the like.",
+    )
+    report: str | None = option(
+        None,
+        "New page of what is found, with pictures, .html; implies --recording.",
+        form=HTML_FILE,
+    )
+    write_ranges: str | None = option(
+        None,
+        "New file of the frames without faults, .json, for --dataset.keep_ranges of kata train; "
+        "implies --recording.",
+        form=JSON_FILE,
+    )
+    sampled_frames: int = option(
+        SAMPLED_FRAMES,
+        "Frames of each camera that --recording decodes at most, evenly spread.",
+        least=1,
+    )
+    overwrite: bool = option(False, "Let the files of --report and --write_ranges exist.")
     threads: int | None = option(
         None, "Files or GOPs that are looked at at a time; null takes one per core.", least=1
     )

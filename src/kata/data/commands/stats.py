@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import logging
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from kata.config.keep_ranges import read_keep_ranges
 from kata.data.arrays import Int64
 from kata.data.commands.info import aligned
 from kata.data.commands.options import StatsOptions, source_of
@@ -35,6 +37,7 @@ def main(options: StatsOptions) -> int:
     images = "sampled" if options.images is True else options.images or "none"
     dataset = options.dataset
     root = source_of(dataset).root
+    ranges = dataset.keep_ranges
     target = None
     if options.write is not None:
         target = new_file("write", options.write, dataset=root, overwrite=options.overwrite)
@@ -43,6 +46,7 @@ def main(options: StatsOptions) -> int:
         root=dataset.root,
         episodes=dataset.episodes,
         exclude_episodes=dataset.exclude_episodes,
+        keep_ranges=None if ranges is None else read_keep_ranges(Path(ranges).expanduser()),
         revision=dataset.revision,
     )
     for note in data.notes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -13,11 +13,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kata.config.keep_ranges import KeepRanges, check_keep_ranges
 from kata.data.arrays import Int64, ranges
 from kata.data.dataset.columns import Columns, schema_names
 from kata.data.dataset.windows import Episodes, episode_of
 from kata.data.format.episode_table import EpisodeTable
 from kata.data.format.info import Info, read_info
+from kata.data.format.keep_ranges import cut_episodes
 from kata.data.format.read import read_episode_table, refuse_empty
 from kata.data.format.selection import choose, drop_absent_cameras, only_whole, refuse_pointers
 from kata.data.format.source import Source, locate, refuse_outside
@@ -81,8 +83,28 @@ class Dataset:
 
     @property
     def is_whole(self) -> bool:
-        """True when every episode of the recording is selected."""
-        return len(self.layout.index) == self.total_episodes
+        """True when every episode of the recording is selected, with all of its frames."""
+        return len(self.layout.index) == self.total_episodes and not self.is_cut
+
+    @cached_property
+    def first_frame(self) -> Int64:
+        """The number within its recording of each episode's first frame: 0 where nothing is cut."""
+        if self._first is None:
+            return np.zeros_like(self.layout.index)
+        position = np.searchsorted(self.opened.index, self.layout.index)
+        start = np.cumsum(self.opened.length) - self.opened.length
+        return self._first - start[position]
+
+    @cached_property
+    def is_cut(self) -> bool:
+        """True when some episode lacks frames, or is read in several ranges."""
+        whole = self.opened.length[np.searchsorted(self.opened.index, self.layout.index)]
+        return bool((self.layout.length != whole).any())
+
+    @property
+    def num_episodes(self) -> int:
+        """How many recorded episodes the ranges are of."""
+        return len(np.unique(self.layout.index))
 
     @property
     def fingerprint(self) -> str:
@@ -94,6 +116,8 @@ class Dataset:
         }
         columns = {key: [column.dtype, column.shape] for key, column in self.columns.items()}
         episodes = [self.layout.index.tolist(), self.layout.length.tolist()]
+        if self.is_cut:
+            episodes.append(self.first_frame.tolist())
         text = json.dumps([self.version, self.fps, columns, episodes, sizes], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -175,6 +199,34 @@ class Dataset:
         first = self.episodes.start if self._first is None else self._first
         return replace(self, layout=self.layout.take(chosen), _first=first[chosen])
 
+    def keep(self, ranges: KeepRanges, known: Mapping[int, int] | None = None) -> Dataset:
+        """Return the dataset without the frames outside of kept ranges; shares what is loaded.
+
+        Each range is an episode from then on: windows end at its edges, and its index is that of
+        the recorded episode, which several ranges may share.
+
+        Args:
+            ranges: [first, end) by episode index. An episode that is absent stays whole.
+            known: the length of every recorded episode; None for those of this dataset.
+
+        Raises:
+            ConfigError: ranges that no dataset can have.
+            DataError: ranges that this dataset does not have, or that leave nothing.
+        """
+        check_keep_ranges(ranges, "keep_ranges")
+        assert not self.is_cut, "ranges count frames of whole episodes"
+        layout = self.layout
+        lengths = dict(zip(layout.index.tolist(), layout.length.tolist(), strict=True))
+        pieces = cut_episodes(self.repo_id, known or lengths, layout.index, layout.length, ranges)
+        first = self.episodes.start if self._first is None else self._first
+        cut = layout.cut(pieces)
+        return replace(
+            self,
+            layout=cut,
+            notes=[*self.notes, _kept(layout, cut)],
+            _first=first[pieces.position] + pieces.begin,
+        )
+
 
 def open_dataset(
     repo_id: str,
@@ -182,6 +234,7 @@ def open_dataset(
     root: str | Path | None = None,
     episodes: Sequence[int] | str | None = None,
     exclude_episodes: Sequence[int] | None = None,
+    keep_ranges: KeepRanges | None = None,
     revision: str | None = None,
 ) -> Dataset:
     """Open a LeRobot dataset of format v3.0, v2.1 or v2.0; nothing is converted.
@@ -191,9 +244,11 @@ def open_dataset(
         root: the dataset's folder. Without it $HF_LEROBOT_HOME/<repo_id> is taken, else the Hub.
         episodes: episode indices; 'available' for those whose files are all here; None for all.
         exclude_episodes: episode indices to leave out.
+        keep_ranges: ranges [first, end) of frames to read, by episode index; see `Dataset.keep`.
         revision: tag, branch or commit on the Hub; without it the newest format tag, else main.
 
-    Raises: DataError for a dataset that is absent, damaged or incomplete, and for unknown episodes.
+    Raises: DataError for a dataset that is absent, damaged or incomplete, and for unknown episodes and
+        ranges; ConfigError for ranges that no dataset has.
     """
     source = locate(repo_id, root, revision)
     meta = (str(path.relative_to(source.root)) for path in (source.root / "meta").rglob("*"))
@@ -221,8 +276,25 @@ def open_dataset(
         info.fps,
         task_numbers(layout, tasks),
     )
-    return Dataset(
+    data = Dataset(
         repo_id, source.root, info, columns, tasks, layout, notes, len(whole.index), storage
+    )
+    if not keep_ranges:
+        return data
+    lengths = dict(zip(whole.index.tolist(), whole.length.tolist(), strict=True))
+    return data.keep(keep_ranges, lengths)
+
+
+def _kept(before: EpisodeTable, after: EpisodeTable) -> str:
+    """Say what kept ranges leave of a dataset."""
+    remaining = np.bincount(
+        np.searchsorted(before.index, after.index), after.length, len(before.index)
+    )
+    cut = int(((remaining > 0) & (remaining < before.length)).sum())
+    gone = int((remaining == 0).sum())
+    return (
+        f"keep_ranges: {cut} of {len(before.index)} episodes are cut, {gone} left out; "
+        f"{int(after.length.sum()):,} of {int(before.length.sum()):,} frames are read"
     )
 
 

@@ -101,6 +101,16 @@ class Mixture:
         )
 
     @property
+    def num_episodes(self) -> int:
+        """How many recorded episodes the ranges of all parts are of."""
+        return sum(part.dataset.num_episodes for part in self.parts)
+
+    @property
+    def is_cut(self) -> bool:
+        """True when some part is cut by kept ranges."""
+        return any(part.dataset.is_cut for part in self.parts)
+
+    @property
     def num_frames(self) -> int:
         """Frames of all parts."""
         return sum(part.dataset.num_frames for part in self.parts)

@@ -10,6 +10,7 @@ from typing import TypeAlias
 import numpy as np
 
 from kata.data.arrays import Int64, ranges
+from kata.data.format.keep_ranges import Pieces
 
 Fetch: TypeAlias = Callable[[Sequence[str]], None]
 """Makes files of the dataset present where that is possible; a file that does not exist is left absent."""
@@ -30,6 +31,10 @@ class Span:
     def take(self, positions: Int64) -> Span:
         """The span of some episodes; `files` stays whole so that numbers keep their meaning."""
         return Span(self.files, self.file[positions], self.first[positions])
+
+    def shifted(self, frames: Int64) -> Span:
+        """Return the span of episodes that begin later, by (E,) frames."""
+        return Span(self.files, self.file, self.first + frames)
 
     def used(self) -> list[str]:
         """Files that hold at least one of the episodes, in order."""
@@ -107,6 +112,17 @@ class EpisodeTable:
             self.tasks.take(positions),
             self.data.take(positions),
             {key: span.take(positions) for key, span in self.videos.items()},
+        )
+
+    def cut(self, pieces: Pieces) -> EpisodeTable:
+        """Return the layout of parts of episodes, each with the index of the whole one."""
+        part = self.take(pieces.position)
+        return EpisodeTable(
+            part.index,
+            pieces.length,
+            part.tasks,
+            part.data.shifted(pieces.begin),
+            {key: span.shifted(pieces.begin) for key, span in part.videos.items()},
         )
 
     def without(self, keys: Sequence[str]) -> EpisodeTable:

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import base64
-import html
 import io
 import re
 import warnings
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from html import escape
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 
 from kata.data.dataset.dataset import Dataset
 from kata.data.loader.reader import Reader
+from kata.html import document, jpeg_url, section
 from kata.spec import ACTION, BOOKKEEPING, STATE, Column
 from kata.units import seconds_text
 
@@ -25,6 +24,7 @@ INK, MUTED, RULE, ACCENT, SECOND = "#1d2329", "#68717b", "#e4e3df", "#0b6e75", "
 _WIDTH, _MARGIN, _GAP = 14.0, 0.45, 0.06  # inches
 _PANELS_ABREAST, _PANEL_HEIGHT, _PANELS_MAX = 4, 1.2, 80
 _DPI = 110
+_FRAME_BYTES = 40_000
 _STYLE: dict[Any, Any] = {
     "font.family": "DejaVu Sans",
     "font.size": 8.5,
@@ -119,43 +119,23 @@ def png(sheet: Sheet) -> bytes:
 
 def page(sheet: Sheet) -> bytes:
     """The sheet as one HTML page that needs no other file."""
-    strips = "".join(
-        f"<h2>{html.escape(key)}</h2><div class=strip>"
-        + "".join(
-            f"<figure><img src='{_jpeg(frame)}' alt=''><figcaption>{_stamp(sheet, number)}</figcaption></figure>"
-            for number, frame in zip(sheet.shown, frames, strict=True)
-        )
-        + "</div>"
-        for key, frames in sheet.frames.items()
-    )
-    curves = _svg(sheet) if sheet.panels else ""
-    title = html.escape(sheet.title)
-    return _PAGE.format(
-        title=title,
-        task=html.escape(sheet.task),
-        facts=html.escape(sheet.facts),
-        strips=strips,
-        curves=curves,
+    header = f"<header><h1>{escape(sheet.title)}</h1></header>"
+    lines = f'<p>{escape(sheet.task)}</p><p class="muted">{escape(sheet.facts)}</p>'
+    strips = "".join(_strip(sheet, key) for key in sheet.frames)
+    curves = f'<div class="card paper">{_svg(sheet)}</div>' if sheet.panels else ""
+    return document(
+        sheet.title, "\n".join([header, lines, strips, section("Values", curves)])
     ).encode()
 
 
-_PAGE = """<!doctype html>
-<html lang=en><meta charset=utf-8><meta name=viewport content="width=device-width">
-<title>{title}</title>
-<style>
-body {{ margin: 0 auto; max-width: 1240px; padding: 28px 22px; background: #fff; color: #1d2329;
-  font: 15px/1.5 system-ui, sans-serif; }}
-h1 {{ font-size: 24px; margin: 0; overflow-wrap: anywhere; }}
-h2 {{ font-size: 13px; font-weight: 600; margin: 22px 0 6px; }}
-p {{ margin: 2px 0; }} .muted, figcaption {{ color: #68717b; font-size: 13px; }}
-.strip {{ display: flex; gap: 6px; overflow-x: auto; }}
-figure {{ margin: 0; flex: 1 0 130px; }} img {{ width: 100%; display: block; border-radius: 4px; }}
-svg {{ width: 100%; height: auto; margin-top: 18px; }}
-</style>
-<h1>{title}</h1><p>{task}</p><p class=muted>{facts}</p>
-{strips}{curves}
-</html>
-"""
+def _strip(sheet: Sheet, key: str) -> str:
+    """Frames of one camera along time."""
+    figures = ""
+    for number, frame in zip(sheet.shown, sheet.frames[key], strict=True):
+        source = jpeg_url(frame, width=320, bytes_max=_FRAME_BYTES)
+        caption = f"<figcaption>{_stamp(sheet, number)}</figcaption>"
+        figures += f'<figure><img src="{source}" alt="">{caption}</figure>'
+    return section(key, f'<div class="frames">{figures}</div>')
 
 
 def _panels(dataset: Dataset) -> list[Panel]:
@@ -361,12 +341,3 @@ def _svg(sheet: Sheet) -> str:
         figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
     text = out.getvalue()
     return re.sub(r"<metadata>.*?</metadata>", "", text[text.index("<svg") :], flags=re.DOTALL)
-
-
-def _jpeg(frame: NDArray[np.uint8]) -> str:
-    """A frame as a data address, at most 320 pixels wide."""
-    out = io.BytesIO()
-    picture = Image.fromarray(np.ascontiguousarray(np.broadcast_to(frame, (*frame.shape[:2], 3))))
-    picture.thumbnail((320, 320))
-    picture.save(out, "JPEG", quality=82)
-    return "data:image/jpeg;base64," + base64.b64encode(out.getvalue()).decode()

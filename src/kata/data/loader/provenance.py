@@ -21,7 +21,7 @@ def sample_locations(dataset: Dataset, rows: Int64) -> list[dict[str, Any]]:
     return [
         {
             "episode": int(layout.index[at]),
-            "frame": int(row - dataset.episodes.start[at]),
+            "frame": int(row - dataset.episodes.start[at] + dataset.first_frame[at]),
             "files": {name: span.files[span.file[at]] for name, span in spans.items()},
         }
         for row, at in zip(rows, positions, strict=True)

@@ -122,6 +122,8 @@ def stored_stats(dataset: Dataset, keys: Sequence[str]) -> tuple[Stats, str]:
         return {
             key: stats for key, stats in load_stats(path).items() if key in keys
         }, "meta/stats.json"
+    if dataset.is_cut:
+        return {}, ""
     parts = _per_episode(dataset, keys)
     merged = {
         key: merge(found) for key, found in parts.items() if len(found) == len(dataset.layout.index)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 
+import numpy as np
+
 from kata.data import Dataset, open_dataset
 from kata.data.dataset.mixture import Data, Mixture, MixtureEntry
 from kata.errors import ConfigError
@@ -22,6 +24,7 @@ def open_data(options: DatasetConfig) -> Data:
         root=options.root,
         episodes=options.episodes,
         exclude_episodes=options.exclude_episodes,
+        keep_ranges=options.keep_ranges,
         revision=options.revision,
     )
 
@@ -32,6 +35,7 @@ def _part(entry: MixEntry) -> MixtureEntry:
         root=entry.root,
         episodes=entry.episodes,
         exclude_episodes=entry.exclude_episodes,
+        keep_ranges=entry.keep_ranges,
         revision=entry.revision,
     )
     return MixtureEntry(entry.called, data, entry.weight, entry.rename_map, entry.fill)
@@ -57,9 +61,12 @@ def split(dataset: Dataset, share: float) -> tuple[Dataset, Dataset | None]:
     """
     if share == 0:
         return dataset, None
+    # Kept ranges of one episode show the same scene: they stay on one side.
+    _, owner = np.unique(dataset.episodes.index, return_inverse=True)
     by_task: dict[tuple[str, ...], list[int]] = defaultdict(list)
     for position, tasks in enumerate(dataset.episodes.tasks):
-        by_task[tasks[:1]].append(position)
+        if not position or owner[position] != owner[position - 1]:
+            by_task[tasks[:1]].append(int(owner[position]))
     # Tasks shown only once cannot each give an episode away; together they can.
     alone = [task for task, positions in by_task.items() if len(positions) == 1]
     if len(alone) > 1:
@@ -74,5 +81,6 @@ def split(dataset: Dataset, share: float) -> tuple[Dataset, Dataset | None]:
             rule="validation needs at least two episodes",
             remedy="leave out --dataset.eval_split",
         )
-    everything = range(len(dataset.episodes.index))
-    return dataset.subset([i for i in everything if i not in held]), dataset.subset(sorted(held))
+    apart = np.isin(owner, sorted(held))
+    train, val = np.flatnonzero(~apart).tolist(), np.flatnonzero(apart).tolist()
+    return dataset.subset(train), dataset.subset(val)

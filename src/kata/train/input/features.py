@@ -103,12 +103,15 @@ def refuse_short_episodes(dataset: Dataset, drop_last: int) -> None:
     short = np.flatnonzero(episodes.length <= drop_last)
     if short.size:
         numbers = episodes.index[short].tolist()
+        what = f"{len(short)} episodes are too short, the first is episode {numbers[0]}"
         remedy = f"--dataset.exclude_episodes={str(numbers).replace(' ', '')}"
+        if dataset.is_cut:
+            what = f"{len(short)} kept ranges are too short, the first is of episode {numbers[0]}"
+            remedy = "leave these ranges out of the file of --dataset.keep_ranges"
         if len(short) == len(episodes.length):
             remedy = "choose a dataset with longer episodes, or a smaller horizon of the policy"
         raise DataError(
-            f"{dataset.repo_id}: {len(short)} episodes are too short, the first is episode {numbers[0]} with "
-            f"{episodes.length[short[0]]} frames",
+            f"{dataset.repo_id}: {what} with {episodes.length[short[0]]} frames",
             rule=f"this policy needs at least {drop_last + 1} frames per episode",
             remedy=remedy,
         )

@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from html import escape
-from importlib.resources import files
 from pathlib import Path
-from typing import NamedTuple
 
+from kata.html import Tile, card, document, section, tiles
 from kata.train.metrics.bottleneck import Diagnosis, diagnose, spent_of
 from kata.train.report.charts import COLOURS
 from kata.train.report.curves import (
@@ -33,14 +32,6 @@ ROWS_MAX = 12  # of a table of evaluations
 TIME_COLOURS = ("--second", "--faint", "--accent", "--third")
 
 
-class Tile(NamedTuple):
-    """One of the few numbers that matter most: its name, its value, and a remark."""
-
-    name: str
-    value: str
-    remark: str
-
-
 def write_report(path: Path, report: Report) -> None:
     """Writes the report as one HTML file without scripts or links; the file is whole or absent."""
     train, validation = of_kind(report.metrics, "train"), of_kind(report.metrics, "validation")
@@ -48,37 +39,22 @@ def write_report(path: Path, report: Report) -> None:
     spent = time_spent(train)
     sections = [
         f"<header><h1>{escape(report.title)}</h1></header>",
-        _tiles([*_validation_tiles(report, validation, judged_by), *_training_tiles(train, spent)]),
+        tiles([*_validation_tiles(report, validation, judged_by), *_training_tiles(train, spent)]),
         _notes(report.notes),
-        _section("Curves", _curves(charts(train, validation, judged_by, report.baseline))),
+        section("Curves", _curves(charts(train, validation, judged_by, report.baseline))),
         "" if report.metrics else '<p class="remark">Nothing was logged yet.</p>',
-        _section("Where the time went", _time(spent, diagnose(spent_of(train)))) if spent else "",
-        _section("Datasets", _details(train, "Training")),
-        _section("Where the error is", _details(validation, "Validation")),
-        _section("Predicted against recorded", samples_html(report.samples)),
+        section("Where the time went", _time(spent, diagnose(spent_of(train)))) if spent else "",
+        section("Datasets", _details(train, "Training")),
+        section("Where the error is", _details(validation, "Validation")),
+        section("Predicted against recorded", samples_html(report.samples)),
         _evaluations(report.metrics),
-        _section("Episodes", strips_html(report.strips)),
-        _section("The run", _facts(report)),
-        _section("Run it again", _command(report.command)),
+        section("Episodes", strips_html(report.strips)),
+        section("The run", _facts(report)),
+        section("Run it again", _command(report.command)),
     ]
     beside = path.with_name(path.name + ".new")
-    beside.write_text(_document(report.title, "\n".join(filter(None, sections))), encoding="utf-8")
+    beside.write_text(document(report.title, "\n".join(filter(None, sections))), encoding="utf-8")
     os.replace(beside, path)
-
-
-def _document(title: str, body: str) -> str:
-    style = files("kata.train.report").joinpath("report.css").read_text(encoding="utf-8")
-    return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{escape(title)}</title>\n<style>\n{style}</style>\n</head>\n<body>\n<main>\n"
-        f"{body}\n<footer>Written by kata.</footer>\n</main>\n</body>\n</html>\n"
-    )
-
-
-def _section(title: str, body: str) -> str:
-    """A titled section, or nothing when there is nothing to show."""
-    return f"<section><h2>{escape(title)}</h2>\n{body}</section>" if body else ""
 
 
 def _training_tiles(train: Sequence[Line], spent: TimeSpent | None) -> list[Tile]:
@@ -116,14 +92,6 @@ def _validation_tiles(report: Report, validation: Sequence[Line], name: str | No
     return tiles
 
 
-def _tiles(tiles: Sequence[Tile]) -> str:
-    cells = [
-        f'<div class="tile"><b>{escape(tile.value)}</b>{escape(tile.name)}<span>{escape(tile.remark)}</span></div>'
-        for tile in tiles
-    ]
-    return f'<div class="tiles card">{"".join(cells)}</div>' if cells else ""
-
-
 def _notes(notes: Sequence[str]) -> str:
     items = "".join(f"<li>{escape(note)}</li>" for note in notes)
     return f'<ul class="notes card">{items}</ul>' if items else ""
@@ -136,12 +104,8 @@ def _curves(made: Sequence[Chart]) -> str:
             f'<span><i style="background:{COLOURS[colour]}"></i>{escape(word)}</span>'
             for colour, word in chart.keys
         )
-        cards += _card(f'<h3>{escape(chart.title)}</h3><div class="keys">{keys}</div>', chart.svg)
+        cards += card(f'<h3>{escape(chart.title)}</h3><div class="keys">{keys}</div>', chart.svg)
     return f'<div class="pair">{cards}</div>' if cards else ""
-
-
-def _card(head: str, body: str) -> str:
-    return f'<div class="card"><div class="head">{head}</div>{body}</div>'
 
 
 def _command(command: str) -> str:
@@ -170,7 +134,7 @@ def _details(lines: Sequence[Line], title: str) -> str:
     cards: list[str] = []
     for name, values in lines[-1].items():
         if isinstance(values, Mapping) and values:
-            cards.append(_card(f"<h3>{escape(title)} {escape(words(name))}</h3>", _bars(values)))
+            cards.append(card(f"<h3>{escape(title)} {escape(words(name))}</h3>", _bars(values)))
     return f'<div class="pair">{"".join(cards)}</div>' if cards else ""
 
 
@@ -194,7 +158,7 @@ def _evaluations(metrics: Sequence[Line]) -> str:
         lines = of_kind(metrics, kind)
         names = list(dict.fromkeys(name for line in lines for name in figures(line)))
         if names:
-            sections += _section(words(kind).capitalize(), _table(lines, names))
+            sections += section(words(kind).capitalize(), _table(lines, names))
     return sections
 
 

@@ -7,8 +7,8 @@ from html import escape
 
 import numpy as np
 
+from kata.html import jpeg_url
 from kata.train.report.charts import COLOURS, INK, SECOND, action_chart
-from kata.train.report.images import jpeg_address
 from kata.train.report.parts import Filmstrip, SampleView
 
 SAMPLES_MAX = 8
@@ -51,7 +51,7 @@ def _sample(sample: SampleView, bytes_max: int) -> str:
         sample.predicted.shape,
     )
     frames = "".join(
-        f'<figure><img alt="{escape(camera)}" src="{jpeg_address(frame, width=420, bytes_max=bytes_max)}">'
+        f'<figure><img alt="{escape(camera)}" src="{jpeg_url(frame, width=420, bytes_max=bytes_max)}">'
         f"<figcaption>{escape(camera)}</figcaption></figure>"
         for camera, frame in sample.frames.items()
     )
@@ -96,7 +96,7 @@ def _strip(strip: Filmstrip, bytes_max: int) -> str:
         np.linspace(0, len(strip.frames) - 1, count).round().astype(int).tolist() if count else []
     )
     images = "".join(
-        f'<img alt="frame {row}" src="{jpeg_address(strip.frames[row], width=200, bytes_max=bytes_max)}">'
+        f'<img alt="frame {row}" src="{jpeg_url(strip.frames[row], width=200, bytes_max=bytes_max)}">'
         for row in rows
     )
     caption = f'<p class="remark">{escape(strip.caption)}</p>' if strip.caption else ""
