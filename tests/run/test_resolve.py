@@ -3,7 +3,7 @@ from itertools import pairwise
 
 import pytest
 
-from kata.config import encode
+from kata.config import encode, names_where
 from kata.errors import ConfigError, KataError, PolicyError
 from kata.optim.schedule import lr_factor
 from kata.run import Run, resolve_run
@@ -331,3 +331,37 @@ def test_more_steps_are_refused_where_they_would_bend_the_schedule(tmp_path):
     resumable(tmp_path, "--scheduler.type=cosine_annealing_with_warmup", "--steps=100")
     with pytest.raises(ConfigError, match="learning rate"):
         resolve_run(["--resume=true", f"--output_dir={tmp_path}", "--steps=200"])
+
+
+MAY_CHANGE = """
+steps max_time resume output_dir num_workers prefetch_factor batch_size compile dist_timeout log_freq
+max_bad_steps on_bad_frame loss_spike save_freq save_checkpoint checkpoint_format
+gradient_checkpointing keep_last keep_every keep_best accelerator.gradient_accumulation ddp.bucket_mb
+parallelism engine fsdp deepspeed dataset.cache dataset.cache_dir dataset.cache_size
+dataset.frame_memory eval_steps env_eval_freq env_eval_at_start env eval wandb tensorboard trackio
+job_name scheduler policy.device policy.push_to_hub policy.repo_id policy.private policy.tags
+policy.license
+"""
+
+
+def test_options_that_a_resumed_run_may_set_differently_are_those_that_change_no_number():
+    assert set(names_where(run_of(), lambda each: each.may_change)) == set(MAY_CHANGE.split())
+
+
+def test_options_that_ranks_may_set_differently_are_a_machines_own():
+    mix = "--dataset.mix=[{repo_id: a/b, root: x}, {repo_id: c/d}]"
+    run = resolve_run(["--policy.type=act", mix])[0]
+    own = {"dataset.root", "dataset.cache_dir", "dataset.cache_size", "dataset.frame_memory"}
+    own |= {"dataset.mix[0].root", "dataset.mix[1].root"}
+    assert set(names_where(run, lambda each: each.per_machine)) == own
+
+
+def test_a_value_of_a_file_is_read_as_its_options_type(tmp_path):
+    path = tmp_path / "run.yaml"
+    path.write_text(
+        "policy: {type: act}\ndataset: {repo_id: a/b, episodes: 0}\njob_name: 0123\n"
+        "accelerator.mixed_precision: no\nsteps: 1e3\nresume: off\n"
+    )
+    run = resolve_run([f"--config={path}"])[0]
+    assert (run.job_name, run.precision, run.steps, run.resume) == ("0123", "no", 1000, False)
+    assert run.dataset.episodes == [0]
