@@ -1,4 +1,5 @@
-"""CPU seconds that each policy takes for one chunk of actions: default options, one environment, one thread.
+"""CPU seconds that each policy takes for one chunk of actions: default options, one environment,
+one thread.
 
     python benchmarks/act_time.py [--repeats=3] [--out=benchmarks/results/act_time.json]
 

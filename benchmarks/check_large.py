@@ -1,10 +1,13 @@
-"""How long `kata data check` takes for many episodes: makes a dataset of links to one episode's files, and checks it.
+"""How long `kata data check` takes for many episodes: makes a dataset of links to one episode's
+files, and checks it.
 
-    python benchmarks/check_large.py [--folder=<scratch folder>] [--episodes=10000] [--frames=300] [--version=v2.1]
+    python benchmarks/check_large.py [--folder=<scratch folder>] [--episodes=10000] [--frames=300]
+    [--version=v2.1]
         [--recording=true]
 
-v2.1 is the harder one: a table and two videos per episode. v3.0 has fifty episodes in a file. Prints one line of
-JSON: episodes, frames, files, wall and CPU seconds of the check, and the largest memory of the process.
+v2.1 is the harder one: a table and two videos per episode. v3.0 has fifty episodes in a file.
+Prints one line of JSON: episodes, frames, files, wall and CPU seconds of the check, and the largest
+memory of the process.
 """
 
 from __future__ import annotations
@@ -99,7 +102,8 @@ def places(file: int, many_per_file: bool) -> tuple[str, list[str]]:
 
 def episode(number: int, frames: int) -> pa.Table:
     frame = np.arange(frames)
-    # A random walk that the state follows two frames later: the rules of recording measure it in full.
+    # A random walk that the state follows two frames later: the rules of recording measure it in
+    # full.
     steps = np.random.default_rng(number).normal(size=(frames + 2, JOINTS))
     walk = np.cumsum(steps, axis=0).astype(np.float32)
     values = [walk[:-2].reshape(-1), walk[2:].reshape(-1)]

@@ -1,16 +1,20 @@
-"""CPU seconds of an update with and without `--compile`, what compiling takes, and how far the results lie apart.
+"""CPU seconds of an update with and without `--compile`, what compiling takes, and how far the
+results lie apart.
 
-    python benchmarks/compile_time.py [--policies=act,diffusion,multi_task_dit,vqbet] [--rounds=7] [--steps=3]
+    python benchmarks/compile_time.py [--policies=act,diffusion,multi_task_dit,vqbet] [--rounds=7]
+    [--steps=3]
                                       [--out=benchmarks/results/compile.json]
 
-On the CPU, one thread. Two copies of a policy, equal and with one batch, take updates in turn, so that other programs
-of the machine meet both. Each policy is measured twice in a process of its own: first with torch's cache of compiled
-code empty, then with what the first has left there. Sizes are such that an update takes less than two seconds.
+On the CPU, one thread. Two copies of a policy, equal and with one batch, take updates in turn, so
+that other programs of the machine meet both. Each policy is measured twice in a process of its own:
+first with torch's cache of compiled code empty, then with what the first has left there. Sizes are
+such that an update takes less than two seconds.
 
-gradients_apart: the norm of the difference between both copies' gradients, by their norm. Rounding alone moves some: a
-ReLU whose input lies within rounding of zero takes the other side. What that makes is told beside it, as
-gradients_moved: the same between the policy as written and itself with every number of the batch moved to the next
-float.
+gradients_apart: the norm of the difference between both copies' gradients, by their norm. Rounding
+alone moves some: a ReLU whose input lies within rounding of zero takes the other side. What that
+makes is told beside it, as
+gradients_moved: the same between the policy as written and itself with every number of the batch
+moved to the next float.
 """
 
 from __future__ import annotations
@@ -106,7 +110,9 @@ def _updates(state: TrainState, batch: RandomBatch, run: Run, engine: Engine, st
 
 
 def _gradients(state: TrainState, batch: RandomBatch, run: Run) -> tuple[float, dict[str, Tensor]]:
-    """Loss and gradients of the batch, with dropout drawn from one seed; the gradients are taken away."""
+    """Loss and gradients of the batch, with dropout drawn from one seed; the gradients are taken
+    away.
+    """
     torch.manual_seed(run.seed)
     total, _ = weighted(state.policy(batch.micros[0], **batch.draws[0]), batch.weights)
     total.backward()
@@ -184,7 +190,8 @@ def main() -> None:
     for policy in asked.policies:
         result["policies"][policy] = found = _measured(policy, asked)
         print(
-            f"{policy:16} {found['written_update_cpu_s']:.3f} s, compiled {found['compiled_update_cpu_s']:.3f} s "
+            f"{policy:16} {found['written_update_cpu_s']:.3f} s, compiled "
+            f"{found['compiled_update_cpu_s']:.3f} s "
             f"({found['ratio']:.2f}); compiling {found['compiling_cpu_s']:.0f} CPU s, "
             f"from the cache {found['compiling_cpu_s_from_cache']:.0f}",
             flush=True,

@@ -1,10 +1,11 @@
-"""Opening a large dataset: time and memory of the first and of a later process, up to the first batch.
+"""Opening a large dataset: time and memory of the first and of a later process, up to the first
+batch.
 
     python benchmarks/open_large.py make /scratch/large --frames 30000000     # about 4 GB
     python benchmarks/open_large.py measure /scratch/large --cache /scratch/cache
 
-`make` writes a v3.0 dataset of episodes of 300 frames with a state and an action of 14 numbers each and two sentences.
-`measure` opens it twice, each time in a new process, and prints JSON.
+`make` writes a v3.0 dataset of episodes of 300 frames with a state and an action of 14 numbers each
+and two sentences. `measure` opens it twice, each time in a new process, and prints JSON.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def make(root: Path, frames: int) -> None:
     (root / "meta/info.json").write_text(json.dumps(info))
     episode = np.arange(count)
     table = {
-        "episode_index": episode, "tasks": [[f"task {e % 2}"] for e in episode], "length": np.full(count, LENGTH),
+        "episode_index": episode, "tasks": [[f"task {e % 2}"] for e in episode], "length": np.full(count, LENGTH),  # noqa: E501
         "data/chunk_index": np.zeros(count, int), "data/file_index": episode // per_file,
         "dataset_from_index": episode * LENGTH, "dataset_to_index": (episode + 1) * LENGTH,
     }  # fmt: skip

@@ -1,10 +1,12 @@
-"""Frames on their way to this machine's device as RGB, and as planes that it converts: the same pixels, at what cost.
+"""Frames on their way to this machine's device as RGB, and as planes that it converts: the same
+pixels, at what cost.
 
     python benchmarks/planes_time.py [--frames=16] [--height=480] [--width=640] [--rounds=20]
                                      [--out=benchmarks/results/planes_time.json]
 
-First the device's conversion is compared with the formula in numpy, for every Y beside 64 values each of U and V. Then
-a batch is copied (on CUDA from pinned memory) and made float in both ways, in turn. Needs torch and numpy alone.
+First the device's conversion is compared with the formula in numpy, for every Y beside 64 values
+each of U and V. Then a batch is copied (on CUDA from pinned memory) and made float in both ways, in
+turn. Needs torch and numpy alone.
 """
 
 from __future__ import annotations

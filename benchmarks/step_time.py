@@ -1,14 +1,16 @@
 """Seconds, memory and host waits of one update on this machine's device, without any data reading.
 
     python benchmarks/step_time.py [--policy=act] [--options='{"chunk_size": 50}'] [--batch=8]
-                                   [--height=480] [--width=640] [--cameras=2] [--steps=20] [--precision=no|bf16]
-                                   [--compile] [--out=benchmarks/results/step_time.json]
+                                   [--height=480] [--width=640] [--cameras=2] [--steps=20]
+                                   [--precision=no|bf16] [--compile]
+                                   [--out=benchmarks/results/step_time.json]
 
-Random weights, frames and numbers; the policy has its default options but for `--options`. On CUDA every update after
-the first runs under torch.cuda.set_sync_debug_mode("error"): an update that made the host wait would fail. With
---compile the policy's blocks are compiled (first_s has the time that takes), and blocks that were not are listed. Needs
-torch, torchvision, numpy, safetensors and PyYAML alone, so that it runs where nothing can be installed
-(multi_task_dit: transformers too).
+Random weights, frames and numbers; the policy has its default options but for `--options`. On CUDA
+every update after the first runs under torch.cuda.set_sync_debug_mode("error"): an update that made
+the host wait would fail. With
+--compile the policy's blocks are compiled (first_s has the time that takes), and blocks that were
+not are listed. Needs torch, torchvision, numpy, safetensors and PyYAML alone, so that it runs where
+nothing can be installed (multi_task_dit: transformers too).
 """
 
 from __future__ import annotations

@@ -38,7 +38,9 @@ def own_cache(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def tiny_dataset(tmp_path_factory) -> Path:
-    """Six episodes of 12-17 frames, two tasks, two cameras of unequal size; the action follows state and picture."""
+    """Six episodes of 12-17 frames, two tasks, two cameras of unequal size; the action follows
+    state and picture.
+    """
     root = tmp_path_factory.mktemp("data") / "tiny"
     features = {
         "observation.images.top": Column("video", (48, 64, 3)),
@@ -72,7 +74,9 @@ def tiny_dataset(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def vector_dataset(tmp_path_factory) -> Path:
-    """Four episodes of four frames, no camera: a policy without a backbone takes a step in milliseconds."""
+    """Four episodes of four frames, no camera: a policy without a backbone takes a step in
+    milliseconds.
+    """
     root = tmp_path_factory.mktemp("data") / "vectors"
     widths = {"observation.state": 3, "observation.environment_state": 2, "action": 2}
     features = {key: Column("float32", (width,)) for key, width in widths.items()}
@@ -136,7 +140,9 @@ def vector_run(vector_dataset, tmp_path):
 
 @pytest.fixture(scope="session")
 def tiny_clip(tmp_path_factory) -> Path:
-    """A folder with the config and tokenizer files of a CLIP model of 32x32 pixels; without weights."""
+    """A folder with the config and tokenizer files of a CLIP model of 32x32 pixels; without
+    weights.
+    """
     sys.path.insert(0, str(Path(__file__).parents[1] / "tools/peer"))
     try:
         return importlib.import_module("tiny_clip").write(

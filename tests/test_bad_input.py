@@ -1,4 +1,6 @@
-"""Each mistake gets one message with value, rule and remedy, exit status 2, no traceback, and leaves nothing behind."""
+"""Each mistake gets one message with value, rule and remedy, exit status 2, no traceback, and
+leaves nothing behind.
+"""
 
 import json
 import shutil
@@ -128,7 +130,7 @@ OPTIONS = {
     "an unknown flag": (["--stpes=3"], "did you mean --steps"),
     "no steps": (["--steps=0"], "steps=0"),
     "a camera that is not there": (
-        ['--policy.input_features={"observation.images.topp": {"type": "VISUAL", "shape": [3, 48, 64]}}'],
+        ['--policy.input_features={"observation.images.topp": ' '{"type": ' '"VISUAL", ' '"shape": ' '[3, ' '48, ' '64]}}'],  # noqa: E501
         "did you mean 'observation.images.top'",
     ),
     "a state of another size": (
@@ -137,10 +139,10 @@ OPTIONS = {
         "dataset has (3,)",
     ),
     "a rename of an unknown key": (['--rename_map={"observation.images.tp": "x"}'], "did you mean"),
-    "weights that cannot be had": (["--policy.pretrained_backbone_weights=ResNet18_Weights.IMAGENET1K_V1"], "null"),
+    "weights that cannot be had": (["--policy.pretrained_backbone_weights=ResNet18_Weights.IMAGENET1K_V1"], "null"),  # noqa: E501
     "a device that is not there": (["--policy.device=cuda:9"], "cuda:9"),
     "fp16 on a CPU": (["--accelerator.mixed_precision=fp16"], "fp16"),
-    "a split that leaves nothing": (["--dataset.episodes=[0]", "--dataset.eval_split=0.5"], "eval_split"),
+    "a split that leaves nothing": (["--dataset.episodes=[0]", "--dataset.eval_split=0.5"], "eval_split"),  # noqa: E501
     "a tracker that is not installed": (["--trackio.enable=true"], "trackio"),
 }  # fmt: skip
 

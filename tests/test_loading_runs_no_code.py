@@ -1,4 +1,6 @@
-"""Files that others may have written are read as data: nothing in them runs, and no name in them leads elsewhere."""
+"""Files that others may have written are read as data: nothing in them runs, and no name in them
+leads elsewhere.
+"""
 
 import io
 import json
@@ -182,7 +184,9 @@ def test_a_link_that_leads_out_of_the_dataset(tmp_path, name):
 
 
 def test_links_that_stay_inside_are_followed(tmp_path):
-    """A dataset reached through a link, one with a link inside, and a snapshot of the Hub's cache."""
+    """A dataset reached through a link, one with a link inside, and a snapshot of the Hub's
+    cache.
+    """
     root = make(tmp_path / "data")
     (tmp_path / "linked").symlink_to(root)
     open_dataset("x/y", root=tmp_path / "linked")
@@ -304,7 +308,9 @@ SECRETS = {
 
 
 def test_no_credential_is_written_anywhere(vector_dataset, tmp_path):
-    """A whole run whose upload fails at an address with a password, and tokens in the environment."""
+    """A whole run whose upload fails at an address with a password, and tokens in the
+    environment.
+    """
     evil = "<script>alert(1)</script>"
     address = f"http://me:{SECRETS['ENDPOINT']}@127.0.0.1:9"
     env = {k: v for k, v in SECRETS.items() if k != "ENDPOINT"} | {

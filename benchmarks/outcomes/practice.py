@@ -1,4 +1,6 @@
-"""Practice at the built-in task: an expert with an unsteady hand, whose failures are kept; and what recordings earn."""
+"""Practice at the built-in task: an expert with an unsteady hand, whose failures are kept; and
+what recordings earn.
+"""
 
 from __future__ import annotations
 

@@ -1,11 +1,13 @@
-"""Replays people's actions of a PushT dataset in the simulation: does the environment behave as the recording did?
+"""Replays people's actions of a PushT dataset in the simulation: does the environment behave as the
+recording did?
 
 python benchmarks/outcomes/pusht_replay.py --root=<folder of lerobot/pusht> [--episodes=206]
 
-The dataset does not hold the block's pose. It is found in the first frame by drawing the scene until it looks the same,
-and refined until the replay earns the recorded rewards (next.reward at t is the coverage after action t, divided by
-0.95; the last one repeats the one before). The result is judged by what neither step looks at: where the block lies at
-the end, found in the last recorded frame.
+The dataset does not hold the block's pose. It is found in the first frame by drawing the scene
+until it looks the same, and refined until the replay earns the recorded rewards (next.reward at t
+is the coverage after action t, divided by
+0.95; the last one repeats the one before). The result is judged by what neither step looks at:
+where the block lies at the end, found in the last recorded frame.
 """
 
 from __future__ import annotations
@@ -87,7 +89,9 @@ class Replay:
     def play(
         self, tool: np.ndarray, pose: Pose, actions: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, Pose]:
-        """Coverage after each action (T,), tool places before each (T, 2), and the block before the last action."""
+        """Coverage after each action (T,), tool places before each (T, 2), and the block before
+        the last action.
+        """
         self.env.reset(options={"state": [*tool, *origin(pose)]})
         self.sim.obs_type = "environment_state_agent_pos"  # draws no pictures
         coverage, tools = np.zeros(len(actions)), np.zeros((len(actions), 2))
@@ -153,7 +157,8 @@ def main() -> None:
             print(len(found), found[-1], flush=True)
     column = {key: np.array([episode[key] for episode in found]) for key in found[0]}
     result = {
-        "command": f"python benchmarks/outcomes/pusht_replay.py --root=<lerobot/pusht> --episodes={given.episodes}",
+        "command": "python benchmarks/outcomes/pusht_replay.py --root=<lerobot/pusht> "
+        f"--episodes={given.episodes}",
         "versions": {
             name: version(name) for name in ("gym-pusht", "pymunk", "pygame", "numpy", "gymnasium")
         },

@@ -1,13 +1,16 @@
-"""Trains a policy and evaluates it in simulation, in pieces that fit into ten minutes; keeps the outcome as JSON.
+"""Trains a policy and evaluates it in simulation, in pieces that fit into ten minutes; keeps the
+outcome as JSON.
 
-python benchmarks/outcomes/train_and_eval.py act_reach [--piece_s=540] [--root=<dataset>] [--policy=<checkpoint>]
+python benchmarks/outcomes/train_and_eval.py act_reach [--piece_s=540] [--root=<dataset>]
+[--policy=<checkpoint>]
     [--steps=N] [--episodes=N] [--train='<flags of kata train>'] [--eval='<flags of kata eval>']
 
-Exit status 0: the outcome is in results/<case>.json. 3: time was up; run the same line again, and it goes on.
-A piece of training is `kata train` with all its steps, so that schedules know them, killed when the time is up; the
-next piece resumes from the last checkpoint and loses at most `save_freq` steps. Evaluation goes on in rounds of
-episodes; episode k starts from seed 1000 + k in whichever piece it falls. Nothing is fetched: the backbone starts
-untrained unless --train says otherwise.
+Exit status 0: the outcome is in results/<case>.json. 3: time was up; run the same line again, and
+it goes on. A piece of training is `kata train` with all its steps, so that schedules know them,
+killed when the time is up; the next piece resumes from the last checkpoint and loses at most
+`save_freq` steps. Evaluation goes on in rounds of episodes; episode k starts from seed 1000 + k in
+whichever piece it falls. Nothing is fetched: the backbone starts untrained unless --train says
+otherwise.
 """
 
 from __future__ import annotations
@@ -39,7 +42,9 @@ RESULTS, MORE, SEED = Path(__file__).parent / "results", 3, 1000
 
 
 def prepare(data: str, root: Path) -> None:
-    """Make the dataset: demonstrations, practice of mixed quality, people's recordings, or a replayed expert."""
+    """Make the dataset: demonstrations, practice of mixed quality, people's recordings, or a
+    replayed expert.
+    """
     if data == "practice":
         practice.record(root, num_episodes=400)
     elif data == "kata":
@@ -56,8 +61,8 @@ def prepare(data: str, root: Path) -> None:
 
 @dataclass(frozen=True)
 class Case:
-    """save_freq: a checkpoint per minute or so. round: episodes evaluated at a time. data: the environment's, else of
-    this name. `{work}` in the flags is the folder of all cases.
+    """save_freq: a checkpoint per minute or so. round: episodes evaluated at a time. data: the
+    environment's, else of this name. `{work}` in the flags is the folder of all cases.
     """
 
     env: str
@@ -72,7 +77,7 @@ class Case:
 
 ACT = """
     --policy.type=act --policy.pretrained_backbone_weights=null --policy.push_to_hub=false --dataset.repo_id=kata/data
-"""
+"""  # noqa: E501
 LARGE = f"{ACT} --accelerator.mixed_precision=bf16 --num_workers=12"
 ONE_CAMERA = {
     "observation.images.top": {"type": "VISUAL", "shape": [3, 64, 64]},
@@ -81,7 +86,7 @@ ONE_CAMERA = {
 STANDARDISED = {"VISUAL": "MEAN_STD", "STATE": "MEAN_STD", "ENV": "IDENTITY", "ACTION": "MIN_MAX"}
 VQBET = """
     --policy.type=vqbet --policy.pretrained_backbone_weights=null --policy.push_to_hub=false --dataset.repo_id=kata/data
-"""
+"""  # noqa: E501
 DIFFUSION = """
     --policy.type=diffusion --policy.pretrained_backbone_weights=null --policy.push_to_hub=false
     --dataset.repo_id=kata/data
@@ -90,14 +95,14 @@ TDMPC = "--policy.type=tdmpc --policy.push_to_hub=false --dataset.repo_id=kata/d
 DIT = """
     --policy.type=multi_task_dit --policy.vision_encoder_name={work}/clip --policy.text_encoder_name={work}/clip
     --policy.pretrained_encoders=false --policy.push_to_hub=false --dataset.repo_id=kata/data
-"""
+"""  # noqa: E501
 CASES = {
     "act_reach": Case(
         "kata",
         f"""{ACT} --policy.chunk_size=15 --policy.n_action_steps=7 --policy.dim_model=128 --policy.n_heads=4
         --policy.dim_feedforward=256 --policy.n_encoder_layers=2 --policy.n_vae_encoder_layers=2 --batch_size=16
         --optimizer.lr=3e-4 --policy.optimizer_lr_backbone=3e-4 --num_workers=2
-        --scheduler.type=cosine_annealing_with_warmup --scheduler.num_warmup_steps=100""",
+        --scheduler.type=cosine_annealing_with_warmup --scheduler.num_warmup_steps=100""",  # noqa: E501
         steps=2000,
         save_freq=100,
     ),
@@ -107,7 +112,7 @@ CASES = {
         --policy.gpt_input_dim=128 --policy.gpt_output_dim=128 --policy.gpt_hidden_dim=128
         --policy.n_vqvae_training_steps=400 --policy.keep_unused_codes=true --policy.offset_loss_weight=100
         --batch_size=16 --optimizer.lr=5e-4 --policy.scheduler_warmup_steps=50 --policy.scheduler_decay_to_zero=true
-        --num_workers=1 --policy.input_features='{json.dumps(ONE_CAMERA)}'""",
+        --num_workers=1 --policy.input_features='{json.dumps(ONE_CAMERA)}'""",  # noqa: E501
         steps=1200,
         save_freq=100,
     ),
@@ -116,7 +121,7 @@ CASES = {
         f"""{DIFFUSION} --policy.n_obs_steps=1 --policy.horizon=16 --policy.n_action_steps=8
         --policy.use_group_norm=true --policy.down_dims='[64,128,256]' --policy.diffusion_step_embed_dim=64
         --policy.noise_scheduler_type=DDIM --policy.num_inference_steps=10 --batch_size=32 --optimizer.lr=5e-4
-        --policy.scheduler_warmup_steps=100 --num_workers=1 --policy.input_features='{json.dumps(ONE_CAMERA)}'""",
+        --policy.scheduler_warmup_steps=100 --num_workers=1 --policy.input_features='{json.dumps(ONE_CAMERA)}'""",  # noqa: E501
         steps=2000,
         save_freq=100,
     ),
@@ -129,7 +134,7 @@ CASES = {
         --policy.normalization_mapping='{json.dumps(STANDARDISED)}' --dataset.use_imagenet_stats=false
         --dataset.cache=frames --accelerator.mixed_precision=bf16 --batch_size=32 --num_workers=1 --optimizer.lr=1e-3
         --scheduler.type=cosine_annealing_with_warmup --scheduler.num_warmup_steps=100
-        --policy.input_features='{json.dumps(ONE_CAMERA)}'""",
+        --policy.input_features='{json.dumps(ONE_CAMERA)}'""",  # noqa: E501
         data="practice",
         steps=2400,
         save_freq=200,
@@ -142,7 +147,7 @@ CASES = {
         --policy.tokenizer_max_length=16 --policy.image_crop_shape=null --policy.vision_encoder_lr_multiplier=1
         --policy.dropout=0 --batch_size=64 --policy.optimizer_lr=1e-3 --policy.scheduler_warmup_steps=50
         --dataset.use_imagenet_stats=false --num_workers=1
-        --policy.input_features='{json.dumps(ONE_CAMERA)}'""",
+        --policy.input_features='{json.dumps(ONE_CAMERA)}'""",  # noqa: E501
         steps=1000,
         save_freq=100,
     ),
@@ -156,7 +161,7 @@ CASES = {
         f"""{DIFFUSION} --policy.horizon=16 --policy.n_action_steps=8 --policy.resize_shape='[96,96]'
         --policy.crop_ratio=0.875 --policy.use_group_norm=true --policy.noise_scheduler_type=DDIM
         --policy.num_inference_steps=10 --ema.enable=true --batch_size=64 --num_workers=12 --dataset.cache=frames
-        --accelerator.mixed_precision=bf16 --env.type=pusht --env_eval_freq=5000 --eval.n_episodes=50""",
+        --accelerator.mixed_precision=bf16 --env.type=pusht --env_eval_freq=5000 --eval.n_episodes=50""",  # noqa: E501
         steps=100_000,
         save_freq=1000,
         episodes=500,
@@ -197,7 +202,8 @@ def train(case: Case, flags: str, root: Path, folder: Path, until_s: float) -> b
         shutil.rmtree(path)
     if not done and step == (pieces[-1]["until_step"] if pieces else 0):
         sys.exit(
-            f"no checkpoint within {until_s - began_s:.0f} s: lower --save_freq, now {case.save_freq}"
+            f"no checkpoint within {until_s - began_s:.0f} s: lower --save_freq, now "
+            f"{case.save_freq}"
         )
     spent = {
         "seconds": round(time.monotonic() - began_s, 1),
@@ -272,7 +278,9 @@ def outcome(
 
 
 def during_training(run: Path) -> list[dict[str, Any]]:
-    """Success in the evaluations that a run made of itself, with the seconds of training before each."""
+    """Success in the evaluations that a run made of itself, with the seconds of training before
+    each.
+    """
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     parts = {line["step"]: line["spent"]["total_s"] for line in lines if line["kind"] == "train"}
     found = {line["step"]: line["success_rate"] for line in lines if "success_rate" in line}
@@ -351,7 +359,8 @@ def main() -> int:
         found["during_training"] = during_training(folder / "train")
     write(given.results / f"{given.case}.json", found)
     print(
-        f"{given.case}: success {found['success_rate']:.0%}, return {found['mean_return']:.2f} on average"
+        f"{given.case}: success {found['success_rate']:.0%}, return {found['mean_return']:.2f} on "
+        "average"
     )
     return 0
 

@@ -1,4 +1,6 @@
-"""Errors that a user can act on: the value that is wrong, the rule it breaks, and what to do about it."""
+"""Errors that a user can act on: the value that is wrong, the rule it breaks, and what to do
+about it.
+"""
 
 from __future__ import annotations
 
@@ -39,8 +41,9 @@ class DataError(KataError):
 class FrameError(DataError):
     """One frame of a camera cannot be had; the rest of the dataset may be sound.
 
-    camera: the dataset's key. file: path of the video or table. frame: its number in the file (presentation order of a
-    video, row of a table). row: in the dataset, as in `Dataset.column`.
+    camera: the dataset's key. file: path of the video or table. frame: its number in the file
+        (presentation order of a video, row of a table). row: in the dataset, as in
+        `Dataset.column`.
     """
 
     def __init__(

@@ -13,7 +13,9 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def fsync(path: Path) -> None:
-    """Wait until a file, or the names in a folder, are on the disk, so that a power cut cannot undo them."""
+    """Wait until a file, or the names in a folder, are on the disk, so that a power cut cannot
+    undo them.
+    """
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -24,7 +26,8 @@ def fsync(path: Path) -> None:
 def write_json(path: Path, value: Any, *, indent: int = 4, allow_nan: bool = True) -> None:
     """Write JSON as LeRobot formats it. The file appears whole or not at all.
 
-    Raises: ValueError for NaN or infinity with `allow_nan=False`; OSError where the folder cannot be written to.
+    Raises: ValueError for NaN or infinity with `allow_nan=False`; OSError where the folder cannot
+        be written to.
     """
     partial = path.with_name(path.name + ".partial")
     text = json.dumps(value, indent=indent, ensure_ascii=False, allow_nan=allow_nan)

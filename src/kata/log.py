@@ -37,8 +37,9 @@ _SHORTEST = 8  # characters of a secret; a shorter value is as likely a word of 
 
 
 def redacted(text: str) -> str:
-    """The text with `***` for user and password in addresses, for Hugging Face tokens, and for the values of
-    environment variables whose name says that they are secret, such as HF_TOKEN and WANDB_API_KEY.
+    """The text with `***` for user and password in addresses, for Hugging Face tokens, and for the
+    values of environment variables whose name says that they are secret, such as HF_TOKEN and
+    WANDB_API_KEY.
     """
     text = _TOKEN.sub("***", _IN_ADDRESS.sub("***", text))
     for name, value in os.environ.items():

@@ -1,7 +1,9 @@
-"""The waist between data and policies: names, roles and shapes. numpy only; both sides know this and not each other.
+"""The waist between data and policies: names, roles and shapes. numpy only; both sides know this
+and not each other.
 
-A *column* is a feature as a dataset declares it (cameras as H, W, C); a *feature* is an input or output of a
-policy (cameras as C, H, W). Names follow LeRobot: `observation.state`, `observation.images.<camera>`, `action`.
+A *column* is a feature as a dataset declares it (cameras as H, W, C); a *feature* is an input or
+output of a policy (cameras as C, H, W). Names follow LeRobot: `observation.state`,
+`observation.images.<camera>`, `action`.
 """
 
 from __future__ import annotations
@@ -79,7 +81,8 @@ class Column:
 
 
 class Draw(NamedTuple):
-    """Random numbers that a policy wants per sample: `kind` is 'normal' or 'uniform'; shape without the batch axis.
+    """Random numbers that a policy wants per sample: `kind` is 'normal' or 'uniform'; shape without
+    the batch axis.
 
     `shared` numbers are the same for all samples of a global batch.
     """
@@ -114,17 +117,26 @@ class Colours(NamedTuple):
 
 
 Windows: TypeAlias = dict[str, tuple[int, ...]]
-"""Frame offsets around the anchor, per key. A key that is absent is read at the anchor alone, without a time axis."""
+"""Frame offsets around the anchor, per key.
+
+A key that is absent is read at the anchor alone, without a time axis.
+"""
 
 Stats: TypeAlias = "dict[str, dict[str, NDArray[Any]]]"
-"""Statistics per feature: min, max, mean, std, count, q01, q10, q50, q90, q99. Cameras as (C, 1, 1) in [0, 1]."""
+"""Statistics per feature: min, max, mean, std, count, q01, q10, q50, q90, q99. Cameras as (C, 1,
+1) in [0, 1].
+"""
 
 Batch: TypeAlias = dict[str, Any]
-"""One batch by key: arrays (or tensors) with the batch axis first; `task` is a list of sentences."""
+"""One batch by key: arrays (or tensors) with the batch axis first; `task` is a list of
+sentences.
+"""
 
 
 def role_of(key: str, column: Column) -> FeatureType | None:
-    """The role LeRobot gives a dataset column by its name, or None where it is no input or output of a policy."""
+    """The role LeRobot gives a dataset column by its name, or None where it is no input or
+    output of a policy.
+    """
     if column.is_camera:
         return FeatureType.VISUAL
     if key == ENV_STATE:
@@ -137,7 +149,9 @@ def role_of(key: str, column: Column) -> FeatureType | None:
 
 
 def feature_of(key: str, column: Column) -> Feature | None:
-    """The column as a policy sees it (cameras turned to C, H, W), or None where it plays no part."""
+    """The column as a policy sees it (cameras turned to C, H, W), or None where it plays no
+    part.
+    """
     role = role_of(key, column)
     if role is None or column.dtype in ("string", "language"):
         return None
@@ -148,17 +162,23 @@ def feature_of(key: str, column: Column) -> Feature | None:
 
 
 def pad_key(key: str) -> str:
-    """Where the mask of `key` lies in a batch: True where the window reaches over the episode's edge."""
+    """Where the mask of `key` lies in a batch: True where the window reaches over the episode's
+    edge.
+    """
     return f"{key}_is_pad"
 
 
 def missing_key(camera: str) -> str:
-    """bool (B,): True where a mixture's dataset has no such camera and the frames are black. Only in such mixtures."""
+    """bool (B,): True where a mixture's dataset has no such camera and the frames are black.
+    Only in such mixtures.
+    """
     return f"{camera}_is_missing"
 
 
 def dim_pad_key(key: str) -> str:
-    """bool (B, D): True for dimensions that a mixture's dataset lacks, which are zero. Only in such mixtures."""
+    """bool (B, D): True for dimensions that a mixture's dataset lacks, which are zero. Only in
+    such mixtures.
+    """
     return f"{key}_dim_is_pad"
 
 

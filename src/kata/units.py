@@ -44,7 +44,9 @@ def counted(number: int, noun: str) -> str:
 
 
 def duration_s(text: str) -> float:
-    """'90s' -> 90.0; '1.5h' -> 5400.0; '2d'; '45m'; a bare number is seconds. NaN for anything else."""
+    """'90s' -> 90.0; '1.5h' -> 5400.0; '2d'; '45m'; a bare number is seconds. NaN for anything
+    else.
+    """
     number, unit = (text[:-1], text[-1]) if text[-1:] in _SECONDS else (text, "s")
     try:
         return float(number) * _SECONDS[unit]

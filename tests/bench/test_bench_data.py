@@ -264,7 +264,7 @@ def test_an_order_in_clips_is_measured_over_whole_epochs(result):
 
 def test_a_long_first_epoch_is_cut_at_its_limit(root):
     asked = Reading(
-        root=str(root), pattern="act", way="clips", batch_size=2, threads=1, seconds=0.0, epoch_seconds=1e-6, seed=0,
+        root=str(root), pattern="act", way="clips", batch_size=2, threads=1, seconds=0.0, epoch_seconds=1e-6, seed=0,  # noqa: E501
         frame_memory=0,
     )  # fmt: skip
     assert measure(asked)["samples"] == 2, "one batch at least"

@@ -1,4 +1,6 @@
-"""`kata bench scale` measures what more ranks bring and cost, and lays out ranks that are not there."""
+"""`kata bench scale` measures what more ranks bring and cost, and lays out ranks that are not
+there.
+"""
 
 import json
 import os
@@ -34,7 +36,9 @@ FEATURES = (
 
 
 def measured(size, *, step, wait=0.0, apart=1.0, together=None, send=0.2, cpu=1.0, batch=8):
-    """What rank 0 tells of steps that all take the same on each rank, but that the last rank is a tenth slower."""
+    """What rank 0 tells of steps that all take the same on each rank, but that the last rank is
+    a tenth slower.
+    """
     each = {"step_s": step, "wait_s": wait, "cpu_s": cpu, "apart_s": apart, "apart_cpu_s": cpu}
     if size > 1:
         each |= {
@@ -64,8 +68,8 @@ def test_what_more_ranks_bring_and_what_a_step_costs():
     )
     said = measured_text(found)
     assert (
-        "an update of 2 ranks takes +30% over one rank's with the same threads: +10% communication, +20% from"
-        in said
+        "an update of 2 ranks takes +30% over one rank's with the same threads: +10% "
+        "communication, +20% from" in said
     )
     assert "2 ranks: bound by compute" in said
 

@@ -31,7 +31,7 @@ def tell(spans, began_s, ended_s, taken):
         "spans": spans, "wall_s": ended_s - began_s, "running_s": taken.running_s(began_s, ended_s),
         "stops": taken.stops, "cpu_s": time.process_time() - cpu_s, "partner_cpu_s": taken.partner_cpu_s,
     }))
-"""
+"""  # noqa: E501
 FIRST = """
 turns.begin()
 cpu_s = time.process_time()

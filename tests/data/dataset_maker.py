@@ -1,4 +1,6 @@
-"""Small datasets for tests, written with pyarrow and PyAV: kata's own writer is no judge of its reader."""
+"""Small datasets for tests, written with pyarrow and PyAV: kata's own writer is no judge of its
+reader.
+"""
 
 from __future__ import annotations
 
@@ -151,11 +153,13 @@ def make(
     b_frames: int = 0,
     extra: dict[str, Any] | None = None,
 ) -> Path:
-    """A dataset with a state, action, scalar, bool, matrix and perhaps a camera ('video', 'image' or '')."""
+    """A dataset with a state, action, scalar, bool, matrix and perhaps a camera ('video',
+    'image' or '').
+    """
     first = np.cumsum([0, *lengths])
     tables = [rows(e, n, int(first[e]), camera) for e, n in enumerate(lengths)]
     info = {
-        "codebase_version": version, "fps": FPS, "robot_type": "made", "total_episodes": len(lengths),
+        "codebase_version": version, "fps": FPS, "robot_type": "made", "total_episodes": len(lengths),  # noqa: E501
         "total_frames": int(first[-1]), "total_tasks": 2, "chunks_size": 1000,
         "features": features(camera, extra=extra),
     }  # fmt: skip
@@ -196,7 +200,7 @@ def _meta_v3(root: Path, lengths: Sequence[int], groups: list[list[int]], camera
             row: dict[str, Any] = {
                 "episode_index": episode, "tasks": [TASKS[episode % 2]], "length": lengths[episode],
                 "data/chunk_index": 0, "data/file_index": number,
-                "dataset_from_index": int(first[episode]), "dataset_to_index": int(first[episode + 1]),
+                "dataset_from_index": int(first[episode]), "dataset_to_index": int(first[episode + 1]),  # noqa: E501
             }  # fmt: skip
             if camera == "video":
                 start = int(first[episode] - first[group[0]])

@@ -1,4 +1,6 @@
-"""Datasets without videos, whose sizes a test chooses: quick to write, and a policy trains on them in milliseconds."""
+"""Datasets without videos, whose sizes a test chooses: quick to write, and a policy trains on
+them in milliseconds.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ def small(
     camera: tuple[str, int] | None = None,
     names: tuple[str, ...] | None = None,
 ) -> Path:
-    """State and action of these sizes, a world state of four, and perhaps a camera (its key, its side in pixels)."""
+    """State and action of these sizes, a world state of four, and perhaps a camera (its key, its
+    side in pixels).
+    """
     features = {
         ENV_STATE: Column("float32", (4,)),
         STATE: Column("float32", (state,)),

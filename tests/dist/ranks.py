@@ -1,4 +1,6 @@
-"""Ranks for tests: processes forked from one that has imported everything, so that each starts in a moment."""
+"""Ranks for tests: processes forked from one that has imported everything, so that each starts
+in a moment.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,9 @@ class Team:
     files: list[Path]
 
     def ended(self, limit_s: float = LIMIT_S) -> list[int | None]:
-        """The exit status of each rank; those that are still there after the limit are killed, and have None."""
+        """The exit status of each rank; those that are still there after the limit are killed,
+        and have None.
+        """
         until_s = time.monotonic() + limit_s
         left = {p.sentinel: p for p in self.processes}
         while left and (rest_s := until_s - time.monotonic()) > 0:
@@ -65,12 +69,14 @@ def start(
     folder: Path,
     each: dict[int, list[Any]] | None = None,
 ) -> Team:
-    """Call work(*args) in `size` ranks, or work(*each[rank]) where a rank has arguments of its own."""
+    """Call work(*args) in `size` ranks, or work(*each[rank]) where a rank has arguments of its
+    own.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     port, processes, files = free_port(), [], []
     for rank in range(size):
         own = {
-            "RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_RANK": str(rank), "MASTER_ADDR": "127.0.0.1",
+            "RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_RANK": str(rank), "MASTER_ADDR": "127.0.0.1",  # noqa: E501
             "MASTER_PORT": str(port),
         }  # fmt: skip
         files.append(folder / f"rank-{rank}.txt")

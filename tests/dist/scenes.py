@@ -63,7 +63,9 @@ def train_until(step: int, what: str, rank: int, args: list[str]) -> int:
 
 
 def evaluating_with(python: str, args: list[str]) -> int:
-    """`kata train` where this stands for the interpreter of processes beside it, and temporary files lie there too."""
+    """`kata train` where this stands for the interpreter of processes beside it, and temporary
+    files lie there too.
+    """
     sys.executable, tempfile.tempdir = python, os.path.dirname(python)
     return main(["train", *args])
 
@@ -75,7 +77,9 @@ def with_environment(changed: dict[str, str], args: list[str]) -> int:
 
 
 def train_from_hub(environment: dict[str, str], args: list[str]) -> int:
-    """`kata train` where the Hub is another one, which its library has read from the environment already."""
+    """`kata train` where the Hub is another one, which its library has read from the environment
+    already.
+    """
     os.environ.update(environment)
     importlib.reload(huggingface_hub.constants)
     return main(["train", *args])
@@ -90,7 +94,9 @@ def measure_scaling(asked: dict[str, Any]) -> int:
 
 
 def train_compiled(args: list[str]) -> int:
-    """`kata train --compile=true` with the graphs of the compiler and no generated code; 3 where there are none."""
+    """`kata train --compile=true` with the graphs of the compiler and no generated code; 3 where
+    there are none.
+    """
     from torch._dynamo.utils import counters
 
     from kata.train.model import compile
@@ -101,7 +107,9 @@ def train_compiled(args: list[str]) -> int:
 
 
 def train_runs_with_deepspeed(*runs: list[str]) -> int:
-    """The same where DeepSpeed would otherwise compile its exchange between processes of a machine."""
+    """The same where DeepSpeed would otherwise compile its exchange between processes of a
+    machine.
+    """
     import deepspeed.ops
 
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False

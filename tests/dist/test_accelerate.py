@@ -40,7 +40,9 @@ def test_several_ranks_are_one(name, tmp_path):
 
 
 def test_both_engines_make_the_same_run(trained):
-    """Ragged windows, micro-batches, averages; each rank has other masks. The table says which engine it is."""
+    """Ragged windows, micro-batches, averages; each rank has other masks. The table says which
+    engine it is.
+    """
     options = (*PLAIN, "--ema.enable=true", *batch(3, 2))
     native = trained("native", 2, *options)
     for name, pieces in (

@@ -19,7 +19,9 @@ OPTIONS = (
 
 
 def test_each_stage_makes_the_run_of_one_rank(vector_dataset, tmp_path):
-    """Validated, saved, and continued by others: a stage goes on from what another one or one rank has left."""
+    """Validated, saved, and continued by others: a stage goes on from what another one or one
+    rank has left.
+    """
 
     def args(name, size, *more):
         data = [

@@ -1,4 +1,6 @@
-"""However many ranks share a step, it is the same step: parameters, records and figures of one rank."""
+"""However many ranks share a step, it is the same step: parameters, records and figures of one
+rank.
+"""
 
 import json
 
@@ -78,7 +80,9 @@ def batch(size, accumulation=1):
 
 
 def test_one_two_three_and_four_ranks_make_the_same_run(trained):
-    """The windows of five actions reach over the ends of episodes of four frames: every rank has other masks."""
+    """The windows of five actions reach over the ends of episodes of four frames: every rank has
+    other masks.
+    """
     one = trained("one", 1, *PLAIN, *batch(12))
     assert "12 per rank" in (one.parent / "one-out" / "rank-0.txt").read_text()
     for name, size, shares in (
@@ -111,7 +115,9 @@ def test_dropout_and_average_too_where_micro_batches_are_equally_large(trained):
 
 
 def test_a_mixture_is_counted_over_all_ranks(trained, tmp_path):
-    """Actions of unequal width, of which each rank sees another share; the losses of each dataset are logged too."""
+    """Actions of unequal width, of which each rank sees another share; the losses of each
+    dataset are logged too.
+    """
     roots = {
         "narrow": small(tmp_path / "narrow"),
         "wide": small(tmp_path / "wide", seed=1, action=4, state=5),
@@ -149,7 +155,9 @@ def test_what_cannot_be_decoded_is_substituted_alike(trained, tiny_dataset, tmp_
 
 
 def test_codebooks_and_phases_are_those_of_one_rank(trained, tiny_dataset):
-    """VQ-BeT moves its codes by sums over the whole step, and trains other parameters from the third step on."""
+    """VQ-BeT moves its codes by sums over the whole step, and trains other parameters from the
+    third step on.
+    """
     data = (f"--dataset.root={tiny_dataset}", "--dataset.repo_id=tests/tiny")
     options = (
         "--policy.type=vqbet",

@@ -48,7 +48,10 @@ def evaluations(folder):
 
 
 def test_two_ranks_find_what_one_finds(args, tmp_path):
-    """Bit for bit, also where weights lie in pieces. The second round is split between the ranks, and both film."""
+    """Bit for bit, also where weights lie in pieces.
+
+    The second round is split between the ranks, and both film.
+    """
     wanted = (
         "--eval.n_episodes=5",
         "--eval.batch_size=2",
@@ -92,7 +95,8 @@ def shell(path, text):
 
 def test_a_rank_whose_evaluation_fails_is_named_and_training_goes_on(args, tmp_path):
     """The third rank has no episode to play; the others act with the same weights."""
-    seen = 'sha256sum < "$4/model.safetensors"\n'  # -P -m kata.eval.env_worker checkpoint options tally
+    # -P -m kata.eval.env_worker checkpoint options tally
+    seen = 'sha256sum < "$4/model.safetensors"\n'
     good = shell(tmp_path / "good", seen + 'echo "{}" > "$6"')
     bad = shell(tmp_path / "bad", seen + "exit 7")
     options = args("--eval.n_episodes=2")
@@ -123,7 +127,9 @@ def when_all_play(folder):
 
 
 def test_a_signal_to_one_rank_ends_the_evaluation_of_all(args, tmp_path):
-    """After the last step, with everything saved, only the evaluation is left, and it would take hours."""
+    """After the last step, with everything saved, only the evaluation is left, and it would take
+    hours.
+    """
     team = ranks.start(
         2, scenes.evaluating_with, endless(tmp_path), args(), folder=tmp_path / "out"
     )

@@ -100,7 +100,9 @@ def test_ranks_that_see_other_data_are_refused(args, tiny_dataset, tmp_path):
 
 
 def test_what_rank_0_does_alone_outlasts_the_time_limit(args, tmp_path):
-    """The limit is two seconds, the work takes three times as long: with ten minutes, half an hour."""
+    """The limit is two seconds, the work takes three times as long: with ten minutes, half an
+    hour.
+    """
     options = (*PLAIN, "--dist_timeout=2s", "--steps=3")
     team = ranks.start(2, scenes.train_with_long_work, 6.0, args(*options), folder=tmp_path / "out")
     assert team.ended() == [0, 0], team.said(0) + team.said(1)

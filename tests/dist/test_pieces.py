@@ -1,4 +1,6 @@
-"""A run goes on among other ranks, whatever its checkpoints hold the state as, and ends as one that was not stopped."""
+"""A run goes on among other ranks, whatever its checkpoints hold the state as, and ends as one
+that was not stopped.
+"""
 
 import torch
 from safetensors.torch import load_file

@@ -1,4 +1,6 @@
-"""Ranks of one start meet each other, whatever those of an earlier one left behind at the same place."""
+"""Ranks of one start meet each other, whatever those of an earlier one left behind at the same
+place.
+"""
 
 from __future__ import annotations
 

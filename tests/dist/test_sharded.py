@@ -37,7 +37,9 @@ MICRO = "--accelerator.gradient_accumulation.steps"
 
 @pytest.fixture
 def args(tiny_dataset, tiny_clip, tmp_path):
-    """Options of a run of a policy; micro-batches of two samples, four a step, however many ranks share them."""
+    """Options of a run of a policy; micro-batches of two samples, four a step, however many
+    ranks share them.
+    """
 
     def make(name, folder, size, *options):
         own = [option.replace("{clip}", str(tiny_clip)) for option in POLICIES[name]]

@@ -14,7 +14,7 @@ TORCHRUN = {
     "MASTER_PORT": "29400",
 }
 SRUN = {
-    "SLURM_STEP_ID": "2", "SLURM_PROCID": "3", "SLURM_NTASKS": "4", "SLURM_LOCALID": "1", "SLURM_JOB_ID": "100",
+    "SLURM_STEP_ID": "2", "SLURM_PROCID": "3", "SLURM_NTASKS": "4", "SLURM_LOCALID": "1", "SLURM_JOB_ID": "100",  # noqa: E501
     "SLURM_STEP_NODELIST": "gpu[03-05,9]",
 }  # fmt: skip
 

@@ -1,4 +1,6 @@
-"""A policy of a few numbers, with parameters that are frozen, never used, and used from some step on."""
+"""A policy of a few numbers, with parameters that are frozen, never used, and used from some
+step on.
+"""
 
 from __future__ import annotations
 
@@ -99,7 +101,9 @@ def trained(state: TrainState, engine: Engine, steps: list[StepBatch]) -> list[l
 
 @dataclass(frozen=True)
 class Case:
-    """pieces: ranks per copy of the weights, 1 for DDP. still_norm: batch norm counts nothing, as in eval mode."""
+    """pieces: ranks per copy of the weights, 1 for DDP. still_norm: batch norm counts nothing,
+    as in eval mode.
+    """
 
     pieces: int = 1
     accumulation: int = 1

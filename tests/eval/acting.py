@@ -1,4 +1,6 @@
-"""Policies for the tests of evaluation: a tiny ACT, and one that finds the built-in task's target by its colour."""
+"""Policies for the tests of evaluation: a tiny ACT, and one that finds the built-in task's
+target by its colour.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Small environments that behave, and some that do not. Without torch, so that processes start quickly."""
+"""Small environments that behave, and some that do not.
+
+Without torch, so that processes start quickly.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,8 @@ STARTS: list[object] = []
 
 
 class Toy(gymnasium.Env):
-    """A point that actions push around; an episode has 4 to 8 steps, by its seed. Even seeds succeed at step 2.
+    """A point that actions push around; an episode has 4 to 8 steps, by its seed. Even seeds
+    succeed at step 2.
 
     bad: seed -> (step, what goes wrong: 'raise', 'state', 'reward', 'shape' or 'exit').
     """

@@ -1,4 +1,6 @@
-"""`kata eval`: options, what is refused before the first step, a checkpoint from folder to eval.json."""
+"""`kata eval`: options, what is refused before the first step, a checkpoint from folder to
+eval.json.
+"""
 
 from __future__ import annotations
 

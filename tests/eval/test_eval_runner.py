@@ -1,4 +1,6 @@
-"""Rollouts: what comes out depends on the seeds alone, and a bad environment costs its own episode only."""
+"""Rollouts: what comes out depends on the seeds alone, and a bad environment costs its own
+episode only.
+"""
 
 from __future__ import annotations
 

@@ -62,7 +62,9 @@ def test_no_module_is_a_drawer_for_everything():
 
 @pytest.mark.parametrize("word", ["hasattr(", "except Exception:", "TODO", "FIXME"])
 def test_no_ducking_and_no_debts(word):
-    """Catching everything is right only at the border to foreign code, with the reason on the line or below it."""
+    """Catching everything is right only at the border to foreign code, with the reason on the
+    line or below it.
+    """
     found = [
         f"{path.relative_to(ROOT)}:{number}"
         for path in SOURCES

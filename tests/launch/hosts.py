@@ -1,7 +1,8 @@
-"""Machines made of network namespaces: each has its own interface and address, joined by a switch that is one too.
+"""Machines made of network namespaces: each has its own interface and address, joined by a switch
+that is one too.
 
-Nothing of this machine's own network is touched. A host is cut off by taking down its port of the switch: what it sends
-is lost without a word, as behind a broken cable, while its processes go on.
+Nothing of this machine's own network is touched. A host is cut off by taking down its port of the
+switch: what it sends is lost without a word, as behind a broken cable, while its processes go on.
 """
 
 from __future__ import annotations
@@ -29,7 +30,10 @@ def why_not() -> str | None:
 
 @dataclass
 class Hosts:
-    """So many hosts with addresses 10.77.0.1 and on. Use as a context manager; what runs on them ends with it."""
+    """So many hosts with addresses 10.77.0.1 and on.
+
+    Use as a context manager; what runs on them ends with it.
+    """
 
     count: int
     processes: dict[int, list[subprocess.Popen[Any]]] = field(default_factory=dict)

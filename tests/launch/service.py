@@ -1,7 +1,9 @@
-"""A stand-in for huggingface.co: the parts of Hub and Jobs that the client library talks to, on a local port.
+"""A stand-in for huggingface.co: the parts of Hub and Jobs that the client library talks to, on a
+local port.
 
-Jobs really run, as processes of this machine with the environment that was submitted, and are killed when their time
-is over. Repositories are folders in memory, a commit replaces their files in one go.
+Jobs really run, as processes of this machine with the environment that was submitted, and are
+killed when their time is over. Repositories are folders in memory, a commit replaces their files in
+one go.
 """
 
 import base64

@@ -21,7 +21,7 @@ case "$*" in
     *) echo "0, NVIDIA A100-SXM4-80GB, 81920, 10, 580.65.06, 8.0"
        echo "1, NVIDIA A100-SXM4-80GB, 81920, 70000, 580.65.06, 8.0" ;;
 esac
-"""
+"""  # noqa: E501
 
 
 @pytest.fixture
@@ -58,8 +58,8 @@ def test_gpus_and_how_they_are_joined(two_gpus, capsys):
     assert main(["doctor"]) == 1
     out = capsys.readouterr().out
     assert (
-        "GPU 0          NVIDIA A100-SXM4-80GB, 10.0 MiB of 80.0 GiB taken, compute 8.0, driver 580.65.06\n"
-        in out
+        "GPU 0          NVIDIA A100-SXM4-80GB, 10.0 MiB of 80.0 GiB taken, compute 8.0, driver "
+        "580.65.06\n" in out
     )
     assert "links          0-1 NV12\n" in out
     assert "wrong: GPU 1: 68.4 GiB are taken by others\n  remedy: end them" in out

@@ -1,4 +1,6 @@
-"""Hugging Face Jobs against a local service that answers as the real one does, and runs what it is given."""
+"""Hugging Face Jobs against a local service that answers as the real one does, and runs what it
+is given.
+"""
 
 import json
 import os
@@ -61,7 +63,9 @@ def kata(service, *args: str, **env: str) -> subprocess.CompletedProcess:
 
 @pytest.fixture
 def kata_here(service, monkeypatch, capsys):
-    """The same in this process, which has imported already what takes a new one most of its time."""
+    """The same in this process, which has imported already what takes a new one most of its
+    time.
+    """
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", service.url)
     for name, value in service.environment.items():
         monkeypatch.setenv(name, value)
@@ -259,12 +263,15 @@ def test_without_a_token(monkeypatch, tmp_path):
 def test_a_job_goes_on_from_the_last_pushed_checkpoint(
     service, vector_dataset, vector_run, tmp_path
 ):
-    """Real runs: the service kills the first in its midst; the second ends with the weights of a straight run."""
+    """Real runs: the service kills the first in its midst; the second ends with the weights of a
+    straight run.
+    """
     options = ("--steps=200", "--save_freq=10", "--keep_last=1", "--log_freq=100")
     straight = train(vector_run(*options, f"--output_dir={tmp_path}/straight"))
     # What a job's container holds: kata itself, and the dataset below its own cache.
     (tmp_path / "bin/kata").write_text(
-        f'#!/bin/bash\nargs=("${{@/--output_dir=/--dataset.root={vector_dataset} --output_dir=}}")\n'
+        f'#!/bin/bash\nargs=("${{@/--output_dir=/--dataset.root={vector_dataset} '
+        '--output_dir=}")\n'
         f"exec {sys.executable} -c 'import sys, kata.launch.hub_sync as c; c.POLL_S = 0.1\n"
         "from kata.cli import main\n"
         f'args = " ".join(sys.argv[1:]).split(" ")\nsys.exit(main(args))\' "${{args[@]}}"\n'

@@ -1,4 +1,6 @@
-"""One run on several machines, which are network namespaces; skipped, with the reason, where none can be made."""
+"""One run on several machines, which are network namespaces; skipped, with the reason, where
+none can be made.
+"""
 
 import os
 import re
@@ -103,7 +105,9 @@ def options(vector_dataset):
 
 
 def test_a_killed_host_is_named_and_the_run_continues_exactly(options, tmp_path):
-    """Two hosts, one loses its power; started again, they end as two ranks of one machine that nobody touched."""
+    """Two hosts, one loses its power; started again, they end as two ranks of one machine that
+    nobody touched.
+    """
     run = tmp_path / "run"
     with Machines(2, tmp_path, options) as machines:
         machines.train("--steps=100000", f"--output_dir={run}")
@@ -124,7 +128,9 @@ def test_a_killed_host_is_named_and_the_run_continues_exactly(options, tmp_path)
 
 
 def test_torchrun_restarts_the_ranks_of_all_hosts_when_one_is_killed(options, tmp_path):
-    """Each machine's torchrun counts its own restarts, and serves the store that the first ranks met at."""
+    """Each machine's torchrun counts its own restarts, and serves the store that the first ranks
+    met at.
+    """
     run = tmp_path / "run"
     with Machines(2, tmp_path, options) as machines:
         machines.train("--steps=120", f"--output_dir={run}", "--resume=true", restarts=1)
@@ -141,7 +147,9 @@ def test_torchrun_restarts_the_ranks_of_all_hosts_when_one_is_killed(options, tm
 
 
 def test_a_host_that_is_cut_off_is_named_and_all_end(options, tmp_path):
-    """Three hosts: what the third sends is lost without a word, and it hears nothing; it ends too."""
+    """Three hosts: what the third sends is lost without a word, and it hears nothing; it ends
+    too.
+    """
     run = tmp_path / "run"
     with Machines(3, tmp_path, options) as machines:
         machines.train("--steps=100000", f"--output_dir={run}")

@@ -11,7 +11,10 @@ from kata.launch import gpus
 from kata.launch.gpus import visible_gpus
 from kata.launch.local import checked_port, chosen_gpus, free_port, rank_envs
 
-LISTED = "GPU 0: NVIDIA A100 (UUID: GPU-aa)\n  MIG 1g.10gb Device 0: (UUID: MIG-bb)\nGPU 1: NVIDIA A100 (UUID: GPU-cc)\n"
+LISTED = (
+    "GPU 0: NVIDIA A100 (UUID: GPU-aa)\n  MIG 1g.10gb Device 0: (UUID: MIG-bb)\nGPU 1: "
+    "NVIDIA A100 (UUID: GPU-cc)\n"
+)
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,10 @@ after = float(sys.argv[4]) if len(sys.argv) > 4 else None
 envs = [{**os.environ, "RANK": str(rank), "OUT": str(log_dir)} for rank in range(count)]
 sys.exit(run_ranks([sys.executable, "-c", script], envs, log_dir, after))
 """
-HEAD = "import os, signal, subprocess, sys, time\nrank = int(os.environ['RANK'])\nout = os.environ['OUT']\n"
+HEAD = (
+    "import os, signal, subprocess, sys, time\nrank = int(os.environ['RANK'])\nout = "
+    "os.environ['OUT']\n"
+)
 PIDS = (
     "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
     "for pid in (os.getpid(), child.pid): open(f'{out}/pid-{pid}', 'w')\n"

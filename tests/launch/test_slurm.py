@@ -1,4 +1,6 @@
-"""The batch script, run by stand-ins for SLURM's commands; `make slurm` runs it under the real ones."""
+"""The batch script, run by stand-ins for SLURM's commands; `make slurm` runs it under the real
+ones.
+"""
 
 import os
 import signal
@@ -35,7 +37,7 @@ case "$*" in
     "-o show job"*) echo "slurm_load_jobs error: Invalid job id specified" >&2; exit 1 ;;
     *) echo "$@" >> "$FAKE/scontrol" ;;
 esac
-"""
+"""  # noqa: E501
 TORCHRUN = f"""\
 #!/bin/bash
 # Stands for python -m torch.distributed.run: a rank that saves when it is asked to, or fails.
@@ -54,7 +56,7 @@ if os.environ["MODE"] == "fails": sys.exit(3)
 (fake / ("up" + os.environ["SLURM_NODEID"])).touch()
 time.sleep(0 if os.environ["MODE"] == "ends" else 600)
 EOF
-"""
+"""  # noqa: E501
 
 
 @pytest.fixture
@@ -196,7 +198,8 @@ def test_a_run_that_is_signalled_saves_and_goes_back_into_the_queue(capsys, tmp_
     port = 20_000 + os.getpid() % 20_000
     for node, line in enumerate(sorted((cluster / "torchrun").read_text().splitlines())):
         assert line.startswith(
-            f"-m torch.distributed.run --node-rank={node} --master-addr=10.0.0.1 --master-port={port}"
+            f"-m torch.distributed.run --node-rank={node} --master-addr=10.0.0.1 "
+            f"--master-port={port}"
         )
 
 

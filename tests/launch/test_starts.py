@@ -1,4 +1,6 @@
-"""The same run under each way of starting it: Accelerate's flags and config files, and torchrun's restarts."""
+"""The same run under each way of starting it: Accelerate's flags and config files, and
+torchrun's restarts.
+"""
 
 import os
 import re
@@ -96,8 +98,8 @@ def test_accelerate_by_flags_and_by_file_is_torchrun(start, tmp_path):
     config.write_text(CONFIG.format(kind="MULTI_GPU", precision="bf16", more=""))
     said = start(accelerate(f"--config_file={config}"), "file", "--policy.use_amp=true")
     assert (
-        "taken from accelerate launch: accelerator.mixed_precision=bf16 (ACCELERATE_MIXED_PRECISION)"
-        in said
+        "taken from accelerate launch: accelerator.mixed_precision=bf16 "
+        "(ACCELERATE_MIXED_PRECISION)" in said
     )
     assert "policy.use_amp does not count" in said
     said = start(
@@ -107,8 +109,8 @@ def test_accelerate_by_flags_and_by_file_is_torchrun(start, tmp_path):
         status=1,
     )
     assert (
-        "accelerator.mixed_precision=fp16, and ACCELERATE_MIXED_PRECISION=bf16 from accelerate launch"
-        in said
+        "accelerator.mixed_precision=fp16, and ACCELERATE_MIXED_PRECISION=bf16 from accelerate "
+        "launch" in said
     )
 
 

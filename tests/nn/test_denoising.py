@@ -9,7 +9,9 @@ from kata.nn.denoising import NoiseProcess
 
 
 def test_coefficients_are_rounded_to_float32():
-    """Where a step adds little noise float32 loses digits of its share, and so do the numbers of LeRobot."""
+    """Where a step adds little noise float32 loses digits of its share, and so do the numbers of
+    LeRobot.
+    """
     one, seen = np.float32(1), []
     process = NoiseProcess(2, "linear", 1e-4, 1.2e-4, "sample", None)
 

@@ -29,7 +29,8 @@ def model():
     ],
 )
 def test_updates_are_torchs_own(config, reference):
-    # Without batch norm: behind it gradients are near zero, and Adam turns rounding into whole steps.
+    # Without batch norm: behind it gradients are near zero, and Adam turns rounding into whole
+    # steps.
     ours, theirs = (torch.nn.Sequential(model()[0], torch.nn.Tanh(), model()[2]) for _ in range(2))
     optimizers = [
         build_optimizer([ParamGroup("all", list(ours.parameters()))], config),

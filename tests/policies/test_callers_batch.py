@@ -1,4 +1,6 @@
-"""Training and predicting leave the caller's batch as it was; LeRobot's policies take keys out and put some in."""
+"""Training and predicting leave the caller's batch as it was; LeRobot's policies take keys out
+and put some in.
+"""
 
 import pytest
 import torch

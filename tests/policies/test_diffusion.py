@@ -20,8 +20,8 @@ from kata.spec import ACTION, STATE, Feature, FeatureType
 
 TOP, WRIST = "observation.images.top", "observation.images.wrist"
 TINY = {
-    "down_dims": (8, 16), "horizon": 8, "n_action_steps": 3, "n_groups": 4, "diffusion_step_embed_dim": 8,
-    "num_train_timesteps": 10, "spatial_softmax_num_keypoints": 4, "pretrained_backbone_weights": None,
+    "down_dims": (8, 16), "horizon": 8, "n_action_steps": 3, "n_groups": 4, "diffusion_step_embed_dim": 8,  # noqa: E501
+    "num_train_timesteps": 10, "spatial_softmax_num_keypoints": 4, "pretrained_backbone_weights": None,  # noqa: E501
 }  # fmt: skip
 
 

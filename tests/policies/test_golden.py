@@ -1,4 +1,6 @@
-"""Every policy against LeRobot's on the same weights, batch and draws (written by tools/peer/check_policy.py)."""
+"""Every policy against LeRobot's on the same weights, batch and draws (written by
+tools/peer/check_policy.py).
+"""
 
 from __future__ import annotations
 

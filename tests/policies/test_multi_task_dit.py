@@ -1,4 +1,6 @@
-"""Multi-Task DiT: options, windows, encoders and tokenizer from a folder, acting, and what it refuses."""
+"""Multi-Task DiT: options, windows, encoders and tokenizer from a folder, acting, and what it
+refuses.
+"""
 
 import dataclasses
 import json
@@ -31,8 +33,8 @@ from kata.train.input.prepare import prepare
 
 TOP, WRIST = "observation.images.top", "observation.images.wrist"
 TINY = {
-    "horizon": 8, "n_action_steps": 3, "hidden_dim": 16, "num_layers": 2, "num_heads": 2, "timestep_embed_dim": 8,
-    "num_train_timesteps": 10, "num_integration_steps": 4, "num_inference_steps": 2, "tokenizer_max_length": 8,
+    "horizon": 8, "n_action_steps": 3, "hidden_dim": 16, "num_layers": 2, "num_heads": 2, "timestep_embed_dim": 8,  # noqa: E501
+    "num_train_timesteps": 10, "num_integration_steps": 4, "num_inference_steps": 2, "tokenizer_max_length": 8,  # noqa: E501
     "image_crop_shape": (32, 32), "pretrained_encoders": False,
 }  # fmt: skip
 
@@ -276,7 +278,7 @@ def test_episodes_without_a_sentence_are_refused(tiny_clip, tiny_dataset, tmp_pa
 
     root = tmp_path / "silent"
     features = {
-        TOP: Column("image", (40, 48, 3)), STATE: Column("float32", (4,)), ACTION: Column("float32", (2,))
+        TOP: Column("image", (40, 48, 3)), STATE: Column("float32", (4,)), ACTION: Column("float32", (2,))  # noqa: E501
     }  # fmt: skip
     rng = np.random.default_rng(0)
     with DatasetWriter.create(root, fps=10, features=features) as writer:
@@ -293,8 +295,8 @@ def test_episodes_without_a_sentence_are_refused(tiny_clip, tiny_dataset, tmp_pa
         [
             "--policy.type=multi_task_dit", "--policy.image_crop_shape=[32,32]",
             f"--policy.vision_encoder_name={tiny_clip}",
-            f"--policy.text_encoder_name={tiny_clip}", "--dataset.repo_id=tests/silent", f"--dataset.root={root}",
-            "--policy.device=cpu", "--policy.push_to_hub=false", "--batch_size=2", f"--output_dir={tmp_path}/run",
+            f"--policy.text_encoder_name={tiny_clip}", "--dataset.repo_id=tests/silent", f"--dataset.root={root}",  # noqa: E501
+            "--policy.device=cpu", "--policy.push_to_hub=false", "--batch_size=2", f"--output_dir={tmp_path}/run",  # noqa: E501
             "--policy.horizon=8", "--policy.n_action_steps=6",
         ]
     )[0]  # fmt: skip

@@ -1,4 +1,6 @@
-"""A policy of another package: the one that docs/adding_a_policy.md shows, installed beside kata."""
+"""A policy of another package: the one that docs/adding_a_policy.md shows, installed beside
+kata.
+"""
 
 import json
 import os
@@ -45,8 +47,8 @@ def kata(package, *arguments):
 
 def test_a_policy_of_another_package_trains_and_resumes(package, tiny_dataset, tmp_path):
     run = [
-        "train", "--policy.type=toy", "--policy.width=8", "--policy.device=cpu", "--policy.push_to_hub=false",
-        "--dataset.repo_id=tests/tiny", f"--dataset.root={tiny_dataset}", f"--output_dir={tmp_path}/run",
+        "train", "--policy.type=toy", "--policy.width=8", "--policy.device=cpu", "--policy.push_to_hub=false",  # noqa: E501
+        "--dataset.repo_id=tests/tiny", f"--dataset.root={tiny_dataset}", f"--output_dir={tmp_path}/run",  # noqa: E501
         "--batch_size=4", "--save_freq=2", "--log_freq=1",
     ]  # fmt: skip
     done = kata(package, *run, "--steps=2")

@@ -29,7 +29,7 @@ from kata.train import train
 
 TOP, WRIST = "observation.images.top", "observation.images.wrist"
 TINY = {
-    "horizon": 3, "image_encoder_hidden_dim": 4, "state_encoder_hidden_dim": 8, "latent_dim": 6, "mlp_dim": 12,
+    "horizon": 3, "image_encoder_hidden_dim": 4, "state_encoder_hidden_dim": 8, "latent_dim": 6, "mlp_dim": 12,  # noqa: E501
     "cem_iterations": 2, "n_gaussian_samples": 12, "n_pi_samples": 3, "n_elites": 4,
 }  # fmt: skip
 
@@ -342,7 +342,7 @@ def test_a_dataset_without_what_is_learnt_from_is_refused_before_the_first_step(
         info["features"]["other"] = info["features"].pop(absent)
     (root / "meta/info.json").write_text(json.dumps(info))
     options = [
-        "--policy.type=tdmpc", "--dataset.repo_id=a/b", f"--dataset.root={root}", "--policy.push_to_hub=false",
+        "--policy.type=tdmpc", "--dataset.repo_id=a/b", f"--dataset.root={root}", "--policy.push_to_hub=false",  # noqa: E501
         "--policy.device=cpu", f"--output_dir={tmp_path}/run", "--batch_size=4",
         '--policy.input_features={"observation.state": {"type": "STATE", "shape": [3]}}',
         *extra,

@@ -22,10 +22,10 @@ from kata.spec import ACTION, ENV_STATE, STATE, Feature, FeatureType
 
 TOP, WRIST = "observation.images.top", "observation.images.wrist"
 TINY = {
-    "n_obs_steps": 3, "n_action_pred_token": 2, "action_chunk_size": 3, "crop_shape": (28, 32), "dropout": 0.0,
+    "n_obs_steps": 3, "n_action_pred_token": 2, "action_chunk_size": 3, "crop_shape": (28, 32), "dropout": 0.0,  # noqa: E501
     "pretrained_backbone_weights": None, "use_group_norm": True, "spatial_softmax_num_keypoints": 4,
-    "vqvae_n_embed": 6, "vqvae_embedding_dim": 8, "vqvae_enc_hidden_dim": 12, "gpt_block_size": 16, "gpt_input_dim": 12,
-    "gpt_output_dim": 10, "gpt_n_layer": 2, "gpt_n_head": 2, "gpt_hidden_dim": 16, "n_vqvae_training_steps": 3,
+    "vqvae_n_embed": 6, "vqvae_embedding_dim": 8, "vqvae_enc_hidden_dim": 12, "gpt_block_size": 16, "gpt_input_dim": 12,  # noqa: E501
+    "gpt_output_dim": 10, "gpt_n_layer": 2, "gpt_n_head": 2, "gpt_hidden_dim": 16, "n_vqvae_training_steps": 3,  # noqa: E501
 }  # fmt: skip
 
 FINE = torch.tensor(False)
@@ -164,7 +164,9 @@ def test_what_one_codebook_leaves_the_next_one_quantises():
 @pytest.mark.parametrize("learnt", [False, True])
 @pytest.mark.parametrize("masked", [False, True])
 def test_loss_and_codebooks_do_not_depend_on_the_split(policy, learnt, masked):
-    """Also not when the parts lie on several ranks, which add their sums before the codebooks move."""
+    """Also not when the parts lie on several ranks, which add their sums before the codebooks
+    move.
+    """
     policy.vqbet.config = dataclasses.replace(policy.config, do_mask_loss_for_padding=masked)
     if learnt:
         vqvae(policy).fix_codes()

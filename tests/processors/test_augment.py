@@ -1,4 +1,6 @@
-"""Augmentation: the same as torchvision with the same parameters, per sample, and keyed by the numbers given."""
+"""Augmentation: the same as torchvision with the same parameters, per sample, and keyed by the
+numbers given.
+"""
 
 import math
 

@@ -1,4 +1,6 @@
-"""A batch of several datasets is normalised as each dataset's own step would normalise its samples."""
+"""A batch of several datasets is normalised as each dataset's own step would normalise its
+samples.
+"""
 
 import pytest
 import torch

@@ -28,7 +28,7 @@ def test_what_is_saved_is_lerobots_form(tmp_path):
     before = json.loads((tmp_path / "policy_preprocessor.json").read_text())
     after = json.loads((tmp_path / "policy_postprocessor.json").read_text())
     assert [s["registry_name"] for s in before["steps"]] == [
-        "rename_observations_processor", "to_batch_processor", "device_processor", "normalizer_processor",
+        "rename_observations_processor", "to_batch_processor", "device_processor", "normalizer_processor",  # noqa: E501
     ]  # fmt: skip
     assert [s["registry_name"] for s in after["steps"]] == [
         "unnormalizer_processor",
@@ -59,7 +59,9 @@ def test_loaded_pipelines_compute_the_same(tmp_path):
 
 
 def test_training_and_acting_see_equal_tensors():
-    """A batch of the training path, and each of its samples as a robot hands them over one by one."""
+    """A batch of the training path, and each of its samples as a robot hands them over one by
+    one.
+    """
     before, _ = pair()
     given = batch()
     given["observation.images.front"] = given.pop("observation.images.top")

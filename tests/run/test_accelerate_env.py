@@ -16,23 +16,23 @@ PLAIN = {
 }
 STEPS = "ACCELERATE_GRADIENT_ACCUMULATION_STEPS"
 ZERO = {
-    "ACCELERATE_USE_DEEPSPEED": "true", "ACCELERATE_DEEPSPEED_ZERO_STAGE": "2", "ACCELERATE_GRADIENT_CLIPPING": "1.0",
-    "ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_DEVICE": "none", "ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_DEVICE": "none",
-    "ACCELERATE_DEEPSPEED_ZERO3_INIT": "false", "ACCELERATE_DEEPSPEED_ZERO3_SAVE_16BIT_MODEL": "false", STEPS: "1",
+    "ACCELERATE_USE_DEEPSPEED": "true", "ACCELERATE_DEEPSPEED_ZERO_STAGE": "2", "ACCELERATE_GRADIENT_CLIPPING": "1.0",  # noqa: E501
+    "ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_DEVICE": "none", "ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_DEVICE": "none",  # noqa: E501
+    "ACCELERATE_DEEPSPEED_ZERO3_INIT": "false", "ACCELERATE_DEEPSPEED_ZERO3_SAVE_16BIT_MODEL": "false", STEPS: "1",  # noqa: E501
     "ACCELERATE_CONFIG_DS_FIELDS": "",
 }  # fmt: skip
 """What the launcher says for --use_deepspeed with its questions answered."""
 FSDP = {
     "ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2", "FSDP_SHARDING_STRATEGY": "FULL_SHARD",
-    "FSDP_RESHARD_AFTER_FORWARD": "true", "FSDP_OFFLOAD_PARAMS": "false", "FSDP_MIN_NUM_PARAMS": "100000000",
-    "FSDP_FORWARD_PREFETCH": "false", "FSDP_USE_ORIG_PARAMS": "true", "FSDP_CPU_RAM_EFFICIENT_LOADING": "true",
+    "FSDP_RESHARD_AFTER_FORWARD": "true", "FSDP_OFFLOAD_PARAMS": "false", "FSDP_MIN_NUM_PARAMS": "100000000",  # noqa: E501
+    "FSDP_FORWARD_PREFETCH": "false", "FSDP_USE_ORIG_PARAMS": "true", "FSDP_CPU_RAM_EFFICIENT_LOADING": "true",  # noqa: E501
     "FSDP_SYNC_MODULE_STATES": "true", "FSDP_ACTIVATION_CHECKPOINTING": "false",
     "FSDP_ACTIVATION_CHECKPOINTING_OFFLOAD": "false",
 }  # fmt: skip
 """What it says for --use_fsdp --fsdp_version=2 and nothing else."""
 MESH = {
     "ACCELERATE_USE_PARALLELISM_CONFIG": "true", "PARALLELISM_CONFIG_DP_REPLICATE_SIZE": "1",
-    "PARALLELISM_CONFIG_DP_SHARD_SIZE": "2", "PARALLELISM_CONFIG_TP_SIZE": "1", "PARALLELISM_CONFIG_CP_SIZE": "1",
+    "PARALLELISM_CONFIG_DP_SHARD_SIZE": "2", "PARALLELISM_CONFIG_TP_SIZE": "1", "PARALLELISM_CONFIG_CP_SIZE": "1",  # noqa: E501
     "PARALLELISM_CONFIG_CP_BACKEND": "torch", "PARALLELISM_CONFIG_SP_SIZE": "1",
     "PARALLELISM_CONFIG_SP_BACKEND": "deepspeed",
 }  # fmt: skip
@@ -53,8 +53,8 @@ def test_precision_accumulation_and_device_are_taken_and_said():
         64,
     )
     assert (
-        "taken from accelerate launch: accelerator.mixed_precision=bf16 (ACCELERATE_MIXED_PRECISION)"
-        in notes
+        "taken from accelerate launch: accelerator.mixed_precision=bf16 "
+        "(ACCELERATE_MIXED_PRECISION)" in notes
     )
     assert len(notes) == 3
     run, notes = resolved("--accelerator.mixed_precision=bf16", ACCELERATE_MIXED_PRECISION="bf16")
@@ -128,8 +128,8 @@ def test_deepspeed_is_taken():
 def test_a_deepspeed_file_is_taken(tmp_path):
     file = tmp_path / "zero.json"
     stated = {
-        "train_micro_batch_size_per_gpu": 4, "train_batch_size": "auto", "gradient_accumulation_steps": 2,
-        "gradient_clipping": 0.5, "bf16": {"enabled": True}, "fp16": {"enabled": False}, "steps_per_print": 10,
+        "train_micro_batch_size_per_gpu": 4, "train_batch_size": "auto", "gradient_accumulation_steps": 2,  # noqa: E501
+        "gradient_clipping": 0.5, "bf16": {"enabled": True}, "fp16": {"enabled": False}, "steps_per_print": 10,  # noqa: E501
         "zero_optimization": {
             "stage": 3, "offload_optimizer": {"device": "cpu"}, "offload_param": {"device": "none"},
             "overlap_comm": True, "reduce_bucket_size": 1000, "stage3_prefetch_bucket_size": "auto",
@@ -168,7 +168,8 @@ def test_compiling_is_taken():
 def test_what_kata_does_not_know_is_named():
     notes = resolved(ACCELERATE_NEW_THING="7", ACCELERATE_CPU_AFFINITY="1")[1]
     assert notes == [
-        "without effect here, from accelerate launch: ACCELERATE_CPU_AFFINITY=1, ACCELERATE_NEW_THING=7"
+        "without effect here, from accelerate launch: ACCELERATE_CPU_AFFINITY=1, "
+        "ACCELERATE_NEW_THING=7"
     ]
 
 
@@ -182,16 +183,16 @@ def test_a_resumed_run_may_change_its_engine(tmp_path):
 @pytest.mark.parametrize(
     ("args", "environment", "named"),
     [
-        (["--accelerator.mixed_precision=fp16"], {"ACCELERATE_MIXED_PRECISION": "bf16"}, "mixed_precision=fp16"),
+        (["--accelerator.mixed_precision=fp16"], {"ACCELERATE_MIXED_PRECISION": "bf16"}, "mixed_precision=fp16"),  # noqa: E501
         (["--accelerator.gradient_accumulation.steps=2"], {STEPS: "4"}, f"{STEPS}=4"),
         (["--policy.device=cuda"], {"ACCELERATE_USE_CPU": "True"}, "policy.device=cuda"),
         ([], {"ACCELERATE_MIXED_PRECISION": "fp8"}, "mixed_precision=fp8"),
         ([], {**FSDP, "FSDP_VERSION": "1"}, "FSDP_VERSION=1"),
         ([], {**FSDP, "FSDP_OFFLOAD_PARAMS": "true"}, "FSDP_OFFLOAD_PARAMS=true"),
-        ([], {**FSDP, "FSDP_SHARDING_STRATEGY": "HYBRID_SHARD"}, "FSDP_SHARDING_STRATEGY=HYBRID_SHARD"),
+        ([], {**FSDP, "FSDP_SHARDING_STRATEGY": "HYBRID_SHARD"}, "FSDP_SHARDING_STRATEGY=HYBRID_SHARD"),  # noqa: E501
         ([], {**FSDP, **MESH, "PARALLELISM_CONFIG_TP_SIZE": "2"}, "PARALLELISM_CONFIG_TP_SIZE=2"),
         (["--parallelism.dp_shard=1"], FSDP, "parallelism.dp_shard=1"),
-        (["--engine=native"], {**FSDP, "FSDP_RESHARD_AFTER_FORWARD": "false"}, "fsdp with engine=native"),
+        (["--engine=native"], {**FSDP, "FSDP_RESHARD_AFTER_FORWARD": "false"}, "fsdp with engine=native"),  # noqa: E501
         (["--parallelism.dp_shard=2"], ZERO, "parallelism.dp_shard=2"),
         (["--checkpoint_format=dcp"], ZERO, "checkpoint_format=dcp"),
         (["--fsdp.wrap=none"], {}, "parallelism.dp_shard=1"),
@@ -199,8 +200,8 @@ def test_a_resumed_run_may_change_its_engine(tmp_path):
         (["--deepspeed.zero_stage=1"], ZERO, "deepspeed.zero_stage=1"),
         (["--optimizer.grad_clip_norm=2"], ZERO, "optimizer.grad_clip_norm=2"),
         ([], {**ZERO, "ACCELERATE_MIXED_PRECISION": "fp16"}, "mixed_precision=fp16 with deepspeed"),
-        ([], {**ZERO, "ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_DEVICE": "nvme"}, "offload_optimizer_device=nvme"),
-        ([], {**ZERO, "ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_DEVICE": "cpu"}, "offload_param_device=cpu"),
+        ([], {**ZERO, "ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_DEVICE": "nvme"}, "offload_optimizer_device=nvme"),  # noqa: E501
+        ([], {**ZERO, "ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_DEVICE": "cpu"}, "offload_param_device=cpu"),  # noqa: E501
         ([], {**ZERO, "ACCELERATE_DEEPSPEED_CONFIG_FILE": "nowhere.json"}, "nowhere.json"),
         (["--policy.type=vqbet"], ZERO, "policy vqbet with deepspeed"),
         (["--deepspeed.zero_stage=2", "--engine=native"], {}, "deepspeed.zero_stage with engine"),

@@ -1,4 +1,6 @@
-"""Copies and ranks per copy: derived where left open, refused where they do not multiply to the ranks."""
+"""Copies and ranks per copy: derived where left open, refused where they do not multiply to the
+ranks.
+"""
 
 import pytest
 

@@ -155,15 +155,15 @@ def test_groups_that_kata_lacks_are_refused_by_name(flag):
 def test_a_saved_lerobot_config_is_accepted_where_its_other_options_change_nothing(tmp_path):
     saved = {
         "dataset": {
-            "repo_id": "a/b", "repo_type": "dataset", "root": None, "episodes": None, "revision": None,
+            "repo_id": "a/b", "repo_type": "dataset", "root": None, "episodes": None, "revision": None,  # noqa: E501
             "image_transforms": {"enable": False, "max_num_transforms": 3, "random_order": False,
                                  "tfs": {"x": {"weight": 1.0, "type": "Identity", "kwargs": {}}}},
             "use_imagenet_stats": True, "video_backend": "torchcodec", "return_uint8": False,
             "depth_output_unit": "mm", "streaming": False, "eval_split": 0.0,
         },
-        "env": None, "policy": {"type": "act", "use_peft": False}, "reward_model": None, "resume": False,
-        "persistent_workers": True, "dataloader_multiprocessing_context": "spawn", "env_eval_freq": 20000,
-        "tolerance_s": 1e-4, "save_checkpoint_to_hub": False, "sample_weighting": None, "peft": None,
+        "env": None, "policy": {"type": "act", "use_peft": False}, "reward_model": None, "resume": False,  # noqa: E501
+        "persistent_workers": True, "dataloader_multiprocessing_context": "spawn", "env_eval_freq": 20000,  # noqa: E501
+        "tolerance_s": 1e-4, "save_checkpoint_to_hub": False, "sample_weighting": None, "peft": None,  # noqa: E501
         "eval": {"n_episodes": 50, "batch_size": 2, "use_async_envs": True, "recording": False,
                  "recording_repo_id": None, "recording_private": False},
         "job": {"target": None, "image": "i", "timeout": "2d", "detach": False, "tags": []},
@@ -272,7 +272,7 @@ def test_more_steps_keep_every_old_rate_and_do_not_jump_or_are_refused(
 @pytest.mark.parametrize(
     "option",
     ["--optimizer.lr=1e-3", "--policy.optimizer_lr=1e-3", "--policy.optimizer_lr_backbone=1e-3",
-     "--scheduler.type=constant_with_warmup", "--scheduler.type=cosine_decay_with_warmup", "--optimizer.type=sgd"],
+     "--scheduler.type=constant_with_warmup", "--scheduler.type=cosine_decay_with_warmup", "--optimizer.type=sgd"],  # noqa: E501
 )  # fmt: skip
 def test_another_learning_rate_on_resume_is_refused_never_ignored(tmp_path, option):
     resumable(tmp_path, "--steps=100")
@@ -341,7 +341,7 @@ parallelism engine fsdp deepspeed dataset.cache dataset.cache_dir dataset.cache_
 dataset.frame_memory eval_steps env_eval_freq env_eval_at_start env eval wandb tensorboard trackio
 job_name scheduler policy.device policy.push_to_hub policy.repo_id policy.private policy.tags
 policy.license
-"""
+"""  # noqa: E501
 
 
 def test_options_that_a_resumed_run_may_set_differently_are_those_that_change_no_number():

@@ -1,4 +1,6 @@
-"""What training promises, for each policy: a resume continues bit for bit, validation repeats, the loss falls."""
+"""What training promises, for each policy: a resume continues bit for bit, validation repeats,
+the loss falls.
+"""
 
 import dataclasses
 import math
@@ -35,7 +37,8 @@ TINY = {
             "--policy.crop_per_sample=true",
             "--policy.use_group_norm=true",
         ),
-        '--policy.input_features={"observation.images.top": {"type": "VISUAL", "shape": [3, 48, 64]}, '
+        '--policy.input_features={"observation.images.top": {"type": "VISUAL", "shape": [3, 48, '
+        "64]}, "
         '"observation.state": {"type": "STATE", "shape": [3]}}',
     ),
     "tdmpc": (
@@ -55,7 +58,8 @@ TINY = {
             "--policy.n_elites=4",
             "--policy.shift_by_executed=true",
         ),
-        '--policy.input_features={"observation.images.top": {"type": "VISUAL", "shape": [3, 48, 64]}, '
+        '--policy.input_features={"observation.images.top": {"type": "VISUAL", "shape": [3, 48, '
+        "64]}, "
         '"observation.state": {"type": "STATE", "shape": [3]}}',
     ),
     "vqbet": (  # the second of four steps is the last one of the first phase
@@ -83,7 +87,8 @@ TINY = {
             "--policy.use_group_norm=true",
         ),
         *("--policy.n_vqvae_training_steps=2", "--policy.offset_loss_weight=2"),
-        '--policy.input_features={"observation.images.top": {"type": "VISUAL", "shape": [3, 48, 64]}, '
+        '--policy.input_features={"observation.images.top": {"type": "VISUAL", "shape": [3, 48, '
+        "64]}, "
         '"observation.state": {"type": "STATE", "shape": [3]}}',
     ),
     "multi_task_dit": (  # {clip}: a folder of a tiny CLIP model
@@ -110,7 +115,8 @@ TINY = {
             "--policy.tokenizer_max_length=8",
         ),
         *("--policy.vision_encoder_name={clip}", "--policy.text_encoder_name={clip}"),
-        '--policy.input_features={"observation.images.top": {"type": "VISUAL", "shape": [3, 48, 64]}, '
+        '--policy.input_features={"observation.images.top": {"type": "VISUAL", "shape": [3, 48, '
+        "64]}, "
         '"observation.state": {"type": "STATE", "shape": [3]}}',
     ),
 }
@@ -124,9 +130,9 @@ def policy_run(tiny_dataset, tiny_clip, tmp_path):
         own = [option.replace("{clip}", str(tiny_clip)) for option in TINY[name]]
         return resolve_run(
             [
-                f"--policy.type={name}", *own, "--dataset.repo_id=tests/tiny", f"--dataset.root={tiny_dataset}",
-                "--policy.device=cpu", "--policy.push_to_hub=false", "--batch_size=4", "--steps=4", "--log_freq=1",
-                "--num_workers=1", "--prefetch_factor=1", "--dataset.eval_split=0.3", "--max_eval_samples=4",
+                f"--policy.type={name}", *own, "--dataset.repo_id=tests/tiny", f"--dataset.root={tiny_dataset}",  # noqa: E501
+                "--policy.device=cpu", "--policy.push_to_hub=false", "--batch_size=4", "--steps=4", "--log_freq=1",  # noqa: E501
+                "--num_workers=1", "--prefetch_factor=1", "--dataset.eval_split=0.3", "--max_eval_samples=4",  # noqa: E501
                 "--eval_steps=2", "--save_freq=2", f"--output_dir={tmp_path}/{folder}", *options,
             ]
         )[0]  # fmt: skip
@@ -243,8 +249,8 @@ def test_a_state_and_an_action_of_one_number_train(
     ]
     run = resolve_run(
         [
-            *given, "--dataset.repo_id=tests/one", f"--dataset.root={one_number_dataset}", "--steps=3",
-            "--batch_size=2", "--dataset.eval_split=0.4", "--save_checkpoint=false", "--policy.device=cpu",
+            *given, "--dataset.repo_id=tests/one", f"--dataset.root={one_number_dataset}", "--steps=3",  # noqa: E501
+            "--batch_size=2", "--dataset.eval_split=0.4", "--save_checkpoint=false", "--policy.device=cpu",  # noqa: E501
             "--policy.push_to_hub=false", f"--output_dir={tmp_path}/run",
         ]
     )[0]  # fmt: skip

@@ -57,7 +57,9 @@ def test_resumed_around_an_epochs_end_equals_straight(vector_run, tmp_path, opti
 
 @pytest.mark.parametrize("step", [3, 7])
 def test_a_run_killed_between_a_checkpoint_and_its_record(vector_run, tmp_path, step):
-    """The folder has its name already; `last` still points at the one before, and metrics.jsonl has no line of it."""
+    """The folder has its name already; `last` still points at the one before, and metrics.jsonl
+    has no line of it.
+    """
     asked = (
         "--dataset.eval_split=0.25",
         "--eval_steps=2",

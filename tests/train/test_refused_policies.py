@@ -1,4 +1,6 @@
-"""What a policy cannot be trained on is refused before step 1, with value, rule and remedy, and leaves nothing."""
+"""What a policy cannot be trained on is refused before step 1, with value, rule and remedy, and
+leaves nothing.
+"""
 
 import json
 
@@ -15,7 +17,7 @@ VIEWS = {TOP: [3, 48, 64], WRIST: [3, 32, 32]}
 def inputs(*cameras):
     """The option that chooses cameras beside the state."""
     kept = {key: {"type": "VISUAL", "shape": VIEWS[key]} for key in cameras}
-    return f"--policy.input_features={json.dumps(kept | {'observation.state': {'type': 'STATE', 'shape': [3]}})}"
+    return f"--policy.input_features={json.dumps(kept | {'observation.state': {'type': 'STATE', 'shape': [3]}})}"  # noqa: E501
 
 
 PLAIN = "--policy.pretrained_backbone_weights=null"

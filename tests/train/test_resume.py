@@ -1,4 +1,6 @@
-"""A run that lost its newest checkpoints continues from an older one, and ends where a straight one ends."""
+"""A run that lost its newest checkpoints continues from an older one, and ends where a straight
+one ends.
+"""
 
 import io
 

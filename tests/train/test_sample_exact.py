@@ -1,4 +1,6 @@
-"""The same samples in the same steps, and the same parameters, however a batch is split and by whomever it is read."""
+"""The same samples in the same steps, and the same parameters, however a batch is split and by
+whomever it is read.
+"""
 
 import numpy as np
 import pytest

@@ -1,4 +1,6 @@
-"""A run that is asked to stop finishes its step, saves, and later goes on as if nothing had happened."""
+"""A run that is asked to stop finishes its step, saves, and later goes on as if nothing had
+happened.
+"""
 
 import os
 import signal
@@ -66,7 +68,9 @@ def test_another_signal_is_no_echo():
 
 @pytest.mark.parametrize(("limit_s", "agreed"), [(1e-9, None), (None, "SIGTERM on rank 1")])
 def test_a_first_signal_to_a_run_that_is_stopping_anyway_lets_it_save(limit_s, agreed):
-    """SLURM signals all ranks, of which one may have told the others before they hear it themselves."""
+    """SLURM signals all ranks, of which one may have told the others before they hear it
+    themselves.
+    """
     with Guard(limit_s, lambda reason: agreed or reason) as guard:
         assert guard.stops()
         reason = guard.reason
@@ -107,7 +111,9 @@ def test_a_signal_ends_the_command_with_its_own_status_and_a_checkpoint(tiny_arg
 
 
 def started(vector_run, *more):
-    """A process that trains and saves at every step, and its folder of checkpoints; returns while it saves."""
+    """A process that trains and saves at every step, and its folder of checkpoints; returns
+    while it saves.
+    """
     run = vector_run()
     args = [
         f"--dataset.root={run.dataset.root}",

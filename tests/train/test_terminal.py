@@ -1,4 +1,6 @@
-"""Nothing is lost when the terminal goes: closed pipes, SIGHUP, a report that fails after the last step."""
+"""Nothing is lost when the terminal goes: closed pipes, SIGHUP, a report that fails after the
+last step.
+"""
 
 import os
 import signal

@@ -63,7 +63,7 @@ def test_resumed_equals_straight(tiny_run, tmp_path, options):
     straight = train(
         tiny_run("--dataset.eval_split=0.3", "--eval_steps=3", "--save_freq=3", *options)
     )
-    part = train(tiny_run("--dataset.eval_split=0.3", "--eval_steps=3", "--save_freq=3", "--steps=3",
+    part = train(tiny_run("--dataset.eval_split=0.3", "--eval_steps=3", "--save_freq=3", "--steps=3",  # noqa: E501
                           f"--output_dir={tmp_path}/part", *options))  # fmt: skip
     assert part.state.step == 3
     args = [
@@ -86,8 +86,11 @@ def test_resumed_equals_straight(tiny_run, tmp_path, options):
 
 
 def test_accumulation_does_not_change_the_update(tiny_run, tmp_path):
-    """Four micro-batches of one sample are one batch of four: the padded tails differ from sample to sample."""
-    # Without dropout, whose masks belong to a micro-batch; by SGD, since Adam turns rounding near zero into steps.
+    """Four micro-batches of one sample are one batch of four: the padded tails differ from
+    sample to sample.
+    """
+    # Without dropout, whose masks belong to a micro-batch; by SGD, since Adam turns rounding near
+    # zero into steps.
     plain = ("--policy.dropout=0", "--optimizer.type=sgd", "--optimizer.lr=0.01")
     whole = train(tiny_run(*plain))
     options = ("--batch_size=1", "--accelerator.gradient_accumulation.steps=4")

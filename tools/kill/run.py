@@ -1,16 +1,19 @@
-"""Kills training runs with SIGKILL at random moments and checks that they end as if nothing had happened.
+"""Kills training runs with SIGKILL at random moments and checks that they end as if nothing had
+happened.
 
-    python tools/kill/run.py [--kills 100] [--seed 0] [--keep FOLDER] [further options of `kata train`]
+    python tools/kill/run.py [--kills 100] [--seed 0] [--keep FOLDER] [further options of `kata
+    train`]
 
-Every run is started with `--resume=true`, killed one to three times, and started again with the same command until it
-is over. Then everything that it leaves is compared with a run that nobody touched, byte for byte: weights, average,
-optimiser, configs, the figures of metrics.jsonl, and the report's curves and predictions. Leaves with 1 when anything
-differs, and when none of fifty kills or more landed in a save.
+Every run is started with `--resume=true`, killed one to three times, and started again with the
+same command until it is over. Then everything that it leaves is compared with a run that nobody
+touched, byte for byte: weights, average, optimiser, configs, the figures of metrics.jsonl, and the
+report's curves and predictions. Leaves with 1 when anything differs, and when none of fifty kills
+or more landed in a save.
 
-The processes are forked from this one, which has imported what takes seconds to import and has computed nothing; from
-then on each is `kata train` and nothing else. Half of the kills come at a moment drawn evenly over the time of a
-straight run, the other half at most 30 ms after a save has begun. What a process was doing is what its own stacks say
-a moment before the kill.
+The processes are forked from this one, which has imported what takes seconds to import and has
+computed nothing; from then on each is `kata train` and nothing else. Half of the kills come at a
+moment drawn evenly over the time of a straight run, the other half at most 30 ms after a save has
+begun. What a process was doing is what its own stacks say a moment before the kill.
 """
 
 from __future__ import annotations
@@ -67,11 +70,11 @@ PHASES = {
 """What a thread that saves is at, the last thing first."""
 DUMP = signal.SIGRTMIN
 BASE = [
-    "--dataset.root=../data", "--dataset.repo_id=kill/tiny", "--dataset.eval_split=0.3", "--output_dir=run",
-    "--resume=true", "--policy.type=act", "--policy.pretrained_backbone_weights=null", "--policy.dim_model=16",
+    "--dataset.root=../data", "--dataset.repo_id=kill/tiny", "--dataset.eval_split=0.3", "--output_dir=run",  # noqa: E501
+    "--resume=true", "--policy.type=act", "--policy.pretrained_backbone_weights=null", "--policy.dim_model=16",  # noqa: E501
     "--policy.n_heads=2", "--policy.dim_feedforward=16", "--policy.n_encoder_layers=1",
-    "--policy.n_vae_encoder_layers=1", "--policy.latent_dim=4", "--policy.chunk_size=4", "--policy.n_action_steps=4",
-    "--policy.device=cpu", "--policy.push_to_hub=false", "--steps=10", "--log_freq=1", "--eval_steps=3",
+    "--policy.n_vae_encoder_layers=1", "--policy.latent_dim=4", "--policy.chunk_size=4", "--policy.n_action_steps=4",  # noqa: E501
+    "--policy.device=cpu", "--policy.push_to_hub=false", "--steps=10", "--log_freq=1", "--eval_steps=3",  # noqa: E501
     "--save_freq=2", "--num_workers=2", "--optimizer.lr=1e-3",
 ]  # fmt: skip
 _STATE = {STATE: {"type": "STATE", "shape": [3]}}
@@ -80,7 +83,7 @@ PICTURES = json.dumps({**_STATE, CAMERA: {"type": "VISUAL", "shape": [3, 16, 16]
 ACCUMULATED = ["--batch_size=1", "--accelerator.gradient_accumulation.steps=4"]
 VARIANTS = {
     "vectors": [f"--policy.input_features={VECTORS}", "--batch_size=4"],
-    "vectors, EMA, accumulation 4": [f"--policy.input_features={VECTORS}", *ACCUMULATED, "--ema.enable=true"],
+    "vectors, EMA, accumulation " "4": [f"--policy.input_features={VECTORS}", *ACCUMULATED, "--ema.enable=true"],  # noqa: E501
     "vectors, EMA, bf16": [
         f"--policy.input_features={VECTORS}", "--batch_size=4", "--ema.enable=true",
         "--accelerator.mixed_precision=bf16",
@@ -88,10 +91,10 @@ VARIANTS = {
     "vectors, accumulation 4, bf16": [
         f"--policy.input_features={VECTORS}", *ACCUMULATED, "--accelerator.mixed_precision=bf16",
     ],
-    "vectors, few kept": [f"--policy.input_features={VECTORS}", "--batch_size=4", "--save_freq=1", "--keep_last=2"],
+    "vectors, few kept": [f"--policy.input_features={VECTORS}", "--batch_size=4", "--save_freq=1", "--keep_last=2"],  # noqa: E501
     "pictures, EMA": [f"--policy.input_features={PICTURES}", "--batch_size=4", "--ema.enable=true"],
     "pictures in clips, accumulation 4": [
-        f"--policy.input_features={PICTURES}", *ACCUMULATED, "--dataset.shuffle=clips", "--dataset.clip_frames=4",
+        f"--policy.input_features={PICTURES}", *ACCUMULATED, "--dataset.shuffle=clips", "--dataset.clip_frames=4",  # noqa: E501
         "--dataset.clip_pool=2", "--keep_last=1",
     ],
     "pictures, one of which cannot be decoded": [
@@ -99,12 +102,13 @@ VARIANTS = {
         "--on_bad_frame=substitute",
     ],
     "pictures cached on the disk": [
-        f"--policy.input_features={PICTURES}", "--batch_size=4", "--dataset.cache=disk", "--dataset.cache_dir=cache",
+        f"--policy.input_features={PICTURES}", "--batch_size=4", "--dataset.cache=disk", "--dataset.cache_dir=cache",  # noqa: E501
         "--keep_last=2",
     ],
 }  # fmt: skip
-"""Small runs of two and a half epochs. Those with pictures have eleven million parameters, so that their saves last;
-without bf16, in which torch 2.11 leaves parts of the gradient of a strided convolution over a single pixel unwritten.
+"""Small runs of two and a half epochs. Those with pictures have eleven million parameters, so that
+their saves last; without bf16, in which torch 2.11 leaves parts of the gradient of a strided
+convolution over a single pixel unwritten.
 """
 
 
@@ -128,7 +132,9 @@ class Tally:
 
 
 def make_dataset(root: Path) -> None:
-    """Three episodes of eight frames with one small camera: two thirds train, in four steps of four samples."""
+    """Three episodes of eight frames with one small camera: two thirds train, in four steps of
+    four samples.
+    """
     features = {
         CAMERA: Column("video", (16, 16, 3)),
         STATE: Column("float32", (3,)),
@@ -183,7 +189,9 @@ def start(folder: Path, options: list[str]) -> int:
 
 
 def kill(child: int, folder: Path, after_s: float, aimed: bool) -> str | None:
-    """SIGKILL after that time, or that long after a save has begun; the stacks, or None when the run was over."""
+    """SIGKILL after that time, or that long after a save has begun; the stacks, or None when the
+    run was over.
+    """
     hidden = folder / "run" / "checkpoints"
     began_s = time.monotonic()
     while aimed and not _saves(hidden):
@@ -240,14 +248,15 @@ def finish(folder: Path, options: list[str]) -> float:
     _, status = os.waitpid(start(folder, options), 0)
     if status:
         raise SystemExit(
-            f"status {os.waitstatus_to_exitcode(status)} in {folder}:\n{(folder / 'log.txt').read_text()}"
+            f"status {os.waitstatus_to_exitcode(status)} in "
+            f"{folder}:\n{(folder / 'log.txt').read_text()}"
         )
     return time.monotonic() - began_s
 
 
 def left(run: Path) -> dict[str, Any]:
-    """What must be equal, by name: files, figures, and parts of the report. Manifests hold versions and hashes of
-    files that are compared themselves.
+    """What must be equal, by name: files, figures, and parts of the report. Manifests hold versions
+    and hashes of files that are compared themselves.
     """
     found: dict[str, Any] = {}
     for path in sorted(run.rglob("*")):
@@ -321,7 +330,8 @@ def report(tally: Tally) -> int:
     """Print what came out; the exit status."""
     phases = ", ".join(f"{name} {tally.saving[name]}" for name in PHASES)
     print(
-        f"\n{tally.kills} kills in {tally.runs} runs, {tally.saving.total()} of them in a save ({phases}):"
+        f"\n{tally.kills} kills in {tally.runs} runs, {tally.saving.total()} of them in a save "
+        f"({phases}):"
     )
     for text, count in tally.doing.most_common():
         print(f"{count:5d}  {text}")

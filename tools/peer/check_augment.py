@@ -1,4 +1,5 @@
-"""The augmentations that LeRobot defines itself, with the same parameters: run by LeRobot's Python, kata importable.
+"""The augmentations that LeRobot defines itself, with the same parameters: run by LeRobot's Python,
+kata importable.
 
 One line per transform with the largest difference of a pixel in [0, 1].
 """
@@ -58,7 +59,7 @@ def params(kind: str, u: np.ndarray, ours) -> dict:
 def main() -> int:
     worst_of_all = 0.0
     frames = torch.rand(SAMPLES, 2, 3, 48, 64, generator=torch.Generator().manual_seed(0))
-    kinds = ["SharpnessJitter", "MotionBlur", "JPEGCompression", "GaussianPatchBrightness", "RandomShadow",
+    kinds = ["SharpnessJitter", "MotionBlur", "JPEGCompression", "GaussianPatchBrightness", "RandomShadow",  # noqa: E501
              "CoarseDropout", "GammaCorrection", "PlanckianJitter"]  # fmt: skip
     for kind in kinds:
         kwargs = {"sharpness": (0.5, 1.5)} if kind == "SharpnessJitter" else {}

@@ -1,8 +1,9 @@
-"""Lets LeRobot act from a checkpoint: `check_checkpoint.py FOLDER OBSERVATIONS ACTIONS`; peer environment.
+"""Lets LeRobot act from a checkpoint: `check_checkpoint.py FOLDER OBSERVATIONS ACTIONS`; peer
+environment.
 
-FOLDER is a `pretrained_model` folder, kata's or LeRobot's; the others safetensors files. OBSERVATIONS holds
-what a robot gives: an entry (steps, ...) per key, cameras float (steps, 3, H, W) in [0, 1], not normalised.
-ACTIONS is written: `actions` (steps, A) as the robot would get them.
+FOLDER is a `pretrained_model` folder, kata's or LeRobot's; the others safetensors files.
+OBSERVATIONS holds what a robot gives: an entry (steps, ...) per key, cameras float (steps, 3, H, W)
+in [0, 1], not normalised. ACTIONS is written: `actions` (steps, A) as the robot would get them.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ from torch import Tensor
 
 
 def actions_of(folder: Path, observations: dict[str, Tensor]) -> Tensor:
-    """LeRobot's actions (steps, A), loaded with the overrides that its own robot loop uses, and strictly."""
+    """LeRobot's actions (steps, A), loaded with the overrides that its own robot loop uses, and
+    strictly.
+    """
     config = PreTrainedConfig.from_pretrained(folder)
     config.device = "cpu"
     policy = get_policy_class(config.type).from_pretrained(folder, config=config, strict=True)

@@ -1,12 +1,13 @@
-"""Reads every item of a v3.0 dataset with LeRobot and keeps what it saw, for comparison with another reader.
+"""Reads every item of a v3.0 dataset with LeRobot and keeps what it saw, for comparison with
+another reader.
 
 Runs where LeRobot is installed (kata is not needed):
 
     python tools/peer/check_dataset.py ROOT [--out seen.npz]
 
-Every frame is read twice: alone, and with a window of three frames around it for cameras and of ten for
-actions. The output holds per key an array over all frames; cameras as one SHA-256 per frame of the uint8
-(H, W, 3) picture.
+Every frame is read twice: alone, and with a window of three frames around it for cameras and of ten
+for actions. The output holds per key an array over all frames; cameras as one SHA-256 per frame of
+the uint8 (H, W, 3) picture.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ def picture_hash(chw: torch.Tensor) -> str:
 
 
 def kept(value: object) -> object:
-    """What is written down of one item: hashes of pictures (each of a window), plain values of the rest."""
+    """What is written down of one item: hashes of pictures (each of a window), plain values of
+    the rest.
+    """
     if isinstance(value, torch.Tensor) and value.ndim == 3:
         return picture_hash(value)
     if isinstance(value, torch.Tensor) and value.ndim == 4:

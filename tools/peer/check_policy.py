@@ -1,6 +1,7 @@
-"""Compares a policy of kata with LeRobot's, every gradient element by element: `check_policy.py NAME`, in the peer
-environment with kata's `src` on PYTHONPATH; one line per case, leaving with 1 when a difference is too large.
-`check_policy.py NAME --golden OUT_DIR` writes what LeRobot computes for the golden cases instead.
+"""Compares a policy of kata with LeRobot's, every gradient element by element: `check_policy.py
+NAME`, in the peer environment with kata's `src` on PYTHONPATH; one line per case, leaving with 1
+when a difference is too large. `check_policy.py NAME --golden OUT_DIR` writes what LeRobot computes
+for the golden cases instead.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ def main() -> int:
         theirs, ours = policy.peer(case), policy.own(case)
         if theirs.keys() != ours.keys():
             print(
-                f"FAIL {asked.name} {name}: results differ in kind: {sorted(theirs.keys() ^ ours.keys())[:6]}"
+                f"FAIL {asked.name} {name}: results differ in kind: "
+                f"{sorted(theirs.keys() ^ ours.keys())[:6]}"
             )
             failed += 1
             continue
@@ -42,7 +44,8 @@ def main() -> int:
         failed += worst > TOLERANCE
         verdict = "PASS" if worst <= TOLERANCE else "FAIL"
         print(
-            f"{verdict} {asked.name} {name}: {worst:.1e} at most, in {where}, of {len(theirs)} results",
+            f"{verdict} {asked.name} {name}: {worst:.1e} at most, in {where}, of {len(theirs)} "
+            "results",
             flush=True,
         )
     return int(failed > 0)

@@ -1,7 +1,8 @@
 """What a checkpoint of each policy is written of and acted from, both ways.
 
 The module of a policy (`policy_<name>`) gives the case `CHECKPOINT`, `build_peer` and `build_own`,
-which make its policy on either side, and `steady`, in which both sides draw the same numbers as they act.
+which make its policy on either side, and `steady`, in which both sides draw the same numbers as
+they act.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""Makes the golden dataset folder with LeRobot 0.6.1: two tiny datasets and the items that LeRobot reads.
+"""Makes the golden dataset folder with LeRobot 0.6.1: two tiny datasets and the items that LeRobot
+reads.
 
-Run in an environment with LeRobot: `python golden_data.py OUT_DIR [--backend pyav]`. OUT_DIR then holds
-`video` and `image` (datasets of format v3.0, the first with several mp4 files per camera) and `items.npz`, in
-which frames are kept at every fourth pixel of both axes.
+Run in an environment with LeRobot: `python golden_data.py OUT_DIR [--backend pyav]`. OUT_DIR then
+holds `video` and `image` (datasets of format v3.0, the first with several mp4 files per camera) and
+`items.npz`, in which frames are kept at every fourth pixel of both axes.
 """
 
 from __future__ import annotations

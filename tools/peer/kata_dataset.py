@@ -1,4 +1,5 @@
-"""kata's side of the writer check: `make ROOT` records demonstrations, `compare ROOT SEEN.npz` reads them again.
+"""kata's side of the writer check: `make ROOT` records demonstrations, `compare ROOT SEEN.npz`
+reads them again.
 
 SEEN.npz is what check_dataset.py kept of LeRobot reading the same files.
 """
@@ -23,7 +24,9 @@ def picture_hash(hwc: np.ndarray) -> str:
 
 
 def compare(root: Path, seen: Path) -> int:
-    """Every value and frame that LeRobot saw, alone and in windows, against kata's reader; 1 where one differs."""
+    """Every value and frame that LeRobot saw, alone and in windows, against kata's reader; 1
+    where one differs.
+    """
     data = open_dataset("local/check", root=root)
     rows = np.arange(data.num_frames)
     windows = {**dict.fromkeys(data.cameras, (-1, 0, 1)), "action": tuple(range(10))}
@@ -46,7 +49,9 @@ def compare(root: Path, seen: Path) -> int:
 
 
 def edit(folder: Path) -> None:
-    """Datasets that `kata data` makes out of others: reordered frames, cuts between keyframes, several codings."""
+    """Datasets that `kata data` makes out of others: reordered frames, cuts between keyframes,
+    several codings.
+    """
     from tests.data.dataset_maker import make
 
     lengths = (12, 9, 15)

@@ -1,7 +1,8 @@
-"""Writes a small checkpoint as LeRobot writes it: `make_checkpoint.py POLICY OUT_DIR`, in the peer environment.
+"""Writes a small checkpoint as LeRobot writes it: `make_checkpoint.py POLICY OUT_DIR`, in the peer
+environment.
 
-OUT_DIR then holds `pretrained_model`, `observations.safetensors` and LeRobot's own `actions.safetensors`, in
-the form that check_checkpoint describes.
+OUT_DIR then holds `pretrained_model`, `observations.safetensors` and LeRobot's own
+`actions.safetensors`, in the form that check_checkpoint describes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Numbers that go into comparisons: they follow from names alone, so that golden files hold results only.
+"""Numbers that go into comparisons: they follow from names alone, so that golden files hold results
+only.
 
 numpy's RandomState gives them, whose streams never change.
 """
@@ -51,7 +52,9 @@ def weight(name: str, shape: tuple[int, ...]) -> Tensor:
 
 
 def fill(policy: nn.Module, fixed: tuple[str, ...] = ()) -> None:
-    """Give every floating tensor of a policy with LeRobot's names its weight, but those that end in one of `fixed`."""
+    """Give every floating tensor of a policy with LeRobot's names its weight, but those that end
+    in one of `fixed`.
+    """
     for name, value in policy.state_dict().items():
         if value.is_floating_point() and not name.endswith(fixed):
             value.copy_(weight(name, tuple(value.shape)))
@@ -59,7 +62,9 @@ def fill(policy: nn.Module, fixed: tuple[str, ...] = ()) -> None:
 
 @contextmanager
 def drawn(label: str) -> Iterator[None]:
-    """torch's normal draws inside give numbers that follow from the label and from how many came before."""
+    """torch's normal draws inside give numbers that follow from the label and from how many came
+    before.
+    """
     calls = iter(range(1_000_000))
 
     def normal(*size: object, **options: object) -> Tensor:
@@ -97,7 +102,9 @@ def golden(results: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def difference(own: Tensor, peer: Tensor) -> float:
-    """The largest difference, relative to the peer's largest number or to 0.1, whichever is larger."""
+    """The largest difference, relative to the peer's largest number or to 0.1, whichever is
+    larger.
+    """
     if own.shape != peer.shape:
         return float("inf")
     apart = (own.double() - peer.double()).abs().max()

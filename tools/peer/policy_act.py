@@ -1,4 +1,6 @@
-"""ACT: cases, and what LeRobot and kata compute for them. `peer` needs LeRobot, `own` needs kata."""
+"""ACT: cases, and what LeRobot and kata compute for them. `peer` needs LeRobot, `own` needs
+kata.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Diffusion: cases, and what LeRobot and kata compute for them. `peer` needs LeRobot, `own` needs kata."""
+"""Diffusion: cases, and what LeRobot and kata compute for them. `peer` needs LeRobot, `own`
+needs kata.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from torch import Tensor
 BATCH_SIZE = 3
 ACT_STEPS = 5
 STATE, ENV, CAMERA, WRIST = (
-    "observation.state", "observation.environment_state", "observation.images.top", "observation.images.wrist",
+    "observation.state", "observation.environment_state", "observation.images.top", "observation.images.wrist",  # noqa: E501
 )  # fmt: skip
 FIXED = ("pos_grid",)
 
@@ -51,19 +53,19 @@ OLD = {"use_group_norm": True, "use_separate_rgb_encoder_per_camera": False, "cr
 
 GOLDEN: dict[str, Case] = {
     "tiny": Case(),
-    "random_crop": Case({STATE: (5,), CAMERA: (3, 64, 64), WRIST: (3, 64, 64)}, options={"crop_shape": (48, 40)}),
+    "random_crop": Case({STATE: (5,), CAMERA: (3, 64, 64), WRIST: (3, 64, 64)}, options={"crop_shape": (48, 40)}),  # noqa: E501
     "as_before_0_6": Case({STATE: (5,), CAMERA: (3, 64, 64), WRIST: (3, 64, 64)}, options=OLD),
-    "env_state": Case({STATE: (5,), ENV: (7,)}, options={"n_obs_steps": 3, "use_film_scale_modulation": False}),
+    "env_state": Case({STATE: (5,), ENV: (7,)}, options={"n_obs_steps": 3, "use_film_scale_modulation": False}),  # noqa: E501
     "masked_ddim": Case(
         options={
-            "do_mask_loss_for_padding": True, "noise_scheduler_type": "DDIM", "num_inference_steps": 5,
+            "do_mask_loss_for_padding": True, "noise_scheduler_type": "DDIM", "num_inference_steps": 5,  # noqa: E501
             "resize_shape": (56, 50), "crop_ratio": 0.8, "crop_is_random": False,
         }
     ),
     "predicts_sample": Case(
         {STATE: (5,), ENV: (7,)},
         options={
-            "prediction_type": "sample", "clip_sample": False, "beta_schedule": "linear", "num_inference_steps": 5,
+            "prediction_type": "sample", "clip_sample": False, "beta_schedule": "linear", "num_inference_steps": 5,  # noqa: E501
         },
     ),
 }  # fmt: skip

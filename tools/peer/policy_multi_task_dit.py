@@ -1,7 +1,8 @@
-"""Multi-Task DiT: cases, and what LeRobot and kata compute for them. `peer` needs LeRobot, `own` needs kata.
+"""Multi-Task DiT: cases, and what LeRobot and kata compute for them. `peer` needs LeRobot, `own`
+needs kata.
 
-CLIP is built from its config on both sides; its weights are those of `fill`. A checkpoint names a folder with CLIP's
-files, in which both sides look for them.
+CLIP is built from its config on both sides; its weights are those of `fill`. A checkpoint names a
+folder with CLIP's files, in which both sides look for them.
 """
 
 from __future__ import annotations
@@ -75,10 +76,10 @@ GOLDEN: dict[str, Case] = {
             "do_mask_loss_for_padding": True, "use_rope": False, "use_positional_encoding": True,
         },
     ),
-    "flow": Case(TWO, options={**FLOW, "use_separate_rgb_encoder_per_camera": True, "image_resize_shape": (36, 44)}),
+    "flow": Case(TWO, options={**FLOW, "use_separate_rgb_encoder_per_camera": True, "image_resize_shape": (36, 44)}),  # noqa: E501
     "flow_uniform_rk4": Case(
         options={
-            **FLOW, "integration_method": "rk4", "timestep_sampling_strategy": "uniform", "sigma_min": 0.1,
+            **FLOW, "integration_method": "rk4", "timestep_sampling_strategy": "uniform", "sigma_min": 0.1,  # noqa: E501
             "do_mask_loss_for_padding": True, "n_obs_steps": 1,
         },
     ),
@@ -145,7 +146,9 @@ def steady() -> AbstractContextManager[None]:
 
 @functools.cache
 def shared_files() -> Path:
-    """Where what a checkpoint names lies: KATA_PEER_FILES, or a folder that goes with this process."""
+    """Where what a checkpoint names lies: KATA_PEER_FILES, or a folder that goes with this
+    process.
+    """
     if "KATA_PEER_FILES" in os.environ:
         return Path(os.environ["KATA_PEER_FILES"])
     made = tempfile.mkdtemp()

@@ -1,4 +1,6 @@
-"""TD-MPC: cases, and what LeRobot and kata compute for them. `peer` needs LeRobot, `own` needs kata."""
+"""TD-MPC: cases, and what LeRobot and kata compute for them. `peer` needs LeRobot, `own` needs
+kata.
+"""
 
 from __future__ import annotations
 
@@ -106,7 +108,9 @@ def shift(config: Any) -> Tensor:
 
 @dataclass
 class PlanNoise:
-    """The numbers of one plan after the other, in the order in which kata and in that in which LeRobot takes them."""
+    """The numbers of one plan after the other, in the order in which kata and in that in which
+    LeRobot takes them.
+    """
 
     case: Case
     config: Any
@@ -115,7 +119,9 @@ class PlanNoise:
     waiting: list[Tensor] = field(default_factory=list)
 
     def flat(self) -> Tensor:
-        """What kata takes at once, (B, N); which Q functions judge is the same in all rows, as in LeRobot."""
+        """What kata takes at once, (B, N); which Q functions judge is the same in all rows, as
+        in LeRobot.
+        """
         c, width = self.config, self.case.action_dim
         samples = c.n_gaussian_samples + c.n_pi_samples
         self.plans += 1

@@ -1,6 +1,8 @@
-"""VQ-BeT: cases, and what LeRobot and kata compute for them. `peer` needs LeRobot, `own` needs kata.
+"""VQ-BeT: cases, and what LeRobot and kata compute for them. `peer` needs LeRobot, `own` needs
+kata.
 
-A case is of one of the two phases. In the first, what is compared after a step are the codebooks too.
+A case is of one of the two phases. In the first, what is compared after a step are the codebooks
+too.
 """
 
 from __future__ import annotations
@@ -46,7 +48,9 @@ TINY: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Case:
-    """Input shapes by key, the action's width, options, whether the codes are learnt already, and steps to train."""
+    """Input shapes by key, the action's width, options, whether the codes are learnt already,
+    and steps to train.
+    """
 
     inputs: dict[str, tuple[int, ...]] = field(
         default_factory=lambda: {STATE: (5,), CAMERA: (3, 64, 64)}
@@ -104,7 +108,9 @@ def observation(case: Case, step: int) -> dict[str, Tensor]:
 
 
 def batch(case: Case, config: Any) -> dict[str, Tensor]:
-    """A training batch; all but the first sample reach over the episode's end, which neither side minds."""
+    """A training batch; all but the first sample reach over the episode's end, which neither
+    side minds.
+    """
     steps = [observation(case, step) for step in range(config.n_obs_steps)]
     actions = config.n_obs_steps + config.n_action_pred_token + config.action_chunk_size - 2
     return {
@@ -127,8 +133,8 @@ PLACE = (0.3, 0.8)
 
 @contextmanager
 def choosing(uniform: Tensor, *, sequentially: bool = False) -> Iterator[None]:
-    """Both sides choose codes by these numbers inside: LeRobot through `multinomial`, layer by layer or all at once,
-    kata through `rand`.
+    """Both sides choose codes by these numbers inside: LeRobot through `multinomial`, layer by
+    layer or all at once, kata through `rand`.
     """
     calls = iter(range(1_000_000))
 
@@ -150,7 +156,9 @@ def steady() -> AbstractContextManager[None]:
 
 
 def fill_codes(books: list[dict[str, Tensor]]) -> None:
-    """Codebooks with entries as large as what they quantise, some of them used before and some not."""
+    """Codebooks with entries as large as what they quantise, some of them used before and some
+    not.
+    """
     for number, book in enumerate(books):
         size = book["cluster_size"].shape[1]
         used = torch.arange(size) % 3 != 0
@@ -165,7 +173,9 @@ def fill_codes(books: list[dict[str, Tensor]]) -> None:
 
 
 WEIGHTLESS = "pool.nets.bias"
-"""A softmax over pixels does not feel it: its gradient is rounding, which the weight of the offsets makes large."""
+"""A softmax over pixels does not feel it: its gradient is rounding, which the weight of the
+offsets makes large.
+"""
 
 
 def losses(step: Callable[[], Tensor], policy: nn.Module) -> dict[str, Tensor]:
@@ -190,7 +200,9 @@ def trained(
     optimizer: Optimizer,
     after: Callable[[int], Any],
 ):
-    """The losses of plain gradient steps with the policy's own rates and decays, and the parameters after them."""
+    """The losses of plain gradient steps with the policy's own rates and decays, and the
+    parameters after them.
+    """
     losses = []
     for number in range(case.steps):
         loss = step()

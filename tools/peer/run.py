@@ -1,7 +1,8 @@
-"""Compares kata with LeRobot 0.6.1 itself: `python tools/peer/run.py`, in kata's environment (`make peer`).
+"""Compares kata with LeRobot 0.6.1 itself: `python tools/peer/run.py`, in kata's environment (`make
+peer`).
 
-One line per check with the largest difference measured; leaves with 1 when one fails, with 2 when the peer's
-environment cannot be built.
+One line per check with the largest difference measured; leaves with 1 when one fails, with 2 when
+the peer's environment cannot be built.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ def report(passed: bool, text: str) -> bool:
 def execute(
     python: Path | str, *arguments: Path | str, **variables: str
 ) -> subprocess.CompletedProcess[str]:
-    """Run a script of this folder with kata's source and tests importable; its output is kept for a failure."""
+    """Run a script of this folder with kata's source and tests importable; its output is kept
+    for a failure.
+    """
     path = os.pathsep.join([str(setup.ROOT / "src"), str(setup.ROOT), str(HERE)])
     env = {**os.environ, "PYTHONPATH": path, "HF_HUB_OFFLINE": "1", **variables}
     command = [str(python), *map(str, arguments)]
@@ -85,8 +88,8 @@ def policy(peer: Path, folder: Path, name: str) -> list[bool]:
 
 
 def checkpoints(peer: Path, folder: Path, name: str) -> list[bool]:
-    """Each side acts from the other's checkpoint of a policy as the writer itself does. Files that a checkpoint names
-    lie in `folder`, too.
+    """Each side acts from the other's checkpoint of a policy as the writer itself does. Files that
+    a checkpoint names lie in `folder`, too.
     """
     folder.mkdir()
     sides = {
@@ -136,7 +139,9 @@ def data_tests(peer: Path) -> list[bool]:
 
 
 def written_datasets(peer: Path, folder: Path) -> list[bool]:
-    """LeRobot opens what kata's writer makes, and sees the frames and numbers that kata's reader sees."""
+    """LeRobot opens what kata's writer makes, and sees the frames and numbers that kata's reader
+    sees.
+    """
     results: list[bool] = []
     for codec in ("av1", "h264"):
         what, root = f"dataset written by kata ({codec})", folder / codec

@@ -1,7 +1,8 @@
-"""The environment of the peer, LeRobot 0.6.1, in `.peer/` of the repository: `python tools/peer/setup.py`.
+"""The environment of the peer, LeRobot 0.6.1, in `.peer/` of the repository: `python
+tools/peer/setup.py`.
 
-It holds what kata needs too, in the versions that LeRobot allows. LeRobot wants Python 3.12 or newer, so kata's own
-environment stays apart. A second call finds it ready.
+It holds what kata needs too, in the versions that LeRobot allows. LeRobot wants Python 3.12 or
+newer, so kata's own environment stays apart. A second call finds it ready.
 """
 
 from __future__ import annotations
@@ -76,7 +77,9 @@ def find_uv() -> str:
 
 
 def set_up() -> Path:
-    """The peer's interpreter, after building its environment where the stamp does not say it is there."""
+    """The peer's interpreter, after building its environment where the stamp does not say it is
+    there.
+    """
     wanted = "\n".join([*REQUIREMENTS, *TESTING, PROJECT.read_text()])
     if PYTHON.exists() and STAMP.exists() and STAMP.read_text() == wanted:
         return PYTHON

@@ -1,4 +1,6 @@
-"""A CLIP model of a few thousand numbers: a local folder with its config and tokenizer files, written as plain JSON."""
+"""A CLIP model of a few thousand numbers: a local folder with its config and tokenizer files,
+written as plain JSON.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ START, END = "<|startoftext|>", "<|endoftext|>"
 
 
 def vocabulary() -> tuple[dict[str, int], list[str]]:
-    """Letters and digits, each also as a word's end, a few words built up from the left, and CLIP's two marks."""
+    """Letters and digits, each also as a word's end, a few words built up from the left, and
+    CLIP's two marks.
+    """
     letters = "abcdefghijklmnopqrstuvwxyz0123456789"
     tokens = [*letters, *(f"{letter}</w>" for letter in letters)]
     merges: list[str] = []

@@ -1,12 +1,14 @@
-"""A run under a real SLURM: preempted by its signal, requeued, and equal to one that nobody touched.
+"""A run under a real SLURM: preempted by its signal, requeued, and equal to one that nobody
+touched.
 
     python tools/slurm/run.py [--install] [--ranks-per-node 1] [--keep FOLDER]
 
-Starts munged, one slurmctld and two slurmd ("n1" and "n2") on this machine, in a temporary folder and on free ports;
-submits a run of two nodes with `kata launch --target=slurm`; sends its batch shell the signal that SLURM sends before a
-time limit; waits until the job has saved, gone back into the queue, started again and ended; compares every tensor of
-its last checkpoint with a run of as many ranks that `kata launch` started here. The daemons are ended by the numbers of
-their processes. Leaves with 1 when anything differs. --install gets Debian's packages with apt; needs root.
+Starts munged, one slurmctld and two slurmd ("n1" and "n2") on this machine, in a temporary folder
+and on free ports; submits a run of two nodes with `kata launch --target=slurm`; sends its batch
+shell the signal that SLURM sends before a time limit; waits until the job has saved, gone back into
+the queue, started again and ended; compares every tensor of its last checkpoint with a run of as
+many ranks that `kata launch` started here. The daemons are ended by the numbers of their processes.
+Leaves with 1 when anything differs. --install gets Debian's packages with apt; needs root.
 """
 
 from __future__ import annotations
@@ -35,10 +37,10 @@ COMMANDS = ("slurmctld", "slurmd", "munged", "sbatch", "scontrol", "scancel", "s
 WAIT_S = 300.0
 NODES = ("n1", "n2")
 OPTIONS = [
-    "--dataset.repo_id=slurm/vectors", "--policy.type=act", "--policy.pretrained_backbone_weights=null",
-    "--policy.dim_model=16", "--policy.n_heads=2", "--policy.dim_feedforward=16", "--policy.n_encoder_layers=1",
-    "--policy.n_vae_encoder_layers=1", "--policy.latent_dim=4", "--policy.chunk_size=4", "--policy.n_action_steps=4",
-    "--policy.device=cpu", "--policy.push_to_hub=false", "--batch_size=4", "--log_freq=20", "--num_workers=1",
+    "--dataset.repo_id=slurm/vectors", "--policy.type=act", "--policy.pretrained_backbone_weights=null",  # noqa: E501
+    "--policy.dim_model=16", "--policy.n_heads=2", "--policy.dim_feedforward=16", "--policy.n_encoder_layers=1",  # noqa: E501
+    "--policy.n_vae_encoder_layers=1", "--policy.latent_dim=4", "--policy.chunk_size=4", "--policy.n_action_steps=4",  # noqa: E501
+    "--policy.device=cpu", "--policy.push_to_hub=false", "--batch_size=4", "--log_freq=20", "--num_workers=1",  # noqa: E501
     "--save_freq=50", "--steps=600", "--optimizer.lr=1e-3",
 ]  # fmt: skip
 
@@ -66,7 +68,10 @@ KillWait=30
 {nodes}
 PartitionName=all Nodes=n[1-2] Default=YES MaxTime=INFINITE State=UP OverSubscribe=NO
 """
-NODE = "NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=4 RealMemory=512 State=UNKNOWN\n"
+NODE = (
+    "NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=4 RealMemory=512 "
+    "State=UNKNOWN\n"
+)
 
 
 def install() -> None:
@@ -195,7 +200,9 @@ def state(job: str) -> dict[str, str]:
 
 
 def preempt(job: str, run: Path, logs: Path) -> None:
-    """Ask the job to save once it has a checkpoint; see it go back into the queue and to its end."""
+    """Ask the job to save once it has a checkpoint; see it go back into the queue and to its
+    end.
+    """
     wait_for("a checkpoint", lambda: any((run / "checkpoints").glob("0*")))
     print(
         f"job {job} is running on {state(job)['NodeList']} and has saved once: signalling it",
@@ -248,7 +255,8 @@ def main() -> int:
         install()
     if missing():
         raise SystemExit(
-            f"not installed: {', '.join(missing())}; --install gets {' and '.join(PACKAGES)} with apt"
+            f"not installed: {', '.join(missing())}; --install gets {' and '.join(PACKAGES)} with "
+            "apt"
         )
     os.environ["OMP_NUM_THREADS"] = "1"
     home = asked.keep or Path(tempfile.mkdtemp(prefix="kata-slurm-"))

@@ -1,4 +1,6 @@
-"""What is read in a benchmark: the windows of known policies, the ways of reading, and the ratios to be reached."""
+"""What is read in a benchmark: the windows of known policies, the ways of reading, and the
+ratios to be reached.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,10 @@ if TYPE_CHECKING:
 
 PATTERNS = ("act", "diffusion", "sarm", "single")
 WAYS = ("full", "clips", "cache")
-"""full: one random order over all frames. clips: from a pool of clips, each frame decoded about once. cache: the random
-order again, from decoded frames that are kept in memory; measured once they are."""
+"""full: one random order over all frames. clips: from a pool of clips, each frame decoded about
+once. cache: the random order again, from decoded frames that are kept in memory; measured once they
+are.
+"""
 
 
 class Case(NamedTuple):
@@ -34,7 +38,9 @@ TARGETS: dict[Case, dict[str, float]] = {
     Case("c", "act"): {"full": 1.1, "clips": 50, "cache": 400},
     Case("d", "act"): {"full": 100},
 }
-"""The peer's CPU time per sample over kata's, at least; the folders are those that --make writes."""
+"""The peer's CPU time per sample over kata's, at least; the folders are those that --make
+writes.
+"""
 
 CASES = tuple(TARGETS)
 FLOOR_SHARE = 0.8
@@ -48,8 +54,10 @@ MEMORY_BYTES = 1024**3
 def windows_of(pattern: str, dataset: Dataset) -> tuple[Windows, tuple[str, ...]]:
     """Windows in frames, and the columns that are read.
 
-    act: one frame of every camera, 100 actions. diffusion: two frames of every camera and two states, 16 actions.
-    sarm: 8 frames of the first camera, one second apart, and the action. single: one frame of every camera.
+    act: one frame of every camera, 100 actions. diffusion: two frames of every camera and two
+        states, 16 actions.
+    sarm: 8 frames of the first camera, one second apart, and the action. single: one frame of every
+        camera.
 
     Raises: DataError when the dataset has no camera.
     """

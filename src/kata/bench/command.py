@@ -75,7 +75,9 @@ def _keep(run: BenchRun, kind: str, began: datetime.datetime, result: dict[str, 
 
 
 def facts(root: Path) -> dict[str, Any]:
-    """What a dataset is: enough to make one like it, and to tell whether two results are of the same files."""
+    """What a dataset is: enough to make one like it, and to tell whether two results are of the
+    same files.
+    """
     dataset = open_dataset("bench/" + root.resolve().name, root=root)
     features = json.loads((root / "meta" / "info.json").read_text(encoding="utf-8"))["features"]
     return {
@@ -104,14 +106,17 @@ def _coding(features: dict[str, Any], key: str) -> dict[str, Any]:
 
 
 def _soak(run: BenchRun, command: str) -> int:
-    """Read for long in each way, and say how much memory grew from the first hundredth of the batches to the end."""
+    """Read for long in each way, and say how much memory grew from the first hundredth of the
+    batches to the end.
+    """
     case, began = chosen_cases(run)[0], datetime.datetime.now(datetime.UTC)
     found: dict[str, dict[str, Any]] = {}
     for way in run.ways:
         found[way] = figures = by_kata(run, case, way, 0)
         grown = figures["after_bytes"] - figures["before_bytes"]
         print(
-            f"{case} {way}: {figures['batches']} batches; resident {bytes_text(figures['before_bytes'])} after the "
+            f"{case} {way}: {figures['batches']} batches; resident "
+            f"{bytes_text(figures['before_bytes'])} after the "
             f"first hundredth, {bytes_text(figures['after_bytes'])} at the end: "
             + (f"{bytes_text(grown)} grown" if grown > 0 else "nothing grown")
         )

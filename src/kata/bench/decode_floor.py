@@ -1,4 +1,6 @@
-"""The decode floor: what this machine needs to decode the same files from front to back, one thread per core."""
+"""The decode floor: what this machine needs to decode the same files from front to back, one
+thread per core.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +24,16 @@ from kata.data import Dataset
 from kata.data.video.color import ONE_THREAD
 
 STRETCH_S = 0.25
-"""CPU seconds of a thread on one camera before it takes the next: about a turn, so that a turn sees all cameras."""
+"""CPU seconds of a thread on one camera before it takes the next: about a turn, so that a turn
+sees all cameras.
+"""
 
 
 @dataclass(frozen=True)
 class Floor:
-    """Of one camera: CPU milliseconds per frame decoded alone, and turned to RGB too; frames/s of all threads."""
+    """Of one camera: CPU milliseconds per frame decoded alone, and turned to RGB too; frames/s
+    of all threads.
+    """
 
     decode_ms: float
     rgb_ms: float
@@ -45,11 +51,13 @@ def open_tracks(dataset: Dataset, cameras: Sequence[str], threads: int) -> list[
 def decode_floors(
     tracks: Sequence[Mapping[str, Track]], seconds: float, until: Callable[[], Turns]
 ) -> dict[str, Floor]:
-    """Decode until `until` returns, and at least so many CPU seconds per thread and camera; the floor of each camera.
+    """Decode until `until` returns, and at least so many CPU seconds per thread and camera; the
+    floor of each camera.
 
-    The same decoder and settings as the reader's, one thread each; every frame is decoded and converted once and
-    nothing is kept. No reader can do with less for frames that each sample needs anew. A thread takes the cameras by
-    stretches, so that what disturbs the machine falls on all of them. `until` tells when the process stood still.
+    The same decoder and settings as the reader's, one thread each; every frame is decoded and
+    converted once and nothing is kept. No reader can do with less for frames that each sample needs
+    anew. A thread takes the cameras by stretches, so that what disturbs the machine falls on all of
+    them. `until` tells when the process stood still.
     """
     ended = threading.Event()
 
@@ -140,7 +148,9 @@ def _video_frames(files: list[Path], begin: float) -> Iterator[av.VideoFrame]:
 
 
 def _images(files: list[Path], camera: str, begin: float) -> Iterator[Image.Image]:
-    """The images of all table files in order, not decoded yet, for ever, from a share of each row group on."""
+    """The images of all table files in order, not decoded yet, for ever, from a share of each
+    row group on.
+    """
     while True:
         for path in files:
             table = pq.ParquetFile(path)

@@ -1,8 +1,10 @@
-"""Two processes measure by turns: one runs while the other stands still, so what disturbs the machine falls on both.
+"""Two processes measure by turns: one runs while the other stands still, so what disturbs the
+machine falls on both.
 
-The measured side begins with `begin` and ends with `end`; the measuring side holds a `Child` of each and calls
-`take_turns`. Between them go lines: the child says that it is ready and stops itself, then that it has measured, and
-hears `Turns` as JSON. One that goes on as long as the other does says nothing and hears them when it is to end.
+The measured side begins with `begin` and ends with `end`; the measuring side holds a `Child` of
+each and calls `take_turns`. Between them go lines: the child says that it is ready and stops
+itself, then that it has measured, and hears `Turns` as JSON. One that goes on as long as the other
+does says nothing and hears them when it is to end.
 """
 
 from __future__ import annotations
@@ -26,11 +28,14 @@ from kata.bench import process_stats
 from kata.errors import ConfigError
 
 TURN_S = 0.35
-"""Of a turn on average: long beside filling the processor's caches anew, a few milliseconds; short beside a neighbour's
-bursts of seconds."""
+"""Of a turn on average: long beside filling the processor's caches anew, a few milliseconds; short
+beside a neighbour's bursts of seconds.
+"""
 
 LIMIT_S = 3600.0
-"""Of setting up, and of measuring: far beyond what either takes, so that a child that hangs does not hold the rest."""
+"""Of setting up, and of measuring: far beyond what either takes, so that a child that hangs does
+not hold the rest.
+"""
 
 _GOLDEN = (5**0.5 - 1) / 2  # its multiples spread evenly over [0, 1)
 _PARENT_DEATH = 1  # PR_SET_PDEATHSIG
@@ -38,7 +43,8 @@ _PARENT_DEATH = 1  # PR_SET_PDEATHSIG
 
 @dataclass(frozen=True)
 class Turns:
-    """When a process stood still, as (begin, end) by time.perf_counter, which all processes of a machine share.
+    """When a process stood still, as (begin, end) by time.perf_counter, which all processes of a
+    machine share.
 
     partner_cpu_s: what the other process used of the processor while this one measured.
     """
@@ -64,14 +70,19 @@ def begin() -> None:
 
 
 def end(*, first: bool) -> Turns:
-    """The turns that were taken. The process that ends first says so; the other waits here for the word to end."""
+    """The turns that were taken.
+
+    The process that ends first says so; the other waits here for the word to end.
+    """
     if first:
         print("measured", flush=True)
     return Turns(**json.loads(sys.stdin.readline()))
 
 
 class Child:
-    """A process that measures and prints its figures as JSON on its last line; killed with its context."""
+    """A process that measures and prints its figures as JSON on its last line; killed with its
+    context.
+    """
 
     def __init__(
         self, name: str, command: Sequence[str], env: Mapping[str, str] | None = None
@@ -108,7 +119,10 @@ class Child:
         return process_stats.cpu_s(self.pid)
 
     def speaks(self, limit_s: float) -> bool:
-        """Whether it says something within so many seconds. Raises ConfigError when it has ended without."""
+        """Whether it says something within so many seconds.
+
+        Raises ConfigError when it has ended without.
+        """
         assert self._process.stdout is not None
         if not select.select([self._process.stdout], [], [], limit_s)[0]:
             return False
@@ -117,7 +131,10 @@ class Child:
         return True
 
     def set_up(self, limit_s: float = LIMIT_S) -> None:
-        """Wait until it is ready and stands still. Raises ConfigError when it ends, or takes longer than the limit."""
+        """Wait until it is ready and stands still.
+
+        Raises ConfigError when it ends, or takes longer than the limit.
+        """
         if not self.speaks(limit_s):
             raise self.late(limit_s)
         self._await_stop()
@@ -179,16 +196,20 @@ class Child:
 
 
 def turn_s(pair: int) -> float:
-    """How long each turn of a pair is: of uneven length, so that a neighbour's own rhythm does not fall on one side."""
+    """How long each turn of a pair is: of uneven length, so that a neighbour's own rhythm does
+    not fall on one side.
+    """
     return TURN_S * (0.5 + pair * _GOLDEN % 1)
 
 
 def take_turns(
     first: Child, other: Child, limit_s: float = LIMIT_S
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The figures of two children that are set up and stand still; the other goes on until the first has measured.
+    """The figures of two children that are set up and stand still; the other goes on until the
+    first has measured.
 
-    Raises: ConfigError when one fails, or it takes longer than the limit. Both end with their contexts.
+    Raises: ConfigError when one fails, or it takes longer than the limit. Both end with their
+        contexts.
     """
     until_s, other_cpu_s = time.monotonic() + limit_s, other.cpu_s
     for number, child in enumerate(cycle((first, other))):

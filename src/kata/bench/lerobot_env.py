@@ -1,4 +1,6 @@
-"""LeRobot 0.6.1 as a process that answers: its own Python, a script of ours, one JSON object a line."""
+"""LeRobot 0.6.1 as a process that answers: its own Python, a script of ours, one JSON object a
+line.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,8 @@ MADE = ("a", "b", "c", "d", "multi")
 
 
 def peer_python(named: str | None) -> Path:
-    """The interpreter of the peer's environment: the named one, or that of `make peer` in this folder.
+    """The interpreter of the peer's environment: the named one, or that of `make peer` in this
+    folder.
 
     Raises: ConfigError when there is none.
     """
@@ -38,7 +41,8 @@ def peer_python(named: str | None) -> Path:
 
 
 def make_datasets(python: Path, root: Path) -> None:
-    """Write the benchmark datasets below root with LeRobot's writer, those that are not there yet; takes minutes.
+    """Write the benchmark datasets below root with LeRobot's writer, those that are not there yet;
+    takes minutes.
 
     Raises: ConfigError when the writer fails.
     """
@@ -61,9 +65,9 @@ def make_datasets(python: Path, root: Path) -> None:
 def ffmpeg_for(python: Path, folder: Path) -> dict[str, str]:
     """The variables with which the peer's torchcodec finds FFmpeg.
 
-    It needs FFmpeg's shared libraries. Where the system has none, those that the peer's own PyAV carries are linked in
-    `folder` under the names that torchcodec looks for: without them LeRobot falls back to a reader that takes up to ten
-    times as long, and a comparison would flatter.
+    It needs FFmpeg's shared libraries. Where the system has none, those that the peer's own PyAV
+    carries are linked in `folder` under the names that torchcodec looks for: without them LeRobot
+    falls back to a reader that takes up to ten times as long, and a comparison would flatter.
     """
     if find_library("avutil") is not None:
         return {}
@@ -97,14 +101,18 @@ class Peer:
                 raise ConfigError(
                     f"the peer reads with {self.versions['decoder']}",
                     rule="with torchcodec, its default and several times faster",
-                    remedy="install FFmpeg's shared libraries (versions 4 to 8), or PyAV's wheel in its environment",
+                    remedy="install FFmpeg's shared libraries (versions 4 to 8), or PyAV's wheel "
+                    "in its environment",
                 )
         except ConfigError:
             self.close()
             raise
 
     def measure(self, spec: Mapping[str, Any]) -> dict[str, Any]:
-        """The figures of one request, or its `error`. Raises ConfigError when the process has died."""
+        """The figures of one request, or its `error`.
+
+        Raises ConfigError when the process has died.
+        """
         assert self._process.stdin is not None
         with suppress(BrokenPipeError):  # the answer says why
             self._process.stdin.write(json.dumps(spec) + "\n")

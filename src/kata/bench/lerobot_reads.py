@@ -1,11 +1,12 @@
-"""LeRobot's own reader on a local dataset, measured as kata's is. Runs in the peer's environment and imports no kata.
+"""LeRobot's own reader on a local dataset, measured as kata's is. Runs in the peer's environment
+and imports no kata.
 
-One JSON object per line comes in, one goes out:
-{"root": ..., "pattern": "act", "mode": "map" or "item", "batch_size": 8, "workers": 2, "seconds": 3,
+One JSON object per line comes in, one goes out: {"root": ..., "pattern": "act", "mode": "map" or
+"item", "batch_size": 8, "workers": 2, "seconds": 3,
  "batches": 16, "seed": 0}
-map: shuffled DataLoader of the map-style dataset, frames as uint8. item: single samples without a DataLoader, where
-one takes seconds. CPU time is that of this process and its workers; peak_bytes is their memory at the end, shared pages
-divided among them.
+map: shuffled DataLoader of the map-style dataset, frames as uint8. item: single samples without a
+DataLoader, where one takes seconds. CPU time is that of this process and its workers; peak_bytes is
+their memory at the end, shared pages divided among them.
 """
 
 # pyright: basic, reportMissingImports=false, reportMissingModuleSource=false
@@ -84,7 +85,8 @@ def opened(root: str, pattern: str) -> LeRobotDataset:
 
 def by_loader(dataset: LeRobotDataset, spec: dict) -> dict:
     """Batches of a shuffled DataLoader."""
-    video_utils._default_decoder_cache.clear()  # a decoder that was open before a fork breaks the workers
+    # a decoder that was open before a fork breaks the workers
+    video_utils._default_decoder_cache.clear()
     loader = torch.utils.data.DataLoader(
         dataset,
         batch_size=spec["batch_size"],
@@ -121,7 +123,9 @@ def by_item(dataset: LeRobotDataset, spec: dict) -> dict:
 
 
 def steady(batches, size: int, seconds: float, least: int) -> dict:
-    """Figures from now on: for so many seconds and at least `least` batches, at most to the end of the epoch."""
+    """Figures from now on: for so many seconds and at least `least` batches, at most to the end
+    of the epoch.
+    """
     busy, own, began_s = busy_s(), cpu_s(), time.perf_counter()
     count = 0
     for _ in batches:
@@ -139,7 +143,10 @@ def steady(batches, size: int, seconds: float, least: int) -> dict:
 
 
 def main() -> None:
-    """Answer requests until the input ends. A request that fails is answered with its error: a result, too."""
+    """Answer requests until the input ends.
+
+    A request that fails is answered with its error: a result, too.
+    """
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # whatever else is printed goes to stderr
     versions = {name: version(name) for name in ("lerobot", "torch", "torchcodec", "av")}

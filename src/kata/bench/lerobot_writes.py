@@ -1,10 +1,12 @@
-"""Benchmark datasets, written by LeRobot's own writer: `peer_writes.py FOLDER_NAME ROOT [EPISODES FRAMES]`.
+"""Benchmark datasets, written by LeRobot's own writer: `peer_writes.py FOLDER_NAME ROOT [EPISODES
+FRAMES]`.
 
-a: LeRobot's default coding (AV1, g=2, crf 30), 20 episodes of 300 frames. b: h264, g=30, crf 23, 10 episodes. c: AV1,
-g=160, 10 episodes. d: PNG in parquet, 3 episodes of 150. multi: as a, one file per episode, 4 episodes of 150.
-Two cameras 640x480 at 30 fps, state and action of 14 dimensions. A scene is a cluttered picture that pans, an arm and
-things that move before it, and sensor noise, since noise is what makes real recordings hard to code.
-Runs in the peer's environment and imports no kata.
+a: LeRobot's default coding (AV1, g=2, crf 30), 20 episodes of 300 frames. b: h264, g=30, crf 23, 10
+episodes. c: AV1, g=160, 10 episodes. d: PNG in parquet, 3 episodes of 150. multi: as a, one file
+per episode, 4 episodes of 150. Two cameras 640x480 at 30 fps, state and action of 14 dimensions. A
+scene is a cluttered picture that pans, an arm and things that move before it, and sensor noise,
+since noise is what makes real recordings hard to code. Runs in the peer's environment and imports
+no kata.
 """
 
 # pyright: basic, reportMissingImports=false, reportAttributeAccessIssue=false

@@ -1,4 +1,6 @@
-"""What a process uses, as the kernel tells it (Linux): CPU seconds, memory, bytes read, and what others use."""
+"""What a process uses, as the kernel tells it (Linux): CPU seconds, memory, bytes read, and what
+others use.
+"""
 
 from __future__ import annotations
 

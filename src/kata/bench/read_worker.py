@@ -1,4 +1,5 @@
-"""One measurement of kata's reader, in a process of its own: `python -m kata.bench.read_worker '<JSON>'`.
+"""One measurement of kata's reader, in a process of its own: `python -m kata.bench.read_worker
+'<JSON>'`.
 
 Prints one JSON object. CPU time is that of the whole process.
 """
@@ -37,17 +38,20 @@ AHEAD = 4
 
 
 LONGEST = 3
-"""Times `epoch_seconds` after which the first epoch in clips is cut: one of millions of frames would take hours."""
+"""Times `epoch_seconds` after which the first epoch in clips is cut: one of millions of frames
+would take hours.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
     """What one process measures: at least `batches` batches. way: one of patterns.WAYS, or 'floor'.
 
-    frame_memory: bytes for decoded frames; 0 takes a tenth of all, or a third where windows of more than two frames
-    want what was seconds ago, beside the batches in the making. cache_episodes: the first ones, which 'cache' keeps and
-    reads. soak: read `batches` batches and look at the memory alone. by_turns: once set up, stand still until a partner
-    is too, and measure by turns with it.
+    frame_memory: bytes for decoded frames; 0 takes a tenth of all, or a third where windows of more
+        than two frames want what was seconds ago, beside the batches in the making. cache_episodes:
+        the first ones, which 'cache' keeps and reads. soak: read `batches` batches and look at the
+        memory alone. by_turns: once set up, stand still until a partner is too, and measure by
+        turns with it.
     """
 
     root: str
@@ -179,9 +183,10 @@ def _encoded_budget(dataset: Dataset) -> int:
 def _steady(reader: Reader, batches: Batches, reading: Reading) -> dict[str, Any]:
     """Read on, once as much is held and on its way as will be at the end.
 
-    In clip order that takes a pool, so a fifth of an epoch is read first, and then as many batches as whole epochs
-    have: what is decoded for later cancels only over a whole one. In a full order it takes until the budget for frames
-    that later batches want is used, up to a quarter of an epoch.
+    In clip order that takes a pool, so a fifth of an epoch is read first, and then as many batches
+    as whole epochs
+    have: what is decoded for later cancels only over a whole one. In a full order it takes until
+        the budget for frames that later batches want is used, up to a quarter of an epoch.
     """
     epoch = max(1, len(batches.rows) // batches.batch_size)
     first = 1 + (epoch // 5 if reading.way == "clips" else AHEAD)
@@ -219,7 +224,9 @@ def _steady(reader: Reader, batches: Batches, reading: Reading) -> dict[str, Any
 
 
 def _filled_up(reader: Reader, batches: Batches, step: int, end: int, limit_s: float) -> int:
-    """Read on from `step` while there is room to hold more frames, until `end` or the limit; the step after."""
+    """Read on from `step` while there is room to hold more frames, until `end` or the limit; the
+    step after.
+    """
     began_s = time.perf_counter()
     while reader.has_room and step < end and time.perf_counter() - began_s < limit_s:
         batches.at(step)
@@ -228,7 +235,8 @@ def _filled_up(reader: Reader, batches: Batches, step: int, end: int, limit_s: f
 
 
 def _goes_on(reading: Reading, epoch: int, count: int, passed_s: float) -> bool:
-    """Whether another batch is measured. In clip order: to the end of an epoch, unless the first is too long.
+    """Whether another batch is measured. In clip order: to the end of an epoch, unless the first is
+    too long.
 
     epoch: its batches. By turns half of the time that passes is the partner's.
     """
@@ -259,7 +267,9 @@ def _mixing(order: SampleOrder, batch_size: int) -> dict[str, float]:
 
 
 def _soak(batches: Batches, count: int) -> dict[str, Any]:
-    """Memory after each hundredth of the batches; `before_bytes` is the first of them, `after_bytes` the last."""
+    """Memory after each hundredth of the batches; `before_bytes` is the first of them,
+    `after_bytes` the last.
+    """
     began_s, cpu_s, part = time.perf_counter(), time.process_time(), max(1, count // 100)
     resident: list[int] = []
     for step in range(1, count + 1):
@@ -278,7 +288,9 @@ def _soak(batches: Batches, count: int) -> dict[str, Any]:
 
 
 def _floors(reading: Reading, dataset: Dataset) -> dict[str, Any]:
-    """The floor of each camera that the pattern reads, and of a sample that needs one new frame of each."""
+    """The floor of each camera that the pattern reads, and of a sample that needs one new frame
+    of each.
+    """
     _, keys = windows_of(reading.pattern, dataset)
     cameras = [key for key in keys if key in dataset.cameras]
     planes = _frame_format(reading, dataset, cameras).colours

@@ -27,7 +27,9 @@ LEAST_BATCHES = 16
 """Of a measurement, however long they take: fewer would be mostly those that were read ahead."""
 
 TOGETHER = ("floor", "clips")
-"""Ways measured by turns: what is asked of their ratio is finer than what a neighbour's load does to a round."""
+"""Ways measured by turns: what is asked of their ratio is finer than what a neighbour's load
+does to a round.
+"""
 
 Rounds = dict[str, dict[str, list[dict[str, Any]]]]
 """Figures per case and way ('peer' and 'floor' among them), one entry per round."""
@@ -36,7 +38,10 @@ Rounds = dict[str, dict[str, list[dict[str, Any]]]]
 def measure_rounds(
     run: BenchRun, cases: list[Case], told: Callable[[int, int], None]
 ) -> tuple[Rounds, dict[str, str]]:
-    """All figures, and the peer's versions (empty without it). `told` hears (measurements done, of how many)."""
+    """All figures, and the peer's versions (empty without it).
+
+    `told` hears (measurements done, of how many).
+    """
     ways = ["floor", *run.ways, *(["peer"] if run.peer else [])]
     together = TOGETHER if "clips" in ways else ("floor",)
     todo = [together, *((way,) for way in ways if way not in together)]

@@ -27,7 +27,8 @@ _COLUMNS = (
     _Column("others", "other_cores", "{:.1f}"),
 )
 LEGEND = (
-    "CPU ms, kB read: per sample. x peer: times less CPU than the peer. decoded: frames decoded per frame asked for.\n"
+    "CPU ms, kB read: per sample. x peer: times less CPU than the peer. decoded: frames decoded "
+    "per frame asked for.\n"
     "episodes, clips: distinct ones in a batch. others: cores that other processes used meanwhile."
 )
 
@@ -66,7 +67,8 @@ def missed(result: Mapping[str, Any]) -> list[str]:
                 count += 1
                 if not target["reached"]:
                     lines.append(
-                        f"not reached: {case} {way}: {what} {target['measured']:.4g}, wanted {target['wanted']:.4g}"
+                        f"not reached: {case} {way}: {what} {target['measured']:.4g}, wanted "
+                        f"{target['wanted']:.4g}"
                     )
     return [*lines, f"{count - len(lines)} of {count} targets reached"]
 

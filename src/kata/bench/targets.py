@@ -1,4 +1,6 @@
-"""Medians over the rounds, ratios to the peer, shares of the floor, and which targets are reached."""
+"""Medians over the rounds, ratios to the peer, shares of the floor, and which targets are
+reached.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +15,11 @@ from kata.bench.rounds import Rounds
 def summarise(
     case: Case, found: Mapping[str, Sequence[Mapping[str, Any]]]
 ) -> dict[str, dict[str, Any]]:
-    """Per way the median of every figure, the ratio to the peer's CPU time, the share of the floor, the verdicts.
+    """Per way the median of every figure, the ratio to the peer's CPU time, the share of the floor,
+    the verdicts.
 
-    A ratio is the median of the ratios within a round: what disturbs a round disturbs both of its sides.
+    A ratio is the median of the ratios within a round: what disturbs a round disturbs both of its
+    sides.
     """
     summary: dict[str, dict[str, Any]] = {}
     for way, rounds in found.items():
@@ -43,7 +47,9 @@ def paired(over: Sequence[Mapping[str, Any]], under: Sequence[Mapping[str, Any]]
 
 
 def targets(case: Case, way: str, figures: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """What was to be reached by this case and way: wanted, measured, reached. Ratios only where there is a peer."""
+    """What was to be reached by this case and way: wanted, measured, reached. Ratios only where
+    there is a peer.
+    """
     checks: list[tuple[str, float, float, bool]] = []
     wanted = TARGETS.get(case, {}).get(way)
     if wanted is not None and "peer_ratio" in figures:

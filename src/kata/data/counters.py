@@ -9,12 +9,15 @@ from typing import Any
 
 @dataclass(frozen=True)
 class ReadCounters:
-    """Totals since the reader was made. Seconds are summed over threads, so they may exceed the time that passed.
+    """Totals since the reader was made. Seconds are summed over threads, so they may exceed the
+    time that passed.
 
-    read_s: in reading bytes (encoded frames). decode_s: in decoders. convert_s: in colour conversion and copies.
-    frames_asked: frames in the batches read, each place counted. frames_held: those of them whose picture was in the
-    frame cache, still held from an earlier batch, or already wanted by one. frames_decoded: pictures that decoders
-    gave, also the ones that only led to another. bytes_read: encoded bytes.
+    read_s: in reading bytes (encoded frames). decode_s: in decoders. convert_s: in colour
+        conversion and copies.
+    frames_asked: frames in the batches read, each place counted. frames_held: those of them whose
+        picture was in the frame cache, still held from an earlier batch, or already wanted by one.
+        frames_decoded: pictures that decoders gave, also the ones that only led to another.
+        bytes_read: encoded bytes.
     """
 
     read_s: float = 0.0

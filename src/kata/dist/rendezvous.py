@@ -37,10 +37,13 @@ def meet(world: World, limit_s: float) -> Store:
         raise ConfigError(
             f"rank {world.rank} of {world.size} does not meet the others at {world.address}: "
             + ("the port is taken" if taken else str(error).splitlines()[0]),
-            rule=f"rank 0 serves that address, and all ranks reach it within {limit_s:g} s (dist_timeout)",
-            remedy="choose another port (torchrun --master-port, accelerate --main_process_port, MASTER_PORT)"
+            rule=f"rank 0 serves that address, and all ranks reach it within {limit_s:g} s "
+            "(dist_timeout)",
+            remedy="choose another port (torchrun --master-port, accelerate --main_process_port, "
+            "MASTER_PORT)"
             if taken
-            else "look whether rank 0 runs, and whether its machine lets the others through to that port",
+            else "look whether rank 0 runs, and whether its machine lets the others through to "
+            "that port",
         ) from error
     return PrefixStore(f"start {begin(store, world.rank, world.size, limit_s)}", store)
 

@@ -74,7 +74,8 @@ def _check(world: World) -> None:
         raise ConfigError(
             f"MASTER_ADDR and MASTER_PORT: not set, for rank {world.rank} of {world.size}",
             rule="several ranks meet at an address of rank 0",
-            remedy="start with torchrun, accelerate launch, srun or kata launch, or set MASTER_ADDR and MASTER_PORT",
+            remedy="start with torchrun, accelerate launch, srun or kata launch, or set "
+            "MASTER_ADDR and MASTER_PORT",
         )
 
 
@@ -85,8 +86,10 @@ def int_of(environment: Mapping[str, str], name: str, default: int | None) -> in
         return default
     if text is None or not text.isdigit():
         raise ConfigError(
-            f"{name}={'' if text is None else text}: {'not set' if text is None else 'no whole number'}",
-            rule="a launcher sets RANK and WORLD_SIZE (srun: SLURM_PROCID and SLURM_NTASKS) as whole numbers",
+            f"{name}={'' if text is None else text}: "
+            f"{'not set' if text is None else 'no whole number'}",
+            rule="a launcher sets RANK and WORLD_SIZE (srun: SLURM_PROCID and SLURM_NTASKS) as "
+            "whole numbers",
             remedy=f"set {name}, or unset RANK and WORLD_SIZE to train with one process",
         )
     return int(text)

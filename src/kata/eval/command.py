@@ -22,7 +22,8 @@ RESULT = "eval.json"
 def main(args: Sequence[str]) -> int:
     """Evaluate as these arguments say, print the summary and return the exit status.
 
-    Raises: KataError for what the user can correct; ConfigError also when every single episode crashed.
+    Raises: KataError for what the user can correct; ConfigError also when every single episode
+        crashed.
     """
     run = resolve_eval(args)
     from kata.eval.result import summary
@@ -58,7 +59,9 @@ def result_folder(run: EvalRun) -> Path:
 
 
 def run_eval(run: EvalRun, folder: Path, *, shown: bool = False) -> Result:
-    """Load the policy, evaluate it, write `eval.json` and `videos/` to `folder`; `shown` tells how it goes."""
+    """Load the policy, evaluate it, write `eval.json` and `videos/` to `folder`; `shown` tells
+    how it goes.
+    """
     from kata.eval.shares import sum_up
 
     result = sum_up([run_share(run, folder, shown=shown)], folder)

@@ -19,7 +19,10 @@ _SEEN = (FeatureType.VISUAL, FeatureType.STATE, FeatureType.ENV)
 
 
 class View(NamedTuple):
-    """Where one input of the policy lies in an observation. shape: (H, W, C) of a camera, else (D,)."""
+    """Where one input of the policy lies in an observation.
+
+    shape: (H, W, C) of a camera, else (D,).
+    """
 
     keys: tuple[str, ...]
     shape: tuple[int, ...]
@@ -28,7 +31,10 @@ class View(NamedTuple):
 
 @dataclass(frozen=True)
 class Fit:
-    """How a policy sees an environment and acts in it. low, high: (A,), infinite where nothing is clipped."""
+    """How a policy sees an environment and acts in it.
+
+    low, high: (A,), infinite where nothing is clipped.
+    """
 
     views: dict[str, View]
     paths: dict[str, str]
@@ -44,7 +50,8 @@ def fit(config: PolicyConfig, spec: EnvSpec, facts: Facts, renamed: Mapping[str,
         spec, facts: the environment and what it declares.
         renamed: policy key -> the key that the environment's side has for it.
 
-    Raises: PolicyError naming what does not fit, with a flag that is ready to use where there is one.
+    Raises: PolicyError naming what does not fit, with a flag that is ready to use where there is
+        one.
     """
     wanted = {key: f.shape for key, f in config.input_features.items() if f.type in _SEEN}
     for name in (*spec.observation_map, *renamed):
@@ -67,7 +74,8 @@ def fit(config: PolicyConfig, spec: EnvSpec, facts: Facts, renamed: Mapping[str,
         views[key] = View(leaf.keys, expected, camera)
     if facts.action.shape != config.action.shape:
         raise PolicyError(
-            f"the policy's action has {config.action.shape[0]} numbers, {spec.id} takes {_size(facts.action.shape)}",
+            f"the policy's action has {config.action.shape[0]} numbers, {spec.id} takes "
+            f"{_size(facts.action.shape)}",
             rule="both of one size",
             remedy="evaluate in the environment that the policy was trained for",
         )
@@ -79,7 +87,9 @@ def fit(config: PolicyConfig, spec: EnvSpec, facts: Facts, renamed: Mapping[str,
 
 
 def usual_path(key: str) -> str:
-    """Where environments made for LeRobot keep a policy's input: agent_pos, environment_state, pixels[.camera]."""
+    """Where environments made for LeRobot keep a policy's input: agent_pos, environment_state,
+    pixels[.camera].
+    """
     if key == STATE:
         return "agent_pos"
     if key == ENV_STATE:
@@ -104,7 +114,8 @@ def _check_present(
             hint[key] = nearest(paths[key], same) or same[0]
     there = ", ".join(f"{path} {_size(leaf.shape)}" for path, leaf in facts.leaves.items())
     raise PolicyError(
-        f"{', '.join(missing)}: {spec.id} has no {' and no '.join(repr(paths[key]) for key in missing)}",
+        f"{', '.join(missing)}: {spec.id} has no "
+        f"{' and no '.join(repr(paths[key]) for key in missing)}",
         rule=f"it observes: {there or 'no arrays'}",
         remedy=f"say where it lies: --env.observation_map='{json.dumps(hint)}'"
         if len(hint) == len(missing)
@@ -125,7 +136,8 @@ def _check_leaf(
         raise PolicyError(
             f"{key}: the policy was trained on {_size(expected)}, '{path}' is {_size(found)}",
             rule="the size that the policy was trained on",
-            remedy="set the environment's own size options with --env.kwargs, or train on data of its size",
+            remedy="set the environment's own size options with --env.kwargs, or train on data of "
+            "its size",
         )
 
 

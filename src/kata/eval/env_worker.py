@@ -1,13 +1,15 @@
 """Evaluates a checkpoint in a process of its own, so that a training run goes on beside it.
 
-python -m kata.eval.env_worker <checkpoint folder> <options.json> <result.json>                  all episodes
-python -m kata.eval.env_worker <checkpoint folder> <options.json> <tally.json> <rank> <ranks>    the share of a rank
-python -m kata.eval.env_worker --sum <result.json> <tally.json> ...                              what all shares add up to
+python -m kata.eval.env_worker <checkpoint folder> <options.json> <result.json>                  all
+episodes python -m kata.eval.env_worker <checkpoint folder> <options.json> <tally.json> <rank>
+<ranks>    the share of a rank python -m kata.eval.env_worker --sum <result.json> <tally.json> ...
+what all shares add up to
 
-options.json holds the options of `kata eval` without the policy's path; the written file's folder serves as output_dir,
-and holds the films of all shares where they are summed up. A file appears whole or not at all. A result is what
-eval.json holds, with `strips`, the name of a file of frames per video (numpy's npz). Result and tally alike are
-{"error": message} where the user can correct something; the exit status is 2 then.
+options.json holds the options of `kata eval` without the policy's path; the written file's folder
+serves as output_dir, and holds the films of all shares where they are summed up. A file appears
+whole or not at all. A result is what eval.json holds, with `strips`, the name of a file of frames
+per video (numpy's npz). Result and tally alike are {"error": message} where the user can correct
+something; the exit status is 2 then.
 """
 
 from __future__ import annotations

@@ -25,7 +25,10 @@ class CrashedAt:
 
 @dataclass(frozen=True)
 class Episode:
-    """One episode. It can be played again from `seed` and `options`. video: relative to the result's folder."""
+    """One episode.
+
+    It can be played again from `seed` and `options`. video: relative to the result's folder.
+    """
 
     episode: int
     seed: int
@@ -40,7 +43,10 @@ class Episode:
 
 @dataclass(frozen=True)
 class Seconds:
-    """Where the time went. A call of the policy answers for a whole batch; an action is one environment's."""
+    """Where the time went.
+
+    A call of the policy answers for a whole batch; an action is one environment's.
+    """
 
     policy_per_action: float
     policy_longest_call: float
@@ -50,9 +56,11 @@ class Seconds:
 
 @dataclass(frozen=True)
 class Result:
-    """An evaluation. success_interval: Wilson, 95 %. Means are over the episodes that did not crash.
+    """An evaluation. success_interval: Wilson, 95 %. Means are over the episodes that did not
+    crash.
 
-    clipped_share: of action values that lay outside the environment's bounds and were moved to them.
+    clipped_share: of action values that lay outside the environment's bounds and were moved to
+        them.
     """
 
     policy: dict[str, Any]
@@ -92,7 +100,8 @@ def summary(result: Result, folder: Path | None = None) -> str:
     rows = [
         (
             "success",
-            f"{result.num_success} of {result.num_episodes}: {result.success_rate:.1%} (95 %: {low:.1%} to {high:.1%})",
+            f"{result.num_success} of {result.num_episodes}: {result.success_rate:.1%} (95 %: "
+            f"{low:.1%} to {high:.1%})",
         ),
         (
             "policy",
@@ -143,4 +152,7 @@ def _ms(duration_s: float) -> str:
 
 def _crash(episode: Episode) -> str:
     assert episode.crash is not None
-    return f"episode {episode.episode} (seed {episode.seed}) at step {episode.crash.step}: {episode.crash.error}"
+    return (
+        f"episode {episode.episode} (seed {episode.seed}) at step {episode.crash.step}: "
+        f"{episode.crash.error}"
+    )

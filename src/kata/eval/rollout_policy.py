@@ -26,9 +26,11 @@ from kata.spec import ACTION, TASK, Batch, Draw
 
 @dataclass(frozen=True)
 class Acting:
-    """A policy between its pipelines. renamed: policy key -> the key that the training data had for it.
+    """A policy between its pipelines. renamed: policy key -> the key that the training data had for
+    it.
 
-    Make one with `acting`, which keeps the pipelines from renaming what is named for the policy already.
+    Make one with `acting`, which keeps the pipelines from renaming what is named for the policy
+    already.
     """
 
     policy: Policy
@@ -44,7 +46,8 @@ class Acting:
         """The policy's config."""
         return self.policy.config
 
-    @torch.no_grad()  # not inference_mode: a policy may keep tensors made here and train with them later
+    # not inference_mode: a policy may keep tensors made here and train with them later
+    @torch.no_grad()
     def act(
         self,
         observations: Mapping[str, NDArray[Any]],
@@ -66,12 +69,15 @@ class Acting:
         size = len(next(iter(batch.values())))
         batch = self.before(frames_to_float({**batch, TASK: [task] * size}, self.config.cameras))
         action, state = self.policy.act(batch, dataclasses.replace(state, source=source))
-        # The copy waits for the device; one that does not wait hands over numbers that are not there yet.
+        # The copy waits for the device; one that does not wait hands over numbers that are not
+        # there yet.
         return self.after({ACTION: action.float().cpu()})[ACTION].numpy(), state
 
 
 def episode_source(seeds: Sequence[int], step: int, device: torch.device) -> Source:
-    """Numbers that follow from each episode's seed and the step in it, whatever else is in the batch."""
+    """Numbers that follow from each episode's seed and the step in it, whatever else is in the
+    batch.
+    """
 
     def numbers(name: str, wanted: Draw) -> torch.Tensor:
         each = [draw(seed, np.array([step]), f"act {name}", wanted) for seed in seeds]

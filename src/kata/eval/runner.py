@@ -1,6 +1,8 @@
-"""Rollouts: rounds of episodes that start together and go on in lockstep, one call of the policy for all.
+"""Rollouts: rounds of episodes that start together and go on in lockstep, one call of the policy
+for all.
 
-An episode's outcome depends on its seed alone: not on the batch it is in, nor on when the others end.
+An episode's outcome depends on its seed alone: not on the batch it is in, nor on when the others
+end.
 """
 
 from __future__ import annotations
@@ -42,20 +44,24 @@ def play(
     done: Done | None = None,
     share: range | None = None,
 ) -> Tally:
-    """Let a policy act in an environment and judge it; `sum_up` makes the result of the tallies of all shares.
+    """Let a policy act in an environment and judge it; `sum_up` makes the result of the tallies of
+    all shares.
 
-    Same seed, same result, whatever the batch size. An episode keeps its round and its place there, and the policy is
-    asked for whole rounds, so that it computes bit for bit what it computes in one share.
+    Same seed, same result, whatever the batch size. An episode keeps its round and its place there,
+    and the policy is asked for whole rounds, so that it computes bit for bit what it computes in
+    one share.
 
     Args:
-        acting: from `load_for_acting`, or `acting` for a policy in memory; left in the mode it was in.
+        acting: from `load_for_acting`, or `acting` for a policy in memory; left in the mode it was
+            in.
         spec: from `resolve_env`.
         options: number of episodes, batch size, videos.
         seed: episode k starts from seed + k.
         folder: where `videos/` goes; None makes none. done: progress.
         share: the episodes to play; None for all of them.
 
-    Raises: PolicyError or ConfigError before the first step for what does not fit. An environment that crashes
+    Raises: PolicyError or ConfigError before the first step for what does not fit. An environment
+        that crashes
         costs its episode only.
     """
     began_s = time.perf_counter()
@@ -112,7 +118,8 @@ class _Log:
             raise ConfigError(
                 f"{spec.id}: an episode ended and its info never had '{spec.success_key}'",
                 rule=f"info tells success; it has: {', '.join(found.info_keys) or 'nothing'}",
-                remedy="name the key with --env.success_key, or 'terminated' where ending early is succeeding",
+                remedy="name the key with --env.success_key, or 'terminated' where ending early is "
+                "succeeding",
             )
 
     def episode(self, number: int) -> Episode:
@@ -148,8 +155,8 @@ class _Rollout:
     clipped: int = 0
 
     def round(self, numbers: Sequence[int]) -> None:
-        """Episodes that start together. Those that end early see their last observation until all have ended, those of
-        other shares see nothing.
+        """Episodes that start together. Those that end early see their last observation until all
+        have ended, those of other shares see nothing.
         """
         logs = [self._begin(number) for number in numbers]
         found = self.envs.reset({slot: log.start for slot, log in enumerate(logs) if not log.ended})
@@ -207,7 +214,8 @@ class _Rollout:
                     f"the policy's action is {actions[slot].tolist()}"
                     f" (seed {logs[slot].start.seed}, step {len(logs[slot].rewards)})",
                     rule="finite numbers",
-                    remedy="the training has diverged: use an earlier checkpoint, or a lower learning rate",
+                    remedy="the training has diverged: use an earlier checkpoint, or a lower "
+                    "learning rate",
                 )
         sent = {slot: np.clip(actions[slot], self.how.low, self.how.high) for slot in live}
         self.clipped += sum(int((sent[slot] != actions[slot]).sum()) for slot in live)

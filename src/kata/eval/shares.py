@@ -1,4 +1,7 @@
-"""What the processes that share an evaluation found, and the one result that it adds up to. Torch-free."""
+"""What the processes that share an evaluation found, and the one result that it adds up to.
+
+Torch-free.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +21,10 @@ from kata.eval.video import chosen
 class Tally:
     """What one process found in its share of the episodes.
 
-    videos: how many films are wanted of all episodes. filmed: numbers of the episodes of this share that have one.
-    steps: of single environments. clipped: values of actions, `action_size` in each, that were moved to the bounds.
-    call_s, env_s: sums over calls of the policy and over steps.
+    videos: how many films are wanted of all episodes. filmed: numbers of the episodes of this share
+        that have one.
+    steps: of single environments. clipped: values of actions, `action_size` in each, that were
+        moved to the bounds. call_s, env_s: sums over calls of the policy and over steps.
     """
 
     policy: dict[str, Any]
@@ -55,7 +59,8 @@ def film_path(folder: Path, number: int) -> Path:
 
 
 def sum_up(tallies: Sequence[Tally], folder: Path | None) -> Result:
-    """The result of shares that together are the whole evaluation; of the films in `folder` some are kept.
+    """The result of shares that together are the whole evaluation; of the films in `folder` some
+    are kept.
 
     What the shares have in common is taken from the first one.
     """
@@ -68,7 +73,8 @@ def sum_up(tallies: Sequence[Tally], folder: Path | None) -> Result:
     notes = list(dict.fromkeys(note for tally in tallies for note in tally.notes))
     if first.videos and whole and not filmed:
         notes.append(
-            f"{first.env['id']} draws no pictures and the policy has no camera, so there are no videos"
+            f"{first.env['id']} draws no pictures and the policy has no camera, so there are no "
+            "videos"
         )
     num_success = sum(episode.success for episode in episodes)
     steps = max(1, sum(tally.steps for tally in tallies))
@@ -100,7 +106,9 @@ def sum_up(tallies: Sequence[Tally], folder: Path | None) -> Result:
 def _keep_films(
     folder: Path, episodes: list[Episode], filmed: list[int], wanted: int
 ) -> list[Episode]:
-    """The episodes with the names of their films, of which some of either outcome are kept under telling names."""
+    """The episodes with the names of their films, of which some of either outcome are kept under
+    telling names.
+    """
     episodes = list(episodes)
     kept = {filmed[i] for i in chosen([episodes[number].success for number in filmed], wanted)}
     for number in filmed:

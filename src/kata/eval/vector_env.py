@@ -1,4 +1,6 @@
-"""Environments as they run: observations under the policy's names, and crashes as values. Torch-free."""
+"""Environments as they run: observations under the policy's names, and crashes as values.
+Torch-free.
+"""
 
 from __future__ import annotations
 
@@ -124,7 +126,9 @@ class Simulation:
         )
 
     def _picture(self, observation: Mapping[str, Array]) -> NDArray[np.uint8] | None:
-        """The environment's own picture, or the policy's cameras side by side; None where there is neither."""
+        """The environment's own picture, or the policy's cameras side by side; None where there
+        is neither.
+        """
         assert self._env is not None
         if self._env.render_mode == "rgb_array":
             return np.array(self._env.render(), dtype=np.uint8)[..., :3]
@@ -138,7 +142,9 @@ class Simulation:
 
 
 def _look(seen: Any, key: str, view: View) -> Array:
-    """One input of the policy, copied: environments may write the next frame into the same memory."""
+    """One input of the policy, copied: environments may write the next frame into the same
+    memory.
+    """
     value = seen
     for name in view.keys:
         value = value[name]

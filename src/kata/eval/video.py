@@ -1,4 +1,7 @@
-"""Episodes as mp4 files, some that succeed and some that fail, and as strips of a few frames. Torch-free."""
+"""Episodes as mp4 files, some that succeed and some that fail, and as strips of a few frames.
+
+Torch-free.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +51,9 @@ class Film:
 
 
 def chosen(success: Sequence[bool], count: int) -> list[int]:
-    """Up to `count` numbers of episodes: half of them failures where there are enough, the rest successes."""
+    """Up to `count` numbers of episodes: half of them failures where there are enough, the rest
+    successes.
+    """
     good = [number for number, won in enumerate(success) if won]
     bad = [number for number, won in enumerate(success) if not won]
     from_bad = min(len(bad), max(count // 2, count - len(good)))
@@ -56,7 +61,9 @@ def chosen(success: Sequence[bool], count: int) -> list[int]:
 
 
 def read_strip(path: Path, count: int = 12) -> Pictures:
-    """At most `count` frames of a video, evenly spaced with the first and the last, uint8 (H, W, 3)."""
+    """At most `count` frames of a video, evenly spaced with the first and the last, uint8 (H, W,
+    3).
+    """
     with av.open(str(path)) as source:
         stream = source.streams.video[0]
         wanted = set(

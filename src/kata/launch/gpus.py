@@ -13,7 +13,8 @@ ASK_S = 20.0
 
 
 def visible_gpus() -> list[str]:
-    """The entries of CUDA_VISIBLE_DEVICES where that is set, else the numbers of the GPUs that the machine has.
+    """The entries of CUDA_VISIBLE_DEVICES where that is set, else the numbers of the GPUs that the
+    machine has.
 
     As CUDA does, the list ends before the first entry that is no device (-1, or nothing).
     """

@@ -36,7 +36,10 @@ SECRETS = ("HF_TOKEN", "WANDB_API_KEY")
 
 @dataclass(frozen=True)
 class Plan:
-    """What is submitted. Secrets are values: never shown, and sent apart from command and environment."""
+    """What is submitted.
+
+    Secrets are values: never shown, and sent apart from command and environment.
+    """
 
     flavor: Flavor
     image: str
@@ -64,7 +67,9 @@ class Plan:
 
 
 def launch_job(options: Jobs, flavor: str, args: Sequence[str]) -> int:
-    """Submit `kata <args>`, show its output, and return 0, 85 (saved) or 1; with detach, submit only."""
+    """Submit `kata <args>`, show its output, and return 0, 85 (saved) or 1; with detach, submit
+    only.
+    """
     plan = planned(options, chosen_flavor(flavor), args)
     if options.dry_run:
         print(plan.text(), end="")
@@ -84,7 +89,10 @@ def launch_job(options: Jobs, flavor: str, args: Sequence[str]) -> int:
 
 
 def planned(options: Jobs, flavor: Flavor, args: Sequence[str]) -> Plan:
-    """The job of `kata <args>`. ConfigError for what a machine elsewhere cannot see or would lose."""
+    """The job of `kata <args>`.
+
+    ConfigError for what a machine elsewhere cannot see or would lose.
+    """
     run = checked_run(args, max(1, flavor.gpus))
     _check_reach(run, options)
     stated = SERVICE_TIMEOUT_S if options.timeout is None else duration_s(options.timeout)
@@ -118,7 +126,9 @@ def saving_s(timeout_s: int) -> int:
 
 
 def carried(args: Sequence[str], run: Run) -> list[str]:
-    """The arguments as a machine elsewhere can read them: what a config file says stands in the command."""
+    """The arguments as a machine elsewhere can read them: what a config file says stands in the
+    command.
+    """
     flags = parse_flags(args[1:])
     path = [flags.pop(name) for name in ("config", "config_path") if name in flags][-1:]
     stated: dict[str, Any] = {**(read_config(Path(str(path[0]))) if path else {}), **flags}
@@ -155,7 +165,8 @@ def _check_reach(run: Run, options: Jobs) -> None:
         raise ConfigError(
             "checkpoint_repo: not given, and the policy is not uploaded",
             rule="a job's disk goes with it: what is to stay must be pushed",
-            remedy="add --checkpoint_repo=<user>/<name> before --, or --policy.repo_id=<user>/<name> after it",
+            remedy="add --checkpoint_repo=<user>/<name> before --, or "
+            "--policy.repo_id=<user>/<name> after it",
         )
 
 
@@ -179,7 +190,10 @@ def _secrets(options: Jobs) -> dict[str, str]:
 
 
 def submit(api: HfApi, plan: Plan) -> JobInfo:
-    """Hand the job over and say where it is. Raises KataError with the service's words where it refuses."""
+    """Hand the job over and say where it is.
+
+    Raises KataError with the service's words where it refuses.
+    """
     try:
         job = api.run_job(
             image=plan.image,
@@ -206,7 +220,8 @@ def submit(api: HfApi, plan: Plan) -> JobInfo:
 def follow(
     api: HfApi, job_id: str, namespace: str | None, timeout_s: int | None = None
 ) -> tuple[int, bool]:
-    """Show a job's output to its end. Returns the exit status, and whether submitting it again makes sense.
+    """Show a job's output to its end. Returns the exit status, and whether submitting it again
+    makes sense.
 
     Ctrl-C leaves the job running and returns 0.
     """

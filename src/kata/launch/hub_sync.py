@@ -1,7 +1,8 @@
 """A run's checkpoints on the Hub: brought there while it runs, and back where a machine has none.
 
-One commit holds the newest checkpoint, the best ones and the run's figures, and takes away what they replace, so a
-repository is at every moment something a run can go on from. A Hub that is down costs uploads, never the run.
+One commit holds the newest checkpoint, the best ones and the run's figures, and takes away what
+they replace, so a repository is at every moment something a run can go on from. A Hub that is down
+costs uploads, never the run.
 """
 
 from __future__ import annotations
@@ -32,10 +33,12 @@ _log = logging.getLogger(__name__)
 
 
 class Courier:
-    """Uploads each new checkpoint of `folder` to `repo_id` while it is entered; the last one on leaving.
+    """Uploads each new checkpoint of `folder` to `repo_id` while it is entered; the last one on
+    leaving.
 
-    Entering creates the repository (private) where there is none, and brings back what it holds into a folder without
-    checkpoints. Raises: CheckpointError where the Hub cannot be reached at that moment.
+    Entering creates the repository (private) where there is none, and brings back what it holds
+    into a folder without checkpoints. Raises: CheckpointError where the Hub cannot be reached at
+    that moment.
     """
 
     def __init__(self, repo_id: str, folder: Path) -> None:
@@ -61,7 +64,8 @@ class Courier:
             raise CheckpointError(
                 f"checkpoint_repo={self.repo_id}: {reason(error)}",
                 rule="the Hub can be reached, and its token may read and write there",
-                remedy="log in with `hf auth login` or set HF_TOKEN; or leave out --checkpoint_repo",
+                remedy="log in with `hf auth login` or set HF_TOKEN; or leave out "
+                "--checkpoint_repo",
             ) from error
         self._thread.start()
         return self
@@ -104,7 +108,9 @@ class Courier:
 
 
 def held(api: HfApi, repo_id: str) -> set[str]:
-    """The names of the checkpoints in a repository; empty where it holds none, or does not exist."""
+    """The names of the checkpoints in a repository; empty where it holds none, or does not
+    exist.
+    """
     try:
         files = api.list_repo_files(repo_id)
     except RepositoryNotFoundError:
@@ -113,7 +119,9 @@ def held(api: HfApi, repo_id: str) -> set[str]:
 
 
 def send(api: HfApi, repo_id: str, folder: Path, wanted: list[Path], there: set[str]) -> None:
-    """One commit: the checkpoints `wanted` that are not there, the run's figures; the others are taken away."""
+    """One commit: the checkpoints `wanted` that are not there, the run's figures; the others are
+    taken away.
+    """
     home = home_of(folder)
     new = [path for path in wanted if path.name not in there]
     files = [

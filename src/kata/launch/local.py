@@ -55,7 +55,9 @@ def launch_local(options: Local, args: Sequence[str]) -> int:
 
 @contextlib.contextmanager
 def _courier(repo_id: str, run: Run, args: Sequence[str]) -> Generator[Sequence[str]]:
-    """The run's checkpoints go to the Hub; what is there is the run's to continue, so its arguments say so."""
+    """The run's checkpoints go to the Hub; what is there is the run's to continue, so its
+    arguments say so.
+    """
     if run.output_dir is None:
         raise ConfigError(
             "output_dir: not given",
@@ -76,7 +78,8 @@ def chosen_gpus(asked: int | list[int] | None, visible: list[str]) -> list[str]:
         raise ConfigError(
             "no GPU is visible",
             rule="a rank per GPU; CUDA_VISIBLE_DEVICES says which, or nvidia-smi lists them",
-            remedy="--ranks=2 starts two CPU ranks; `kata doctor` says what is wrong with a GPU that should be there",
+            remedy="--ranks=2 starts two CPU ranks; `kata doctor` says what is wrong with a GPU "
+            "that should be there",
         )
     if asked is None:
         return visible
@@ -144,6 +147,7 @@ def checked_port(port: int) -> int:
                 "port",
                 port,
                 f"a port that is free and may be used ({error.strerror})",
-                "leave --port out: a free one is taken; or end what listens there (`ss -ltnp` names it)",
+                "leave --port out: a free one is taken; or end what listens there (`ss -ltnp` "
+                "names it)",
             ) from error
     return port

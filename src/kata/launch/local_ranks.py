@@ -1,7 +1,7 @@
 """The ranks of this machine as processes: started, shown, told of signals, ended together.
 
-Each rank leads a session of its own, so that a Ctrl-C in the terminal reaches it once, through the launcher, and so
-that what it started (an evaluation beside the training) ends with it.
+Each rank leads a session of its own, so that a Ctrl-C in the terminal reaches it once, through the
+launcher, and so that what it started (an evaluation beside the training) ends with it.
 """
 
 from __future__ import annotations
@@ -44,13 +44,15 @@ def run_ranks(
     log_dir: Path,
     stop_after_s: float | None = None,
 ) -> int:
-    """Run `command` once per entry of `envs`, its environment. Rank 0's output is shown, others' goes to log files.
+    """Run `command` once per entry of `envs`, its environment. Rank 0's output is shown, others'
+    goes to log files.
 
-    When one fails, the others are ended and its last output is shown. After `stop_after_s` all get SIGUSR1, which asks
-    a run to save and leave.
+    When one fails, the others are ended and its last output is shown. After `stop_after_s` all get
+    SIGUSR1, which asks a run to save and leave.
 
-    Returns: 0 when all did; the failed rank's exit status (128 + n where signal n ended it); else 85 where a rank left
-    with that. Nothing that the ranks started in their process groups runs on.
+    Returns: 0 when all did; the failed rank's exit status (128 + n where signal n ended it); else
+        85 where a rank left with that. Nothing that the ranks started in their process groups runs
+        on.
     """
     log_dir.mkdir(parents=True, exist_ok=True)
     with _Ranks(log_dir) as ranks:

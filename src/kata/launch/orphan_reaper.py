@@ -1,7 +1,8 @@
-"""Ends the ranks when their launcher dies. Run as a script of its own, so that even SIGKILL leaves nothing running.
+"""Ends the ranks when their launcher dies. Run as a script of its own, so that even SIGKILL leaves
+nothing running.
 
-Reads process groups from stdin, one number a line. `done` ends it in peace; the end of the input without that means
-that the launcher is gone, and every group is killed.
+Reads process groups from stdin, one number a line. `done` ends it in peace; the end of the input
+without that means that the launcher is gone, and every group is killed.
 """
 
 import contextlib

@@ -1,9 +1,10 @@
 """`kata launch --target=slurm`: the batch script, and handing it to SLURM.
 
-SLURM signals the batch shell alone (`--signal=B:`), and the shell signals each rank once, in a step of its own: signals
-to a step reach every process of it or only its first one, depending on the cluster. torchrun ends with 1 whatever its
-ranks leave with, so a rank that was asked to stop and saved notes it in a file (`kata.launch.slurm_rank_entry`), and the shell puts
-the job back into the queue.
+SLURM signals the batch shell alone (`--signal=B:`), and the shell signals each rank once, in a step
+of its own: signals to a step reach every process of it or only its first one, depending on the
+cluster. torchrun ends with 1 whatever its ranks leave with, so a rank that was asked to stop and
+saved notes it in a file (`kata.launch.slurm_rank_entry`), and the shell puts the job back into the
+queue.
 """
 
 from __future__ import annotations
@@ -41,7 +42,10 @@ def launch_slurm(options: Slurm, args: Sequence[str]) -> int:
 
 
 def slurm(*command: str) -> str:
-    """What a command of SLURM prints. ConfigError where this machine has none; KataError with its words if it fails."""
+    """Return what a command of SLURM prints.
+
+    Raises: ConfigError where this machine has none; KataError with its words if it fails.
+    """
     if shutil.which(command[0]) is None:
         raise ConfigError(
             f"{command[0]}: no such command",
@@ -51,9 +55,11 @@ def slurm(*command: str) -> str:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise KataError(
-            f"{' '.join(command[:2])}: {redacted(done.stderr.strip() or f'exit status {done.returncode}')}",
+            f"{' '.join(command[:2])}: "
+            f"{redacted(done.stderr.strip() or f'exit status {done.returncode}')}",
             rule="SLURM takes what it is given",
-            remedy="correct what it names: partition, account, limits (`sinfo`, `sacctmgr show assoc`)",
+            remedy="correct what it names: partition, account, limits (`sinfo`, `sacctmgr show "
+            "assoc`)",
         )
     return done.stdout
 
@@ -125,11 +131,12 @@ def _quoted(entry: str) -> str:
 
 
 def _check_folder(run: Run) -> None:
-    """A job that may start again needs a folder to find its checkpoints in, and must not take another run's."""
+    """Refuse a job that may start again but has no folder of its own to find its checkpoints in."""
     if run.output_dir is None:
         raise ConfigError(
             "output_dir: not given",
-            rule="after a requeue the run goes on from its folder, on a file system that all nodes share",
+            rule="after a requeue the run goes on from its folder, on a file system that all nodes "
+            "share",
             remedy="add --output_dir=<folder> to the options of train",
         )
     refuse_taken(run, Path(run.output_dir).expanduser())
@@ -188,4 +195,4 @@ if [ "$status" -eq 0 ] && [ -e "$KATA_STOPPED_NOTE" ]; then
 fi
 echo "kata: ended with exit status $status"
 exit "$status"
-"""
+"""  # noqa: E501

@@ -1,8 +1,8 @@
 """A rank of a batch job: `python -m kata.launch.slurm_rank_entry train …` under torchrun.
 
-torchrun takes every exit status but 0 for a failure and ends with 1. So a run that was asked to stop and saved (85)
-leaves with 0 and is noted in the file $KATA_STOPPED_NOTE. The process numbers of a node's ranks are written to
-$KATA_RANK_PIDS<node>, for the signal that asks them to save.
+torchrun takes every exit status but 0 for a failure and ends with 1. So a run that was asked to
+stop and saved (85) leaves with 0 and is noted in the file $KATA_STOPPED_NOTE. The process numbers
+of a node's ranks are written to $KATA_RANK_PIDS<node>, for the signal that asks them to save.
 """
 
 from __future__ import annotations

@@ -11,7 +11,9 @@ from kata.run import Run, resolve_run
 
 
 def checked_run(args: Sequence[str], ranks: int) -> Run:
-    """The run that `kata <args>` would be on so many ranks; ConfigError where it would not take them."""
+    """The run that `kata <args>` would be on so many ranks; ConfigError where it would not take
+    them.
+    """
     if not args or args[0] != "train":
         given = args[0] if args else "nothing"
         remedy = (
@@ -28,7 +30,9 @@ def checked_run(args: Sequence[str], ranks: int) -> Run:
 
 
 def refuse_taken(run: Run, folder: Path) -> None:
-    """A launch that may start its run again says --resume for it; it must not take another run's folder with that."""
+    """A launch that may start its run again says --resume for it; it must not take another run's
+    folder with that.
+    """
     if not run.resume and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise refuse(
             "output_dir",

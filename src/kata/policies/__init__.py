@@ -1,8 +1,9 @@
 """The one table of policies: adding a policy adds a folder and a line here.
 
-Each folder has `config` (torch-free; class `Config`) and `model` (class `Policy`). Modules are imported by name when
-they are needed, so that `kata --help` and planning never import torch. Other packages add policies through entry points
-of the group `kata.policies`: name = package with those two modules.
+Each folder has `config` (torch-free; class `Config`) and `model` (class `Policy`). Modules are
+imported by name when they are needed, so that `kata --help` and planning never import torch. Other
+packages add policies through entry points of the group `kata.policies`: name = package with those
+two modules.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ def policy_types() -> dict[str, str]:
 
 
 def config_class(name: str) -> type[PolicyConfig]:
-    """The config class of the policy called `name`; ConfigError with the nearest name for an unknown one."""
+    """The config class of the policy called `name`; ConfigError with the nearest name for an
+    unknown one.
+    """
     known = policy_types()
     if name not in known:
         raise ConfigError(

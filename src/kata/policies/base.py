@@ -1,4 +1,7 @@
-"""What every policy provides beside its config. Model files import torch and never torch.distributed."""
+"""What every policy provides beside its config.
+
+Model files import torch and never torch.distributed.
+"""
 
 from __future__ import annotations
 
@@ -26,10 +29,12 @@ class Term(NamedTuple):
 
 
 class Loss(NamedTuple):
-    """Sums by term name, never means: means per rank or per micro-batch make the result depend on the split.
+    """Sums by term name, never means: means per rank or per micro-batch make the result depend on
+    the split.
 
-    The denominators come from `PolicyConfig.loss_weights` for the global batch. `detail` holds each sample's part of
-    a term's sum, (B,) under the term's name; empty where a policy does not tell them apart.
+    The denominators come from `PolicyConfig.loss_weights` for the global batch. `detail` holds each
+    sample's part of a term's sum, (B,) under the term's name; empty where a policy does not tell
+    them apart.
     """
 
     terms: dict[str, Term]
@@ -52,10 +57,12 @@ Source = Callable[[str, Draw], Tensor]
 
 @dataclass
 class ActState:
-    """What acting remembers between steps, outside the module: batched rollouts each keep their own.
+    """What acting remembers between steps, outside the module: batched rollouts each keep their
+    own.
 
-    queue: planned actions (B, T, A) not yet given out, or None. memory: whatever else a policy keeps. source: where the
-    next call of `act` takes random numbers from, None for torch's stream; whoever calls it gives one for each call.
+    queue: planned actions (B, T, A) not yet given out, or None. memory: whatever else a policy
+        keeps. source: where the next call of `act` takes random numbers from, None for torch's
+        stream; whoever calls it gives one for each call.
     """
 
     queue: Tensor | None = None
@@ -76,8 +83,10 @@ class KeyMap:
     """A bijective table between own tensor names and LeRobot's.
 
     prefixes: (own prefix, LeRobot prefix) pairs, longest first; a name outside them keeps its name.
-    aliases: LeRobot names stored once for several own names. passthrough: LeRobot tensors kept but not used.
-    constants: LeRobot tensors that follow from the config: made when weights are written, passed over when read.
+    aliases: LeRobot names stored once for several own names. passthrough: LeRobot tensors kept but
+        not used.
+    constants: LeRobot tensors that follow from the config: made when weights are written, passed
+        over when read.
     """
 
     prefixes: tuple[tuple[str, str], ...] = ()
@@ -101,13 +110,19 @@ class KeyMap:
 
 
 class Policy(nn.Module, ABC):
-    """Base of every policy. Batches are normalised, on the device, cameras float (B, C, H, W) or (B, T, C, H, W)."""
+    """Base of every policy.
+
+    Batches are normalised, on the device, cameras float (B, C, H, W) or (B, T, C, H, W).
+    """
 
     config: PolicyConfig
 
     @abstractmethod
     def forward(self, batch: Batch, **draws: Tensor) -> Loss:
-        """The loss of one micro-batch as sums. `draws` are those that the config asks for, by name."""
+        """The loss of one micro-batch as sums.
+
+        `draws` are those that the config asks for, by name.
+        """
 
     def init_state(self, batch_size: int) -> ActState:
         """A fresh acting state for `batch_size` rollouts."""
@@ -131,7 +146,9 @@ class Policy(nn.Module, ABC):
         """All trainable parameters, each in exactly one group."""
 
     def step_sums(self) -> list[Tensor]:
-        """What `forward` summed up since the last `after_step` for its use; several ranks add theirs in place first."""
+        """What `forward` summed up since the last `after_step` for its use; several ranks add
+        theirs in place first.
+        """
         return []
 
     def after_step(self, step: int, bad: Tensor) -> dict[str, Tensor]:
@@ -139,7 +156,8 @@ class Policy(nn.Module, ABC):
 
         Args:
             step: updates done, this one included.
-            bad: bool scalar on the device; where it is true the update was skipped, and nothing may change here either.
+            bad: bool scalar on the device; where it is true the update was skipped, and nothing may
+                change here either.
 
         Returns: device scalars for the log, by name.
         """
@@ -175,10 +193,11 @@ def evaluating(policy: nn.Module) -> Generator[None]:
 
 
 def remember(state: ActState, batch: Batch, keys: Iterable[str], steps: int) -> dict[str, Tensor]:
-    """The last `steps` observations (B, steps, ...) of each key, the new ones in `batch` (B, ...) included.
+    """The last `steps` observations (B, steps, ...) of each key, the new ones in `batch` (B, ...)
+    included.
 
-    Before there are so many, the first one stands for those that are missing. What is returned belongs into the next
-    state's `memory["history"]`.
+    Before there are so many, the first one stands for those that are missing. What is returned
+    belongs into the next state's `memory["history"]`.
     """
     past: dict[str, Tensor] = state.memory.get("history", {})
     seen: dict[str, Tensor] = {}

@@ -20,20 +20,25 @@ from kata.policies import config_class, policy_types
 from kata.spec import ACTION, ENV_STATE, STATE, Draw, Feature, FeatureType, NormMode, Windows
 
 CONFIG, OWN_CONFIG = "config.json", "kata.json"
-"""A checkpoint's config as LeRobot reads it, and beside it the options that LeRobot does not know."""
+"""A checkpoint's config as LeRobot reads it, and beside it the options that LeRobot does not
+know.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyConfig(Chosen):
     """Base of every policy's config. `type` names the policy and is the first key of config.json.
 
-    A field that LeRobot does not have is declared with `is_own`; its default does what LeRobot does.
+    A field that LeRobot does not have is declared with `is_own`; its default does what LeRobot
+    does.
     """
 
     at: ClassVar[str] = "policy."
     refused_with = PolicyError
     masks_action_dims: ClassVar[bool] = False
-    """Whether the loss and its denominators leave out action dimensions marked in `action_dim_is_pad`."""
+    """Whether the loss and its denominators leave out action dimensions marked in
+    `action_dim_is_pad`.
+    """
     beside: ClassVar[dict[str, str]] = {
         "path": "Policy to continue from: a checkpoint, a run folder or a Hub name. Its config and "
         "weights are loaded; it takes the place of policy.type."
@@ -84,10 +89,14 @@ class PolicyConfig(Chosen):
         dict, "Normalization by kind of feature, such as {STATE: MEAN_STD, ACTION: MIN_MAX}."
     )
 
-    # --- the data contract: pure functions of the config ------------------------------------------------------
+    # --- the data contract: pure functions of the config
+    # ------------------------------------------------------
 
     def windows(self) -> Windows:
-        """Frame offsets around the anchor, per dataset key (before any renaming). Absent keys: the anchor alone."""
+        """Frame offsets around the anchor, per dataset key (before any renaming).
+
+        Absent keys: the anchor alone.
+        """
         raise NotImplementedError
 
     def draws(self) -> dict[str, Draw]:
@@ -95,7 +104,9 @@ class PolicyConfig(Chosen):
         return {}
 
     def act_draws(self) -> dict[str, Draw]:
-        """Random numbers per environment that `predict_chunk` takes, by argument name; it draws those not given."""
+        """Random numbers per environment that `predict_chunk` takes, by argument name; it draws
+        those not given.
+        """
         return {}
 
     def chunk_start(self) -> int:
@@ -103,7 +114,9 @@ class PolicyConfig(Chosen):
         return 0
 
     def resizes_to(self) -> tuple[int, int] | None:
-        """Height and width that the policy resizes frames to before anything else; None takes them as they are."""
+        """Height and width that the policy resizes frames to before anything else; None takes
+        them as they are.
+        """
         return None
 
     def drop_last_frames(self) -> int:
@@ -115,7 +128,8 @@ class PolicyConfig(Chosen):
 
         Args:
             size: samples in the global batch.
-            pads: `<key>_is_pad` masks of the global batch, bool (size, T), numpy; of a mixture whose actions differ
+            pads: `<key>_is_pad` masks of the global batch, bool (size, T), numpy; of a mixture
+                whose actions differ
                 in size also `action_dim_is_pad`, bool (size, A).
 
         Returns: term name -> the count that the term's sum is divided by.
@@ -123,11 +137,15 @@ class PolicyConfig(Chosen):
         raise NotImplementedError
 
     def tokenizer(self) -> dict[str, Any] | None:
-        """Options of the step that turns task sentences into tokens; None for policies that read no sentences."""
+        """Options of the step that turns task sentences into tokens; None for policies that read
+        no sentences.
+        """
         return None
 
     def without_downloads(self) -> PolicyConfig:
-        """A copy whose building fetches no pretrained parts, for when all weights come from a checkpoint anyway."""
+        """A copy whose building fetches no pretrained parts, for when all weights come from a
+        checkpoint anyway.
+        """
         return self
 
     def validate_features(self) -> None:
@@ -135,7 +153,9 @@ class PolicyConfig(Chosen):
         raise NotImplementedError
 
     def loss_changes_after(self) -> int:
-        """The number of steps after which the loss is another one, not to be compared with those before it; 0: none."""
+        """The number of steps after which the loss is another one, not to be compared with those
+        before it; 0: none.
+        """
         return 0
 
     def validate_steps(self, steps: int) -> None:
@@ -150,15 +170,19 @@ class PolicyConfig(Chosen):
         """The learning-rate schedule this policy is trained with; None is a constant rate."""
         return None
 
-    # --- files ------------------------------------------------------------------------------------------------
+    # --- files
 
     @classmethod
     def completed(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
-        """A config.json of another version, with the defaults of that version for fields that it leaves out."""
+        """A config.json of another version, with the defaults of that version for fields that it
+        leaves out.
+        """
         return dict(raw)
 
     def save(self, folder: Path) -> None:
-        """Write config.json, and kata.json where options of kata's own differ from their defaults."""
+        """Write config.json, and kata.json where options of kata's own differ from their
+        defaults.
+        """
         every = dataclasses.fields(self)
         mine = {f.name: f.default for f in every if declaration(type(self), f.name).is_own}
         plain = encode(self)
@@ -175,7 +199,8 @@ class PolicyConfig(Chosen):
                     json.dumps(values, indent=4, ensure_ascii=False), encoding="utf-8"
                 )
 
-    # --- features by role -------------------------------------------------------------------------------------
+    # --- features by role
+    # -------------------------------------------------------------------------------------
 
     @property
     def cameras(self) -> dict[str, Feature]:

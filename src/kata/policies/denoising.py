@@ -109,7 +109,9 @@ class DenoisingConfig(AdamPolicyConfig):
         }
 
     def windows(self) -> Windows:
-        """n_obs_steps observations up to the anchor, and `horizon` actions from the first of them on."""
+        """n_obs_steps observations up to the anchor, and `horizon` actions from the first of
+        them on.
+        """
         return chunk_windows(self, self.horizon)
 
     def chunk_start(self) -> int:
@@ -124,7 +126,9 @@ class DenoisingConfig(AdamPolicyConfig):
         }
 
     def act_draws(self) -> dict[str, Draw]:
-        """What a chunk is made from; `later`, the noise of each DDPM step but the last, (B, steps - 1, horizon, A)."""
+        """What a chunk is made from; `later`, the noise of each DDPM step but the last, (B,
+        steps - 1, horizon, A).
+        """
         noise = self.noise_draws()["noise"]
         fresh = self.inference_steps - 1 if self.noise_scheduler_type == "DDPM" else 0
         return {"noise": noise} | (
@@ -137,7 +141,9 @@ class DenoisingConfig(AdamPolicyConfig):
         return self.drop_n_last_frames
 
     def numbers_learnt(self, size: int, pads: Mapping[str, Any]) -> float:
-        """Action numbers of the global batch; without the padded ones where do_mask_loss_for_padding says so."""
+        """Action numbers of the global batch; without the padded ones where
+        do_mask_loss_for_padding says so.
+        """
         pad = pads.get(pad_key(ACTION)) if self.do_mask_loss_for_padding else None
         valid = size * self.horizon - (0 if pad is None else int(pad.sum()))
         return float(max(valid, 1) * self.action.shape[0])

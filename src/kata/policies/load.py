@@ -23,10 +23,12 @@ def load_weights(
 ) -> None:
     """Fill a policy from a safetensors file with LeRobot's names; other float dtypes are cast.
 
-    piece: what this rank holds of a whole tensor, where it holds the second one (see `Engine.piece`); null: all of it.
+    piece: what this rank holds of a whole tensor, where it holds the second one (see
+        `Engine.piece`); null: all of it.
 
-    Raises CheckpointError for a file that cannot be read, and PolicyError unless every tensor of the policy
-    is in the file with its shape, and the file holds nothing else but what its key map passes over.
+    Raises CheckpointError for a file that cannot be read, and PolicyError unless every tensor of
+    the policy is in the file with its shape, and the file holds nothing else but what its key map
+    passes over.
     """
     if not file.exists() and (file.parent.parent / "sharded_state").is_dir():
         raise PolicyError(
@@ -37,10 +39,12 @@ def load_weights(
     found = read_tensors(file)
     if any(name.startswith(OLD_STATISTICS) for name in found):
         raise PolicyError(
-            f"{file}: holds normalisation statistics among the weights, as LeRobot before 0.4 wrote",
+            f"{file}: holds normalisation statistics among the weights, as LeRobot before 0.4 "
+            "wrote",
             rule="statistics lie in the processor files beside the weights",
             remedy="convert it once with LeRobot 0.4 or newer: "
-            "python -m lerobot.processor.migrate_policy_normalization --pretrained-path <its folder>",
+            "python -m lerobot.processor.migrate_policy_normalization --pretrained-path <its "
+            "folder>",
         )
     key_map, own = policy.key_map(), policy.state_dict()
     loaded = {
@@ -71,7 +75,8 @@ def load_weights(
         raise PolicyError(
             f"{file}: "
             + "; ".join(_summary(kind, names) for kind, names in problems.items() if names),
-            rule=f"the weights of this {policy.config.type} policy: {len(own)} tensors, no more and no fewer",
+            rule=f"the weights of this {policy.config.type} policy: {len(own)} tensors, no more "
+            "and no fewer",
             remedy="build the policy from the config.json beside the weights",
         )
     policy.load_state_dict({n: t if piece is None else piece(t, own[n]) for n, t in loaded.items()})
@@ -90,7 +95,8 @@ def save_weights(
         policy: gives the key map, and the weights where `state` is None.
         file: a safetensors file in a folder that exists.
         state: tensors by own name, such as those gathered from shards or averaged.
-        passthrough_from: the LeRobot file from which tensors that this policy does not use are copied.
+        passthrough_from: the LeRobot file from which tensors that this policy does not use are
+            copied.
     """
     key_map = policy.key_map()
     tensors: dict[str, Tensor] = {}
@@ -107,7 +113,9 @@ def save_weights(
 def _stored_names(
     key_map: KeyMap, own: Iterable[str], found: Iterable[str]
 ) -> list[tuple[str, str]]:
-    """(own name, the name under which the file holds it); a tied tensor may lie under any of its names."""
+    """(own name, the name under which the file holds it); a tied tensor may lie under any of its
+    names.
+    """
     names: list[tuple[str, str]] = []
     present = set(found)
     for name in own:

@@ -1,4 +1,7 @@
-"""What the configs of several policies say about observations over time, and about crops. Torch-free."""
+"""What the configs of several policies say about observations over time, and about crops.
+
+Torch-free.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +18,9 @@ from kata.spec import ACTION, Draw, Feature, Windows
 class RandomCropConfig(Options):
     """Cropping of frames. The fields' defaults belong to each policy.
 
-    In training the crop lies at random where crop_is_random says so: at one place for a whole batch (and, with one
-    encoder for all cameras, for all cameras) as in LeRobot, or with crop_per_sample at a place of each sample's own.
+    In training the crop lies at random where crop_is_random says so: at one place for a whole batch
+    (and, with one encoder for all cameras, for all cameras) as in LeRobot, or with crop_per_sample
+    at a place of each sample's own.
     """
 
     crop_shape: tuple[int, int] | None = option(
@@ -32,7 +36,9 @@ class RandomCropConfig(Options):
     )
 
     def crop_draws(self, cameras: int) -> dict[str, Draw]:
-        """Where the crop lies, per camera, as shares of the way (rows, columns); nothing without a random crop."""
+        """Where the crop lies, per camera, as shares of the way (rows, columns); nothing without
+        a random crop.
+        """
         random = self.crop_shape is not None and self.crop_is_random
         return crop_draws(cameras if random else 0, per_sample=self.crop_per_sample)
 
@@ -77,7 +83,9 @@ class CropConfig(RandomCropConfig):
 
 
 def crop_draws(cameras: int, *, per_sample: bool) -> dict[str, Draw]:
-    """Where random crops lie, per camera, as shares of the way (rows, columns); nothing for no cameras."""
+    """Where random crops lie, per camera, as shares of the way (rows, columns); nothing for no
+    cameras.
+    """
     return {"crop": Draw("uniform", (cameras, 2), shared=not per_sample)} if cameras else {}
 
 
@@ -93,7 +101,9 @@ def fit_rule(name: str, crop: tuple[int, int] | None, key: str, size: tuple[int,
 
 
 def chunk_windows(config: PolicyConfig, horizon: int) -> Windows:
-    """n_obs_steps observations up to the anchor, and `horizon` actions from the first of them on."""
+    """n_obs_steps observations up to the anchor, and `horizon` actions from the first of them
+    on.
+    """
     first = 1 - config.n_obs_steps
     seen = tuple(range(first, 1))
     return {

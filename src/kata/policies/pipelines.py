@@ -1,4 +1,6 @@
-"""The processing that most policies share: rename, batch axis, (tokens,) device, normalise; and back."""
+"""The processing that most policies share: rename, batch axis, (tokens,) device, normalise; and
+back.
+"""
 
 from __future__ import annotations
 

@@ -17,7 +17,9 @@ RESNET_WEIGHTS: dict[str, tuple[str, ...]] = {
 def resnet_rules(
     backbone: str, weights: str | None, *, group_norm: bool = False
 ) -> Iterator[tuple[bool, str, str, str]]:
-    """(broken, what, rule, remedy) of `vision_backbone`, `pretrained_backbone_weights` and `use_group_norm`."""
+    """(broken, what, rule, remedy) of `vision_backbone`, `pretrained_backbone_weights` and
+    `use_group_norm`.
+    """
     family = f"ResNet{backbone.removeprefix('resnet')}_Weights."
     known = RESNET_WEIGHTS[backbone]
     yield (

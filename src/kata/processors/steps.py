@@ -178,7 +178,8 @@ class Normalize(Step):
                 raise CheckpointError(
                     f"{key}: no {' and '.join(missing)} among the statistics",
                     rule=f"{self._mode(feature)} needs {' and '.join(pair)}",
-                    remedy="choose another mode in policy.normalization_mapping, or add the statistics to the dataset",
+                    remedy="choose another mode in policy.normalization_mapping, or add the "
+                    "statistics to the dataset",
                 )
 
     def __call__(self, batch: Batch) -> Batch:

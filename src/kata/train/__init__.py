@@ -2,7 +2,8 @@
 
     prepare -> state -> feed -> loop(update) -> validate, checkpoint, report
 
-The names are imported when they are first asked for: a step needs neither a video reader nor a progress bar.
+The names are imported when they are first asked for: a step needs neither a video reader nor a
+progress bar.
 """
 
 from __future__ import annotations

@@ -102,7 +102,9 @@ def open_job(
     guard: Guard,
     engine: Engine,
 ) -> Job:
-    """Open all parts; `live` closes them. The work between steps comes in this order: validate, save, evaluate."""
+    """Open all parts; `live` closes them. The work between steps comes in this order: validate,
+    save, evaluate.
+    """
     run, team = prepared.run, engine.team
     caches = frame_caches(live, prepared)
     reader = live.enter_context(
@@ -230,7 +232,10 @@ def train_feed(
     team: Team,
     bad_frames: BadFrames | None = None,
 ) -> Feed:
-    """Each rank reads its part of a step's samples. `bad_frames` says what comes of those that cannot be decoded."""
+    """Each rank reads its part of a step's samples.
+
+    `bad_frames` says what comes of those that cannot be decoded.
+    """
     run, rows, size = prepared.run, prepared.rows, prepared.run.effective_batch
     rank_slice = RankSlice(team.world.rank, team.world.size)
     substitute = None
@@ -353,7 +358,9 @@ def _evaluation(
 
 
 def _complete_record(meter: Meter, step: int, home: Path) -> None:
-    """The line of the checkpoint that the run continues from, where the line did not reach the disk with it."""
+    """The line of the checkpoint that the run continues from, where the line did not reach the
+    disk with it.
+    """
     lines = read_metrics(meter.path)
     source = next((path for path in checkpoints(home) if int(path.name) == step), None)
     if source is not None and not any(

@@ -19,7 +19,9 @@ Chore = Callable[[TrainState], None]
 
 
 def due(every: int, step: int, steps: int) -> bool:
-    """Whether work done every `every` steps (0: never) and after the last one is due after `step` updates."""
+    """Whether work done every `every` steps (0: never) and after the last one is due after
+    `step` updates.
+    """
     return step == steps or (every > 0 and step % every == 0)
 
 
@@ -49,7 +51,8 @@ def loop(
         meter.add(state.step, losses=losses, grad_norm=grad_norm, lr=lr, times=times)
         watch.add(state.step, losses["loss"], grad_norm)
         ready = [chore for every, chore in chores if due(every, state.step, run.steps)]
-        # Figures are written out before a checkpoint too: what is resumed from it has the same lines then.
+        # Figures are written out before a checkpoint too: what is resumed from it has the same
+        # lines then.
         if ready or due(run.log_freq, state.step, run.steps):
             watch.settle()
             meter.flush(state.step)

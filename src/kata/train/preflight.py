@@ -21,27 +21,32 @@ Facts = list[tuple[str, str]]
 
 
 def facts(prepared: Prepared, policy: Policy, folder: str, room: Room) -> Facts:
-    """(name, value) rows: data, features on both sides, parameters, batch, epochs, learning rate, device."""
+    """(name, value) rows: data, features on both sides, parameters, batch, epochs, learning
+    rate, device.
+    """
     run = prepared.run
     rows = [*_data(prepared), *_features(prepared)]
     trained = sum(p.numel() for p in policy.parameters() if p.requires_grad)
     frozen = sum(p.numel() for p in policy.frozen())
     samples, epoch = run.steps * run.effective_batch, len(prepared.rows)
     batch = (
-        f"{run.batch_size} per rank x {run.ranks} rank{'s' * (run.ranks != 1)} x {run.accumulation} accumulated = "
+        f"{run.batch_size} per rank x {run.ranks} rank{'s' * (run.ranks != 1)} x "
+        f"{run.accumulation} accumulated = "
         f"{run.effective_batch} samples"
     )
     return [
         *rows,
         (
             "policy",
-            f"{run.policy.type}: {count_text(trained)} parameters trained, {count_text(frozen)} frozen",
+            f"{run.policy.type}: {count_text(trained)} parameters trained, {count_text(frozen)} "
+            "frozen",
         ),
         ("batch", batch),
         *_layout(run),
         (
             "steps",
-            f"{count_text(run.steps)} = {samples / epoch:.2f} epochs of {count_text(epoch)} samples",
+            f"{count_text(run.steps)} = {samples / epoch:.2f} epochs of {count_text(epoch)} "
+            "samples",
         ),
         ("learning rate", _rates(run)),
         ("device", f"{prepared.device}, mixed precision: {run.precision}"),
@@ -83,7 +88,9 @@ def show(console: Console, rows: Facts, notes: list[str]) -> None:
 
 
 def _data(prepared: Prepared) -> Facts:
-    """What is trained on and held out; of a mixture a row per dataset, with its share and its epochs."""
+    """What is trained on and held out; of a mixture a row per dataset, with its share and its
+    epochs.
+    """
     data, held = prepared.dataset, prepared.held_out
     if not isinstance(data, Mixture):
         rows = [("dataset", _named(data)), ("training data", _amount(data))]
@@ -92,7 +99,10 @@ def _data(prepared: Prepared) -> Facts:
     seen = shares.seen(prepared.run.steps * prepared.run.effective_batch)
     rows: Facts = []
     for i, part in enumerate(data.parts):
-        share = f"{shares.counts[i] / shares.period:.4g} of the samples, {seen[i] / sizes[i]:.2f} epochs"
+        share = (
+            f"{shares.counts[i] / shares.period:.4g} of the samples, {seen[i] / sizes[i]:.2f} "
+            "epochs"
+        )
         apart = f", held out {_held(held.parts[i].dataset)}" if isinstance(held, Mixture) else ""
         rows.append((f"dataset {i}", f"{part.name}: {_named(part.dataset)}"))
         rows.append(("", f"{share} of {_amount(part.dataset)}{apart}"))
@@ -115,7 +125,9 @@ def _held(held: Data) -> str:
 
 
 def _features(prepared: Prepared) -> Facts:
-    """One row per key: as the dataset has it and as the policy wants it; columns that no one reads are named."""
+    """One row per key: as the dataset has it and as the policy wants it; columns that no one
+    reads are named.
+    """
     policy, rename = prepared.run.policy, prepared.run.rename_map
     features = {**policy.input_features, **policy.output_features}
     rows: Facts = []
@@ -142,7 +154,10 @@ def _rates(run: Run) -> str:
     assert run.optimizer is not None
     base = run.optimizer.lr * run.lr_scale
     if run.scale_lr != "none":
-        return f"{run.optimizer.lr:g} -> {base:g} ({run.scale_lr} in {run.scale_lr_by:g}); {_course(run, base)}"
+        return (
+            f"{run.optimizer.lr:g} -> {base:g} ({run.scale_lr} in {run.scale_lr_by:g}); "
+            f"{_course(run, base)}"
+        )
     return _course(run, base)
 
 
@@ -152,7 +167,10 @@ def _course(run: Run, base: float) -> str:
     if run.scheduler is None:
         return f"{base:g}, constant ({run.optimizer.type})"
     peak = base * max(lr_factor(run.scheduler, s, run.steps) for s in _probes(run))
-    return f"{first:g} at step 1, {peak:g} at most, {last:g} at step {run.steps} ({run.scheduler.type})"
+    return (
+        f"{first:g} at step 1, {peak:g} at most, {last:g} at step {run.steps} "
+        f"({run.scheduler.type})"
+    )
 
 
 def _probes(run: Run) -> list[int]:
@@ -169,20 +187,29 @@ def _checkpoints(run: Run, room: Room) -> str:
     ]
     held = whole + (room.weights if run.dataset.eval_split else 0)
     return (
-        f"{bytes_text(room.checkpoint)} each ({run.stored_as}), up to {bytes_text(room.run)} more on the disk; "
+        f"{bytes_text(room.checkpoint)} each ({run.stored_as}), up to {bytes_text(room.run)} more "
+        "on the disk; "
         f"{bytes_text(held)} of host memory hold the copy that is written beside training"
     )
 
 
 def _evaluation(run: Run, room: Room) -> Facts:
-    """What is evaluated in an environment, and what that takes beside the training on every rank."""
+    """What is evaluated in an environment, and what that takes beside the training on every
+    rank.
+    """
     if run.env is None:
         return []
     ranks = sum(len(run.eval.share(rank, run.ranks)) > 0 for rank in range(run.ranks))
     when = f"every {count_text(run.env_eval_freq)} steps and " if run.env_eval_freq else ""
     who = "a process" if ranks == 1 else f"a process beside each of {ranks} ranks"
-    what = f"{count_text(run.eval.n_episodes)} episodes of {run.env.id or run.env.type}, {when}at the end, by {who}"
-    takes = f"{bytes_text(room.weights)} of host memory for a copy of the weights, and as much to act with"
+    what = (
+        f"{count_text(run.eval.n_episodes)} episodes of {run.env.id or run.env.type}, {when}at "
+        f"the end, by {who}"
+    )
+    takes = (
+        f"{bytes_text(room.weights)} of host memory for a copy of the weights, and as much to "
+        "act with"
+    )
     return [("evaluation", f"{what}; each takes {takes}")]
 
 

@@ -30,13 +30,13 @@ def update(
 ) -> tuple[dict[str, Tensor], Tensor, float]:
     """Update number `state.step` (0 is the first); the state counts one more after it.
 
-    The loss terms are sums; each is divided by its count over the global batch, so that the result does not depend
-    on how the batch is split, over micro-batches or ranks. A loss or gradient that is not finite changes neither
-    weights, moments, statistics nor average; the step counts as taken, since rate, order and draws are keyed by it.
-    Nothing here waits for the device.
+    The loss terms are sums; each is divided by its count over the global batch, so that the result
+    does not depend on how the batch is split, over micro-batches or ranks. A loss or gradient that
+    is not finite changes neither weights, moments, statistics nor average; the step counts as
+    taken, since rate, order and draws are keyed by it. Nothing here waits for the device.
 
-    Returns: loss, its terms and the policy's own figures as device scalars; the gradient norm before clipping; the
-    first group's rate.
+    Returns: loss, its terms and the policy's own figures as device scalars; the gradient norm
+        before clipping; the first group's rate.
     """
     assert run.optimizer is not None
     losses: dict[str, Tensor] = {}
@@ -70,14 +70,17 @@ def update(
 
 
 def weighted(loss: Loss, weights: dict[str, float]) -> tuple[Tensor, dict[str, Tensor]]:
-    """The loss that is trained on, and its terms, each divided by its count over the global batch."""
+    """The loss that is trained on, and its terms, each divided by its count over the global
+    batch.
+    """
     terms = {name: term.total / weights[name] for name, term in loss.terms.items()}
     parts = [value * loss.terms[name].scale for name, value in terms.items()]
     return torch.stack(parts).sum(), terms
 
 
 def loss_by_dataset(loss: Loss, micro: Batch, shares: Sequence[Share]) -> dict[str, Tensor]:
-    """`loss_by_dataset/<name>`: what this micro-batch adds to the loss that the samples of a dataset would have alone.
+    """`loss_by_dataset/<name>`: what this micro-batch adds to the loss that the samples of a
+    dataset would have alone.
 
     Empty for one dataset, and for a policy that does not tell the samples of a term apart.
     """
@@ -106,8 +109,10 @@ def autocast(precision: str, device: torch.device) -> Generator[None]:
 
 
 def _key_dropout(seed: int, step: int, micro: int) -> None:
-    """Dropout masks depend on (seed, step, micro-batch) alone, so that a resumed run draws the same ones.
+    """Dropout masks depend on (seed, step, micro-batch) alone, so that a resumed run draws the same
+    ones.
 
-    Micro-batches are counted over all ranks: as long as they are equally large, it does not matter who computes them.
+    Micro-batches are counted over all ranks: as long as they are equally large, it does not matter
+    who computes them.
     """
     torch.manual_seed(zlib.crc32(f"dropout/{seed}/{step}/{micro}".encode()))

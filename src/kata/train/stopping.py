@@ -1,4 +1,6 @@
-"""Being asked to stop: a signal, or the time that was given. The step is finished, the run is saved, then it leaves."""
+"""Being asked to stop: a signal, or the time that was given. The step is finished, the run is
+saved, then it leaves.
+"""
 
 from __future__ import annotations
 
@@ -12,29 +14,35 @@ from types import FrameType, TracebackType
 from typing import Any, Self
 
 STOPPED = 85
-"""Exit status of a run that was asked to stop and has saved: start the same command again with --resume=true."""
+"""Exit status of a run that was asked to stop and has saved: start the same command again with
+--resume=true.
+"""
 
 SIGNALS = tuple(
     number
     for name in ("SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1", "SIGUSR2")
     if (number := signal.__dict__.get(name)) is not None  # Windows lacks the last three
 )
-"""What asks a run to stop. SIGHUP comes when the terminal goes; under nohup it is ignored, and stays so."""
+"""What asks a run to stop.
+
+SIGHUP comes when the terminal goes; under nohup it is ignored, and stays so.
+"""
 
 ECHO_S = 2.0
-"""A signal that comes again within this time is the same one: SLURM sends it to each process of a job step, and the
-launcher above passes on what it got as well.
+"""A signal that comes again within this time is the same one: SLURM sends it to each process of a
+job step, and the launcher above passes on what it got as well.
 """
 
 _log = logging.getLogger(__name__)
 
 
 class Guard:
-    """Notes the first signal and lets the step end; a second one leaves at once, where it is no echo of the first.
-    Use as a context manager.
+    """Notes the first signal and lets the step end; a second one leaves at once, where it is no
+    echo of the first. Use as a context manager.
 
-    max_time_s: seconds after which a stop is due by itself, counted from entering; None never. agree: what the ranks
-    make of each one's reason to stop. before_steps: called before each step; raises what must end the run.
+    max_time_s: seconds after which a stop is due by itself, counted from entering; None never.
+        agree: what the ranks make of each one's reason to stop. before_steps: called before each
+        step; raises what must end the run.
     saves: false where the run writes no checkpoint, so that stopping loses what it has learned.
     """
 
@@ -55,7 +63,9 @@ class Guard:
         self._heard: dict[int, float] = {}
 
     def stops(self) -> bool:
-        """Whether to stop before the next step, which all ranks ask at the same step and are answered alike."""
+        """Whether to stop before the next step, which all ranks ask at the same step and are
+        answered alike.
+        """
         self.before_steps()
         self.asked()
         agreed = self._agree(self.reason)
@@ -75,7 +85,8 @@ class Guard:
 
     def __enter__(self) -> Self:
         self._began_s = time.monotonic()
-        # Signals reach Python's main thread alone; a run started from another thread is stopped by whoever runs it.
+        # Signals reach Python's main thread alone; a run started from another thread is stopped by
+        # whoever runs it.
         if threading.current_thread() is threading.main_thread():
             self._before = {
                 number: signal.signal(number, self._note)

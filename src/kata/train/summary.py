@@ -1,4 +1,6 @@
-"""The last words of a run: what came out, how good it is against never looking, and where it lies."""
+"""The last words of a run: what came out, how good it is against never looking, and where it
+lies.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,8 @@ def summary(run: Run, trained: Trained) -> str:
     lines: list[str] = []
     if last:
         lines.append(
-            f"trained {last['step']} steps: loss {last['loss']:.4g}, {rate_text(last['samples_per_s'])} samples/s"
+            f"trained {last['step']} steps: loss {last['loss']:.4g}, "
+            f"{rate_text(last['samples_per_s'])} samples/s"
         )
     if trained.diagnosis is not None:
         lines.append(trained.diagnosis.text)
@@ -28,7 +31,8 @@ def summary(run: Run, trained: Trained) -> str:
     if trained.best is not None:
         error, mean = trained.best["action_error"], trained.best["mean_action_error"]
         lines.append(
-            f"validation: action error {error:.4g} at step {trained.best['step']}, {error / mean:.0%} of the mean "
+            f"validation: action error {error:.4g} at step {trained.best['step']}, "
+            f"{error / mean:.0%} of the mean "
             f"action's {mean:.4g}"
         )
         if "checkpoint" in trained.best:
@@ -58,7 +62,10 @@ def upload_line(run: Run, trained: Trained) -> str:
 def _stopped(run: Run, trained: Trained) -> str:
     ended = f"stopped after {trained.state.step} of {run.steps} steps ({trained.stopped})"
     if not run.save_checkpoint:
-        return f"{ended}; what these steps learned is lost, for save_checkpoint=false writes no checkpoint"
+        return (
+            f"{ended}; what these steps learned is lost, for save_checkpoint=false writes no "
+            "checkpoint"
+        )
     return f"{ended}; to go on: the same command with --resume=true --output_dir={trained.folder}"
 
 
@@ -71,8 +78,10 @@ def _saves(saves: list[dict[str, Any]]) -> list[str]:
     if done:
         stalls, writes = [line["save_stall_s"] for line in done], [line["save_s"] for line in done]
         lines.append(
-            f"saved {len(done)} times: training stood still for {seconds_text(sum(stalls))} in all, "
-            f"{seconds_text(max(stalls))} at most; writing beside it took up to {seconds_text(max(writes))}"
+            f"saved {len(done)} times: training stood still for {seconds_text(sum(stalls))} in "
+            "all, "
+            f"{seconds_text(max(stalls))} at most; writing beside it took up to "
+            f"{seconds_text(max(writes))}"
         )
     return lines
 
@@ -84,6 +93,7 @@ def _success(step: int, result: dict[str, Any]) -> str:
     low, high = result["success_low"], result["success_high"]
     crashed = f", {result['num_crashed']} of them crashed" if result["num_crashed"] else ""
     return (
-        f"success {weights}: {result['num_success']} of {result['num_episodes']} episodes{crashed} = "
+        f"success {weights}: {result['num_success']} of {result['num_episodes']} episodes{crashed} "
+        "= "
         f"{result['success_rate']:.0%} (95 % interval {low:.0%} to {high:.0%})"
     )

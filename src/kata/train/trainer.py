@@ -1,4 +1,6 @@
-"""`kata train`: everything is opened and checked, then the loop runs, then the report is written."""
+"""`kata train`: everything is opened and checked, then the loop runs, then the report is
+written.
+"""
 
 from __future__ import annotations
 
@@ -59,9 +61,11 @@ _VIEWS_S, _VIEWS_OF_A_STOPPED_RUN_S = 30.0, 5.0
 class Trained:
     """What a finished run leaves.
 
-    best: figures of the best validation with `step` and `checkpoint`, or None. evaluations: figures by step.
-    stopped: why the run ended before its last step, or None. remarks: what else the user should know. saves: what was
-    written, with the seconds that training stood still for it (`save_stall_s`) and that writing took (`save_s`).
+    best: figures of the best validation with `step` and `checkpoint`, or None. evaluations: figures
+        by step.
+    stopped: why the run ended before its last step, or None. remarks: what else the user should
+        know. saves: what was written, with the seconds that training stood still for it
+        (`save_stall_s`) and that writing took (`save_s`).
     diagnosis: what its time was bound by, or None. report_fault: why there is no report, or None.
     """
 
@@ -87,12 +91,14 @@ def train(
     team: Team | None = None,
     tell: Callable[[Trained], None] = lambda trained: None,
 ) -> Trained:
-    """Train to the last step. Everything that can be wrong with options and data is found before step 1.
+    """Train to the last step. Everything that can be wrong with options and data is found before
+    step 1.
 
     tell: called on rank 0 when all is saved, before the report is made.
 
-    team: the ranks that train together (see kata.dist.process_group.join), all of which call this; none is this process alone.
-    What is measured and written is rank 0's: the others return their state alone.
+    team: the ranks that train together (see kata.dist.process_group.join), all of which call this;
+        none is this process alone. What is measured and written is rank 0's: the others return
+        their state alone.
 
     Raises KataError (see kata.errors) and leaves nothing half-written.
     """
@@ -142,7 +148,9 @@ def _save_all(run: Run, job: Job, state: TrainState) -> None:
 def _views(
     prepared: Prepared, feed: Feed, ended: Trained, guard: Guard, engine: Engine
 ) -> list[SampleView]:
-    """Return what the report shows of the policy; nothing where that fails, for all is saved by now."""
+    """Return what the report shows of the policy; nothing where that fails, for all is saved by
+    now.
+    """
     run, asked_before = prepared.run, guard.reason
     shown = prepared.held_out or prepared.dataset
     budget = SampleBudget(
@@ -191,7 +199,9 @@ def _report(
     views: list[SampleView],
     command: str,
 ) -> str | None:
-    """Write the report; return why it could not be written. All that it shows is on the disk already."""
+    """Write the report; return why it could not be written. All that it shows is on the disk
+    already.
+    """
     try:
         write_report(ended.report, _content(ended, run, facts, said, views, command))
     except Exception as error:  # noqa: BLE001 - drawing is foreign code, and the run has succeeded
@@ -226,7 +236,9 @@ def _content(
 
 
 def claim(live: ExitStack, folder: Path, run: Run) -> Resumable:
-    """Make the run folder this process's own, finish what a killed one left, and find where to continue."""
+    """Make the run folder this process's own, finish what a killed one left, and find where to
+    continue.
+    """
     new = not folder.exists()
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -311,7 +323,9 @@ def run_folder(run: Run) -> Path:
 
 
 def _refuse_taken(folder: Path, run: Run) -> None:
-    """Once before anything is opened, and once more when the folder is ours: another run may have begun in between."""
+    """Once before anything is opened, and once more when the folder is ours: another run may
+    have begun in between.
+    """
     if run.resume or not folder.exists():
         return
     if not folder.is_dir() or any(path.name != LOCK for path in folder.iterdir()):

@@ -1,4 +1,6 @@
-"""`kata data check` finds each fault that is put into a dataset, names it, and finds none in a good one."""
+"""`kata data check` finds each fault that is put into a dataset, names it, and finds none in a
+good one.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ EPISODES = "meta/episodes/chunk-000/file-000.parquet"
 
 @pytest.fixture(scope="module")
 def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A dataset of which check says nothing; episodes 0 and 1 lie in the first files, 2 in the second."""
+    """A dataset of which check says nothing; episodes 0 and 1 lie in the first files, 2 in the
+    second.
+    """
     return finished(make(tmp_path_factory.mktemp("check") / "made", lengths=(5, 7, 4)))
 
 
@@ -86,7 +90,8 @@ def only(
         assert sorted({e for each in report["problems"] for e in each["episodes"]}) == episodes
 
 
-# --- nothing wrong ----------------------------------------------------------------------------------------
+# --- nothing wrong
+# ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("version", ["v3.0", "v2.0"])
@@ -116,7 +121,8 @@ def test_a_part_of_a_download_is_checked_as_it_is(capsys: pytest.CaptureFixture[
     assert check(SHARED / "g1-bottle", capsys, "--episodes=available")["errors"] == 0
 
 
-# --- faults -----------------------------------------------------------------------------------------------
+# --- faults
+# -----------------------------------------------------------------------------------------------
 
 Fault = Callable[[Path], Any]
 
@@ -163,18 +169,18 @@ FAULTS: dict[str, tuple[Fault, str, tuple[str, ...], list[int] | None]] = {
     "cut table": (lambda r: cut(r / TABLE, 0.6), "data", (TABLE, "cannot be read"), [2]),
     "cut video": (lambda r: cut(r / VIDEO, 0.7), f"camera '{CAMERA}'", (VIDEO,), [2]),
     "nan": (columns(action=NAN), "data", ("'action'", "episode 2, frame 2"), [2]),
-    "infinite": (columns(**{"next.reward": [1.0, np.inf, 2.0, 3.0]}), "data", ("'next.reward'", "frame 1"), [2]),
-    "empty cell": (columns(**{"next.reward": [1.0, None, 2.0, 3.0]}), "data", ("'next.reward'", "1 empty"), [2]),
-    "other shape": (columns(action=[[1.0], [2.0], [3.0], [4.0]]), "data", ("'action'", "4 values"), [2]),
-    "other episode": (columns(episode_index=[2, 2, 1, 2]), "data", ("episode 2", "belong to episode 1"), [2]),
-    "frame index": (columns(frame_index=[0, 1, 1, 3]), "frame_index", ("is 1 where 2 is due",), [2]),
-    "index": (columns(index=[12, 13, 14, 16]), "index", ("is 16 where 15 is due", "first frame 3"), [2]),
+    "infinite": (columns(**{"next.reward": [1.0, np.inf, 2.0, 3.0]}), "data", ("'next.reward'", "frame 1"), [2]),  # noqa: E501
+    "empty cell": (columns(**{"next.reward": [1.0, None, 2.0, 3.0]}), "data", ("'next.reward'", "1 empty"), [2]),  # noqa: E501
+    "other shape": (columns(action=[[1.0], [2.0], [3.0], [4.0]]), "data", ("'action'", "4 values"), [2]),  # noqa: E501
+    "other episode": (columns(episode_index=[2, 2, 1, 2]), "data", ("episode 2", "belong to episode 1"), [2]),  # noqa: E501
+    "frame index": (columns(frame_index=[0, 1, 1, 3]), "frame_index", ("is 1 where 2 is due",), [2]),  # noqa: E501
+    "index": (columns(index=[12, 13, 14, 16]), "index", ("is 16 where 15 is due", "first frame 3"), [2]),  # noqa: E501
     "task": (columns(task_index=[0, 0, 2, 0]), "task numbers", ("task_index 2", "2 tasks"), [2]),
-    "time gap": (columns(timestamp=[0.0, 0.1, 0.4, 0.5]), "time gaps", ("0.3000 s", "frames 1 and 2"), [2]),
-    "time back": (columns(timestamp=[0.0, 0.2, 0.1, 0.3]), "time order", ("from 0.2000 s to 0.1000 s",), [2]),
+    "time gap": (columns(timestamp=[0.0, 0.1, 0.4, 0.5]), "time gaps", ("0.3000 s", "frames 1 and 2"), [2]),  # noqa: E501
+    "time back": (columns(timestamp=[0.0, 0.2, 0.1, 0.3]), "time order", ("from 0.2000 s to 0.1000 s",), [2]),  # noqa: E501
     "time twice": (columns(timestamp=[0.0, 0.1, 0.1, 0.3]), "time order", ("at frame 2",), [2]),
     "time nan": (columns(timestamp=[0.0, np.nan, 0.2, 0.3]), "time order", ("nan",), [2]),
-    "short video": (lambda r: write_video(r / VIDEO, pictures(0, 1, 2)), f"camera '{CAMERA}'", ("3 frames",), [2]),
+    "short video": (lambda r: write_video(r / VIDEO, pictures(0, 1, 2)), f"camera '{CAMERA}'", ("3 frames",), [2]),  # noqa: E501
     "other rate": (
         lambda r: write_video(r / VIDEO, pictures(0, 1, 2, 3), rate=30),
         f"camera '{CAMERA}'",
@@ -193,15 +199,15 @@ FAULTS: dict[str, tuple[Fault, str, tuple[str, ...], list[int] | None]] = {
         ("(64, 48, 3)",),
         [2],
     ),
-    "no video at all": (lambda r: (r / VIDEO).write_bytes(b"x" * 99), f"camera '{CAMERA}'", (VIDEO,), [2]),
+    "no video at all": (lambda r: (r / VIDEO).write_bytes(b"x" * 99), f"camera '{CAMERA}'", (VIDEO,), [2]),  # noqa: E501
     "statistics": (spoil_statistics, "statistics", ("std of 'action'", "meta/stats.json"), None),
     "quantiles": (swap_quantiles, "statistics", ("quantiles of 'action'",), None),
-    "episodes": (lambda r: change_info(r, total_episodes=4), "totals", ("total_episodes = 4", "hold 3"), None),
-    "frames": (lambda r: change_info(r, total_frames=17), "totals", ("total_frames = 17", "hold 16"), None),
+    "episodes": (lambda r: change_info(r, total_episodes=4), "totals", ("total_episodes = 4", "hold 3"), None),  # noqa: E501
+    "frames": (lambda r: change_info(r, total_frames=17), "totals", ("total_frames = 17", "hold 16"), None),  # noqa: E501
     "length": (episode_table(length=[5, 7, 5]), "episode table", ("episode 2", "length is 5"), [2]),
-    "info.json": (lambda r: (r / "meta/info.json").write_text("{"), "metadata", ("info.json", "JSON"), None),
+    "info.json": (lambda r: (r / "meta/info.json").write_text("{"), "metadata", ("info.json", "JSON"), None),  # noqa: E501
     "episode table": (lambda r: cut(r / EPISODES, 0.5), "metadata", ("episode table",), None),
-    "twice": (episode_table(episode_index=[0, 1, 1]), "metadata", ("episode 1 more than once",), None),
+    "twice": (episode_table(episode_index=[0, 1, 1]), "metadata", ("episode 1 more than once",), None),  # noqa: E501
     "task order": (
         lambda r: pq.write_table(
             pq.read_table(r / "meta/tasks.parquet").take(pa.array([1, 0])), r / "meta/tasks.parquet"
@@ -321,7 +327,8 @@ def test_several_faults_are_told_in_one_go(good: Path, capsys: pytest.CaptureFix
     assert kinds == {"data", "time gaps", f"camera '{CAMERA}'", "totals"}
 
 
-# --- decoding ---------------------------------------------------------------------------------------------
+# --- decoding
+# ---------------------------------------------------------------------------------------------
 
 
 def test_a_frame_that_does_not_decode_is_named(
@@ -373,7 +380,8 @@ def test_an_image_that_does_not_decode_is_named(
     assert any("episode 2, frame 2" in each and CAMERA in each for each in words)
 
 
-# --- the command ------------------------------------------------------------------------------------------
+# --- the command
+# ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,6 @@
-"""`kata data stats` computes what numpy computes, says where the stored figures are others, and changes nothing."""
+"""`kata data stats` computes what numpy computes, says where the stored figures are others, and
+changes nothing.
+"""
 
 from __future__ import annotations
 

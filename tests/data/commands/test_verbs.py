@@ -1,4 +1,6 @@
-"""The verbs of `kata data`: each one exists, answers --help, and says what is wrong with its options."""
+"""The verbs of `kata data`: each one exists, answers --help, and says what is wrong with its
+options.
+"""
 
 from __future__ import annotations
 

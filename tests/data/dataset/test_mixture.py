@@ -1,4 +1,6 @@
-"""Several datasets read as one: every sample is what its own dataset's reader gives, under common names."""
+"""Several datasets read as one: every sample is what its own dataset's reader gives, under
+common names.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Windows are index arithmetic: clamped at the edges of an episode, marked there, gathered per batch."""
+"""Windows are index arithmetic: clamped at the edges of an episode, marked there, gathered per
+batch.
+"""
 
 from __future__ import annotations
 
@@ -43,10 +45,10 @@ def test_batches_have_the_shapes_and_types_of_the_contract(tmp_path: Path) -> No
     shapes = {
         CAMERA: ((4, 1, 32, 48, 3), np.uint8), f"{CAMERA}_is_pad": ((4, 1), np.bool_),
         "observation.state": ((4, 3), np.float32), "action": ((4, 3, 2), np.float32),
-        "action_is_pad": ((4, 3), np.bool_), "next.reward": ((4,), np.float32), "next.done": ((4,), np.bool_),
+        "action_is_pad": ((4, 3), np.bool_), "next.reward": ((4,), np.float32), "next.done": ((4,), np.bool_),  # noqa: E501
         "grid": ((4, 2, 2, 3), np.float32), "grid_is_pad": ((4, 2), np.bool_),
         "timestamp": ((4,), np.float32),
-        "index": ((4,), np.int64), "episode_index": ((4,), np.int64), "frame_index": ((4,), np.int64),
+        "index": ((4,), np.int64), "episode_index": ((4,), np.int64), "frame_index": ((4,), np.int64),  # noqa: E501
         "task_index": ((4,), np.int64),
     }  # fmt: skip
     assert {

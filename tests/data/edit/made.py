@@ -47,7 +47,9 @@ def joined(*parts: dict[str, Any]) -> dict[str, Any]:
 
 
 def assert_numbered(root: Path) -> None:
-    """What LeRobot relies on: rows in order, an episode per table row, times from 0, tasks by number."""
+    """What LeRobot relies on: rows in order, an episode per table row, times from 0, tasks by
+    number.
+    """
     data = open_dataset("local/x", root=root)
     lengths = data.episodes.length
     assert data.column("index").tolist() == list(range(data.num_frames))
@@ -85,7 +87,9 @@ def videos(root: Path, key: str = CAMERA) -> list[Path]:
 
 
 def noisy(root: Path, per_file: int = 2, **encoding: Any) -> Path:
-    """The videos of a made v3.0 dataset encoded in another way, with pictures that no two frames share."""
+    """The videos of a made v3.0 dataset encoded in another way, with pictures that no two frames
+    share.
+    """
     for number, path in enumerate(videos(root)):
         episodes = range(len(LENGTHS))[number * per_file : (number + 1) * per_file]
         write_video(path, [picture(e, k) for e in episodes for k in range(LENGTHS[e])], **encoding)

@@ -1,4 +1,6 @@
-"""A result appears whole or not at all; what a dead process left is cleared by the next; bad input is named."""
+"""A result appears whole or not at all; what a dead process left is cleared by the next; bad
+input is named.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Cameras encoded anew: codec, keyframes and size as asked, everything else as it was, and the loss is told."""
+"""Cameras encoded anew: codec, keyframes and size as asked, everything else as it was, and the
+loss is told.
+"""
 
 from __future__ import annotations
 

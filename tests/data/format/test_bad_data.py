@@ -54,7 +54,8 @@ def opened(root: Path, **options: Any) -> Callable[[], Any]:
     return lambda: read_all(open_dataset("x/y", root=root, **options))
 
 
-# --- absent -----------------------------------------------------------------------------------------------
+# --- absent
+# -----------------------------------------------------------------------------------------------
 
 
 def test_a_dataset_that_does_not_exist(tmp_path: Path) -> None:
@@ -86,7 +87,8 @@ def test_available_without_any_whole_episode(tmp_path: Path) -> None:
     assert "available" not in error.remedy
 
 
-# --- info.json --------------------------------------------------------------------------------------------
+# --- info.json
+# --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("text", ["{", "[1]", "", "\udcff"])
@@ -155,7 +157,8 @@ def test_features_that_make_no_sense(tmp_path: Path, key: str, feature: dict, wo
     refused(opened(make(tmp_path, camera="", extra={key: feature})), word)
 
 
-# --- selection --------------------------------------------------------------------------------------------
+# --- selection
+# --------------------------------------------------------------------------------------------
 
 
 def test_unknown_episodes_are_named_with_the_range(tmp_path: Path) -> None:
@@ -174,7 +177,8 @@ def test_a_selection_without_episodes(tmp_path: Path) -> None:
     refused(lambda: data.subset([3]), "0 to 2")
 
 
-# --- tables -----------------------------------------------------------------------------------------------
+# --- tables
+# -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", [TABLE, EPISODES, "meta/tasks.parquet"])
@@ -271,7 +275,8 @@ def test_damaged_statistics(tmp_path: Path) -> None:
     refused(lambda: dataset_stats(open_dataset("x/y", root=tmp_path)), "stats.json", "delete")
 
 
-# --- videos and images ------------------------------------------------------------------------------------
+# --- videos and images
+# ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.6, 0.98])
@@ -298,7 +303,9 @@ def test_a_video_with_fewer_frames_than_its_episodes_claim(tmp_path: Path) -> No
 
 
 def test_a_video_of_another_rate_or_with_a_gap(tmp_path: Path) -> None:
-    """Frames are counted: a count that does not follow the clock would silently give wrong pictures."""
+    """Frames are counted: a count that does not follow the clock would silently give wrong
+    pictures.
+    """
     path = make(tmp_path) / VIDEO
     pictures = [np.zeros((32, 48, 3), np.uint8)] * 12
     write_video(path, pictures, rate=30)

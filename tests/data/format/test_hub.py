@@ -38,7 +38,9 @@ except DataError as error:
 
 
 class Hub(BaseHTTPRequestHandler):
-    """As much of the Hub as downloading a snapshot takes: revision, tree, files; as a model the same files again."""
+    """As much of the Hub as downloading a snapshot takes: revision, tree, files; as a model the
+    same files again.
+    """
 
     folder: Path
     tags: tuple[str, ...]

@@ -1,4 +1,6 @@
-"""Datasets of every format open with the episodes, columns, tasks and notes that their files have."""
+"""Datasets of every format open with the episodes, columns, tasks and notes that their files
+have.
+"""
 
 from __future__ import annotations
 

@@ -23,7 +23,9 @@ from tests.data.dataset_maker import CAMERA, make, picture
 
 @dataclass
 class NotedTask:
-    """A task whose outcome is noted under its number; `all_done` is set once `count` tasks are done."""
+    """A task whose outcome is noted under its number; `all_done` is set once `count` tasks are
+    done.
+    """
 
     work: Callable[[], None]
     number: int
@@ -166,7 +168,9 @@ def test_closing_a_reader_ends_batches_that_wait(
 def test_any_error_ends_the_batch_that_met_it(
     data: Dataset, monkeypatch: pytest.MonkeyPatch, step: int
 ) -> None:
-    """In step 0 a picture is decoded, in step 1 a held one is copied; a batch of other groups goes on."""
+    """In step 0 a picture is decoded, in step 1 a held one is copied; a batch of other groups
+    goes on.
+    """
     rows, steps, write_frame = np.array([0, 0, 0]), np.array([0, 1, 2]), VideoCamera.write_frame
     broken = threading.Event()
 

@@ -83,7 +83,9 @@ def test_video_windows_repeat_the_frame_at_the_edge(tmp_path: Path) -> None:
 def test_frame_numbers_count_from_the_first_frame_shown(
     tmp_path: Path, first_pts: int, b_frames: int
 ) -> None:
-    """Edit lists, delayed starts and reordering change time stamps, never which frame is number k."""
+    """Edit lists, delayed starts and reordering change time stamps, never which frame is number
+    k.
+    """
     path = tmp_path / "a.mp4"
     write_video(path, [picture(0, k) for k in range(20)], b_frames=b_frames, first_pts=first_pts)
     index = build_index(path)

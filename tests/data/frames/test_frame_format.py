@@ -1,4 +1,6 @@
-"""Frames that come as planes: turned to RGB by torch they are, bit for bit, what libswscale makes of them."""
+"""Frames that come as planes: turned to RGB by torch they are, bit for bit, what libswscale
+makes of them.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ def rgb(planes: np.ndarray, colours: Colours) -> np.ndarray:
 
 
 def every_value() -> np.ndarray:
-    """Planes (H * 3 / 2, W) with each Y beside each of 64 x 64 values of U and V, extremes included."""
+    """Planes (H * 3 / 2, W) with each Y beside each of 64 x 64 values of U and V, extremes
+    included.
+    """
     chroma = np.round(np.linspace(0, 255, 64)).astype(np.uint8)
     u, v = (part.reshape(64, 64) for part in np.meshgrid(chroma, chroma))
     u, v = (np.kron(part, np.ones((8, 8), np.uint8)) for part in (u, v))

@@ -1,4 +1,6 @@
-"""Frames that the reader resizes: nearly those that torch makes of whole ones, and the same however they come."""
+"""Frames that the reader resizes: nearly those that torch makes of whole ones, and the same
+however they come.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""`kata data view` shows the right frames and values, writes a whole file or none, and changes nothing."""
+"""`kata data view` shows the right frames and values, writes a whole file or none, and changes
+nothing.
+"""
 
 from __future__ import annotations
 

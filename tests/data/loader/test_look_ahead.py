@@ -135,7 +135,8 @@ def test_fewer_batches_are_read_ahead_where_memory_is_short(data: Dataset) -> No
             assert reader._frames.buffer.budget_bytes == (frames - 4 * batches) * FRAME
 
 
-# --- what goes wrong --------------------------------------------------------------------------------------
+# --- what goes wrong
+# --------------------------------------------------------------------------------------
 
 
 def broken(root: Path, number: int, b_frames: int) -> Dataset:
@@ -234,7 +235,8 @@ def test_a_frame_let_go_while_it_is_written_gives_its_memory_back(
         assert buffer.held_bytes == 0
 
 
-# --- the parts --------------------------------------------------------------------------------------------
+# --- the parts
+# --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("first", [100, 3 << 20])
@@ -286,7 +288,9 @@ def test_frames_on_their_way_make_room_for_those_wanted_sooner() -> None:
 @pytest.mark.long  # how far decoders lag behind the plan is a matter of what else the machine does
 @pytest.mark.parametrize("frames", [60, 90])
 def test_clips_are_decoded_once_within_a_small_budget(tmp_path: Path, frames: int) -> None:
-    """Long groups: one frame driven out, or left out when decoding runs ahead, would be a group decoded again."""
+    """Long groups: one frame driven out, or left out when decoding runs ahead, would be a group
+    decoded again.
+    """
     root = make(tmp_path, lengths=(24,) * 20, per_file=20)
     pictures = [picture(episode, frame) for episode in range(20) for frame in range(24)]
     write_video(root / f"videos/{CAMERA}/chunk-000/file-000.mp4", pictures, gop=24)
@@ -361,7 +365,9 @@ def test_closing_ends_all_threads(data: Dataset) -> None:
 def test_a_held_picture_converts_to_the_same_pixels(
     monkeypatch: pytest.MonkeyPatch, pixels: str, colour: tuple[int, int], linked: bool
 ) -> None:
-    """Whatever the colour space and the range of the stream, and where FFmpeg's functions cannot be called too."""
+    """Whatever the colour space and the range of the stream, and where FFmpeg's functions cannot
+    be called too.
+    """
     if not linked:
         monkeypatch.setattr("kata.data.video.color._functions", lambda: None)
     noise = np.random.default_rng(0).integers(0, 255, (32, 50, 3), dtype=np.uint8)

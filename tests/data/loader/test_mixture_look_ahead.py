@@ -1,4 +1,6 @@
-"""Looking ahead over a mixture changes what is decoded, never what is read; one budget serves all datasets."""
+"""Looking ahead over a mixture changes what is decoded, never what is read; one budget serves
+all datasets.
+"""
 
 from __future__ import annotations
 
@@ -92,7 +94,9 @@ def test_each_frame_of_each_dataset_is_decoded_once_when_all_fit(mixture: Mixtur
 
 
 def test_a_small_dataset_with_a_large_share_takes_more_of_the_budget(tmp_path: Path) -> None:
-    """One budget: the next uses of both datasets compete, so that the one that comes back sooner is held."""
+    """One budget: the next uses of both datasets compete, so that the one that comes back sooner
+    is held.
+    """
     small = open_dataset("x/s", root=make(tmp_path / "small", lengths=(12,), per_file=1))
     large = open_dataset("x/l", root=make(tmp_path / "large", lengths=(60, 60), per_file=1))
     mixture = Mixture((MixtureEntry("small", small, 1), MixtureEntry("large", large, 1)))
@@ -145,7 +149,9 @@ def test_each_dataset_has_a_cache_of_its_own(mixture: Mixture, tmp_path: Path) -
 def test_each_dataset_is_read_in_clips_of_its_own_from_its_share_of_the_memory(
     tmp_path: Path,
 ) -> None:
-    """The order of each is the one that it has alone; frames are decoded about once, where a full order cannot."""
+    """The order of each is the one that it has alone; frames are decoded about once, where a
+    full order cannot.
+    """
     parts = []
     for name, episodes, weight in (("large", 20, 3), ("small", 8, 1)):
         root = make(tmp_path / name, lengths=(24,) * episodes, per_file=episodes)

@@ -1,4 +1,6 @@
-"""A substitute is a function of seed, position and attempt, and there are limits to substituting."""
+"""A substitute is a function of seed, position and attempt, and there are limits to
+substituting.
+"""
 
 import av
 import numpy as np
@@ -77,7 +79,9 @@ def test_a_corrupted_packet_is_named(tmp_path):
 
 @pytest.fixture
 def damaged(tmp_path):
-    """Episodes of 14, 9 and 8 frames with frames between keyframes that lean on later ones; five do not decode."""
+    """Episodes of 14, 9 and 8 frames with frames between keyframes that lean on later ones; five
+    do not decode.
+    """
     root = make(tmp_path / "damaged", lengths=(14, 9, 8), b_frames=2)
     corrupt(root / f"videos/{CAMERA}/chunk-000/file-000.mp4", 9)
     corrupt(root / f"videos/{CAMERA}/chunk-000/file-000.mp4", 17)
@@ -92,7 +96,9 @@ def bad_rows(data, windows):
 
 
 def expected(data, windows, order, rows, count, seed=5):
-    """What stands at the first positions: the sample of the order, or the first whole substitute; read one by one."""
+    """What stands at the first positions: the sample of the order, or the first whole
+    substitute; read one by one.
+    """
     bad, samples = set(bad_rows(data, windows)), []
     with Reader(data, windows) as reader:
         for position, anchor in enumerate(order.at(np.arange(count)).tolist()):
@@ -173,7 +179,9 @@ def test_a_frame_cache_changes_nothing(damaged, tmp_path):
 
 
 def test_all_whole_samples_together_decode_to_what_each_gives_alone(damaged):
-    """Packets are not in the order of frames: a bad frame in a batch can make the ones before it fail."""
+    """Packets are not in the order of frames: a bad frame in a batch can make the ones before it
+    fail.
+    """
     bad = bad_rows(damaged, {})
     rows = np.setdiff1d(np.arange(damaged.num_frames), bad)
     with Reader(damaged, {}) as reader:

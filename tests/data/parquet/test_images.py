@@ -1,4 +1,6 @@
-"""Images of 16 bits, as depth maps are stored, are left out with a note and copied as they are; never clipped."""
+"""Images of 16 bits, as depth maps are stored, are left out with a note and copied as they are;
+never clipped.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Single images out of table files: equal to what pyarrow reads, whatever the pages are like; clear when damaged."""
+"""Single images out of table files: equal to what pyarrow reads, whatever the pages are like;
+clear when damaged.
+"""
 
 from __future__ import annotations
 
@@ -241,12 +243,14 @@ def test_what_only_pyarrow_reads_is_said_once(
     check_all(path)
     check_all(path, budget_bytes=1)
     assert [record.message.partition(" are read ")[2] for record in caplog.records] == [
-        "a row group at a time, for its encoding is DELTA_LENGTH_BYTE_ARRAY; that takes more time and memory"
+        "a row group at a time, for its encoding is DELTA_LENGTH_BYTE_ARRAY; that takes more time "
+        "and memory"
     ] * 2
     caplog.clear()
 
 
-# --- snappy -----------------------------------------------------------------------------------------------
+# --- snappy
+# -----------------------------------------------------------------------------------------------
 
 
 def stream(rng: np.random.Generator, elements: int) -> tuple[bytes, bytes]:
@@ -311,7 +315,8 @@ def test_what_snappy_shortens_is_decompressed(tmp_path: Path) -> None:
         assert body.read(file, 3, 900) == plain[3:900]
 
 
-# --- damage -----------------------------------------------------------------------------------------------
+# --- damage
+# -----------------------------------------------------------------------------------------------
 
 
 def keeping_stamp(path: Path, change: Callable[[bytearray], Any]) -> None:

@@ -97,7 +97,9 @@ def test_batches_are_as_mixed_as_those_of_a_full_shuffle() -> None:
 def test_with_four_clips_per_sample_two_of_a_batch_are_seldom_of_one(
     frames: int, size: int
 ) -> None:
-    """B / 3W^2 of the pairs, so that the variance of a mean is at most 2 % above that of independent samples."""
+    """B / 3W^2 of the pairs, so that the variance of a mean is at most 2 % above that of
+    independent samples.
+    """
     clips, pool = Clips(np.full(400, 320), frames, 2), 4 * size + 5
     order = ClipOrder(clips, pool, 0)
     batches = np.arange(order.n // size // 4, order.n // size * 3 // 4)  # while the pool is full
@@ -125,7 +127,8 @@ def test_thirty_million_anchors_cost_seconds_and_megabytes() -> None:
     assert held < 50e6
 
 
-# --- the reader and the choice ----------------------------------------------------------------------------
+# --- the reader and the choice
+# ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("window", [(0,), (-2, 0)])
@@ -161,7 +164,9 @@ def test_windows_far_apart_make_clips_of_every_nth_frame() -> None:
 
 
 def test_what_a_clip_holds_is_foreseen() -> None:
-    """g=2: the second frame of a pair waits half a life on average; g=30: the frames wait about half a life each."""
+    """g=2: the second frame of a pair waits half a life on average; g=30: the frames wait about
+    half a life each.
+    """
     assert held_bytes_per_clip(Shuffle("clips", 1, 2, 2), 2, {}, {"c": 100}, 300) == pytest.approx(
         100 * 2 * 0.25
     )

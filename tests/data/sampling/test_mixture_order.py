@@ -34,7 +34,9 @@ def test_a_share_too_small_for_the_schedule_is_refused() -> None:
 
 
 def deviations(shares: Shares) -> np.ndarray:
-    """Count less exact share of each dataset (k, P) after 1, 2, ..., P samples; stretches are their differences."""
+    """Count less exact share of each dataset (k, P) after 1, 2, ..., P samples; stretches are
+    their differences.
+    """
     number, _ = shares.at(np.arange(shares.period))
     counts = np.cumsum(number == np.arange(len(shares.counts))[:, None], axis=1)
     return (

@@ -127,7 +127,9 @@ def test_samples_are_spread_over_all_episodes_and_bounded() -> None:
 
 @pytest.mark.skipif(not SHARED.is_dir(), reason="the shared data folder is absent")
 def test_pusht_statistics_equal_the_stored_ones() -> None:
-    """LeRobot computes these episode by episode; quantiles are left out because its own are averages."""
+    """LeRobot computes these episode by episode; quantiles are left out because its own are
+    averages.
+    """
     data = open_dataset("pusht", root=SHARED / "pusht-v30")
     stored, found = json.loads((data.root / "meta/stats.json").read_text()), dataset_stats(data)
     for key in ("observation.state", "action", "next.reward"):

@@ -262,7 +262,10 @@ def test_processes_that_build_at_once_do_not_disturb_each_other(
 ) -> None:
     path = tmp_path / "a.mp4"
     write_video(path, [picture(0, k) for k in range(40)])
-    code = f"from pathlib import Path; from kata.data.video.packet_index import open_index; print(len(open_index(Path({str(path)!r}))))"
+    code = (
+        "from pathlib import Path; from kata.data.video.packet_index import open_index; "
+        f"print(len(open_index(Path({str(path)!r}))))"
+    )
     started = [
         subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) for _ in range(3)
     ]

@@ -274,7 +274,7 @@ with DatasetWriter.create(sys.argv[1], fps=10, features=features, video=VideoOpt
         print(episode, flush=True)
         if episode % 4 == 3:
             writer.flush()
-"""
+"""  # noqa: E501
 
 
 @pytest.mark.parametrize("saved", [1, 4, 9])

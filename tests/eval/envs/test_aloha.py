@@ -1,4 +1,6 @@
-"""ALOHA: replaying the scripted expert gives the recorded episodes, and a seed decides where an episode starts."""
+"""ALOHA: replaying the scripted expert gives the recorded episodes, and a seed decides where an
+episode starts.
+"""
 
 from __future__ import annotations
 

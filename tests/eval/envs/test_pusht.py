@@ -25,7 +25,9 @@ BLOCKS = {
     3: (322.3023, 313.3665, 3.7464),
     7: (135.3522, 255.8208, 2.9107),
 }
-"""Episode -> the block's first pose, found by benchmarks/outcomes/pusht_replay.py; the dataset does not hold it."""
+"""Episode -> the block's first pose, found by benchmarks/outcomes/pusht_replay.py; the dataset
+does not hold it.
+"""
 
 
 @needs_people

@@ -42,7 +42,10 @@ def test_gymnasium_knows_the_task_and_finds_nothing_wrong() -> None:
 
 
 def test_importing_the_task_twice_registers_it_once_without_a_warning() -> None:
-    code = "import kata.eval.envs.reach as task; task.register(); import gymnasium; gymnasium.make(task.ENV_ID)"
+    code = (
+        "import kata.eval.envs.reach as task; task.register(); import gymnasium; "
+        "gymnasium.make(task.ENV_ID)"
+    )
     subprocess.run([sys.executable, "-W", "error", "-c", code], check=True)
 
 

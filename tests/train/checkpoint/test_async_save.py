@@ -1,4 +1,6 @@
-"""Saving beside training: the same bytes as standing still, errors that are seen, a full disk that costs no run."""
+"""Saving beside training: the same bytes as standing still, errors that are seen, a full disk
+that costs no run.
+"""
 
 import json
 import logging
@@ -33,7 +35,9 @@ def saves(trained):
 
 @pytest.fixture
 def started(monkeypatch):
-    """Calls the given function with (saving, state) after each step of a run, in place of its own chores."""
+    """Calls the given function with (saving, state) after each step of a run, in place of its
+    own chores.
+    """
     begun = {}
 
     def with_chore(chore):

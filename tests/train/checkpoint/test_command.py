@@ -1,4 +1,6 @@
-"""`kata checkpoint`: what a run saved is listed, checked, pruned, exported and uploaded, without torch."""
+"""`kata checkpoint`: what a run saved is listed, checked, pruned, exported and uploaded, without
+torch.
+"""
 
 import os
 import shutil

@@ -1,4 +1,6 @@
-"""The folder of checkpoints: whole ones are found, damaged ones are named, what retention spares stays."""
+"""The folder of checkpoints: whole ones are found, damaged ones are named, what retention spares
+stays.
+"""
 
 import json
 import os
@@ -129,7 +131,9 @@ def test_the_newest_is_the_highest_number_not_the_last_word(home):
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_a_save_killed_at_every_moment_leaves_whole_checkpoints(tmp_path):
-    """Killed before each call that changes the folder, while step 6 is written over and step 2 is removed."""
+    """Killed before each call that changes the folder, while step 6 is written over and step 2
+    is removed.
+    """
     moment, ended = 0, False
     while not ended:
         moment += 1
@@ -216,7 +220,10 @@ def test_what_last_points_at_and_the_only_good_one_are_never_removed(home):
 
 
 def test_the_folder_is_managed_without_torch():
-    code = "import sys, kata.train.checkpoint.folder, kata.train.checkpoint.retention, kata.train.checkpoint.run_lock; assert 'torch' not in sys.modules"
+    code = (
+        "import sys, kata.train.checkpoint.folder, kata.train.checkpoint.retention, "
+        "kata.train.checkpoint.run_lock; assert 'torch' not in sys.modules"
+    )
     subprocess.run([sys.executable, "-c", code], check=True)
 
 

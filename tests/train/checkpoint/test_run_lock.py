@@ -17,7 +17,8 @@ from kata.errors import CheckpointError
 from kata.train.checkpoint.run_lock import LOCK, SILENT_S, FolderLock
 
 HOLD = (
-    "import sys, time\nfrom pathlib import Path\nfrom kata.train.checkpoint.run_lock import FolderLock\n"
+    "import sys, time\nfrom pathlib import Path\nfrom kata.train.checkpoint.run_lock import "
+    "FolderLock\n"
     "with FolderLock(Path(sys.argv[1])):\n    print('held', flush=True)\n    sys.stdin.read()\n"
 )
 

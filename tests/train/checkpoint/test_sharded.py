@@ -1,4 +1,6 @@
-"""Checkpoints in pieces: converted without loss, and refused where a piece is absent or the table is not one."""
+"""Checkpoints in pieces: converted without loss, and refused where a piece is absent or the
+table is not one.
+"""
 
 import pickle
 import shutil

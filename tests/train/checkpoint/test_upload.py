@@ -40,7 +40,9 @@ def test_the_card_names_the_dataset_and_the_policy(monkeypatch, tiny_run, folder
 def test_a_run_whose_hub_is_down_from_start_to_end_succeeds_and_says_how_to_upload(
     light_args, tmp_path
 ):
-    """A real connection that is refused, in a process of its own: the address is read when the client is imported."""
+    """A real connection that is refused, in a process of its own: the address is read when the
+    client is imported.
+    """
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # bound and not listening
         environment = {

@@ -59,7 +59,9 @@ def test_results_land_in_the_record_and_the_report_and_change_nothing(run_of, tm
 
 
 def test_a_signal_ends_an_evaluation_that_is_waited_for(run_of, tmp_path):
-    """After the last step, with everything saved, only the evaluation is left, and it would take hours."""
+    """After the last step, with everything saved, only the evaluation is left, and it would take
+    hours.
+    """
     log = tmp_path / "run" / "evaluations" / "000002" / "log.txt"
 
     def ask():

@@ -1,4 +1,6 @@
-"""Copies to the device read memory that batches serve from again; the device is made up, and late."""
+"""Copies to the device read memory that batches serve from again; the device is made up, and
+late.
+"""
 
 from __future__ import annotations
 

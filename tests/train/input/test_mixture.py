@@ -1,4 +1,6 @@
-"""Training on several datasets: a mixture of one is that dataset, and each dataset keeps what is its own."""
+"""Training on several datasets: a mixture of one is that dataset, and each dataset keeps what is
+its own.
+"""
 
 import dataclasses
 import json
@@ -34,10 +36,12 @@ from tests.train.test_train import close, equal, numbers, weights
 
 @pytest.fixture(scope="module")
 def roots(tmp_path_factory):
-    """Datasets of one robot (one, two), of a larger one (large), at another rate (fast), with cameras (seen, wide)."""
+    """Datasets of one robot (one, two), of a larger one (large), at another rate (fast), with
+    cameras (seen, wide).
+    """
     home = tmp_path_factory.mktemp("mix")
     made = {
-        "one": {}, "two": {"seed": 1, "lengths": (7, 8, 9)}, "large": {"seed": 2, "state": 5, "action": 4},
+        "one": {}, "two": {"seed": 1, "lengths": (7, 8, 9)}, "large": {"seed": 2, "state": 5, "action": 4},  # noqa: E501
         "fast": {"fps": 20}, "seen": {"camera": (CAMERA, 32)}, "wide": {"camera": (CAMERA, 64)},
         "named": {"names": ("x", "y")}, "turned": {"names": ("y", "x")},
     }  # fmt: skip
@@ -103,7 +107,7 @@ def test_a_camera_under_another_name_is_the_same_camera(run, tmp_path):
 
 def test_a_divided_dataset_has_the_statistics_of_the_whole(run, roots):
     whole = prepare(run("--dataset.repo_id=tests/one", f"--dataset.root={roots['one']}"))
-    parts = [{"repo_id": "t/one", "root": str(roots["one"]), "name": f"p{i}", "episodes": [2 * i, 2 * i + 1]}
+    parts = [{"repo_id": "t/one", "root": str(roots["one"]), "name": f"p{i}", "episodes": [2 * i, 2 * i + 1]}  # noqa: E501
              for i in range(2)]  # fmt: skip
     divided = prepare(run(f"--dataset.mix={json.dumps(parts)}"))
     for key in ("action", "observation.state"):
@@ -462,7 +466,7 @@ def test_augmentation_leaves_black_frames_black(run, entries):
             prepared.dataset.sizes(prepared.rows), prepared.dataset.shares(prepared.rows), 1000
         )
         feed = Feed(
-            live.enter_context(Batches(reader, prepared.rows, order, 8)), prepared.run.policy, Pipeline("none", ()),
+            live.enter_context(Batches(reader, prepared.rows, order, 8)), prepared.run.policy, Pipeline("none", ()),  # noqa: E501
             prepared.device, 8, 0, prepared.cameras, windows=("action",), augment=prepared.augment,
         )  # fmt: skip
         micro = feed.at(0).micros[0]

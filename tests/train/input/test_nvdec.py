@@ -1,4 +1,6 @@
-"""Decoding on the card is taken where its pixels are right, and left with a message elsewhere; the card is made up."""
+"""Decoding on the card is taken where its pixels are right, and left with a message elsewhere;
+the card is made up.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A run whose frames the device converts is the run whose frames the reader converts, bit for bit."""
+"""A run whose frames the device converts is the run whose frames the reader converts, bit for
+bit.
+"""
 
 import pytest
 import torch

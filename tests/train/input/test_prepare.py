@@ -68,7 +68,8 @@ def test_a_fresh_policy_takes_all_inputs_in_the_datasets_order(data, tiny_run):
 
 def test_a_chosen_camera_is_the_only_one_that_is_read(tiny_run):
     chosen = (
-        '--policy.input_features={"observation.images.wrist": {"type": "VISUAL", "shape": [3, 32, 32]}, '
+        '--policy.input_features={"observation.images.wrist": {"type": "VISUAL", "shape": [3, 32, '
+        "32]}, "
         '"observation.state": {"type": "STATE", "shape": [3]}}'
     )
     assert prepare(tiny_run(chosen)).cameras == ("observation.images.wrist",)

@@ -1,4 +1,6 @@
-"""Frames that the reader makes as small as the policy wants them: less to read and hold, nearly the same training."""
+"""Frames that the reader makes as small as the policy wants them: less to read and hold, nearly
+the same training.
+"""
 
 import numpy as np
 import pytest
@@ -19,8 +21,8 @@ def run(tiny_dataset, tmp_path):
             [
                 "--policy.type=diffusion", *TINY["diffusion"], "--policy.crop_shape=null",
                 "--policy.resize_shape=[36,48]",
-                "--dataset.repo_id=tests/tiny", f"--dataset.root={tiny_dataset}", "--policy.device=cpu",
-                "--policy.push_to_hub=false", "--batch_size=4", "--steps=2", "--log_freq=1", "--num_workers=1",
+                "--dataset.repo_id=tests/tiny", f"--dataset.root={tiny_dataset}", "--policy.device=cpu",  # noqa: E501
+                "--policy.push_to_hub=false", "--batch_size=4", "--steps=2", "--log_freq=1", "--num_workers=1",  # noqa: E501
                 "--save_checkpoint=false", f"--output_dir={tmp_path}/{folder}", *options,
             ]
         )[0]  # fmt: skip

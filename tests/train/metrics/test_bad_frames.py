@@ -1,4 +1,6 @@
-"""A frame that cannot be decoded stops the run and is named, or its sample is substituted, listed and counted."""
+"""A frame that cannot be decoded stops the run and is named, or its sample is substituted,
+listed and counted.
+"""
 
 import json
 import shutil

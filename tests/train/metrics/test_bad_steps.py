@@ -1,4 +1,6 @@
-"""Steps that are not finite change nothing, are named with their samples, and stop a run that has too many."""
+"""Steps that are not finite change nothing, are named with their samples, and stop a run that
+has too many.
+"""
 
 import json
 import math
@@ -282,7 +284,9 @@ def test_limits_that_are_none_are_refused(capsys, vector_dataset, option):
 )
 @pytest.mark.parametrize("bad_at", [0, 1])
 def test_a_skipped_step_is_as_if_it_had_not_been(config, bad_at):
-    """Three steps, one of them bad, end where the two good ones alone end; also when the first of all is bad."""
+    """Three steps, one of them bad, end where the two good ones alone end; also when the first
+    of all is bad.
+    """
 
     def trained(bad):
         weight = torch.nn.Parameter(torch.ones(3))

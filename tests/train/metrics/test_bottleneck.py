@@ -1,4 +1,6 @@
-"""The diagnosis names the stage that binds, on figures made for each and on real runs with each made slow."""
+"""The diagnosis names the stage that binds, on figures made for each and on real runs with each
+made slow.
+"""
 
 import dataclasses
 import time
@@ -72,7 +74,8 @@ def test_the_binding_stage_is_named(spent, stage):
 
 def test_gains_follow_amdahls_law():
     found = verdict(WAITING)
-    # Decoding is 28 of the reader's 36.1 thread seconds, and the reader sets the pace; the loop itself works 4 of 10 s.
+    # Decoding is 28 of the reader's 36.1 thread seconds, and the reader sets the pace; the loop
+    # itself works 4 of 10 s.
     assert found.share == pytest.approx(0.6)
     assert found.halved == pytest.approx(1 / (1 - 0.5 * 28 / 36.1))
     assert found.removed == pytest.approx(10 / 4)
@@ -121,7 +124,9 @@ def light(monkeypatch):
 
 @pytest.fixture(scope="module")
 def pictures(tmp_path_factory) -> Callable[[int, int], Path]:
-    """A dataset of 192x256, two episodes of 48 frames, with a key frame every so many and noise of that strength."""
+    """A dataset of 192x256, two episodes of 48 frames, with a key frame every so many and noise
+    of that strength.
+    """
 
     def make(gop: int, strength: int) -> Path:
         root = tmp_path_factory.mktemp("data") / "pictures"
@@ -161,7 +166,9 @@ SHORT = (
 
 
 def trained(tiny_run, *more: str) -> tuple[Diagnosis, list[str]]:
-    """A real run: its verdict, and that of each interval; the verdict stands in its last words and in its report."""
+    """A real run: its verdict, and that of each interval; the verdict stands in its last words
+    and in its report.
+    """
     run = tiny_run(*SHORT, *more)
     done = train(run)
     lines = [
@@ -241,7 +248,8 @@ def test_slow_conversion_is_named(tiny_run, light, monkeypatch):
 
 
 def test_heavy_augmentation_is_named(tiny_run, light, pictures):
-    # Pictures of one colour are decoded in no time: no neighbour on the machine makes the loop wait for them.
+    # Pictures of one colour are decoded in no time: no neighbour on the machine makes the loop wait
+    # for them.
     kinds = [
         '"SharpnessJitter", "kwargs": {"sharpness": [0.5, 1.5]}',
         '"RandomAffine", "kwargs": {"degrees": [-5, 5]}',
@@ -252,7 +260,7 @@ def test_heavy_augmentation_is_named(tiny_run, light, pictures):
     )
     found, lines = trained(
         tiny_run, f"--dataset.root={pictures(1, 0)}", "--dataset.image_transforms.enable=true",
-        "--dataset.image_transforms.max_num_transforms=9", f"--dataset.image_transforms.tfs={{{transforms}}}",
+        "--dataset.image_transforms.max_num_transforms=9", f"--dataset.image_transforms.tfs={{{transforms}}}",  # noqa: E501
     )  # fmt: skip
     assert found.stage is Stage.COPY
     assert "image_transforms" in found.text
@@ -260,7 +268,8 @@ def test_heavy_augmentation_is_named(tiny_run, light, pictures):
 
 
 class ThreadDevice:
-    """A device beside the host: what is launched on it is done in order by a thread, and the host waits where it logs.
+    """A device beside the host: what is launched on it is done in order by a thread, and the host
+    waits where it logs.
 
     kernel_s: of each of the 20 kernels of a step. launch_s: of the host, for each.
     """

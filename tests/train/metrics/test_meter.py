@@ -1,4 +1,6 @@
-"""The meter writes exact lines, waits only when it logs, and leaves the same file after a resume."""
+"""The meter writes exact lines, waits only when it logs, and leaves the same file after a
+resume.
+"""
 
 from __future__ import annotations
 
@@ -79,7 +81,9 @@ def test_a_line_holds_the_averages_of_its_interval(tmp_path: Path) -> None:
 
 
 def test_a_line_says_what_its_interval_was_spent_on(tmp_path: Path) -> None:
-    """Without the first step of all, which opens files, and with the reader's seconds since the last line."""
+    """Without the first step of all, which opens files, and with the reader's seconds since the
+    last line.
+    """
     waiting = StepTimes(dataloading_s=0.06, preprocessing_s=0.01, update_s=0.02, step_s=0.1)
     works = iter(
         [

@@ -1,4 +1,6 @@
-"""Activations computed again in the backward pass: the same gradients in less memory, for each policy."""
+"""Activations computed again in the backward pass: the same gradients in less memory, for each
+policy.
+"""
 
 import pytest
 import torch

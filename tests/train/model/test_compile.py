@@ -1,4 +1,6 @@
-"""`--compile` changes how a run computes, not what: same numbers, same names; what it cannot do runs as written."""
+"""`--compile` changes how a run computes, not what: same numbers, same names; what it cannot do
+runs as written.
+"""
 
 import logging
 
@@ -63,7 +65,9 @@ def close(one, other, atol=1e-5):
 
 @pytest.mark.long
 def test_compiled_is_what_it_was(vector_run, compiler, monkeypatch, tmp_path):
-    """With dropout, and across a stop: a checkpoint is the same to a compiled run and to one that is not."""
+    """With dropout, and across a stop: a checkpoint is the same to a compiled run and to one
+    that is not.
+    """
     monkeypatch.setattr(
         Policy, "shard_units", lambda policy: [policy.model.encoder.layers[0]]
     )  # a block is enough
@@ -129,7 +133,8 @@ def test_without_a_compiler_the_run_goes_on(vector_run, compiler, caplog):
     assert trained.state.step == 6
     assert trained.remarks == [
         "--compile: 2 of 2 blocks ran uncompiled (model.encoder.layers.0, model.decoder.layers.0): "
-        "InvalidCxxCompiler: No working C++ compiler found in torch._inductor.config.cpp.cxx: ('/no/such/compiler',)"
+        "InvalidCxxCompiler: No working C++ compiler found in torch._inductor.config.cpp.cxx: "
+        "('/no/such/compiler',)"
     ]
     assert [
         r.message.partition(" runs")[0] for r in caplog.records if "--compile" in r.message

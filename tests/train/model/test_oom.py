@@ -19,7 +19,8 @@ def test_it_names_the_options_that_are_not_in_use(vector_run, monkeypatch):
         train(vector_run("--batch_size=9"))
     assert caught.value.what == f"batch_size=9: cpu is out of memory ({SAID})"
     assert caught.value.remedy == (
-        "--batch_size=3 --accelerator.gradient_accumulation.steps=3 for the same batch; --gradient_checkpointing=true; "
+        "--batch_size=3 --accelerator.gradient_accumulation.steps=3 for the same batch; "
+        "--gradient_checkpointing=true; "
         "--accelerator.mixed_precision=bf16"
     )
 

@@ -12,6 +12,8 @@ FIRST_BUCKET_BYTES = 2**20
 
 
 def gradient_buckets(backwards: Sequence[Tensor], bucket_mb: int) -> list[list[int]]:
-    """Buckets of indices into the trained parameters, given in the order in which their gradients come."""
+    """Buckets of indices into the trained parameters, given in the order in which their
+    gradients come.
+    """
     limits = [FIRST_BUCKET_BYTES, bucket_mb * 2**20]
     return dist._compute_bucket_assignment_by_size(backwards, limits)[0]  # pyright: ignore

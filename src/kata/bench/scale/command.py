@@ -1,4 +1,6 @@
-"""`kata bench scale`: runs 1, 2, … ranks, lays out many more, prints both, and keeps every figure as JSON."""
+"""`kata bench scale`: runs 1, 2, … ranks, lays out many more, prints both, and keeps every
+figure as JSON.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,8 @@ from kata.policies import policy_types
 ROBOT = (
     "--dataset.repo_id=simulated/robot",
     "--policy.device=cpu",
-    '--policy.input_features={"observation.images.front": {"type": "VISUAL", "shape": [3, 480, 640]}, '
+    '--policy.input_features={"observation.images.front": {"type": "VISUAL", "shape": [3, 480, '
+    "640]}, "
     '"observation.state": {"type": "STATE", "shape": [14]}}',
     '--policy.output_features={"action": {"type": "ACTION", "shape": [14]}}',
 )
@@ -97,7 +100,9 @@ def _own_s() -> float:
 
 @contextmanager
 def _data(train: Sequence[str]) -> Generator[list[str]]:
-    """The options of training as given, or the built-in ones with demonstrations of the built-in task."""
+    """The options of training as given, or the built-in ones with demonstrations of the built-in
+    task.
+    """
     if train:
         yield list(train)
         return

@@ -1,9 +1,12 @@
-"""How a policy lies on many ranks that are not there: torch's fake process group, weights without memory.
+"""How a policy lies on many ranks that are not there: torch's fake process group, weights without
+memory.
 
-    python -m kata.bench.scale.layouts '{"ranks": 64, "policies": [["--policy.type=act", ...], ...]}'
+    python -m kata.bench.scale.layouts '{"ranks": 64, "policies": [["--policy.type=act", ...],
+    ...]}'
 
-The last line is JSON: what each rank holds under DDP, FSDP2 and HSDP. The numbers come from the modules and optimisers
-themselves, laid out as rank 0, which holds the most, and compared with the last rank's and with the whole.
+The last line is JSON: what each rank holds under DDP, FSDP2 and HSDP. The numbers come from the
+modules and optimisers themselves, laid out as rank 0, which holds the most, and compared with the
+last rank's and with the whole.
 """
 
 from __future__ import annotations
@@ -36,9 +39,11 @@ PER_NODE = 8
 
 
 def lay_out(ranks: int, policies: Sequence[Sequence[str]]) -> list[dict[str, Any]]:
-    """Bytes by layout on the fullest of so many ranks, for the policies that these arguments of `kata train` name.
+    """Bytes by layout on the fullest of so many ranks, for the policies that these arguments of
+    `kata train` name.
 
-    A policy that cannot be built has `error` instead. Raises AssertionError where pieces do not make the whole.
+    A policy that cannot be built has `error` instead. Raises AssertionError where pieces do not
+    make the whole.
     """
     found: list[dict[str, Any]] = []
     for args in policies:
@@ -118,8 +123,9 @@ def _check_piece(key: str, piece: torch.Size, whole: torch.Size, place: int, sha
 def _traffic(policy: Policy, copies: int, shards: int) -> tuple[int, int]:
     """Most bytes of weights that are whole at once, and bytes that a rank sends in a step.
 
-    What belongs to no unit stays whole through forward and backward; of the units one is at work and the next on its
-    way. Weights are put together twice, gradients summed once, and over the copies again.
+    What belongs to no unit stays whole through forward and backward; of the units one is at work
+    and the next on its way. Weights are put together twice, gradients summed once, and over the
+    copies again.
     """
     units = [sum(p.nbytes for p in unit.parameters()) for unit in policy.shard_units()]
     whole = sum(p.nbytes for p in policy.parameters())

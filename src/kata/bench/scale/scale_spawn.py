@@ -24,7 +24,8 @@ def run_ranks(
 ) -> Any:
     """What rank 0 of `size` processes of a module has to tell: the JSON on its last line.
 
-    Raises: ConfigError with the last words of the rank that failed, or did not end within `limit_s`.
+    Raises: ConfigError with the last words of the rank that failed, or did not end within
+        `limit_s`.
     """
     command = [sys.executable, "-m", module, json.dumps(asked)]
     with tempfile.TemporaryDirectory(prefix="kata_scale_") as folder:
@@ -44,7 +45,8 @@ def run_ranks(
                 files[failed].with_suffix(".err").read_text(errors="replace").strip().splitlines()
             )
             raise ConfigError(
-                f"rank {failed} of {size}: {said[-1] if said else f'did not end within {limit_s:g} s'}",
+                f"rank {failed} of {size}: "
+                f"{said[-1] if said else f'did not end within {limit_s:g} s'}",
                 rule="a measurement ends well",
                 remedy="try the options after '--' with `kata train` first",
             )

@@ -1,6 +1,8 @@
-"""What one rank of `kata bench scale` does: real steps, then the same without sending, and with sending at their end.
+"""What one rank of `kata bench scale` does: real steps, then the same without sending, and with
+sending at their end.
 
-    python -m kata.bench.scale.scale_worker '{"args": ["--policy.type=act", ...], "steps": 10, "warmup": 3}'
+    python -m kata.bench.scale.scale_worker '{"args": ["--policy.type=act", ...], "steps": 10,
+    "warmup": 3}'
 
 The last line that rank 0 writes is its figures as JSON.
 """
@@ -67,7 +69,9 @@ class Apart(Engine):
 
 
 class After(Apart):
-    """The same step, and what the gradients would send goes out when the backward pass is over: nothing hides it."""
+    """The same step, and what the gradients would send goes out when the backward pass is over:
+    nothing hides it.
+    """
 
     def __init__(self, engine: Engine, send: Callable[[], None]) -> None:
         super().__init__(engine)
@@ -140,7 +144,8 @@ def _real(
 def _compared(
     state: TrainState, batch: StepBatch, run: Run, engine: Engine, steps: int
 ) -> dict[str, list[float]]:
-    """Updates with one batch in turn: as they are, with what they send at the end, and without; and the sending alone.
+    """Updates with one batch in turn: as they are, with what they send at the end, and without; and
+    the sending alone.
 
     All ranks begin each of them together.
     """

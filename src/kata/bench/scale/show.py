@@ -8,15 +8,20 @@ from typing import Any
 from kata.units import bytes_text
 
 LEGEND = (
-    "step, CPU s: per step, CPU seconds over all ranks. efficiency: samples/s per rank by those of the fewest ranks.\n"
-    "data: share of a step that waits for data. exposed: share of an update (without data) that more ranks add, and\n"
-    "sending: what the gradients take to send alone; hidden: the share of what sending after the backward pass adds\n"
+    "step, CPU s: per step, CPU seconds over all ranks. efficiency: samples/s per rank by those of "
+    "the fewest ranks.\n"
+    "data: share of a step that waits for data. exposed: share of an update (without data) that "
+    "more ranks add, and\n"
+    "sending: what the gradients take to send alone; hidden: the share of what sending after the "
+    "backward pass adds\n"
     "that sending during it saves (negative: it costs more).\n"
     "others: cores that other programs used meanwhile; they move seconds, and CPU seconds less."
 )
 LAYOUT_LEGEND = (
-    "bytes on the fullest rank: weights, gradients, the optimiser's moments, buffers, and the most weights that are\n"
-    "put together at once (FSDP: two units); no activations. sent: by each rank, each step. pieces: buckets, or units."
+    "bytes on the fullest rank: weights, gradients, the optimiser's moments, buffers, and the most "
+    "weights that are\n"
+    "put together at once (FSDP: two units); no activations. sent: by each rank, each step. "
+    "pieces: buckets, or units."
 )
 
 
@@ -65,8 +70,10 @@ def measured_text(summary: Mapping[int, Mapping[str, Any]]) -> str:
 def cost_text(figures: Mapping[str, Any]) -> str:
     """What a step of several ranks costs over one rank's, and on what."""
     return (
-        f"an update of {figures['ranks']} ranks takes {figures['cost']:+.0%} over one rank's with the same threads: "
-        f"{figures['cost_communication']:+.0%} communication, {figures['cost_shared_machine']:+.0%} from sharing the "
+        f"an update of {figures['ranks']} ranks takes {figures['cost']:+.0%} over one rank's with "
+        "the same threads: "
+        f"{figures['cost_communication']:+.0%} communication, "
+        f"{figures['cost_shared_machine']:+.0%} from sharing the "
         f"machine; CPU time per rank {figures['cost_cpu']:+.0%}"
     )
 

@@ -1,4 +1,7 @@
-"""From the seconds of each step on each rank to what more ranks bring, and what binds. Torch-free arithmetic."""
+"""From the seconds of each step on each rank to what more ranks bring, and what binds.
+
+Torch-free arithmetic.
+"""
 
 from __future__ import annotations
 
@@ -9,17 +12,20 @@ from typing import Any
 from kata.train.metrics.bottleneck import WAIT_SHARE
 
 Round = Mapping[str, Any]
-"""What rank 0 told: `ranks`, `batch_size` per rank, under `steps` a list for each rank by name; `other_cores` that
-other programs used meanwhile."""
+"""What rank 0 told: `ranks`, `batch_size` per rank, under `steps` a list for each rank by name;
+`other_cores` that other programs used meanwhile.
+"""
 
 
 def summarise(rounds: Mapping[int, Sequence[Round]]) -> dict[int, dict[str, Any]]:
-    """Figures by number of ranks, each the median over the rounds of a round's median over its steps.
+    """Figures by number of ranks, each the median over the rounds of a round's median over its
+    steps.
 
-    A step ends with its slowest rank. `exposed_s` is what a step with the other ranks takes longer than the same one
-    without them: communication that the backward pass does not hide, and waiting for each other on the way.
-    `unhidden_s` is the same where all is sent after the backward pass, and `hidden` the share of it that sending during
-    the backward pass saves; less than nothing where that costs more.
+    A step ends with its slowest rank. `exposed_s` is what a step with the other ranks takes longer
+    than the same one without them: communication that the backward pass does not hide, and waiting
+    for each other on the way. `unhidden_s` is the same where all is sent after the backward pass,
+    and `hidden` the share of it that sending during the backward pass saves; less than nothing
+    where that costs more.
     """
     found: dict[int, dict[str, Any]] = {}
     for ranks, measured in rounds.items():
@@ -42,7 +48,9 @@ def summarise(rounds: Mapping[int, Sequence[Round]]) -> dict[int, dict[str, Any]
 
 
 def bound_by(figures: Mapping[str, Any]) -> str:
-    """'data', 'communication' or 'compute': the first that takes a share of the step worth naming."""
+    """'data', 'communication' or 'compute': the first that takes a share of the step worth
+    naming.
+    """
     if figures["wait_s"] >= WAIT_SHARE * figures["step_s"]:
         return "data"
     if figures.get("exposed_s", 0.0) >= WAIT_SHARE * figures.get("together_s", 1.0):
@@ -80,7 +88,8 @@ def _slowest(each: Sequence[Sequence[float]]) -> list[float]:
 
 
 def _cost(several: Mapping[str, Any], one: Mapping[str, Any]) -> dict[str, float]:
-    """What a step of several ranks takes over one rank's with the same threads and batch, as shares of that one.
+    """What a step of several ranks takes over one rank's with the same threads and batch, as shares
+    of that one.
 
     Without data: the same batch again and again. `cost_cpu` is CPU time per rank.
     """

@@ -1,4 +1,5 @@
-"""Looks for all that is wrong with a dataset: the rules of opening one, applied to each file by itself, and more.
+"""Looks for all that is wrong with a dataset: the rules of opening one, applied to each file by
+itself, and more.
 
 No rule is written twice: what opening refuses is found by calling it.
 """
@@ -60,8 +61,8 @@ def check_dataset(
     """Check a dataset, or some episodes of it; files are only read.
 
     Args:
-        source: where it is. What only the Hub has is fetched first.
-        episodes, exclude_episodes: as for `open_dataset`; 'available' takes a part of a download as it is.
+        source: where it is. What only the Hub has is fetched first. episodes, exclude_episodes: as
+            for `open_dataset`; 'available' takes a part of a download as it is.
         decode: decode every frame too.
         sampled_frames: look for faults of recording too, in at most this many frames per camera.
         threads: None for one per core.
@@ -211,7 +212,9 @@ class _Job:
     def _look(
         self, layout: EpisodeTable, tables: TableCheck, cameras: list[CameraCheck]
     ) -> list[tuple[CameraCheck, int]]:
-        """Look at every file once without decoding; returns the camera files whose frames can be read."""
+        """Look at every file once without decoding; returns the camera files whose frames can be
+        read.
+        """
         good: list[tuple[CameraCheck, int]] = []
 
         def look(camera: CameraCheck, file: int) -> int:
@@ -232,7 +235,9 @@ class _Job:
         return good
 
     def _open(self, layout: EpisodeTable, tables: TableCheck) -> None:
-        """Open what is left as training does, for what only that says, and for the stored statistics."""
+        """Open what is left as training does, for what only that says, and for the stored
+        statistics.
+        """
         try:
             data = open_dataset(
                 self.source.repo_id, root=self.source.root, episodes=layout.index.tolist()

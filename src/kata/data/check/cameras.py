@@ -1,4 +1,6 @@
-"""Checks of the cameras' files: whole, of the size, rate and length that the metadata say; and every frame decoded."""
+"""Checks of the cameras' files: whole, of the size, rate and length that the metadata say; and
+every frame decoded.
+"""
 
 from __future__ import annotations
 
@@ -137,7 +139,8 @@ class CameraCheck:
             if said != probe[name]:
                 found.warning(
                     "declared video",
-                    f"{path.relative_to(self._root)} has {name.removeprefix('video.')} {probe[name]}, "
+                    f"{path.relative_to(self._root)} has {name.removeprefix('video.')} "
+                    f"{probe[name]}, "
                     f"info.json says {said}",
                     rule="the camera's info in meta/info.json describes its files",
                     remedy=f"none for kata, which looks at the files; {REPAIR}",
@@ -150,7 +153,8 @@ class CameraCheck:
             found.warning(
                 "frame times",
                 f"{path.relative_to(self._root)} shows frames up to {off_s:.4f} s off",
-                rule=f"frame k is shown at k / fps; LeRobot refuses more than {FRAME_TOLERANCE_S:g} s",
+                rule="frame k is shown at k / fps; LeRobot refuses more than "
+                f"{FRAME_TOLERANCE_S:g} s",
                 remedy=f"none for kata, which counts frames; {REPAIR}",
                 episodes=part.index.tolist(),
             )
@@ -217,7 +221,9 @@ def frame_times_off(index: FrameIndex, fps: int) -> tuple[float, float]:
 def run_all(
     pieces: Iterator[Piece], threads: int, progress: Callable[[int, int], None], total: int
 ) -> None:
-    """Run pieces on threads, a bounded number ahead; an interruption ends after the pieces that are being run."""
+    """Run pieces on threads, a bounded number ahead; an interruption ends after the pieces that
+    are being run.
+    """
     pool = ThreadPoolExecutor(threads, thread_name_prefix="kata-check")
     waiting: deque[Future[int]] = deque()
     done = 0

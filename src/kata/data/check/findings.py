@@ -19,7 +19,8 @@ _NAMED = 20  # episodes named in a line
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong. error: training is refused or wrong with it; else it is only worth knowing.
+    """One thing that is wrong. error: training is refused or wrong with it; else it is only worth
+    knowing.
 
     kind: a word for what was checked. episodes: those that have it, where it belongs to some.
     """
@@ -64,7 +65,9 @@ class Findings:
         self.error(kind, error.what, rule=error.rule, remedy=error.remedy, episodes=episodes)
 
     def attempt(self, kind: str, part: EpisodeTable, act: Callable[[EpisodeTable], None]) -> bool:
-        """Do something with the episodes of one file, and note which of them fail; True when all is well."""
+        """Do something with the episodes of one file, and note which of them fail; True when all
+        is well.
+        """
         failed = _failures(part, act, [_TRIES])
         for error, episodes in failed:
             self.caught(kind, error, episodes)

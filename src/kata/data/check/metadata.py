@@ -1,4 +1,6 @@
-"""Checks of the metadata against each other: info.json, the episode table, the tasks, places in files."""
+"""Checks of the metadata against each other: info.json, the episode table, the tasks, places in
+files.
+"""
 
 from __future__ import annotations
 
@@ -192,7 +194,10 @@ def _check_times(
 
     def what(row: int) -> str:
         if long[row]:
-            return f"'{key}' lasts {last[row] - first[row]:.4f} s, its frames {length[row] / fps:.4f} s"
+            return (
+                f"'{key}' lasts {last[row] - first[row]:.4f} s, its frames "
+                f"{length[row] / fps:.4f} s"
+            )
         return f"'{key}' begins between two frames, at {first[row]:.4f} s"
 
     rule = "from_timestamp is a whole number of frames, to_timestamp one episode later"
@@ -223,7 +228,8 @@ def check_tasks(
     if table["task_index"].to_pylist() != list(range(table.num_rows)):
         found.error(
             "tasks",
-            f"meta/tasks.parquet begins with the numbers {str(table['task_index'].to_pylist()[:8])[1:-1]}",
+            "meta/tasks.parquet begins with the numbers "
+            f"{str(table['task_index'].to_pylist()[:8])[1:-1]}",
             rule="task_index counts the rows from 0; LeRobot finds sentences by position",
             remedy=_REPAIR,
         )
@@ -232,7 +238,8 @@ def check_tasks(
         found.warning(
             "tasks",
             "meta/tasks.parquet does not say that the sentence is its index",
-            rule="LeRobot reads the sentence from the pandas index; without it the task is a number",
+            rule="LeRobot reads the sentence from the pandas index; without it the task is a "
+            "number",
             remedy=REPAIR,
         )
 
@@ -253,7 +260,8 @@ def _check_overlap(name: str, span: Span, layout: EpisodeTable, found: Findings)
         episodes = layout.index[order[place : place + 2]]
         found.error(
             "overlap",
-            f"episodes {episodes[0]} and {episodes[1]} share frames of {name}: {first[place + 1]} to "
+            f"episodes {episodes[0]} and {episodes[1]} share frames of {name}: {first[place + 1]} "
+            "to "
             f"{min(end[place], end[place + 1]) - 1} of {span.files[file[place]]}",
             rule="every frame of a file belongs to one episode",
             remedy=_REPAIR,

@@ -1,4 +1,6 @@
-"""Checks of figures: dimensions that never change, and stored statistics that are not those of the data."""
+"""Checks of figures: dimensions that never change, and stored statistics that are not those of
+the data.
+"""
 
 from __future__ import annotations
 
@@ -80,7 +82,8 @@ def check_stored(data: Dataset, figures: Mapping[str, Summary], found: Findings)
         found.warning(
             "statistics",
             f"{place}: no {names} of {', '.join(having)}",
-            rule="ten figures per feature; LeRobot trains with them, policies that use quantiles with these too",
+            rule="ten figures per feature; LeRobot trains with them, policies that use quantiles "
+            "with these too",
             remedy=REPAIR,
         )
 
@@ -97,7 +100,9 @@ def _check_quantiles(stored: Stats, place: str, found: Findings) -> None:
 
 
 def do_quantiles_rise(stats: Summary) -> bool:
-    """Return whether quantiles, whatever they were averaged over, rise and lie between min and max."""
+    """Return whether quantiles, whatever they were averaged over, rise and lie between min and
+    max.
+    """
     rows = np.stack([stats[name].reshape(-1) for name in ("min", *QUANTILES, "max")])
     # LeRobot takes them from histograms of 5000 bins.
     slack = (rows[-1] - rows[0]) / 1000 + 1e-6 * np.abs(rows).max(axis=0) + 1e-9

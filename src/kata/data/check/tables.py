@@ -1,4 +1,6 @@
-"""Checks of the data files: what opening them refuses, the clock and the counters, and figures over all frames."""
+"""Checks of the data files: what opening them refuses, the clock and the counters, and figures
+over all frames.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,8 @@ class TableCheck:
 
     Args:
         layout: the episodes that are checked. whole: all episodes of the dataset.
-        columns: the readable columns that are no cameras; `derived` names those that the files lack.
+        columns: the readable columns that are no cameras; `derived` names those that the files
+            lack.
     """
 
     def __init__(
@@ -97,7 +100,8 @@ class TableCheck:
                 found.warning(
                     "column layout",
                     f"'{key}' of {path.name} holds lists of one number",
-                    rule="a feature of shape [1] is a number in every row; LeRobot opens nothing else",
+                    rule="a feature of shape [1] is a number in every row; LeRobot opens nothing "
+                    "else",
                     remedy=f"none for kata; {REPAIR}",
                 )
 
@@ -115,7 +119,9 @@ class TableCheck:
         return {key: values[key] for key in keys}
 
     def _rest(self, part: EpisodeTable, found: Findings) -> Values:
-        """The columns of a bad file that are good by themselves; the faults of the others are noted, each once."""
+        """The columns of a bad file that are good by themselves; the faults of the others are
+        noted, each once.
+        """
         values: Values = {}
         known = {problem.what for problem in found.problems}
         for key in self._columns:
@@ -199,7 +205,9 @@ def _steps(time: NDArray[np.float64], frame: Int64, fps: int) -> NDArray[np.floa
 def _check_clock(
     part: EpisodeTable, time_s: NDArray[np.float32], fps: int, found: Findings
 ) -> None:
-    """Time runs on, by one frame per row, from 0: three rules, of which the first that fails is told."""
+    """Time runs on, by one frame per row, from 0: three rules, of which the first that fails is
+    told.
+    """
     time = time_s.astype(np.float64)
     frame = ranges(np.zeros_like(part.length), part.length)
     step = _steps(time, frame, fps)
@@ -228,11 +236,17 @@ def _check_clock(
     def disorder(rows: Int64) -> str:
         at = rows[0]
         before = time[at - 1] if frame[at] else time[at]
-        return f"time goes from {before:.4f} s to {time[at]:.4f} s at frame {frame[at]} ({len(rows)} such places)"
+        return (
+            f"time goes from {before:.4f} s to {time[at]:.4f} s at frame {frame[at]} "
+            f"({len(rows)} such places)"
+        )
 
     def gap(rows: Int64) -> str:
         at = rows[0]
-        return f"{step[at]:.4f} s between frames {frame[at] - 1} and {frame[at]} ({len(rows)} such places)"
+        return (
+            f"{step[at]:.4f} s between frames {frame[at] - 1} and {frame[at]} ({len(rows)} "
+            "such places)"
+        )
 
     def offset(rows: Int64) -> str:
         at, furthest = rows[0], np.abs(time[rows] - frame[rows] / fps).max()

@@ -27,12 +27,15 @@ _REPAIR = "download the file again, or leave its episodes out with --dataset.exc
 
 
 class Columns:
-    """All columns of the opened episodes that are neither camera nor derived, as arrays mapped from the cache folder.
+    """All columns of the opened episodes that are neither camera nor derived, as arrays mapped from
+    the cache folder.
 
-    They are written there in one pass over the data files when they are first asked for, because opening a file costs
-    more than its numbers. Later runs and other processes touch only the pages that they gather from.
+    They are written there in one pass over the data files when they are first asked for, because
+    opening a file costs more than its numbers. Later runs and other processes touch only the pages
+    that they gather from.
 
-    What is kept is found by columns, fps and `digest`, so that any change of a data file makes the columns anew.
+    What is kept is found by columns, fps and `digest`, so that any change of a data file makes the
+    columns anew.
 
     Args:
         root: the dataset's folder.
@@ -57,7 +60,9 @@ class Columns:
         self._lock = Lock()
 
     def gather(self, key: str, rows: Int64, empty: Empty) -> NDArray[Any]:
-        """As `take`, with numbers written to an array from `empty`; that the rows exist is not checked."""
+        """As `take`, with numbers written to an array from `empty`; that the rows exist is not
+        checked.
+        """
         stored = self._open()
         if key in stored.note["strings"]:
             return self.take(key, rows)
@@ -66,8 +71,9 @@ class Columns:
         return values.take(rows, axis=0, out=out, mode="clip")  # the mode 'raise' would copy twice
 
     def take(self, key: str, rows: Int64 | slice) -> NDArray[Any]:
-        """The column at `rows`: (*rows.shape, *shape), without the last axis for shape [1]; float32, int64, bool, or
-        object for strings. A slice of numbers is a view."""
+        """The column at `rows`: (*rows.shape, *shape), without the last axis for shape [1];
+        float32, int64, bool, or object for strings. A slice of numbers is a view.
+        """
         stored = self._open()
         values = stored.arrays[key][rows]
         if key not in stored.note["strings"]:
@@ -80,8 +86,8 @@ class Columns:
         return low, high
 
     def fresh(self) -> dict[str, NDArray[Any]]:
-        """All columns read from the files themselves, past the cache folder: (frames, *shape), without the last axis
-        for shape [1]; strings as numbers.
+        """All columns read from the files themselves, past the cache folder: (frames, *shape),
+        without the last axis for shape [1]; strings as numbers.
 
         Raises: DataError as the first use of any column does.
         """
@@ -122,8 +128,9 @@ class Columns:
         return digest(self._root, self.layout, self.layout.data, *words)
 
     def _fill(self, put: Put) -> Note:
-        """Write all columns, file by file. Every frame must belong to the episode whose table entry points at it, and
-        every number be finite."""
+        """Write all columns, file by file. Every frame must belong to the episode whose table entry
+        points at it, and every number be finite.
+        """
         layout, stored = self.layout, [key for key in self._columns if key not in self._derived]
         strings = {key: _Strings() for key in stored if self._columns[key].dtype == "string"}
         bad: dict[str, list[Int64]] = {}
@@ -177,7 +184,8 @@ class Columns:
         if short.size:
             worst = episodes[short[0]]
             raise DataError(
-                f"{path} has {rows} rows, but episode {self.layout.index[worst]} ends at row {ends[short[0]]}",
+                f"{path} has {rows} rows, but episode {self.layout.index[worst]} ends at row "
+                f"{ends[short[0]]}",
                 rule="a file has at least the rows that its episodes claim",
                 remedy=_REPAIR,
             )
@@ -187,7 +195,8 @@ class Columns:
         wrong = np.flatnonzero(found != claimed)
         if wrong.size:
             raise DataError(
-                f"{self._root}: the rows of episode {claimed[wrong[0]]} say that they belong to episode "
+                f"{self._root}: the rows of episode {claimed[wrong[0]]} say that they belong to "
+                "episode "
                 f"{found[wrong[0]]} ({wrong.size} rows differ)",
                 rule="the episode table and the column 'episode_index' agree",
                 remedy=_REPAIR,
@@ -203,10 +212,12 @@ class Columns:
             ", ..." if len(episodes) > 5 else ""
         )
         raise DataError(
-            f"column '{key}' of {self._root} is NaN or infinite in {bad.size} frames, first in episode "
+            f"column '{key}' of {self._root} is NaN or infinite in {bad.size} frames, first in "
+            "episode "
             f"{layout.index[where]}, frame {bad[0] - starts[where]}",
             rule="every number of a float column is finite",
-            remedy=f"repair the data, or leave these episodes out: --dataset.exclude_episodes=[{names}]",
+            remedy="repair the data, or leave these episodes out: "
+            f"--dataset.exclude_episodes=[{names}]",
         )
 
 

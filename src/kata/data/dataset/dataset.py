@@ -1,4 +1,6 @@
-"""A LeRobot dataset opened for reading: episodes, columns, tasks, and everything the user should be told."""
+"""A LeRobot dataset opened for reading: episodes, columns, tasks, and everything the user should
+be told.
+"""
 
 from __future__ import annotations
 
@@ -34,9 +36,9 @@ from kata.spec import BOOKKEEPING, Column, Feature, feature_of
 class Dataset:
     """The selected episodes of one dataset. Made by `open_dataset`; cheap to cut with `subset`.
 
-    columns: every readable feature by name, in the order of info.json, cameras as (H, W, C); bookkeeping
-    columns that it does not declare come last. tasks: instruction by task_index. notes: what the user
-    should be told.
+    columns: every readable feature by name, in the order of info.json, cameras as (H, W, C);
+        bookkeeping columns that it does not declare come last. tasks: instruction by task_index.
+        notes: what the user should be told.
     """
 
     repo_id: str
@@ -108,7 +110,9 @@ class Dataset:
 
     @property
     def fingerprint(self) -> str:
-        """16 hex digits over version, fps, columns, episodes and file sizes: equal for equal data."""
+        """16 hex digits over version, fps, columns, episodes and file sizes: equal for equal
+        data.
+        """
         sizes = {
             name: (self.root / name).stat().st_size
             for span in self.layout.spans()
@@ -127,12 +131,15 @@ class Dataset:
         return {key: feature for key, feature in found.items() if feature is not None}
 
     def column(self, key: str) -> NDArray[Any]:
-        """All frames of a column that is no camera: (frames, *shape), or (frames,) for shape [1]; read-only.
+        """All frames of a column that is no camera: (frames, *shape), or (frames,) for shape [1];
+        read-only.
 
-        Floats are float32, whole numbers int64, truth values bool, strings object. Numbers of a dataset that is not
-        cut lie in a file that is mapped, so that memory is needed only for what is touched.
+        Floats are float32, whole numbers int64, truth values bool, strings object. Numbers of a
+        dataset that is not cut lie in a file that is mapped, so that memory is needed only for what
+        is touched.
 
-        Raises: DataError for an unknown name, a camera, a damaged file, or numbers that are not finite.
+        Raises: DataError for an unknown name, a camera, a damaged file, or numbers that are not
+            finite.
         """
         self._check_key(key)
         if self._first is None:
@@ -184,7 +191,8 @@ class Dataset:
             )
 
     def subset(self, positions: Sequence[int]) -> Dataset:
-        """Some of the selected episodes by position in `episodes`, in ascending order; shares what is loaded.
+        """Some of the selected episodes by position in `episodes`, in ascending order; shares what
+        is loaded.
 
         Raises: DataError when nothing is left or a position does not exist.
         """
@@ -247,7 +255,8 @@ def open_dataset(
         keep_ranges: ranges [first, end) of frames to read, by episode index; see `Dataset.keep`.
         revision: tag, branch or commit on the Hub; without it the newest format tag, else main.
 
-    Raises: DataError for a dataset that is absent, damaged or incomplete, and for unknown episodes and
+    Raises: DataError for a dataset that is absent, damaged or incomplete, and for unknown episodes
+        and
         ranges; ConfigError for ranges that no dataset has.
     """
     source = locate(repo_id, root, revision)
@@ -301,7 +310,9 @@ def _kept(before: EpisodeTable, after: EpisodeTable) -> str:
 def readable_columns(
     source: Source, info: Info, layout: EpisodeTable, absent: list[str], notes: list[str]
 ) -> tuple[dict[str, Column], set[str]]:
-    """The columns that can be read, and those of them that are derived because the files lack them."""
+    """The columns that can be read, and those of them that are derived because the files lack
+    them.
+    """
     first_file, first_row = (
         source.root / layout.data.files[layout.data.file[0]],
         int(layout.data.first[0]),
@@ -322,7 +333,8 @@ def readable_columns(
     for key in images:
         if is_deep(first_file, key, first_row):
             notes.append(
-                f"'{key}' is left out: its images have more than 8 bits per channel, as depth maps do"
+                f"'{key}' is left out: its images have more than 8 bits per channel, as depth maps "
+                "do"
             )
             del columns[key]
     undeclared = [key for key in present if key not in info.columns]

@@ -24,7 +24,8 @@ from kata.spec import (
 
 @dataclass(frozen=True, eq=False)
 class MixtureEntry:
-    """One dataset of a mixture. rename: its keys to the mixture's. weight: None shares by the number of samples.
+    """One dataset of a mixture. rename: its keys to the mixture's. weight: None shares by the
+    number of samples.
 
     fill: cameras that it lacks are black and marked.
     """
@@ -49,9 +50,11 @@ class MixtureEntry:
 
 @dataclass(frozen=True, eq=False)
 class Mixture:
-    """Datasets with shares, which answers what a Dataset answers; rows and episodes are numbered through.
+    """Datasets with shares, which answers what a Dataset answers; rows and episodes are numbered
+    through.
 
-    Raises: DataError for a rename that fits no key or gives two keys one name, and for frames in two parts at once.
+    Raises: DataError for a rename that fits no key or gives two keys one name, and for frames in
+        two parts at once.
     """
 
     parts: tuple[MixtureEntry, ...]
@@ -90,7 +93,9 @@ class Mixture:
 
     @property
     def episodes(self) -> Episodes:
-        """The selected episodes of all parts, one part after the other; `index` counts within each part."""
+        """The selected episodes of all parts, one part after the other; `index` counts within
+        each part.
+        """
         each = [part.dataset.episodes for part in self.parts]
         length = np.concatenate([e.length for e in each])
         return Episodes(
@@ -140,7 +145,9 @@ class Mixture:
         return np.bincount(self.part_of(rows), minlength=len(self.parts)).tolist()
 
     def shares(self, rows: Int64) -> Shares:
-        """The schedule by the parts' weights; without weights each part's share of `rows`, its anchors."""
+        """The schedule by the parts' weights; without weights each part's share of `rows`, its
+        anchors.
+        """
         sizes = self.sizes(rows)
         weights = [
             float(n) if p.weight is None else p.weight
@@ -194,10 +201,12 @@ def _refuse_shared_episodes(parts: Sequence[MixtureEntry]) -> None:
             both = np.intersect1d(part.dataset.episodes.index, other.dataset.episodes.index)
             if both.size:
                 raise DataError(
-                    f"{other.name} and {part.name} are the same dataset and share {len(both)} episodes, "
+                    f"{other.name} and {part.name} are the same dataset and share {len(both)} "
+                    "episodes, "
                     f"the first is {both[0]}",
                     rule="an episode stands in one entry of a mixture, whose weight is its share",
-                    remedy="make one entry with the sum of the weights, or divide the episodes with `episodes`",
+                    remedy="make one entry with the sum of the weights, or divide the episodes "
+                    "with `episodes`",
                 )
 
 

@@ -32,7 +32,8 @@ class Episodes:
 
 
 def anchor_rows(dataset: Data, drop_last: int = 0) -> Int64:
-    """Rows that training may start from: all but the last `drop_last` frames of each episode, ascending.
+    """Rows that training may start from: all but the last `drop_last` frames of each episode,
+    ascending.
 
     Raises: DataError when no frame is left, or when `drop_last` is negative.
     """
@@ -46,7 +47,8 @@ def anchor_rows(dataset: Data, drop_last: int = 0) -> Int64:
     if not rows.size:
         longest = int(episodes.length.max(initial=0))
         raise DataError(
-            f"no frame of {dataset.repo_id} can start a sample: drop_last is {drop_last}, the longest of "
+            f"no frame of {dataset.repo_id} can start a sample: drop_last is {drop_last}, the "
+            "longest of "
             f"{len(episodes.length)} episodes has {longest} frames",
             rule="an episode gives samples when it is longer than drop_last",
             remedy="use longer episodes, or a policy with a shorter horizon",
@@ -55,7 +57,9 @@ def anchor_rows(dataset: Data, drop_last: int = 0) -> Int64:
 
 
 def episode_of(rows: Int64, episodes: Episodes) -> Int64:
-    """Position of each row's episode in the episode table; IndexError for a row outside the dataset."""
+    """Position of each row's episode in the episode table; IndexError for a row outside the
+    dataset.
+    """
     total = int(episodes.start[-1] + episodes.length[-1])
     if rows.size and (rows.min() < 0 or rows.max() >= total):
         raise IndexError(
@@ -67,7 +71,9 @@ def episode_of(rows: Int64, episodes: Episodes) -> Int64:
 def window_rows(
     rows: Int64, offsets: tuple[int, ...], episodes: Episodes
 ) -> tuple[Int64, NDArray[np.bool_]]:
-    """Rows (B, T) of a window and its mask: frames outside the episode become its edge, and are marked."""
+    """Rows (B, T) of a window and its mask: frames outside the episode become its edge, and are
+    marked.
+    """
     position = episode_of(rows, episodes)
     first = episodes.start[position][:, None]
     last = first + episodes.length[position][:, None] - 1

@@ -48,8 +48,8 @@ class Rules:
     """How a new dataset is made.
 
     robot_type: a name for the result; None keeps that of the sources.
-    camera_stats: 'exact' measures cameras whose stored statistics lack figures over all frames; 'kept' takes what
-    there is and measures only where there is nothing.
+    camera_stats: 'exact' measures cameras whose stored statistics lack figures over all frames;
+        'kept' takes what there is and measures only where there is nothing.
     """
 
     robot_type: str | None = None
@@ -76,7 +76,8 @@ def assemble(
     progress: Progress,
     recode: Recoder | None = None,
 ) -> list[str]:
-    """Fill an empty folder with the episodes of all parts, in order; returns sentences that the user should read.
+    """Fill an empty folder with the episodes of all parts, in order; returns sentences that the
+    user should read.
 
     Raises: DataError for parts that differ, and for files that are damaged.
     """
@@ -235,7 +236,9 @@ class _Assembly:
         known: dict[int, Stats],
         row: dict[str, Any],
     ) -> dict[str, Summary]:
-        """Take over or encode an episode's video; its place goes into `row`, its statistics come back."""
+        """Take over or encode an episode's video; its place goes into `row`, its statistics come
+        back.
+        """
         first, length = 0, row["length"]
         cuts: Cuts | None = None
         summary: Summary | None = None
@@ -279,7 +282,9 @@ class _Assembly:
         return counts.summary()
 
     def _cuts(self, part: Part, position: int, key: str) -> Cuts:
-        """The packets of the file that holds an episode, after comparing them with what is declared."""
+        """The packets of the file that holds an episode, after comparing them with what is
+        declared.
+        """
         span = part.layout.videos[key]
         path = part.root / span.files[span.file[position]]
         cuts = self.cuts.get(key)
@@ -289,7 +294,8 @@ class _Assembly:
         last = int(span.first[position] + part.layout.length[position])
         if (cuts.index.height, cuts.index.width) != (height, width) or last > len(cuts.index):
             raise DataError(
-                f"{path} has {len(cuts.index)} frames of {cuts.index.height}x{cuts.index.width}; episode "
+                f"{path} has {len(cuts.index)} frames of {cuts.index.height}x{cuts.index.width}; "
+                "episode "
                 f"{part.layout.index[position]} needs {last} of {height}x{width}",
                 rule="a video has the frames and the size that the metadata claim",
                 remedy="download the file again, or leave the episode out with --exclude",

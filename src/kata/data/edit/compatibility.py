@@ -1,4 +1,6 @@
-"""What the datasets that become one have in common: features, rate, robot, tasks. What differs is named."""
+"""What the datasets that become one have in common: features, rate, robot, tasks. What differs
+is named.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,10 @@ _SHOWN = 8
 
 @dataclass(frozen=True)
 class Common:
-    """The declarations of the new dataset. renumber: per part, new task_index by old one (-1: not used)."""
+    """The declarations of the new dataset.
+
+    renumber: per part, new task_index by old one (-1: not used).
+    """
 
     fps: int
     robot_type: str | None
@@ -48,7 +53,8 @@ def common(parts: Sequence[Part], robot_type: str | None = None) -> Common:
         numbered = _numbering_columns(part)
         if numbered and not np.array_equal(kept, np.flatnonzero(new >= 0)):
             notes.append(
-                f"{', '.join(numbered)} of {part.name} may hold task numbers, which stay as they were"
+                f"{', '.join(numbered)} of {part.name} may hold task numbers, which stay as they "
+                "were"
             )
     rest = {k: v for k, v in first.rest.items() if all(part.rest.get(k) == v for part in parts)}
     lost = sorted({k for part in parts for k in part.rest} - set(rest))
@@ -91,7 +97,8 @@ def _require_equal(parts: Sequence[Part], robot_type: str | None) -> None:
         raise DataError(
             "\n".join(lines),
             rule="datasets that are merged have equal features, shapes, names, fps and robot type",
-            remedy="leave a feature out with --drop=[<name>], name the robot with --robot_type=<text>, "
+            remedy="leave a feature out with --drop=[<name>], name the robot with "
+            "--robot_type=<text>, "
             "or bring cameras to one size with `kata data transcode`",
         )
 
@@ -154,5 +161,7 @@ def _require_known(part: Part, used: Int64) -> None:
 
 
 def _numbering_columns(part: Part) -> list[str]:
-    """Columns that may point at tasks: whole numbers called annotation.*, as GR00T's format has them."""
+    """Columns that may point at tasks: whole numbers called annotation.*, as GR00T's format has
+    them.
+    """
     return [k for k, c in part.columns.items() if k.startswith("annotation.") and "int" in c.dtype]

@@ -1,4 +1,6 @@
-"""One dataset that goes into a new one: its features as format v3.0 writes them, and where its episodes lie."""
+"""One dataset that goes into a new one: its features as format v3.0 writes them, and where its
+episodes lie.
+"""
 
 from __future__ import annotations
 
@@ -53,9 +55,12 @@ _REWRITTEN = (
 class Part:
     """An opened dataset with all that a copy needs beyond what a reader does.
 
-    features: entries of info.json without the bookkeeping columns, cameras as (H, W, C), all with names.
-    columns: the same as columns; depth maps and language columns, which are not read but copied, included.
-    layout: the chosen episodes, with the videos of depth maps. bytes: (E,) about what each takes in its files.
+    features: entries of info.json without the bookkeeping columns, cameras as (H, W, C), all with
+        names.
+    columns: the same as columns; depth maps and language columns, which are not read but copied,
+        included.
+    layout: the chosen episodes, with the videos of depth maps. bytes: (E,) about what each takes in
+        its files.
     unread: columns that a reader leaves out. rest: further fields of info.json.
     """
 
@@ -89,7 +94,9 @@ class Part:
         return dict(episode_stats(self.dataset, keys))
 
     def extras(self) -> pa.Table:
-        """What the dataset says about its episodes beyond the format, a row for each chosen one; and its 'row'."""
+        """What the dataset says about its episodes beyond the format, a row for each chosen one;
+        and its 'row'.
+        """
         if self.dataset.info.is_v3:
             table = episode_table(self.root)
             names = [
@@ -191,7 +198,8 @@ def _require_known(dataset: Dataset, declared: Mapping[str, Any], drop: Sequence
         raise DataError(
             f"{dataset.root} has columns that info.json does not declare: {', '.join(unknown)}",
             rule="a column is declared with dtype and shape; LeRobot opens no other dataset",
-            remedy=f"declare them in meta/info.json, or leave them out with --drop=[{','.join(unknown)}]",
+            remedy="declare them in meta/info.json, or leave them out with "
+            f"--drop=[{','.join(unknown)}]",
         )
 
 
@@ -212,7 +220,9 @@ def _column(spec: Mapping[str, Any]) -> Column:
 def _with_videos(
     source: Source, dataset: Dataset, unread: Mapping[str, Column]
 ) -> tuple[EpisodeTable, Int64]:
-    """The dataset's layout with the videos of features that it does not read, and the bytes of its episodes."""
+    """The dataset's layout with the videos of features that it does not read, and the bytes of
+    its episodes.
+    """
     videos = {key: column for key, column in unread.items() if column.dtype == "video"}
     info = replace(dataset.info, columns={**dataset.info.columns, **videos})
     whole = read_episode_table(dataset.root, info, source.ensure, [])
@@ -242,7 +252,9 @@ def _with_videos(
 
 
 def _entry(spec: Mapping[str, Any], column: Column) -> dict[str, Any]:
-    """A feature as v3.0 declares it: names are there, cameras are (H, W, C), `info` is called so."""
+    """A feature as v3.0 declares it: names are there, cameras are (H, W, C), `info` is called
+    so.
+    """
     names = spec.get("names")
     if column.is_camera and not (
         isinstance(names, list) and len(names) == 3 and names[2] in ("channel", "channels")

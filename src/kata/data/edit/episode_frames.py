@@ -30,7 +30,8 @@ def video_frames(index: FrameIndex, first: int, count: int) -> Iterator[Pixels]:
         with av.open(str(index.path), options=FORMATS) as container:
             stream = container.streams.video[0]
             stream.thread_type = "AUTO"
-            # The index counts from where the file's table does; FFmpeg adds what an empty edit puts before it.
+            # The index counts from where the file's table does; FFmpeg adds what an empty edit puts
+            # before it.
             before = (
                 0
                 if stream.start_time is None
@@ -54,7 +55,9 @@ def _rgb(frame: av.VideoFrame) -> Pixels:
 
 
 def image_frames(path: Path, cells: Any, first: int, shape: tuple[int, ...]) -> Iterator[Pixels]:
-    """Images out of a table as (H, W, C): `cells` holds them encoded, from row `first` of the file `path` on."""
+    """Images out of a table as (H, W, C): `cells` holds them encoded, from row `first` of the
+    file `path` on.
+    """
     for place, cell in enumerate(cells.field("bytes").to_pylist()):
         where = f"row {first + place} of {path}"
         try:

@@ -65,7 +65,9 @@ def split(
 
 @dataclass(frozen=True)
 class Encoding:
-    """How cameras are encoded anew: `size` (height, width) or None, `cameras` or None for all colour cameras."""
+    """How cameras are encoded anew: `size` (height, width) or None, `cameras` or None for all
+    colour cameras.
+    """
 
     video: VideoOptions
     size: tuple[int, int] | None = None
@@ -75,7 +77,8 @@ class Encoding:
 def transcode(
     part: Part, out: Path, encoding: Encoding, rules: Rules, progress: Progress, say: Say
 ) -> dict[str, Psnr]:
-    """The dataset with cameras encoded anew; returns how far each is from its source, which meta keeps too.
+    """The dataset with cameras encoded anew; returns how far each is from its source, which meta
+    keeps too.
 
     Raises: DataError for cameras and sizes that cannot be encoded, and as `assemble`.
     """

@@ -46,7 +46,9 @@ def by_fractions(text: str, count: int, seed: int) -> dict[str, list[int]]:
 
 
 def by_task(part: Part) -> dict[str, list[int]]:
-    """Positions of the episodes of each task, or of each set of tasks that occur in one episode together."""
+    """Positions of the episodes of each task, or of each set of tasks that occur in one episode
+    together.
+    """
     number, episodes = part.dataset.column("task_index"), part.dataset.episodes
     groups: dict[tuple[int, ...], list[int]] = {}
     for position, (start, length) in enumerate(zip(episodes.start, episodes.length, strict=True)):

@@ -1,4 +1,6 @@
-"""A folder that appears whole or not at all: made under a hidden name beside its place, then renamed."""
+"""A folder that appears whole or not at all: made under a hidden name beside its place, then
+renamed.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +25,9 @@ def new_folder(
 ) -> Generator[Path]:
     """A folder to fill; on leaving it becomes `out` in one step, after an error it is removed.
 
-    What a killed process left is removed by the next start with the same `out`; a lock, which the system
-    releases when a process dies, tells it from the folder of a process that is still at work.
+    What a killed process left is removed by the next start with the same `out`; a lock, which the
+    system releases when a process dies, tells it from the folder of a process that is still at
+    work.
 
     Args:
         out: the place; must not exist.
@@ -70,7 +73,8 @@ def _require_space(folder: Path, need_bytes: int) -> None:
     free = shutil.disk_usage(folder).free
     if need_bytes + _SPARE > free:
         raise DataError(
-            f"out: the result takes about {bytes_text(need_bytes)}, {folder} has {bytes_text(free)} free",
+            f"out: the result takes about {bytes_text(need_bytes)}, {folder} has "
+            f"{bytes_text(free)} free",
             rule=f"the result and {bytes_text(_SPARE)} more fit on the disk",
             remedy="make room, or name a folder on another disk",
         )

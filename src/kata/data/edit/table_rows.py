@@ -1,4 +1,6 @@
-"""Table rows of episodes, with the bookkeeping columns of their new place; all else keeps its bits."""
+"""Table rows of episodes, with the bookkeeping columns of their new place; all else keeps its
+bits.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ TIME_TOLERANCE_S = 1e-4
 
 
 class EpisodeRows:
-    """The table rows of a part, episode by episode; each file is read once when episodes come in its order."""
+    """The table rows of a part, episode by episode; each file is read once when episodes come in
+    its order.
+    """
 
     def __init__(self, part: Part) -> None:
         self._part = part
@@ -46,7 +50,8 @@ class EpisodeRows:
         if len(rows) < length:
             raise _bad(
                 path,
-                f"has {len(self._table)} rows, episode {self._part.layout.index[position]} needs more",
+                f"has {len(self._table)} rows, episode {self._part.layout.index[position]} needs "
+                "more",
             )
         return rows
 
@@ -55,7 +60,8 @@ class EpisodeRows:
         if not self._part.dataset.info.is_v3 and len(self._table) > length:
             episode = self._part.layout.index[position]
             raise DataError(
-                f"{self._path} has {len(self._table)} rows, the metadata give episode {episode} {length}",
+                f"{self._path} has {len(self._table)} rows, the metadata give episode {episode} "
+                f"{length}",
                 rule="no row is lost: a file of v2.x has the rows of its episode",
                 remedy=f"{REPAIR} with the right length; or leave the episode out with --exclude",
             )
@@ -76,7 +82,8 @@ def _read(path: Path) -> pa.Table:
 def numbers(path: Path, key: str, rows: pa.Table, column: Column) -> NDArray[Any]:
     """A numeric column as (N, *shape), (N,) for shape [1], in its declared dtype.
 
-    Raises: DataError when it is absent, has another shape, empty places, or numbers that are not finite.
+    Raises: DataError when it is absent, has another shape, empty places, or numbers that are not
+        finite.
     """
     if key not in rows.column_names:
         raise _bad(path, f"has no column '{key}'")
@@ -175,7 +182,9 @@ class TableSeries:
 
 
 def viewer_note(columns: Mapping[str, Column], known: pa.Schema) -> dict[str, str]:
-    """The `huggingface` note of the frames; what it says of language columns comes from the source's own note."""
+    """The `huggingface` note of the frames; what it says of language columns comes from the
+    source's own note.
+    """
     note = frame_schema(_plain(columns)).metadata[b"huggingface"]
     tree = json.loads(note)
     theirs = (

@@ -27,7 +27,9 @@ _LOSSLESS_DB = 100.0
 
 @dataclass
 class Psnr:
-    """Peak signal-to-noise ratio of frames, over all pixels and channels: 10 log10(255**2 / mean squared error)."""
+    """Peak signal-to-noise ratio of frames, over all pixels and channels: 10 log10(255**2 / mean
+    squared error).
+    """
 
     squares: float = 0.0
     values: int = 0

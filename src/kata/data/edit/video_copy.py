@@ -1,8 +1,9 @@
 """Stretches of video files moved into new files by copying packets: every frame keeps its bits.
 
-A stretch is cut where the decoder needs nothing from before: at a keyframe that nothing later is shown before.
-Frames that a stretch brings along (between such a keyframe and the first wanted frame, or up to the end of a
-reordered group) stay in the new file; no episode points at them. So a cut never needs encoding.
+A stretch is cut where the decoder needs nothing from before: at a keyframe that nothing later is
+shown before. Frames that a stretch brings along (between such a keyframe and the first wanted
+frame, or up to the end of a reordered group) stay in the new file; no episode points at them. So a
+cut never needs encoding.
 """
 
 from __future__ import annotations
@@ -63,7 +64,8 @@ class Cuts:
         if (np.abs(time_s * fps - np.arange(len(order))) > 0.5).any():
             raise DataError(
                 f"{self.path} holds hidden frames at odd times",
-                rule="its packets can be copied when every frame, shown or not, is 1 / fps after the one before",
+                rule="its packets can be copied when every frame, shown or not, is 1 / fps after "
+                "the one before",
                 remedy="encode it anew with `kata data transcode`",
             )
 
@@ -87,7 +89,9 @@ class Cuts:
         return int(self.index.size[begin:end].sum())
 
     def _is_refresh(self, key: int) -> bool:
-        """False for a keyframe behind which a decoder may still use what came before (an open group)."""
+        """False for a keyframe behind which a decoder may still use what came before (an open
+        group).
+        """
         if key not in self._refreshes:
             with self.path.open("rb") as file:
                 file.seek(int(self.index.offset[key]))
@@ -97,7 +101,9 @@ class Cuts:
 
 
 def refreshes(codec: str, setup: bytes, data: bytes) -> bool:
-    """Whether a key packet resets the decoder: of h264 and hevc only IDR pictures do (H.264 7.4.1.2.4, H.265 8.1)."""
+    """Whether a key packet resets the decoder: of h264 and hevc only IDR pictures do (H.264
+    7.4.1.2.4, H.265 8.1).
+    """
     if codec not in ("h264", "hevc") or setup[:1] != b"\x01":
         return True
     wide = (setup[4] if codec == "h264" else setup[21]) % 4 + 1
@@ -141,7 +147,9 @@ class VideoSeries:
         self.files: list[Path] = []
 
     def add(self, cuts: Cuts, first: int, count: int) -> Place:
-        """Take over `count` frames of a file from its shown frame `first` on; says where they will lie."""
+        """Take over `count` frames of a file from its shown frame `first` on; says where they
+        will lie.
+        """
         start = cuts.frame(first)
         begin, end = cuts.begin(start), cuts.end(cuts.frame(first + count - 1) + 1)
         last = self._runs[-1] if self._runs else None

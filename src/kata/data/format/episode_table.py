@@ -1,4 +1,6 @@
-"""Where episodes lie: one table for all format versions, so that nothing above it knows them apart."""
+"""Where episodes lie: one table for all format versions, so that nothing above it knows them
+apart.
+"""
 
 from __future__ import annotations
 
@@ -13,15 +15,17 @@ from kata.data.arrays import Int64, ranges
 from kata.data.format.keep_ranges import Pieces
 
 Fetch: TypeAlias = Callable[[Sequence[str]], None]
-"""Makes files of the dataset present where that is possible; a file that does not exist is left absent."""
+"""Makes files of the dataset present where that is possible; a file that does not exist is left
+absent.
+"""
 
 
 @dataclass(frozen=True, eq=False)
 class Span:
     """Where each episode lies in one series of files.
 
-    files: paths below the dataset's folder. file: (E,) which of them. first: (E,) the row (table) or the
-    frame number in presentation order (video) at which the episode starts in it.
+    files: paths below the dataset's folder. file: (E,) which of them. first: (E,) the row (table)
+        or the frame number in presentation order (video) at which the episode starts in it.
     """
 
     files: tuple[str, ...]
@@ -42,7 +46,8 @@ class Span:
 
 
 class TaskLists:
-    """The distinct sentences of each episode, in two arrays for all of them: `lists[position]` gives a tuple.
+    """The distinct sentences of each episode, in two arrays for all of them: `lists[position]`
+    gives a tuple.
 
     Args:
         names: all sentences.
@@ -96,7 +101,9 @@ class TaskLists:
 
 @dataclass(frozen=True, eq=False)
 class EpisodeTable:
-    """Every episode with its place in the table files and in each video camera's files, by episode index."""
+    """Every episode with its place in the table files and in each video camera's files, by
+    episode index.
+    """
 
     index: Int64
     length: Int64

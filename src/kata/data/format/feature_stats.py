@@ -1,8 +1,8 @@
 """Statistics of what is being written: of one episode, and of all episodes together.
 
-Every figure of an episode is exact. Over all episodes min, max, mean, std and count stay exact, and so do
-quantiles of columns that fit in memory; quantiles of cameras are the frame-weighted mean of the episodes'
-own, as in LeRobot 0.6.
+Every figure of an episode is exact. Over all episodes min, max, mean, std and count stay exact, and
+so do quantiles of columns that fit in memory; quantiles of cameras are the frame-weighted mean of
+the episodes' own, as in LeRobot 0.6.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ from kata.spec import Stats
 
 
 def is_quantile(stat: str) -> bool:
-    """True for q01 to q99, which LeRobot averages over episodes: its values are not those of the whole."""
+    """True for q01 to q99, which LeRobot averages over episodes: its values are not those of the
+    whole.
+    """
     return stat in QUANTILES
 
 
@@ -66,7 +68,9 @@ Summary = dict[str, NDArray[Any]]
 
 
 def summarise(values: NDArray[Any]) -> Summary:
-    """Statistics of one column over its frames, (N,) or (N, D); of more axes only the last one stays."""
+    """Statistics of one column over its frames, (N,) or (N, D); of more axes only the last one
+    stays.
+    """
     return moments(values) | quantiles(_flat(values))
 
 
@@ -92,10 +96,11 @@ def quantiles(flat: NDArray[Any]) -> Summary:
 
 
 class ImageCounts:
-    """Statistics of one camera over an episode: how often each of the 256 levels occurs, per channel.
+    """Statistics of one camera over an episode: how often each of the 256 levels occurs, per
+    channel.
 
-    All frames count, not a sample of them; of frames with a side of 300 pixels or more a grid of about 150
-    points a side, which keeps the cost below that of encoding.
+    All frames count, not a sample of them; of frames with a side of 300 pixels or more a grid of
+    about 150 points a side, which keeps the cost below that of encoding.
     """
 
     def __init__(self, channels: int) -> None:
@@ -111,7 +116,9 @@ class ImageCounts:
         self._frames += 1
 
     def summary(self) -> Summary:
-        """Statistics with shape (C, 1, 1) on levels scaled to [0, 1]; count is the number of frames."""
+        """Statistics with shape (C, 1, 1) on levels scaled to [0, 1]; count is the number of
+        frames.
+        """
         levels, counts = np.arange(256) / 255.0, self._levels
         pixels = int(counts[0].sum())
         mean = counts @ levels / pixels

@@ -14,8 +14,10 @@ _ENDS_READ = 1000
 
 
 def digest(root: Path, layout: EpisodeTable, span: Span, *words: Any) -> str:
-    """32 hex digits over `words`, the place of every episode in `span`, and name, size and time of every file in use,
-    with the ends of a thousand of them. Any change of a file changes it; copies that keep names and times share it."""
+    """32 hex digits over `words`, the place of every episode in `span`, and name, size and time of
+    every file in use, with the ends of a thousand of them. Any change of a file changes it; copies
+    that keep names and times share it.
+    """
     files = [(name, *file_identity(root / name)) for name in span.used()]
     found = hashlib.sha256(json.dumps([*words, files]).encode())
     for array in (layout.index, layout.length, span.first, span.file):

@@ -31,7 +31,10 @@ _NUMERIC = {"float16", "float32", "float64", "bool"} | {
 
 @dataclass(frozen=True)
 class Info:
-    """The declarations of one dataset. Cameras are turned to (H, W, C); bookkeeping is always present."""
+    """The declarations of one dataset.
+
+    Cameras are turned to (H, W, C); bookkeeping is always present.
+    """
 
     version: str
     fps: int
@@ -141,7 +144,8 @@ def _version(path: Path, value: Any) -> str:
         raise DataError(
             f"{path} has codebase_version {value!r}",
             rule=f"kata reads {', '.join(VERSIONS)}",
-            remedy="convert the dataset with LeRobot's converter, or use a kata that knows this version",
+            remedy="convert the dataset with LeRobot's converter, or use a kata that knows this "
+            "version",
         )
     return text
 
@@ -197,7 +201,9 @@ def _column(path: Path, key: str, spec: dict[str, Any]) -> Column:
 
 
 def _height_width_channels(shape: tuple[int, ...], names: Any) -> tuple[int, ...]:
-    """LeRobot reads (H, W, C) when the third name says so, else (C, H, W); without names the shape tells."""
+    """LeRobot reads (H, W, C) when the third name says so, else (C, H, W); without names the
+    shape tells.
+    """
     if isinstance(names, list) and len(names) == 3:
         last = names[2] in ("channel", "channels")
     else:

@@ -25,7 +25,9 @@ _PATTERNS_MAX = 1000
 
 
 _TRANSPORT_ERROR: type[Exception] = HfHubHTTPError.__bases__[0]
-"""What the HTTP library raises, lost connections included; huggingface_hub changed that library twice."""
+"""What the HTTP library raises, lost connections included; huggingface_hub changed that library
+twice.
+"""
 
 
 @dataclass
@@ -43,8 +45,8 @@ class Source:
     def ensure(self, files: Sequence[str]) -> None:
         """Fetch those files that are not here yet; does nothing for a local folder.
 
-        A broken download continues where it stopped. Processes of one node wait for each other, because
-        huggingface_hub locks each file.
+        A broken download continues where it stopped. Processes of one node wait for each other,
+        because huggingface_hub locks each file.
         """
         missing = [name for name in files if not (self.root / name).is_file()]
         if self.revision is None or not missing:
@@ -65,8 +67,8 @@ def lerobot_home() -> Path:
 
 
 def locate(repo_id: str, root: str | Path | None, revision: str | None) -> Source:
-    """Find a dataset: `root` if given, else $HF_LEROBOT_HOME/<repo_id>, else a snapshot of the Hub in
-    $HF_LEROBOT_HOME/hub, of which the metadata is fetched now and the rest by `Source.ensure`.
+    """Find a dataset: `root` if given, else $HF_LEROBOT_HOME/<repo_id>, else a snapshot of the Hub
+    in $HF_LEROBOT_HOME/hub, of which the metadata is fetched now and the rest by `Source.ensure`.
 
     Raises: DataError that names the folders searched and, without network, the cache folder.
     """
@@ -94,14 +96,16 @@ def _from_hub(repo_id: str, revision: str | None) -> Source:
         except RevisionNotFoundError:
             continue
         except LocalEntryNotFoundError as error:
-            # Without network the first failure has cost the timeout; the other names are only sought on disk.
+            # Without network the first failure has cost the timeout; the other names are only
+            # sought on disk.
             unreachable, local_only = error, True
             continue
         return Source(repo_id, folder, name)
     if unreachable is not None:
         raise _offline(repo_id, unreachable) from unreachable
     raise DataError(
-        f"dataset '{repo_id}' has no revision {' or '.join(repr(name) for name in candidates)} on the Hub",
+        f"dataset '{repo_id}' has no revision {' or '.join(repr(name) for name in candidates)} on "
+        "the Hub",
         rule="--dataset.revision is a tag, branch or commit of the dataset",
         remedy=f"see https://huggingface.co/datasets/{repo_id}",
     )
@@ -133,18 +137,22 @@ def _download(repo_id: str, revision: str, patterns: list[str], *, local_only: b
 def _offline(repo_id: str, error: Exception) -> DataError:
     home = lerobot_home()
     return DataError(
-        f"dataset '{repo_id}' is not on this machine and the Hub cannot be reached ({type(error).__name__})",
+        f"dataset '{repo_id}' is not on this machine and the Hub cannot be reached "
+        f"({type(error).__name__})",
         rule=f"looked for {home / repo_id} and in the cache {home / 'hub'}",
-        remedy="connect to the network (and unset HF_HUB_OFFLINE), copy the dataset to one of these folders, "
+        remedy="connect to the network (and unset HF_HUB_OFFLINE), copy the dataset to one of "
+        "these folders, "
         "or give its folder with --dataset.root",
     )
 
 
 def refuse_outside(root: Path, names: Iterable[str]) -> None:
-    """Refuse names below `root` that links lead out of it; names of files that are absent are passed over.
+    """Refuse names below `root` that links lead out of it; names of files that are absent are
+    passed over.
 
-    A snapshot in Hugging Face's cache links to the files of its own repository, `<repo>/snapshots/<commit>` to
-    `<repo>/blobs`, which counts as inside. The folder itself may be reached through a link.
+    A snapshot in Hugging Face's cache links to the files of its own repository,
+    `<repo>/snapshots/<commit>` to `<repo>/blobs`, which counts as inside. The folder itself may be
+    reached through a link.
 
     Raises: DataError naming the file and where it leads.
     """
@@ -166,5 +174,6 @@ def refuse_outside(root: Path, names: Iterable[str]) -> None:
             raise DataError(
                 f"{path} leads to {real}",
                 rule=f"the files of a dataset lie in its folder {base}",
-                remedy="copy the file there, or give the folder that holds all files with --dataset.root",
+                remedy="copy the file there, or give the folder that holds all files with "
+                "--dataset.root",
             )

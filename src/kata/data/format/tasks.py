@@ -17,7 +17,9 @@ from kata.errors import DataError
 
 
 def read_tasks(root: Path, info: Info, layout: EpisodeTable, notes: list[str]) -> list[str]:
-    """Sentences by task_index; without a task file the episodes' own tasks in order of appearance."""
+    """Sentences by task_index; without a task file the episodes' own tasks in order of
+    appearance.
+    """
     path = root / "meta" / ("tasks.parquet" if info.is_v3 else "tasks.jsonl")
     if not path.is_file():
         found = list(dict.fromkeys(task for tasks in layout.tasks for task in tasks))
@@ -44,7 +46,8 @@ def check_task_range(name: str, low: int, high: int, tasks: list[str]) -> None:
     """DataError unless the smallest and largest task_index of some frames stand for tasks."""
     if low < 0 or high >= len(tasks):
         raise DataError(
-            f"a frame of {name} has task_index {low if low < 0 else high}, but the dataset has {len(tasks)} tasks",
+            f"a frame of {name} has task_index {low if low < 0 else high}, but the dataset has "
+            f"{len(tasks)} tasks",
             rule=f"task_index lies between 0 and {len(tasks) - 1}",
             remedy="repair the task file of the dataset, or download it again",
         )
@@ -57,7 +60,9 @@ def _from_lines(path: Path) -> dict[int, str]:
 
 
 def _from_parquet(path: Path) -> dict[int, str]:
-    """LeRobot stores a pandas frame whose index is the sentence; old files leave the index without a name."""
+    """LeRobot stores a pandas frame whose index is the sentence; old files leave the index
+    without a name.
+    """
     try:
         table = pq.read_table(path)
     except (pa.ArrowInvalid, OSError) as error:

@@ -53,7 +53,9 @@ def _names(info: Info, template: str, index: Int64, key: str) -> list[str]:
 def _really(
     root: Path, fetch: Fetch, notes: list[str], declared: list[str], usual: list[str]
 ) -> list[str]:
-    """The names under which files exist: some datasets declare a template that their files do not follow."""
+    """The names under which files exist: some datasets declare a template that their files do
+    not follow.
+    """
     # The last episode tells the two apart: the first one often has the same name under both.
     fetch([declared[-1], usual[-1]])
     as_declared, as_usual = (

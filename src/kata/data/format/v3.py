@@ -54,7 +54,9 @@ def read(root: Path, info: Info) -> EpisodeTable:
 
 
 def episode_table(root: Path, prefix: str = "") -> pa.Table:
-    """All episode rows without statistics, or only 'episode_index' and columns that start with `prefix`."""
+    """All episode rows without statistics, or only 'episode_index' and columns that start with
+    `prefix`.
+    """
     paths = sorted(root.glob(EPISODE_FILES))
     if not paths:
         raise _bad(root, f"is absent: no {EPISODE_FILES}")

@@ -147,7 +147,9 @@ class FrameBuffer:
             self.held_bytes -= frame.size
 
     def _offer(self, frame: Frame) -> None:
-        """Make a frame evictable, unless it is being written or read; then `settle` does so later."""
+        """Make a frame evictable, unless it is being written or read; then `settle` does so
+        later.
+        """
         if not _is_busy(frame):
             self._pushed += 1
             heapq.heappush(self._farthest, (-frame.due, self._pushed, frame.key))

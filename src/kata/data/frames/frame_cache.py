@@ -1,9 +1,11 @@
-"""Decoded frames kept in one file per camera, filled while they are decoded, gathered from ever after.
+"""Decoded frames kept in one file per camera, filled while they are decoded, gathered from ever
+after.
 
-A frame counts as present only when its flag says so, and the flag is written after all of its bytes: a process that
-dies at any point leaves frames absent, never wrong. Bytes may reach a disk in another order than they were written, so
-a flag tells apart WRITTEN, which is believed until the machine restarts, and SAFE, which is set when the disk has
-confirmed the bytes and is believed for ever.
+A frame counts as present only when its flag says so, and the flag is written after all of its
+bytes: a process that dies at any point leaves frames absent, never wrong. Bytes may reach a disk in
+another order than they were written, so a flag tells apart WRITTEN, which is believed until the
+machine restarts, and SAFE, which is set when the disk has confirmed the bytes and is believed for
+ever.
 """
 
 from __future__ import annotations
@@ -52,10 +54,12 @@ _MADE_BY = [av.__version__, list(av.library_versions.items()), PIL.__version__]
 
 @dataclass(frozen=True)
 class CacheOptions:
-    """kind: 'frames' keeps them in shared memory until the last process that uses them ends, 'disk' in `folder`.
+    """kind: 'frames' keeps them in shared memory until the last process that uses them ends, 'disk'
+    in `folder`.
 
-    num_bytes: the budget of all cameras together; None takes a quarter of the available memory, or 80 % of the disk's
-    free space. share: of that for this cache, where others are beside it. frame_format: that frames are kept in.
+    num_bytes: the budget of all cameras together; None takes a quarter of the available memory, or
+        80 % of the disk's free space. share: of that for this cache, where others are beside it.
+        frame_format: that frames are kept in.
     """
 
     kind: str
@@ -66,14 +70,18 @@ class CacheOptions:
 
 
 class FrameCache:
-    """The cached cameras of a dataset. Safe for several threads and processes; all subsets of a dataset share it.
+    """The cached cameras of a dataset. Safe for several threads and processes; all subsets of a
+    dataset share it.
 
-    Where the budget does not hold all frames, the first ones of the opened episodes are kept, equally many of every
-    camera, so that what is not kept is whole files that are decoded group by group.
+    Where the budget does not hold all frames, the first ones of the opened episodes are kept,
+    equally many of every camera, so that what is not kept is whole files that are decoded group by
+    group.
 
     Args:
-        dataset: as opened; what is kept is found by the identity of its files, the camera, its size and the decoder.
-        cameras: their keys. name: what `fetch`, `has`, `takes` and `store` are asked with begins with it.
+        dataset: as opened; what is kept is found by the identity of its files, the camera, its size
+            and the decoder.
+        cameras: their keys. name: what `fetch`, `has`, `takes` and `store` are asked with begins
+            with it.
     """
 
     def __init__(
@@ -112,8 +120,8 @@ class FrameCache:
         kept = min(rows, budget // per_row)
         ready = min(file.count() for file in self._files.values())
         _log.info(
-            "frame cache in %s: %s of %s frames per camera fit into %s (all take %s); %s are there already",
-            self._folder, count_text(kept), count_text(rows), bytes_text(budget), bytes_text(rows * per_row),
+            "frame cache in %s: %s of %s frames per camera fit into %s (all take %s); %s are there already",  # noqa: E501
+            self._folder, count_text(kept), count_text(rows), bytes_text(budget), bytes_text(rows * per_row),  # noqa: E501
             count_text(ready),
         )  # fmt: skip
         return kept
@@ -147,7 +155,10 @@ class FrameCache:
         )
 
     def store(self, key: str, row: int, pixels: NDArray[np.uint8]) -> None:
-        """Keep one decoded frame (H, W, C) if it is among those that fit. A full disk ends the filling, not the run."""
+        """Keep one decoded frame (H, W, C) if it is among those that fit.
+
+        A full disk ends the filling, not the run.
+        """
         if not self.takes(key, row):
             return
         file = self._files[key]
@@ -177,7 +188,9 @@ class FrameCache:
         )
 
     def close(self) -> None:
-        """Confirm what was written; frames in memory are freed by the last process that uses them."""
+        """Confirm what was written; frames in memory are freed by the last process that uses
+        them.
+        """
         self._syncing.shutdown(wait=True)
         if not self._temporary:
             for file in self._files.values():
@@ -200,9 +213,11 @@ class FrameCache:
 
 
 class _CameraFile:
-    """The frames of one camera: <name>.pixels, sparse, and <name>.flags, a head and one byte per row.
+    """The frames of one camera: <name>.pixels, sparse, and <name>.flags, a head and one byte per
+    row.
 
-    A shared lock on the flags says that somebody uses the pair. Made and removed under the folder's lock alone.
+    A shared lock on the flags says that somebody uses the pair. Made and removed under the folder's
+    lock alone.
     """
 
     def __init__(self, place: Path, rows: int, shape: tuple[int, ...]) -> None:
@@ -246,7 +261,10 @@ class _CameraFile:
         fsync(self._paths[0].parent)
 
     def _believed(self, head: bytes) -> list[int]:
-        """Rows that are written but not safe. After a restart of the machine they are not believed: none is left."""
+        """Rows that are written but not safe.
+
+        After a restart of the machine they are not believed: none is left.
+        """
         rows = np.flatnonzero(self.flags == _WRITTEN[0]).tolist()
         if os.pread(self._flags_handle, _HEAD_BYTES, 0).strip() == head:
             return rows

@@ -26,7 +26,9 @@ class Out(NamedTuple):
 
 
 class Target(NamedTuple):
-    """The slots of one batch's array that one frame is written to, and the batch that waits for it."""
+    """The slots of one batch's array that one frame is written to, and the batch that waits for
+    it.
+    """
 
     out: Pixels
     slots: list[int]

@@ -25,8 +25,8 @@ Size: TypeAlias = tuple[int, int]
 class FrameFormat:
     """What becomes of frames on their way into a batch.
 
-    size: (height, width) that they are resized to; None leaves them. colours: of the cameras whose frames stay planes
-    of 4:2:0, half of RGB, for the device to convert; the others are RGB.
+    size: (height, width) that they are resized to; None leaves them. colours: of the cameras whose
+        frames stay planes of 4:2:0, half of RGB, for the device to convert; the others are RGB.
     """
 
     size: Size | None = None
@@ -55,7 +55,8 @@ RECORDED = FrameFormat()
 
 
 def colours_of_camera(data: Data, camera: str) -> Colours | str:
-    """How a camera's frames are converted by the device, or why it cannot; told by the first frame of each dataset.
+    """How a camera's frames are converted by the device, or why it cannot; told by the first frame
+    of each dataset.
 
     Raises: DataError for a file that cannot be read, FrameError for a frame that cannot be decoded.
     """

@@ -47,7 +47,9 @@ class GroupRows:
         self._reached = np.maximum.accumulate(self._begin + self._length)
 
     def of(self, file: Int64, first: Int64, end: Int64) -> Members:
-        """Return the rows of the GOPs [first, end) of `file`, all (N,); a GOP may be named twice."""
+        """Return the rows of the GOPs [first, end) of `file`, all (N,); a GOP may be named
+        twice.
+        """
         first, end = (file << _FRAME_BITS) + first, (file << _FRAME_BITS) + end
         first, once = np.unique(first, return_index=True)
         file, end = file[once], end[once]

@@ -31,7 +31,10 @@ _RESHAPE = (
 
 
 class ImageCamera:
-    """A camera whose frames lie encoded in the table, each read when it is needed. frame_format: see VideoCamera."""
+    """A camera whose frames lie encoded in the table, each read when it is needed.
+
+    frame_format: see VideoCamera.
+    """
 
     def __init__(
         self,

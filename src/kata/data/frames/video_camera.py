@@ -24,7 +24,8 @@ from kata.spec import Column
 
 
 class VideoCamera:
-    """A camera whose frames lie in video files. `as_rgb`: frames are held as RGB, worth it for those used often.
+    """A camera whose frames lie in video files. `as_rgb`: frames are held as RGB, worth it for
+    those used often.
 
     frame_format: what becomes of frames; one that stays planes is held as planes.
     """
@@ -89,10 +90,12 @@ class VideoCamera:
         if (ends > len(index)).any():
             worst = int(np.argmax(ends > len(index)))
             raise DataError(
-                f"{index.path} has {len(index)} frames, but episode {self._layout.index[episodes[worst]]} "
+                f"{index.path} has {len(index)} frames, but episode "
+                f"{self._layout.index[episodes[worst]]} "
                 f"needs frames up to {ends[worst] - 1}",
                 rule="a video has at least the frames that its episodes claim",
-                remedy="download the file again, or leave its episodes out with --dataset.exclude_episodes",
+                remedy="download the file again, or leave its episodes out with "
+                "--dataset.exclude_episodes",
             )
         # The stamp first: who sees the index finds the stamp, too.
         self._stamp[file] = stamp
@@ -130,8 +133,10 @@ class VideoCamera:
                 or colours_of(kind) != self._colours
             ):
                 raise DataError(
-                    f"{gop.index.path} (camera '{self._key}') has {kind.name} of other colours than the first file",
-                    rule="frames that the device converts (--dataset.pixels=yuv) are 8-bit 4:2:0 of one colour space",
+                    f"{gop.index.path} (camera '{self._key}') has {kind.name} of other colours "
+                    "than the first file",
+                    rule="frames that the device converts (--dataset.pixels=yuv) are 8-bit 4:2:0 "
+                    "of one colour space",
                     remedy="--dataset.pixels=rgb",
                 )
             yield place, picture

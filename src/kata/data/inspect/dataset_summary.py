@@ -1,4 +1,6 @@
-"""What a dataset is, as plain values: what its metadata declares, and what its files turn out to be."""
+"""What a dataset is, as plain values: what its metadata declares, and what its files turn out to
+be.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,8 @@ from kata.spec import BOOKKEEPING, role_of
 
 
 def facts(source: Source) -> dict[str, Any]:
-    """Everything that `kata data info` says, ready for JSON. No frame is decoded, nothing is fetched but metadata.
+    """Everything that `kata data info` says, ready for JSON. No frame is decoded, nothing is
+    fetched but metadata.
 
     Raises: DataError when the metadata is absent or damaged.
     """
@@ -150,7 +153,9 @@ def _image(root: Path, name: str, key: str) -> dict[str, Any]:
 
 
 def _statistics(root: Path, info: Info) -> dict[str, Any]:
-    """Which statistics are stored: for the dataset, per episode, and what the former lack of LeRobot's ten figures."""
+    """Which statistics are stored: for the dataset, per episode, and what the former lack of
+    LeRobot's ten figures.
+    """
     path = root / "meta" / "stats.json"
     try:
         stored = load_stats(path) if path.is_file() else {}

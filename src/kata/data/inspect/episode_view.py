@@ -1,4 +1,6 @@
-"""One episode as a picture: frames of all cameras along time, and the curves of its values below them."""
+"""One episode as a picture: frames of all cameras along time, and the curves of its values below
+them.
+"""
 
 from __future__ import annotations
 

@@ -45,7 +45,9 @@ class BatchReader(Protocol):
 
     @property
     def looks_ahead(self) -> bool:
-        """True when there is room to hold frames, so that `plan_ahead` and `prefetch` are of use."""
+        """True when there is room to hold frames, so that `plan_ahead` and `prefetch` are of
+        use.
+        """
         ...
 
     def reserve_batches(self, batch_size: int, batches: int) -> int:
@@ -61,7 +63,9 @@ class BatchReader(Protocol):
         ...
 
     def masks(self, rows: Int64) -> Batch:
-        """What tells which frames, dimensions and datasets samples have; index arithmetic, nothing is read."""
+        """What tells which frames, dimensions and datasets samples have; index arithmetic,
+        nothing is read.
+        """
         ...
 
     def plan_ahead(self, rows: Int64, steps: Int64) -> None:
@@ -74,7 +78,9 @@ class BatchReader(Protocol):
 
 
 SubstituteFn: TypeAlias = Callable[[Int64, Int64], Int64]
-"""Positions (B,) and anchors (B,) of a batch with frames that cannot be decoded -> anchors (B,) that can."""
+"""Positions (B,) and anchors (B,) of a batch with frames that cannot be decoded -> anchors (B,)
+that can.
+"""
 
 
 @dataclass(frozen=True)
@@ -89,16 +95,20 @@ WHOLE = RankSlice()
 
 
 class Batches:
-    """The batch of any step, or one part of it; the `ahead` steps after it are read in the background meanwhile.
+    """The batch of any step, or one part of it; the `ahead` steps after it are read in the
+    background meanwhile.
 
     Args:
         reader: reads frames by row.
         rows: the rows that may be anchors; `order` counts over them, so len(rows) == order.n.
         order: which anchor stands at which position.
         batch_size: samples per step, a multiple of `rank_slice.of`.
-        rank_slice: positions [step * batch_size + number * size, ... + size) are read, size = batch_size / of.
-        ahead: steps read in advance, fewer where the reader's `frame_memory` does not hold that many.
-        substitute: finds other samples for those that cannot be decoded; None lets the error end the run.
+        rank_slice: positions [step * batch_size + number * size, ... + size) are read, size =
+            batch_size / of.
+        ahead: steps read in advance, fewer where the reader's `frame_memory` does not hold that
+            many.
+        substitute: finds other samples for those that cannot be decoded; None lets the error end
+            the run.
 
     Raises: ConfigError when `frame_memory` does not hold one batch.
     """
@@ -137,10 +147,11 @@ class Batches:
         self._span = max(2 * (self.ahead + 2), steps)
 
     def at(self, step: int) -> Batch:
-        """The batch of positions [step * batch_size, (step + 1) * batch_size), or its part: batch["position"].
+        """The batch of positions [step * batch_size, (step + 1) * batch_size), or its part:
+        batch["position"].
 
-        Steps in sequence find their batch ready; a jump drops what was read ahead. Errors met in the
-        background are raised here, for the step that they belong to.
+        Steps in sequence find their batch ready; a jump drops what was read ahead. Errors met in
+        the background are raised here, for the step that they belong to.
         """
         wanted = range(step, step + self.ahead + 1)
         for other in [known for known in self._coming if known not in wanted]:
@@ -161,7 +172,9 @@ class Batches:
         return self.reader.read(self._replaced[step]) | {"position": positions}
 
     def anchors(self, step: int) -> Int64:
-        """The rows (B,) that all samples of a step are anchored at, substitutes that were read for it here included."""
+        """The rows (B,) that all samples of a step are anchored at, substitutes that were read
+        for it here included.
+        """
         anchors = self._anchors(np.arange(step * self.batch_size, (step + 1) * self.batch_size))
         if step in self._replaced:
             first = self.rank_slice.number * self.slice_size
@@ -171,7 +184,8 @@ class Batches:
     def masks(self, step: int) -> Batch:
         """`BatchReader.masks` of the whole batch of a step, of which this may read a part.
 
-        They are those of the planned samples, which all readers of parts know; substitutes are known to one alone.
+        They are those of the planned samples, which all readers of parts know; substitutes are
+        known to one alone.
         """
         return self.reader.masks(
             self._anchors(np.arange(step * self.batch_size, (step + 1) * self.batch_size))

@@ -1,6 +1,7 @@
 """Reads samples of several datasets as one: common names, what is lacking filled and marked.
 
-row of the mixture -> dataset, row in it -> that dataset's Reader -> common names, padding, black frames -> one batch
+row of the mixture -> dataset, row in it -> that dataset's Reader -> common names, padding, black
+frames -> one batch
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ from kata.spec import DATASET_INDEX, Batch, Windows, dim_pad_key, missing_key, p
 
 
 class _Share(NamedTuple):
-    """Samples of a batch from one dataset: `rows` there, their `places` in the batch, the dataset's `number`."""
+    """Samples of a batch from one dataset: `rows` there, their `places` in the batch, the
+    dataset's `number`.
+    """
 
     reader: Reader
     rows: Int64
@@ -52,19 +55,23 @@ class PendingMixedRead:
 
 
 class MixedReader:
-    """Reads samples of a mixture by row, as a Reader does of one dataset. Safe to call from several threads.
+    """Reads samples of a mixture by row, as a Reader does of one dataset. Safe to call from several
+    threads.
 
-    One pool of decoding threads and one budget of frames serve all datasets. The batch has the mixture's names and
-    `dataset_index`; `<camera>_is_missing` and `<key>_dim_is_pad` where the mixture has such gaps at all.
+    One pool of decoding threads and one budget of frames serve all datasets. The batch has the
+    mixture's names and `dataset_index`; `<camera>_is_missing` and `<key>_dim_is_pad` where the
+    mixture has such gaps at all.
 
     Args:
         mixture: what to read.
         windows: frame offsets per common key, as for a Reader.
         threads: how many decode at a time, over all datasets.
         keys: the common keys to read, beside the bookkeeping; None for all.
-        frame_memory: bytes for decoded frames of all datasets together, as for a Reader: a frame is dropped for one of
+        frame_memory: bytes for decoded frames of all datasets together, as for a Reader: a frame is
+            dropped for one of
             any dataset that is wanted sooner.
-        frame_format: how frames lie in batches; colours are by common key, and those of all datasets that have the camera.
+        frame_format: how frames lie in batches; colours are by common key, and those of all
+            datasets that have the camera.
         caches: of parts by name; their keys begin with `kept_under` that name.
     """
 
@@ -179,12 +186,16 @@ class MixedReader:
         return PendingMixedRead(join)
 
     def _frame_shape(self, key: str, size: int) -> tuple[int, ...]:
-        """(B, H, W, C), or (B, T, H, W, C) under a window, of a camera in a batch of `size` samples."""
+        """(B, H, W, C), or (B, T, H, W, C) under a window, of a camera in a batch of `size`
+        samples.
+        """
         steps = (len(self.windows[key]),) if key in self.windows else ()
         return (size, *steps, *self._frame_format.shape(key, self._wanted[key]))
 
     def _slots(self, part: _Share, frames: Mapping[str, Pixels]) -> BatchSlots:
-        """Where one part's frames go in those of the whole batch; cameras that it lacks are made black there."""
+        """Where one part's frames go in those of the whole batch; cameras that it lacks are made
+        black there.
+        """
         mine = self.mixture.parts[part.number]
         for key, out in frames.items():
             if key not in mine.columns:
@@ -211,7 +222,9 @@ class MixedReader:
         return [_Share(self._readers[i], rows[at] - self._first[i], at, i) for i, at in places]
 
     def masks(self, rows: Int64) -> Batch:
-        """`<key>_is_pad`, `<key>_dim_is_pad`, `<camera>_is_missing` and `dataset_index` alone; reads nothing."""
+        """`<key>_is_pad`, `<key>_dim_is_pad`, `<camera>_is_missing` and `dataset_index` alone;
+        reads nothing.
+        """
         parts = self._divided(rows)
         found: list[Batch] = []
         for reader, own_rows, at, i in parts:
@@ -240,7 +253,9 @@ class MixedReader:
         return marks
 
     def _named(self, number: int, raw: Batch) -> Batch:
-        """One part's samples without frames, under common names, complete with zeros and the marks of what it lacks."""
+        """One part's samples without frames, under common names, complete with zeros and the
+        marks of what it lacks.
+        """
         part = self.mixture.parts[number]
         names = dict(part.rename or {})
         names |= {pad_key(old): pad_key(new) for old, new in names.items()}

@@ -14,7 +14,9 @@ from kata.data.loader.batches import Batches
 
 
 def sample_locations(dataset: Dataset, rows: Int64) -> list[dict[str, Any]]:
-    """One entry per row: `episode`, `frame`, and `files`, the table's and each camera's below the dataset's folder."""
+    """One entry per row: `episode`, `frame`, and `files`, the table's and each camera's below
+    the dataset's folder.
+    """
     layout = dataset.layout
     spans = {"data": layout.data, **layout.videos}
     positions = episode_of(rows, dataset.episodes)
@@ -49,7 +51,9 @@ def locations_in(data: Data, rows: Int64) -> list[dict[str, Any]]:
 
 
 def step_locations(data: Data, batches: Batches, step: int) -> list[dict[str, Any]]:
-    """The samples of one step (0 is the first) by `position`, with their places in `data`; reads nothing."""
+    """The samples of one step (0 is the first) by `position`, with their places in `data`; reads
+    nothing.
+    """
     first = step * batches.batch_size
     found = locations_in(data, batches.anchors(step))
     return [{"position": position, **place} for position, place in enumerate(found, start=first)]

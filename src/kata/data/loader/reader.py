@@ -1,4 +1,6 @@
-"""Reads whole batches: vectors are gathers, frames are decoded once each, straight into the batch."""
+"""Reads whole batches: vectors are gathers, frames are decoded once each, straight into the
+batch.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ from kata.units import bytes_text
 T = TypeVar("T")
 
 _AT_ONCE = 5000
-"""Files that are indexed when a reader opens; of a larger dataset the others are indexed when they are met."""
+"""Files that are indexed when a reader opens; of a larger dataset the others are indexed when
+they are met.
+"""
 
 
 class PendingRead:
@@ -73,7 +77,8 @@ class BatchSlots:
 
 @dataclass(frozen=True)
 class Shared:
-    """What the readers of a mixture share: decoding threads, which whoever made them ends, and the frames held.
+    """What the readers of a mixture share: decoding threads, which whoever made them ends, and the
+    frames held.
 
     name: begins the keys of this reader's cameras there, and in the frame cache.
     """
@@ -88,16 +93,20 @@ class Reader:
 
     Args:
         dataset: what to read.
-        windows: frame offsets per key; a key that is absent is read at the anchor alone, without a time axis.
+        windows: frame offsets per key; a key that is absent is read at the anchor alone, without a
+            time axis.
         threads: how many decode at a time.
         keys: the columns to read, beside the bookkeeping; None for all.
         shared: with other readers.
-        frame_memory: bytes for decoded frames, those of batches read ahead included; 0 holds no frame for later
+        frame_memory: bytes for decoded frames, those of batches read ahead included; 0 holds no
+            frame for later
             batches and sets no limit to batches. See `reserve_batches` and `plan_ahead`.
-        cache: asked first for frames, and given those that were decoded; made for this dataset or what it is a part of.
+        cache: asked first for frames, and given those that were decoded; made for this dataset or
+            what it is a part of.
         frame_format: how frames lie in batches.
 
-    Raises: DataError for a window over an unknown key, and for damaged files as far as their ends show it.
+    Raises: DataError for a window over an unknown key, and for damaged files as far as their ends
+        show it.
     """
 
     def __init__(
@@ -149,7 +158,8 @@ class Reader:
             pool=shared and shared.pool,
             buffer=shared and shared.buffer,
         )
-        # Files are indexed now, at least one per camera: what does not fit is found before anything is trained.
+        # Files are indexed now, at least one per camera: what does not fit is found before anything
+        # is trained.
         cameras = self._named(self._cameras)
         files = [(key, int(file)) for key, camera in cameras.items() for file in camera.files()]
         firsts = [(key, int(camera.files()[0])) for key, camera in cameras.items()]
@@ -193,22 +203,25 @@ class Reader:
     def allocate_with(self, allocate: Allocate) -> None:
         """Have frames and vectors of batches lie in memory from this from now on.
 
-        Such memory serves for another batch once the batch and all arrays and tensors taken from it are gone.
+        Such memory serves for another batch once the batch and all arrays and tensors taken from it
+        are gone.
         """
         self._memory = defaultdict(lambda: Recycled(allocate))
 
     def work(self) -> ReadCounters:
-        """What reading has cost so far; the difference of two of these is what happened in between."""
+        """What reading has cost so far; the difference of two of these is what happened in
+        between.
+        """
         return self._counters.snapshot()
 
     def read(self, rows: Int64) -> Batch:
         """The samples anchored at `rows` (B,).
 
-        Returns: cameras uint8 (B, H, W, C), or (B, T, H, W, C) under a window; vectors float32 (B, D) or
-        (B, T, D); columns of one number (B,) or (B, T), but a state or an action of one number
-        (B, 1) or (B, T, 1); `<key>_is_pad` bool (B, T) per window; `task` a list of sentences;
-        `index`, `episode_index`, `frame_index`, `task_index` int64 (B,); `timestamp` float32 (B,), seconds.
-        Offsets beyond an episode repeat its edge frame and are marked.
+        Returns: cameras uint8 (B, H, W, C), or (B, T, H, W, C) under a window; vectors float32 (B,
+            D) or (B, T, D); columns of one number (B,) or (B, T), but a state or an action of one
+            number (B, 1) or (B, T, 1); `<key>_is_pad` bool (B, T) per window; `task` a list of
+            sentences; `index`, `episode_index`, `frame_index`, `task_index` int64 (B,); `timestamp`
+            float32 (B,), seconds. Offsets beyond an episode repeat its edge frame and are marked.
 
         Raises: DataError for a file that turns out to be damaged.
         """
@@ -217,10 +230,12 @@ class Reader:
     def start(
         self, rows: Int64, step: int | None = None, slots: BatchSlots | None = None
     ) -> PendingRead:
-        """Begin to read samples; `step` is the place of this batch among those that `plan_ahead` was told of.
+        """Begin to read samples; `step` is the place of this batch among those that `plan_ahead`
+        was told of.
 
-        Frames held from earlier steps are used, and those that later steps want are held, within the budget. Without
-        `step` nothing is held. The pixels are the same in any case. Steps are for one thread at a time.
+        Frames held from earlier steps are used, and those that later steps want are held, within
+        the budget. Without `step` nothing is held. The pixels are the same in any case. Steps are
+        for one thread at a time.
 
         places: where frames go, which are then no part of this batch; None for arrays of its own.
         """
@@ -283,8 +298,9 @@ class Reader:
     def reserve_batches(self, batch_size: int, batches: int) -> int:
         """Divide `frame_memory` between batches read ahead and frames held.
 
-        Returns: how many batches may be in the making at a time, at most `batches`. The frames of that many are set
-        aside, what is left is for frames held for later. A batch that was handed over is the caller's.
+        Returns: how many batches may be in the making at a time, at most `batches`. The frames of
+            that many are set aside, what is left is for frames held for later. A batch that was
+            handed over is the caller's.
 
         Raises: ConfigError when the budget is smaller than one batch.
         """
@@ -297,7 +313,9 @@ class Reader:
 
     @property
     def looks_ahead(self) -> bool:
-        """True when there is room to hold frames, so that `plan_ahead` and `prefetch` are of use."""
+        """True when there is room to hold frames, so that `plan_ahead` and `prefetch` are of
+        use.
+        """
         return self._frames.buffer.budget_bytes > 0
 
     @property
@@ -306,7 +324,9 @@ class Reader:
         return self._frames.has_room
 
     def plan_ahead(self, rows: Int64, steps: Int64) -> None:
-        """Say which anchors come: `rows` (N,) at `steps` (N,), the first of which is the next to be started."""
+        """Say which anchors come: `rows` (N,) at `steps` (N,), the first of which is the next to
+        be started.
+        """
         used: dict[tuple[int, ...], NextUse] = {}
         for key in self._cameras:
             offsets = self.windows.get(key, (0,))
@@ -316,7 +336,8 @@ class Reader:
         self._frames.plan_ahead(self._named(uses), int(steps.min()) if len(steps) else 0)
 
     def prefetch(self, rows: Int64, step: int) -> bool:
-        """Decode ahead for a step that `plan_ahead` was told of, as far as there is free room and a decoder is idle.
+        """Decode ahead for a step that `plan_ahead` was told of, as far as there is free room and a
+        decoder is idle.
 
         Returns: False when there is nothing to be gained by asking for the step after it.
         """
@@ -363,9 +384,11 @@ def batches_within(frame_memory: int, size: int, batch_size: int, batches: int) 
     """
     if frame_memory < size:
         raise ConfigError(
-            f"dataset.frame_memory={bytes_text(frame_memory)}, but the frames of one batch of {batch_size} "
+            f"dataset.frame_memory={bytes_text(frame_memory)}, but the frames of one batch of "
+            f"{batch_size} "
             f"samples take {bytes_text(size)}",
             rule="decoded frames of at least one batch fit into the budget",
-            remedy=f"--dataset.frame_memory={-(-size // 10**6)}MB or more, or a smaller --batch_size",
+            remedy=f"--dataset.frame_memory={-(-size // 10**6)}MB or more, or a smaller "
+            "--batch_size",
         )
     return min(batches, frame_memory // size)

@@ -1,4 +1,6 @@
-"""Which order a run reads in, and how much memory decoded frames may take: decided once, then written down."""
+"""Which order a run reads in, and how much memory decoded frames may take: decided once, then
+written down.
+"""
 
 from __future__ import annotations
 
@@ -35,13 +37,16 @@ _EXTRA_DECODING = 0.0625
 """Share of frames that may be decoded twice because a window reaches over the edge of its clip."""
 
 _FILL = 0.85
-"""Share of the budget that the expected number of held frames takes: it varies, and decoding runs ahead."""
+"""Share of the budget that the expected number of held frames takes: it varies, and decoding
+runs ahead.
+"""
 
 _CLIPS_PER_SAMPLE = 4
 """Clips are cut shorter for a pool of so many per sample of a batch, and `auto` wants one.
 
-A clip gives one sample in W on average, W the pool, at times spread so that two of a batch of B come from one clip with
-probability B / 3W²: the mean gradient's variance is then at most some 2 % above that of independent samples.
+A clip gives one sample in W on average, W the pool, at times spread so that two of a batch of B
+come from one clip with probability B / 3W²: the mean gradient's variance is then at most some 2 %
+above that of independent samples.
 """
 
 
@@ -49,8 +54,8 @@ probability B / 3W²: the mean gradient's variance is then at most some 2 % abov
 class Shuffle:
     """An order of training by its name: 'full' (a permutation of all anchors) or 'clips'.
 
-    clip_pool: clips alive at a time. clip_frames: anchors per clip. clip_gop: consecutive anchors that stay together.
-    All three are 0 with 'full'.
+    clip_pool: clips alive at a time. clip_frames: anchors per clip. clip_gop: consecutive anchors
+        that stay together. All three are 0 with 'full'.
     """
 
     kind: str = "full"
@@ -60,12 +65,15 @@ class Shuffle:
 
 
 def default_frame_memory() -> int:
-    """Bytes for decoded frames: FRAME_BYTES, but no more than a quarter of the memory that is free."""
+    """Bytes for decoded frames: FRAME_BYTES, but no more than a quarter of the memory that is
+    free.
+    """
     return min(FRAME_BYTES, free_memory() // 4)
 
 
 def clip_stride(windows: Windows, cameras: Collection[str], gop: int) -> int:
-    """From one run of a clip to the next: the common spacing of the cameras' windows where it keeps groups whole.
+    """From one run of a clip to the next: the common spacing of the cameras' windows where it keeps
+    groups whole.
 
     Anchors that lie that far apart want the same frames; those in between want others.
     """
@@ -96,7 +104,9 @@ def make_mixed_order(
     rows: Int64,
     seed: int,
 ) -> MixtureOrder:
-    """The order over `rows`, the anchors of a mixture in ascending order, each dataset in that of its own shuffle."""
+    """The order over `rows`, the anchors of a mixture in ascending order, each dataset in that
+    of its own shuffle.
+    """
     orders = [
         make_order(
             shuffle,
@@ -138,7 +148,8 @@ def _clips(
 class ShuffleChoice:
     """What `choose_shuffle` weighs. asked: kind may be 'auto'; numbers left at 0 are derived.
 
-    frame_memory: bytes for decoded frames. batch_size: samples per step. ahead: batches in the making at a time.
+    frame_memory: bytes for decoded frames. batch_size: samples per step. ahead: batches in the
+        making at a time.
     frame_format: of frames in batches.
     """
 
@@ -183,8 +194,10 @@ class ShuffleChoice:
             _CLIPS_PER_SAMPLE * self.batch_size, len(order.clips)
         ):
             return Shuffle(), (
-                f"order: full, for {bytes_text(self.frame_memory)} of frame_memory hold only {order.pool} clips of "
-                f"{shuffle.clip_frames} frames; more of it, or --dataset.shuffle=clips, decodes each frame about once"
+                f"order: full, for {bytes_text(self.frame_memory)} of frame_memory hold only "
+                f"{order.pool} clips of "
+                f"{shuffle.clip_frames} frames; more of it, or --dataset.shuffle=clips, decodes "
+                "each frame about once"
             )
         return shuffle, self._sentence(order, gop)
 
@@ -199,8 +212,8 @@ class ShuffleChoice:
     ) -> tuple[list[Shuffle], list[str]]:
         """As `choose`, for every dataset of a mixture.
 
-        The memory beside the batches in the making is divided by what the datasets' frames of a batch take, so that
-        the samples of each come from as many clips.
+        The memory beside the batches in the making is divided by what the datasets' frames of a
+        batch take, so that the samples of each come from as many clips.
 
         in_64_bits: divide as kata once did, with a product that overflowed for most mixtures of
             VGA frames. This tells records of such pools from others.
@@ -243,7 +256,9 @@ class ShuffleChoice:
     def _fit(
         self, dataset: Dataset, windows: Windows, sizes: dict[str, int], gop: int, room: int
     ) -> Shuffle:
-        """The shortest clips whose windows cost little extra, shorter where the pool would be too small."""
+        """The shortest clips whose windows cost little extra, shorter where the pool would be
+        too small.
+        """
         offsets = np.unique([offset for key in sizes for offset in windows.get(key, (0,))])
         stride = clip_stride(windows, sizes, gop)
         longest = int(dataset.episodes.length.max())
@@ -255,7 +270,8 @@ class ShuffleChoice:
             else min(math.ceil(halo / _EXTRA_DECODING) or 1, runs_of_episode)
         )
         runs = max(runs, -(-dataset.num_frames // (_MOST_CLIPS * gop)))
-        # A group is held whole where it begins, half of it on average: so much above the average is held then.
+        # A group is held whole where it begins, half of it on average: so much above the average is
+        # held then.
         opening = gop * sum(sizes.values()) / 2
         while True:
             frames = self.asked.clip_frames or runs * gop
@@ -269,8 +285,10 @@ class ShuffleChoice:
     def _sentence(self, order: ClipOrder, gop: int) -> str:
         found = order_quality(order, order.clips, max(self.batch_size, 2))
         return (
-            f"order: clips, {count_text(order.pool)} of {count_text(len(order.clips))} clips of {order.clips.frames} "
-            f"frames at a time (groups of pictures of {gop}; frame_memory {bytes_text(self.frame_memory)}): "
+            f"order: clips, {count_text(order.pool)} of {count_text(len(order.clips))} clips of "
+            f"{order.clips.frames} "
+            f"frames at a time (groups of pictures of {gop}; frame_memory "
+            f"{bytes_text(self.frame_memory)}): "
             f"{found.distinct_clips:.1f} clips per batch of {self.batch_size} "
             f"({found.uniform_distinct_clips:.1f} in a full shuffle), pairs of one clip "
             f"{found.same_clip_pairs:.2%} ({found.uniform_same_clip_pairs:.2%})"
@@ -311,9 +329,11 @@ def _first_file(dataset: Dataset, key: str) -> Path:
 
 
 def _gop(dataset: Dataset, cameras: Collection[str]) -> int:
-    """Frames per group of pictures, as in nine of ten in the first file of each camera; 1 for images.
+    """Frames per group of pictures, as in nine of ten in the first file of each camera; 1 for
+    images.
 
-    Groups shorter than that, as at the end of an episode, still lie within the clips; a longer one reaches over.
+    Groups shorter than that, as at the end of an episode, still lie within the clips; a longer one
+    reaches over.
     """
     found = [1]
     for key in cameras:
@@ -329,9 +349,9 @@ def held_bytes_per_clip(
 ) -> float:
     """Bytes that one living clip holds on average.
 
-    A frame is held from the first use of its group of pictures to its own last use. The clip's L anchors take equal
-    parts of its life in random order: the last of k comes at k / (k + 1) of (L + 1) / L lives, the first of m at
-    1 / (m + 1), both half a part earlier.
+    A frame is held from the first use of its group of pictures to its own last use. The clip's L
+    anchors take equal parts of its life in random order: the last of k comes at k / (k + 1) of (L +
+    1) / L lives, the first of m at 1 / (m + 1), both half a part earlier.
     """
     gop, frames = shuffle.clip_gop, shuffle.clip_frames
     number = np.arange(frames)

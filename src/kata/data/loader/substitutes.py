@@ -15,18 +15,23 @@ from kata.data.sampling.philox import philox
 from kata.errors import DataError, FrameError
 
 ATTEMPTS = 8
-"""Substitutes tried for one sample; with one bad frame in a hundred, that none of them is whole is less likely than
-one in 10^15."""
+"""Substitutes tried for one sample; with one bad frame in a hundred, that none of them is whole is
+less likely than one in 10^15.
+"""
 SHARE_MAX = 0.001
 """Substituted samples out of all that were read, above which a run stops: more is no accident."""
 COUNT_MIN = 10
-"""Substituted samples that are always let pass, so that one bad frame does not stop a run in its first steps."""
+"""Substituted samples that are always let pass, so that one bad frame does not stop a run in its
+first steps.
+"""
 FILES_SHOWN = 3
 
 
 @dataclass(frozen=True)
 class Substitution:
-    """The sample at `position`, anchored at `row`, cannot be decoded; the one anchored at `instead` was read for it."""
+    """The sample at `position`, anchored at `row`, cannot be decoded; the one anchored at
+    `instead` was read for it.
+    """
 
     position: int
     row: int
@@ -37,13 +42,15 @@ class Substitution:
 class Substitutes:
     """Finds whole samples for those with a frame that cannot be decoded; give it to Batches.
 
-    Whether a sample is whole is found by reading it alone, and its substitute depends on seed and position: neither
-    depends on what else is in the batch, on threads, or on what is held in memory.
+    Whether a sample is whole is found by reading it alone, and its substitute depends on seed and
+    position: neither depends on what else is in the batch, on threads, or on what is held in
+    memory.
 
     Args:
         reader: reads samples by row.
         rows: (n,) the rows that may be anchors, ascending.
-        first_rows: (k,) where each dataset of a mixture begins, [0] for one; a substitute is of the same dataset.
+        first_rows: (k,) where each dataset of a mixture begins, [0] for one; a substitute is of the
+            same dataset.
         seed: of the run.
         note: told of each substitution; may raise to end the run.
     """
@@ -60,7 +67,8 @@ class Substitutes:
         self._bounds = np.append(np.searchsorted(rows, first_rows), len(rows))
 
     def __call__(self, positions: Int64, rows: Int64) -> Int64:
-        """The anchors (B,) to read at `positions` (B,) in place of `rows` (B,), of which some cannot be decoded.
+        """The anchors (B,) to read at `positions` (B,) in place of `rows` (B,), of which some
+        cannot be decoded.
 
         Raises: DataError when no whole sample is found in so many attempts.
         """
@@ -84,14 +92,18 @@ class Substitutes:
             if read_alone(self._reader, np.array([found]))[0] is None:
                 return int(found)
         raise DataError(
-            f"{error.what}, and {ATTEMPTS} other samples drawn in its place have frames that cannot be decoded either",
+            f"{error.what}, and {ATTEMPTS} other samples drawn in its place have frames that "
+            "cannot be decoded either",
             rule="a bad frame is an exception",
-            remedy="`kata data check <folder> --decode` lists what is damaged; get those files again",
+            remedy="`kata data check <folder> --decode` lists what is damaged; get those files "
+            "again",
         ) from error
 
 
 def read_alone(reader: BatchReader, rows: Int64) -> list[FrameError | None]:
-    """Why each of the samples anchored at `rows` (B,), read by itself, cannot be decoded; None where it can."""
+    """Why each of the samples anchored at `rows` (B,), read by itself, cannot be decoded; None
+    where it can.
+    """
     coming = [reader.start(rows[place : place + 1]) for place in range(len(rows))]
     found: list[FrameError | None] = []
     for one in coming:
@@ -104,10 +116,12 @@ def read_alone(reader: BatchReader, rows: Int64) -> list[FrameError | None]:
 
 
 def substitute_anchor(seed: int, position: int, attempt: int, anchors: int) -> int:
-    """The anchor number in [0, anchors) that stands in for the sample at `position`; `attempt` counts from 0.
+    """The anchor number in [0, anchors) that stands in for the sample at `position`; `attempt`
+    counts from 0.
 
-    It depends on these numbers alone (Philox, as every draw), so that the stream goes on unshifted and a resumed run
-    takes the same one. The remainder of 64 random bits favours no anchor noticeably.
+    It depends on these numbers alone (Philox, as every draw), so that the stream goes on unshifted
+    and a resumed run takes the same one. The remainder of 64 random bits favours no anchor
+    noticeably.
     """
     counter = np.array(
         [[attempt, position & 0xFFFFFFFF, position >> 32, (seed >> 32) & 0xFFFFFFFF]],
@@ -121,8 +135,8 @@ def substitute_anchor(seed: int, position: int, attempt: int, anchors: int) -> i
 class Substituted:
     """The account of a run: what was substituted, by position, and whether it is too much.
 
-    lines: one entry per position, as bad_frames.jsonl holds them, with `file` and, in a mixture, `dataset`. A position
-    that is read twice, as after a jump, counts once.
+    lines: one entry per position, as bad_frames.jsonl holds them, with `file` and, in a mixture,
+        `dataset`. A position that is read twice, as after a jump, counts once.
     """
 
     lines: dict[int, dict[str, Any]] = field(default_factory=dict)
@@ -130,7 +144,8 @@ class Substituted:
     def note(self, position: int, line: dict[str, Any], samples: int) -> None:
         """Take a substitution; `samples` were read so far, this one included.
 
-        Raises: DataError when more than one in a thousand samples, and more than ten, had to be substituted.
+        Raises: DataError when more than one in a thousand samples, and more than ten, had to be
+            substituted.
         """
         self.lines[position] = {"position": position, **line}
         count = len(self.lines)
@@ -143,6 +158,7 @@ class Substituted:
                 f"{count} of {samples} samples have frames that cannot be decoded, in "
                 f"{', '.join(files[:FILES_SHOWN])}{more}",
                 rule=f"at most {SHARE_MAX:.1%} of the samples, or {COUNT_MIN}, are substituted",
-                remedy="`kata data check <folder> --decode` lists what is damaged: get those files again, or leave "
+                remedy="`kata data check <folder> --decode` lists what is damaged: get those files "
+                "again, or leave "
                 "their episodes out with `exclude_episodes`",
             )

@@ -1,4 +1,6 @@
-"""Encoded images of table files, each read where it lies, with what says where within a budget of bytes."""
+"""Encoded images of table files, each read where it lies, with what says where within a budget
+of bytes.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +60,8 @@ class ImageColumn:
 def open_column(path: Path, key: str) -> ImageColumn:
     """Read the footer of a table file.
 
-    Raises: KeyError for a column that is not there, PageError for one of no encoded images; ArrowInvalid, OSError.
+    Raises: KeyError for a column that is not there, PageError for one of no encoded images;
+        ArrowInvalid, OSError.
     """
     stamp, meta = Stamp.of(path.stat()), pq.read_metadata(path)
     leaves = [meta.schema.column(number) for number in range(meta.num_columns)]
@@ -90,7 +93,8 @@ T = TypeVar("T", bound=_Sized)
 class EncodedImages:
     """Reads single images of image columns. Safe to call from several threads.
 
-    Held within the budget: where images lie, pages that had to be decompressed, and row groups that only pyarrow reads.
+    Held within the budget: where images lie, pages that had to be decompressed, and row groups that
+    only pyarrow reads.
     """
 
     def __init__(self, counters: CounterCollector, budget_bytes: int = ENCODED_BYTES) -> None:
@@ -101,9 +105,11 @@ class EncodedImages:
         self.held_bytes = 0
 
     def get(self, column: ImageColumn, row: int) -> Any:
-        """The encoded image in a row of the file, as bytes or a view of them; None when the cell is null.
+        """The encoded image in a row of the file, as bytes or a view of them; None when the cell is
+        null.
 
-        Raises: PageError, ArrowInvalid or OSError when it cannot be read; DataError when the file has changed.
+        Raises: PageError, ArrowInvalid or OSError when it cannot be read; DataError when the file
+            has changed.
         """
         began_s = time.perf_counter()
         group = bisect_right(column.first, row) - 1
@@ -135,7 +141,9 @@ class EncodedImages:
         return strings.read(file, number)
 
     def _open(self, file: OpenFile, column: ImageColumn, group: int) -> Any:
-        """The pages of a chunk; its images as one array where they are of a kind that pyarrow alone reads."""
+        """The pages of a chunk; its images as one array where they are of a kind that pyarrow
+        alone reads.
+        """
         chunk = column.chunks[group]
         try:
             if not isinstance(chunk, str):
@@ -147,7 +155,8 @@ class EncodedImages:
             self._said.add((column.key, chunk))
         if is_new:
             _log.warning(
-                "the images of '%s' in %s are read a row group at a time, for %s; that takes more time and memory",
+                "the images of '%s' in %s are read a row group at a time, for %s; that takes more "
+                "time and memory",
                 column.key,
                 column.path,
                 chunk,
@@ -155,8 +164,8 @@ class EncodedImages:
         return self._read_group(column, group)
 
     def _read_group(self, column: ImageColumn, group: int) -> Any:
-        # Through a small buffer: the encoded column would need as much fresh memory again. One thread: handing one
-        # column to a pool of readers takes six times as long.
+        # Through a small buffer: the encoded column would need as much fresh memory again. One
+        # thread: handing one column to a pool of readers takes six times as long.
         file: Any = pq.ParquetFile(column.path, buffer_size=_BUFFER_BYTES, pre_buffer=False)
         read: Any = file.read_row_group(group, columns=[column.key], use_threads=False)[column.key]
         array = read.combine_chunks()
@@ -169,7 +178,9 @@ class EncodedImages:
         return array
 
     def _once(self, place: tuple[Path, str, int, int], make: Callable[[], T]) -> T:
-        """What is held at this place, made first if there is nothing; others who ask for it meanwhile wait."""
+        """What is held at this place, made first if there is nothing; others who ask for it
+        meanwhile wait.
+        """
         with self._lock:
             is_new = place not in self._entries
             coming = self._entries.setdefault(place, Future())

@@ -1,8 +1,9 @@
-"""Plain bytes of parquet pages: left in the file where a compressor found nothing to shorten, else in memory.
+"""Plain bytes of parquet pages: left in the file where a compressor found nothing to shorten, else
+in memory.
 
-PNG and JPEG do not get smaller, and writers of image datasets put whole episodes into one page. Snappy stores such
-bytes as they are, in runs of up to 64 KiB, so an image can be read out of a compressed page without the rest.
-Format: github.com/google/snappy, format_description.txt.
+PNG and JPEG do not get smaller, and writers of image datasets put whole episodes into one page.
+Snappy stores such bytes as they are, in runs of up to 64 KiB, so an image can be read out of a
+compressed page without the rest. Format: github.com/google/snappy, format_description.txt.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ from typing import Protocol
 import pyarrow as pa
 
 _LOOK_BYTES = 2**20
-"""Read at a time while looking for runs. All of a page goes by, once: from a cold disk 75 MB take 0.05 s so, 0.1 s in
-pieces of 4 KiB (one in 64 KiB is looked at), and the images wanted next are then in the system's cache.
+"""Read at a time while looking for runs. All of a page goes by, once: from a cold disk 75 MB take
+0.05 s so, 0.1 s in pieces of 4 KiB (one in 64 KiB is looked at), and the images wanted next are
+then in the system's cache.
 """
 
 _MIN_RUN_BYTES = 256
@@ -95,7 +97,9 @@ class InMemory:
 
 
 class InFile:
-    """A body whose bytes stand in the file, in runs: run k begins at `starts[k]` of it, and `places[k]` of the file."""
+    """A body whose bytes stand in the file, in runs: run k begins at `starts[k]` of it, and
+    `places[k]` of the file.
+    """
 
     def __init__(self, starts: array[int], places: array[int], size: int) -> None:
         self._starts, self._places, self.size = starts, places, size

@@ -35,10 +35,12 @@ class UnknownPageError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A page's body: `size` bytes at `begin` of the file, `plain_size` once decompressed; `rows` values with nulls.
+    """A page's body: `size` bytes at `begin` of the file, `plain_size` once decompressed; `rows`
+    values with nulls.
 
     is_dictionary: it holds the values that others refer to. refers: it holds numbers of such.
-    level_size: bytes of definition levels right before the body; None where they are the body's first part.
+    level_size: bytes of definition levels right before the body; None where they are the body's
+        first part.
     """
 
     begin: int

@@ -1,7 +1,7 @@
 """Byte strings of a parquet column one by one: where they lie, from the headers of its pages.
 
-pyarrow reads whole row groups alone. Known here are PLAIN and dictionaries, with and without nulls, both versions of
-data pages; UnknownPageError is raised for others. Checksums are not looked at.
+pyarrow reads whole row groups alone. Known here are PLAIN and dictionaries, with and without nulls,
+both versions of data pages; UnknownPageError is raised for others. Checksums are not looked at.
 Format: github.com/apache/parquet-format (README.md, Encodings.md).
 """
 
@@ -51,7 +51,9 @@ class Pages:
 
 
 class Strings:
-    """Byte strings one after the other in a body from `begin` on, each behind its length in 4 bytes."""
+    """Byte strings one after the other in a body from `begin` on, each behind its length in 4
+    bytes.
+    """
 
     def __init__(self, file: OpenFile, body: Body, begin: int, count: int) -> None:
         self._body, self._begins = body, array("q", [begin])
@@ -74,7 +76,9 @@ class Strings:
 
 @dataclass(frozen=True)
 class Cells:
-    """The cells of a data page: each one's number (-1: null) in `strings` or, where that is None, in the dictionary."""
+    """The cells of a data page: each one's number (-1: null) in `strings` or, where that is
+    None, in the dictionary.
+    """
 
     numbers: NDArray[np.int32]
     strings: Strings | None

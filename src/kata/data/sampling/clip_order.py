@@ -1,15 +1,16 @@
-"""The order that decodes each frame once: clips enter a pool one by one, samples come from the whole pool.
+"""The order that decodes each frame once: clips enter a pool one by one, samples come from the
+whole pool.
 
-A clip is a set of anchors of one episode that share GOPs. Each epoch permutes the clips. The clip in slot s
-lives for W slots of time, and gives one of its L anchors in every L-th part of its life:
+A clip is a set of anchors of one episode that share GOPs. Each epoch permutes the clips. The clip
+in slot s lives for W slots of time, and gives one of its L anchors in every L-th part of its life:
 
-    slot      s    s+1   s+2   s+3   s+4          W = 4, L = 3
-    clip s    |--a--|---|b----|--c-----|          anchor i at s + W · (i + v) / L, v random in [0, 1)
-    clip s+1        |----d--|--e----|----f---|
+    slot      s    s+1   s+2   s+3   s+4          W = 4, L = 3 clip s    |--a--|---|b----|--c-----|
+    anchor i at s + W · (i + v) / L, v random in [0, 1) clip s+1        |----d--|--e----|----f---|
 
-The order is the anchors sorted by time. W clips are alive at a time, so neighbours in the order come from
-different clips, and clips come and go evenly. MosaicML Streaming's `py1e` draws the times freely. One in every
-part lets the anchors of any stretch of time be counted per clip, not one by one.
+The order is the anchors sorted by time. W clips are alive at a time, so neighbours in the order
+come from different clips, and clips come and go evenly. MosaicML Streaming's `py1e` draws the times
+freely. One in every part lets the anchors of any stretch of time be counted per clip, not one by
+one.
 """
 
 from __future__ import annotations
@@ -34,12 +35,13 @@ _KEPT_BLOCKS = 4
 class Clips:
     """Anchors cut into clips.
 
-    A clip is `frames` anchors: runs of `gop` consecutive ones, each `stride` after the one before; with stride == gop
-    it is one run. The last clips of an episode are shorter.
+    A clip is `frames` anchors: runs of `gop` consecutive ones, each `stride` after the one before;
+    with stride == gop it is one run. The last clips of an episode are shorter.
 
     Args:
         counts: (E,) anchors of each episode; these are numbered through, episode after episode.
-        frames: anchors per clip, a multiple of gop. gop: anchors that stay together. stride: a multiple of gop.
+        frames: anchors per clip, a multiple of gop. gop: anchors that stay together. stride: a
+            multiple of gop.
     """
 
     def __init__(self, counts: Int64, frames: int, gop: int = 1, stride: int = 0) -> None:
@@ -50,7 +52,8 @@ class Clips:
         assert stride % gop == 0
         self.frames, self.gop, self.stride = frames, gop, stride
         self._runs, self._classes = frames // gop, stride // gop
-        # 1. The runs of each episode, in classes: runs of one class are `stride` apart and may share a clip.
+        # 1. The runs of each episode, in classes: runs of one class are `stride` apart and may
+        # share a clip.
         self._starts = np.cumsum(counts) - counts
         episode = np.repeat(np.arange(len(counts)), self._classes)
         phase = np.tile(np.arange(self._classes), len(counts))
@@ -61,7 +64,8 @@ class Clips:
         self._base = np.cumsum(parts) - parts
         part = ranges(np.zeros_like(parts), parts)
         where = np.repeat(np.arange(len(parts)), parts)
-        # 3. Where each clip begins, and its length: the last ones are shorter, as may be the last run.
+        # 3. Where each clip begins, and its length: the last ones are shorter, as may be the last
+        # run.
         first_run = phase[where] + part * self._runs * self._classes
         self.first = self._starts[episode[where]] + first_run * gop
         here = np.minimum(runs[where] - part * self._runs, self._runs)
@@ -83,7 +87,9 @@ class Clips:
         )
 
     def anchors(self, clips: Int64) -> tuple[Int64, Int64]:
-        """Return the anchors of some clips, clip after clip, and the place of each one's clip in `clips`."""
+        """Return the anchors of some clips, clip after clip, and the place of each one's clip in
+        `clips`.
+        """
         length = self.length[clips]
         number = ranges(np.zeros_like(length), length)
         place = np.repeat(np.arange(len(clips)), length)
@@ -95,7 +101,8 @@ class Clips:
 class ClipOrder:
     """The order of the anchors of `clips`, each once per epoch; a function of (seed, position).
 
-    Any position costs the sorting of the anchors of about 2 · pool clips, once, and per epoch one number per clip.
+    Any position costs the sorting of the anchors of about 2 · pool clips, once, and per epoch one
+    number per clip.
 
     Args:
         clips: the anchors. pool: clips alive at a time, W. seed: any integer.
@@ -112,7 +119,9 @@ class ClipOrder:
         self._blocks: OrderedDict[tuple[int, int], Int64] = OrderedDict()
 
     def at(self, positions: NDArray[np.integer]) -> Int64:
-        """Return the anchor numbers in [0, n) at these positions, any shape; position // n is the epoch."""
+        """Return the anchor numbers in [0, n) at these positions, any shape; position // n is
+        the epoch.
+        """
         flat = np.asarray(positions, dtype=np.int64).reshape(-1)
         out = np.empty_like(flat)
         epochs, places = np.divmod(flat, self.n)
@@ -133,10 +142,11 @@ class ClipOrder:
         if epoch not in self._ends:
             slots = np.arange(len(self.clips), dtype=np.int64)
             clips = self._slots.at(epoch * len(self.clips) + slots)
-            # A clip lives for `pool` slots, so in two blocks: `left` slots of its life in the first one.
+            # A clip lives for `pool` slots, so in two blocks: `left` slots of its life in the first
+            # one.
             length, left = self.clips.length[clips], self.pool - slots % self.pool
-            # One anchor comes in each L-th part of the life: `whole` parts end within the block. Only the
-            # anchor of the part that the edge cuts has to be drawn.
+            # One anchor comes in each L-th part of the life: `whole` parts end within the block.
+            # Only the anchor of the part that the edge cuts has to be drawn.
             whole = left * length // self.pool
             early = self._is_early(epoch, clips, np.minimum(whole, length - 1), left) & (
                 whole < length
@@ -152,7 +162,9 @@ class ClipOrder:
         return self._ends[epoch]
 
     def _is_early(self, epoch: int, clips: Int64, number: Int64, left: Int64) -> NDArray[np.bool_]:
-        """Return True where anchor `number` comes less than `left` slots after the clip's own slot."""
+        """Return True where anchor `number` comes less than `left` slots after the clip's own
+        slot.
+        """
         return (
             self._time(epoch, clips, number) * self.pool
             < (left * self.clips.length[clips]) << _FRACTION_BITS
@@ -177,7 +189,8 @@ class ClipOrder:
         )
         clips = self._slots.at(epoch * len(self.clips) + slots)
         anchors, place = self.clips.anchors(clips)
-        # 2. Within each clip in random order: the number i of an anchor is its rank among random numbers.
+        # 2. Within each clip in random order: the number i of an anchor is its rank among random
+        # numbers.
         drawn = keyed(self.seed, "clip/anchor", epoch, anchors)
         by_clip = np.lexsort((drawn, place))
         anchors = anchors[by_clip]
@@ -200,8 +213,8 @@ class ClipOrder:
 class OrderQuality:
     """The quality of an order: means over batches of one epoch.
 
-    distinct_clips: different clips per batch. same_clip_pairs: share of a batch's pairs that come from one clip.
-    uniform_*: what a uniform random order gives in expectation.
+    distinct_clips: different clips per batch. same_clip_pairs: share of a batch's pairs that come
+        from one clip. uniform_*: what a uniform random order gives in expectation.
     """
 
     distinct_clips: float

@@ -1,4 +1,5 @@
-"""The order of a mixture: the dataset at each position of the stream, and the sample of it, by arithmetic.
+"""The order of a mixture: the dataset at each position of the stream, and the sample of it, by
+arithmetic.
 
 position g -> dataset i = table[g mod P] -> the n-th sample of that dataset's own stream,
 n = (g div P) * c_i + rank
@@ -21,14 +22,16 @@ PERIOD_MAX = 65_536
 """Longest period that is tabulated: 0.6 MB, and 0.2 s at the start of a run."""
 
 _SPREAD = 0x5851F42D4C957F2D
-"""Between the seeds of a mixture's datasets: large and odd, so that no two runs' seeds ever meet."""
+"""Between the seeds of a mixture's datasets: large and odd, so that no two runs' seeds ever
+meet.
+"""
 
 
 def whole_shares(weights: Sequence[float]) -> tuple[int, ...]:
     """Return whole numbers c_i in the ratio of the weights, which are read as decimal numbers.
 
-    Their sum, the period, is at most PERIOD_MAX. A longer one is cut to that by the method of largest remainders,
-    which moves each share by less than 1 / PERIOD_MAX.
+    Their sum, the period, is at most PERIOD_MAX. A longer one is cut to that by the method of
+    largest remainders, which moves each share by less than 1 / PERIOD_MAX.
 
     Raises: DataError for a share below 1 / PERIOD_MAX.
     """
@@ -45,7 +48,8 @@ def whole_shares(weights: Sequence[float]) -> tuple[int, ...]:
     wanted = [Fraction(c * PERIOD_MAX, total) for c in counts]
     if min(wanted) < 1:
         raise DataError(
-            f"the share of dataset {wanted.index(min(wanted))} of the mixture is {float(min(wanted)) / PERIOD_MAX:.2g}",
+            f"the share of dataset {wanted.index(min(wanted))} of the mixture is "
+            f"{float(min(wanted)) / PERIOD_MAX:.2g}",
             rule=f"at least 1 of {PERIOD_MAX} samples",
             remedy="give it a larger weight (dataset.mix[i].weight), or leave it out",
         )
@@ -58,11 +62,13 @@ def whole_shares(weights: Sequence[float]) -> tuple[int, ...]:
 
 
 class Shares:
-    """A periodic schedule of k datasets with `counts[i]` places each in a period of P = sum(counts).
+    """A periodic schedule of k datasets with `counts[i]` places each in a period of P =
+    sum(counts).
 
-    After n samples the count of dataset i differs from n * c_i / P by at most 1 - 1 / (2k - 2), whence in every
-    stretch of the stream by at most 2 - 1 / (k - 1) (k > 1): one sample for two datasets, less than two for any number.
-    R. Tijdeman, "The chairman assignment problem", Discrete Mathematics 32 (1980).
+    After n samples the count of dataset i differs from n * c_i / P by at most 1 - 1 / (2k - 2),
+    whence in every stretch of the stream by at most 2 - 1 / (k - 1) (k > 1): one sample for two
+    datasets, less than two for any number. R. Tijdeman, "The chairman assignment problem", Discrete
+    Mathematics 32 (1980).
     """
 
     def __init__(self, counts: Sequence[int]) -> None:
@@ -77,11 +83,15 @@ class Shares:
 
     @property
     def bound(self) -> float:
-        """Return the samples by which a dataset's count in any stretch may differ from its exact share."""
+        """Return the samples by which a dataset's count in any stretch may differ from its exact
+        share.
+        """
         return 2 - 1 / (len(self.counts) - 1) if len(self.counts) > 1 else 0.0
 
     def at(self, positions: Int64) -> tuple[Int64, Int64]:
-        """Return dataset number and place in that dataset's own stream, both of the shape of `positions`."""
+        """Return dataset number and place in that dataset's own stream, both of the shape of
+        `positions`.
+        """
         turn, place = np.divmod(np.asarray(positions, dtype=np.int64), np.int64(self.period))
         number = self._table[place].astype(np.int64)
         return number, turn * np.asarray(self.counts, dtype=np.int64)[number] + self._rank[place]
@@ -94,7 +104,8 @@ class Shares:
 
 
 def _chairmen(counts: Sequence[int]) -> np.ndarray:
-    """Return Tijdeman's assignment over one period: of the datasets that are due, the one with the first deadline.
+    """Return Tijdeman's assignment over one period: of the datasets that are due, the one with the
+    first deadline.
 
     Times are whole numbers in units of 1 / (P * (2k - 2)), so nothing is rounded.
     """
@@ -130,8 +141,8 @@ def part_seed(seed: int, number: int) -> int:
 class MixtureOrder:
     """The order of a mixture: `Shares` over datasets whose anchors each have an order of their own.
 
-    Anchors are numbered through: those of the second dataset follow those of the first. Each dataset runs through
-    epochs of its own. A mixture of one has the order of that dataset alone.
+    Anchors are numbered through: those of the second dataset follow those of the first. Each
+    dataset runs through epochs of its own. A mixture of one has the order of that dataset alone.
 
     Args:
         orders: of each dataset's anchors, keyed by `part_seed`.
@@ -152,7 +163,9 @@ class MixtureOrder:
 
     @staticmethod
     def full(sizes: Sequence[int], shares: Shares, seed: int) -> MixtureOrder:
-        """Return an order with a permutation per epoch of each dataset's anchors, `sizes` of them."""
+        """Return an order with a permutation per epoch of each dataset's anchors, `sizes` of
+        them.
+        """
         return MixtureOrder(
             [PermutationOrder(size, part_seed(seed, number)) for number, size in enumerate(sizes)],
             shares,

@@ -1,4 +1,6 @@
-"""The order of training: which anchor stands at a position of the endless sample stream. Pure arithmetic."""
+"""The order of training: which anchor stands at a position of the endless sample stream. Pure
+arithmetic.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +22,18 @@ _STEP = np.uint64(0x9E3779B97F4A7C15)
 
 
 def _mix(values: _UInt64) -> _UInt64:
-    """SplitMix64's finaliser (Steele, Lea, Flood 2014): every input bit changes every output bit."""
+    """SplitMix64's finaliser (Steele, Lea, Flood 2014): every input bit changes every output
+    bit.
+    """
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return values ^ (values >> np.uint64(31))
 
 
 def keyed(seed: int, purpose: str, epoch: int, values: Int64) -> _UInt64:
-    """A random 64-bit number for each value (n,), the same for the same (seed, purpose, epoch, value)."""
+    """A random 64-bit number for each value (n,), the same for the same (seed, purpose, epoch,
+    value).
+    """
     with np.errstate(over="ignore"):
         key = _mix(
             np.full(1, seed % 2**64, np.uint64)
@@ -40,7 +46,8 @@ def keyed(seed: int, purpose: str, epoch: int, values: Int64) -> _UInt64:
 class SampleOrder(Protocol):
     """An order of n anchors: which one stands at a position of the endless stream.
 
-    cycle: positions that an epoch takes; of a mixture, that of the dataset whose epoch takes longest.
+    cycle: positions that an epoch takes; of a mixture, that of the dataset whose epoch takes
+        longest.
     """
 
     n: int
@@ -54,8 +61,8 @@ class SampleOrder(Protocol):
 class PermutationOrder:
     """A permutation of n anchors per epoch, keyed by (seed, epoch); nothing is stored.
 
-    A Feistel network permutes the next power of four; values outside [0, n) are walked on along their cycle
-    (Black and Rogaway 2002), which leaves a permutation of [0, n) exactly.
+    A Feistel network permutes the next power of four; values outside [0, n) are walked on along
+    their cycle (Black and Rogaway 2002), which leaves a permutation of [0, n) exactly.
 
     Args:
         n: number of anchors, at least 1.

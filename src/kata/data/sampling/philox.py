@@ -1,8 +1,9 @@
-"""Random numbers keyed by (seed, position, purpose): counter-based, so nothing is drawn from a stream.
+"""Random numbers keyed by (seed, position, purpose): counter-based, so nothing is drawn from a
+stream.
 
-Philox 4x32 with ten rounds (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011), vectorised: the
-counter is (block, position), the key is (seed, purpose). The numbers of a sample are the same on any rank, in any
-batch, in any order.
+Philox 4x32 with ten rounds (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011),
+vectorised: the counter is (block, position), the key is (seed, purpose). The numbers of a sample
+are the same on any rank, in any batch, in any order.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ _HALF = np.uint64(32)
 
 
 def philox(counter: NDArray[np.uint64], key: tuple[int, int]) -> NDArray[np.uint64]:
-    """Four random 32-bit words (as uint64) per counter; counter is (..., 4) of 32-bit words held as uint64."""
+    """Four random 32-bit words (as uint64) per counter; counter is (..., 4) of 32-bit words held
+    as uint64.
+    """
     c0, c1, c2, c3 = (counter[..., i] for i in range(4))
     k0, k1 = key
     for _ in range(10):
@@ -51,7 +54,8 @@ def draw(seed: int, positions: NDArray[np.int64], purpose: str, draw: Draw) -> N
     counter[..., 2] = (where >> _HALF)[:, None]
     counter[..., 3] = np.uint64((seed >> 32) & 0xFFFFFFFF)
     words = philox(counter, (seed & 0xFFFFFFFF, zlib.crc32(purpose.encode())))
-    # 24 bits fill a float32's mantissa; the half keeps both ends out, so that log() below is finite.
+    # 24 bits fill a float32's mantissa; the half keeps both ends out, so that log() below is
+    # finite.
     uniform = ((words >> np.uint64(8)).astype(np.float64) + 0.5) / float(1 << 24)
     values = uniform if draw.kind == "uniform" else _normal(uniform)
     return (

@@ -25,15 +25,19 @@ from kata.data.format.v3 import episode_table
 from kata.spec import Stats
 
 SAMPLED_FRAMES = 500
-"""Most frames decoded for camera statistics: a mean over 500 frames is steadier than any policy can tell."""
+"""Most frames decoded for camera statistics: a mean over 500 frames is steadier than any policy
+can tell.
+"""
 
 
 def dataset_stats(dataset: Dataset, cameras: bool = True) -> Stats:
-    """Compute min, max, mean, std, count, q01, q10, q50, q90 and q99 of the selected frames, per feature.
+    """Compute min, max, mean, std, count, q01, q10, q50, q90 and q99 of the selected frames, per
+    feature.
 
-    Vectors (D,) and scalars (1,) are exact over all frames. Features of higher rank pool all axes but the last.
-    Cameras (C, 1, 1) in [0, 1] are the stored ones where these describe exactly the selected episodes. Otherwise
-    they come from sampled frames, which a line in the dataset's `notes` then states.
+    Vectors (D,) and scalars (1,) are exact over all frames. Features of higher rank pool all axes
+    but the last. Cameras (C, 1, 1) in [0, 1] are the stored ones where these describe exactly the
+    selected episodes. Otherwise they come from sampled frames, which a line in the dataset's
+    `notes` then states.
 
     Args:
         dataset: the selected episodes are measured.
@@ -56,7 +60,9 @@ def column_stats(dataset: Dataset) -> Stats:
 
 
 def camera_stats(dataset: Dataset) -> Stats:
-    """All cameras, (C, 1, 1) in [0, 1]: the dataset's own where complete, else from sampled frames."""
+    """All cameras, (C, 1, 1) in [0, 1]: the dataset's own where complete, else from sampled
+    frames.
+    """
     own = {key: summary for key, summary in _own(dataset).items() if key in dataset.cameras}
     sampled = [key for key in dataset.cameras if key not in own]
     if not sampled:
@@ -83,7 +89,9 @@ def episode_sample_rows(lengths: Int64) -> Int64:
 
 
 def _sampled_of(lengths: Int64) -> Int64:
-    """LeRobot's number of sampled frames per episode: length ** 0.75, but at least 100 (or all) and at most 10,000."""
+    """LeRobot's number of sampled frames per episode: length ** 0.75, but at least 100 (or all)
+    and at most 10,000.
+    """
     return np.maximum(
         np.minimum(100, lengths), np.minimum((lengths**0.75).astype(np.int64), 10_000)
     )
@@ -95,7 +103,9 @@ def frame_stats(
     rows: Int64,
     progress: Callable[[int, int], None] | None = None,
 ) -> Stats:
-    """Statistics of these cameras over the decoded frames `rows`, (C, 1, 1) in [0, 1]; count is their number."""
+    """Statistics of these cameras over the decoded frames `rows`, (C, 1, 1) in [0, 1]; count is
+    their number.
+    """
     from kata.data.loader.reader import Reader
 
     counts = {key: ImageCounts(dataset.columns[key].shape[2]) for key in keys}
@@ -113,9 +123,11 @@ def frame_stats(
 
 
 def stored_stats(dataset: Dataset, keys: Sequence[str]) -> tuple[Stats, str]:
-    """The statistics that the dataset brings for exactly the selected episodes, and the name of where they lie.
+    """The statistics that the dataset brings for exactly the selected episodes, and the name of
+    where they lie.
 
-    meta/stats.json for a whole dataset, else those of the episodes joined; ({}, '') where there are none.
+    meta/stats.json for a whole dataset, else those of the episodes joined; ({}, '') where there are
+    none.
     """
     path = dataset.root / "meta" / "stats.json"
     if dataset.is_whole and path.is_file():
@@ -132,7 +144,9 @@ def stored_stats(dataset: Dataset, keys: Sequence[str]) -> tuple[Stats, str]:
 
 
 class Difference(NamedTuple):
-    """One figure of one feature that is not what the data give; both as flat arrays, `off` their largest distance."""
+    """One figure of one feature that is not what the data give; both as flat arrays, `off` their
+    largest distance.
+    """
 
     key: str
     stat: str
@@ -144,8 +158,9 @@ class Difference(NamedTuple):
 def differences(found: Stats, stored: Stats, *, sampled: Sequence[str] = ()) -> list[Difference]:
     """Where stored statistics are not those of the data.
 
-    Equal means within 1e-4 of the feature's range: numbers are float32, and sums are rounded in their order. Of the
-    features in `sampled`, which come from other frames than the stored ones, mean and std are compared, within 0.02.
+    Equal means within 1e-4 of the feature's range: numbers are float32, and sums are rounded in
+    their order. Of the features in `sampled`, which come from other frames than the stored ones,
+    mean and std are compared, within 0.02.
     """
     rows: list[Difference] = []
     for key, stats in stored.items():
@@ -167,12 +182,16 @@ def differences(found: Stats, stored: Stats, *, sampled: Sequence[str] = ()) -> 
 
 
 def _own(dataset: Dataset) -> Stats:
-    """The dataset's stored statistics of exactly the selected episodes, where all ten figures are there."""
+    """The dataset's stored statistics of exactly the selected episodes, where all ten figures
+    are there.
+    """
     return complete(stored_stats(dataset, list(dataset.cameras))[0])
 
 
 def _per_episode(dataset: Dataset, keys: Sequence[str]) -> dict[str, list[Summary]]:
-    """Stored statistics of the selected episodes; a feature lacks those of an episode that has none."""
+    """Stored statistics of the selected episodes; a feature lacks those of an episode that has
+    none.
+    """
     parts: dict[str, list[Summary]] = {key: [] for key in keys}
     wanted = set(dataset.layout.index.tolist())
     for number, stored in episode_stats(dataset, keys):
@@ -183,7 +202,9 @@ def _per_episode(dataset: Dataset, keys: Sequence[str]) -> dict[str, list[Summar
 
 
 def episode_stats(dataset: Dataset, keys: Sequence[str]) -> list[tuple[int, Stats]]:
-    """The stored statistics of every episode that has some, with its index; those of `keys` at least."""
+    """The stored statistics of every episode that has some, with its index; those of `keys` at
+    least.
+    """
     if dataset.info.is_v3:
         return _rows_v3(dataset, keys)
     path = dataset.root / "meta" / "episodes_stats.jsonl"

@@ -1,4 +1,6 @@
-"""Statistics of a mixture: of all its frames together, and as each of its datasets is normalised."""
+"""Statistics of a mixture: of all its frames together, and as each of its datasets is
+normalised.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +12,18 @@ from kata.data.stats.dataset_stats import camera_stats, dataset_stats
 from kata.spec import Column, Stats
 
 _NEUTRAL = dict(zip(STATS, (-1, 1, 0, 1, 0, -1, -1, 0, 1, 1), strict=True))
-"""Statistics under which zero stays zero in every mode, for dimensions that a dataset does not have."""
+"""Statistics under which zero stays zero in every mode, for dimensions that a dataset does not
+have.
+"""
 
 
 def joint_stats(mixture: Mixture, cameras: bool = True) -> Stats:
-    """Statistics of the selected frames of all datasets, by common name, as of one dataset that holds them all.
+    """Statistics of the selected frames of all datasets, by common name, as of one dataset that
+    holds them all.
 
-    Vectors are exact, quantiles included; a dimension that only some datasets have is summed over those. Cameras are
-    joined from the datasets' own figures, weighted by frames: exact but for quantiles, whose mean is taken.
+    Vectors are exact, quantiles included; a dimension that only some datasets have is summed over
+    those. Cameras are joined from the datasets' own figures, weighted by frames: exact but for
+    quantiles, whose mean is taken.
     """
     columns = mixture.columns
     stats: Stats = {}
@@ -59,7 +65,8 @@ def part_stats(
 ) -> tuple[Stats, ...]:
     """What each dataset is normalised with: the joint statistics, or its `own`.
 
-    Dimensions that a dataset lacks get figures that leave zero at zero; cameras that it lacks get the joint ones.
+    Dimensions that a dataset lacks get figures that leave zero at zero; cameras that it lacks get
+    the joint ones.
     """
     return tuple(
         _fitted(

@@ -1,7 +1,9 @@
-"""Named arrays in one file of the cache folder: written once, whole or not at all, and memory-mapped by everyone.
+"""Named arrays in one file of the cache folder: written once, whole or not at all, and
+memory-mapped by everyone.
 
-The arrays come first, then a JSON header, then a tail that says where the header lies. A file whose writing was cut
-short has no tail, so it is never taken for a whole one; it also never gets its name before all bytes are on the disk.
+The arrays come first, then a JSON header, then a tail that says where the header lies. A file whose
+writing was cut short has no tail, so it is never taken for a whole one; it also never gets its name
+before all bytes are on the disk.
 """
 
 from __future__ import annotations
@@ -31,11 +33,14 @@ _TAIL = struct.Struct("<QII8s")  # bytes of the header, its CRC-32, CRC-32 of th
 _MAGIC = b"kata-b01"
 _ALIGN = 64
 _CHECK_BYTES = 64 * 1024**2
-"""Arrays up to this size are compared with their check sum when they are opened; of larger ones only the header is,
-because a check would read what is otherwise mapped and never touched."""
+"""Arrays up to this size are compared with their check sum when they are opened; of larger ones
+only the header is, because a check would read what is otherwise mapped and never touched.
+"""
 
 _READ_BYTES = 64 * 1024
-"""Files up to this size are read, not mapped: a process may hold 65,530 maps, a dataset more files."""
+"""Files up to this size are read, not mapped: a process may hold 65,530 maps, a dataset more
+files.
+"""
 
 Shapes: TypeAlias = Mapping[str, tuple[DTypeLike, tuple[int, ...]]]
 Put: TypeAlias = Callable[[str, int, NDArray[Any]], None]
@@ -63,7 +68,9 @@ def cache_folder() -> Path:
 
 
 def load(path: Path) -> ArrayFile | None:
-    """Return the array file at `path`, or None where there is none; log a damaged one and return None."""
+    """Return the array file at `path`, or None where there is none; log a damaged one and return
+    None.
+    """
     try:
         whole = (
             path.read_bytes()
@@ -107,7 +114,8 @@ def _parse(raw: NDArray[np.uint8]) -> ArrayFile | None:
 def save(path: Path, shapes: Shapes, fill: Fill) -> None:
     """Write an array file to a temporary name, sync it to the disk, then rename it.
 
-    Raises: OSError when the folder cannot be written or the disk is full; then nothing is left behind.
+    Raises: OSError when the folder cannot be written or the disk is full; then nothing is left
+        behind.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     offsets, end = _offsets(shapes)
@@ -147,8 +155,9 @@ def in_memory(shapes: Shapes, fill: Fill) -> ArrayFile:
 
 
 def load_or_make(path: Path, shapes: Shapes, fill: Fill) -> ArrayFile:
-    """Return the array file at `path`, made first where there is none. Where the folder cannot be written it stays in memory,
-    which is said once."""
+    """Return the array file at `path`, made first where there is none. Where the folder cannot be
+    written it stays in memory, which is said once.
+    """
     found = load(path)
     if found is None:
         try:
@@ -162,7 +171,9 @@ def load_or_make(path: Path, shapes: Shapes, fill: Fill) -> ArrayFile:
 
 @contextmanager
 def alone(path: Path) -> Generator[None]:
-    """Wait until no other process does the same; without a lock where the folder cannot be written."""
+    """Wait until no other process does the same; without a lock where the folder cannot be
+    written.
+    """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle = os.open(path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT, 0o666)
@@ -185,7 +196,8 @@ def say_unwritable(error: OSError) -> None:
     if folder not in _said:
         _said.add(folder)
         _log.warning(
-            "nothing can be kept in %s (%s): what is indexed is held in memory and made again by the next run; "
+            "nothing can be kept in %s (%s): what is indexed is held in memory and made again by "
+            "the next run; "
             "set KATA_CACHE to a folder that can be written",
             folder,
             error,

@@ -14,7 +14,9 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 Allocate: TypeAlias = Callable[[int], NDArray[np.uint8]]
-"""Bytes -> fresh memory (bytes,) of any content from a multiple of 64 bytes on; it lasts as long as the array."""
+"""Bytes -> fresh memory (bytes,) of any content from a multiple of 64 bytes on; it lasts as long
+as the array.
+"""
 
 Empty: TypeAlias = Callable[[tuple[int, ...], DTypeLike], NDArray[Any]]
 """Shape and dtype -> an array of any content, as np.empty."""
@@ -23,8 +25,9 @@ _WORTH_KEEPING = 1 << 16
 """Bytes from which ordinary memory is used again: below that the allocator has some at hand."""
 
 _SPARE = 8
-"""Arrays kept for reuse. Those read ahead, trained on and copied may all go before the next is begun; what is beyond
-these was kept by a caller for once."""
+"""Arrays kept for reuse. Those read ahead, trained on and copied may all go before the next is
+begun; what is beyond these was kept by a caller for once.
+"""
 
 _LINE = 64
 """Bytes of a line of the processors' caches."""
@@ -34,7 +37,9 @@ _SLAB_BYTES = 16 * 1024**2
 
 
 def free_memory() -> int:
-    """Bytes that are available, within the limit of a container; half of all where the system does not say."""
+    """Bytes that are available, within the limit of a container; half of all where the system
+    does not say.
+    """
     meminfo = Path("/proc/meminfo")
     if not meminfo.is_file():
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
@@ -49,17 +54,19 @@ def free_memory() -> int:
 def aligned(size: int) -> NDArray[np.uint8]:
     """Fresh memory (size,) from a multiple of 64 bytes on.
 
-    Copies between places that differ in that take up to twice as long: frames of files and large arrays of other
-    programs begin so, those of numpy 16 bytes later.
+    Copies between places that differ in that take up to twice as long: frames of files and large
+    arrays of other programs begin so, those of numpy 16 bytes later.
     """
     memory = np.empty(size + _LINE, np.uint8)
     return memory[-memory.ctypes.data % _LINE :][:size]
 
 
 class Recycled:
-    """One array after another, of one size most of the time: memory that nobody uses any more is given out again.
+    """One array after another, of one size most of the time: memory that nobody uses any more is
+    given out again.
 
-    Fresh memory costs as much as writing to it twice: the system clears every page when it is first touched.
+    Fresh memory costs as much as writing to it twice: the system clears every page when it is first
+    touched.
 
     Args:
         allocate: where fresh memory comes from.
@@ -70,7 +77,10 @@ class Recycled:
         self._spare = (0, deque[NDArray[np.uint8]](maxlen=_SPARE))
 
     def empty(self, shape: tuple[int, ...], dtype: DTypeLike = np.uint8) -> NDArray[Any]:
-        """An array of any content. Its memory is free again when it and all arrays taken from it are gone."""
+        """An array of any content.
+
+        Its memory is free again when it and all arrays taken from it are gone.
+        """
         asked = math.prod(shape) * np.dtype(dtype).itemsize
         if asked < _WORTH_KEEPING and self._allocate is aligned:
             return np.empty(shape, dtype)
@@ -81,7 +91,8 @@ class Recycled:
             memory = spare.pop()
         except IndexError:
             memory = self._allocate(size)
-        # Views keep alive the array that they were taken from only if that is not itself a view of an array.
+        # Views keep alive the array that they were taken from only if that is not itself a view of
+        # an array.
         array = np.frombuffer(memory.data, np.uint8)
         weakref.finalize(array, spare.append, memory).atexit = False
         return array.view(dtype).reshape(shape)
@@ -90,8 +101,8 @@ class Recycled:
 class Slabs:
     """Pieces of memory, given out and taken back again, cut from large allocations.
 
-    In large ones the system can use pages of 2 MB, and copies from there take two thirds of the time. Memory of one
-    size serves another only once all pieces of an allocation are back.
+    In large ones the system can use pages of 2 MB, and copies from there take two thirds of the
+    time. Memory of one size serves another only once all pieces of an allocation are back.
     """
 
     def __init__(self) -> None:

@@ -41,7 +41,9 @@ def file_identity(path: Path) -> tuple[int, int]:
 
 
 def file_ends(path: Path, size: int) -> bytes:
-    """The first and the last 64 KiB: times and sizes alone may agree where archives set all times alike."""
+    """The first and the last 64 KiB: times and sizes alone may agree where archives set all
+    times alike.
+    """
     with path.open("rb") as file:
         head = file.read(_END_BYTES)
         file.seek(max(0, size - _END_BYTES))

@@ -1,8 +1,8 @@
 """Decoded pictures: held as their planes, and as RGB written straight into the memory of a batch.
 
-PyAV's own conversion puts its result into a frame of its own, which must then be copied. Here the libswscale that PyAV
-is linked with writes to where the pixels belong. Each kind of picture is converted in both ways once, and PyAV stays
-where they differ.
+PyAV's own conversion puts its result into a frame of its own, which must then be copied. Here the
+libswscale that PyAV is linked with writes to where the pixels belong. Each kind of picture is
+converted in both ways once, and PyAV stays where they differ.
 """
 
 from __future__ import annotations
@@ -27,14 +27,17 @@ from numpy.typing import NDArray
 from kata.spec import Colours
 
 FORMATS = {"protocol_whitelist": "file", "format_whitelist": "mov,matroska,webm,avi"}
-"""FFmpeg tells a format by its content, and would follow a playlist that calls itself a video to other files."""
+"""FFmpeg tells a format by its content, and would follow a playlist that calls itself a video to
+other files.
+"""
 
 
 _HALF_SIZE = ("yuv420p", "yuvj420p")
 
 
 def is_half_size(name: str, width: int, height: int) -> bool:
-    """True for 8-bit 4:2:0 frames of H * W * 3 / 2 bytes: even width, and a height that PyAV can tell from that.
+    """True for 8-bit 4:2:0 frames of H * W * 3 / 2 bytes: even width, and a height that PyAV can
+    tell from that.
 
     name: of the pixel format.
     """
@@ -42,7 +45,9 @@ def is_half_size(name: str, width: int, height: int) -> bool:
 
 
 def stores_half_size(path: Path) -> bool:
-    """Whether a video file holds such frames; False for one that cannot be read, which its index will say."""
+    """Whether a video file holds such frames; False for one that cannot be read, which its index
+    will say.
+    """
     try:
         with av.open(str(path), options=FORMATS) as container:
             codec: Any = container.streams.video[0].codec_context
@@ -69,7 +74,9 @@ ONE_THREAD = {"threads": 1} if _SINCE_17 else {}
 """Keeps PyAV's conversion in the calling thread; before version 17 it never left it."""
 
 _UNTAGGED = (2, ColorRange.UNSPECIFIED.value)
-"""Space and range of every picture before PyAV 17, whose conversion ignores what a frame says of its colours."""
+"""Space and range of every picture before PyAV 17, whose conversion ignores what a frame says of
+its colours.
+"""
 
 _Addresses, _Strides = ctypes.c_void_p * 4, ctypes.c_int * 4
 
@@ -87,7 +94,10 @@ def _address(memory: NDArray[np.uint8]) -> int:
 
 
 class Kind(NamedTuple):
-    """What a conversion depends on. name: of the pixel format. space, limits: of colours, as FFmpeg numbers them."""
+    """What a conversion depends on.
+
+    name: of the pixel format. space, limits: of colours, as FFmpeg numbers them.
+    """
 
     width: int
     height: int
@@ -98,7 +108,8 @@ class Kind(NamedTuple):
 
 @functools.cache
 def colours_of(kind: Kind) -> Colours | None:
-    """What RGB of 8-bit 4:2:0 pictures of this kind is computed with (libswscale's `ff_yuv2rgb_c_init_tables`).
+    """What RGB of 8-bit 4:2:0 pictures of this kind is computed with (libswscale's
+    `ff_yuv2rgb_c_init_tables`).
 
     Returns: None where libswscale's figures cannot be asked for.
     """
@@ -128,10 +139,12 @@ def _is_full(kind: Kind) -> bool:
 
 
 class Planes:
-    """Where the planes of a decoded picture lie. Nothing of it changes, so that threads may share it.
+    """Where the planes of a decoded picture lie. Nothing of it changes, so that threads may share
+    it.
 
     Args:
-        owner: whose memory that is: a decoder's frame, or the lines of all planes of 4:2:0 one after the other.
+        owner: whose memory that is: a decoder's frame, or the lines of all planes of 4:2:0 one
+            after the other.
     """
 
     __slots__ = ("addresses", "kind", "owner", "strides")
@@ -151,7 +164,8 @@ class Planes:
         return Planes(kind, addresses, _lines(*[plane.line_size for plane in planes]), frame)
 
     def frame(self) -> VideoFrame:
-        """The frame, for PyAV. That of a copy is a new one each time: PyAV changes its tags for a moment.
+        """The frame, for PyAV. That of a copy is a new one each time: PyAV changes its tags for a
+        moment.
 
         The colour tags that no conversion has a use for are left out then.
         """
@@ -164,14 +178,18 @@ class Planes:
         return frame
 
     def copied(self, memory: NDArray[np.uint8]) -> Planes:
-        """The same picture in `memory` (H * W * 3 / 2,), for 8-bit 4:2:0: it converts to the same pixels."""
+        """The same picture in `memory` (H * W * 3 / 2,), for 8-bit 4:2:0: it converts to the
+        same pixels.
+        """
         self.copy_to(memory)
         width, start, size = self.kind.width, _address(memory), self.kind.width * self.kind.height
         addresses = _Addresses(start, start + size, start + size + size // 4)
         return Planes(self.kind, addresses, _lines(width, width // 2, width // 2), memory)
 
     def copy_to(self, memory: NDArray[np.uint8]) -> None:
-        """Write the planes of 8-bit 4:2:0 one after the other into `memory` (H * W * 3 / 2,), contiguous."""
+        """Write the planes of 8-bit 4:2:0 one after the other into `memory` (H * W * 3 / 2,),
+        contiguous.
+        """
         if isinstance(self.owner, np.ndarray):
             np.copyto(memory, self.owner)
             return
@@ -191,7 +209,9 @@ class RgbConverter:
         self._scalers: dict[Kind, _Scaler | None] = {}
 
     def to_rgb(self, picture: Planes, out: NDArray[np.uint8]) -> None:
-        """Write a picture as RGB into `out` (h, w, 3), which is contiguous; resized if that is another size."""
+        """Write a picture as RGB into `out` (h, w, 3), which is contiguous; resized if that is
+        another size.
+        """
         kind = picture.kind
         if out.shape[:2] != (kind.height, kind.width):
             self._by_pyav(picture, out)
@@ -211,7 +231,8 @@ class RgbConverter:
             self._pyav.setdefault((picture.kind, out.shape), VideoReformatter()),
             picture.frame(),
         )
-        # Made smaller, this is a triangle filter as wide as it must be: what torch calls bilinear with antialiasing.
+        # Made smaller, this is a triangle filter as wide as it must be: what torch calls bilinear
+        # with antialiasing.
         bilinear = Interpolation.BILINEAR
         plane: Any = converter.reformat(
             frame, width, height, "rgb24", interpolation=bilinear, **ONE_THREAD
@@ -285,7 +306,9 @@ class _Functions(NamedTuple):
 
 @functools.cache
 def _functions() -> _Functions | None:
-    """As PyAV sees them; None where its modules do not show what they are linked with (Windows, static builds)."""
+    """As PyAV sees them; None where its modules do not show what they are linked with (Windows,
+    static builds).
+    """
     library = ctypes.CDLL(av.video.reformatter.__file__)
     number, pointer, of = ctypes.c_int, ctypes.c_void_p, ctypes.CFUNCTYPE
     try:

@@ -33,12 +33,17 @@ _OPEN_DECODERS = 8
 
 
 _OPEN_FILES = 16
-"""Per thread. Opening and closing a file for each group of two pictures took 1 % of reading them."""
+"""Per thread.
+
+Opening and closing a file for each group of two pictures took 1 % of reading them.
+"""
 
 
 @dataclass(frozen=True, eq=False)
 class Gop:
-    """Frames wanted of one group of pictures: `frames` (n,), all of one start; `rows` (n,) in the dataset."""
+    """Frames wanted of one group of pictures: `frames` (n,), all of one start; `rows` (n,) in
+    the dataset.
+    """
 
     index: FrameIndex
     stamp: Stamp
@@ -51,8 +56,10 @@ class Gop:
         index, number = self.index, int(self.frames[place])
         return FrameError(
             f"frame {number} of {index.path} (camera '{self.camera}') cannot be decoded: {why}",
-            rule=f"every one of its {len(index)} frames decodes to {index.width}x{index.height} pixels",
-            remedy="download the file again, or leave its episodes out with --dataset.exclude_episodes",
+            rule=f"every one of its {len(index)} frames decodes to {index.width}x{index.height} "
+            "pixels",
+            remedy="download the file again, or leave its episodes out with "
+            "--dataset.exclude_episodes",
             camera=self.camera,
             file=str(index.path),
             frame=number,
@@ -75,9 +82,11 @@ class Decoder:
         self._local, self._counters = threading.local(), counters
 
     def pictures(self, gop: Gop) -> Iterator[tuple[int, Planes]]:
-        """Yield (place in `gop.frames`, decoded picture) as decoders give them; the last packet is the last wanted.
+        """Yield (place in `gop.frames`, decoded picture) as decoders give them; the last packet is
+        the last wanted.
 
-        Raises: FrameError for a frame that cannot be decoded, DataError for a file that has been replaced.
+        Raises: FrameError for a frame that cannot be decoded, DataError for a file that has been
+            replaced.
         """
         # Lists: groups are short, and numpy takes longer than such loops.
         index, first, numbers = (
@@ -164,7 +173,8 @@ class Decoder:
         codec.thread_type = "NONE"
         codec.thread_count = 1
         if extradata:
-            # PyAV leaves the padding behind these bytes as it finds it: the first assignment writes zeros there.
+            # PyAV leaves the padding behind these bytes as it finds it: the first assignment writes
+            # zeros there.
             codec.extradata = extradata + bytes(PADDING_BYTES)
             codec.extradata = extradata
         codec.color_range, codec.colorspace, codec.color_primaries, codec.color_trc = colour

@@ -25,7 +25,10 @@ ENCODERS = {"av1": "libsvtav1", "h264": "libx264", "hevc": "libx265"}
 """Stream codec (what info.json names) to the encoder that makes it."""
 
 _HEVC_SIDE = 64
-"""One block of x265. An encoder for 32x48 that follows another one overwrites memory, and the process is aborted."""
+"""One block of x265.
+
+An encoder for 32x48 that follows another one overwrites memory, and the process is aborted.
+"""
 
 _DEFAULT_CRF = {"av1": 30, "h264": 23, "hevc": 28}
 _DEFAULT_PRESET = {"av1": "12", "h264": "veryfast", "hevc": "veryfast"}
@@ -38,8 +41,10 @@ class VideoOptions:
     """How camera frames are encoded.
 
     Args:
-        codec: 'av1' (smaller; LeRobot's own choice), 'h264' (encodes about twice as fast) or 'hevc'.
-        gop: a keyframe every so many frames. 2 makes any frame cheap to reach; larger is smaller and slower.
+        codec: 'av1' (smaller; LeRobot's own choice), 'h264' (encodes about twice as fast) or
+            'hevc'.
+        gop: a keyframe every so many frames. 2 makes any frame cheap to reach; larger is smaller
+            and slower.
         crf: quality, lower is better; None takes 30 for av1, 23 for h264 and 28 for hevc.
         preset: the encoder's own effort name; None takes '12' for av1, else 'veryfast'.
         pix_fmt: 'yuv420p' (even sizes only) or another that the encoder and the readers know.
@@ -103,12 +108,15 @@ class VideoOptions:
 
 
 def require_encoder(options: VideoOptions, *, fps: int, height: int, width: int) -> None:
-    """DataError when this PyAV cannot encode such frames: no encoder, or one that refuses the options."""
+    """DataError when this PyAV cannot encode such frames: no encoder, or one that refuses the
+    options.
+    """
     encoder = ENCODERS[options.codec]
     if options.codec == "hevc" and min(height, width) < _HEVC_SIDE:
         raise DataError(
             f"{height}x{width} frames cannot be encoded as hevc",
-            rule=f"{_HEVC_SIDE} pixels or more a side: the encoder damages its memory on smaller ones",
+            rule=f"{_HEVC_SIDE} pixels or more a side: the encoder damages its memory on smaller "
+            "ones",
             remedy="take codec av1 or h264, or larger frames",
         )
     try:
@@ -125,16 +133,19 @@ def require_encoder(options: VideoOptions, *, fps: int, height: int, width: int)
     except UnknownCodecError:
         there = [codec for codec, encoder in ENCODERS.items() if encoder in av.codecs_available]
         raise DataError(
-            f"PyAV {av.__version__} has no encoder '{ENCODERS[options.codec]}' for codec '{options.codec}'",
+            f"PyAV {av.__version__} has no encoder '{ENCODERS[options.codec]}' for codec "
+            f"'{options.codec}'",
             rule=f"encoders here: {', '.join(there) or 'none'}",
-            remedy="choose one of those, or install PyAV's own wheel: pip install --force-reinstall av",
+            remedy="choose one of those, or install PyAV's own wheel: pip install "
+            "--force-reinstall av",
         ) from None
 
 
 def _set_up(
     context: VideoCodecContext, options: VideoOptions, rate: Fraction, height: int, width: int
 ) -> None:
-    # SVT-AV1 prints a banner for each file past libav's own log; it reads this once, when first opened
+    # SVT-AV1 prints a banner for each file past libav's own log; it reads this once, when first
+    # opened
     os.environ.setdefault("SVT_LOG", "1")
     context.width, context.height, context.pix_fmt = width, height, options.pix_fmt
     context.framerate, context.time_base = rate, 1 / rate
@@ -152,7 +163,8 @@ def _set_up(
 
 
 class VideoEncoder:
-    """One episode of one camera: an mp4 with constant frame rate, first pts 0, no B-frames, index in front.
+    """One episode of one camera: an mp4 with constant frame rate, first pts 0, no B-frames, index
+    in front.
 
     Frames go to the encoder as they come, so memory stays flat however long the episode is.
     """
@@ -196,7 +208,8 @@ class VideoEncoder:
 def join_videos(parts: Sequence[Path], path: Path, fps: int) -> None:
     """Put mp4 files of one encoder behind each other by copying packets; nothing is encoded again.
 
-    The parts have one frame rate and no B-frames; frame k of part p comes to (frames before p + k) / fps.
+    The parts have one frame rate and no B-frames; frame k of part p comes to (frames before p + k)
+    / fps.
     """
     with av.open(str(path), "w", options=FASTSTART) as target:
         stream: VideoStream | None = None

@@ -1,6 +1,8 @@
-"""Where every packet of a video file lies and which frame it shows: what decoding needs instead of seeking.
+"""Where every packet of a video file lies and which frame it shows: what decoding needs instead of
+seeking.
 
-Frame numbers count presentation time stamps in ascending order: B-frames and edit lists need no special case.
+Frame numbers count presentation time stamps in ascending order: B-frames and edit lists need no
+special case.
 """
 
 from __future__ import annotations
@@ -53,11 +55,14 @@ _ELEMENT_BYTES = 64
 class FrameIndex:
     """Every packet of one video file in decoding order, and every frame in presentation order.
 
-    pts, offset, size: (P,) time stamp, counted from the first frame shown, and bytes of each packet.
-    packet: (N,) the packet of frame n. start: (N,) the key packet from which decoding reaches frame n.
-    They are 32 bits wide where a file allows it: the sum of an offset and a size fits, a product does not.
+    pts, offset, size: (P,) time stamp, counted from the first frame shown, and bytes of each
+        packet.
+    packet: (N,) the packet of frame n. start: (N,) the key packet from which decoding reaches frame
+        n. They are 32 bits wide where a file allows it: the sum of an offset and a size fits, a
+        product does not.
     setup: codec name, parameters, colour.
-    tick_s: seconds per unit of pts. identity: (size in bytes, mtime_ns) of the file that was indexed.
+    tick_s: seconds per unit of pts. identity: (size in bytes, mtime_ns) of the file that was
+        indexed.
     """
 
     path: Path
@@ -92,7 +97,8 @@ class FrameIndex:
             f"{self.path} shows frame {frame} at {time_s[frame]:.3f} s; {fps} fps want "
             f"{frame / fps:.3f} s{shown}",
             rule=f"frames follow each other at the fps of info.json, {fps}, without gaps",
-            remedy="`kata data repair <folder> --out=<folder> --fps=<rate>` gives tables and videos "
+            remedy="`kata data repair <folder> --out=<folder> --fps=<rate>` gives tables and "
+            "videos "
             "one rate, frame by frame; or leave the episodes out with --dataset.exclude_episodes",
         )
 
@@ -119,7 +125,8 @@ def check_whole(path: Path) -> None:
 
 
 def open_index(path: Path) -> FrameIndex:
-    """The index of a video file from the cache folder; built and kept there when it is met for the first time.
+    """The index of a video file from the cache folder; built and kept there when it is met for the
+    first time.
 
     Raises: DataError as `build_index`.
     """
@@ -145,8 +152,9 @@ def open_index(path: Path) -> FrameIndex:
 def build_index(path: Path) -> FrameIndex:
     """Read where the packets of a video file lie, without decoding them.
 
-    Raises: DataError when the file is no video, is cut off, does not start with a keyframe, has several sets of coding
-    parameters, or stores frames in a way that cannot be read without its container.
+    Raises: DataError when the file is no video, is cut off, does not start with a keyframe, has
+        several sets of coding parameters, or stores frames in a way that cannot be read without its
+        container.
     """
     refuse_pointer(path)
     identity = file_identity(path)
@@ -166,7 +174,8 @@ def build_index(path: Path) -> FrameIndex:
             is_mp4 = "mp4" in container.format.name
             if is_mp4:
                 check_whole(path)
-            # The boxes of an mp4 file tell whether it is whole; its edit list may drop frames at either end.
+            # The boxes of an mp4 file tell whether it is whole; its edit list may drop frames at
+            # either end.
             claimed = 0 if is_mp4 else stream.frames
             table = frame_table(path) if is_mp4 else None
             if table is None and is_mp4 and count_setups(path) > 1:
@@ -215,7 +224,9 @@ def _payload(file: BinaryIO, near: int, data: bytes) -> int | None:
 
 
 def _place(path: Path) -> Path:
-    """The index's file, by what the video is: another path to the same file finds it, another content does not."""
+    """The index's file, by what the video is: another path to the same file finds it, another
+    content does not.
+    """
     size, mtime_ns = file_identity(path)
     digest = hashlib.sha256(
         json.dumps([_FORMAT, av.__version__, path.name, size, mtime_ns]).encode()
@@ -226,7 +237,9 @@ def _place(path: Path) -> Path:
 
 
 def _narrow(*arrays: Int64) -> list[Int64]:
-    """As 32-bit numbers where every value and every end of a packet allows it, which halves index and reading."""
+    """As 32-bit numbers where every value and every end of a packet allows it, which halves
+    index and reading.
+    """
     pts, offset, size = arrays[:3]
     fits = (offset + size).max(initial=0) < 2**31 and np.abs(pts).max(initial=0) < 2**31
     return [array.astype(np.int32) if fits else np.ascontiguousarray(array) for array in arrays]  # type: ignore
@@ -256,8 +269,9 @@ def _from_bundle(path: Path, kept: ArrayFile) -> FrameIndex:
 
 
 def _starts(path: Path, pts: Int64, keys: Int64, packet: Int64) -> Int64:
-    """The last key packet before each frame that is also shown before it: frames that lead an open group of
-    pictures are decoded from the group before."""
+    """The last key packet before each frame that is also shown before it: frames that lead an open
+    group of pictures are decoded from the group before.
+    """
     place = np.searchsorted(keys, packet, side="right") - 1
     if (place < 0).any():
         raise _damaged(path, f"has {(place < 0).sum()} frames before its first keyframe")

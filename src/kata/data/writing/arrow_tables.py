@@ -22,7 +22,9 @@ def stored(columns: Mapping[str, Column]) -> dict[str, Column]:
 
 
 def frame_schema(columns: Mapping[str, Column]) -> pa.Schema:
-    """Schema of the frames, with the `huggingface` note from which the Hub's viewer knows the images."""
+    """Schema of the frames, with the `huggingface` note from which the Hub's viewer knows the
+    images.
+    """
     tree = {key: _viewer_feature(column) for key, column in stored(columns).items()}
     note = json.dumps({"info": {"features": tree}})
     fields = [pa.field(key, _arrow_type(column)) for key, column in stored(columns).items()]
@@ -30,13 +32,17 @@ def frame_schema(columns: Mapping[str, Column]) -> pa.Schema:
 
 
 def frame_table(columns: Mapping[str, Column], values: Mapping[str, Any]) -> pa.Table:
-    """One episode's frames: arrays (N, *shape), (N,) for shape [1], lists of str, lists of PNG bytes."""
+    """One episode's frames: arrays (N, *shape), (N,) for shape [1], lists of str, lists of PNG
+    bytes.
+    """
     arrays = [arrow_array(column, values[key]) for key, column in stored(columns).items()]
     return pa.Table.from_arrays(arrays, schema=frame_schema(columns))
 
 
 def task_table(tasks: Sequence[str]) -> pa.Table:
-    """The tasks by task_index; the `pandas` note makes the sentence the index, which LeRobot needs."""
+    """The tasks by task_index; the `pandas` note makes the sentence the index, which LeRobot
+    needs.
+    """
     table = pa.table(
         {
             "task_index": pa.array(range(len(tasks)), pa.int64()),

@@ -1,14 +1,17 @@
-"""Writes LeRobot v3.0 datasets, episode by episode, so that an interruption costs at most the open episode.
+"""Writes LeRobot v3.0 datasets, episode by episode, so that an interruption costs at most the open
+episode.
 
-How it keeps that promise. While an episode is recorded it lies in `<root>/.recording/open`. `save_episode`
-finishes its files there, waits for the disk, and renames the folder to `.recording/episode-<n>`: from that
-moment the episode exists. `flush` (called by `close`, and when a file would outgrow its limit) copies all
-such episodes into one new file per stream: frames, each camera, episode rows. Files that were published
-before are never touched. New files are made in `.recording/publish` and renamed into place;
-`meta/info.json` comes last and is what counts. After a crash `resume` drops the open episode and publishes
-every saved one, over whatever a killed `flush` left.
+How it keeps that promise. While an episode is recorded it lies in `<root>/.recording/open`.
+`save_episode` finishes its files there, waits for the disk, and renames the folder to
+`.recording/episode-<n>`: from that moment the episode exists. `flush` (called by `close`, and when
+a file would outgrow its limit) copies all such episodes into one new file per stream: frames, each
+camera, episode rows. Files that were published before are never touched. New files are made in
+`.recording/publish` and renamed into place; `meta/info.json` comes last and is what counts. After a
+crash `resume` drops the open episode and publishes every saved one, over whatever a killed `flush`
+left.
 
-All streams roll over together: `file-007` of each camera holds the same episodes as `file-007` of the frames.
+All streams roll over together: `file-007` of each camera holds the same episodes as `file-007` of
+the frames.
 """
 
 from __future__ import annotations
@@ -91,7 +94,8 @@ class DatasetWriter:
             video: how cameras of dtype 'video' are encoded.
             chunks_size: files per folder.
             data_files_size_in_mb: a table file is closed before it outgrows this.
-            video_files_size_in_mb: the same for videos. A single longer episode makes a larger file.
+            video_files_size_in_mb: the same for videos. A single longer episode makes a larger
+                file.
 
         Raises:
             DataError: when the folder is not empty, or an argument breaks a rule of the format.
@@ -117,7 +121,8 @@ class DatasetWriter:
         Saved episodes are published at once; the episode that was open is gone.
 
         Raises:
-            DataError: when the folder holds no v3.0 dataset, or one with features that cannot be written.
+            DataError: when the folder holds no v3.0 dataset, or one with features that cannot be
+            written.
         """
         root = Path(root)
         path = root / "meta" / "info.json"
@@ -143,7 +148,8 @@ class DatasetWriter:
         """Add one frame to the open episode, opening one if need be.
 
         Args:
-            frame: every feature once: cameras uint8 (H, W, 3), vectors (n,), shape [1] a number, text str.
+            frame: every feature once: cameras uint8 (H, W, 3), vectors (n,), shape [1] a number,
+                text str.
             task: the sentence that says what is done.
 
         Raises:
@@ -179,7 +185,9 @@ class DatasetWriter:
             self._open = None
 
     def flush(self) -> None:
-        """Publish the saved episodes now, so that readers see them; the next ones go to new files."""
+        """Publish the saved episodes now, so that readers see them; the next ones go to new
+        files.
+        """
         if not self._saved:
             return
         folders = [self._folder(row["episode_index"]) for row in self._saved]

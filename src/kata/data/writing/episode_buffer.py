@@ -1,4 +1,6 @@
-"""One episode while it is recorded: frames go to encoders and lists, and end as files in one folder."""
+"""One episode while it is recorded: frames go to encoders and lists, and end as files in one
+folder.
+"""
 
 from __future__ import annotations
 

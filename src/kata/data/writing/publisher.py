@@ -1,4 +1,6 @@
-"""What readers see of a dataset that is being written: whole files, and info.json as the last word."""
+"""What readers see of a dataset that is being written: whole files, and info.json as the last
+word.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,8 @@ _INFO, _STATS, _TASKS = Path("meta/info.json"), Path("meta/stats.json"), Path("m
 
 
 class Publisher:
-    """The published part of a dataset: each `publish` adds a file per stream and changes no earlier one.
+    """The published part of a dataset: each `publish` adds a file per stream and changes no earlier
+    one.
 
     Args:
         root: the dataset's folder.
@@ -86,7 +89,8 @@ class Publisher:
     def recover(self) -> list[str]:
         """Take up what info.json counts; returns the tasks.
 
-        What a killed `publish` moved beyond that lies where the next one, of the same episodes, puts its own.
+        What a killed `publish` moved beyond that lies where the next one, of the same episodes,
+        puts its own.
         """
         shutil.rmtree(self._hidden / "publish", ignore_errors=True)
         places: list[int] = []

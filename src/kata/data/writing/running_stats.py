@@ -1,4 +1,6 @@
-"""Statistics of a whole dataset that is being written, from those of its episodes and from its table files."""
+"""Statistics of a whole dataset that is being written, from those of its episodes and from its
+table files.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,8 @@ class Totals:
                 self._summaries[key] = merge([known, summary]) if known else summary
 
     def stats(self, files: Sequence[Path], frames: int) -> dict[str, Any]:
-        """The content of stats.json; quantiles of columns go over all frames while they fit in memory.
+        """The content of stats.json; quantiles of columns go over all frames while they fit in
+        memory.
 
         Args:
             files: the table files, which hold exactly the episodes counted in.
@@ -57,7 +60,9 @@ class Totals:
 
 
 def flat_values(chunks: pa.ChunkedArray) -> NDArray[Any]:
-    """All numbers of a column of scalars or (nested) lists, flattened; empty places become NaN or None."""
+    """All numbers of a column of scalars or (nested) lists, flattened; empty places become NaN
+    or None.
+    """
     array: Any = chunks.combine_chunks()
     if isinstance(array, pa.ChunkedArray):
         array = pa.concat_arrays(array.chunks)

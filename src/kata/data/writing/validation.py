@@ -1,4 +1,6 @@
-"""What the writer takes: features at the start, frames as they come. Everything else is a DataError."""
+"""What the writer takes: features at the start, frames as they come. Everything else is a
+DataError.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +60,9 @@ def accept_features(features: Mapping[str, Column], video: VideoOptions) -> None
 def accept_frame(
     columns: Mapping[str, Column], frame: Mapping[str, Any], task: object
 ) -> dict[str, Any]:
-    """The values in the columns' dtypes and shapes, () for shape [1]; DataError names what is wrong."""
+    """The values in the columns' dtypes and shapes, () for shape [1]; DataError names what is
+    wrong.
+    """
     if not isinstance(task, str):
         raise DataError(
             f"task is {task!r}", rule="a sentence (str)", remedy="say what the robot does"

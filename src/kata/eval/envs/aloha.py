@@ -1,10 +1,11 @@
-"""The two-armed ALOHA tasks of gym-aloha: `gymnasium.make("kata/AlohaTransferCube-v0")`, also AlohaInsertion.
+"""The two-armed ALOHA tasks of gym-aloha: `gymnasium.make("kata/AlohaTransferCube-v0")`, also
+AlohaInsertion.
 
-Physics, rewards and start poses are gym-aloha's (extra `aloha`): a seed starts where it starts there, so success
-rates compare. Three things differ. Only the camera that is shown is rendered (gym-aloha renders three, which takes
-three times as long); the start pose can be given; and without a seed it follows from the last seed.
-On Linux without a display MuJoCo renders through EGL (without a GPU: Mesa's libegl1 and libgl1-mesa-dri);
-MUJOCO_GL=osmesa (libosmesa6) works too.
+Physics, rewards and start poses are gym-aloha's (extra `aloha`): a seed starts where it starts
+there, so success rates compare. Three things differ. Only the camera that is shown is rendered
+(gym-aloha renders three, which takes three times as long); the start pose can be given; and without
+a seed it follows from the last seed. On Linux without a display MuJoCo renders through EGL (without
+a GPU: Mesa's libegl1 and libgl1-mesa-dri); MUJOCO_GL=osmesa (libosmesa6) works too.
 """
 
 from __future__ import annotations
@@ -55,7 +56,10 @@ Observation = dict[str, Any]
 
 
 class Task(NamedTuple):
-    """One of gym-aloha's tasks. draw: a start pose of its objects for a seed, float64 (7 per object,)."""
+    """One of gym-aloha's tasks.
+
+    draw: a start pose of its objects for a seed, float64 (7 per object,).
+    """
 
     instruction: str
     draw: Callable[[int], NDArray[np.float64]]
@@ -88,11 +92,12 @@ def task_of(name: str) -> Task:
 class AlohaEnv(gymnasium.Env[Observation, NDArray[np.float32]]):
     """Two arms at a table, seen from above, at 50 steps per second.
 
-    Observation: `agent_pos` float32 (14,), joint angles in rad and grippers from 0 closed to 1 open, left arm first;
-    `pixels` with `top`, uint8 (480, 640, 3); not with `pictures=False`, which saves nine tenths of the time.
-    Action: float32 (14,), where the joints and grippers shall go; the simulation keeps them within their limits.
-    Reward: the stage that is reached, 0 to 4 (transfer: touched, lifted, in the left gripper, held by it in the air).
-    Success: stage 4, which ends the episode; steps after it are possible.
+    Observation: `agent_pos` float32 (14,), joint angles in rad and grippers from 0 closed to 1
+    open, left arm first; `pixels` with `top`, uint8 (480, 640, 3); not with `pictures=False`, which
+    saves nine tenths of the time. Action: float32 (14,), where the joints and grippers shall go;
+    the simulation keeps them within their limits. Reward: the stage that is reached, 0 to 4
+    (transfer: touched, lifted, in the left gripper, held by it in the air). Success: stage 4, which
+    ends the episode; steps after it are possible.
     """
 
     metadata: ClassVar[dict[str, Any]] = {  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -117,7 +122,8 @@ class AlohaEnv(gymnasium.Env[Observation, NDArray[np.float32]]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, dict[str, Any]]:
-        """Arms at rest and the objects at a drawn pose, or at `options["state"]`: per object x, y, z and a quaternion.
+        """Arms at rest and the objects at a drawn pose, or at `options["state"]`: per object x, y,
+        z and a quaternion.
 
         Raises: ConfigError for a state of another size.
         """
@@ -158,7 +164,9 @@ class AlohaEnv(gymnasium.Env[Observation, NDArray[np.float32]]):
         return self._picture
 
     def close(self) -> None:
-        """Let go of the renderer here: left to the garbage collector, it goes in whichever thread, and OpenGL fails."""
+        """Let go of the renderer here: left to the garbage collector, it goes in whichever
+        thread, and OpenGL fails.
+        """
         self._sim.physics.free()
 
     def _look(self, physics: Any) -> Observation:

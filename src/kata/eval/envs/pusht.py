@@ -1,8 +1,10 @@
-"""PushT as Diffusion Policy evaluates it: `gymnasium.make("kata/PushT-v0")`, the task of the `lerobot/pusht` data.
+"""PushT as Diffusion Policy evaluates it: `gymnasium.make("kata/PushT-v0")`, the task of the
+`lerobot/pusht` data.
 
-Physics, pictures and random starts are gym-pusht's (extra `pusht`), so success rates compare with LeRobot's. What is
-added is a reset to a recorded state that is exact: gym-pusht's own option sets the block's position before its angle,
-and turning the block about its centre of mass then moves it by up to 90 units.
+Physics, pictures and random starts are gym-pusht's (extra `pusht`), so success rates compare with
+LeRobot's. What is added is a reset to a recorded state that is exact: gym-pusht's own option sets
+the block's position before its angle, and turning the block about its centre of mass then moves it
+by up to 90 units.
 """
 
 from __future__ import annotations
@@ -38,21 +40,24 @@ Observation = dict[str, Any]
 class PushTEnv(
     gymnasium.Wrapper[Observation, NDArray[np.float32], Observation, NDArray[np.float32]]
 ):
-    """Push the T onto its outline with a round tool; 10 steps per second, board units 0 to 512, y downwards.
+    """Push the T onto its outline with a round tool; 10 steps per second, board units 0 to 512, y
+    downwards.
 
-    Observation: `agent_pos` float64 (2,), where the tool is; `pixels` uint8 (96, 96, 3).
-    Action: float32 (2,), where the tool shall go.
-    Reward: the covered share of the outline divided by 0.95, at most 1. `info["coverage"]` is the share itself.
-    Success: a share above 0.95, which ends the episode; it has 300 steps. Diffusion Policy's score of an episode is
+    Observation: `agent_pos` float64 (2,), where the tool is; `pixels` uint8 (96, 96, 3). Action:
+    float32 (2,), where the tool shall go. Reward: the covered share of the outline divided by 0.95,
+    at most 1. `info["coverage"]` is the share itself. Success: a share above 0.95, which ends the
+    episode; it has 300 steps. Diffusion Policy's score of an episode is
         its highest reward (C. Chi et al., RSS 2023).
     """
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, dict[str, Any]]:
-        """Start at random, or exactly at `options["state"]`: tool x, y, block x, y, and the block's angle in rad.
+        """Start at random, or exactly at `options["state"]`: tool x, y, block x, y, and the block's
+        angle in rad.
 
-        The block's position is that of its frame's origin, the middle of the T's upper edge, as in recordings.
+        The block's position is that of its frame's origin, the middle of the T's upper edge, as in
+        recordings.
 
         Raises: ConfigError for a state that is not five finite numbers.
         """
@@ -71,7 +76,9 @@ class PushTEnv(
 
 
 def make_pusht(**kwargs: Any) -> PushTEnv:
-    """A new environment, with gym-pusht's options over those of `lerobot/pusht` (pictures of 96x96, tool position)."""
+    """A new environment, with gym-pusht's options over those of `lerobot/pusht` (pictures of
+    96x96, tool position).
+    """
     usual = {
         "obs_type": "pixels_agent_pos",
         "visualization_width": 384,

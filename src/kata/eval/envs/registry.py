@@ -23,10 +23,12 @@ _VIDEO_FPS = 10
 
 @dataclass(frozen=True)
 class EnvSpec:
-    """All that is needed to make an environment and to judge its episodes; plain values, so that processes share it.
+    """All that is needed to make an environment and to judge its episodes; plain values, so that
+    processes share it.
 
-    module: registers the id when imported. extra: of kata's package, that installs the module.
-    The rest is as in EnvConfig, resolved. max_steps None is the limit that the environment is registered with.
+    module: registers the id when imported. extra: of kata's package, that installs the module. The
+        rest is as in EnvConfig, resolved. max_steps None is the limit that the environment is
+        registered with.
     """
 
     id: str
@@ -120,7 +122,8 @@ def _base(config: EnvConfig) -> EnvSpec:
 def register(spec: EnvSpec) -> None:
     """Import what registers the environment.
 
-    Raises: ConfigError when the package is not installed, or gymnasium does not know the id afterwards.
+    Raises: ConfigError when the package is not installed, or gymnasium does not know the id
+        afterwards.
     """
     if spec.module is not None:
         try:
@@ -170,7 +173,9 @@ class Leaf:
 
 @dataclass(frozen=True)
 class Facts:
-    """What an environment declares: its arrays by dotted path, the bounds of its action, its limit and rate."""
+    """What an environment declares: its arrays by dotted path, the bounds of its action, its
+    limit and rate.
+    """
 
     leaves: dict[str, Leaf]
     action: spaces.Box
@@ -181,7 +186,8 @@ class Facts:
 def inspect(spec: EnvSpec) -> Facts:
     """Make the environment once and read its declarations.
 
-    Raises: ConfigError when it cannot be made or never ends; PolicyError for actions that no policy gives.
+    Raises: ConfigError when it cannot be made or never ends; PolicyError for actions that no policy
+        gives.
     """
     try:
         env = make(spec)
@@ -208,7 +214,8 @@ def inspect(spec: EnvSpec) -> Facts:
             raise PolicyError(
                 f"{spec.id}: takes the action {space}",
                 rule="a vector of numbers (a Box)",
-                remedy="name the vector in a dict of actions with --env.action_key, or wrap the environment",
+                remedy="name the vector in a dict of actions with --env.action_key, or wrap the "
+                "environment",
             )
         rate = spec.fps or env.metadata.get("render_fps") or _VIDEO_FPS
         leaves = {".".join(leaf.keys) or ".": leaf for leaf in _leaves(env.observation_space, ())}

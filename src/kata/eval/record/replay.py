@@ -44,10 +44,12 @@ def replay_aloha(
     episodes: Sequence[int] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Path:
-    """Replay trajectories in simulation and keep those that end in success; the log names the dropped ones.
+    """Replay trajectories in simulation and keep those that end in success; the log names the
+    dropped ones.
 
     Args:
-        trajectories: an npz file with `sim_<task>_scripted_actions` (E, T + 1, 14), joint angles in rad with grippers
+        trajectories: an npz file with `sim_<task>_scripted_actions` (E, T + 1, 14), joint angles in
+            rad with grippers
             0 to 1, and `sim_<task>_scripted_env` (E, 7 per object), the objects' start poses.
         root: a folder that is absent or empty.
         task: 'transfer_cube' or 'insertion'.
@@ -55,10 +57,12 @@ def replay_aloha(
         episodes: which of the E; None is all.
         progress: called with (replayed, of how many) after each episode.
 
-    Returns: the dataset's folder, T frames per episode. The last action only marks the end, as in ACT's own data.
+    Returns: the dataset's folder, T frames per episode. The last action only marks the end, as in
+        ACT's own data.
 
     Raises:
-        DataError: for a file without these arrays, an episode that it does not have, a folder that is not empty, or
+        DataError: for a file without these arrays, an episode that it does not have, a folder that
+        is not empty, or
             when no episode succeeds.
         ConfigError: for an unknown task.
     """
@@ -83,7 +87,8 @@ def replay_aloha(
         raise DataError(
             f"{trajectories}: none of {len(numbers)} episodes of {task} ends in success",
             rule="at least one does",
-            remedy="check that the actions are joint angles in rad, and that the start poses belong to them",
+            remedy="check that the actions are joint angles in rad, and that the start poses "
+            "belong to them",
         )
     _log.info(
         "%d episodes in %s; dropped, as they end without success: %s",
@@ -95,7 +100,9 @@ def replay_aloha(
 
 
 def replay(env: AlohaEnv, actions: NDArray[Any], start: NDArray[Any]) -> Iterator[dict[str, Any]]:
-    """The frames of these actions (T, 14) from this start pose; success is that of each moment, not of the past."""
+    """The frames of these actions (T, 14) from this start pose; success is that of each moment,
+    not of the past.
+    """
     seen, _ = env.reset(options={"state": start})
     for action in actions:  # as they are: rounded to float32 they make other contacts
         frame = {

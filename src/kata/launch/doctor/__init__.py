@@ -1,1 +1,3 @@
-"""`kata doctor`: what this machine is, and what about it would spoil a run. Needs neither torch nor a GPU."""
+"""`kata doctor`: what this machine is, and what about it would spoil a run. Needs neither torch
+nor a GPU.
+"""

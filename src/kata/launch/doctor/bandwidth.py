@@ -19,9 +19,11 @@ LIMIT_S = 1.0
 
 
 def disk(folder: Path) -> dict[str, Any]:
-    """Bytes free, and bytes per second written (to the device) and read back (not from memory, where that can be told).
+    """Bytes free, and bytes per second written (to the device) and read back (not from memory,
+    where that can be told).
 
-    The first existing folder at or above `folder` is measured; speeds are null where it cannot be written.
+    The first existing folder at or above `folder` is measured; speeds are null where it cannot be
+    written.
     """
     while not folder.is_dir():
         folder = folder.parent
@@ -51,7 +53,9 @@ def _write_and_read(descriptor: int) -> dict[str, float]:
 
 
 def loopback() -> dict[str, float | None]:
-    """Bytes per second through TCP on this machine: the ceiling of ranks that talk by sockets (gloo)."""
+    """Bytes per second through TCP on this machine: the ceiling of ranks that talk by sockets
+    (gloo).
+    """
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))
         server.listen(1)

@@ -12,7 +12,9 @@ Facts = Mapping[str, Any]
 GIB = 1 << 30
 
 DRIVER_OF_CUDA = {11: 450, 12: 525, 13: 580}
-"""The first driver series that runs programs built for a CUDA version (NVIDIA's compatibility table)."""
+"""The first driver series that runs programs built for a CUDA version (NVIDIA's compatibility
+table).
+"""
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,8 @@ def _driver(facts: Facts) -> Iterator[Finding]:
     if not gpus and facts["device_files"]:
         yield Finding(
             f"{facts['device_files']} GPU device files, but nvidia-smi does not answer",
-            "the driver is not loaded or does not fit its library: reboot, or install the driver anew",
+            "the driver is not loaded or does not fit its library: reboot, or install the driver "
+            "anew",
         )
     if not gpus:
         return
@@ -162,7 +165,8 @@ def _disk(facts: Facts) -> Iterator[Finding]:
         if speed < 50e6:
             yield Finding(
                 f"{disk['folder']}: {way}s {bytes_text(speed)} per second",
-                "put datasets and runs on a local disk; --dataset.cache=frames keeps decoded frames in memory",
+                "put datasets and runs on a local disk; --dataset.cache=frames keeps decoded "
+                "frames in memory",
             )
 
 

@@ -42,7 +42,8 @@ def text(found: dict[str, Any], wrong: Sequence[Finding]) -> str:
         ),
         (
             "CUDA",
-            f"torch built for {found['cuda_of_torch'] or 'the CPU'}; NCCL {found['nccl'] or 'none'}",
+            f"torch built for {found['cuda_of_torch'] or 'the CPU'}; NCCL "
+            f"{found['nccl'] or 'none'}",
         ),
         *_gpu_rows(found),
         ("video", _codecs(found)),
@@ -54,7 +55,8 @@ def text(found: dict[str, Any], wrong: Sequence[Finding]) -> str:
         ("memory", f"{_size(memory['available_bytes'])} free of {_size(memory['total_bytes'])}"),
         (
             "disk",
-            f"{at['folder']}: {_size(at['free_bytes'])} free, writes {_speed(at, 'write')}, reads {_speed(at, 'read')}",
+            f"{at['folder']}: {_size(at['free_bytes'])} free, writes {_speed(at, 'write')}, reads "
+            f"{_speed(at, 'read')}",
         ),
         ("loopback", f"{_size(found['network']['loopback_bytes_per_s'])} per second"),
         (
@@ -69,7 +71,7 @@ def text(found: dict[str, Any], wrong: Sequence[Finding]) -> str:
 
 def _gpu_rows(found: dict[str, Any]) -> list[tuple[str, str]]:
     rows = [
-        (f"GPU {gpu['index']}", f"{gpu['name']}, {_size(gpu['used_bytes'])} of {_size(gpu['memory_bytes'])} taken, "
+        (f"GPU {gpu['index']}", f"{gpu['name']}, " f"{_size(gpu['used_bytes'])} " "of " f"{_size(gpu['memory_bytes'])} " "taken, "  # noqa: E501
          f"compute {gpu['compute_cap']}, driver {gpu['driver_version']}")
         for gpu in found["gpus"]
     ]  # fmt: skip

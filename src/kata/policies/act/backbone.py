@@ -1,4 +1,6 @@
-"""The ResNet that turns camera frames into a feature map, with frozen batch norm and ImageNet weights."""
+"""The ResNet that turns camera frames into a feature map, with frozen batch norm and ImageNet
+weights.
+"""
 
 from __future__ import annotations
 
@@ -31,9 +33,11 @@ class FrozenNorm(FrozenBatchNorm2d):
 
 
 def build_backbone(config: Config) -> tuple[nn.Sequential, int]:
-    """The ResNet up to its last stage, under torchvision's names, and the channels of its feature map.
+    """The ResNet up to its last stage, under torchvision's names, and the channels of its feature
+    map.
 
-    Raises PolicyError when ImageNet weights that the config names are in no cache and cannot be fetched.
+    Raises PolicyError when ImageNet weights that the config names are in no cache and cannot be
+    fetched.
     """
     net, channels = build_resnet(
         config.vision_backbone,

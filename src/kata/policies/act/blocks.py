@@ -17,9 +17,11 @@ ACTIVATION_OF: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "gelu": 
 
 
 class Attention(nn.Module):
-    """Multi-head attention with the packed parameters of nn.MultiheadAttention, which returns no weights.
+    """Multi-head attention with the packed parameters of nn.MultiheadAttention, which returns no
+    weights.
 
-    So the fused kernels serve it, also where nn.MultiheadAttention would have to form the whole matrix.
+    So the fused kernels serve it, also where nn.MultiheadAttention would have to form the whole
+    matrix.
     """
 
     def __init__(self, config: Config) -> None:
@@ -38,7 +40,8 @@ class Attention(nn.Module):
     def forward(
         self, query: Tensor, key: Tensor | None, value: Tensor, allowed: Tensor | None = None
     ) -> Tensor:
-        """Attend from `query` (B, Q, D) over `key` and `value` (B, K, D); a key of None is the query.
+        """Attend from `query` (B, Q, D) over `key` and `value` (B, K, D); a key of None is the
+        query.
 
         allowed: bool (B, K), False where a key is padding; None where there is no padding.
         """
@@ -62,7 +65,9 @@ class Attention(nn.Module):
 
 
 class Layer(nn.Module):
-    """What both kinds of layer have: self-attention, a perceptron, norms behind them (pre_norm: before)."""
+    """What both kinds of layer have: self-attention, a perceptron, norms behind them (pre_norm:
+    before).
+    """
 
     def __init__(self, config: Config) -> None:
         super().__init__()
@@ -94,7 +99,9 @@ class EncoderLayer(Layer):
 
 
 class DecoderLayer(Layer):
-    """Self-attention, attention over the encoder's output, then the perceptron, each with a skip."""
+    """Self-attention, attention over the encoder's output, then the perceptron, each with a
+    skip.
+    """
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
@@ -150,7 +157,9 @@ class Decoder(nn.Module):
 
 
 def line_sinusoid(positions: int, width: int) -> Tensor:
-    """Sinusoids (positions, width) of 'Attention is all you need' (arXiv 1706.03762, section 3.5)."""
+    """Sinusoids (positions, width) of 'Attention is all you need' (arXiv 1706.03762, section
+    3.5).
+    """
     channel = torch.arange(width, dtype=torch.float64)
     angle = torch.arange(positions, dtype=torch.float64)[:, None] / 10000 ** (
         2 * (channel // 2) / width
@@ -159,9 +168,11 @@ def line_sinusoid(positions: int, width: int) -> Tensor:
 
 
 def map_sinusoid(height: int, width: int, dim: int, device: torch.device) -> Tensor:
-    """Positions (height * width, dim) of a feature map, row by row: half the channels for y, then half for x.
+    """Positions (height * width, dim) of a feature map, row by row: half the channels for y, then
+    half for x.
 
-    Rows and columns count from 1 and are scaled so that the last is 2 pi; sine and cosine alternate (DETR).
+    Rows and columns count from 1 and are scaled so that the last is 2 pi; sine and cosine alternate
+    (DETR).
     """
     pairs = torch.arange(0, dim // 2, 2, dtype=torch.float32, device=device)
     period = 10000 ** (pairs / (dim // 2))

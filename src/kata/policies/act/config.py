@@ -20,7 +20,9 @@ UNDILATED = ("resnet18", "resnet34")
 """Their blocks know no dilation."""
 
 ACTIVATIONS = ("relu", "gelu")
-"""`glu`, which LeRobot also names, cannot run: it halves the width that the second linear layer expects."""
+"""`glu`, which LeRobot also names, cannot run: it halves the width that the second linear layer
+expects.
+"""
 
 
 def _mean_std() -> dict[str, NormMode]:
@@ -152,7 +154,9 @@ class Config(PolicyConfig):
         return dataclasses.replace(self, pretrained_backbone_weights=None)
 
     def validate_features(self) -> None:
-        """Raise PolicyError unless there is an action vector and a camera or an environment state."""
+        """Raise PolicyError unless there is an action vector and a camera or an environment
+        state.
+        """
         action = self.output_features.get(ACTION)
         if action is None or len(action.shape) != 1:
             raise PolicyError(
@@ -186,7 +190,9 @@ class Config(PolicyConfig):
             )
 
     def optimizer_preset(self) -> AdamWConfig:
-        """AdamW with the rates of the fields; the backbone's own rate comes with its parameter group."""
+        """AdamW with the rates of the fields; the backbone's own rate comes with its parameter
+        group.
+        """
         return AdamWConfig(
             lr=self.optimizer_lr, weight_decay=self.optimizer_weight_decay, grad_clip_norm=10.0
         )

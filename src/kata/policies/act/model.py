@@ -1,4 +1,6 @@
-"""ACT: a conditional VAE over action chunks whose decoder is a DETR-like transformer (arXiv 2304.13705)."""
+"""ACT: a conditional VAE over action chunks whose decoder is a DETR-like transformer (arXiv
+2304.13705).
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ from kata.spec import ACTION, ENV_STATE, STATE, Batch, dim_pad_key, pad_key
 
 
 class Latent(NamedTuple):
-    """A diagonal normal distribution (B, L): its mean and the logarithm of its variance, float32."""
+    """A diagonal normal distribution (B, L): its mean and the logarithm of its variance,
+    float32.
+    """
 
     mean: Tensor
     log_variance: Tensor
@@ -88,7 +92,9 @@ class Network(nn.Module):
         return features.flatten(2).transpose(1, 2), self._map_positions[key]
 
     def forward(self, batch: Batch, latent_bl: Tensor | None) -> Tensor:
-        """Actions (B, T, A) for the observations and a latent (B, L); None is the prior's mean, zero."""
+        """Actions (B, T, A) for the observations and a latent (B, L); None is the prior's mean,
+        zero.
+        """
         config, project = self.config, self.encoder_latent_input_proj
         if latent_bl is None:
             size = len(batch[next(iter(config.cameras), ENV_STATE)])
@@ -120,9 +126,11 @@ class Policy(BasePolicy):
         self.model = Network(config)
 
     def forward(self, batch: Batch, *, noise: Tensor | None = None, **draws: Tensor) -> Loss:
-        """Sums of |action - prediction| over real steps and dimensions, and of the latent's KL to a standard normal.
+        """Sums of |action - prediction| over real steps and dimensions, and of the latent's KL to a
+        standard normal.
 
-        noise: (B, L) standard normal, drawn where None. In eval mode the latent is zero without a KL term.
+        noise: (B, L) standard normal, drawn where None. In eval mode the latent is zero without a
+            KL term.
         """
         del draws
         latent, sample = None, None
@@ -153,7 +161,9 @@ class Policy(BasePolicy):
 
     @torch.no_grad()
     def act(self, batch: Batch, state: ActState) -> tuple[Tensor, ActState]:
-        """The next action: from the queue, predicting when it is empty, or the ensemble's average."""
+        """The next action: from the queue, predicting when it is empty, or the ensemble's
+        average.
+        """
         config = self.model.config
         if config.temporal_ensemble_coeff is not None:
             return self._ensemble(self.predict_chunk(batch), state, config.temporal_ensemble_coeff)
@@ -164,7 +174,8 @@ class Policy(BasePolicy):
 
     @staticmethod
     def _ensemble(chunk: Tensor, state: ActState, coeff: float) -> tuple[Tensor, ActState]:
-        """Average all predictions made for each future step, the i-th oldest with weight exp(-coeff * i).
+        """Average all predictions made for each future step, the i-th oldest with weight exp(-coeff
+        * i).
 
         Kept as a running average (B, T - 1, A): the n-th step ahead has been predicted by at most
         the last T - n calls. Algorithm 2 of the paper.

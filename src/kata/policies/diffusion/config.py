@@ -107,7 +107,9 @@ class Config(CropConfig, DenoisingConfig):
 
     @classmethod
     def completed(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
-        """A config of LeRobot up to 0.5, which knows no resize_shape, with the defaults of that time."""
+        """A config of LeRobot up to 0.5, which knows no resize_shape, with the defaults of that
+        time.
+        """
         return dict(raw) if "resize_shape" in raw else {**BEFORE_0_6, **raw}
 
     def draws(self) -> dict[str, Draw]:
@@ -123,7 +125,9 @@ class Config(CropConfig, DenoisingConfig):
         return dataclasses.replace(self, pretrained_backbone_weights=None)
 
     def validate_features(self) -> None:
-        """Raise PolicyError unless there is an action vector, and a camera or an environment state."""
+        """Raise PolicyError unless there is an action vector, and a camera or an environment
+        state.
+        """
         refuse(
             chain(
                 vector_rules(self, "Diffusion"),

@@ -1,4 +1,6 @@
-"""Diffusion Policy: a U-Net denoises a chunk of actions, conditioned on encoded observations (arXiv 2303.04137)."""
+"""Diffusion Policy: a U-Net denoises a chunk of actions, conditioned on encoded observations
+(arXiv 2303.04137).
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,8 @@ class Network(nn.Module):
             self.unet.compile(mode=config.compile_mode)
 
     def condition(self, batch: Batch, place: Tensor | None) -> Tensor:
-        """Observations (B, n_obs_steps, ...) as one vector per sample, (B, D): state, cameras, environment by step.
+        """Observations (B, n_obs_steps, ...) as one vector per sample, (B, D): state, cameras,
+        environment by step.
 
         place: where crops lie (B, cameras, 2), or None for the centre.
         """
@@ -94,8 +97,9 @@ class Policy(ChunkPolicy):
     ) -> Loss:
         """The sum of squared errors of the predicted noise (or clean actions).
 
-        noise: (B, horizon, A), standard normal. time: (B, 1) in [0, 1), the noising step as a share of all. crop:
-        (B, cameras, 2) in [0, 1), used in training alone. Each is drawn where None.
+        noise: (B, horizon, A), standard normal. time: (B, 1) in [0, 1), the noising step as a share
+            of all. crop: (B, cameras, 2) in [0, 1), used in training alone. Each is drawn where
+            None.
         """
         del draws
         action, config = batch[ACTION], self.diffusion.config
@@ -126,8 +130,9 @@ class Policy(ChunkPolicy):
     ) -> Tensor:
         """Actions (B, n_action_steps, A) from the latest observation on.
 
-        batch: observations (B, n_obs_steps, ...). noise: (B, horizon, A), what denoising starts from. later:
-        (B, steps - 1, horizon, A), what DDPM adds on the way. From torch\'s stream where None.
+        batch: observations (B, n_obs_steps, ...). noise: (B, horizon, A), what denoising starts
+            from. later: (B, steps - 1, horizon, A), what DDPM adds on the way. From torch\'s stream
+            where None.
         """
         del draws
         config = self.diffusion.config
@@ -157,7 +162,9 @@ class Policy(ChunkPolicy):
         return [*self.diffusion.unet.blocks(), *encoders]
 
     def checkpoint_units(self) -> list[nn.Module]:
-        """The U-Net's blocks, unless they are recomputed already: batch norm must not see its input twice."""
+        """The U-Net's blocks, unless they are recomputed already: batch norm must not see its
+        input twice.
+        """
         return [] if self.diffusion.config.gradient_checkpointing else self.diffusion.unet.blocks()
 
     def key_map(self) -> KeyMap:

@@ -22,7 +22,8 @@ CLIP = "openai/clip-vit-base-patch16"
 class Config(DenoisingConfig):
     """Multi-Task DiT's options. Impossible values raise PolicyError at once.
 
-    Without pretrained_encoders only the encoders' config.json is read, for the default name nothing.
+    Without pretrained_encoders only the encoders' config.json is read, for the default name
+    nothing.
     """
 
     type_name: ClassVar[str] = "multi_task_dit"
@@ -170,11 +171,15 @@ class Config(DenoisingConfig):
         }
 
     def without_downloads(self) -> Config:
-        """Without the encoders' weights; their config.json says how large they are, where they are not the default."""
+        """Without the encoders' weights; their config.json says how large they are, where they
+        are not the default.
+        """
         return dataclasses.replace(self, pretrained_encoders=False)
 
     def validate_features(self) -> None:
-        """Raise PolicyError unless there are cameras of one size, a state, nothing else, and an action vector."""
+        """Raise PolicyError unless there are cameras of one size, a state, nothing else, and an
+        action vector.
+        """
         fits = (
             fit_rule(
                 "image_crop_shape",

@@ -16,25 +16,26 @@ VISION, TEXT = "vision_model", "text_model"
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 BASE_PATCH16: dict[str, dict[str, Any]] = {
     VISION: {
-        "hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12, "num_attention_heads": 12,
+        "hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12, "num_attention_heads": 12,  # noqa: E501
         "image_size": 224, "patch_size": 16, "hidden_act": "quick_gelu", "projection_dim": 512,
     },
     TEXT: {
-        "hidden_size": 512, "intermediate_size": 2048, "num_hidden_layers": 12, "num_attention_heads": 8,
-        "vocab_size": 49408, "max_position_embeddings": 77, "hidden_act": "quick_gelu", "projection_dim": 512,
+        "hidden_size": 512, "intermediate_size": 2048, "num_hidden_layers": 12, "num_attention_heads": 8,  # noqa: E501
+        "vocab_size": 49408, "max_position_embeddings": 77, "hidden_act": "quick_gelu", "projection_dim": 512,  # noqa: E501
         "bos_token_id": 0, "eos_token_id": 2, "pad_token_id": 1,
     },
 }  # fmt: skip
-"""What stands in the config.json of `CLIP`, so that it can be built without a network. Its marks are not those of its
+"""What stands in the config.json of `CLIP`, so that it can be built without a network. Its marks
+are not those of its
 tokenizer: transformers takes an end of 2 to mean the highest token of a sentence."""
 
 
 def _clip(kind: Any, part: str, name: str, *, pretrained: bool) -> nn.ModuleDict:
-    """A model of this class in float32 as {part: model}; without `pretrained` its weights are random, and only its
-    config is read, that of the default model not even.
+    """A model of this class in float32 as {part: model}; without `pretrained` its weights are
+    random, and only its config is read, that of the default model not even.
 
-    Up to transformers 5.5, CLIPTextModel and CLIPVisionModel hold their network under that name, later ones are it;
-    LeRobot's files have the name.
+    Up to transformers 5.5, CLIPTextModel and CLIPVisionModel hold their network under that name,
+    later ones are it; LeRobot's files have the name.
     """
     what = "an encoder with its weights" if pretrained else "an encoder's config"
     require_files(name, what, [(CONFIG, file) for file in WEIGHTS] if pretrained else [(CONFIG,)])
@@ -70,7 +71,8 @@ class VisionEncoder(nn.Module):
             raise PolicyError(
                 f"frames of {size[0]}x{size[1]} for {name}",
                 rule=f"this encoder takes {side}x{side}",
-                remedy=f"--policy.image_resize_shape=[{side},{side}] --policy.image_crop_shape=null, or a larger "
+                remedy=f"--policy.image_resize_shape=[{side},{side}] "
+                "--policy.image_crop_shape=null, or a larger "
                 f"resize and --policy.image_crop_shape=[{side},{side}]",
             )
 

@@ -1,4 +1,6 @@
-"""Multi-Task DiT: a transformer makes a chunk of actions from noise, told by cameras, state and a sentence."""
+"""Multi-Task DiT: a transformer makes a chunk of actions from noise, told by cameras, state and
+a sentence.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,8 @@ class ObservationEncoder(nn.Module):
         return [module for module in self.modules() if isinstance(module, VisionEncoder)]
 
     def forward(self, batch: Batch, place: Tensor | None) -> Tensor:
-        """Observations (B, n_obs_steps, ...) and tokens (B, L) -> (B, width): by step, state, cameras and sentence.
+        """Observations (B, n_obs_steps, ...) and tokens (B, L) -> (B, width): by step, state,
+        cameras and sentence.
 
         place: where crops lie (B, cameras, 2), or None for the centre.
         """
@@ -88,8 +91,8 @@ class Policy(ChunkPolicy):
     ) -> Loss:
         """The sum of squared errors of what the objective predicts.
 
-        noise: (B, horizon, A), standard normal. time: (B, 1), uniform in [0, 1). crop: (B, cameras, 2) in [0, 1), used
-        in training alone. Each is drawn where None.
+        noise: (B, horizon, A), standard normal. time: (B, 1), uniform in [0, 1). crop: (B, cameras,
+            2) in [0, 1), used in training alone. Each is drawn where None.
         """
         del draws
         action, config = batch[ACTION], self.options
@@ -107,7 +110,9 @@ class Policy(ChunkPolicy):
         return Loss({f"{config.objective}_loss": Term(error.sum())}, {})
 
     def _task(self, action: Tensor, noise: Tensor, share: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """What the transformer sees, at which time (B,), and what it should give; `share` (B,) is uniform."""
+        """What the transformer sees, at which time (B,), and what it should give; `share` (B,)
+        is uniform.
+        """
         config = self.options
         if config.objective == "diffusion":
             step = (share * config.num_train_timesteps).long()
@@ -133,8 +138,9 @@ class Policy(ChunkPolicy):
     ) -> Tensor:
         """Actions (B, n_action_steps, A) from the latest observation on.
 
-        batch: observations (B, n_obs_steps, ...) and tokens. noise: (B, horizon, A), what is started from. later:
-        (B, steps - 1, horizon, A), what DDPM adds on the way. From torch\'s stream where None.
+        batch: observations (B, n_obs_steps, ...) and tokens. noise: (B, horizon, A), what is
+            started from. later: (B, steps - 1, horizon, A), what DDPM adds on the way. From
+            torch\'s stream where None.
         """
         del draws
         config = self.options

@@ -1,4 +1,5 @@
-"""The diffusion transformer: attention over a chunk of actions, steered by adaptive layer norms (arXiv 2212.09748).
+"""The diffusion transformer: attention over a chunk of actions, steered by adaptive layer norms
+(arXiv 2212.09748).
 
 Module names are LeRobot's.
 """
@@ -43,7 +44,9 @@ class RotaryAttention(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention and a perceptron; the condition shifts, scales and gates both. At first its gates are shut."""
+    """Attention and a perceptron; the condition shifts, scales and gates both. At first its
+    gates are shut.
+    """
 
     def __init__(self, config: Config, condition: int) -> None:
         super().__init__()
@@ -105,7 +108,9 @@ class ActionTransformer(nn.Module):
         self.output_proj = nn.Linear(width, actions)
 
     def forward(self, actions: Tensor, time: Tensor, condition: Tensor) -> Tensor:
-        """actions: (B, horizon, A). time: (B,), noising steps or times of a flow. condition: (B, C)."""
+        """actions: (B, horizon, A). time: (B,), noising steps or times of a flow. condition: (B,
+        C).
+        """
         steered = torch.cat((self.time_mlp(time), condition), dim=-1)
         x = self.input_proj(actions)
         if self.pos_embedding is not None:

@@ -22,7 +22,9 @@ SMALLEST = 39
 """Pixels that leave one of the feature map."""
 
 PICKED = 2
-"""Of the ensemble's Q functions so many judge, and the lowest value counts (arXiv 2310.16029, appendix C)."""
+"""Of the ensemble's Q functions so many judge, and the lowest value counts (arXiv 2310.16029,
+appendix C).
+"""
 
 
 def _modes() -> dict[str, NormMode]:
@@ -166,7 +168,9 @@ class Config(PolicyConfig):
         return max(self.n_action_repeats, self.n_action_steps)
 
     def windows(self) -> Windows:
-        """`horizon` actions with their rewards, and the observations before, between and after them."""
+        """`horizon` actions with their rewards, and the observations before, between and after
+        them.
+        """
         steps = tuple(range(self.horizon))
         seen = dict.fromkeys(self.input_features, (*steps, self.horizon))
         return {**seen, ACTION: steps, REWARD: steps} | (
@@ -174,14 +178,18 @@ class Config(PolicyConfig):
         )
 
     def draws(self) -> dict[str, Draw]:
-        """Which Q functions judge, once for V and once for the advantage, and where each frame is shifted to."""
+        """Which Q functions judge, once for V and once for the advantage, and where each frame
+        is shifted to.
+        """
         found = {"picks": Draw("uniform", (2, PICKED), shared=True)}
         if self.cameras and self.max_random_shift_ratio > 0:
             found["shift"] = Draw("uniform", (self.horizon + 1, 2))
         return found
 
     def plan_parts(self) -> list[int]:
-        """How many numbers a plan takes for the policy's own plans, for all rounds, and for the choice at the end."""
+        """How many numbers a plan takes for the policy's own plans, for all rounds, and for the
+        choice at the end.
+        """
         width, samples = self.action.shape[0], self.n_gaussian_samples + self.n_pi_samples
         a_round = (self.n_gaussian_samples * self.horizon + samples) * width + PICKED
         return [self.n_pi_samples * self.horizon * width, self.cem_iterations * a_round, 1]
@@ -191,8 +199,8 @@ class Config(PolicyConfig):
         return {"noise": Draw("normal", (sum(self.plan_parts()),))} if self.use_mpc else {}
 
     def loss_weights(self, size: int, pads: Mapping[str, Any]) -> dict[str, float]:
-        """Samples; sample steps for the policy's loss, which LeRobot alone takes the mean of over time. Padded steps
-        count, as in LeRobot.
+        """Samples; sample steps for the policy's loss, which LeRobot alone takes the mean of over
+        time. Padded steps count, as in LeRobot.
         """
         del pads
         sums = ("consistency_loss", "reward_loss", "q_value_loss", "v_value_loss")
@@ -203,7 +211,9 @@ class Config(PolicyConfig):
         }
 
     def validate_features(self) -> None:
-        """Raise PolicyError unless there are an action vector and a state, an environment state or one camera."""
+        """Raise PolicyError unless there are an action vector and a state, an environment state
+        or one camera.
+        """
         refuse(chain(shape_rules(self, "TD-MPC"), self._input_rules()))
 
     def _input_rules(self) -> Iterator[Rule]:

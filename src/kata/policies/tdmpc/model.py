@@ -1,4 +1,6 @@
-"""TD-MPC learnt from recordings: a world model, values by expectiles, a policy by advantages (arXiv 2310.16029)."""
+"""TD-MPC learnt from recordings: a world model, values by expectiles, a policy by advantages
+(arXiv 2310.16029).
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,8 @@ MOST_ADVANTAGE = 100.0
 
 
 class Rollout(NamedTuple):
-    """What the model makes of recorded actions. latents: (B, horizon + 1, D). rewards, values: (B, horizon).
+    """What the model makes of recorded actions. latents: (B, horizon + 1, D). rewards, values: (B,
+    horizon).
     q_values: (B, horizon, ensemble).
     """
 
@@ -33,7 +36,10 @@ class Rollout(NamedTuple):
 
 
 class Goals(NamedTuple):
-    """What the model shall make of them, without gradient. latents: (B, horizon, D); the others (B, horizon)."""
+    """What the model shall make of them, without gradient.
+
+    latents: (B, horizon, D); the others (B, horizon).
+    """
 
     latents: Tensor
     q_values: Tensor
@@ -42,7 +48,9 @@ class Goals(NamedTuple):
 
 
 class Policy(BasePolicy):
-    """TD-MPC with its losses, a target model that follows the trained one, and acting by planning."""
+    """TD-MPC with its losses, a target model that follows the trained one, and acting by
+    planning.
+    """
 
     def __init__(self, config: Config) -> None:
         super().__init__()
@@ -59,11 +67,14 @@ class Policy(BasePolicy):
         shift: Tensor | None = None,
         **draws: Tensor,
     ) -> Loss:
-        """Five sums over samples and steps, later steps weighing less; `q_value` and `v_value` are only measured.
+        """Five sums over samples and steps, later steps weighing less; `q_value` and `v_value` are
+        only measured.
 
-        batch: observations (B, horizon + 1, ...), actions (B, horizon, A), rewards (B, horizon) or (B, horizon, 1).
-        picks: (B, 2, 2) in [0, 1), which Q functions judge. shift: (B, horizon + 1, 2) in [0, 1), where frames are
-        shifted to in training, as shares of the way, rows first. Each is drawn where None.
+        batch: observations (B, horizon + 1, ...), actions (B, horizon, A), rewards (B, horizon) or
+            (B, horizon, 1).
+        picks: (B, 2, 2) in [0, 1), which Q functions judge. shift: (B, horizon + 1, 2) in [0, 1),
+            where frames are shifted to in training, as shares of the way, rows first. Each is drawn
+            where None.
         """
         del draws
         config, action = self._options, batch[ACTION]
@@ -172,8 +183,8 @@ class Policy(BasePolicy):
     ) -> Tensor:
         """Actions (B, horizon, A) planned from the first observation, (B, 1, A) without planning.
 
-        batch: observations (B, T, ...). noise: (B, N) as config.act_draws() says, standard normal, from torch's stream
-        where None.
+        batch: observations (B, T, ...). noise: (B, N) as config.act_draws() says, standard normal,
+            from torch's stream where None.
         """
         del draws
         return self._plan(

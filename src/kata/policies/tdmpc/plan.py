@@ -1,7 +1,7 @@
 """Planning by sampling: MPPI with the cross-entropy method, each environment for itself.
 
-Hansen et al., "Temporal difference learning for model predictive control", arXiv 2203.04955, section 3; values with
-the ensemble's disagreement subtracted as in arXiv 2310.16029, equation 4.
+Hansen et al., "Temporal difference learning for model predictive control", arXiv 2203.04955,
+section 3; values with the ensemble's disagreement subtracted as in arXiv 2310.16029, equation 4.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ from kata.policies.tdmpc.world import World
 
 
 class Plan(NamedTuple):
-    """actions: (B, horizon, A), one of the elites. mean: (B, horizon, A), where the next search starts."""
+    """actions: (B, horizon, A), one of the elites. mean: (B, horizon, A), where the next search
+    starts.
+    """
 
     actions: Tensor
     mean: Tensor
@@ -30,7 +32,8 @@ def plan(world: World, config: Config, z: Tensor, before: Tensor | None, noise: 
         config: how widely and how long.
         z: latents (B, latent_dim).
         before: the mean of the plan before (B, horizon, A), or None.
-        noise: (B, sum(config.plan_parts())), standard normal; those that choose become shares through the normal
+        noise: (B, sum(config.plan_parts())), standard normal; those that choose become shares
+            through the normal
             distribution.
     """
     size, width, horizon = len(z), config.action.shape[0], config.horizon
@@ -63,10 +66,12 @@ def plan(world: World, config: Config, z: Tensor, before: Tensor | None, noise: 
 def estimate(
     world: World, config: Config, z: Tensor, actions: Tensor, noise: Tensor, picks: Tensor
 ) -> Tensor:
-    """The value (B, N) of plans (B, N, horizon, A) from latents (B, N, latent_dim): discounted rewards, then the Q
-    functions at the policy's action; disagreement of the Q functions counts against each step.
+    """The value (B, N) of plans (B, N, horizon, A) from latents (B, N, latent_dim): discounted
+    rewards, then the Q functions at the policy's action; disagreement of the Q functions counts
+    against each step.
 
-    noise: (B, N, A), standard normal, of the last action. picks: (B, 2) shares, which Q functions judge it.
+    noise: (B, N, A), standard normal, of the last action. picks: (B, 2) shares, which Q functions
+        judge it.
     """
     value, weight, doubt = torch.zeros_like(z[..., 0]), 1.0, config.uncertainty_regularizer_coeff
     for action in actions.unbind(2):
@@ -80,8 +85,8 @@ def estimate(
 
 
 def lowest_picked(values: Tensor, picks: Tensor) -> Tensor:
-    """The lower value of the Q functions that shares (B, 2) in [0, 1) pick, with replacement: (B, T, ensemble) ->
-    (B, T); an ensemble of at most two counts as a whole.
+    """The lower value of the Q functions that shares (B, 2) in [0, 1) pick, with replacement: (B,
+    T, ensemble) -> (B, T); an ensemble of at most two counts as a whole.
     """
     count = values.shape[-1]
     if count <= PICKED:

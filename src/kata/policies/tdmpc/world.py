@@ -1,4 +1,6 @@
-"""The world model: observations to latents, and what actions do to them. Module names are LeRobot's."""
+"""The world model: observations to latents, and what actions do to them. Module names are
+LeRobot's.
+"""
 
 from __future__ import annotations
 

@@ -32,7 +32,9 @@ def _modes() -> dict[str, NormMode]:
 
 
 def padded_chunks(pad: Any, size: int) -> Any:
-    """Which chunks of `size` actions hold a padded one: bool (B, T) -> (B, T - size + 1), numpy or torch."""
+    """Which chunks of `size` actions hold a padded one: bool (B, T) -> (B, T - size + 1), numpy
+    or torch.
+    """
     count = pad.shape[1] - size + 1
     return functools.reduce(operator.or_, (pad[:, i : i + count] for i in range(size)))
 
@@ -41,9 +43,9 @@ def padded_chunks(pad: Any, size: int) -> Any:
 class Config(RandomCropConfig, AdamPolicyConfig):
     """VQ-BeT's options. Impossible values raise PolicyError at once.
 
-    The first n_vqvae_training_steps steps of a run learn codes for chunks of action_chunk_size actions; the others
-    teach a GPT to predict them, for each of n_obs_steps observations and n_action_pred_token - 1 chunks further ahead.
-    The chunk of the latest observation is executed.
+    The first n_vqvae_training_steps steps of a run learn codes for chunks of action_chunk_size
+    actions; the others teach a GPT to predict them, for each of n_obs_steps observations and
+    n_action_pred_token - 1 chunks further ahead. The chunk of the latest observation is executed.
     """
 
     type_name: ClassVar[str] = "vqbet"
@@ -166,8 +168,8 @@ class Config(RandomCropConfig, AdamPolicyConfig):
         return {"noise": self.draws()["noise"]}
 
     def loss_weights(self, size: int, pads: Mapping[str, Any]) -> dict[str, float]:
-        """The terms of both phases, over the chunks of the global batch; only those without padded actions where
-        do_mask_loss_for_padding says so.
+        """The terms of both phases, over the chunks of the global batch; only those without padded
+        actions where do_mask_loss_for_padding says so.
         """
         count = size * self.chunks
         if self.do_mask_loss_for_padding and pad_key(ACTION) in pads:
@@ -189,7 +191,9 @@ class Config(RandomCropConfig, AdamPolicyConfig):
         return dataclasses.replace(self, pretrained_backbone_weights=None)
 
     def validate_features(self) -> None:
-        """Raise PolicyError unless there are one camera, the state, nothing else, and an action vector."""
+        """Raise PolicyError unless there are one camera, the state, nothing else, and an action
+        vector.
+        """
         refuse(
             chain(
                 self._input_rules(),
@@ -216,7 +220,9 @@ class Config(RandomCropConfig, AdamPolicyConfig):
         return self.n_vqvae_training_steps
 
     def validate_steps(self, steps: int) -> None:
-        """Raise PolicyError when a run would end before the GPT is trained; a pretrained policy may have its codes."""
+        """Raise PolicyError when a run would end before the GPT is trained; a pretrained policy
+        may have its codes.
+        """
         refuse(
             [
                 (

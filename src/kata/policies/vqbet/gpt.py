@@ -1,4 +1,7 @@
-"""A GPT over continuous tokens, with the layout and initialisation of GPT-2. Module names are LeRobot's."""
+"""A GPT over continuous tokens, with the layout and initialisation of GPT-2.
+
+Module names are LeRobot's.
+"""
 
 from __future__ import annotations
 
@@ -94,7 +97,9 @@ class GPT(nn.Module):
         return self.lm_head(self.transformer(tokens))
 
     def groups(self) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
-        """Parameters that decay, the linear layers' weights, and those that do not, each in order of their names."""
+        """Parameters that decay, the linear layers' weights, and those that do not, each in
+        order of their names.
+        """
         linear = {
             f"{name}.weight"
             for name, module in self.named_modules()

@@ -1,4 +1,6 @@
-"""VQ-BeT: codes for chunks of actions, and a GPT that predicts codes and offsets from them (arXiv 2403.03181)."""
+"""VQ-BeT: codes for chunks of actions, and a GPT that predicts codes and offsets from them
+(arXiv 2403.03181).
+"""
 
 from __future__ import annotations
 
@@ -20,8 +22,8 @@ FOCAL_GAMMA = 2
 
 
 class Predicted(NamedTuple):
-    """logits: (B, T, LAYERS, codes). codes: (B, T, LAYERS), chosen at random. decoded: (B, T, W * A), what they stand
-    for. chunks: the same with offsets.
+    """logits: (B, T, LAYERS, codes). codes: (B, T, LAYERS), chosen at random. decoded: (B, T, W *
+    A), what they stand for. chunks: the same with offsets.
     """
 
     logits: Tensor
@@ -47,7 +49,9 @@ class Head(nn.Module):
         self.map_to_cbet_preds_offset = mlp(width, LAYERS * codes * numbers)
 
     def forward(self, features: Tensor, noise: Tensor) -> Predicted:
-        """features: (B, T, D). noise: (B, T, LAYERS), uniform in [0, 1), which chooses the codes."""
+        """features: (B, T, D). noise: (B, T, LAYERS), uniform in [0, 1), which chooses the
+        codes.
+        """
         if self.config.sequentially_select:
             first = self.map_to_cbet_preds_primary_bin(features)
             primary = self._choose(first, noise[..., 0])
@@ -67,7 +71,9 @@ class Head(nn.Module):
 
     @torch.no_grad()
     def _choose(self, logits: Tensor, noise: Tensor) -> Tensor:
-        """A code for each (..., codes): the first at which the summed probabilities pass the noise (...)."""
+        """A code for each (..., codes): the first at which the summed probabilities pass the
+        noise (...).
+        """
         share = (logits.float() / self.config.bet_softmax_temperature).softmax(-1).cumsum(-1)
         return (share <= noise[..., None]).sum(-1).clamp(max=logits.shape[-1] - 1)
 
@@ -96,10 +102,12 @@ class Network(nn.Module):
         self.action_head = Head(config)
 
     def features(self, batch: Batch, place: Tensor | None) -> Tensor:
-        """One vector for each chunk, (B, chunks, gpt_output_dim), of observations (B, n_obs_steps, ...).
+        """One vector for each chunk, (B, chunks, gpt_output_dim), of observations (B, n_obs_steps,
+        ...).
 
-        Each observation is a token of the camera, one of the state, and one that asks for the chunk that begins with
-        it; more of the last kind ask for later chunks. place: where crops lie (B, 1, 2), or None for the centre.
+        Each observation is a token of the camera, one of the state, and one that asks for the chunk
+        that begins with it; more of the last kind ask for later chunks. place: where crops lie (B,
+        1, 2), or None for the centre.
         """
         frames, steps = batch[self.camera], self.config.n_obs_steps
         if self.config.crop_shape is not None:
@@ -134,11 +142,12 @@ class Policy(ChunkPolicy):
         crop: Tensor | None = None,
         **draws: Tensor,
     ) -> Loss:
-        """Until the codes are learnt, how well they stand for the recorded chunks; after it, how well they and the
-        offsets from them are predicted. `decoded_error` and the `match` terms are only measured.
+        """Until the codes are learnt, how well they stand for the recorded chunks; after it, how
+        well they and the offsets from them are predicted. `decoded_error` and the `match` terms are
+        only measured.
 
-        noise: (B, chunks, LAYERS), uniform in [0, 1), which chooses codes. crop: (B, 1, 2) in [0, 1), used in training
-        alone. Each is drawn where None.
+        noise: (B, chunks, LAYERS), uniform in [0, 1), which chooses codes. crop: (B, 1, 2) in [0,
+            1), used in training alone. Each is drawn where None.
         """
         del draws
         config, chunk = self.vqbet.config, self.vqbet.config.action_chunk_size
@@ -164,7 +173,9 @@ class Policy(ChunkPolicy):
         return Loss(terms, {name: part.detach() for name, part in sums.items()})
 
     def _learn_codes(self, target: Tensor, valid: Tensor | None) -> dict[str, Tensor]:
-        """What the first phase adds to each term, (B, chunks), of flat chunks (B, chunks, W * A)."""
+        """What the first phase adds to each term, (B, chunks), of flat chunks (B, chunks, W *
+        A).
+        """
         flat = target.flatten(0, 1)
         decoded, quantized = self._vqvae(flat, None if valid is None else valid.flatten())
         parts = {
@@ -203,10 +214,11 @@ class Policy(ChunkPolicy):
     def predict_chunk(
         self, batch: Batch, *, noise: Tensor | None = None, **draws: Tensor
     ) -> Tensor:
-        """Actions (B, action_chunk_size, A) from the latest observation on, with codes chosen at random.
+        """Actions (B, action_chunk_size, A) from the latest observation on, with codes chosen at
+        random.
 
-        batch: observations (B, n_obs_steps, ...). noise: (B, chunks, LAYERS), uniform in [0, 1), from torch's stream
-        where None.
+        batch: observations (B, n_obs_steps, ...). noise: (B, chunks, LAYERS), uniform in [0, 1),
+            from torch's stream where None.
         """
         del draws
         config, now = self.vqbet.config, self.vqbet.config.chunk_start()
@@ -219,7 +231,8 @@ class Policy(ChunkPolicy):
         return chunk.unflatten(-1, (config.action_chunk_size, -1))[:, 0]
 
     def param_groups(self) -> list[ParamGroup]:
-        """The GPT's side with the optimiser's decay, the codes' side with rates of its own, and what does not decay.
+        """The GPT's side with the optimiser's decay, the codes' side with rates of its own, and
+        what does not decay.
 
         In either phase the other's parameters have no gradient, and no optimiser step moves them.
         """

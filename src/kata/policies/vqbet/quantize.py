@@ -1,6 +1,7 @@
 """Residual vector quantisation: a vector as a sum of one entry of each codebook.
 
-van den Oord et al., "Neural discrete representation learning", arXiv 1711.00937; residual layers as in arXiv
+van den Oord et al., "Neural discrete representation learning", arXiv 1711.00937; residual layers as
+in arXiv
 2107.03312.
 """
 
@@ -18,12 +19,13 @@ UNUSED = 1e-3
 
 
 class Codebook(nn.Module):
-    """`size` vectors that follow the mean of what is nearest to them, as moving averages instead of by gradients
-    (arXiv 1711.00937, appendix A.1).
+    """`size` vectors that follow the mean of what is nearest to them, as moving averages instead of
+    by gradients (arXiv 1711.00937, appendix A.1).
 
-    The sums over a batch are collected by `count` and used by `update`, so that however a batch is split the update is
-    that of the whole. keep_unused: what nothing is near stays where it is; otherwise, as in LeRobot, it is divided by
-    next to nothing at first, and shrinks to zero in the end.
+    The sums over a batch are collected by `count` and used by `update`, so that however a batch is
+    split the update is that of the whole. keep_unused: what nothing is near stays where it is;
+    otherwise, as in LeRobot, it is divided by next to nothing at first, and shrinks to zero in the
+    end.
     """
 
     embed: Tensor
@@ -56,7 +58,9 @@ class Codebook(nn.Module):
 
     @torch.no_grad()
     def update(self, bad: Tensor) -> Tensor:
-        """Move the codes by what was counted, unless it is `bad` (bool scalar), and return how many codes it was."""
+        """Move the codes by what was counted, unless it is `bad` (bool scalar), and return how
+        many codes it was.
+        """
         counts, sums = self.sums
         self.sums = []
         size = self.cluster_size[0].lerp(counts, 1 - DECAY)
@@ -75,7 +79,8 @@ class Codebook(nn.Module):
 
 
 class Quantized(NamedTuple):
-    """value: (N, D), the sum of entries, with gradients straight through to what was quantised. codes: (N, layers).
+    """value: (N, D), the sum of entries, with gradients straight through to what was quantised.
+    codes: (N, layers).
     distance: (N, D), squared, from each layer's entry to what it stands for, summed over layers.
     """
 
@@ -85,7 +90,10 @@ class Quantized(NamedTuple):
 
 
 class ResidualQuantizer(nn.Module):
-    """Codebooks of which each quantises what the ones before it left. `freeze_codebook` is there for LeRobot."""
+    """Codebooks of which each quantises what the ones before it left.
+
+    `freeze_codebook` is there for LeRobot.
+    """
 
     freeze_codebook: Tensor
 
@@ -101,7 +109,9 @@ class ResidualQuantizer(nn.Module):
         return [layer for layer in self.layers if isinstance(layer, Codebook)]
 
     def forward(self, x: Tensor, *, learn: bool = False, valid: Tensor | None = None) -> Quantized:
-        """Quantise (N, D) in fp32; `learn` counts what is `valid` (N,) for the codebooks' next update."""
+        """Quantise (N, D) in fp32; `learn` counts what is `valid` (N,) for the codebooks' next
+        update.
+        """
         with _full_precision(x.device):
             residual = x.float()
             value, distance = torch.zeros_like(residual), torch.zeros_like(residual)

@@ -13,7 +13,10 @@ from kata.policies.vqbet.quantize import Quantized, ResidualQuantizer
 
 
 class VqVae(nn.Module):
-    """Chunks of actions to codes and back. `discretized` says that the codes are learnt and fixed."""
+    """Chunks of actions to codes and back.
+
+    `discretized` says that the codes are learnt and fixed.
+    """
 
     discretized: Tensor
 
@@ -31,8 +34,9 @@ class VqVae(nn.Module):
         self.register_load_state_dict_post_hook(VqVae._forget)
 
     def has_codes(self) -> bool:
-        """`discretized` on the host. In training it is read from the device once, then followed; the average of the
-        weights, which is given buffers without notice and is never trained, reads it each time.
+        """`discretized` on the host. In training it is read from the device once, then followed;
+        the average of the weights, which is given buffers without notice and is never trained,
+        reads it each time.
         """
         if not self.training:
             return bool(self.discretized)
@@ -47,7 +51,9 @@ class VqVae(nn.Module):
         self.vq_layer.freeze_codebook.fill_(True)
 
     def forward(self, chunks: Tensor, valid: Tensor | None) -> tuple[Tensor, Quantized]:
-        """What flat chunks (N, W * A) become by their codes; in training they are counted for the codebooks' update."""
+        """What flat chunks (N, W * A) become by their codes; in training they are counted for
+        the codebooks' update.
+        """
         quantized = self.vq_layer(self.encoder(chunks), learn=self.training, valid=valid)
         return self.decoder(quantized.value).float(), quantized
 

@@ -158,7 +158,8 @@ def _one_by_one(transform: Any) -> Callable[[Tensor, Uniform], Tensor]:
         result = torch.stack(done)
         if result.shape != frames.shape:
             raise ConfigError(
-                f"dataset.image_transforms: {type(transform).__name__} turns {tuple(frames.shape)} into "
+                f"dataset.image_transforms: {type(transform).__name__} turns {tuple(frames.shape)} "
+                "into "
                 f"{tuple(result.shape)}",
                 rule="a transform keeps the size of the frames",
                 remedy="resize in the policy's own options",

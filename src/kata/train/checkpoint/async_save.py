@@ -1,9 +1,12 @@
-"""Saving beside training: the loop stands still while the state is copied to host memory, and no longer.
+"""Saving beside training: the loop stands still while the state is copied to host memory, and no
+longer.
 
-    step -> copy to host memory -> (thread: files, hashes, fsync, rename, pointer, retention) -> metrics.jsonl
+    step -> copy to host memory -> (thread: files, hashes, fsync, rename, pointer, retention) ->
+    metrics.jsonl
 
-One save of a kind is at work at a time; the next one waits for its memory, and the wait counts as standing still.
-Every rank calls the same methods: where the state is in pieces all of them put it together, and rank 0 writes.
+One save of a kind is at work at a time; the next one waits for its memory, and the wait counts as
+standing still. Every rank calls the same methods: where the state is in pieces all of them put it
+together, and rank 0 writes.
 """
 
 from __future__ import annotations
@@ -38,7 +41,9 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class _Written:
-    """What the thread found: bytes on the disk, seconds of the device's copying, seconds of writing."""
+    """What the thread found: bytes on the disk, seconds of the device's copying, seconds of
+    writing.
+    """
 
     num_bytes: int
     device_s: float
@@ -57,7 +62,8 @@ class _Job:
 
 @dataclass
 class Saving:
-    """Writes the checkpoints of one run. Use as a context manager; call `check` between steps, `finish` at the end.
+    """Writes the checkpoints of one run. Use as a context manager; call `check` between steps,
+    `finish` at the end.
 
     durable: the step of the newest checkpoint on the disk, or None.
     """
@@ -90,7 +96,9 @@ class Saving:
     def best(
         self, policy: Policy, step: int, figures: dict[str, Any], lost: Callable[[], None]
     ) -> Path:
-        """Save these weights as the best so far; `lost` is called if a full disk does not take them."""
+        """Save these weights as the best so far; `lost` is called if a full disk does not take
+        them.
+        """
         self._save(
             BEST,
             self.home / f"{BEST}-{step:06d}",
@@ -101,7 +109,10 @@ class Saving:
         return self.home / BEST
 
     def check(self) -> None:
-        """Take note of saves that have ended. CheckpointError for one that failed, unless the disk is full."""
+        """Take note of saves that have ended.
+
+        CheckpointError for one that failed, unless the disk is full.
+        """
         while self._jobs and self._jobs[0].future.done():
             self._settle(self._jobs.pop(0))
 
@@ -141,9 +152,12 @@ class Saving:
         lost: Callable[[], None] = lambda: None,
         pieces: dict[str, Tensor] | None = None,
     ) -> None:
-        """Pieces are written while training stands still, by all ranks, and what belongs to them beside it."""
+        """Pieces are written while training stands still, by all ranks, and what belongs to them
+        beside it.
+        """
         began_s = time.perf_counter()
-        # The others wait for a long write without a limit here, and not for the first piece that rank 0 has to send.
+        # The others wait for a long write without a limit here, and not for the first piece that
+        # rank 0 has to send.
         self.engine.team.alone(
             lambda: wait([job.future for job in self._jobs if job.pointer == pointer])
         )
@@ -156,7 +170,9 @@ class Saving:
             self._jobs.append(_Job(pointer, target, held.step, host_s, future, lost))
 
     def _write_pieces(self, target: Path, tensors: dict[str, Tensor]) -> Future[_Written] | None:
-        """By all ranks, into the folder that rank 0 publishes; what came of it where a disk did not take them."""
+        """By all ranks, into the folder that rank 0 publishes; what came of it where a disk did
+        not take them.
+        """
         team = self.engine.team
         team.alone(lambda: begin(target))
         try:
@@ -193,10 +209,11 @@ class Saving:
         self._drain()
         if self.durable != step:
             raise CheckpointError(
-                f"{self.home}: the checkpoint of step {step} could not be written, the disk is full",
+                f"{self.home}: the checkpoint of step {step} could not be written, the disk is "
+                "full",
                 rule="a run ends with its state on the disk",
-                remedy="free space; the same command with --resume=true then repeats the steps since "
-                + (f"step {self.durable}" if self.durable else "the start"),
+                remedy="free space; the same command with --resume=true then repeats the steps "
+                "since " + (f"step {self.durable}" if self.durable else "the start"),
             )
 
     def _settle(self, job: _Job) -> None:
@@ -207,12 +224,14 @@ class Saving:
                 raise CheckpointError(
                     f"{job.target}: cannot be written ({error})",
                     rule="a run folder can be written for as long as the run lasts",
-                    remedy="mend the disk or its permissions, then the same command with --resume=true; "
+                    remedy="mend the disk or its permissions, then the same command with "
+                    "--resume=true; "
                     "checkpoints written before are whole",
                 ) from error
             job.lost()
             _log.warning(
-                "%s was not written: %s. Training goes on, and saves again when a save is due; free some space",
+                "%s was not written: %s. Training goes on, and saves again when a save is due; "
+                "free some space",
                 job.target,
                 error.strerror,
             )

@@ -1,4 +1,5 @@
-"""The folder of a run's checkpoints: publishing whole ones, finding good ones, removing others. Torch-free.
+"""The folder of a run's checkpoints: publishing whole ones, finding good ones, removing others.
+Torch-free.
 
     checkpoints/000500/             a checkpoint; `last` points at the newest
     checkpoints/best-000500/        weights of a validation; `best` points at the lowest error
@@ -37,7 +38,10 @@ _PARTIAL, _OLD, _GONE, _DAMAGED, _COPY = ".partial", ".old", ".gone", ".damaged"
 
 @dataclass(frozen=True)
 class Resumable:
-    """Where a run continues. source: None where nothing was ever saved. notes: what the user should read."""
+    """Where a run continues.
+
+    source: None where nothing was ever saved. notes: what the user should read.
+    """
 
     source: Path | None
     notes: list[str] = field(default_factory=list)
@@ -88,7 +92,8 @@ def partial_of(target: Path) -> Path:
 
 
 def publish(target: Path, step: int, fill: Callable[[Path], None], begun: bool = False) -> int:
-    """Fill a hidden folder, flush it and its manifest to the disk, and rename it to `target`; returns its bytes.
+    """Fill a hidden folder, flush it and its manifest to the disk, and rename it to `target`;
+    returns its bytes.
 
     begun: it is there already (see `begin`), and what lies in it belongs to it.
 
@@ -124,7 +129,9 @@ def remove(path: Path) -> None:
 
 
 def recover(home: Path) -> list[str]:
-    """Finish or undo what a killed process left; returns a sentence for each save that was cut short."""
+    """Finish or undo what a killed process left; returns a sentence for each save that was cut
+    short.
+    """
     notes: list[str] = []
     for path in sorted(home.glob(".*")):
         name = path.name.removeprefix(".")
@@ -134,7 +141,8 @@ def recover(home: Path) -> list[str]:
         elif name.endswith((_PARTIAL, _OLD, _GONE)):
             if name.endswith(_PARTIAL):
                 notes.append(
-                    f"{home / name.removesuffix(_PARTIAL)} was half-written when its save was cut short: removed"
+                    f"{home / name.removesuffix(_PARTIAL)} was half-written when its save was cut "
+                    "short: removed"
                 )
             shutil.rmtree(path, ignore_errors=True)
     if not (home / BEST).is_symlink() and (home / BEST).is_dir():
@@ -147,7 +155,8 @@ def recover(home: Path) -> list[str]:
 def resumable(home: Path) -> Resumable:
     """The newest checkpoint that holds; damaged newer ones are set aside and named.
 
-    Raises CheckpointError where there are checkpoints and none holds: starting over would lose the run unseen.
+    Raises CheckpointError where there are checkpoints and none holds: starting over would lose the
+    run unseen.
     """
     notes: list[str] = []
     faults: list[tuple[Path, str]] = []
@@ -166,13 +175,15 @@ def resumable(home: Path) -> Resumable:
             f"{home}: no checkpoint that can be continued\n"
             + "\n".join(f"          {path.name}: {reason}" for path, reason in faults),
             rule="a run continues from the newest checkpoint whose files are as they were written",
-            remedy="copy one of them again from where it is whole; or start anew in another --output_dir",
+            remedy="copy one of them again from where it is whole; or start anew in another "
+            "--output_dir",
         )
     return Resumable(None)
 
 
 def locate(path: Path) -> Path:
-    """A checkpoint by its own folder, a pointer, or its run folder (the last one); or a folder that acting needs.
+    """A checkpoint by its own folder, a pointer, or its run folder (the last one); or a folder that
+    acting needs.
 
     Raises CheckpointError where there is none.
     """
@@ -204,7 +215,9 @@ def _set_aside(path: Path, reason: str) -> str:
 
 
 def _adopt_best(home: Path) -> None:
-    """A `best` that is a folder, as kata wrote it before it had several, gets its step's name and a pointer."""
+    """A `best` that is a folder, as kata wrote it before it had several, gets its step's name
+    and a pointer.
+    """
     try:
         step = int(json.loads((home / BEST / VALIDATION).read_text(encoding="utf-8"))["step"])
     except (OSError, ValueError, KeyError, TypeError):

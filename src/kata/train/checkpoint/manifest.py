@@ -1,7 +1,8 @@
 """What a checkpoint consists of: size and hash of every file, written last. Torch-free.
 
-A folder whose manifest holds is whole. One without a manifest, LeRobot's or an older kata's, is judged by what can be
-seen without one: the files that must be there, and whether each can hold what its own header says.
+A folder whose manifest holds is whole. One without a manifest, LeRobot's or an older kata's, is
+judged by what can be seen without one: the files that must be there, and whether each can hold what
+its own header says.
 """
 
 from __future__ import annotations
@@ -24,9 +25,11 @@ _REQUIRED = (f"{PRETRAINED}/config.json", f"{PRETRAINED}/model.safetensors")
 
 
 def write_manifest(folder: Path, step: int) -> int:
-    """Hash every file below `folder`, flush each to the disk, and write the manifest; returns the bytes of them all.
+    """Hash every file below `folder`, flush each to the disk, and write the manifest; returns the
+    bytes of them all.
 
-    What was written is read back, so that the hash is that of the file and not of what it should have been.
+    What was written is read back, so that the hash is that of the file and not of what it should
+    have been.
     """
     files: dict[str, dict[str, Any]] = {}
     for path in sorted(p for p in folder.rglob("*") if p.is_file()):

@@ -16,9 +16,11 @@ from kata.units import bytes_text
 
 @dataclass(frozen=True)
 class Keep:
-    """last: so many newest checkpoints; every: those of each so many steps; best: so many of lowest error; 0 is off.
+    """last: so many newest checkpoints; every: those of each so many steps; best: so many of lowest
+    error; 0 is off.
 
-    With neither `last` nor `every` all stay. What `last` and `best` point at stays always, and the newest good one.
+    With neither `last` nor `every` all stay. What `last` and `best` point at stays always, and the
+    newest good one.
     """
 
     last: int = 0
@@ -33,7 +35,9 @@ class Keep:
 
 @dataclass(frozen=True)
 class Room:
-    """Bytes of a checkpoint, of the weights alone, and of all that the rest of the run adds to its folder."""
+    """Bytes of a checkpoint, of the weights alone, and of all that the rest of the run adds to
+    its folder.
+    """
 
     checkpoint: int
     weights: int
@@ -41,7 +45,10 @@ class Room:
 
 
 def surplus(home: Path, keep: Keep, *, hashes: bool) -> list[Path]:
-    """The folders that need not stay. A damaged checkpoint counts as none, and goes only where a good one stays."""
+    """The folders that need not stay.
+
+    A damaged checkpoint counts as none, and goes only where a good one stays.
+    """
     stay = {pointed(home / LAST), pointed(home / BEST)}
     going = [path for path in bests(home)[keep.best :] if path not in stay] if keep.best else []
     everything = checkpoints(home)
@@ -86,6 +93,7 @@ def check_space(folder: Path, room: Room) -> None:
     if free_bytes < room.run:
         raise CheckpointError(
             f"{folder}: {bytes_text(free_bytes)} free",
-            rule=f"the run's checkpoints, {bytes_text(room.checkpoint)} each, will take {bytes_text(room.run)}",
+            rule=f"the run's checkpoints, {bytes_text(room.checkpoint)} each, will take "
+            f"{bytes_text(room.run)}",
             remedy="free space, choose another --output_dir, or keep fewer with --keep_last=2",
         )

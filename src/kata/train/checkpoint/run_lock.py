@@ -1,8 +1,10 @@
-"""One process per run folder: a second one is refused, and what a dead one left is taken over. Torch-free.
+"""One process per run folder: a second one is refused, and what a dead one left is taken over.
+Torch-free.
 
-The lock is the kernel's (flock) on `<run>/.lock`: it ends with its process, however that ends. The file says who holds
-it. Where the file system has no flock, a process on this machine is looked up by number and start time, and one on
-another machine counts as alive while the file's time, which its holder sets anew every BEAT_S, is young.
+The lock is the kernel's (flock) on `<run>/.lock`: it ends with its process, however that ends. The
+file says who holds it. Where the file system has no flock, a process on this machine is looked up
+by number and start time, and one on another machine counts as alive while the file's time, which
+its holder sets anew every BEAT_S, is young.
 """
 
 from __future__ import annotations
@@ -63,7 +65,9 @@ class FolderLock:
         os.close(self._handle)
 
     def _open(self) -> bool | None:
-        """Open the file and ask the kernel: True mine, False another's, None the kernel does not say."""
+        """Open the file and ask the kernel: True mine, False another's, None the kernel does not
+        say.
+        """
         while True:
             self._handle = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
             answer = _flock(self._handle)
@@ -114,7 +118,9 @@ def _self() -> dict[str, Any]:
 
 
 def _process_start(pid: int) -> int | None:
-    """When a process of this machine began, in ticks since boot: with its number it names one process only."""
+    """When a process of this machine began, in ticks since boot: with its number it names one
+    process only.
+    """
     try:
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
     except (OSError, ValueError, IndexError):

@@ -1,11 +1,14 @@
 """What a checkpoint holds, in LeRobot's layout.
 
-<run>/checkpoints/000500/pretrained_model/   config.json model.safetensors train_config.json policy_*processor*
-                                          processors/<name>/policy_*processor* per dataset of a mixture
-                        /pretrained_model_ema/  the same with averaged weights (only with --ema.enable)
-                        /training_state/     training_step.json optimizer_* scaler.json
-                        /sharded_state/      weights, average and moments in pieces (see kata.train.checkpoint.sharded)
-                        /manifest.json       size and hash of each of these files
+<run>/checkpoints/000500/pretrained_model/   config.json model.safetensors train_config.json
+policy_*processor*
+                                          processors/<name>/policy_*processor* per dataset of a
+                                          mixture
+                        /pretrained_model_ema/  the same with averaged weights (only with
+                        --ema.enable) /training_state/     training_step.json optimizer_*
+                        scaler.json /sharded_state/      weights, average and moments in pieces (see
+                        kata.train.checkpoint.sharded) /manifest.json       size and hash of each of
+                        these files
 """
 
 from __future__ import annotations
@@ -68,7 +71,8 @@ OPTIMIZER = "optimizer_state.safetensors"
 
 @dataclass(frozen=True)
 class Saver:
-    """Writes what a checkpoint of one run holds, and fills a state from one. `policy` gives names, not weights.
+    """Writes what a checkpoint of one run holds, and fills a state from one. `policy` gives names,
+    not weights.
 
     by_dataset: the pipelines of each dataset of a mixture.
     """
@@ -110,7 +114,9 @@ class Saver:
     def write_pretrained(
         self, folder: Path, policy: Policy, weights: dict[str, Tensor] | None
     ) -> Path:
-        """Make a folder with all that acting needs; None leaves the weights out, which lie in pieces elsewhere."""
+        """Make a folder with all that acting needs; None leaves the weights out, which lie in
+        pieces elsewhere.
+        """
         folder.mkdir()
         if weights is not None:
             save_weights(policy, folder / MODEL, state=weights)
@@ -150,15 +156,17 @@ class Saver:
             raise CheckpointError(
                 f"steps={self.run.steps}, but {source} has done {state.step}",
                 rule="a resumed run takes no step back",
-                remedy=f"give --steps={state.step} or more, or start from it with --policy.path in another folder",
+                remedy=f"give --steps={state.step} or more, or start from it with --policy.path in "
+                "another folder",
             )
 
 
 def checkpoint_bytes(policy: Policy, run: Run) -> int:
-    """How much a checkpoint takes, on the disk and in host memory: weights, the optimiser's moments, the average.
+    """How much a checkpoint takes, on the disk and in host memory: weights, the optimiser's
+    moments, the average.
 
-    TEXT_BYTES stand for its JSON files, statistics and headers, PIECE_BYTES for the header of a tensor's piece. Weights
-    lie there twice where both pieces and LeRobot's file are asked for.
+    TEXT_BYTES stand for its JSON files, statistics and headers, PIECE_BYTES for the header of a
+    tensor's piece. Weights lie there twice where both pieces and LeRobot's file are asked for.
     """
     trained = sum(p.numel() * p.element_size() for p in policy.parameters() if p.requires_grad)
     moments = int(run.optimizer.momentum > 0) if isinstance(run.optimizer, SGDConfig) else 2

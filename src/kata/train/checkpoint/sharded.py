@@ -1,5 +1,5 @@
-"""The training state in pieces on the disk, in torch's distributed checkpoint format (DCP): each rank writes what it
-holds, and any number of ranks, or none, reads it again.
+"""The training state in pieces on the disk, in torch's distributed checkpoint format (DCP): each
+rank writes what it holds, and any number of ranks, or none, reads it again.
 
 <checkpoint>/sharded_state/.metadata     what lies where, written last
                           /__0_0.distcp  what rank 0 held; of what several hold alike one writes it
@@ -70,7 +70,8 @@ def tensors_of(state: TrainState) -> dict[str, Tensor]:
 
 
 def write_pieces(checkpoint: Path, tensors: Mapping[str, Tensor], *, together: bool) -> None:
-    """Write these into a checkpoint's folder, flushed to the disk; together: all ranks, each what it holds.
+    """Write these into a checkpoint's folder, flushed to the disk; together: all ranks, each what
+    it holds.
 
     Raises OSError, on all of them, where one cannot write.
     """
@@ -86,7 +87,8 @@ def write_pieces(checkpoint: Path, tensors: Mapping[str, Tensor], *, together: b
 
 
 def restore_pieces(state: TrainState, checkpoint: Path) -> None:
-    """Fill weights, average and moments from a checkpoint's pieces, on each rank what it holds; no rank waits.
+    """Fill weights, average and moments from a checkpoint's pieces, on each rank what it holds; no
+    rank waits.
 
     Raises CheckpointError where a piece is absent, or the checkpoint is that of another state.
     """
@@ -119,7 +121,8 @@ def load_moments(optimizer: Optimizer, found: Mapping[int, Mapping[str, Tensor]]
 
 
 class PieceReader:
-    """Reads the pieces of one checkpoint; of the table of what lies where, a pickle, nothing is executed.
+    """Reads the pieces of one checkpoint; of the table of what lies where, a pickle, nothing is
+    executed.
 
     table: shape and type of each tensor by name.
 
@@ -211,7 +214,8 @@ def _unreadable(folder: Path, what: str) -> CheckpointError:
     return CheckpointError(
         f"{folder}: {what}",
         rule="the state lies in all pieces together, those of every rank that wrote",
-        remedy="copy the whole folder from where it was written; or delete the checkpoint to continue from the one "
+        remedy="copy the whole folder from where it was written; or delete the checkpoint to "
+        "continue from the one "
         "before it",
     )
 

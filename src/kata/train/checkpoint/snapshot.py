@@ -1,4 +1,6 @@
-"""A copy of the training state in host memory, taken between two steps, so that writing it needs no standing still."""
+"""A copy of the training state in host memory, taken between two steps, so that writing it needs
+no standing still.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +17,11 @@ from kata.train.model.state import TrainState
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Tensors by own name, on the host. moments: the optimiser's, as `<number>/<name>`; groups: its options.
+    """Tensors by own name, on the host. moments: the optimiser's, as `<number>/<name>`; groups: its
+    options.
 
-    None is what is not in it: of weights alone all but `weights`, beside pieces what those hold. Call `wait` before
-    reading.
+    None is what is not in it: of weights alone all but `weights`, beside pieces what those hold.
+    Call `wait` before reading.
     """
 
     step: int
@@ -35,19 +38,24 @@ class Snapshot:
 
 
 class HostTensors:
-    """Memory on the host that tensors are copied into, used again by the next copy; pinned for a CUDA device."""
+    """Memory on the host that tensors are copied into, used again by the next copy; pinned for a
+    CUDA device.
+    """
 
     def __init__(self) -> None:
         self._memory: dict[str, Tensor] = {}
         self._events: tuple[torch.cuda.Event, torch.cuda.Event] | None = None
 
     def copy(self, tensors: Mapping[str, Tensor], engine: Engine) -> dict[str, Tensor]:
-        """The tensors as they are now. The device goes on in order: what it does next cannot change the copy.
+        """The tensors as they are now. The device goes on in order: what it does next cannot change
+        the copy.
 
-        Pieces are put together one after the other, by all ranks; who keeps anything is the engine's to say.
+        Pieces are put together one after the other, by all ranks; who keeps anything is the
+        engine's to say.
 
-        On CUDA this only asks for the copies, on the stream that trains: they are done before its next kernel, and
-        the host is not stopped. Call `wait` before reading, and do not call `copy` before reading is over.
+        On CUDA this only asks for the copies, on the stream that trains: they are done before its
+        next kernel, and the host is not stopped. Call `wait` before reading, and do not call `copy`
+        before reading is over.
         """
         cuda = any(tensor.is_cuda for tensor in tensors.values())
         events = (

@@ -1,4 +1,7 @@
-"""Uploading a policy. The Hub may be down: the weights are on the disk, and the run has succeeded."""
+"""Uploading a policy.
+
+The Hub may be down: the weights are on the disk, and the run has succeeded.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,9 @@ from kata.run.lerobot_options import drop_foreign
 
 
 def check_repo_id(run: Run) -> None:
-    """Raise ConfigError where the Hub would refuse the name that the policy is to be uploaded to."""
+    """Raise ConfigError where the Hub would refuse the name that the policy is to be uploaded
+    to.
+    """
     from huggingface_hub.utils import HFValidationError, validate_repo_id
 
     name = run.policy.repo_id
@@ -29,7 +34,9 @@ def check_repo_id(run: Run) -> None:
 
 
 def upload(run: Run, pretrained: Path) -> str:
-    """Upload a `pretrained_model` folder to `policy.repo_id` and return a sentence on how it went."""
+    """Upload a `pretrained_model` folder to `policy.repo_id` and return a sentence on how it
+    went.
+    """
     assert run.policy.repo_id is not None
     try:
         return _send(pretrained, run.policy.repo_id, run.policy.private, run)

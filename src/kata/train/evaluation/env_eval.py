@@ -1,14 +1,18 @@
-"""Evaluation in an environment beside the training: processes of their own, which training never waits for.
+"""Evaluation in an environment beside the training: processes of their own, which training never
+waits for.
 
-    step -> copy of the weights -> (thread: checkpoint folder -> `kata.eval.env_worker` process -> result) -> metrics.jsonl
+    step -> copy of the weights -> (thread: checkpoint folder -> `kata.eval.env_worker` process ->
+    result) -> metrics.jsonl
 
-Several ranks share the episodes. Each plays its own in a process beside it; those after the first work in a folder for
-temporary files and send what came of it to rank 0, whose thread puts it together:
+Several ranks share the episodes. Each plays its own in a process beside it; those after the first
+work in a folder for temporary files and send what came of it to rank 0, whose thread puts it
+together:
 
     share -> tally, films, log -> (mail) -> rank 0 -> `kata.eval.env_worker --sum` process -> result
 
-Only the copy of the weights to host memory stops the loop. One evaluation runs at a time; what falls due meanwhile is
-left out and said. After the last step the last result is waited for, unless the run is asked to stop.
+Only the copy of the weights to host memory stops the loop. One evaluation runs at a time; what
+falls due meanwhile is left out and said. After the last step the last result is waited for, unless
+the run is asked to stop.
 """
 
 from __future__ import annotations
@@ -71,7 +75,10 @@ SHOWN = (
 
 @dataclass
 class Beside:
-    """Starts evaluations and brings their results into the record. Use as a context manager, on all ranks."""
+    """Starts evaluations and brings their results into the record.
+
+    Use as a context manager, on all ranks.
+    """
 
     run: Run
     folder: Path
@@ -89,7 +96,8 @@ class Beside:
         self._ended = threading.Event()
 
     def may_start(self, step: int) -> bool:
-        """Whether an evaluation of this step may start; where the one before is still at work, that is noted.
+        """Whether an evaluation of this step may start; where the one before is still at work, that
+        is noted.
 
         Rank 0 knows for all.
         """
@@ -101,7 +109,10 @@ class Beside:
         return self._running is None
 
     def start(self, policy: Policy, step: int) -> None:
-        """Evaluate these weights as they are now. All ranks call this, since weights may lie in pieces."""
+        """Evaluate these weights as they are now.
+
+        All ranks call this, since weights may lie in pieces.
+        """
         if self._running is not None:  # its share has reached rank 0
             self._running[1].result()
         mine = len(self._share(self._world.rank)) > 0
@@ -110,7 +121,8 @@ class Beside:
         self._running = (step, self._pool.submit(self._evaluate, policy, held)) if mine else None
 
     def collect(self, *, wait: bool = False) -> None:
-        """Write down the result if there is one; `wait` for the one at work, but not when some rank is asked to stop.
+        """Write down the result if there is one; `wait` for the one at work, but not when some rank
+        is asked to stop.
 
         Several ranks wait together: each for its own share, rank 0 for all of them.
         """
@@ -164,7 +176,10 @@ class Beside:
             return pack({"error": f"the evaluation could not be prepared: {error}"})
 
     def _played(self, home: Path, policy: Policy, held: Snapshot) -> Found:
-        """Weights to a folder, a process over it, what it found back. The folder's weights go again."""
+        """Weights to a folder, a process over it, what it found back.
+
+        The folder's weights go again.
+        """
         try:
             return self._played_in(home, policy, held)
         except OSError as error:  # a full disk costs the evaluation, not the run
@@ -195,7 +210,8 @@ class Beside:
         shutil.rmtree(checkpoint)
         if not found.is_file():
             return {
-                "error": f"the evaluation ended with status {status}; see {self._home(held.step) / log}"
+                "error": f"the evaluation ended with status {status}; see "
+                f"{self._home(held.step) / log}"
             }
         return json.loads(found.read_text())
 
@@ -218,14 +234,16 @@ class Beside:
             path.unlink()
         if status:
             return {
-                "error": f"the evaluation's shares were not summed up, status {status}; see {home / 'log.txt'}"
+                "error": f"the evaluation's shares were not summed up, status {status}; see "
+                f"{home / 'log.txt'}"
             }
         return json.loads((home / RESULT).read_text())
 
     def _worked(self, args: list[str], log: Path) -> int:
         """The exit status of a process that did this; what it said is added to its log."""
         with log.open("ab") as output:
-            # One thread: more would fight with the training for the same cores, and both would stand still.
+            # One thread: more would fight with the training for the same cores, and both would
+            # stand still.
             quiet = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
             command = [sys.executable, *WORKER, *args]
             self._process = subprocess.Popen(
@@ -287,7 +305,8 @@ def newest_strips(folder: Path) -> list[Filmstrip]:
     with np.load(found[-1].parent / Path(result["strips"]).name) as frames:
         return [
             Filmstrip(
-                title=f"{name.replace('_', ' ')}: {'success' if won[int(name.rpartition('_')[2])] else 'failure'}",
+                title=f"{name.replace('_', ' ')}: "
+                f"{'success' if won[int(name.rpartition('_')[2])] else 'failure'}",
                 frames=list(frames[name]),
                 caption=f"after {int(found[-1].parent.name)} steps of training",
             )
@@ -303,7 +322,9 @@ LOG_BYTES = 2**16
 
 
 def pack(found: dict[str, Any], home: Path | None = None) -> bytes:
-    """Values, and from the folder `home` the ends of logs and, unless the values tell of an error, the films."""
+    """Values, and from the folder `home` the ends of logs and, unless the values tell of an
+    error, the films.
+    """
     parcel = io.BytesIO()
     with ZipFile(parcel, "w") as archive:
         archive.writestr(FOUND, json.dumps(found))

@@ -32,9 +32,11 @@ class _OutOfTimeError(Exception):
 
 @dataclass(frozen=True)
 class SampleBudget:
-    """How long samples may take. is_over: asked on the way, true ends them early. is_bound: false sets no limit.
+    """How long samples may take. is_over: asked on the way, true ends them early. is_bound: false
+    sets no limit.
 
-    The clock is looked at wherever a policy calls one of its units, thus many times for a chunk that is denoised.
+    The clock is looked at wherever a policy calls one of its units, thus many times for a chunk
+    that is denoised.
     """
 
     limit_s: float
@@ -43,7 +45,9 @@ class SampleBudget:
 
     @contextmanager
     def watching(self, policy: Policy, count: int, done: Sized) -> Generator[None]:
-        """End what is inside, without an error, when the time is over; say how far it is every few seconds."""
+        """End what is inside, without an error, when the time is over; say how far it is every
+        few seconds.
+        """
         began_s = said_s = time.monotonic()
 
         def look(module: nn.Module, inputs: object) -> None:

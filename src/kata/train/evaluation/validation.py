@@ -23,9 +23,10 @@ from kata.train.step import autocast
 class Validator:
     """Judges a policy on `size` held-out samples, always the same, in order, with the same draws.
 
-    mean_actions: per dataset the normalised mean action (k, A), the prediction of somebody who never looks.
-    team: the ranks that take the batches in turn; what they find is added up in the batches' order, so that the
-    figures are those of one rank.
+    mean_actions: per dataset the normalised mean action (k, A), the prediction of somebody who
+        never looks.
+    team: the ranks that take the batches in turn; what they find is added up in the batches' order,
+        so that the figures are those of one rank.
     """
 
     feed: Feed
@@ -36,9 +37,10 @@ class Validator:
     team: Team = field(default_factory=Team)
 
     def __call__(self, policy: Policy) -> dict[str, Any]:
-        """The loss and its terms; `action_error`, the mean |predicted - recorded| action in normalised units, also
-        per dimension; and `mean_action_error`, the same for always predicting the mean action. Of a mixture also
-        `loss_by_dataset` (where the policy tells samples apart) and `action_error_by_dataset`.
+        """The loss and its terms; `action_error`, the mean |predicted - recorded| action in
+        normalised units, also per dimension; and `mean_action_error`, the same for always
+        predicting the mean action. Of a mixture also `loss_by_dataset` (where the policy tells
+        samples apart) and `action_error_by_dataset`.
         """
         device = self.feed.device
         with (
@@ -51,7 +53,8 @@ class Validator:
     def _judge(self, policy: Policy) -> dict[str, Any]:
         part, size = self.feed.batches.rank_slice, self.feed.batches.slice_size
         batches = -(-self.size // size)
-        # A policy in pieces is run by all ranks together, so each runs it as often, once in vain where it has no batch.
+        # A policy in pieces is run by all ranks together, so each runs it as often, once in vain
+        # where it has no batch.
         last = -(-batches // part.of) * part.of
         mine = [self._batch(policy, number) for number in range(part.number, last, part.of)]
         by_number = {one.number: one for one in chain.from_iterable(self.team.gather(mine))}
@@ -75,7 +78,8 @@ class Validator:
         """What one batch adds to the figures."""
         part, size = self.feed.batches.rank_slice, self.feed.batches.slice_size
         raw = self.feed.batches.at(number // part.of)
-        # The last batch wraps round to the first samples; what does not belong to this pass is cut off.
+        # The last batch wraps round to the first samples; what does not belong to this pass is cut
+        # off.
         left = self.size - number * size
         raw = {key: value[:left] if left > 0 else value for key, value in raw.items()}
         (micro,), (drawn,) = self.feed.ready(raw, number * size)
@@ -133,7 +137,9 @@ class _Judged:
 
 
 class _Errors:
-    """Sums of |predicted - recorded| per dataset and action dimension (k, A) over real steps and dimensions."""
+    """Sums of |predicted - recorded| per dataset and action dimension (k, A) over real steps and
+    dimensions.
+    """
 
     def __init__(self, mean_actions: Tensor, start: int) -> None:
         self.mean_actions, self.start = mean_actions, start

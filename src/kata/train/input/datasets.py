@@ -56,8 +56,9 @@ def split_data(data: Data, share: float) -> tuple[Data, Data | None]:
 
 
 def split(dataset: Dataset, share: float) -> tuple[Dataset, Dataset | None]:
-    """Training and held-out episodes. Per task, `share` of its episodes (at least one where it has two or more) are
-    held out, spread evenly over the recording, since the last ones are often recorded in another light or mood.
+    """Training and held-out episodes. Per task, `share` of its episodes (at least one where it has
+    two or more) are held out, spread evenly over the recording, since the last ones are often
+    recorded in another light or mood.
     """
     if share == 0:
         return dataset, None

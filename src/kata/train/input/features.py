@@ -14,7 +14,8 @@ from kata.spec import Feature, FeatureType
 
 
 def fit_features(config: PolicyConfig, dataset: Data, rename_map: dict[str, str]) -> PolicyConfig:
-    """The config with inputs and outputs taken from the dataset where it has none, checked against it where it has.
+    """The config with inputs and outputs taken from the dataset where it has none, checked against
+    it where it has.
 
     Raises PolicyError for a rename of an unknown key, a missing input, or a shape that differs.
     """
@@ -46,7 +47,8 @@ def fit_features(config: PolicyConfig, dataset: Data, rename_map: dict[str, str]
             remedy='map names with --rename_map=\'{"<dataset key>": "<policy key>"}\'; '
             "another size needs a policy trained from the start (--policy.type)",
         )
-    # Frames may have another size than the checkpoint's; what is saved says which size was trained on.
+    # Frames may have another size than the checkpoint's; what is saved says which size was trained
+    # on.
     kept = {key: renamed[key] for key in config.input_features}
     return config.with_features(kept or inputs, config.output_features or actions)
 
@@ -67,8 +69,8 @@ def _mismatch(key: str, feature: Feature, columns: dict[str, Feature]) -> str:
 
 
 def refuse_missing_columns(data: Data, keys: Collection[str]) -> None:
-    """PolicyError when a column that the policy reads beside inputs and outputs, such as the reward, is missing, or is
-    not one number per frame.
+    """PolicyError when a column that the policy reads beside inputs and outputs, such as the
+    reward, is missing, or is not one number per frame.
     """
     features = data.features()
     for key in keys:
@@ -83,14 +85,17 @@ def refuse_missing_columns(data: Data, keys: Collection[str]) -> None:
         )
         raise PolicyError(
             f"{key}: {what}",
-            rule=f"this policy learns from '{key}', one number per frame; dataset {data.repo_id} has: "
-            + ", ".join(data.columns),
-            remedy=f'choose a dataset with one, or name its column with --rename_map=\'{{"<column>": "{key}"}}\'',
+            rule=f"this policy learns from '{key}', one number per frame; dataset {data.repo_id} "
+            "has: " + ", ".join(data.columns),
+            remedy="choose a dataset with one, or name its column with "
+            f'--rename_map=\'{{"<column>": "{key}"}}\'',
         )
 
 
 def refuse_episodes(parts: list[Dataset], policy: PolicyConfig) -> None:
-    """Refuse datasets with episodes that are too short for the policy, or that lack a task it needs."""
+    """Refuse datasets with episodes that are too short for the policy, or that lack a task it
+    needs.
+    """
     for dataset in parts:
         refuse_short_episodes(dataset, policy.drop_last_frames())
         if policy.tokenizer() is not None:
@@ -98,7 +103,9 @@ def refuse_episodes(parts: list[Dataset], policy: PolicyConfig) -> None:
 
 
 def refuse_short_episodes(dataset: Dataset, drop_last: int) -> None:
-    """DataError when an episode has no frame left after the last `drop_last`, which start no sample."""
+    """DataError when an episode has no frame left after the last `drop_last`, which start no
+    sample.
+    """
     episodes = dataset.episodes
     short = np.flatnonzero(episodes.length <= drop_last)
     if short.size:
@@ -125,9 +132,10 @@ def refuse_missing_tasks(dataset: Dataset) -> None:
     ]
     if silent:
         raise DataError(
-            f"{dataset.repo_id}: {len(silent)} episodes have no task sentence, the first is episode {silent[0]}",
+            f"{dataset.repo_id}: {len(silent)} episodes have no task sentence, the first is "
+            f"episode {silent[0]}",
             rule="this policy is told in a sentence what to do",
-            remedy=f"write the sentences into the dataset, or --dataset.exclude_episodes={silent}".replace(
-                ", ", ","
-            ),
+            remedy=(
+                f"write the sentences into the dataset, or --dataset.exclude_episodes={silent}"
+            ).replace(", ", ","),
         )

@@ -1,4 +1,5 @@
-"""Feed: turns step numbers into batches on the device, with what the policy draws and the loss is divided by.
+"""Feed: turns step numbers into batches on the device, with what the policy draws and the loss is
+divided by.
 
 positions -> order -> windows -> frames (threads, read ahead) | numpy
 copy -> float -> rename, normalise -> micro-batches           | torch, on the device
@@ -26,7 +27,9 @@ from kata.spec import ACTION, DATASET_INDEX, Batch, Colours, Draw, dim_pad_key, 
 
 
 class Share(NamedTuple):
-    """A dataset of a mixture in one batch: its number, its name, and the loss denominators over its samples there."""
+    """A dataset of a mixture in one batch: its number, its name, and the loss denominators over
+    its samples there.
+    """
 
     number: int
     name: str
@@ -37,8 +40,10 @@ class Share(NamedTuple):
 class StepBatch:
     """What one rank needs for one step.
 
-    micros: batches to put through the model one after the other. draws: per micro-batch, the policy's random numbers.
-    weights: denominators of the loss terms over the global batch. positions: where the samples stand in the stream.
+    micros: batches to put through the model one after the other. draws: per micro-batch, the
+        policy's random numbers.
+    weights: denominators of the loss terms over the global batch. positions: where the samples
+        stand in the stream.
     first_micro: the number of the first micro-batch, counted over all ranks.
     shares: the part of each dataset of a mixture in the global batch; empty for one dataset.
     """
@@ -54,7 +59,9 @@ class StepBatch:
 
 
 def pinned(size: int) -> NDArray[np.uint8]:
-    """Fresh page-locked memory (size,), which a CUDA device reads while the host goes on; see `kata.data.storage.buffers`."""
+    """Fresh page-locked memory (size,), which a CUDA device reads while the host goes on; see
+    `kata.data.storage.buffers`.
+    """
     return torch.empty(size, dtype=torch.uint8, pin_memory=True).numpy()
 
 
@@ -67,11 +74,11 @@ class Copying(Protocol):
 
 
 class Copier:
-    """Copies host tensors to the device. On CUDA from pinned memory, on a stream of its own, so that the copy runs
-    while the device still computes the step before.
+    """Copies host tensors to the device. On CUDA from pinned memory, on a stream of its own, so
+    that the copy runs while the device still computes the step before.
 
-    A tensor in pinned memory is held until its copy has ended, so that batches are not written there meanwhile. Another
-    is copied into such memory first, which torch keeps for the next one.
+    A tensor in pinned memory is held until its copy has ended, so that batches are not written
+    there meanwhile. Another is copied into such memory first, which torch keeps for the next one.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -80,7 +87,9 @@ class Copier:
         self._held = deque[tuple[Tensor, Copying]]()
 
     def __call__(self, tensor: Tensor) -> Tensor:
-        """The tensor on the device; usable at once by whatever is launched next on the current stream."""
+        """The tensor on the device; usable at once by whatever is launched next on the current
+        stream.
+        """
         while self._held and self._held[0][1].query():
             self._held.popleft()
         copied, copying = self._copy(tensor)
@@ -89,7 +98,9 @@ class Copier:
         return copied
 
     def _copy(self, tensor: Tensor) -> tuple[Tensor, Copying | None]:
-        """The tensor on the device; and its copying, where that still reads memory that is not torch's own."""
+        """The tensor on the device; and its copying, where that still reads memory that is not
+        torch's own.
+        """
         if self._stream is None:
             return tensor.to(self.device), None
         reused = tensor.is_pinned()
@@ -107,11 +118,13 @@ class Copier:
 
 @dataclass(frozen=True)
 class Feed:
-    """Batches by step number. `seed` and `purpose` key the draws, so that validation draws other numbers.
+    """Batches by step number. `seed` and `purpose` key the draws, so that validation draws other
+    numbers.
 
     datasets: names of a mixture's datasets; empty for one dataset.
     `augment` changes the frames, each sample and camera by numbers of its own; None leaves them.
-    colours: of the cameras whose frames come as planes. rename_map: dataset key -> policy key, where they differ.
+    colours: of the cameras whose frames come as planes. rename_map: dataset key -> policy key,
+        where they differ.
     """
 
     batches: Batches
@@ -163,7 +176,8 @@ class Feed:
     def ready(self, raw: Batch, lead: int) -> tuple[list[Batch], list[dict[str, Tensor]]]:
         """Samples as read, turned into micro-batches and their draws.
 
-        lead: the first position of the batch that these are, or are a part of; what its samples share is drawn there.
+        lead: the first position of the batch that these are, or are a part of; what its samples
+            share is drawn there.
         """
         positions: np.ndarray = raw["position"]
         drawn = {
@@ -181,7 +195,9 @@ class Feed:
         return micros, draws
 
     def act_draws(self, raw: Batch) -> list[dict[str, Tensor]]:
-        """Return, for each micro-batch of `ready`, what `predict_chunk` draws, keyed like all other draws."""
+        """Return, for each micro-batch of `ready`, what `predict_chunk` draws, keyed like all
+        other draws.
+        """
         positions: np.ndarray = raw["position"]
         drawn: list[dict[str, Tensor]] = []
         for i in range(0, len(positions), self.micro_size):
@@ -196,7 +212,9 @@ class Feed:
         return drawn
 
     def shares(self, whole: Batch) -> list[Share]:
-        """Which datasets of the mixture are in a batch with these masks, with their denominators."""
+        """Which datasets of the mixture are in a batch with these masks, with their
+        denominators.
+        """
         shares: list[Share] = []
         for number, name in enumerate(self.datasets):
             mine = whole[DATASET_INDEX] == number
@@ -213,7 +231,10 @@ class Feed:
         return pads
 
     def _placed(self, raw: Mapping[str, Any], part: slice) -> Batch:
-        """One micro-batch on the device, frames as floats. Arrays are views until they are copied there."""
+        """One micro-batch on the device, frames as floats.
+
+        Arrays are views until they are copied there.
+        """
         placed = {
             key: self._tensor(value[part]) if isinstance(value, np.ndarray) else value[part]
             for key, value in raw.items()

@@ -13,7 +13,8 @@ from kata.units import num_bytes
 
 
 def frame_caches(live: ExitStack, prepared: Prepared) -> dict[str, FrameCache]:
-    """By dataset ('' where there is one), for all readers: held-out episodes are rows of the same datasets.
+    """By dataset ('' where there is one), for all readers: held-out episodes are rows of the same
+    datasets.
 
     The budget is divided by the numbers of frames: cameras of a mixture have one size.
     """

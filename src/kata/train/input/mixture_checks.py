@@ -14,7 +14,8 @@ from kata.spec import ACTION, Feature, FeatureType
 
 
 def check_together(mixture: Mixture, policy: PolicyConfig, options: DatasetConfig) -> list[str]:
-    """What the user should be told of datasets that fit together under the policy's inputs and outputs.
+    """What the user should be told of datasets that fit together under the policy's inputs and
+    outputs.
 
     Raises: DataError with one table and all differences that the options do not allow.
     """
@@ -28,7 +29,8 @@ def check_together(mixture: Mixture, policy: PolicyConfig, options: DatasetConfi
         raise DataError(
             "the datasets of the mixture do not fit together:\n"
             + "\n".join("    " + line for line in (*_table(mixture, list(wanted)), "", *problems)),
-            rule="one policy sees the same inputs and actions from every dataset, or is told where it does not",
+            rule="one policy sees the same inputs and actions from every dataset, or is told where "
+            "it does not",
             remedy="; ".join(dict.fromkeys(remedies)),
         )
     return _names_differ(mixture, wanted)
@@ -110,7 +112,8 @@ def _sizes(
 def _names_differ(mixture: Mixture, wanted: dict[str, Feature]) -> list[str]:
     """Notes on vectors of one size whose dimensions have other names.
 
-    Raises: DataError where the same names stand in another order, which would train on exchanged joints.
+    Raises: DataError where the same names stand in another order, which would train on exchanged
+        joints.
     """
     notes: list[str] = []
     for key in wanted:

@@ -1,4 +1,6 @@
-"""From statistics to the pipelines that a run trains and acts with, for one dataset and for several."""
+"""From statistics to the pipelines that a run trains and acts with, for one dataset and for
+several.
+"""
 
 from __future__ import annotations
 
@@ -60,9 +62,10 @@ def _merged(pipelines: list[Pipeline], kind: type[Normalize]) -> PerDataset:
 class Scales:
     """How values are normalised.
 
-    stats: of the frames trained on (all datasets together), under the policy's names. before, after: for training.
-    acting: what a checkpoint acts with. by_dataset: the same for each dataset of a mixture. by_itself: the pipeline
-    before the policy and the statistics in it, per dataset in order.
+    stats: of the frames trained on (all datasets together), under the policy's names. before,
+        after: for training.
+    acting: what a checkpoint acts with. by_dataset: the same for each dataset of a mixture.
+        by_itself: the pipeline before the policy and the statistics in it, per dataset in order.
     """
 
     stats: Stats
@@ -75,7 +78,10 @@ class Scales:
 
 
 def fit_scales(data: Data, policy: PolicyConfig, run: Run, device: str, team: Team) -> Scales:
-    """Statistics of exactly the frames trained on, and the pipelines made of them. Rank 0 computes them for all."""
+    """Statistics of exactly the frames trained on, and the pipelines made of them.
+
+    Rank 0 computes them for all.
+    """
     if isinstance(data, Mixture):
         return _of_mixture(data, policy, run.dataset, device, team)
     (own,) = _by_first(

@@ -1,4 +1,6 @@
-"""Decoding on the graphics card: NVDEC through torchcodec, where its pixels are nearly those of the host's decoder."""
+"""Decoding on the graphics card: NVDEC through torchcodec, where its pixels are nearly those of
+the host's decoder.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ CODECS = ("h264", "hevc")
 """What is decoded by the cards that train; an A100 or H100 has no circuit for AV1."""
 
 LEAST_PSNR_DB = 35.0
-"""Of each frame against the host's: rounding and the placing of chroma leave more, a wrong colour matrix less."""
+"""Of each frame against the host's: rounding and the placing of chroma leave more, a wrong
+colour matrix less.
+"""
 
 _OPEN_FILES = 16
 """Per thread."""
@@ -33,7 +37,9 @@ _CHECKED_FRAMES = 8
 
 
 class CardDecoder:
-    """Frames of video files by number, decoded on `device` and brought to the host; for several threads."""
+    """Frames of video files by number, decoded on `device` and brought to the host; for several
+    threads.
+    """
 
     def __init__(self, device: str) -> None:
         self._open: Callable[..., Any] = importlib.import_module("torchcodec.decoders").VideoDecoder
@@ -42,7 +48,8 @@ class CardDecoder:
     def __call__(self, gop: Gop) -> Pixels:
         """The frames of a group (n, H, W, 3).
 
-        Raises: FrameError for frames that cannot be decoded, DataError for a file that has been replaced.
+        Raises: FrameError for frames that cannot be decoded, DataError for a file that has been
+            replaced.
         """
         path = gop.index.path
         if not path.is_file() or Stamp.of(path.stat()) != gop.stamp:
@@ -66,7 +73,8 @@ class CardDecoder:
             if len(decoder) != len(gop.index):
                 raise gop.bad(
                     0,
-                    f"torchcodec finds {len(decoder)} frames in the file; --dataset.decoder=cpu reads it",
+                    f"torchcodec finds {len(decoder)} frames in the file; --dataset.decoder=cpu "
+                    "reads it",
                 )
             opened[path] = decoder
             if len(opened) > _OPEN_FILES:
@@ -76,7 +84,10 @@ class CardDecoder:
 
 
 def card_decoder(device: torch.device) -> CardDecoder:
-    """NVDEC of a CUDA device. Raises: ImportError, RuntimeError or OSError where torchcodec cannot be had."""
+    """NVDEC of a CUDA device.
+
+    Raises: ImportError, RuntimeError or OSError where torchcodec cannot be had.
+    """
     return CardDecoder(str(device))
 
 
@@ -90,8 +101,8 @@ def choose_decoder(
 ) -> tuple[bool, list[str]]:
     """Whether NVDEC decodes the cameras of each part, and what the user should be told.
 
-    asked: 'cpu'; 'nvdec', which falls back to the host with a message; or 'auto', which also wants it to be faster than
-    `threads` of the host.
+    asked: 'cpu'; 'nvdec', which falls back to the host with a message; or 'auto', which also wants
+        it to be faster than `threads` of the host.
     """
     if asked == "cpu":
         return False, []
@@ -112,7 +123,10 @@ def choose_decoder(
                 sum(f[1] for f in found),
                 sum(f[2] for f in found),
             )
-            times = f"{1e3 * card_s:.1f} ms on the card, {1e3 * host_s:.1f} ms on one of {threads} threads of the host"
+            times = (
+                f"{1e3 * card_s:.1f} ms on the card, {1e3 * host_s:.1f} ms on one of "
+                f"{threads} threads of the host"
+            )
             if psnr_db < LEAST_PSNR_DB:
                 why_not = (
                     f"its pixels differ (PSNR {psnr_db:.1f} dB, at least {LEAST_PSNR_DB:g} wanted)"
@@ -121,7 +135,8 @@ def choose_decoder(
                 why_not = f"it is not faster ({times})"
             else:
                 return True, [
-                    f"frames are decoded by NVDEC: PSNR {psnr_db:.1f} dB against the host's; {times}"
+                    f"frames are decoded by NVDEC: PSNR {psnr_db:.1f} dB against the host's; "
+                    f"{times}"
                 ]
     return False, [
         f"frames are decoded on the host, not by NVDEC (--dataset.decoder={asked}): {why_not}"
@@ -141,14 +156,19 @@ def _unfit(
             span = part.layout.videos[key]
             codec = open_index(part.root / span.files[int(span.file[0])]).setup[0]
             if codec not in CODECS:
-                return f"{key} of {part.repo_id} is {codec}; {' and '.join(CODECS)} are what it is asked for"
+                return (
+                    f"{key} of {part.repo_id} is {codec}; {' and '.join(CODECS)} are what it "
+                    "is asked for"
+                )
     return None
 
 
 def _compare(
     part: Dataset, keys: Sequence[str], card: Callable[[Gop], Pixels]
 ) -> tuple[float, float, float]:
-    """The worst PSNR of a few frames, dB, and the seconds for them on the card and on the host, files being open."""
+    """The worst PSNR of a few frames, dB, and the seconds for them on the card and on the host,
+    files being open.
+    """
     rows = np.unique(np.linspace(0, part.num_frames - 1, _CHECKED_FRAMES).astype(np.int64))
     with (
         Reader(part, {}, threads=1, keys=keys) as host,

@@ -31,7 +31,8 @@ def choose_frame_format(
     if not colours:
         raise ConfigError(
             f"dataset.pixels={options.pixels}: {', '.join(left) or 'no camera is read'}",
-            rule="the device converts frames of videos in 8-bit 4:2:0, all of a camera in one colour space",
+            rule="the device converts frames of videos in 8-bit 4:2:0, all of a camera in one "
+            "colour space",
             remedy=_RGB,
         )
     return FrameFormat(colours=colours), [
@@ -53,7 +54,8 @@ def _policy_size(
         raise ConfigError(
             f"dataset.resize={options.resize}: {what}",
             rule="the reader resizes frames where the policy would",
-            remedy="leave the option out, or give the policy a size (--policy.resize_shape of diffusion, "
+            remedy="leave the option out, or give the policy a size (--policy.resize_shape of "
+            "diffusion, "
             "--policy.image_resize_shape of multi_task_dit)",
         )
     return size

@@ -1,4 +1,6 @@
-"""From a Run to everything that is known before step 1: data, features, statistics, pipelines, device."""
+"""From a Run to everything that is known before step 1: data, features, statistics, pipelines,
+device.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,8 @@ class Prepared:
     """What a run is made of.
 
     run: with the policy's features filled in. rows: training anchors.
-    keys: dataset keys that are read. windows: under the dataset's names. notes: what the user should be told.
+    keys: dataset keys that are read. windows: under the dataset's names. notes: what the user
+        should be told.
     scales: how values are normalised. frame_memory: bytes for decoded frames.
     nvdec: video is decoded on the graphics card.
     frame_format: how frames lie in batches.
@@ -93,7 +96,8 @@ class Prepared:
 
 
 def prepare(run: Run, team: Team | None = None) -> Prepared:
-    """Open the data and fit policy and data to each other. Every mismatch is found here, before step 1.
+    """Open the data and fit policy and data to each other. Every mismatch is found here, before
+    step 1.
 
     team: the ranks that train together; rank 0 computes statistics and chooses the order for all.
     """
@@ -184,8 +188,8 @@ def _shuffle(
     memory: int,
     frame_format: FrameFormat,
 ) -> tuple[dict[str, Any], list[str]]:
-    """The order as options with all numbers, so that a resumed run has the same one whatever memory it finds; and what
-    was chosen. memory: bytes for decoded frames.
+    """The order as options with all numbers, so that a resumed run has the same one whatever memory
+    it finds; and what was chosen. memory: bytes for decoded frames.
     """
     asked, ahead = _asked(run.dataset), run.prefetch_factor + 1
     choice = ShuffleChoice(asked, memory, run.effective_batch, ahead, frame_format)
@@ -212,14 +216,17 @@ def _repaired(
     cameras: list[str],
     rows: np.ndarray,
 ) -> tuple[dict[str, Any], list[str]]:
-    """Derive the clips of a resumed mixture again where an overflow made those on record; else leave them."""
+    """Derive the clips of a resumed mixture again where an overflow made those on record; else
+    leave them.
+    """
     for kind in ("auto", "clips") if any(map(any, recorded)) else ():
         asked = dataclasses.replace(choice, asked=Shuffle(kind))
         overflowed, _ = asked.choose_each(mixture, windows, cameras, rows, in_64_bits=True)
         right, notes = asked.choose_each(mixture, windows, cameras, rows)
         if list(map(_numbers, overflowed)) == recorded != list(map(_numbers, right)):
             said = (
-                f"dataset.mix_clips={recorded} came from an overflow and is derived again: the order changes here, "
+                f"dataset.mix_clips={recorded} came from an overflow and is derived again: the "
+                "order changes here, "
                 "so samples of the current epoch may come twice or not at all"
             )
             return _recorded(right, [said, *notes])

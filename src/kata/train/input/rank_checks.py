@@ -1,4 +1,6 @@
-"""Ranks that train together must have been given the same: options, code, data. Else they are refused, naming both."""
+"""Ranks that train together must have been given the same: options, code, data. Else they are
+refused, naming both.
+"""
 
 from __future__ import annotations
 

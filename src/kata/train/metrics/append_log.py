@@ -12,7 +12,8 @@ _log = logging.getLogger(__name__)
 
 
 class Record:
-    """Bytes are added at the end; what a full disk does not take is kept, and tried again with the next.
+    """Bytes are added at the end; what a full disk does not take is kept, and tried again with the
+    next.
 
     The file is made with the first bytes.
     """
@@ -23,7 +24,10 @@ class Record:
         self._unwritten = b""
 
     def add(self, raw: bytes) -> None:
-        """Write out these bytes, and what is left from before. Raises: OSError, unless the disk is full."""
+        """Write out these bytes, and what is left from before.
+
+        Raises: OSError, unless the disk is full.
+        """
         said = bool(self._unwritten)
         self._unwritten += raw
         try:

@@ -1,4 +1,6 @@
-"""Samples with frames that cannot be decoded: what was read in their place is counted, listed and bounded."""
+"""Samples with frames that cannot be decoded: what was read in their place is counted, listed
+and bounded.
+"""
 
 from __future__ import annotations
 
@@ -25,10 +27,12 @@ USES = ("train", "validate")
 
 
 class BadFrames:
-    """The list of a run, bad_frames.jsonl, one line for each position of a stream whose sample was substituted.
+    """The list of a run, bad_frames.jsonl, one line for each position of a stream whose sample was
+    substituted.
 
-    Each rank lists and bounds what it reads itself, those after the first in bad_frames.rank<N>.jsonl. Lines after the
-    state's step are dropped, so that a resumed run leaves, and counts, what a straight one does.
+    Each rank lists and bounds what it reads itself, those after the first in
+    bad_frames.rank<N>.jsonl. Lines after the state's step are dropped, so that a resumed run
+    leaves, and counts, what a straight one does.
     """
 
     def __init__(
@@ -47,7 +51,10 @@ class BadFrames:
     def substitute(
         self, use: str, data: Data, reader: BatchReader, rows: Int64, samples: Callable[[int], int]
     ) -> SubstituteFn:
-        """What Batches ask about frames that cannot be decoded. samples: how many were read up to a position."""
+        """What Batches ask about frames that cannot be decoded.
+
+        samples: how many were read up to a position.
+        """
         if self._run.on_bad_frame == "stop":
             return lambda _, wanted: _stop(data, reader, wanted)
         first_rows = data.first_rows if isinstance(data, Mixture) else rows[:1]
@@ -67,7 +74,8 @@ class BadFrames:
         if not count:
             return []
         return [
-            f"{count} samples have frames that cannot be decoded, others were read in their place; see {self.path}"
+            f"{count} samples have frames that cannot be decoded, others were read in their place; "
+            f"see {self.path}"
         ]
 
     def _take(self, use: str, data: Data, found: Substitution, samples: int) -> None:
@@ -87,15 +95,20 @@ class BadFrames:
 
 
 def _stop(data: Data, reader: BatchReader, rows: Int64) -> Int64:
-    """`rows`, where all are whole when read again. Raises: FrameError that says whose frame cannot be decoded."""
+    """`rows`, where all are whole when read again.
+
+    Raises: FrameError that says whose frame cannot be decoded.
+    """
     for row, error in zip(rows, read_alone(reader, rows), strict=True):
         if error is not None:
             sample = locations_in(data, np.array([row]))[0]
             of = f" of {sample['dataset']}" if "dataset" in sample else ""
             raise FrameError(
-                f"{error.what}; the sample of episode {sample['episode']}{of}, frame {sample['frame']}, needs it",
+                f"{error.what}; the sample of episode {sample['episode']}{of}, frame "
+                f"{sample['frame']}, needs it",
                 rule=error.rule,
-                remedy=f"{error.remedy}; --on_bad_frame=substitute trains on, with other samples for such",
+                remedy=f"{error.remedy}; --on_bad_frame=substitute trains on, with other samples "
+                "for such",
                 camera=error.camera,
                 file=error.file,
                 frame=error.frame,

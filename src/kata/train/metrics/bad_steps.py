@@ -1,8 +1,11 @@
-"""Bad steps: a loss or gradient that is not finite, or a loss far above the recent ones, with the samples behind it.
+"""Bad steps: a loss or gradient that is not finite, or a loss far above the recent ones, with the
+samples behind it.
 
-    update -> loss, gradient norm -> host, without waiting -> judged in order -> metrics.jsonl, bad_steps.jsonl
+    update -> loss, gradient norm -> host, without waiting -> judged in order -> metrics.jsonl,
+    bad_steps.jsonl
 
-The device itself leaves out an update that is not finite (kata.dist.skip_step.step_unless); here the host learns of it.
+The device itself leaves out an update that is not finite (kata.dist.skip_step.step_unless); here
+the host learns of it.
 """
 
 from __future__ import annotations
@@ -35,24 +38,28 @@ Samples = Callable[[int], list[dict[str, Any]]]
 
 
 class Watch:
-    """Judges each step's loss and gradient norm, and lists the samples of bad ones. Use as a context manager.
+    """Judges each step's loss and gradient norm, and lists the samples of bad ones. Use as a
+    context manager.
 
-    Adding a step never waits for the device: figures are copied behind its work and looked at when they have come. A
-    device runs at most its queue of launched kernels behind the host, a few steps, and `settle` before each line of
-    the log waits for the rest; so a run of bad steps is noticed at most that much later than it happens.
+    Adding a step never waits for the device: figures are copied behind its work and looked at when
+    they have come. A device runs at most its queue of launched kernels behind the host, a few
+    steps, and `settle` before each line of the log waits for the rest; so a run of bad steps is
+    noticed at most that much later than it happens.
 
-    Both records are cut back to `first_step`, so that a resumed run leaves what a straight one leaves:
-    bad_steps.jsonl, and losses.f32, the loss of every step as a little-endian float32.
+    Both records are cut back to `first_step`, so that a resumed run leaves what a straight one
+    leaves: bad_steps.jsonl, and losses.f32, the loss of every step as a little-endian float32.
 
     Args:
         folder: the run's folder.
         meter: takes a line for each bad step.
         samples: the samples of a step (0 is the first), as they are to be listed.
         max_in_a_row: bad steps in a row after which the run stops.
-        spike: robust deviations above the median of the recent losses that make a spike; 0 looks for none.
+        spike: robust deviations above the median of the recent losses that make a spike; 0 looks
+            for none.
         first_step: steps already done.
         last_good: finds the newest checkpoint with finite weights, for the message that ends a run.
-        changes_after: steps after which the loss is another one; those before it say nothing of those after it.
+        changes_after: steps after which the loss is another one; those before it say nothing of
+            those after it.
     """
 
     def __init__(
@@ -83,7 +90,8 @@ class Watch:
         self._coming: deque[tuple[int, Tensor, torch.cuda.Event | None]] = deque()
 
     def add(self, step: int, loss: Tensor, grad_norm: Tensor) -> None:
-        """Takes a step's figures (`step` counts updates, from 1), and judges those that have reached the host.
+        """Takes a step's figures (`step` counts updates, from 1), and judges those that have
+        reached the host.
 
         Raises: DivergedError after too many bad steps in a row.
         """
@@ -111,7 +119,8 @@ class Watch:
         said: list[str] = []
         if self._skipped:
             said.append(
-                f"{len(self._skipped)} steps were skipped: loss or gradient not finite; see {self.path}"
+                f"{len(self._skipped)} steps were skipped: loss or gradient not finite; see "
+                f"{self.path}"
             )
         if self._spikes:
             said.append(
@@ -159,8 +168,9 @@ class Watch:
     def _above(self, loss: float) -> tuple[float, float]:
         """The median of the recent losses, and how many robust deviations this one lies above it.
 
-        The deviation is 1.4826 times the median absolute deviation, which is a normal distribution's standard
-        deviation, and at least 1 % of the median: equal losses make no spike of the first different one.
+        The deviation is 1.4826 times the median absolute deviation, which is a normal
+        distribution's standard deviation, and at least 1 % of the median: equal losses make no
+        spike of the first different one.
         """
         if len(self._recent) < ENOUGH:
             return 0.0, 0.0
@@ -185,16 +195,20 @@ class Watch:
         good = self._last_good()
         raise DivergedError(
             f"step {step}: loss or gradient not finite for {row} steps in a row",
-            rule=f"a run goes on over fewer than max_bad_steps={self._max_in_a_row}; their samples: {self.path}",
+            rule=f"a run goes on over fewer than max_bad_steps={self._max_in_a_row}; their "
+            f"samples: {self.path}",
             remedy=(
                 f"go on from {good} in another folder (--policy.path)" if good else "start again"
             )
-            + " with a lower --optimizer.lr or without the episodes listed (--dataset.exclude_episodes)",
+            + " with a lower --optimizer.lr or without the episodes listed "
+            "(--dataset.exclude_episodes)",
         )
 
 
 def _cut_losses(path: Path, first_step: int) -> np.ndarray:
-    """The file's losses up to `first_step`, filled up with NaN where it is shorter; the file is cut to them."""
+    """The file's losses up to `first_step`, filled up with NaN where it is shorter; the file is
+    cut to them.
+    """
     found = np.fromfile(path, dtype="<f4") if path.exists() else np.empty(0, dtype="<f4")
     kept = np.full(first_step, np.nan, dtype="<f4")
     kept[: len(found)] = found[:first_step]

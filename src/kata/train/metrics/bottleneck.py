@@ -1,15 +1,20 @@
-"""Diagnosis: which stage a run was bound by, and what it would gain from a faster one. Pure arithmetic, no torch.
+"""Diagnosis: which stage a run was bound by, and what it would gain from a faster one. Pure
+arithmetic, no torch.
 
     reader: read -> decode -> convert   in threads, ahead of the loop
     loop:   wait for a batch -> copy -> update                          on the host
-    device:                            compute                          beside the host where it is not the host
+    device:                            compute                          beside the host where it is
+    not the host
 
-Reader, host and device work at the same time, so a run is as slow as the slowest of them, and only work on that one
-makes it faster. Rules, in this order:
+Reader, host and device work at the same time, so a run is as slow as the slowest of them, and only
+work on that one makes it faster. Rules, in this order:
 
-1. A device beside the host, as CUDA, that is more than BACKLOG_STEPS steps behind when the host stops to log: compute.
-2. The host waits for batches for WAIT_SHARE of the time: the reader; of its stages the one with most thread time.
-3. Such a device that is at least BEHIND_SHARE of a step behind: compute. Otherwise the host is: copy or launch,
+1. A device beside the host, as CUDA, that is more than BACKLOG_STEPS steps behind when the host
+stops to log: compute.
+2. The host waits for batches for WAIT_SHARE of the time: the reader; of its stages the one with
+most thread time.
+3. Such a device that is at least BEHIND_SHARE of a step behind: compute. Otherwise the host is:
+copy or launch,
    whichever takes more of it.
 4. Without one the host computes itself: copy or compute, whichever takes more.
 """
@@ -22,9 +27,13 @@ from enum import StrEnum
 from typing import Any
 
 WAIT_SHARE = 0.1
-"""Shorter waits come from uneven steps, and a faster reader would not shorten a run that computes meanwhile."""
+"""Shorter waits come from uneven steps, and a faster reader would not shorten a run that
+computes meanwhile.
+"""
 BACKLOG_STEPS = 1.0
-"""The last step alone may lie this far behind; more than that means that the device never catches up."""
+"""The last step alone may lie this far behind; more than that means that the device never
+catches up.
+"""
 BEHIND_SHARE = 0.2
 """Of a step: a device that waits for each launch ends within a few launches of the host."""
 
@@ -49,12 +58,14 @@ _WORDS = {
     ),
     Stage.DECODE: (
         "decoding frames",
-        "--dataset.cache=frames (or disk) decodes each frame once, --dataset.shuffle=clips decodes it once an epoch, "
+        "--dataset.cache=frames (or disk) decodes each frame once, --dataset.shuffle=clips decodes "
+        "it once an epoch, "
         "and --num_workers can be raised up to the number of free cores",
     ),
     Stage.CONVERT: (
         "converting colours and copying frames into the batch",
-        "--dataset.cache=frames keeps frames converted, and --num_workers can be raised up to the number of free cores",
+        "--dataset.cache=frames keeps frames converted, and --num_workers can be raised up to the "
+        "number of free cores",
     ),
     Stage.COPY: (
         "copying batches to the device and preparing them there",
@@ -75,9 +86,10 @@ _WORDS = {
 class Spent:
     """What was measured over `steps` steps.
 
-    Host seconds: total_s, and in it wait_s (for batches), copy_s (copying and preparing), update_s, drain_s (waiting
-    for the device in `flushes` stops). Thread seconds of the reader: read_s, decode_s, convert_s, on `threads`
-    threads. beside: the device computes beside the host, as CUDA does.
+    Host seconds: total_s, and in it wait_s (for batches), copy_s (copying and preparing), update_s,
+    drain_s (waiting for the device in `flushes` stops). Thread seconds of the reader: read_s,
+    decode_s, convert_s, on `threads` threads. beside: the device computes beside the host, as CUDA
+    does.
     """
 
     steps: int = 0
@@ -109,8 +121,8 @@ class Spent:
 class Diagnosis:
     """The verdict. share: of the run's time that the stage took, or kept the host waiting.
 
-    halved, removed: how many times as fast the run would be with a stage twice as fast, and without it; at most, since
-    work that no stage counts (Python between them) stays as it is.
+    halved, removed: how many times as fast the run would be with a stage twice as fast, and without
+        it; at most, since work that no stage counts (Python between them) stays as it is.
     """
 
     stage: Stage
@@ -131,13 +143,20 @@ def diagnose(spent: Spent) -> Diagnosis | None:
         share = spent.wait_s / spent.total_s
         busy = min(1.0, spent.reader_s / (spent.threads * spent.total_s))
         said = (
-            f"bound by {what}: the loop waited {share:.0%} of the time for data, while {spent.threads} reading "
+            f"bound by {what}: the loop waited {share:.0%} of the time for data, while "
+            f"{spent.threads} reading "
             f"{'thread was' if spent.threads == 1 else 'threads were'} busy {busy:.0%} of it"
         )
     else:
         share = _host_s(spent, stage) / spent.total_s
-        said = f"bound by {what}: {share:.0%} of the time; data kept up (waiting: {spent.wait_s / spent.total_s:.0%})"
-    gains = f"half of it would make the run {halved:.2f} times as fast, none of it {removed:.2f} times at most"
+        said = (
+            f"bound by {what}: {share:.0%} of the time; data kept up (waiting: "
+            f"{spent.wait_s / spent.total_s:.0%})"
+        )
+    gains = (
+        f"half of it would make the run {halved:.2f} times as fast, none of it {removed:.2f} "
+        "times at most"
+    )
     return Diagnosis(stage, share, halved, removed, f"{said}; {gains}. What helps: {remedy}.")
 
 
@@ -156,7 +175,9 @@ def _binding(spent: Spent) -> Stage:
 
 
 def _gain(spent: Spent, stage: Stage, left: float) -> float:
-    """Amdahl's law between two that work at the same time: the run's time by the slower one's, `left` of the stage."""
+    """Amdahl's law between two that work at the same time: the run's time by the slower one's,
+    `left` of the stage.
+    """
     if stage in _READER:
         share = _reader_s(spent, stage) / spent.reader_s if spent.reader_s > 0 else 1.0
         reader_s, rest_s = spent.total_s * (1 - share * (1 - left)), spent.total_s - spent.wait_s
@@ -176,7 +197,9 @@ def _reader_s(spent: Spent, stage: Stage) -> float:
 
 
 def _host_s(spent: Spent, stage: Stage) -> float:
-    """Host seconds of a stage of the loop; what the device still does when the host stops is computing."""
+    """Host seconds of a stage of the loop; what the device still does when the host stops is
+    computing.
+    """
     if stage is Stage.COPY:
         return spent.copy_s
     return spent.update_s + (spent.drain_s if stage is Stage.COMPUTE else 0.0)

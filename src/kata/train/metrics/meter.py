@@ -1,7 +1,8 @@
-"""Meter: what a run measures, kept on the device until it logs and then written once to every place.
+"""Meter: what a run measures, kept on the device until it logs and then written once to every
+place.
 
-    add (each step, no wait) -> flush (log interval: one transfer) -> metrics.jsonl -> progress line, trackers
-    note (validation, checkpoints, evaluation) -------------------^
+    add (each step, no wait) -> flush (log interval: one transfer) -> metrics.jsonl -> progress
+    line, trackers note (validation, checkpoints, evaluation) -------------------^
 
 metrics.jsonl is the record; trackers and the progress line are copies of it.
 """
@@ -53,7 +54,9 @@ _RESERVED = {
 
 @dataclass(frozen=True, slots=True)
 class StepTimes:
-    """Host seconds of one step: waiting for the batch, preparing it, updating, and the whole step."""
+    """Host seconds of one step: waiting for the batch, preparing it, updating, and the whole
+    step.
+    """
 
     dataloading_s: float
     preprocessing_s: float
@@ -62,13 +65,15 @@ class StepTimes:
 
 
 class Meter:
-    """Collects figures per step without waiting for the device, and writes one line per log interval.
+    """Collects figures per step without waiting for the device, and writes one line per log
+    interval.
 
     Args:
         path: the metrics.jsonl to write; its folder must exist.
         batch_size: samples of one step over all ranks. num_frames: frames of one epoch.
         steps: steps of the whole run.
-        first_step: steps already done when this run was resumed; lines of later steps are dropped from the
+        first_step: steps already done when this run was resumed; lines of later steps are dropped
+            from the
             file, so that a resumed run leaves the same lines as a straight one.
         seen: samples of each dataset of a mixture among the first so many; None for one dataset.
     """
@@ -117,16 +122,19 @@ class Meter:
         lr: float,
         times: StepTimes,
     ) -> None:
-        """Takes the figures of one step (`step` counts updates done, from 1); the device is not waited for.
+        """Takes the figures of one step (`step` counts updates done, from 1); the device is not
+        waited for.
 
-        losses: device scalars, already divided by their denominators; `loss` is the total that is trained on.
+        losses: device scalars, already divided by their denominators; `loss` is the total that is
+            trained on.
             `<group>/<name>` goes into a mapping of that group.
         """
         assert step == self._step + 1, f"step {step} after {self._step}"
         assert not _RESERVED.intersection(losses), f"reserved names among {sorted(losses)}"
         if self._began_s is None:
             self._began_s = time.perf_counter() - times.step_s
-            # The first step opens files, fills the read-ahead and compiles: it says nothing about the others.
+            # The first step opens files, fills the read-ahead and compiles: it says nothing about
+            # the others.
             self._starting, self._work_before = 1, self._work()
         self._step, self._lr = step, lr
         self._names += [*losses, "grad_norm"]
@@ -164,9 +172,11 @@ class Meter:
         return line
 
     def note(self, step: int, kind: str, values: Mapping[str, Any]) -> None:
-        """Writes a line of another kind: `validation`, `checkpoint`, `evaluation` in an environment.
+        """Writes a line of another kind: `validation`, `checkpoint`, `evaluation` in an
+        environment.
 
-        values: plain numbers and texts by name; a mapping inside holds one number per task or per action.
+        values: plain numbers and texts by name; a mapping inside holds one number per task or per
+            action.
         """
         assert kind != "train", "train lines come from flush"
         line = {**self._head(kind, step), **values}
@@ -175,7 +185,9 @@ class Meter:
             self._progress.say(step, kind, values)
 
     def close(self) -> None:
-        """Ends the progress line, the trackers and the file; figures not yet flushed are dropped."""
+        """Ends the progress line, the trackers and the file; figures not yet flushed are
+        dropped.
+        """
         if self._progress is not None:
             self._progress.close()
         for tracker in self._trackers:
@@ -259,9 +271,11 @@ class Meter:
         return {"spent": asdict(spent)} | ({} if found is None else {"bound_by": found.stage.value})
 
     def _eta_s(self, step: int) -> float:
-        """Steps left, at the median of the recent intervals, with the share that pauses have taken so far.
+        """Steps left, at the median of the recent intervals, with the share that pauses have taken
+        so far.
 
-        The median keeps a compiling first step or one slow disk out; pauses are validation and checkpoints.
+        The median keeps a compiling first step or one slow disk out; pauses are validation and
+        checkpoints.
         """
         assert self._began_s is not None
         wall_s = time.perf_counter() - self._began_s
@@ -289,7 +303,8 @@ def _grouped(figures: Mapping[str, float]) -> dict[str, Any]:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The lines of a metrics.jsonl with non-finite numbers restored; a half-written last line is left out.
+    """The lines of a metrics.jsonl with non-finite numbers restored; a half-written last line is
+    left out.
 
     Raises:
         DataError: a line before the last is not JSON.
@@ -314,7 +329,9 @@ def _parsed_lines(path: Path) -> list[tuple[bytes, dict[str, Any]]]:
 
 
 def drop_lines_after(path: Path, first_step: int) -> None:
-    """Rewrites a file of JSON lines with those up to `first_step`; a run from step 0 begins with an empty file."""
+    """Rewrites a file of JSON lines with those up to `first_step`; a run from step 0 begins with
+    an empty file.
+    """
     if not path.exists():
         return
     lines = _parsed_lines(path) if first_step else []
@@ -355,7 +372,9 @@ def _numbers(line: Mapping[str, Any], prefix: str) -> dict[str, float]:
 
 
 def _peak_memory_bytes(device: torch.device) -> int | None:
-    """Peak memory of tensors on the device; of the process on a CPU; None where the system does not tell."""
+    """Peak memory of tensors on the device; of the process on a CPU; None where the system does
+    not tell.
+    """
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     if device.type == "mps":
@@ -369,7 +388,9 @@ def _peak_memory_bytes(device: torch.device) -> int | None:
 
 
 class Unrecorded:
-    """Stands in the loop for the meter and for the watch over bad steps; the figures are the same on every rank."""
+    """Stands in the loop for the meter and for the watch over bad steps; the figures are the
+    same on every rank.
+    """
 
     def add(self, step: int, *figures: Any, **named: Any) -> None:
         """Takes a step's figures."""

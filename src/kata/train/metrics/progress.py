@@ -53,7 +53,9 @@ class Progress:
             self._print("  ".join([f"{kind} at step {count_text(step)}:", *parts]))
 
     def text(self) -> str:
-        """The line: step, epoch, loss, learning rate, speed, share of time waiting for data, time left."""
+        """The line: step, epoch, loss, learning rate, speed, share of time waiting for data,
+        time left.
+        """
         parts = [f"step {count_text(self._step)}/{count_text(self._steps)}"]
         if self._line:
             line = self._line

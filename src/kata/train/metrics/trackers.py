@@ -1,4 +1,6 @@
-"""Trackers: copies of the metrics in wandb, TensorBoard or trackio. A run never ends because of one."""
+"""Trackers: copies of the metrics in wandb, TensorBoard or trackio. A run never ends because of
+one.
+"""
 
 from __future__ import annotations
 
@@ -41,8 +43,8 @@ class TrackedRun:
     """How a run is named where it is tracked.
 
     folder: the run's folder; local files of trackers go under it.
-    resumed_at: steps already done, 0 for a fresh run.
-    entity, notes, tags, run_id, mode: wandb's own; a run_id of None is chosen by wandb and kept for a resume.
+    resumed_at: steps already done, 0 for a fresh run. entity, notes, tags, run_id, mode: wandb's
+        own; a run_id of None is chosen by wandb and kept for a resume.
     """
 
     project: str
@@ -60,12 +62,13 @@ class TrackedRun:
 def open_trackers(kinds: Sequence[str], run: TrackedRun) -> list[Tracker]:
     """Opens the trackers of those names.
 
-    A fresh run that cannot be tracked as asked is refused; a resumed one goes on, with a warning, because a
-    tracker out of reach must not stop a run that restarts by itself at night. Where wandb's server does not answer,
-    the run is recorded offline, with a warning.
+    A fresh run that cannot be tracked as asked is refused; a resumed one goes on, with a warning,
+    because a tracker out of reach must not stop a run that restarts by itself at night. Where
+    wandb's server does not answer, the run is recorded offline, with a warning.
 
     Raises:
-        ConfigError: an unknown name or mode, a package that is not installed, a tracker that will not start.
+        ConfigError: an unknown name or mode, a package that is not installed, a tracker that will
+        not start.
     """
     for kind in kinds:
         _must_be_known(kind, _OPENERS, "tracker")
@@ -189,7 +192,8 @@ def _open_wandb(wandb: Any, run: TrackedRun) -> Tracker:
         if not _out_of_reach(error):
             raise
         _log.warning(
-            "wandb cannot be reached (%s); the run is recorded offline: `wandb sync` sends it later",
+            "wandb cannot be reached (%s); the run is recorded offline: `wandb sync` sends it "
+            "later",
             _reason(error),
         )
         opened = wandb.init(**{**options, "mode": "offline"})
@@ -242,7 +246,9 @@ def _import(kind: str) -> Any:
 
 
 def _out_of_reach(error: Exception) -> bool:
-    """Whether nobody answered, as against an answer that says no (not logged in, no such project)."""
+    """Whether nobody answered, as against an answer that says no (not logged in, no such
+    project).
+    """
     return isinstance(error, ConnectionError | TimeoutError) or bool(_NO_ANSWER.search(str(error)))
 
 

@@ -1,4 +1,6 @@
-"""Activations that are computed again in the backward pass instead of kept: less memory, about a third more work."""
+"""Activations that are computed again in the backward pass instead of kept: less memory, about a
+third more work.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,8 @@ from kata.policies.base import Policy
 def recompute(policy: Policy) -> None:
     """Let the policy's `checkpoint_units` keep nothing but their inputs while they are trained.
 
-    Dropout draws the same masks again, so gradients are those without it. To be called before the parts of the policy
-    are compiled or sharded: what those put around a unit stays outside.
+    Dropout draws the same masks again, so gradients are those without it. To be called before the
+    parts of the policy are compiled or sharded: what those put around a unit stays outside.
 
     Raises: PolicyError for a policy without such units.
     """

@@ -1,7 +1,7 @@
 """`--compile`: a policy's blocks through torch.compile, each by itself and in place.
 
-Names of weights stay, so checkpoints are the same with and without it. Validation and acting run as written: they see
-other shapes, and would compile everything once more.
+Names of weights stay, so checkpoints are the same with and without it. Validation and acting run as
+written: they see other shapes, and would compile everything once more.
 """
 
 from __future__ import annotations
@@ -29,10 +29,12 @@ HOW: dict[str, Any] = {"backend": "inductor", "options": {"fallback_random": Tru
 
 
 class Block:
-    """One module's call: compiled while the policy trains, and as written from the first error of the compiler on.
+    """One module's call: compiled while the policy trains, and as written from the first error of
+    the compiler on.
 
-    error: what the compiler said, or None. A block is compiled as a whole or not at all, forward and backward, before
-    anything of it has run: what failed half-way would have drawn its dropout twice.
+    error: what the compiler said, or None. A block is compiled as a whole or not at all, forward
+        and backward, before anything of it has run: what failed half-way would have drawn its
+        dropout twice.
     """
 
     def __init__(self, name: str, module: nn.Module, policy: Policy, said: set[str]) -> None:

@@ -14,7 +14,8 @@ from kata.policies.device import choose_device
 def rank_device(asked: str | None, world: World) -> torch.device:
     """Where this rank computes: of several cards of a machine the one with its number there.
 
-    Raises: PolicyError for a device that is not there, ConfigError where ranks would share what they cannot.
+    Raises: PolicyError for a device that is not there, ConfigError where ranks would share what
+        they cannot.
     """
     device = choose_device(asked)
     if world.size == 1 or device.type == "cpu":
@@ -29,15 +30,19 @@ def rank_device(asked: str | None, world: World) -> torch.device:
     index = 0 if cards == 1 and world.local_rank > 0 and _one_card_each() else world.local_rank
     if index >= cards:
         raise ConfigError(
-            f"rank {world.rank} is number {world.local_rank} on its machine, which shows {cards} cards",
+            f"rank {world.rank} is number {world.local_rank} on its machine, which shows {cards} "
+            "cards",
             rule="each rank has a card of its own",
-            remedy=f"start {cards} ranks on that machine, or show it more cards (CUDA_VISIBLE_DEVICES)",
+            remedy=f"start {cards} ranks on that machine, or show it more cards "
+            "(CUDA_VISIBLE_DEVICES)",
         )
     return torch.device("cuda", index)
 
 
 def computes_beside(device: torch.device) -> bool:
-    """Whether work is launched on the device and done while the host goes on, as on every device but the host."""
+    """Whether work is launched on the device and done while the host goes on, as on every device
+    but the host.
+    """
     return device.type != "cpu"
 
 
@@ -63,7 +68,9 @@ def check_precision(precision: str, device: torch.device) -> None:
 
 
 def set_switches(*, tf32: bool, deterministic: bool) -> None:
-    """Tensor cores for fp32 products where allowed; cuDNN picks its fastest kernels unless asked for determinism."""
+    """Tensor cores for fp32 products where allowed; cuDNN picks its fastest kernels unless asked
+    for determinism.
+    """
     torch.backends.cuda.matmul.allow_tf32 = tf32
     torch.backends.cudnn.allow_tf32 = tf32
     torch.backends.cudnn.benchmark = not deterministic

@@ -26,8 +26,10 @@ def fitting(run: Run, device: torch.device) -> Generator[None]:
         if not isinstance(error, torch.OutOfMemoryError) and _CPU_IS_FULL not in str(error):
             raise
         raise ConfigError(
-            f"batch_size={run.batch_size}: {device} is out of memory ({str(error).splitlines()[0]})",
-            rule="weights, gradients, moments and the activations of a micro-batch lie on the device",
+            f"batch_size={run.batch_size}: {device} is out of memory "
+            f"({str(error).splitlines()[0]})",
+            rule="weights, gradients, moments and the activations of a micro-batch lie on the "
+            "device",
             remedy=_remedy(run),
         ) from error
 
@@ -40,7 +42,8 @@ def _remedy(run: Run) -> str:
         by = next(n for n in range(2, size + 1) if size % n == 0)
         steps = run.accumulation * by
         ways.append(
-            f"--batch_size={size // by} --accelerator.gradient_accumulation.steps={steps} for the same batch"
+            f"--batch_size={size // by} --accelerator.gradient_accumulation.steps={steps} for the "
+            "same batch"
         )
     if not run.gradient_checkpointing:
         ways.append("--gradient_checkpointing=true")

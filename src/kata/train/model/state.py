@@ -23,7 +23,8 @@ from kata.train.model.activation_checkpointing import recompute
 
 @dataclass(slots=True)
 class TrainState:
-    """step: updates done. ema: the average of the weights, or None. scaler: used in fp16 alone, else None.
+    """step: updates done. ema: the average of the weights, or None. scaler: used in fp16 alone,
+    else None.
 
     statistics: buffers that a forward pass itself changes, those of the policy's batch norms.
     """
@@ -37,7 +38,8 @@ class TrainState:
 
 
 def build_state(run: Run, engine: Engine, *, weights_follow: bool = False) -> TrainState:
-    """The state before step 1: weights drawn from the run's seed, or those of `policy.pretrained_path`.
+    """The state before step 1: weights drawn from the run's seed, or those of
+    `policy.pretrained_path`.
 
     weights_follow: a checkpoint will fill the weights, so that none are fetched or loaded here.
 
@@ -73,13 +75,16 @@ def build_state(run: Run, engine: Engine, *, weights_follow: bool = False) -> Tr
 
 
 def load_pretrained(policy: Policy, path: str, revision: str | None) -> None:
-    """Fill a policy from a checkpoint folder or Hub repository; PolicyError when it holds another policy."""
+    """Fill a policy from a checkpoint folder or Hub repository; PolicyError when it holds
+    another policy.
+    """
     folder = policy_folder(path, revision)
     kind = read_policy_config(folder, [])["type"]
     if kind != policy.config.type:
         raise PolicyError(
             f"{path}: holds a {kind} policy",
             rule=f"the run trains {policy.config.type}",
-            remedy=f"use --policy.path={path} without --policy.type, or a checkpoint of {policy.config.type}",
+            remedy=f"use --policy.path={path} without --policy.type, or a checkpoint of "
+            f"{policy.config.type}",
         )
     load_weights(policy, folder / "model.safetensors")

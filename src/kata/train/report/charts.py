@@ -1,6 +1,7 @@
 """Charts as inline SVG: matplotlib draws them, the page's style sheet gives them their colours.
 
-Each colour is drawn as a stand-in and then replaced by a CSS variable: one drawing serves light and dark.
+Each colour is drawn as a stand-in and then replaced by a CSS variable: one drawing serves light and
+dark.
 """
 
 from __future__ import annotations
@@ -71,7 +72,9 @@ class Series:
 
 
 def curve_chart(series: Sequence[Series], *, level: tuple[float, str] | None = None) -> str:
-    """Curves over steps, with a dashed horizontal `level` (value, words); log scale over a decade."""
+    """Curves over steps, with a dashed horizontal `level` (value, words); log scale over a
+    decade.
+    """
     with _figure(4.9, 2.3) as (figure, svg):
         axes = figure.subplots()
         for each in series:
@@ -92,7 +95,8 @@ def curve_chart(series: Sequence[Series], *, level: tuple[float, str] | None = N
 def action_chart(recorded_t: np.ndarray, predicted_t: np.ndarray, valid: int) -> str:
     """One action dimension over a chunk: recorded against predicted, (T,) each.
 
-    valid: steps before the padding; the rest is shaded. Margins are fixed, so that neighbours line up.
+    valid: steps before the padding; the rest is shaded. Margins are fixed, so that neighbours line
+        up.
     """
     last = max(len(recorded_t) - 1, 1)
     with _figure(2.2, 0.95, layout=None) as (figure, svg):
@@ -109,7 +113,9 @@ def action_chart(recorded_t: np.ndarray, predicted_t: np.ndarray, valid: int) ->
 
 
 def smoothed(y: np.ndarray, width: int) -> np.ndarray:
-    """Running mean over `width` values around each, without the non-finite ones; ends use what there is."""
+    """Running mean over `width` values around each, without the non-finite ones; ends use what
+    there is.
+    """
     good = np.isfinite(y)
     kernel = np.ones(width)
     # `full` cut by hand: `same` returns the kernel's length where that is longer than the data.
@@ -165,7 +171,9 @@ def thinned(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _scale_y(axes: Any, values: np.ndarray) -> None:
-    """Log scale for positive values that span more than a decade; plain numbers on the ticks either way."""
+    """Log scale for positive values that span more than a decade; plain numbers on the ticks
+    either way.
+    """
     from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
     if len(values) and values.min() > 0 and values.max() / values.min() > 10:

@@ -1,4 +1,6 @@
-"""What the lines of metrics.jsonl say: figures, time shares, the best validation, and charts of them."""
+"""What the lines of metrics.jsonl say: figures, time shares, the best validation, and charts of
+them.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +61,9 @@ def column(lines: Sequence[Line], name: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def validation_figure(lines: Sequence[Line], wanted: Sequence[str]) -> str | None:
-    """The figure that validation is judged by: the first wanted one that it has, else the loss, else any."""
+    """The figure that validation is judged by: the first wanted one that it has, else the loss,
+    else any.
+    """
     names = list(dict.fromkeys(name for line in lines for name in figures(line)))
     return next((name for name in [*wanted, "loss", *names] if name in names), None)
 
@@ -94,7 +98,9 @@ def charts(
     judged_by: str | None,
     baseline: Mapping[str, float],
 ) -> list[Chart]:
-    """Training loss, validation against the baseline, learning rate, gradient norm: those that there are."""
+    """Training loss, validation against the baseline, learning rate, gradient norm: those that
+    there are.
+    """
     made: list[Chart] = []
     if train:
         made.append(_loss_chart(train, validation))

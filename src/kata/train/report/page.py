@@ -124,7 +124,10 @@ def _time(spent: TimeSpent, found: Diagnosis | None) -> str:
             f'<span class="muted">{seconds_text(share * spent.total_s)}</span></span>'
         )
     said = "" if found is None else f"<p>{escape(found.text)}</p>"
-    return f'<div class="card">{said}<div class="bar">{bar}</div><div class="shares">{shares}</div></div>'
+    return (
+        f'<div class="card">{said}<div class="bar">{bar}</div><div '
+        f'class="shares">{shares}</div></div>'
+    )
 
 
 def _details(lines: Sequence[Line], title: str) -> str:
@@ -142,14 +145,17 @@ def _bars(values: Mapping[str, float]) -> str:
     most = max((value for value in values.values() if value < float("inf")), default=0.0) or 1.0
     rows = "".join(
         f'<tr><td>{escape(name)}</td><td class="num">{value:.4g}</td>'
-        f'<td class="level"><i style="width:{100 * min(max(value / most, 0.0), 1.0):.1f}%"></i></td></tr>'
+        '<td class="level"><i '
+        f'style="width:{100 * min(max(value / most, 0.0), 1.0):.1f}%"></i></td></tr>'
         for name, value in values.items()
     )
     return f"<table>{rows}</table>"
 
 
 def _evaluations(metrics: Sequence[Line]) -> str:
-    """A table for each kind of line that has no chart: evaluations in an environment, for instance."""
+    """A table for each kind of line that has no chart: evaluations in an environment, for
+    instance.
+    """
     kinds = dict.fromkeys(line["kind"] for line in metrics)
     sections = ""
     for kind in kinds:

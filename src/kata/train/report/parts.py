@@ -39,8 +39,10 @@ class Report:
     """All that a report shows; every part but the title may be empty.
 
     metrics: lines of metrics.jsonl. facts: (name, value) rows. notes: things the user should know.
-    command: what starts the run again. best: the best validation (`step`, `checkpoint`, and its figures).
-    baseline: the figures of always predicting the mean action, under the names that validation lines use.
+    command: what starts the run again. best: the best validation (`step`, `checkpoint`, and its
+        figures).
+    baseline: the figures of always predicting the mean action, under the names that validation
+        lines use.
     """
 
     title: str

@@ -51,7 +51,8 @@ def _sample(sample: SampleView, bytes_max: int) -> str:
         sample.predicted.shape,
     )
     frames = "".join(
-        f'<figure><img alt="{escape(camera)}" src="{jpeg_url(frame, width=420, bytes_max=bytes_max)}">'
+        f'<figure><img alt="{escape(camera)}" '
+        f'src="{jpeg_url(frame, width=420, bytes_max=bytes_max)}">'
         f"<figcaption>{escape(camera)}</figcaption></figure>"
         for camera, frame in sample.frames.items()
     )
@@ -69,7 +70,9 @@ def _sample(sample: SampleView, bytes_max: int) -> str:
 
 
 def _dims(sample: SampleView) -> str:
-    """At most DIMS_MAX dimensions: those whose recorded values range the widest, in the dataset's order."""
+    """At most DIMS_MAX dimensions: those whose recorded values range the widest, in the
+    dataset's order.
+    """
     num_steps, num_dims = sample.recorded.shape
     is_pad = np.zeros(num_steps, dtype=bool) if sample.is_pad is None else sample.is_pad
     valid = int((~is_pad).sum())
@@ -96,7 +99,8 @@ def _strip(strip: Filmstrip, bytes_max: int) -> str:
         np.linspace(0, len(strip.frames) - 1, count).round().astype(int).tolist() if count else []
     )
     images = "".join(
-        f'<img alt="frame {row}" src="{jpeg_url(strip.frames[row], width=200, bytes_max=bytes_max)}">'
+        f'<img alt="frame {row}" '
+        f'src="{jpeg_url(strip.frames[row], width=200, bytes_max=bytes_max)}">'
         for row in rows
     )
     caption = f'<p class="remark">{escape(strip.caption)}</p>' if strip.caption else ""

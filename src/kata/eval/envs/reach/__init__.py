@@ -1,4 +1,6 @@
-"""A task that needs nothing but numpy: `gymnasium.make("kata/Reach-v0")`, with an expert that shows it."""
+"""A task that needs nothing but numpy: `gymnasium.make("kata/Reach-v0")`, with an expert that
+shows it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Shows the built-in task the way a person would: unevenly fast, a little off, corrected near the target."""
+"""Shows the built-in task the way a person would: unevenly fast, a little off, corrected near
+the target.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,8 @@ _BRAKE = 0.35  # share of the remaining way taken in one step when near
 class Expert:
     """Knows where the target is and moves there.
 
-    It starts slowly, cruises at a speed of its own, brakes, first aims beside the target and looks again
-    when close, and its hand drifts (an Ornstein-Uhlenbeck walk).
+    It starts slowly, cruises at a speed of its own, brakes, first aims beside the target and looks
+    again when close, and its hand drifts (an Ornstein-Uhlenbeck walk).
 
     Args:
         env: the environment, freshly reset.

@@ -70,7 +70,9 @@ class Camera:
     def _paint(
         self, part: NDArray[np.float32], outside: NDArray[np.float32], colour: tuple[int, int, int]
     ) -> None:
-        """Lay a colour over a part of the canvas; `outside` is the distance to the edge, negative within."""
+        """Lay a colour over a part of the canvas; `outside` is the distance to the edge,
+        negative within.
+        """
         cover = np.clip(np.float32(0.5) - outside / np.float32(self._pixel), 0, 1)[..., None]
         part += cover * (np.array(colour, np.float32) - part)
 

@@ -32,11 +32,11 @@ Observation = dict[str, Any]
 class ReachEnv(gymnasium.Env[Observation, NDArray[np.float32]]):
     """Move the tool onto the target and stay there for most of a second.
 
-    Observation: `agent_pos` float32 (2,), where the tool is; `pixels` with `top` (the board) and `wrist`
-    (what lies around the tool), uint8 (64, 64, 3). The position says nothing about the target.
-    Action: float32 (2,), where the tool shall go, board units in [-1, 1].
-    Reward: 1 in every step on the target.
-    Success: the tool's centre on the target in 8 steps in a row, which ends the episode; it has 80 steps.
+    Observation: `agent_pos` float32 (2,), where the tool is; `pixels` with `top` (the board) and
+    `wrist` (what lies around the tool), uint8 (64, 64, 3). The position says nothing about the
+    target. Action: float32 (2,), where the tool shall go, board units in [-1, 1]. Reward: 1 in
+    every step on the target. Success: the tool's centre on the target in 8 steps in a row, which
+    ends the episode; it has 80 steps.
     """
 
     metadata: ClassVar[dict[str, Any]] = {  # pyright: ignore[reportIncompatibleVariableOverride]
