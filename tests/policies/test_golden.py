@@ -14,6 +14,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+RECORDED_TOLERANCE = 5e-4
+"""The files were recorded on another processor. Other kernels round otherwise: three VQ-BeT cases
+and one of Diffusion differ by 1.4e-5 to 1.6e-4 on some. `make peer` runs both sides on one machine
+and allows 1e-5."""
 ROOT = Path(__file__).parents[2]
 GOLDEN = ROOT / "tests/golden"
 NAMES = sorted(
@@ -52,4 +56,4 @@ def test_loss_gradients_chunk_and_actions_are_lerobots(
     assert own.keys() == kept.keys()
     assert any(result.startswith("summary/") for result in kept)
     for result, value in kept.items():
-        assert numbers.difference(own[result], value) < numbers.TOLERANCE, result
+        assert numbers.difference(own[result], value) < RECORDED_TOLERANCE, result

@@ -45,6 +45,8 @@ def test_each_signal_is_noted_and_the_old_handlers_come_back(number, monkeypatch
     """Its echo is the same signal; after a while it is another one."""
     now_s = [100.0]
     monkeypatch.setattr(guards.time, "monotonic", lambda: now_s[0])
+    if signal.getsignal(number) is signal.SIG_IGN:
+        pytest.skip("this signal is ignored here, as SIGHUP is under nohup")
     before = signal.getsignal(number)
     with Guard() as guard:
         assert not guard.stops()

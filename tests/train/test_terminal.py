@@ -33,7 +33,13 @@ def test_a_run_outlives_its_terminal_and_its_log_file_goes_on(vector_dataset, tm
         f"--output_dir={tmp_path}/run",
     ]  # fmt: skip
     log = tmp_path / "run" / "log.txt"
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # ignored under nohup
+    )
     assert process.stdout is not None
     process.stdout.readline()
     process.stdout.close()

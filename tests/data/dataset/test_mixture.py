@@ -151,7 +151,7 @@ def test_joint_statistics_of_a_divided_dataset_are_those_of_the_whole(pair):
     divided = Mixture(
         (MixtureEntry("a", whole.subset([0, 1])), MixtureEntry("b", whole.subset([2])))
     )
-    expected, found = whole.stats(cameras=False), joint_stats(divided, cameras=False)
+    expected, found = dataset_stats(whole, cameras=False), joint_stats(divided, cameras=False)
     assert set(found) == set(expected)
     for key, summary in expected.items():
         for name, value in summary.items():
@@ -184,6 +184,6 @@ def test_dimensions_that_a_dataset_lacks_stay_zero_when_normalised(mixture, pair
         first, second = part_stats(mixture, joint, own=own)
         lacking = {name: value[2:] for name, value in first["action"].items() if name != "count"}
         assert (lacking["mean"], lacking["std"], lacking["min"], lacking["max"]) == (0, 1, -1, 1)
-        expected = pair[0].stats(cameras=False)["action"] if own else joint["action"]
+        expected = dataset_stats(pair[0], cameras=False)["action"] if own else joint["action"]
         np.testing.assert_array_equal(first["action"]["mean"][:2], expected["mean"][:2])
         np.testing.assert_array_equal(second[CAMERA]["mean"], joint[CAMERA]["mean"])

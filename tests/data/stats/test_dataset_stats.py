@@ -60,7 +60,7 @@ def test_camera_statistics_without_stored_ones_come_from_sampled_frames(
     np.testing.assert_allclose(found["std"].ravel(), expected.std(), atol=tolerance)
     np.testing.assert_allclose(found["max"].ravel(), expected.max(), atol=tolerance)
     assert any("evenly spread" in note for note in data.notes)
-    assert CAMERA not in data.stats(cameras=False)
+    assert CAMERA not in dataset_stats(data, cameras=False)
 
 
 def own(value: float, count: int) -> dict[str, list]:

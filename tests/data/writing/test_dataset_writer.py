@@ -300,7 +300,7 @@ def test_a_kill_at_any_moment_loses_no_saved_episode(tmp_path: Path, saved: int)
     with Reader(data, {}) as reader:
         batch = reader.read(np.arange(data.num_frames))
     episodes = np.repeat(np.arange(found), 3)
-    np.testing.assert_array_equal(batch["observation.state"], episodes)
+    np.testing.assert_array_equal(batch["observation.state"][..., 0], episodes)
     assert batch["task"] == [f"task {episode}" for episode in episodes]
     assert np.abs(batch[TOP][:, 8, 8, 0].astype(int) - episodes % 25 * 10).max() <= 4
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from kata.data.video import decoder
 from kata.data.video.decoder import Decoder
 from kata.data.writing.dataset_writer import DatasetWriter, VideoOptions
 from kata.policies.act.model import Network
@@ -202,7 +203,7 @@ def slowed(monkeypatch, owner: type, name: str, sleep_s: float) -> None:
 
 
 def test_slow_reading_is_named(tiny_run, light, monkeypatch):
-    slowed(monkeypatch, Decoder, "_read", 0.03)
+    slowed(monkeypatch, decoder, "read_packets", 0.03)
     found, lines = trained(
         tiny_run, "--dataset.frame_memory=50KB"
     )  # two batches: nothing is held for later ones
