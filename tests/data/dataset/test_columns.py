@@ -155,7 +155,7 @@ def test_refused_data_are_not_kept(tmp_path: Path, cache: Path) -> None:
 def test_processes_that_open_at_once_make_the_columns_once(tmp_path: Path, cache: Path) -> None:
     root = dataset(tmp_path / "set", lengths=(50,) * 6)
     code = (
-        "import sys; from kata.data import open_dataset; from kata.data.dataset import columns; made = []; read = "
+        "import sys; from kata.data import open_dataset; from kata.data.dataset import columns; made = []; read = "  # noqa: E501
         "columns._read_table\n"
         "columns._read_table = lambda *a: made.append(1) or read(*a)\n"
         "print(open_dataset('x/y', root=sys.argv[1]).column('action').sum(), bool(made))"
