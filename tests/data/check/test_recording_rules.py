@@ -9,7 +9,7 @@ from kata.data.check.recording.duplicate_episodes import find_duplicates
 from kata.data.check.recording.idle import find_idle
 from kata.data.check.recording.lag import find_lags
 from kata.data.check.recording.same_video import find_same_video
-from kata.data.check.recording.signals import EpisodeRows, measure_signal
+from kata.data.check.recording.signals import EpisodeSpan, measure_signal
 from kata.data.check.recording.still_video import find_still_video
 from kata.data.check.recording.swapped_cameras import find_swapped
 from kata.data.check.recording.thumbnails import HEIGHT, WIDTH, Sampled, choose_episodes
@@ -43,7 +43,7 @@ class Recorded:
         lengths = [len(each) for each in self.state]
         starts = np.cumsum(lengths) - lengths
         self.episodes = [
-            EpisodeRows(n, 100 + n, int(start), int(start + length))
+            EpisodeSpan(n, 100 + n, int(start), int(start + length))
             for n, (start, length) in enumerate(zip(starts, lengths, strict=True))
         ]
         return [
@@ -307,7 +307,7 @@ def test_what_cannot_be_judged_is_said():
 
 
 def test_a_budget_of_frames_takes_whole_episodes_spread_evenly():
-    episodes = [EpisodeRows(n, n, 100 * n, 100 * n + 100) for n in range(1000)]
+    episodes = [EpisodeSpan(n, n, 100 * n, 100 * n + 100) for n in range(1000)]
     chosen = choose_episodes(episodes, 10, 400)
     assert len(chosen) == 20
     assert (chosen[0].index, chosen[-1].index) == (0, 999)

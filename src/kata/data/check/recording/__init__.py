@@ -54,9 +54,8 @@ def check_recording(
         chosen = choose_episodes(episodes, data.fps, sampled_frames)
         with counting("frames sampled") as progress:
             sampled = sample_cameras(data, chosen, found, progress, threads or os.cpu_count() or 1)
-        found.count(
-            "frames sampled", sum(len(each) for camera in sampled for each in camera.frames)
-        )
+        for camera in sampled:
+            found.count("frames sampled", sum(map(len, camera.frames)))
     # Pictures show the state; the action runs ahead of it.
     result.take(find_still_video(sampled, signals[:1], data.fps))
     result.take(find_same_video(sampled, signals[:1], data.fps))

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kata.data.check.faults import Curve, Fault, RecordingFaults, Rule
-from kata.data.check.recording.signals import EpisodeRows, Floats, Signal, runs
+from kata.data.check.recording.signals import EpisodeSpan, Floats, Signal, runs
 
 FRAMES_SHARE = 0.02
 """Of all frames, those that must stand at the bound."""
@@ -43,10 +43,10 @@ class _Stays:
     frames: int = 0
     runs: int = 0
     hard: int = 0
-    longest: tuple[int, EpisodeRows | None, int] = (0, None, 0)
+    longest: tuple[int, EpisodeSpan | None, int] = (0, None, 0)
 
 
-def find_clipping(signals: list[Signal], episodes: list[EpisodeRows], fps: int) -> RecordingFaults:
+def find_clipping(signals: list[Signal], episodes: list[EpisodeSpan], fps: int) -> RecordingFaults:
     """Find dimensions of state and action that stand at a bound which they met at speed."""
     found = RecordingFaults()
     frames = sum(episode.length for episode in episodes)
@@ -86,7 +86,7 @@ def judged_dimensions(signal: Signal) -> list[int]:
 
 
 def _stays(
-    signal: Signal, bound: Floats, judged: list[int], episodes: list[EpisodeRows]
+    signal: Signal, bound: Floats, judged: list[int], episodes: list[EpisodeSpan]
 ) -> dict[int, _Stays]:
     found = {place: _Stays() for place in judged}
     columns = np.array(judged, dtype=np.int64)
@@ -102,7 +102,7 @@ def _stays(
 
 
 def _count(
-    stays: _Stays, episode: EpisodeRows, values: Floats, at: NDArray[np.bool_], limit: float
+    stays: _Stays, episode: EpisodeSpan, values: Floats, at: NDArray[np.bool_], limit: float
 ) -> None:
     """Add one episode's stays of at least RUN_FRAMES frames."""
     for first, end in runs(at):

@@ -12,7 +12,7 @@ import numpy as np
 
 from kata.data.arrays import Int64
 from kata.data.check.faults import Curve, Fault, FrameRange, RecordingFaults, Rule
-from kata.data.check.recording.signals import EpisodeRows, Floats, Signal
+from kata.data.check.recording.signals import EpisodeSpan, Floats, Signal
 
 SHARE = 0.5
 """Equal frames, of those of the shorter episode, that make a duplicate."""
@@ -29,7 +29,7 @@ DUPLICATE = Rule(
 
 
 def find_duplicates(
-    signals: list[Signal], episodes: list[EpisodeRows], fps: int
+    signals: list[Signal], episodes: list[EpisodeSpan], fps: int
 ) -> RecordingFaults:
     """Find episodes whose states and actions stand in an earlier episode."""
     found = RecordingFaults()
@@ -62,7 +62,7 @@ def find_duplicates(
     return found
 
 
-def _changes(signals: list[Signal], episode: EpisodeRows, keep: int) -> Int64:
+def _changes(signals: list[Signal], episode: EpisodeSpan, keep: int) -> Int64:
     """Return the distinct hashes of the episode's changes; a frame that repeats is no change."""
     total = np.zeros(episode.length, dtype=np.uint64)
     for number, signal in enumerate(signals):
@@ -92,7 +92,7 @@ def _groups(changes: list[Int64]) -> list[list[int]]:
 
 
 def _fault(
-    signal: Signal, earlier: EpisodeRows, later: EpisodeRows, share: float, fps: int
+    signal: Signal, earlier: EpisodeSpan, later: EpisodeSpan, share: float, fps: int
 ) -> Fault:
     what = f"episode {later.index} repeats {share:.0%} of its frames from episode {earlier.index}"
     first, second = earlier.of(signal), later.of(signal)

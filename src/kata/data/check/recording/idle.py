@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kata.data.check.faults import Curve, Fault, FrameRange, RecordingFaults, Rule, Shot
-from kata.data.check.recording.signals import EpisodeRows, Floats, Signal
+from kata.data.check.recording.signals import EpisodeSpan, Floats, Signal
 
 IDLE_S = 1.5
 """People pause up to 1 s before they start, and rest on the target for as long."""
@@ -29,7 +29,7 @@ IDLE = Rule(
 
 
 def find_idle(
-    signals: list[Signal], episodes: list[EpisodeRows], fps: int, cameras: list[str]
+    signals: list[Signal], episodes: list[EpisodeSpan], fps: int, cameras: list[str]
 ) -> RecordingFaults:
     """Find the episodes in which neither state nor action moves for a while at either end."""
     found = RecordingFaults()
@@ -50,7 +50,7 @@ def find_idle(
     return found
 
 
-def _rests(signals: list[Signal], episode: EpisodeRows) -> tuple[int, int]:
+def _rests(signals: list[Signal], episode: EpisodeSpan) -> tuple[int, int]:
     """Return the frames at rest at the beginning, and at the end."""
     head = tail = episode.length
     for signal in signals:
@@ -72,7 +72,7 @@ def _first(flags: NDArray[np.bool_]) -> int:
 
 def _fault(
     signals: list[Signal],
-    episode: EpisodeRows,
+    episode: EpisodeSpan,
     cut: tuple[int, int],
     rest: int,
     fps: int,
@@ -92,17 +92,15 @@ def _fault(
         _curve(signal, episode, (first / fps, max(first, end - 1) / fps), fps) for signal in signals
     )
     rows = np.unique(np.linspace(first, max(first, end - 1), 3).round().astype(int)).tolist()
-    shots = tuple(
-        Shot(episode.start + row, camera, f"{row / fps:.1f} s")
-        for camera in cameras[:1]
-        for row in rows
-    )
+    shots: list[Shot] = []
+    for camera in cameras[:1]:
+        shots += [Shot(episode.start + row, camera, f"{row / fps:.1f} s") for row in rows]
     return Fault(
-        IDLE, what, (episode.index,), (FrameRange(episode.index, first, end),), curves, shots
+        IDLE, what, (episode.index,), (FrameRange(episode.index, first, end),), curves, tuple(shots)
     )
 
 
-def _curve(signal: Signal, episode: EpisodeRows, shaded: tuple[float, float], fps: int) -> Curve:
+def _curve(signal: Signal, episode: EpisodeSpan, shaded: tuple[float, float], fps: int) -> Curve:
     """Draw the joint that moves most in this episode."""
     part = episode.of(signal)
     share = np.where(signal.moves, np.ptp(part, axis=0) / np.maximum(signal.span, 1e-300), -1.0)

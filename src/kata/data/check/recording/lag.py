@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from kata.data.arrays import Int64
 from kata.data.check.faults import Curve, Fault, FrameRange, RecordingFaults, Rule
-from kata.data.check.recording.signals import EpisodeRows, Floats, Signal
+from kata.data.check.recording.signals import EpisodeSpan, Floats, Signal
 
 LATE_S = 0.5
 """Slow hands trail by up to 0.4 s in good recordings; a policy that sees older states is blind."""
@@ -57,7 +57,7 @@ class _Lags:
     pairs: list[tuple[int, int]]
     fps: int
     cumulate: bool
-    episodes: list[EpisodeRows]
+    episodes: list[EpisodeSpan]
     lag: Int64
     peak: Floats
 
@@ -73,7 +73,7 @@ class _Lags:
 
 
 def find_lags(
-    state: Signal | None, action: Signal | None, episodes: list[EpisodeRows], fps: int
+    state: Signal | None, action: Signal | None, episodes: list[EpisodeSpan], fps: int
 ) -> RecordingFaults:
     """Compare the time of the state's velocity with that of the action's."""
     found = RecordingFaults()
@@ -92,7 +92,7 @@ def find_lags(
 
 
 def _measure(
-    state: Signal | None, action: Signal | None, episodes: list[EpisodeRows], fps: int
+    state: Signal | None, action: Signal | None, episodes: list[EpisodeSpan], fps: int
 ) -> _Lags | str:
     """Return the lags, or why there are none."""
     if state is None or action is None:
@@ -128,7 +128,7 @@ def _strength(
     action: Signal,
     pairs: list[tuple[int, int]],
     cumulate: bool,
-    episodes: list[EpisodeRows],
+    episodes: list[EpisodeSpan],
     fps: int,
 ) -> float:
     some = episodes[:: max(1, len(episodes) // _FORM_EPISODES)]
@@ -140,7 +140,7 @@ def _peaks(
     action: Signal,
     pairs: list[tuple[int, int]],
     cumulate: bool,
-    episodes: list[EpisodeRows],
+    episodes: list[EpisodeSpan],
     fps: int,
 ) -> tuple[Int64, Floats]:
     """Return lag (E, D) and peak (E, D); a peak at the edge of the search is none."""
@@ -161,7 +161,7 @@ def _correlation(
     action: Signal,
     pairs: list[tuple[int, int]],
     cumulate: bool,
-    episode: EpisodeRows,
+    episode: EpisodeSpan,
     fps: int,
 ) -> Floats:
     """Return the cross-correlation of velocities at lags -reach to reach, (2 reach + 1, D)."""

@@ -38,7 +38,9 @@ def page(report: Report, data: Dataset | None, keep_ranges: Path | None) -> byte
     by_kind: dict[str, list[Fault]] = {}
     for fault in recording.faults:
         by_kind.setdefault(fault.rule.kind, []).append(fault)
-    shown = [fault for faults in by_kind.values() for fault in faults[:SHOWN_MAX]]
+    shown: list[Fault] = []
+    for faults in by_kind.values():
+        shown += faults[:SHOWN_MAX]
     pictures = _pictures(shown, data)
     looked = ", ".join(f"{name} {count_text(number)}" for name, number in report.seen.items())
     body = [
@@ -57,7 +59,7 @@ def page(report: Report, data: Dataset | None, keep_ranges: Path | None) -> byte
 
 def _numbers(report: Report, recording: RecordingFaults) -> list[Tile]:
     faults = len(recording.faults)
-    affected = {episode for fault in recording.faults for episode in fault.episodes}
+    affected = set[int]().union(*(fault.episodes for fault in recording.faults))
     frames = 0
     for episode, ranges in recording.keep_ranges().items():
         frames += recording.lengths[int(episode)] - sum(end - first for first, end in ranges)
@@ -139,7 +141,7 @@ def _problems(report: Report, kinds: set[str]) -> str:
 
 def _pictures(faults: Sequence[Fault], data: Dataset | None) -> dict[Shot, str]:
     """Read the frames of findings one by one: few are shown, and large ones must not add up."""
-    shots = {shot for fault in faults for shot in fault.shots}
+    shots = set[Shot]().union(*(fault.shots for fault in faults))
     if data is None or not shots:
         return {}
     rows = np.array([shot.row for shot in shots])

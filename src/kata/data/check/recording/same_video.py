@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from kata.data.check.faults import Fault, FrameRange, RecordingFaults, Rule, Shot
-from kata.data.check.recording.signals import EpisodeRows, Signal
+from kata.data.check.recording.signals import EpisodeSpan, Signal
 from kata.data.check.recording.thumbnails import Sampled, Thumbs, blocks, changed_pixels, looked_at
 
 SAME = 6
@@ -132,7 +132,7 @@ def _pairs(one: Sampled, other: Sampled, first: int, second: int, fps: int) -> t
     shots: list[Shot] = []
     for place in np.unique(np.linspace(0, count - 1, 3).round().astype(int)).tolist():
         for camera, number in ((one, first), (other, second)):
-            episode: EpisodeRows = camera.episodes[number]
+            episode: EpisodeSpan = camera.episodes[number]
             frame = int(camera.frames[number][place])
             name = f"'{camera.key}', " if one is not other else ""
             caption = f"{name}episode {episode.index}, {frame / fps:.1f} s"

@@ -50,7 +50,7 @@ class Signal:
 
 
 @dataclass(frozen=True)
-class EpisodeRows:
+class EpisodeSpan:
     """One episode: its position among the opened ones, its index, and its rows [start, end)."""
 
     position: int
@@ -68,12 +68,12 @@ class EpisodeRows:
         return signal.values[self.start : self.end].astype(np.float64)
 
 
-def episodes_of(data: Dataset) -> list[EpisodeRows]:
+def episodes_of(data: Dataset) -> list[EpisodeSpan]:
     """Return the episodes of a dataset in order."""
     table = data.episodes
     places = zip(table.index.tolist(), table.start.tolist(), table.length.tolist(), strict=True)
     return [
-        EpisodeRows(n, index, start, start + length)
+        EpisodeSpan(n, index, start, start + length)
         for n, (index, start, length) in enumerate(places)
     ]
 
@@ -94,7 +94,7 @@ def measure_signal(
     key: str,
     names: tuple[str, ...],
     values: NDArray[Any],
-    all_episodes: list[EpisodeRows],
+    all_episodes: list[EpisodeSpan],
     fps: int,
 ) -> Signal | None:
     """Return values (frames, D) as a signal, or None without an episode of three frames."""
@@ -127,7 +127,7 @@ def read_signals(data: Dataset) -> tuple[Signal | None, Signal | None]:
     return read_signal(data, STATE), read_signal(data, ACTION)
 
 
-def _sampled(episodes: list[EpisodeRows]) -> Iterator[EpisodeRows]:
+def _sampled(episodes: list[EpisodeSpan]) -> Iterator[EpisodeSpan]:
     """Yield whole episodes of at least three frames, as many as the bound on frames allows."""
     long = [each for each in episodes if each.length >= 3]
     frames = sum(each.length for each in long)

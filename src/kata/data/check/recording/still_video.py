@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from kata.data.arrays import Int64
 from kata.data.check.faults import Curve, Fault, FrameRange, RecordingFaults, Rule, Shot
-from kata.data.check.recording.signals import EpisodeRows, Signal, moved, runs
+from kata.data.check.recording.signals import EpisodeSpan, Signal, moved, runs
 from kata.data.check.recording.thumbnails import Sampled, Thumbs, changed_pixels, looked_at
 
 SAME = 3
@@ -95,7 +95,7 @@ def is_black(thumbs: Thumbs) -> NDArray[np.bool_]:
     return (thumbs.mean(axis=-1) < DARK * 255).mean(axis=(-2, -1)) >= DARK_SHARE
 
 
-def _between(frames: Int64, run: tuple[int, int], episode: EpisodeRows) -> FrameRange:
+def _between(frames: Int64, run: tuple[int, int], episode: EpisodeSpan) -> FrameRange:
     """Return the frames between the good samples beside a run of bad ones."""
     first, end = run
     begin = int(frames[first - 1]) + 1 if first else 0
@@ -103,11 +103,11 @@ def _between(frames: Int64, run: tuple[int, int], episode: EpisodeRows) -> Frame
     return FrameRange(episode.index, begin, stop)
 
 
-def _moved(signals: list[Signal], episode: EpisodeRows, run: tuple[int, int]) -> float:
+def _moved(signals: list[Signal], episode: EpisodeSpan, run: tuple[int, int]) -> float:
     return moved(signals, episode.start + run[0], episode.start + run[1])
 
 
-def _black(key: str, episode: EpisodeRows, cut: FrameRange, fps: int) -> Fault:
+def _black(key: str, episode: EpisodeSpan, cut: FrameRange, fps: int) -> Fault:
     first, end = cut.first, cut.end
     what = (
         f"episode {episode.index}: '{key}' is black in frames {first} to {end - 1} "
@@ -120,7 +120,7 @@ def _black(key: str, episode: EpisodeRows, cut: FrameRange, fps: int) -> Fault:
 def _frozen(
     key: str,
     cut: FrameRange,
-    still: tuple[EpisodeRows, tuple[int, int]],
+    still: tuple[EpisodeSpan, tuple[int, int]],
     changes: tuple[Int64, Int64],
     signals: list[Signal],
     fps: int,
@@ -152,7 +152,7 @@ def _frozen(
     return Fault(FROZEN, what, (episode.index,), (cut,), curves, _shots(key, episode, run, fps))
 
 
-def _shots(key: str, episode: EpisodeRows, run: tuple[int, int], fps: int) -> tuple[Shot, ...]:
+def _shots(key: str, episode: EpisodeSpan, run: tuple[int, int], fps: int) -> tuple[Shot, ...]:
     """Show frames before, in and after a stretch."""
     first, end = run
     rows = {

@@ -39,7 +39,7 @@ def find_swapped(sampled: list[Sampled]) -> RecordingFaults:
     if len(sampled) < 2:
         found.add(SWAPPED, "not looked at: fewer than two cameras", [])
         return found
-    views = {camera.key: [_view(thumbs) for thumbs in camera.thumbs] for camera in sampled}
+    views = {camera.key: list(map(_view, camera.thumbs)) for camera in sampled}
     faults: list[Fault] = []
     looked: list[str] = []
     for one, other in combinations(sampled, 2):

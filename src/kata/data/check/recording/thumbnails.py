@@ -15,7 +15,7 @@ from PIL import Image
 
 from kata.data.arrays import Int64
 from kata.data.check.findings import Findings
-from kata.data.check.recording.signals import EpisodeRows, Floats
+from kata.data.check.recording.signals import EpisodeSpan, Floats
 from kata.data.dataset.dataset import Dataset
 from kata.data.loader.reader import Reader
 from kata.errors import FrameError
@@ -42,7 +42,7 @@ class Sampled:
     """
 
     key: str
-    episodes: list[EpisodeRows]
+    episodes: list[EpisodeSpan]
     frames: list[Int64]
     thumbs: list[Thumbs]
 
@@ -56,7 +56,7 @@ def looked_at(sampled: list[Sampled]) -> str:
     return f"{frames:,} frames of {len(sampled[0].episodes):,} episodes of {cameras}"
 
 
-def choose_episodes(episodes: list[EpisodeRows], fps: int, budget: int) -> list[EpisodeRows]:
+def choose_episodes(episodes: list[EpisodeSpan], fps: int, budget: int) -> list[EpisodeSpan]:
     """Return whole episodes, evenly spread, whose sampled frames stay within a budget."""
     step = max(1, round(EVERY_S * fps))
     frames = sum(-(-each.length // step) for each in episodes)
@@ -67,7 +67,7 @@ def choose_episodes(episodes: list[EpisodeRows], fps: int, budget: int) -> list[
 
 def sample_cameras(
     data: Dataset,
-    episodes: list[EpisodeRows],
+    episodes: list[EpisodeSpan],
     found: Findings,
     progress: Callable[[int, int], None],
     threads: int,
@@ -92,7 +92,7 @@ def sample_cameras(
 
 
 def _thumbs(
-    reader: Reader, rows: Int64, keys: list[str], episode: EpisodeRows, found: Findings
+    reader: Reader, rows: Int64, keys: list[str], episode: EpisodeSpan, found: Findings
 ) -> tuple[dict[str, Thumbs], NDArray[np.bool_]]:
     """Return the thumbnails of the rows that all cameras can decode, and which rows these are."""
     pictures: dict[str, list[Thumbs]] = {key: [] for key in keys}
