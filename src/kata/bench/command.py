@@ -75,9 +75,7 @@ def _keep(run: BenchRun, kind: str, began: datetime.datetime, result: dict[str, 
 
 
 def facts(root: Path) -> dict[str, Any]:
-    """What a dataset is: enough to make one like it, and to tell whether two results are of the
-    same files.
-    """
+    """Describe a dataset, so that one can tell whether two results are of the same files."""
     dataset = open_dataset("bench/" + root.resolve().name, root=root)
     features = json.loads((root / "meta" / "info.json").read_text(encoding="utf-8"))["features"]
     return {
@@ -106,9 +104,7 @@ def _coding(features: dict[str, Any], key: str) -> dict[str, Any]:
 
 
 def _soak(run: BenchRun, command: str) -> int:
-    """Read for long in each way, and say how much memory grew from the first hundredth of the
-    batches to the end.
-    """
+    """Read for long in each way, and print how much memory grew after the first hundredth."""
     case, began = chosen_cases(run)[0], datetime.datetime.now(datetime.UTC)
     found: dict[str, dict[str, Any]] = {}
     for way in run.ways:

@@ -1,7 +1,7 @@
 """LeRobot datasets as arithmetic: which sample stands at a position, and its bytes. No torch.
 
-The names are imported when they are first used: help and metadata need neither pyarrow nor a
-decoder. docs/python_api.md shows each of them at work.
+The names are imported when they are first used: help needs neither pyarrow nor a decoder.
+docs/python_api.md shows each of them at work.
 """
 
 from __future__ import annotations

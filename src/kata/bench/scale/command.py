@@ -1,6 +1,4 @@
-"""`kata bench scale`: runs 1, 2, … ranks, lays out many more, prints both, and keeps every
-figure as JSON.
-"""
+"""The verb `kata bench scale`: runs 1, 2, … ranks, lays out many more, and keeps the figures."""
 
 from __future__ import annotations
 
@@ -27,8 +25,8 @@ from kata.policies import policy_types
 ROBOT = (
     "--dataset.repo_id=simulated/robot",
     "--policy.device=cpu",
-    '--policy.input_features={"observation.images.front": {"type": "VISUAL", "shape": [3, 480, '
-    "640]}, "
+    '--policy.input_features={"observation.images.front": '
+    '{"type": "VISUAL", "shape": [3, 480, 640]}, '
     '"observation.state": {"type": "STATE", "shape": [14]}}',
     '--policy.output_features={"action": {"type": "ACTION", "shape": [14]}}',
 )
@@ -100,9 +98,7 @@ def _own_s() -> float:
 
 @contextmanager
 def _data(train: Sequence[str]) -> Generator[list[str]]:
-    """The options of training as given, or the built-in ones with demonstrations of the built-in
-    task.
-    """
+    """Yield the options of training as given, or the built-in ones with demonstrations."""
     if train:
         yield list(train)
         return

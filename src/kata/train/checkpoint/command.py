@@ -61,9 +61,7 @@ def list_checkpoints(options: PathOptions) -> int:
 
 
 def verify(options: PathOptions) -> int:
-    """Read every file of a run's checkpoints, or of one, and compare its hash; 1 where one is
-    damaged.
-    """
+    """Compare the hash of every file of a run's checkpoints, or of one; 1 where one is damaged."""
     path = _path(options)
     home = _home_or_none(path)
     found = [locate(path)] if home is None else [*checkpoints(home), *bests(home)]
@@ -78,9 +76,7 @@ def verify(options: PathOptions) -> int:
 
 
 def prune(options: PruneOptions) -> int:
-    """Remove the checkpoints that the rules do not keep; last, best and the newest good one
-    stay.
-    """
+    """Remove the checkpoints that no rule keeps; last, best and the newest good one stay."""
     home = _home(_path(options))
     keep = Keep(last=options.keep_last, every=options.keep_every, best=options.keep_best)
     with FolderLock(home.parent):
@@ -125,9 +121,7 @@ def upload(options: PushOptions) -> int:
 
 
 def convert_state(options: ConversionOptions) -> int:
-    """Write the state as LeRobot's files, in shards, or as both, in its place or as another
-    folder.
-    """
+    """Write the state as LeRobot's files, as shards, or as both, in place or as another folder."""
     from kata.train.checkpoint.convert import convert
 
     found = locate(_path(options))

@@ -1,6 +1,4 @@
-"""Ranks that train together must have been given the same: options, code, data. Else they are
-refused, naming both.
-"""
+"""Checks that ranks which train together have the same options, code and data."""
 
 from __future__ import annotations
 
