@@ -9,7 +9,15 @@ from numpy.typing import NDArray
 
 
 def ranges(starts: Int64, lengths: Int64) -> Int64:
-    """Concatenation of [start, start + length) over all pairs."""
+    """Return the concatenation of [start, start + length) over all pairs.
+
+    Args:
+        starts: (n,) first number of each range.
+        lengths: (n,) count of numbers of each range; 0 is allowed.
+
+    Returns:
+        (sum of lengths,) int64.
+    """
     ends = lengths.cumsum()
     return (starts - (ends - lengths)).repeat(lengths) + np.arange(
         ends[-1] if len(ends) else 0, dtype=np.int64

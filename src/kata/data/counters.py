@@ -1,4 +1,4 @@
-"""What reading has cost so far: totals over all threads of a reader."""
+"""Counters of what a reader has done: totals over all of its threads."""
 
 from __future__ import annotations
 
@@ -9,14 +9,19 @@ from typing import Any
 
 @dataclass(frozen=True)
 class ReadCounters:
-    """Totals since the reader was made. Seconds are summed over threads, so they may exceed the
-    time that passed.
+    """Totals since the reader was made.
 
-    read_s: in reading bytes (encoded frames). decode_s: in decoders. convert_s: in colour
-        conversion and copies.
-    frames_asked: frames in the batches read, each place counted. frames_held: those of them whose
-        picture was in the frame cache, still held from an earlier batch, or already wanted by one.
-        frames_decoded: pictures that decoders gave, also the ones that only led to another.
+    Attributes:
+        read_s: seconds spent reading encoded bytes. All seconds are summed over threads, so they
+            may exceed the time that passed.
+        decode_s: seconds spent in decoders.
+        convert_s: seconds spent converting colors and copying.
+        frames_asked: frames in the batches that were read; a frame counts once per place in a
+            batch.
+        frames_held: of the frames asked for, those in the frame cache, in the frame buffer, or
+            already being decoded for another batch.
+        frames_decoded: pictures that decoders returned, including those that were only needed to
+            decode another one.
         bytes_read: encoded bytes.
     """
 
@@ -29,7 +34,7 @@ class ReadCounters:
     bytes_read: int = 0
 
     def since(self, before: ReadCounters) -> ReadCounters:
-        """What was done between two snapshots."""
+        """Return the difference to an earlier snapshot."""
         return ReadCounters(
             *(getattr(self, f.name) - getattr(before, f.name) for f in fields(self))
         )
@@ -39,19 +44,19 @@ class ReadCounters:
 
 
 class CounterCollector:
-    """Collects work from several threads."""
+    """A set of counters that several threads add to."""
 
     def __init__(self) -> None:
         self._lock = Lock()
         self._total: dict[str, Any] = {field.name: 0 for field in fields(ReadCounters)}
 
     def add(self, **done: float) -> None:
-        """Count this, too: figures of ReadCounters by name."""
+        """Add to the counters, given by their names in ReadCounters."""
         with self._lock:
             for name, value in done.items():
                 self._total[name] += value
 
     def snapshot(self) -> ReadCounters:
-        """The totals now."""
+        """Return the current totals."""
         with self._lock:
             return ReadCounters(**self._total)

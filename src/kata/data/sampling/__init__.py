@@ -1,1 +1,1 @@
-"""Sampling: which anchor stands at a position of the endless sample stream."""
+"""Sampling: the anchor at each position of the endless sample stream."""

@@ -1,1 +1,1 @@
-"""Bytes in memory and on disk: batch buffers, files of arrays, stamps of files."""
+"""Bytes in memory and on disk: batch buffers, array files, file stamps."""

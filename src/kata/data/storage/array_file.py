@@ -1,9 +1,8 @@
-"""Named arrays in one file of the cache folder: written once, whole or not at all, and
-memory-mapped by everyone.
+"""Files of named arrays in the cache folder, written atomically and memory-mapped by every reader.
 
-The arrays come first, then a JSON header, then a tail that says where the header lies. A file whose
-writing was cut short has no tail, so it is never taken for a whole one; it also never gets its name
-before all bytes are on the disk.
+The arrays come first, then a JSON header, then a tail that holds the size of the header. A file
+whose writing was cut short has no tail, so it is never mistaken for a complete one. It also gets
+its name only after all bytes are on the disk.
 """
 
 from __future__ import annotations
@@ -33,13 +32,13 @@ _TAIL = struct.Struct("<QII8s")  # bytes of the header, its CRC-32, CRC-32 of th
 _MAGIC = b"kata-b01"
 _ALIGN = 64
 _CHECK_BYTES = 64 * 1024**2
-"""Arrays up to this size are compared with their check sum when they are opened; of larger ones
-only the header is, because a check would read what is otherwise mapped and never touched.
+"""Arrays up to this size are compared with their checksum when they are opened. For larger ones
+only the header is compared: a check would read pages that nobody may ever touch.
 """
 
 _READ_BYTES = 64 * 1024
-"""Files up to this size are read, not mapped: a process may hold 65,530 maps, a dataset more
-files.
+"""Files up to this size are read instead of mapped: Linux allows 65,530 maps per process, and a
+dataset can have more files.
 """
 
 Shapes: TypeAlias = Mapping[str, tuple[DTypeLike, tuple[int, ...]]]
@@ -47,19 +46,19 @@ Put: TypeAlias = Callable[[str, int, NDArray[Any]], None]
 """put(name, first row, values) sets rows of one array."""
 Note: TypeAlias = dict[str, Any]
 Fill: TypeAlias = Callable[[Put], Note]
-"""Sets every row of every array; returns JSON values that are kept with them."""
+"""fill(put) sets every row of every array, and returns JSON values to store with them."""
 
 
 @dataclass(frozen=True, eq=False)
 class ArrayFile:
-    """Read-only arrays by name, and the JSON values kept with them."""
+    """Read-only arrays by name, and the JSON values stored with them."""
 
     arrays: dict[str, NDArray[Any]]
     note: Note
 
 
 def cache_folder() -> Path:
-    """$KATA_CACHE, else 'kata' in the platform's folder for what can be made again."""
+    """Return $KATA_CACHE, or the folder 'kata' in the platform's folder for caches."""
     if given := os.environ.get("KATA_CACHE"):
         return Path(given).expanduser()
     if sys.platform == "darwin":
@@ -68,8 +67,9 @@ def cache_folder() -> Path:
 
 
 def load(path: Path) -> ArrayFile | None:
-    """Return the array file at `path`, or None where there is none; log a damaged one and return
-    None.
+    """Return the array file at `path`, or None if there is none.
+
+    A damaged or unreadable file is logged, and counts as none.
     """
     try:
         whole = (
@@ -89,6 +89,7 @@ def load(path: Path) -> ArrayFile | None:
 
 
 def _parse(raw: NDArray[np.uint8]) -> ArrayFile | None:
+    """Return the arrays in the bytes of a file, or None if the bytes are not a complete file."""
     end = len(raw) - _TAIL.size
     if end < 0:
         return None
@@ -96,6 +97,7 @@ def _parse(raw: NDArray[np.uint8]) -> ArrayFile | None:
     if magic != _MAGIC or header_bytes > end:
         return None
     text, data = raw[end - header_bytes : end].tobytes(), raw[: end - header_bytes]
+    # The header is always checked; the arrays only if that is cheap (see _CHECK_BYTES).
     if zlib.crc32(text) != header_check or (
         len(data) <= _CHECK_BYTES and zlib.crc32(data.data) != check
     ):
@@ -105,6 +107,7 @@ def _parse(raw: NDArray[np.uint8]) -> ArrayFile | None:
     for name, (kind, shape, offset) in header["arrays"].items():
         dtype = np.dtype(kind)
         size = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
+        # A view, not a copy: of a mapped file only the pages that are used are ever read.
         array = np.asarray(data[offset : offset + size]).view(dtype).reshape(shape)
         array.flags.writeable = False
         arrays[name] = array
@@ -112,10 +115,15 @@ def _parse(raw: NDArray[np.uint8]) -> ArrayFile | None:
 
 
 def save(path: Path, shapes: Shapes, fill: Fill) -> None:
-    """Write an array file to a temporary name, sync it to the disk, then rename it.
+    """Write an array file under a temporary name, sync it to the disk, then rename it.
 
-    Raises: OSError when the folder cannot be written or the disk is full; then nothing is left
-        behind.
+    Args:
+        path: of the file; missing folders are created.
+        shapes: dtype and shape of each array.
+        fill: sets the rows, and returns the JSON values to store.
+
+    Raises:
+        OSError: The folder cannot be written or the disk is full. Nothing is left behind.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     offsets, end = _offsets(shapes)
@@ -125,6 +133,7 @@ def save(path: Path, shapes: Shapes, fill: Fill) -> None:
             note = fill(
                 lambda name, first, values: _write(file, shapes[name], offsets[name], first, values)
             )
+            # Rows that `fill` did not reach, and the gaps of the alignment, become zeros.
             file.truncate(end)
             arrays = {
                 name: [np.dtype(kind).str, shape, offsets[name]]
@@ -141,11 +150,12 @@ def save(path: Path, shapes: Shapes, fill: Fill) -> None:
         except BaseException:
             beside.unlink()
             raise
+    # Without this the rename itself could be lost in a power failure.
     fsync(path.parent)
 
 
 def in_memory(shapes: Shapes, fill: Fill) -> ArrayFile:
-    """Return the same arrays without a file."""
+    """Return the same arrays without writing a file."""
     arrays = {name: np.empty(shape, kind) for name, (kind, shape) in shapes.items()}
 
     def put(name: str, first: int, values: NDArray[Any]) -> None:
@@ -155,8 +165,9 @@ def in_memory(shapes: Shapes, fill: Fill) -> ArrayFile:
 
 
 def load_or_make(path: Path, shapes: Shapes, fill: Fill) -> ArrayFile:
-    """Return the array file at `path`, made first where there is none. Where the folder cannot be
-    written it stays in memory, which is said once.
+    """Return the array file at `path`, and create it first if there is none.
+
+    If the folder cannot be written, the arrays stay in memory and a warning is logged once.
     """
     found = load(path)
     if found is None:
@@ -171,8 +182,9 @@ def load_or_make(path: Path, shapes: Shapes, fill: Fill) -> ArrayFile:
 
 @contextmanager
 def alone(path: Path) -> Generator[None]:
-    """Wait until no other process does the same; without a lock where the folder cannot be
-    written.
+    """Hold a lock that only one process at a time can have.
+
+    If the folder cannot be written there is no lock: several processes may then do the same work.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -191,7 +203,7 @@ _said: set[Path] = set()
 
 
 def say_unwritable(error: OSError) -> None:
-    """One warning per cache folder."""
+    """Log one warning per cache folder that cannot be written."""
     folder = cache_folder()
     if folder not in _said:
         _said.add(folder)

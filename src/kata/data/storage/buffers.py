@@ -1,4 +1,4 @@
-"""Memory: how much programs may still take, and arrays whose memory serves again."""
+"""Memory: how much is free, and arrays whose memory is reused."""
 
 from __future__ import annotations
 
@@ -14,31 +14,32 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 Allocate: TypeAlias = Callable[[int], NDArray[np.uint8]]
-"""Bytes -> fresh memory (bytes,) of any content from a multiple of 64 bytes on; it lasts as long
-as the array.
+"""allocate(size) returns fresh, uninitialised memory (size,), aligned to 64 bytes. It is freed with
+the array.
 """
 
 Empty: TypeAlias = Callable[[tuple[int, ...], DTypeLike], NDArray[Any]]
-"""Shape and dtype -> an array of any content, as np.empty."""
+"""empty(shape, dtype) returns an uninitialised array, as np.empty does."""
 
 _WORTH_KEEPING = 1 << 16
-"""Bytes from which ordinary memory is used again: below that the allocator has some at hand."""
+"""Bytes from which ordinary memory is reused: smaller blocks come quickly from the allocator."""
 
 _SPARE = 8
-"""Arrays kept for reuse. Those read ahead, trained on and copied may all go before the next is
-begun; what is beyond these was kept by a caller for once.
+"""Arrays kept for reuse. All batches that are read ahead, trained on and copied may be released
+before the next one is allocated. More than this many means that a caller kept some once.
 """
 
 _LINE = 64
-"""Bytes of a line of the processors' caches."""
+"""Bytes of a cache line."""
 
 _SLAB_BYTES = 16 * 1024**2
-"""Pieces of memory are cut from so much. numpy asks for pages of 2 MB from 4 MB on."""
+"""Bytes of the allocations that slots are cut from. numpy asks for 2 MB pages from 4 MB on."""
 
 
 def free_memory() -> int:
-    """Bytes that are available, within the limit of a container; half of all where the system
-    does not say.
+    """Return the bytes of memory that are available, within the limit of the container.
+
+    Where the system does not report that (macOS), this is half of the physical memory.
     """
     meminfo = Path("/proc/meminfo")
     if not meminfo.is_file():
@@ -52,24 +53,23 @@ def free_memory() -> int:
 
 
 def aligned(size: int) -> NDArray[np.uint8]:
-    """Fresh memory (size,) from a multiple of 64 bytes on.
+    """Return fresh memory (size,) that begins at a multiple of 64 bytes.
 
-    Copies between places that differ in that take up to twice as long: frames of files and large
-    arrays of other programs begin so, those of numpy 16 bytes later.
+    A copy between two places of different alignment takes up to twice as long. Mapped files and
+    large arrays of other libraries are aligned so; numpy's own begin 16 bytes later.
     """
     memory = np.empty(size + _LINE, np.uint8)
     return memory[-memory.ctypes.data % _LINE :][:size]
 
 
 class Recycled:
-    """One array after another, of one size most of the time: memory that nobody uses any more is
-    given out again.
+    """A source of arrays, mostly of one size, that reuses the memory of arrays that are gone.
 
     Fresh memory costs as much as writing to it twice: the system clears every page when it is first
     touched.
 
     Args:
-        allocate: where fresh memory comes from.
+        allocate: returns fresh memory.
     """
 
     def __init__(self, allocate: Allocate = aligned) -> None:
@@ -77,9 +77,9 @@ class Recycled:
         self._spare = (0, deque[NDArray[np.uint8]](maxlen=_SPARE))
 
     def empty(self, shape: tuple[int, ...], dtype: DTypeLike = np.uint8) -> NDArray[Any]:
-        """An array of any content.
+        """Return an uninitialised array.
 
-        Its memory is free again when it and all arrays taken from it are gone.
+        Its memory is reused once the array and all views of it are gone.
         """
         asked = math.prod(shape) * np.dtype(dtype).itemsize
         if asked < _WORTH_KEEPING and self._allocate is aligned:
@@ -91,18 +91,18 @@ class Recycled:
             memory = spare.pop()
         except IndexError:
             memory = self._allocate(size)
-        # Views keep alive the array that they were taken from only if that is not itself a view of
-        # an array.
+        # A new base array: numpy lets views of views hold the base alone, so this one lives exactly
+        # as long as any view of it, and its finalizer returns the memory.
         array = np.frombuffer(memory.data, np.uint8)
         weakref.finalize(array, spare.append, memory).atexit = False
         return array.view(dtype).reshape(shape)
 
 
 class Slabs:
-    """Pieces of memory, given out and taken back again, cut from large allocations.
+    """Slots of memory that are lent and returned, cut from large allocations.
 
-    In large ones the system can use pages of 2 MB, and copies from there take two thirds of the
-    time. Memory of one size serves another only once all pieces of an allocation are back.
+    The system can back large allocations with 2 MB pages; copies from there take a third less time.
+    Memory of one slot size serves another size only after all slots of an allocation are back.
     """
 
     def __init__(self) -> None:
@@ -111,14 +111,16 @@ class Slabs:
         self._slabs: list[list[NDArray[np.uint8]]] = []
 
     def take(self, size: int, budget_bytes: int) -> NDArray[np.uint8] | None:
-        """A piece (size,) of any content; None where `allocated_bytes` would exceed the budget."""
+        """Return an uninitialised slot (size,), or None if `allocated_bytes` would exceed the
+        budget.
+        """
         free = self._free[size]
         if not free:
             self._grow(size, budget_bytes)
         return free.pop() if free else None
 
     def give(self, piece: NDArray[np.uint8]) -> None:
-        """Take a piece back."""
+        """Take a slot back."""
         self._free[piece.nbytes].append(piece)
 
     def _grow(self, size: int, budget_bytes: int) -> None:
@@ -132,14 +134,18 @@ class Slabs:
         self._free[size] += self._slabs[-1][::-1]
 
     def trim(self) -> None:
-        """Give memory back to the system, as far as nobody uses it."""
-        free = {id(piece) for pieces in self._free.values() for piece in pieces}
-        slabs, self._slabs, gone = self._slabs, [], set[int]()
-        for slab in slabs:
+        """Free every allocation of which no slot is in use."""
+        free: set[int] = set()
+        for pieces in self._free.values():
+            free.update(map(id, pieces))
+        kept: list[list[NDArray[np.uint8]]] = []
+        gone: set[int] = set()
+        for slab in self._slabs:
             if free.issuperset(map(id, slab)):
                 gone.update(map(id, slab))
                 self.allocated_bytes -= sum(piece.nbytes for piece in slab)
             else:
-                self._slabs.append(slab)
+                kept.append(slab)
+        self._slabs = kept
         for pieces in self._free.values():
             pieces[:] = [piece for piece in pieces if id(piece) not in gone]

@@ -1,4 +1,4 @@
-"""Stamps that tell whether a file is still the one that was read before."""
+"""Stamps by which one sees that a file was replaced or changed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kata.errors import DataError
 
 
 class Stamp(NamedTuple):
-    """What tells that a file is still the one that was indexed."""
+    """Size, modification time and inode of a file; another stamp means another content."""
 
     size: int
     mtime_ns: int
@@ -18,12 +18,14 @@ class Stamp(NamedTuple):
 
     @staticmethod
     def of(stat: os.stat_result) -> Stamp:
-        """The stamp of a file."""
+        """Return the stamp in the result of `stat`."""
         return Stamp(stat.st_size, stat.st_mtime_ns, stat.st_ino)
 
 
 def replaced(path: Path, how: str) -> DataError:
-    """The error of a file that is not what it was."""
+    """Return the error for a file that has changed since the run began; `how` completes the
+    message.
+    """
     return DataError(
         f"{path} has changed since the run began: it {how}",
         rule="the files of a dataset stay as they are while it is read",
@@ -35,14 +37,15 @@ _END_BYTES = 64 * 1024
 
 
 def file_identity(path: Path) -> tuple[int, int]:
-    """(size in bytes, mtime_ns): another pair means that the file was replaced."""
+    """Return (size in bytes, mtime_ns) of a file; another pair means that it was replaced."""
     found = path.stat()
     return found.st_size, found.st_mtime_ns
 
 
 def file_ends(path: Path, size: int) -> bytes:
-    """The first and the last 64 KiB: times and sizes alone may agree where archives set all
-    times alike.
+    """Return the first and the last 64 KiB of a file of `size` bytes.
+
+    They distinguish files of one size and time: archives may give all files the same time.
     """
     with path.open("rb") as file:
         head = file.read(_END_BYTES)

@@ -1,4 +1,4 @@
-"""Git LFS pointers: what a clone without git-lfs has in the place of files."""
+"""Git LFS pointers: the small text files that a clone without git-lfs has in place of the data."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _POINTER_BYTES = 1024
 
 
 def is_pointer(path: Path) -> bool:
-    """Return whether a file is the pointer that Git keeps in the place of a file in Git LFS."""
+    """Return whether a file is a Git LFS pointer."""
     if path.stat().st_size > _POINTER_BYTES:
         return False
     with path.open("rb") as file:

@@ -1,6 +1,7 @@
-"""Frames of video files by number, with decoders that stay open per thread.
+"""Decoding of video frames by number, with decoders that stay open per thread.
 
-A file's index holds where each packet lies, so decoding reads bytes and never seeks in a container.
+A file's index holds the position of each packet, so decoding reads bytes and never seeks in a
+container.
 """
 
 from __future__ import annotations
@@ -29,20 +30,24 @@ from kata.data.video.packets import PADDING_BYTES, read_packets
 from kata.errors import FrameError
 
 _OPEN_DECODERS = 8
-"""Per thread; one per codec and stream parameters, which files of one camera share."""
+"""Decoders per thread: one per codec and stream parameters, which the files of a camera share."""
 
 
 _OPEN_FILES = 16
-"""Per thread.
-
-Opening and closing a file for each group of two pictures took 1 % of reading them.
+"""Files open per thread. To open and close a file for each GOP of two frames took 1 % of reading.
 """
 
 
 @dataclass(frozen=True, eq=False)
 class Gop:
-    """Frames wanted of one group of pictures: `frames` (n,), all of one start; `rows` (n,) in
-    the dataset.
+    """The wanted frames of one GOP of a video file.
+
+    Attributes:
+        index: of the file.
+        stamp: of the file when it was indexed.
+        camera: the dataset's key, for errors.
+        frames: (n,) numbers of the frames in the file, all decoded from one keyframe.
+        rows: (n,) rows of the same frames in the dataset, for errors.
     """
 
     index: FrameIndex
@@ -52,7 +57,7 @@ class Gop:
     rows: Int64
 
     def bad(self, place: int, why: str) -> FrameError:
-        """The error of a frame that cannot be had."""
+        """Return the error for the frame at `place` of `frames`, with the reason."""
         index, number = self.index, int(self.frames[place])
         return FrameError(
             f"frame {number} of {index.path} (camera '{self.camera}') cannot be decoded: {why}",
@@ -68,7 +73,7 @@ class Gop:
 
 
 class _File:
-    """A file that is open as long as this is used. number: of its descriptor."""
+    """A file descriptor `number` that is closed with this object."""
 
     def __init__(self, path: Path) -> None:
         self.number = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -76,33 +81,37 @@ class _File:
 
 
 class Decoder:
-    """Decodes frames in the calling thread; each thread keeps its own open codecs."""
+    """A decoder of frames in the calling thread; each thread has its own open codecs."""
 
     def __init__(self, counters: CounterCollector) -> None:
         self._local, self._counters = threading.local(), counters
 
     def pictures(self, gop: Gop) -> Iterator[tuple[int, Planes]]:
-        """Yield (place in `gop.frames`, decoded picture) as decoders give them; the last packet is
-        the last wanted.
+        """Decode one GOP up to the last frame that is wanted.
 
-        Raises: FrameError for a frame that cannot be decoded, DataError for a file that has been
-            replaced.
+        Yields:
+            (place in `gop.frames`, decoded picture), in presentation order.
+
+        Raises:
+            FrameError: A frame cannot be decoded.
+            DataError: The file has been replaced since it was indexed.
         """
-        # Lists: groups are short, and numpy takes longer than such loops.
-        index, first, numbers = (
-            gop.index,
-            int(gop.index.start[gop.frames[0]]),
-            gop.index.packet[gop.frames].tolist(),
-        )
+        # 1. The packets from the keyframe to the last wanted one, and the frames to return by time
+        #    stamp. Lists: a GOP is short, and numpy costs more per call than such loops.
+        index = gop.index
+        first = int(index.start[gop.frames[0]])
+        numbers: list[int] = index.packet[gop.frames].tolist()
         span = slice(first, max(numbers) + 1)
         pts: list[int] = index.pts[span].tolist()
         wanted: dict[int, list[int]] = {}
         for place, number in enumerate(numbers):
             wanted.setdefault(pts[number - first], []).append(place)
+        # 2. One read for all packets.
         began_s = time.perf_counter()
         offsets, sizes = index.offset[span].tolist(), index.size[span].tolist()
         packets = read_packets(index.path, self._open(gop).number, offsets, sizes)
         read_s = time.perf_counter() - began_s
+        # 3. Decode. Only `next` is timed, because the caller converts frames between two of them.
         decode_s, count = 0.0, 0
         try:
             frames = self._decode(index, packets, pts)
@@ -113,6 +122,7 @@ class Decoder:
                 if frame is None:
                     break
                 count += 1
+                # A decoder invents a picture for references that it lacks, without an error.
                 if frame.pts == pts[0] and frame.pict_type != PictureType.I:
                     raise gop.bad(
                         0, "its group of pictures begins with one that leans on others, no keyframe"
@@ -123,6 +133,7 @@ class Decoder:
         except (FFmpegError, OSError) as error:
             raise gop.bad(min(wanted.values(), default=[0])[0], str(error)) from error
         finally:
+            # Also after an error, and when the caller stops early: the work was done.
             self._counters.add(
                 read_s=read_s, decode_s=decode_s, frames_decoded=count, bytes_read=sum(sizes)
             )
@@ -130,7 +141,9 @@ class Decoder:
             raise gop.bad(min(wanted.values())[0], "the decoder gave no picture")
 
     def _open(self, gop: Gop) -> _File:
-        """The file, which is still the one that was indexed, and stays open."""
+        """Return the open file of a GOP, once it is clear that it is still the one that was
+        indexed.
+        """
         files: OrderedDict[Path, _File] = self._local.__dict__.setdefault("files", OrderedDict())
         path = gop.index.path
         file = files.pop(path, None)
@@ -144,9 +157,9 @@ class Decoder:
             raise replaced(path, f"cannot be opened ({error.strerror})") from error
         if found != gop.stamp:
             raise replaced(path, "is another file, or has other content")
-        files[path] = (
-            file  # not before: another file must not be taken for this one once it is back
-        )
+        # Kept only after the check: a file that replaced the indexed one must not stay open, or it
+        # would be used again once the indexed one is back in place.
+        files[path] = file
         if len(files) > _OPEN_FILES:
             files.popitem(last=False)
         return file
@@ -154,9 +167,9 @@ class Decoder:
     def _decode(
         self, index: FrameIndex, packets: list[av.Packet], pts: list[int]
     ) -> Iterator[VideoFrame]:
-        """All frames of these packets, those held back for reordering included."""
+        """Yield all frames of these packets, also those that the codec delays to reorder them."""
         codec = self._codec(index)
-        # Before, not after: a run that an error ended leaves frames behind.
+        # Before decoding, not after: an earlier call that ended with an error leaves frames behind.
         codec.flush_buffers()
         for packet, shown in zip(packets, pts, strict=True):
             packet.pts = shown
@@ -170,11 +183,12 @@ class Decoder:
             return codecs[index.setup]
         name, extradata, colour = index.setup
         codec: Any = CodecContext.create(name, "r")
+        # The pool decodes many GOPs at once; threads inside a codec would only compete with it.
         codec.thread_type = "NONE"
         codec.thread_count = 1
         if extradata:
-            # PyAV leaves the padding behind these bytes as it finds it: the first assignment writes
-            # zeros there.
+            # PyAV does not clear the padding after these bytes; the first assignment writes zeros
+            # there.
             codec.extradata = extradata + bytes(PADDING_BYTES)
             codec.extradata = extradata
         codec.color_range, codec.colorspace, codec.color_primaries, codec.color_trc = colour
@@ -185,7 +199,7 @@ class Decoder:
         return codec
 
     def to_rgb(self, picture: Planes, out: Pixels) -> None:
-        """Write a decoded picture as RGB into `out` (H, W, 3)."""
+        """Write a decoded picture as RGB into `out` (h, w, 3), uint8, resized to that if needed."""
         converter: RgbConverter | None = self._local.__dict__.get("converter")
         if converter is None:
             converter = self._local.converter = RgbConverter()
@@ -193,6 +207,7 @@ class Decoder:
 
 
 def _check_picture(gop: Gop, place: int, frame: VideoFrame) -> None:
+    """Raise FrameError if a decoded frame is corrupt or has another size than the index says."""
     if frame.is_corrupt:
         raise gop.bad(place, "the picture is damaged")
     if (frame.width, frame.height) != (gop.index.width, gop.index.height):

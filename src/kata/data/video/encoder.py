@@ -1,4 +1,4 @@
-"""Frames into mp4 files, and mp4 files into longer ones without encoding again, by PyAV."""
+"""Encoding of frames into mp4 files, and joining of mp4 files without encoding again, by PyAV."""
 
 from __future__ import annotations
 
@@ -22,32 +22,30 @@ from numpy.typing import NDArray
 from kata.errors import DataError
 
 ENCODERS = {"av1": "libsvtav1", "h264": "libx264", "hevc": "libx265"}
-"""Stream codec (what info.json names) to the encoder that makes it."""
+"""FFmpeg's encoder for each codec name of info.json."""
 
 _HEVC_SIDE = 64
-"""One block of x265.
+"""The side of a block of x265.
 
-An encoder for 32x48 that follows another one overwrites memory, and the process is aborted.
+A second encoder for frames of 32x48 overwrites memory, and the process is aborted.
 """
 
 _DEFAULT_CRF = {"av1": 30, "h264": 23, "hevc": 28}
 _DEFAULT_PRESET = {"av1": "12", "h264": "veryfast", "hevc": "veryfast"}
 FASTSTART = {"movflags": "faststart"}
-"""The index in front: a player or a range read starts without the file's end."""
+"""The index precedes the packets, so a player can start before it has the end of the file."""
 
 
 @dataclass(frozen=True, slots=True)
 class VideoOptions:
-    """How camera frames are encoded.
+    """Options for the encoding of camera frames.
 
     Args:
-        codec: 'av1' (smaller; LeRobot's own choice), 'h264' (encodes about twice as fast) or
-            'hevc'.
-        gop: a keyframe every so many frames. 2 makes any frame cheap to reach; larger is smaller
-            and slower.
-        crf: quality, lower is better; None takes 30 for av1, 23 for h264 and 28 for hevc.
-        preset: the encoder's own effort name; None takes '12' for av1, else 'veryfast'.
-        pix_fmt: 'yuv420p' (even sizes only) or another that the encoder and the readers know.
+        codec: 'av1' (smaller; LeRobot's default), 'h264' (encodes about twice as fast) or 'hevc'.
+        gop: frames per GOP. With 2 any frame is cheap to reach; larger is smaller and slower.
+        crf: quality, lower is better; None means 30 for av1, 23 for h264 and 28 for hevc.
+        preset: the encoder's own name of its effort; None means '12' for av1, else 'veryfast'.
+        pix_fmt: 'yuv420p' (even sizes only), or another format that encoder and readers support.
     """
 
     codec: str = "av1"
@@ -72,16 +70,16 @@ class VideoOptions:
 
     @property
     def quality(self) -> int:
-        """The CRF in force."""
+        """Return the CRF in force."""
         return _DEFAULT_CRF[self.codec] if self.crf is None else self.crf
 
     @property
     def effort(self) -> str:
-        """The preset in force."""
+        """Return the preset in force."""
         return _DEFAULT_PRESET[self.codec] if self.preset is None else str(self.preset)
 
     def info(self) -> dict[str, Any]:
-        """The encoder's part of a camera's `info` in info.json."""
+        """Return the encoder's part of a camera's `info` in info.json."""
         return {
             "video.codec": self.codec,
             "video.pix_fmt": self.pix_fmt,
@@ -96,7 +94,9 @@ class VideoOptions:
 
     @classmethod
     def from_info(cls, info: dict[str, Any]) -> VideoOptions:
-        """The options that `info()` describes; what an older file leaves open takes its default."""
+        """Return the options that `info()` describes; fields that an older file lacks get the
+        default.
+        """
         preset = info.get("video.preset")
         return cls(
             codec=info.get("video.codec") or cls().codec,
@@ -108,8 +108,10 @@ class VideoOptions:
 
 
 def require_encoder(options: VideoOptions, *, fps: int, height: int, width: int) -> None:
-    """DataError when this PyAV cannot encode such frames: no encoder, or one that refuses the
-    options.
+    """Check that this PyAV can encode such frames.
+
+    Raises:
+        DataError: There is no such encoder, or it refuses the options.
     """
     encoder = ENCODERS[options.codec]
     if options.codec == "hevc" and min(height, width) < _HEVC_SIDE:
@@ -144,29 +146,31 @@ def require_encoder(options: VideoOptions, *, fps: int, height: int, width: int)
 def _set_up(
     context: VideoCodecContext, options: VideoOptions, rate: Fraction, height: int, width: int
 ) -> None:
-    # SVT-AV1 prints a banner for each file past libav's own log; it reads this once, when first
-    # opened
+    # SVT-AV1 prints a banner for each file, not through libav's log. It reads this variable once,
+    # when it is first opened.
     os.environ.setdefault("SVT_LOG", "1")
-    context.width, context.height, context.pix_fmt = width, height, options.pix_fmt
+    context.width = width
+    context.height = height
+    context.pix_fmt = options.pix_fmt
     context.framerate, context.time_base = rate, 1 / rate
     context.gop_size = options.gop
     context.options = {"crf": str(options.quality), "preset": options.effort}
     if options.codec == "h264":
-        # shown in the order they are stored, so pts 0 is the first and files join without gaps
+        # Without B-frames, frames are shown in the order they are stored: the first has pts 0, and
+        # files join without gaps.
         context.max_b_frames = 0
-        context.options |= {
-            "sc_threshold": "0"
-        }  # keyframes where gop says, not at every change of scene
+        # No further keyframes at scene changes.
+        context.options |= {"sc_threshold": "0"}
     if options.codec == "hevc":
-        # the same in this encoder's own words; and it would print about itself
+        # The same two settings in x265's own syntax; and no banner.
         context.options |= {"x265-params": "bframes=0:scenecut=0:open-gop=0:log-level=none"}
 
 
 class VideoEncoder:
-    """One episode of one camera: an mp4 with constant frame rate, first pts 0, no B-frames, index
-    in front.
+    """An encoder that writes one episode of one camera to an mp4 file.
 
-    Frames go to the encoder as they come, so memory stays flat however long the episode is.
+    The file has a constant frame rate, first pts 0, no B-frames, and its index in front. Frames are
+    encoded as they come, so the memory does not grow with the episode.
     """
 
     def __init__(
@@ -181,14 +185,14 @@ class VideoEncoder:
         self._count = 0
 
     def add(self, frame: NDArray[np.uint8]) -> None:
-        """Encode one frame, uint8 (H, W, 3)."""
+        """Encode one frame (H, W, 3), uint8 RGB."""
         picture = av.VideoFrame.from_ndarray(frame, format="rgb24")
         picture.pts, picture.time_base = self._count, self._time_base
         self._count += 1
         self._container.mux(self._stream.encode(picture))
 
     def close(self) -> None:
-        """Write what the encoder still holds and finish the file."""
+        """Flush the encoder and finish the file."""
         if self._count:
             self._container.mux(self._stream.encode(None))
         self._container.close()
@@ -206,10 +210,13 @@ class VideoEncoder:
 
 
 def join_videos(parts: Sequence[Path], path: Path, fps: int) -> None:
-    """Put mp4 files of one encoder behind each other by copying packets; nothing is encoded again.
+    """Concatenate mp4 files of one encoder by copying their packets; nothing is encoded again.
 
-    The parts have one frame rate and no B-frames; frame k of part p comes to (frames before p + k)
-    / fps.
+    Args:
+        parts: files of one frame rate, without B-frames. Frame k of part p is shown at (number of
+            frames before part p + k) / fps.
+        path: of the file to write.
+        fps: frames per second.
     """
     with av.open(str(path), "w", options=FASTSTART) as target:
         stream: VideoStream | None = None
@@ -223,7 +230,7 @@ def join_videos(parts: Sequence[Path], path: Path, fps: int) -> None:
                     stream.time_base = given.time_base
                 ticks = round(1 / (fps * float(given.time_base)))
                 for packet in source.demux(given):
-                    if packet.size == 0:  # the flush marker that ends a demux
+                    if packet.size == 0:  # the flush packet that ends a demux
                         continue
                     assert packet.pts is not None
                     assert packet.pts % ticks == 0
@@ -235,14 +242,15 @@ def join_videos(parts: Sequence[Path], path: Path, fps: int) -> None:
 
 
 def probe_video(path: Path) -> dict[str, Any]:
-    """The stream's part of a camera's `info` in info.json, read from the file itself.
+    """Return the stream's part of a camera's `info` in info.json, read from the file itself.
 
-    Raises: DataError when the file is damaged, or holds no video that FFmpeg knows.
+    Raises:
+        DataError: The file is damaged, or holds no video that FFmpeg knows.
     """
     try:
         with av.open(str(path)) as source:
             stream = next(iter(source.streams.video), None)
-            codec: Any = stream and stream.codec_context  # None where FFmpeg does not know it
+            codec: Any = stream and stream.codec_context  # None if FFmpeg does not know the codec
             if stream is None or codec is None or stream.average_rate is None:
                 raise _unprobed(path, "no video in a codec that FFmpeg knows")
             return {
@@ -267,7 +275,10 @@ def _unprobed(path: Path, why: str) -> DataError:
 
 
 def first_time_s(path: Path) -> float:
-    """Return when a player shows the first frame, after the delay that the container declares."""
+    """Return the time in seconds at which a player shows the first frame.
+
+    It is the start time that the container declares.
+    """
     with av.open(str(path)) as source:
         stream = source.streams.video[0]
         return float((stream.start_time or 0) * (stream.time_base or 0))

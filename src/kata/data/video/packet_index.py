@@ -1,8 +1,7 @@
-"""Where every packet of a video file lies and which frame it shows: what decoding needs instead of
-seeking.
+"""An index of a video file: the position of every packet, and the frame that each one shows.
 
-Frame numbers count presentation time stamps in ascending order: B-frames and edit lists need no
-special case.
+It replaces seeking. Frame numbers count presentation time stamps in ascending order, so B-frames
+and edit lists need no special case.
 """
 
 from __future__ import annotations
@@ -37,32 +36,39 @@ from kata.data.video.mp4_boxes import count_setups, frame_table
 from kata.errors import DataError
 
 Colour: TypeAlias = tuple[int, int, int, int]
-"""Range, space, primaries and transfer as FFmpeg numbers them."""
+"""Color range, space, primaries and transfer as FFmpeg numbers them."""
 
 
 _FORMAT = 1
-"""Of kept indexes; raise it when their content or its meaning changes."""
+"""Version of the indexes in the cache; raise it when their content or its meaning changes."""
 
 
 _ARRAYS = {"pts", "offset", "size", "packet", "start"}
 
 
 _ELEMENT_BYTES = 64
-"""More than the head of an element in Matroska takes."""
+"""More bytes than the header of a Matroska element has."""
 
 
 @dataclass(frozen=True, eq=False)
 class FrameIndex:
     """Every packet of one video file in decoding order, and every frame in presentation order.
 
-    pts, offset, size: (P,) time stamp, counted from the first frame shown, and bytes of each
-        packet.
-    packet: (N,) the packet of frame n. start: (N,) the key packet from which decoding reaches frame
-        n. They are 32 bits wide where a file allows it: the sum of an offset and a size fits, a
-        product does not.
-    setup: codec name, parameters, colour.
-    tick_s: seconds per unit of pts. identity: (size in bytes, mtime_ns) of the file that was
-        indexed.
+    The arrays are 32 bits wide where a file allows it: the sum of an offset and a size fits, a
+    product does not.
+
+    Attributes:
+        path: of the file.
+        identity: (size in bytes, mtime_ns) of the file when it was indexed.
+        width: in pixels.
+        height: in pixels.
+        setup: codec name, codec parameters and color tags; files with equal ones share a decoder.
+        tick_s: seconds per unit of `pts`.
+        pts: (P,) presentation time stamp of each packet, counted from the first frame shown.
+        offset: (P,) position of each packet in the file, in bytes.
+        size: (P,) bytes of each packet.
+        packet: (N,) the packet of frame n.
+        start: (N,) the key packet from which decoding must begin to reach frame n.
     """
 
     path: Path
@@ -81,9 +87,10 @@ class FrameIndex:
         return len(self.packet)
 
     def check_rate(self, fps: int) -> None:
-        """Frame n must be the one shown nearest to n / fps after the first.
+        """Check that frame n is the one shown nearest to n / fps after the first.
 
-        Raises: DataError for another rate, or for frames that are missing or doubled.
+        Raises:
+            DataError: The file has another rate, or frames are missing or doubled.
         """
         time_s = (self.pts[self.packet] - self.pts[self.packet[:1]]) * self.tick_s
         off = np.flatnonzero(np.abs(time_s * fps - np.arange(len(self))) > 0.5)
@@ -104,16 +111,19 @@ class FrameIndex:
 
 
 def check_whole(path: Path) -> None:
-    """Compare the boxes of an mp4 file with its size; reads a few bytes per box.
+    """Check that an mp4 file is as long as its boxes say; reads a few bytes per box.
 
-    Raises: DataError when the file is cut off, wherever its frame table lies.
+    Raises:
+        DataError: The file is cut off, or is a Git LFS pointer.
     """
     refuse_pointer(path)
-    size, place = path.stat().st_size, 0
+    size = path.stat().st_size
+    place = 0
     with path.open("rb") as file:
         while place < size:
             file.seek(place)
             head = file.read(16)
+            # 1 means that 64 bits follow with the length, 0 that the box reaches to the file's end.
             length = int.from_bytes(head[:4], "big")
             if length == 1:
                 length = int.from_bytes(head[8:16], "big")
@@ -125,10 +135,11 @@ def check_whole(path: Path) -> None:
 
 
 def open_index(path: Path) -> FrameIndex:
-    """The index of a video file from the cache folder; built and kept there when it is met for the
-    first time.
+    """Return the index of a video file from the cache folder; build and store it if it is not
+    there.
 
-    Raises: DataError as `build_index`.
+    Raises:
+        DataError: See `build_index`.
     """
     place = _place(path)
     kept = load(place)
@@ -150,11 +161,11 @@ def open_index(path: Path) -> FrameIndex:
 
 
 def build_index(path: Path) -> FrameIndex:
-    """Read where the packets of a video file lie, without decoding them.
+    """Index the packets of a video file without decoding them.
 
-    Raises: DataError when the file is no video, is cut off, does not start with a keyframe, has
-        several sets of coding parameters, or stores frames in a way that cannot be read without its
-        container.
+    Raises:
+        DataError: The file is no video, is cut off, does not start with a keyframe or has several
+            sets of coding parameters. Or its packets cannot be read without its container.
     """
     refuse_pointer(path)
     identity = file_identity(path)
@@ -163,9 +174,8 @@ def build_index(path: Path) -> FrameIndex:
             if not container.streams.video:
                 raise _damaged(path, "holds no video")
             stream = container.streams.video[0]
-            codec: Any = (
-                stream.codec_context
-            )  # None where FFmpeg has no decoder, which PyAV's stubs do not tell
+            # None where FFmpeg has no decoder; PyAV's stubs do not declare that.
+            codec: Any = stream.codec_context
             if codec is None:
                 raise _unknown(path)
             setup = (codec.codec.name, bytes(codec.extradata or b""), _colour(codec))
@@ -174,22 +184,24 @@ def build_index(path: Path) -> FrameIndex:
             is_mp4 = "mp4" in container.format.name
             if is_mp4:
                 check_whole(path)
-            # The boxes of an mp4 file tell whether it is whole; its edit list may drop frames at
-            # either end.
+            # An mp4 file was just checked by its boxes, and its edit list may drop frames at either
+            # end, so the count that it claims is of no use.
             claimed = 0 if is_mp4 else stream.frames
+            # The header alone is much faster. Demuxing reads the whole file from the disk.
             table = frame_table(path) if is_mp4 else None
             if table is None and is_mp4 and count_setups(path) > 1:
                 raise _damaged(path, "has several sets of coding parameters")
             if table is None:
-                table = np.array(
-                    list(_packets(path, container.demux(stream))), dtype=np.int64
-                ).reshape(-1, 5)
+                packets = list(_packets(path, container.demux(stream)))
+                table = np.array(packets, dtype=np.int64).reshape(-1, 5)
     except (FFmpegError, OSError) as error:
         raise _damaged(path, f"cannot be read ({error})") from error
     pts, offset, size, key, hidden = table.T
     if len(table) < claimed or (offset + size).max(initial=0) > identity[0]:
         whole = int(((offset + size) <= identity[0]).sum())
         raise _damaged(path, f"is cut off: {whole} of {max(claimed, len(table))} frames are whole")
+    # Presentation order; hidden packets are decoded, because others depend on them, but have no
+    # frame number.
     shown = np.flatnonzero(hidden == 0)
     packet = shown[np.argsort(pts[shown], kind="stable")]
     pts = pts - pts[packet[:1]]
@@ -202,6 +214,7 @@ def build_index(path: Path) -> FrameIndex:
 
 
 def _packets(path: Path, packets: Iterator[Any]) -> Iterator[tuple[int, int, int, int, int]]:
+    """Yield (pts, offset, size, is key, is hidden) of every packet that FFmpeg's demuxer finds."""
     with path.open("rb") as file:
         for packet in packets:
             if not packet.size:
@@ -217,15 +230,19 @@ def _packets(path: Path, packets: Iterator[Any]) -> Iterator[tuple[int, int, int
 
 
 def _payload(file: BinaryIO, near: int, data: bytes) -> int | None:
-    """Where the bytes of a packet lie: Matroska tells where the element starts that holds them."""
+    """Return the position of a packet's bytes, or None if they are not stored in one piece.
+
+    Matroska reports the position of the element around them, so they are searched from there on.
+    """
     file.seek(near)
     found = file.read(len(data) + _ELEMENT_BYTES).find(data)
     return None if found < 0 else near + found
 
 
 def _place(path: Path) -> Path:
-    """The index's file, by what the video is: another path to the same file finds it, another
-    content does not.
+    """Return the path of the index in the cache, by the identity of the video.
+
+    Another path to the same file finds the same index; another content does not.
     """
     size, mtime_ns = file_identity(path)
     digest = hashlib.sha256(
@@ -237,12 +254,15 @@ def _place(path: Path) -> Path:
 
 
 def _narrow(*arrays: Int64) -> list[Int64]:
-    """As 32-bit numbers where every value and every end of a packet allows it, which halves
-    index and reading.
+    """Return the arrays as 32-bit integers if all values and packet ends fit into that.
+
+    This halves the index, and the time to read it.
     """
     pts, offset, size = arrays[:3]
     fits = (offset + size).max(initial=0) < 2**31 and np.abs(pts).max(initial=0) < 2**31
-    return [array.astype(np.int32) if fits else np.ascontiguousarray(array) for array in arrays]  # type: ignore
+    if fits:
+        return [array.astype(np.int32) for array in arrays]  # type: ignore
+    return [np.ascontiguousarray(array) for array in arrays]
 
 
 def _to_bundle(index: FrameIndex) -> tuple[dict[str, Int64], Note]:
@@ -269,12 +289,16 @@ def _from_bundle(path: Path, kept: ArrayFile) -> FrameIndex:
 
 
 def _starts(path: Path, pts: Int64, keys: Int64, packet: Int64) -> Int64:
-    """The last key packet before each frame that is also shown before it: frames that lead an open
-    group of pictures are decoded from the group before.
+    """Return for each frame the last key packet before it that is also shown before it.
+
+    The leading frames of an open GOP are shown before their keyframe, so they are decoded from the
+    GOP before.
     """
+    # The last key packet before each frame in decoding order.
     place = np.searchsorted(keys, packet, side="right") - 1
     if (place < 0).any():
         raise _damaged(path, f"has {(place < 0).sum()} frames before its first keyframe")
+    # One GOP back for leading frames; several where short open GOPs follow each other.
     early = (pts[keys[place]] > pts[packet]) & (place > 0)
     while early.any():
         place = place - early
@@ -291,7 +315,7 @@ def _unknown(path: Path) -> DataError:
 
 
 def _colour(codec: Any) -> Colour:
-    """What the container says about colour; a stream may leave it to the container."""
+    """Return the color tags of a stream, which a codec may leave to the container."""
     return codec.color_range, codec.colorspace, codec.color_primaries, codec.color_trc
 
 

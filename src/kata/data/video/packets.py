@@ -1,4 +1,4 @@
-"""Packets of a video file, read into memory as FFmpeg's decoders expect them."""
+"""Packets of a video file, read into memory in the layout that FFmpeg's decoders expect."""
 
 from __future__ import annotations
 
@@ -11,32 +11,29 @@ import av
 from kata.data.storage.file_stamp import replaced
 
 PADDING_BYTES = 64
-"""Zeros that follow a packet in memory: AV_INPUT_BUFFER_PADDING_SIZE."""
+"""Zero bytes that must follow a packet in memory: FFmpeg's AV_INPUT_BUFFER_PADDING_SIZE."""
 
 _GAP_BYTES = 1 << 16
-"""Bytes of other streams between two packets that are read and dropped.
-
-A longer gap takes another call.
-"""
+"""Bytes between two packets that are read and dropped; a longer gap takes another system call."""
 
 _DROPPED = memoryview(bytearray(_GAP_BYTES))
-"""Takes what lies in gaps. All threads write here and none reads."""
+"""Receives the bytes of gaps. All threads write here and none reads."""
 
 _MAX_PIECES = 1000
-"""Per call; Linux and macOS allow 1024."""
+"""Buffers per call of preadv; Linux and macOS allow 1024."""
 
 
 def read_packets(path: Path, file: int, offsets: list[int], sizes: list[int]) -> list[av.Packet]:
-    """Read packets of a file, each followed by FFmpeg's padding, without copying them once more.
+    """Read packets of a file into one buffer, each followed by FFmpeg's padding.
 
-    Decoders read past the end of a packet. The decoder of MPEG-4 part 2 takes some bytes there for
-    macroblocks, and then calls a sound picture damaged. PyAV 15 and 16 copy and pad packets
+    Decoders read past the end of a packet: the one for MPEG-4 part 2 parses some bytes there as
+    macroblocks, and then reports a sound picture as damaged. PyAV 15 and 16 copy and pad packets
     themselves; PyAV 17 and newer decode from the memory that they are given.
 
     Args:
         path: of the file, for errors.
         file: descriptor of the open file.
-        offsets: (P,) place of each packet in the file, in bytes.
+        offsets: (P,) position of each packet in the file, in bytes.
         sizes: (P,) bytes of each packet.
 
     Returns:
@@ -46,7 +43,7 @@ def read_packets(path: Path, file: int, offsets: list[int], sizes: list[int]) ->
         DataError: The file ends before a packet does, so it has changed since it was indexed.
     """
     buffer = memoryview(bytearray(sum(sizes) + len(sizes) * PADDING_BYTES))
-    views: list[Any] = []  # PyAV's stubs know of bytes alone
+    views: list[Any] = []  # PyAV's stubs allow only bytes
     pieces: list[memoryview] = []
     begin = end = offsets[0]
     place = 0
@@ -54,7 +51,9 @@ def read_packets(path: Path, file: int, offsets: list[int], sizes: list[int]) ->
         gap = offset - end
         if not 0 <= gap <= _GAP_BYTES or len(pieces) + 2 > _MAX_PIECES:
             _read_all(path, file, pieces, begin)
-            pieces, begin, gap = [], offset, 0
+            pieces = []
+            begin = offset
+            gap = 0
         if gap:
             pieces.append(_DROPPED[:gap])
         views.append(buffer[place : place + size])
@@ -66,6 +65,6 @@ def read_packets(path: Path, file: int, offsets: list[int], sizes: list[int]) ->
 
 
 def _read_all(path: Path, file: int, pieces: list[memoryview], begin: int) -> None:
-    """Fill the pieces one after the other from a place of the file on."""
+    """Fill buffers one after the other from position `begin` of the file on."""
     if os.preadv(file, pieces, begin) < sum(map(len, pieces)):
         raise replaced(path, "is shorter")
