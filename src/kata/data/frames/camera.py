@@ -1,6 +1,4 @@
-"""The interface of a camera: frames by file and number, decoded from video or from images in the
-table.
-"""
+"""The interface of a camera: frames by file and number, from videos or from images in the table."""
 
 from __future__ import annotations
 
@@ -21,28 +19,33 @@ Picture: TypeAlias = Planes | Pixels
 class Camera(Protocol):
     """A camera of a dataset: the interface that the scheduler decodes through.
 
-    `file` and `number` are those of its `span`. shape: (H, W, C) of its frames in batches.
+    Attributes:
+        span: position of each episode in the camera's files; `file` and `number` below refer to it.
+        shape: (H, W, C) of its frames in batches.
     """
 
     span: Span
     shape: tuple[int, ...]
 
     def files(self) -> Int64:
-        """Return the numbers of the files in use, which are prepared before anything is decoded."""
+        """Return the numbers of the files in use. They are prepared before anything is decoded."""
         ...
 
     def prepare(self, file: int) -> None:
-        """Index one file; from any thread, once or more."""
+        """Index one file. Any thread may call this, any number of times."""
         ...
 
     def groups(self, file: Int64, number: Int64) -> tuple[Int64, Int64]:
-        """Return the first frame and the end of each frame's GOP, both (n,)."""
+        """Return the first frame and the end of the GOP of each frame, both (n,)."""
         ...
 
     def decode(self, file: int, numbers: Int64, rows: Int64) -> Iterator[tuple[int, Picture]]:
-        """Decode frames of one GOP, ascending; yield (place in `numbers`, picture).
+        """Decode frames of one GOP, and yield (place in `numbers`, picture).
 
-        `rows` are the frames' rows in the dataset, for errors.
+        Args:
+            file: number of the file.
+            numbers: (n,) of the frames in the file, ascending.
+            rows: (n,) of the frames in the dataset, for errors.
         """
         ...
 
@@ -51,7 +54,7 @@ class Camera(Protocol):
         ...
 
     def held_bytes(self, picture: Picture) -> int:
-        """Return the bytes that `hold` needs for a picture, at most H · W · C."""
+        """Return the bytes that `hold` needs for a picture, at most H * W * C."""
         ...
 
     def hold(self, picture: Picture, memory: Pixels) -> Picture:

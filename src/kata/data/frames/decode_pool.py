@@ -1,4 +1,4 @@
-"""The threads that decode: tasks begin in the order in which they were submitted."""
+"""A pool of decoding threads: tasks begin in the order in which they were submitted."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ R = TypeVar("R")
 
 
 class DecodeTask(Protocol):
-    """A task of the pool; see `decode_tasks` for those that there are."""
+    """A task of the pool; `decode_tasks` has the two kinds."""
 
     def run(self) -> None:
         """Do the work, on a thread of the pool."""
         ...
 
     def done(self, error: BaseException | None) -> None:
-        """Take the outcome, once in any case: the error, CancelledError if it never ran. Raises
-        nothing.
+        """Take the outcome: None, the error, or CancelledError if the task never ran.
+
+        It is called exactly once, and raises nothing.
         """
         ...
 
@@ -29,30 +30,33 @@ class DecodeTask(Protocol):
 class DecodePool:
     """A pool of threads that take tasks from one queue until it is empty.
 
-    A batch is about twenty short tasks. A future and a submit for each took a sixth of the time
-    that reading spends in Python.
+    A batch is about twenty short tasks. A future and a submit for each would take a sixth of the
+    time that reading spends in Python.
+
+    Args:
+        threads: number of threads, at least one.
     """
 
     def __init__(self, threads: int) -> None:
         self.threads = max(1, threads)
         self._pool = ThreadPoolExecutor(self.threads, thread_name_prefix="kata-decode")
-        self._lock, self._waiting, self._runners, self._closed = (
-            Lock(),
-            deque[DecodeTask](),
-            0,
-            False,
-        )
+        self._lock = Lock()
+        self._waiting = deque[DecodeTask]()
+        self._runners = 0
+        self._closed = False
 
     def put(self, tasks: Sequence[DecodeTask]) -> None:
-        """Queue tasks.
+        """Queue tasks, and wake threads for them.
 
         Raises:
-            RuntimeError: the pool is closed.
+            RuntimeError: The pool is closed.
         """
         with self._lock:
             if self._closed:
                 raise RuntimeError("tasks for threads that were ended")
             self._waiting.extend(tasks)
+            # A thread that runs already takes further tasks by itself, so only missing ones are
+            # started.
             for _ in range(min(self.threads - self._runners, len(tasks))):
                 self._pool.submit(self._run)
                 self._runners += 1
@@ -65,7 +69,7 @@ class DecodePool:
         while True:
             with self._lock:
                 if not self._waiting:
-                    # Under the lock: a task that comes now finds a thread or starts one.
+                    # Under the lock, so that a task that comes now starts a thread again.
                     self._runners -= 1
                     return
                 task = self._waiting.popleft()

@@ -1,7 +1,9 @@
-"""The scheduler of frames: it claims what a batch wants and submits what must be decoded or copied.
+"""A scheduler of decoding: it claims the frames of a batch, and submits what is to be decoded.
 
-Each frame is decoded once while it is held, whatever number of batches want it. `decode_tasks` runs
-on the pool.
+    fill: cache -> buffer (copy, or join a frame that is being decoded) -> GOPs to decode -> pool
+
+A frame is decoded once while it is held, whatever number of batches want it. `decode_tasks` runs on
+the pool; `frame_delivery` says when a batch is complete.
 """
 
 from __future__ import annotations
@@ -29,27 +31,32 @@ from kata.data.frames.next_use import NEVER, NextUse, UsePlan
 from kata.log import counting
 
 _COPIES_PER_TASK = 16
-"""Held frames that one task copies: with fewer, threads hand the interpreter's lock to one another
-more often.
+"""Held frames that one task copies. With fewer, threads switch more often, and each switch waits
+for the interpreter's lock.
 """
 
 _AHEAD = 0.93
-"""Share of the budget up to which decoding runs ahead: frames that batches want meanwhile need the
-rest.
+"""Fraction of the budget up to which frames are prefetched. Frames that batches ask for meanwhile
+need the rest.
 """
 
 
 class DecodeScheduler:
-    """A scheduler of decoding: without a budget no frame is held, with one the plan says which are.
+    """A scheduler of decoding, for one thread at a time. Its methods return quickly; the pool
+    decodes.
 
-    `fill`, `prefetch` and `plan_ahead` are quick, and for one thread at a time; the pool decodes.
+    Without a budget in `buffer` no frame is held for a later batch. With one, the plan that
+    `plan_ahead` was given decides which frames are.
 
     Args:
-        cameras: by key. dataset: whose rows are asked for. threads: decoders at work.
-        cache: asked before anything is decoded or held, and given what is decoded; what it takes is
-            not held.
-        jobs: shared threads to use instead, which whoever made them ends.
-        store: shared with other Frames, whose cameras have other keys.
+        cameras: by key.
+        dataset: the dataset whose rows are asked for.
+        threads: number of decoding threads, if it makes its own pool.
+        counters: to count the work in.
+        pool: threads to share instead; whoever made them closes them.
+        cache: it is asked before anything is decoded or held, and is given decoded frames. Frames
+            that it takes are not held.
+        buffer: to share with other schedulers, whose cameras have other keys.
     """
 
     def __init__(
@@ -64,7 +71,7 @@ class DecodeScheduler:
         buffer: FrameBuffer | None = None,
     ) -> None:
         self.buffer = buffer or FrameBuffer(budget_bytes=0)
-        # An estimate at first: exact once a camera's first frame was decoded.
+        # RGB, an estimate: frames held as planes take half. It becomes exact with the first frame.
         sizes = {key: math.prod(camera.shape) for key, camera in cameras.items()}
         self._context = DecodeContext(self.buffer, cache, dataset, counters, sizes)
         self._cameras = cameras
@@ -78,7 +85,11 @@ class DecodeScheduler:
         self._prepared: set[tuple[str, int]] = set()
 
     def prepare(self, files: Sequence[tuple[str, int]]) -> None:
-        """Index files that are not indexed yet, in threads; show a bar after one second."""
+        """Index files that are not indexed yet, on the pool; show a progress bar after one second.
+
+        Args:
+            files: (camera, number of the file).
+        """
         new = [place for place in files if place not in self._prepared]
         began_s = time.monotonic()
         with ExitStack() as live:
@@ -93,30 +104,32 @@ class DecodeScheduler:
         self._prepared.update(new)
 
     def plan_ahead(self, uses: dict[str, NextUse], step: int) -> None:
-        """Set the uses of each camera's frames from `step` on; let frames go that no step wants any
-        more.
+        """Set the next uses of each camera's frames from `step` on, and release frames without
+        any.
         """
         self._plan = UsePlan(uses)
         with self.buffer.lock:
             keys = self.buffer.keys()
             for camera in uses:
                 rows = np.array([row for key, row in keys if key == camera], np.int64)
-                for row, due in zip(
-                    rows.tolist(), uses[camera].after(rows, step - 1).tolist(), strict=True
-                ):
+                # One lookup for all rows: one per frame would hold the lock much longer.
+                dues = uses[camera].after(rows, step - 1)
+                for row, due in zip(rows.tolist(), dues.tolist(), strict=True):
                     frame = self.buffer.get((camera, row))
                     assert frame is not None
                     self.buffer.postpone(frame, due)
 
     def fill(self, rows: dict[str, Int64], outs: dict[str, Out], step: int | None) -> PendingFrames:
-        """Start to write frames rows[key] (N,) of each camera to outs[key].
+        """Start to write the frames of a batch into its arrays.
 
         Args:
-            rows: rows of the dataset by camera.
-            outs: destinations by camera.
-            step: of the batch within the plan; None holds nothing and uses no held frame.
+            rows: (N,) rows of the dataset by camera.
+            outs: destination by camera.
+            step: the step of the batch in the plan. None means a batch outside of it, which neither
+                uses nor holds frames.
 
-        Returns: the frames to wait for.
+        Returns:
+            The frames to wait for.
         """
         pending = PendingFrames(sum(len(wanted) for wanted in rows.values()))
         missing: list[DecodeGopTask] = []
@@ -127,8 +140,14 @@ class DecodeScheduler:
         return pending
 
     def prefetch(self, rows: dict[str, Int64], step: int) -> bool:
-        """Decode ahead what a later step wants, while there is free room; return False when it is
-        too small.
+        """Decode what a later step wants, if there is free room.
+
+        Args:
+            rows: (N,) rows of the dataset by camera.
+            step: the step that wants them.
+
+        Returns:
+            False if the free room is too small for all of them.
         """
         enough = True
         for key, wanted in rows.items():
@@ -136,6 +155,7 @@ class DecodeScheduler:
             if not len(unique):
                 continue
             with self.buffer.lock:
+                # step - 1: the plan returns uses after a step, and `step` itself is one here.
                 held = [self.buffer.get((key, row)) is not None for row in unique.tolist()]
                 tasks = self._decode_tasks(key, unique[~np.array(held, bool)], step - 1, {})
                 enough &= all(self.buffer.get((key, row)) is not None for row in unique.tolist())
@@ -144,12 +164,12 @@ class DecodeScheduler:
 
     @property
     def has_leisure(self) -> bool:
-        """True when the decoders will soon run out of work and there is free room."""
+        """Return True if the decoders will soon run out of work and there is free room."""
         return self._context.gops_queued < 2 * self._pool.threads and self.has_room
 
     @property
     def has_room(self) -> bool:
-        """True while frames for later batches take less of the budget than they will."""
+        """Return True while held frames take less of the budget than prefetching may fill."""
         return self.buffer.held_bytes < _AHEAD * self.buffer.budget_bytes
 
     def _fill_camera(
@@ -159,22 +179,22 @@ class DecodeScheduler:
         ready: list[HeldFrame] = []
         absent: dict[int, Frame] = {}
         with self.buffer.lock:
-            # 1. The cache: frames that it has are written at once.
+            # 1. The cache: its frames are copied at once, by this thread, since a copy is quick.
             at = self._from_cache(key, wanted, out)
             held = len(wanted) - len(at)
             if not len(at):
                 pending.landed(held)
                 self._context.counters.add(frames_asked=held, frames_held=held)
                 return []
-            # 2. The slots of each row: a batch may want a frame several times.
-            # Lists, as below: a batch has few frames of a camera, and numpy takes longer than such
-            # loops.
+            # 2. The slots of each row: a batch may want a frame several times. Lists, here and
+            #    below: a batch has few frames of a camera, and numpy costs more per call than such
+            #    loops.
             slots: dict[int, list[int]] = {}
             for row, slot in sorted(zip(wanted[at].tolist(), out.slots[at].tolist(), strict=True)):
                 slots.setdefault(row, []).append(slot)
             dues = self._plan.after(key, np.array(list(slots)), step).tolist()
-            # 3. The buffer: a frame there is copied, or joined if another batch has it decoded
-            #    already.
+            # 3. The buffer: a frame there is copied later by a task, or, if it is still being
+            #    decoded for another batch, this batch joins those that wait for it.
             for (row, mine), due in zip(slots.items(), dues, strict=True):
                 target = Target(out.pixels, mine, pending)
                 frame = None if step is None else self.buffer.get((key, row))
@@ -189,8 +209,8 @@ class DecodeScheduler:
                     frame.readers += 1
                     ready.append(HeldFrame(frame, target))
                 self.buffer.postpone(frame, due)
-            # 4. The rest is decoded, GOP by GOP. Under the lock: no other batch claims the same
-            #    frames.
+            # 4. The rest is decoded, GOP by GOP. Still under the lock, so that no other batch
+            #    claims the same frames in between.
             tasks = self._decode_tasks(key, np.array(list(absent), np.int64), step, absent)
         pending.landed(len(wanted) - len(at))
         self._context.counters.add(frames_asked=len(wanted), frames_held=held)
@@ -198,6 +218,7 @@ class DecodeScheduler:
         return tasks
 
     def _submit_copies(self, key: str, ready: list[HeldFrame], pending: PendingFrames) -> None:
+        """Submit tasks that copy held frames into a batch."""
         copies: list[CopyFramesTask] = []
         for begin in range(0, len(ready), _COPIES_PER_TASK):
             held = ready[begin : begin + _COPIES_PER_TASK]
@@ -205,24 +226,26 @@ class DecodeScheduler:
         self._pool.put(copies)
 
     def _from_cache(self, key: str, wanted: Int64, out: Out) -> Int64:
-        """Copy what the cache has, let the buffer's copies go, and return the places of the other
-        frames.
+        """Copy what the cache has, and return the places of the other frames, (n,) in `wanted`.
 
-        The caller keeps the buffer locked until those are planned, so that none enters the cache in
-        between.
+        The caller keeps the buffer locked until it has planned those, so that none of them enters
+        the cache in between.
         """
         if self._context.cache is None:
             return np.arange(len(wanted))
         began_s = time.perf_counter()
         missing = self._context.cache.fetch(key, self._context.dataset.opened_rows(wanted), *out)
         self._context.counters.add(convert_s=time.perf_counter() - began_s)
-        for row in np.unique(wanted[~missing]).tolist() if self.buffer.held_bytes else []:
-            frame = self.buffer.get((key, row))
-            if frame is not None:
-                self.buffer.postpone(frame, NEVER)
+        # Frames that were held before the cache took them are now held twice.
+        if self.buffer.held_bytes:
+            for row in np.unique(wanted[~missing]).tolist():
+                frame = self.buffer.get((key, row))
+                if frame is not None:
+                    self.buffer.postpone(frame, NEVER)
         return np.flatnonzero(missing)
 
     def _cached(self, key: str, rows: Int64) -> NDArray[np.bool_]:
+        """Return the mask (n,) of rows that the cache has."""
         if self._context.cache is None:
             return np.zeros(len(rows), bool)
         return self._context.cache.has(key, self._context.dataset.opened_rows(rows))
@@ -230,31 +253,35 @@ class DecodeScheduler:
     def _decode_tasks(
         self, key: str, rows: Int64, step: int | None, wanted: dict[int, Frame]
     ) -> list[DecodeGopTask]:
-        """Return the tasks that decode `rows` (ascending), with frames of the same GOPs for later
-        steps.
+        """Return the tasks that decode `rows` and frames of the same GOPs that later steps want.
 
-        `wanted` are the frames that a batch waits for; others are decoded only if there is room to
-        hold them. Without any, GOPs are decoded ahead, and whole; no held frame is evicted for
-        them.
+        Args:
+            key: the camera.
+            rows: (n,) rows of the dataset, ascending.
+            step: the step of the batch; uses after it count.
+            wanted: the frames that a batch waits for, by row. Other frames are decoded only if
+                there is room to hold them. If it is empty, GOPs are prefetched: whole, and without
+                evicting a held frame.
         """
         if not len(rows):
             return []
-        # 1. The GOPs of the rows, and all rows of the dataset that these GOPs show.
+        # 1. The GOPs of the rows, and all rows of the dataset that these GOPs show. The decoder
+        #    passes them anyway on its way to the wanted ones.
         camera, episodes = self._cameras[key], self._context.dataset.episodes
         span, episode = camera.span, episode_of(rows, episodes)
         file = span.file[episode]
         first, end = camera.groups(file, rows - episodes.start[episode] + span.first[episode])
         members = self._members[key].of(file, first, end)
-        # 2. Those worth decoding: asked for, or wanted by a later step and not cached.
+        # 2. The rows worth converting: asked for, or wanted by a later step and not cached.
         dues = self._plan.after(key, members.rows, step)
         dues[self._cached(key, members.rows)] = NEVER
         asked = np.array([row in wanted for row in members.rows.tolist()], bool)
         is_worth = asked | (dues < NEVER)
         if not self._is_begun and asked.any():
-            # The first batch does not wait for the rest of long GOPs, which is decoded when it is
-            # wanted: training begins sooner, and a few GOPs are decoded twice once in a run.
+            # The first batches do not decode long GOPs beyond their last wanted frame: training
+            # begins sooner, for the price of a few GOPs that are decoded twice, once in a run.
             is_worth &= ~beyond_last_asked(members, asked)
-        # 3. A task for each GOP, of the frames that find room.
+        # 3. One task per GOP, with the frames that find room.
         tasks: list[DecodeGopTask] = []
         for chosen in _by_group(members, np.flatnonzero(is_worth)):
             row_list = members.rows[chosen].tolist()
@@ -276,14 +303,13 @@ class DecodeScheduler:
         return tasks
 
     def _fits(self, key: str, rows: list[int]) -> bool:
-        """Return True if the buffer can hold all of these: a GOP held in part would be decoded
-        again.
+        """Return True if the buffer has room for all of these rows.
+
+        A GOP of which only a part is held would be decoded again.
         """
         absent = sum(self.buffer.get((key, row)) is None for row in rows)
-        return (
-            self.buffer.held_bytes + absent * self._context.frame_bytes[key]
-            <= self.buffer.budget_bytes
-        )
+        needed = absent * self._context.frame_bytes[key]
+        return self.buffer.held_bytes + needed <= self.buffer.budget_bytes
 
     def _choose(
         self, key: str, row: int, due: int, wanted: Frame | None, *, evict: bool
@@ -293,15 +319,17 @@ class DecodeScheduler:
             return None
         frame = wanted or Frame((key, row), self._context.frame_bytes[key])
         kept = due < NEVER and self.buffer.keep(frame, due, evict=evict)
+        # A batch that waits gets its frame even where there is no room to hold it.
         return frame if kept or frame.waiting else None
 
     def _submit(self, tasks: list[DecodeGopTask]) -> None:
+        """Submit decoding tasks."""
         with self.buffer.lock:
             self._context.gops_queued += len(tasks)
         self._pool.put(tasks)
 
     def close(self) -> None:
-        """End the decoding threads, unless they are shared, and free what is held."""
+        """End the decoding threads unless they are shared, and free the held frames."""
         if self._owns_pool:
             self._pool.close()
         with self.buffer.lock:
@@ -309,7 +337,7 @@ class DecodeScheduler:
 
 
 def _by_group(members: Members, places: Int64) -> list[Int64]:
-    """Divide places of members, which are ordered by group, into those of each group."""
+    """Split places of members, which are ordered by GOP, into those of each GOP."""
     if not len(places):
         return []
     return np.split(places, np.flatnonzero(np.diff(members.group[places])) + 1)

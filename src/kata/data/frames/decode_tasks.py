@@ -20,10 +20,15 @@ from kata.errors import DataError, FrameError
 
 @dataclass(eq=False, slots=True)
 class DecodeContext:
-    """State that the tasks of one scheduler share; `buffer.lock` guards its numbers.
+    """The state that all tasks of a scheduler share; `buffer.lock` guards its numbers.
 
-    frame_bytes: of a held frame by camera, known once the first was decoded.
-    gops_queued: tasks that were submitted and are not done.
+    Attributes:
+        buffer: of held frames.
+        cache: of frames on disk or in shared memory, if there is one.
+        dataset: the dataset whose rows are decoded.
+        counters: to count the work in.
+        frame_bytes: size of a held frame by camera; an estimate until the first one is decoded.
+        gops_queued: tasks that were submitted and are not done.
     """
 
     buffer: FrameBuffer
@@ -36,10 +41,14 @@ class DecodeContext:
 
 @dataclass(eq=False, slots=True)
 class DecodeGopTask:
-    """A GOP to decode.
+    """A task that decodes one GOP.
 
-    numbers: (n,) of the frames in `file` that batches wait for or later steps want.
-    frames: the same frames, in this order.
+    Attributes:
+        context: shared state.
+        camera: the camera.
+        file: number of the file.
+        numbers: (n,) numbers of the frames in the file that batches wait for or later steps want.
+        frames: the same frames, in this order.
     """
 
     context: DecodeContext
@@ -49,7 +58,7 @@ class DecodeGopTask:
     frames: list[Frame]
 
     def run(self) -> None:
-        """Decode the GOP in one pass, and hand out each picture as it comes."""
+        """Decode the GOP in one pass, and deliver each picture as it comes."""
         rows = np.array([frame.key[1] for frame in self.frames], np.int64)
         decoded = set[int]()
         convert_s = 0.0
@@ -61,12 +70,15 @@ class DecodeGopTask:
                 self._hand_out(frame, self._to_cache(frame, picture))
                 convert_s += time.perf_counter() - began_s
         except DataError:
+            # Several batches may wait for this GOP, and only some want the frame that is bad.
             self._retry_per_batch([place for place in range(len(rows)) if place not in decoded])
         finally:
             self.context.counters.add(convert_s=convert_s)
 
     def done(self, error: BaseException | None) -> None:
-        """After an error, forget the frames that did not come, and fail the batches that wait."""
+        """After an error, forget the frames that were not decoded, and fail the batches that
+        wait.
+        """
         targets: list[Target] = []
         buffer = self.context.buffer
         with buffer.lock:
@@ -79,11 +91,14 @@ class DecodeGopTask:
                 if frame.memory is None:
                     frame.taken = False
                     buffer.forget(frame)
+        # Without the lock: a thread that waits for the batch wakes here, and may want it.
         for target in targets:
             target.pending.failed(error)
 
     def _to_cache(self, frame: Frame, picture: Picture) -> Picture:
-        """Store a picture that the cache takes, before a batch's owner may change its pixels."""
+        """Store a picture if the cache takes it, before the owner of a batch may change its
+        pixels.
+        """
         context = self.context
         if context.cache is None:
             return picture
@@ -102,7 +117,8 @@ class DecodeGopTask:
     def _hand_out(self, frame: Frame, picture: Picture) -> None:
         """Write a picture to every batch that waits for it, and hold it if a later one wants it."""
         buffer, memory = self.context.buffer, None
-        # 1. Claim who waits, and memory. From here on `frame.waiting` takes those who come later.
+        # 1. Take the batches that wait, and memory. A batch that comes from here on enters
+        #    `frame.waiting`, until step 2 makes the frame readable.
         with buffer.lock:
             targets, frame.waiting = frame.waiting, []
             if frame.kept:
@@ -110,8 +126,8 @@ class DecodeGopTask:
                 self.context.frame_bytes[frame.key[0]] = size
                 memory = buffer.take(frame, size)
         try:
-            # 2. Hold the picture. Copying runs without the lock; those who came meanwhile are
-            #    served now.
+            # 2. Hold the picture. The copy runs without the lock, since it takes longer than all
+            #    else. Batches that came meanwhile are served here as well.
             if memory is not None:
                 picture = self.camera.hold(picture, memory)
                 with buffer.lock:
@@ -122,25 +138,27 @@ class DecodeGopTask:
                     frame.readers = bool(targets)
                     if not targets:
                         buffer.settle(frame)
-            # 3. Write it. After the first batch the source is RGB, which is copied, not converted.
+            # 3. Write it. `write_picture` returns RGB, so that only the first batch converts, and
+            #    the others copy.
             for target in targets:
                 picture = write_picture(self.camera, picture, target)
         except BaseException as error:
             for target in targets:
                 target.pending.failed(error)
             raise
-        # 4. Only now: the owner of a complete batch may change the pixels that step 3 copies from.
+        # 4. Only now: the owner of a complete batch may change its pixels, which step 3 copies.
         for target in targets:
             target.pending.landed(len(target.slots))
         if memory is not None and targets:
             buffer.release([frame])
 
     def _retry_per_batch(self, places: list[int]) -> None:
-        """Decode again after an error, for each batch alone.
+        """Decode the frames that failed again, for each batch that waits alone.
 
-        A frame that is decoded for later must not fail a batch now.
+        A frame that is prefetched for later must not fail a batch now.
         """
-        # 1. Take the targets, and give up holding the frames.
+        # 1. Take the targets, and no longer hold the frames: a later batch decodes them by itself,
+        #    so that it gets its own error.
         with self.context.buffer.lock:
             waiting: list[tuple[int, Target]] = []
             for place in places:
@@ -148,8 +166,8 @@ class DecodeGopTask:
                 waiting += [(place, target) for target in frame.waiting]
                 frame.waiting = []
                 self.context.buffer.forget(frame)
-        # 2. Decode per batch, so that a bad frame is an error of the batches that want it, no
-        #    others.
+        # 2. Decode per batch, so that a bad frame fails those batches alone that want it. This
+        #    costs the GOP once more per batch, in the rare case of damage.
         batches = {id(target.out): target.out for _, target in waiting}
         for out in batches.values():
             self._decode_for([(place, target) for place, target in waiting if target.out is out])
@@ -173,7 +191,7 @@ class DecodeGopTask:
 
 
 class HeldFrame(NamedTuple):
-    """A held frame and the slots of a batch that it is copied to."""
+    """A held frame, and the slots of a batch that it is copied to."""
 
     frame: Frame
     target: Target
@@ -181,9 +199,8 @@ class HeldFrame(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class CopyFramesTask:
-    """Held frames to copy into one batch.
-
-    `readers` of each frame counts this task until it is done.
+    """A task that copies held frames into one batch; until it is done, it counts in their
+    `readers`.
     """
 
     context: DecodeContext
@@ -192,7 +209,7 @@ class CopyFramesTask:
     held: list[HeldFrame]
 
     def run(self) -> None:
-        """Copy the frames, converting those that are held as planes."""
+        """Copy the frames; those that are held as planes are converted."""
         began_s = time.perf_counter()
         for frame, target in self.held:
             write_picture(self.camera, frame.picture, target)

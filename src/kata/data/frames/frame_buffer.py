@@ -1,6 +1,7 @@
-"""Decoded frames held for later batches, within a budget of bytes.
+"""A buffer of decoded frames that later batches want, within a budget of bytes.
 
-When the buffer is full, the frame whose next use is furthest away is evicted (Belady 1966).
+When the buffer is full, the frame whose next use is furthest away is evicted (L. A. Belady, "A
+study of replacement algorithms for a virtual-storage computer", IBM Systems Journal 5, 1966).
 """
 
 from __future__ import annotations
@@ -23,12 +24,18 @@ FrameKey: TypeAlias = tuple[str, int]
 
 @dataclass(eq=False, slots=True)
 class Frame:
-    """One frame that batches wait for, or that is held for later ones.
+    """A frame that batches wait for, or that is held for later ones.
 
-    size: bytes, an estimate until the picture is decoded. due: the next step that wants it.
-    kept: True if it stays in the buffer. taken: True while it has memory.
-    memory: of the picture, None until it is decoded. picture: in that memory.
-    readers: copies of it that are running. waiting: the targets that get the picture.
+    Attributes:
+        key: camera and row.
+        size: in bytes, an estimate until the picture is decoded.
+        due: the next step that wants it.
+        kept: True if it stays in the buffer.
+        taken: True while it has memory.
+        memory: of the picture, None until it is decoded.
+        picture: the picture in that memory.
+        readers: number of tasks that are copying it.
+        waiting: the targets that get the picture.
     """
 
     key: FrameKey
@@ -43,12 +50,12 @@ class Frame:
 
 
 class FrameBuffer:
-    """A buffer of frames by camera and row; `lock` guards every change, those of callers to a Frame
-    too.
+    """A buffer of frames by camera and row. `lock` guards every change, also by callers to a Frame.
 
-    `held_bytes` counts every kept frame from the moment it is planned to be kept until its memory
-    is free for another; `allocated_bytes` counts memory, that which waits for another frame
-    included. Neither exceeds the budget.
+    Args:
+        budget_bytes: limit of both `held_bytes` and `allocated_bytes`. The first counts every kept
+            frame from the moment it is planned until its memory is free again. The second counts
+            memory, including free slots.
     """
 
     def __init__(self, budget_bytes: int) -> None:
@@ -73,9 +80,12 @@ class FrameBuffer:
         return list(self._frames)
 
     def keep(self, frame: Frame, due: int, *, evict: bool = True) -> bool:
-        """Hold a frame until step `due`, and return False where there is no room.
+        """Hold a frame until step `due`; return False if there is no room.
 
-        With `evict`, frames whose next use is later than `due` make room.
+        Args:
+            frame: the frame.
+            due: the next step that wants it.
+            evict: True if frames whose next use is later than `due` make room.
         """
         while self.held_bytes + frame.size > self.budget_bytes:
             if not evict or not self._evict_later_than(due):
@@ -87,7 +97,7 @@ class FrameBuffer:
         return True
 
     def postpone(self, frame: Frame, due: int) -> None:
-        """Set the next use of a held frame; NEVER lets it go."""
+        """Set the next use of a held frame; NEVER releases it."""
         frame.due = due
         if due == NEVER:
             self._drop(frame)
@@ -95,14 +105,16 @@ class FrameBuffer:
         self._offer(frame)
 
     def settle(self, frame: Frame) -> None:
-        """Free the memory of a frame that is not kept or read any more; a kept one may be evicted
+        """Free the memory of a frame that is neither kept nor read; let a kept one be evicted
         again.
         """
         if frame.kept:
             self._offer(frame)
         elif frame.readers == 0 and frame.memory is not None:
             self._memory.give(frame.memory)
-            frame.memory, frame.picture, frame.taken = None, None, False
+            frame.memory = None
+            frame.picture = None
+            frame.taken = False
             self.held_bytes -= frame.size
 
     def release(self, frames: list[Frame]) -> None:
@@ -115,8 +127,9 @@ class FrameBuffer:
     def take(self, frame: Frame, size: int) -> NDArray[np.uint8] | None:
         """Return memory (size,) for a frame that `keep` has counted.
 
-        Returns: None where the picture is larger than was counted and there is no room; then it is
-            let go.
+        Returns:
+            None if the picture is larger than was counted and there is no room. The frame is then
+            dropped.
         """
         room = self.budget_bytes - self.held_bytes + frame.size
         memory = self._memory.take(size, self.budget_bytes) if size <= room else None
@@ -133,7 +146,7 @@ class FrameBuffer:
             self._drop(frame)
 
     def clear(self) -> None:
-        """Let all frames go, and free their memory."""
+        """Drop all frames, and free their memory."""
         for frame in list(self._frames.values()):
             self._drop(frame)
         self._memory.trim()
@@ -147,19 +160,22 @@ class FrameBuffer:
             self.held_bytes -= frame.size
 
     def _offer(self, frame: Frame) -> None:
-        """Make a frame evictable, unless it is being written or read; then `settle` does so
-        later.
+        """Make a frame evictable; `settle` does that later for one that is being written or
+        read.
         """
         if not _is_busy(frame):
             self._pushed += 1
             heapq.heappush(self._farthest, (-frame.due, self._pushed, frame.key))
-            # A postponed frame leaves its old entry behind: sweep before they outnumber the frames.
+            # A heap cannot change an entry, so a postponed frame leaves its old one behind. They
+            # are swept out when they outnumber the frames; else a long run would fill the memory.
             if len(self._farthest) > 64 + 4 * len(self._frames):
                 self._farthest = [entry for entry in self._farthest if self._is_current(entry)]
                 heapq.heapify(self._farthest)
 
     def _evict_later_than(self, due: int) -> bool:
-        """Drop the frame with the furthest next use if that is later than `due`, decoded or not."""
+        """Drop the frame with the furthest next use, decoded or not, if that is later than
+        `due`.
+        """
         while self._farthest and -self._farthest[0][0] > due:
             entry = heapq.heappop(self._farthest)
             if self._is_current(entry):
@@ -173,5 +189,5 @@ class FrameBuffer:
 
 
 def _is_busy(frame: Frame) -> bool:
-    """Return True while its memory is written or read, so that it cannot be freed."""
+    """Return True while the frame's memory is written or read, so that it cannot be freed."""
     return frame.readers > 0 or (frame.taken and frame.memory is None)

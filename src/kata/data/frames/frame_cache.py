@@ -1,11 +1,9 @@
-"""Decoded frames kept in one file per camera, filled while they are decoded, gathered from ever
-after.
+"""A cache of decoded frames: one file per camera, filled while frames are decoded.
 
-A frame counts as present only when its flag says so, and the flag is written after all of its
-bytes: a process that dies at any point leaves frames absent, never wrong. Bytes may reach a disk in
-another order than they were written, so a flag tells apart WRITTEN, which is believed until the
-machine restarts, and SAFE, which is set when the disk has confirmed the bytes and is believed for
-ever.
+A frame is present only if its flag says so, and the flag is written after all of its bytes. So a
+process that dies at any point leaves frames absent, never wrong. A disk may store bytes in another
+order than they were written. Therefore a flag is WRITTEN first, which is trusted until the machine
+restarts. It becomes SAFE once the disk has confirmed the bytes, and is then always trusted.
 """
 
 from __future__ import annotations
@@ -42,24 +40,33 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _FORMAT = 1
+"""Version of the files; raise it when their content or its meaning changes."""
+
 _HEAD_BYTES = 4096
 _WRITTEN, _SAFE = b"\1", b"\2"
+
 _SYNC_BYTES = 1024**3
+"""Bytes that are written before the disk is asked to confirm them, which takes it seconds."""
+
 _SHARED_MEMORY = Path("/dev/shm")
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _MEMORY_SHARE, _DISK_SHARE = 0.25, 0.8
 _MADE_BY = [av.__version__, list(av.library_versions.items()), PIL.__version__]
-"""What pixels may depend on beside the files."""
+"""Versions of the decoders. With the files, they decide the pixels."""
 
 
 @dataclass(frozen=True)
 class CacheOptions:
-    """kind: 'frames' keeps them in shared memory until the last process that uses them ends, 'disk'
-    in `folder`.
+    """Options of a frame cache.
 
-    num_bytes: the budget of all cameras together; None takes a quarter of the available memory, or
-        80 % of the disk's free space. share: of that for this cache, where others are beside it.
-        frame_format: that frames are kept in.
+    Attributes:
+        kind: 'frames' keeps frames in shared memory until the last process that uses them ends;
+            'disk' keeps them in `folder`.
+        folder: of a cache on disk; None means the cache folder.
+        num_bytes: budget of all cameras together; None means a quarter of the available memory, or
+            80 % of the disk's free space.
+        share: fraction of the budget for this cache, where several share it.
+        frame_format: format of the cached frames.
     """
 
     kind: str
@@ -70,18 +77,18 @@ class CacheOptions:
 
 
 class FrameCache:
-    """The cached cameras of a dataset. Safe for several threads and processes; all subsets of a
-    dataset share it.
+    """The cached cameras of a dataset, for several threads and processes.
 
-    Where the budget does not hold all frames, the first ones of the opened episodes are kept,
-    equally many of every camera, so that what is not kept is whole files that are decoded group by
-    group.
+    All subsets of a dataset share the files. If the budget does not hold all frames, the first
+    frames of the opened episodes are cached, equally many of every camera. The rest is then whole
+    files, of which every GOP is decoded as usual.
 
     Args:
-        dataset: as opened; what is kept is found by the identity of its files, the camera, its size
-            and the decoder.
-        cameras: their keys. name: what `fetch`, `has`, `takes` and `store` are asked with begins
-            with it.
+        dataset: as opened. The identity of its files, the camera, its size and the decoder's
+            version name the cache file.
+        cameras: their keys.
+        options: see CacheOptions.
+        name: prefix of the keys that `fetch`, `has`, `takes` and `store` get.
     """
 
     def __init__(
@@ -108,11 +115,12 @@ class FrameCache:
         self.kept_rows = self._fit(options, rows)
 
     def _fit(self, options: CacheOptions, rows: int) -> int:
-        """How many rows the budget holds; says so."""
+        """Return the number of rows that the budget holds, and log it."""
         per_row = sum(file.frame_bytes for file in self._files.values())
         if not per_row:
             return 0
         if options.num_bytes is None:
+            # Space that earlier runs filled counts as free: they are part of this cache.
             used = sum(file.used_bytes() for file in self._files.values())
             budget = int(_free_bytes(self._folder, self._temporary) * options.share) + used
         else:
@@ -129,35 +137,36 @@ class FrameCache:
     def fetch(
         self, key: str, rows: Int64, out: NDArray[np.uint8], places: Int64
     ) -> NDArray[np.bool_]:
-        """Copy frames that are present to out[places]; rows (N,) count over `Dataset.opened`.
+        """Copy the frames that are present to out[places].
 
         Args:
-            key: of the camera.
-            rows: of the frames.
-            out: (M, H, W, C).
-            places: (N,), ascending, each once.
+            key: the camera.
+            rows: (N,) rows in `Dataset.opened`.
+            out: (M, H, W, C) uint8.
+            places: (N,) ascending, each once.
 
-        Returns: (N,) True where a frame is missing; its place in `out` is untouched.
+        Returns:
+            (N,) True where a frame is missing; its place in `out` is unchanged.
         """
         file = self._files.get(key)
         return np.ones(len(rows), bool) if file is None else file.fetch(rows, out, places)
 
     def has(self, key: str, rows: Int64) -> NDArray[np.bool_]:
-        """(N,) True where a frame is present."""
+        """Return the mask (N,) of rows that are present."""
         file = self._files.get(key)
         return np.zeros(len(rows), bool) if file is None else file.flags[rows] != 0
 
     def takes(self, key: str, row: int) -> bool:
-        """True where `store` would keep this frame: it fits, and is not there yet."""
+        """Return True if `store` would keep this frame: it fits, and is not present yet."""
         file = self._files.get(key)
         return (
             file is not None and not self._stopped and row < self.kept_rows and not file.flags[row]
         )
 
     def store(self, key: str, row: int, pixels: NDArray[np.uint8]) -> None:
-        """Keep one decoded frame (H, W, C) if it is among those that fit.
+        """Write one decoded frame (H, W, C), uint8, if `takes` says so.
 
-        A full disk ends the filling, not the run.
+        A full disk ends the filling of the cache, not the run.
         """
         if not self.takes(key, row):
             return
@@ -168,6 +177,7 @@ class FrameCache:
             self._stop(error)
             return
         if not self._temporary and file.unsafe_bytes() >= _SYNC_BYTES:
+            # In another thread: the disk may need seconds to confirm a gigabyte.
             self._syncing.submit(self._make_safe, file)
 
     def _make_safe(self, file: _CameraFile) -> None:
@@ -188,7 +198,7 @@ class FrameCache:
         )
 
     def close(self) -> None:
-        """Confirm what was written; frames in memory are freed by the last process that uses
+        """Sync what was written. Frames in memory are removed by the last process that uses
         them.
         """
         self._syncing.shutdown(wait=True)
@@ -216,8 +226,8 @@ class _CameraFile:
     """The frames of one camera: <name>.pixels, sparse, and <name>.flags, a head and one byte per
     row.
 
-    A shared lock on the flags says that somebody uses the pair. Made and removed under the folder's
-    lock alone.
+    Every process that uses the pair holds a shared lock on the flags. The pair is created and
+    removed only under the folder's lock.
     """
 
     def __init__(self, place: Path, rows: int, shape: tuple[int, ...]) -> None:
@@ -248,7 +258,9 @@ class _CameraFile:
 
     def _make(self, rows: int, head: bytes) -> None:
         for path in self._paths:
-            path.unlink(missing_ok=True)  # never truncated: another process may have mapped it
+            # Never truncated: a process that has mapped it would be killed by a bus error.
+            path.unlink(missing_ok=True)
+        # Sparse: the disk allocates blocks only when frames are written.
         with self._paths[1].open("wb") as file:
             file.truncate(rows * self.frame_bytes)
         fsync(self._paths[1])
@@ -261,15 +273,17 @@ class _CameraFile:
         fsync(self._paths[0].parent)
 
     def _believed(self, head: bytes) -> list[int]:
-        """Rows that are written but not safe.
+        """Return the rows that are written but not safe.
 
-        After a restart of the machine they are not believed: none is left.
+        If the machine has restarted since, they are not trusted: their flags are cleared.
         """
         rows = np.flatnonzero(self.flags == _WRITTEN[0]).tolist()
         if os.pread(self._flags_handle, _HEAD_BYTES, 0).strip() == head:
             return rows
         for row in rows:
             os.pwrite(self._flags_handle, b"\0", _HEAD_BYTES + row)
+        # The head names the machine's start, so it may change only after the cleared flags are
+        # safe.
         os.fsync(self._flags_handle)
         os.pwrite(self._flags_handle, head.ljust(_HEAD_BYTES), 0)
         return []
@@ -286,9 +300,8 @@ class _CameraFile:
     def fetch(self, rows: Int64, out: NDArray[np.uint8], places: Int64) -> NDArray[np.bool_]:
         present = self.flags[rows] != 0
         if present.all() and len(places) == len(out):
-            np.take(
-                self._pixels, rows, axis=0, out=out, mode="clip"
-            )  # the mode 'raise' would copy twice
+            # The default mode 'raise' would copy through a temporary array.
+            np.take(self._pixels, rows, axis=0, out=out, mode="clip")
         else:
             for place, row in zip(places[present].tolist(), rows[present].tolist(), strict=True):
                 out[place] = self._pixels[row]
@@ -299,6 +312,7 @@ class _CameraFile:
         done = 0
         while done < len(data):
             done += os.pwrite(self._pixels_handle, data[done:], row * self.frame_bytes + done)
+        # The flag after the bytes, so that no reader sees a part of a frame.
         os.pwrite(self._flags_handle, _WRITTEN, _HEAD_BYTES + row)
         with self._lock:
             self._unsafe.append(row)
@@ -330,7 +344,7 @@ class _CameraFile:
 
 
 def _folder(options: CacheOptions) -> tuple[Path, bool]:
-    """Where frames are kept, and whether only as long as they are used."""
+    """Return the folder of the frames, and True if they are kept only while a process uses them."""
     if options.kind == "disk":
         return (options.folder or cache_folder()) / "frames", False
     shared = _SHARED_MEMORY if _SHARED_MEMORY.is_dir() else cache_folder()
@@ -338,6 +352,7 @@ def _folder(options: CacheOptions) -> tuple[Path, bool]:
 
 
 def _name(dataset: Dataset, key: str, shape: tuple[int, ...]) -> str:
+    """Return the name of a camera's files, a digest of all that decides its pixels."""
     column, opened = dataset.columns[key], dataset.opened
     span = opened.videos[key] if column.dtype == "video" else opened.data
     pixels = "rgb24" if shape == column.shape else f"rgb24 as {shape}"
@@ -347,7 +362,7 @@ def _name(dataset: Dataset, key: str, shape: tuple[int, ...]) -> str:
 
 
 def _remove_orphans(folder: Path) -> None:
-    """Frames whose processes were killed before they could remove them."""
+    """Remove frames of processes that were killed before they could do so."""
     for flags in folder.glob("*.flags"):
         with flags.open("rb") as file:
             try:
@@ -359,6 +374,7 @@ def _remove_orphans(folder: Path) -> None:
 
 
 def _free_bytes(folder: Path, memory: bool) -> int:
+    """Return the part of the free memory or disk space that a cache may take by default."""
     disk = int(shutil.disk_usage(folder).free * _DISK_SHARE)
     if not memory:
         return disk
@@ -366,5 +382,5 @@ def _free_bytes(folder: Path, memory: bool) -> int:
 
 
 def _boot() -> str:
-    """What changes when the machine restarts; where that cannot be told, with every process."""
+    """Return an identifier of the machine's start; where there is none, one of this process."""
     return _BOOT.read_text().strip() if _BOOT.is_file() else uuid.uuid4().hex

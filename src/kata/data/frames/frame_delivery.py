@@ -1,6 +1,4 @@
-"""Delivery of frames into batches: the slots that they are written to, and the wait for all of
-them.
-"""
+"""Delivery of frames into batches: the slots that they are written to, and the wait for them."""
 
 from __future__ import annotations
 
@@ -16,9 +14,11 @@ from kata.errors import FrameError
 
 
 class Out(NamedTuple):
-    """The destination of a camera's frames in a batch: the i-th goes to pixels[slots[i]].
+    """The destination of a camera's frames in a batch: the i-th frame goes to pixels[slots[i]].
 
-    pixels: (M, H, W, C). slots: (N,), ascending, each once.
+    Attributes:
+        pixels: (M, H, W, C) uint8.
+        slots: (N,) ascending, each once.
     """
 
     pixels: Pixels
@@ -26,7 +26,7 @@ class Out(NamedTuple):
 
 
 class Target(NamedTuple):
-    """The slots of one batch's array that one frame is written to, and the batch that waits for
+    """The slots of one batch's array that a frame is written to, and the batch that waits for
     it.
     """
 
@@ -38,8 +38,11 @@ class Target(NamedTuple):
 class PendingFrames:
     """The frames of one batch that are not written yet.
 
-    `wait` returns when every frame is written. It raises when a frame cannot be decoded, once the
-    fate of all others is known, and at once for any other error.
+    `wait` returns when every frame is written. If a frame cannot be decoded, it raises once the
+    outcome of all others is known. Any other error is raised at once.
+
+    Args:
+        count: number of frames, counted once per slot.
     """
 
     def __init__(self, count: int) -> None:
@@ -58,7 +61,8 @@ class PendingFrames:
     def bad(self, error: FrameError, count: int) -> None:
         """Count frames that cannot be decoded.
 
-        All others are waited for, so that the error raised does not depend on the threads' timing.
+        All others are waited for, so that the error that `wait` raises does not depend on the
+        timing of threads.
         """
         with self._lock:
             if self._bad is None or (error.camera, error.row) < (self._bad.camera, self._bad.row):
@@ -76,8 +80,8 @@ class PendingFrames:
         """Wait for all frames.
 
         Raises:
-            FrameError: the first frame, by camera and row, that cannot be decoded.
-            BaseException: any other error that a task met.
+            FrameError: A frame cannot be decoded; of several, the first by camera and row.
+            BaseException: Any other error that a task met.
         """
         self._done.result()
 
@@ -95,7 +99,7 @@ def write_picture(camera: Camera, picture: Picture, target: Target) -> Pixels:
     first, *others = target.slots
     pixels: Pixels = target.out[first]
     camera.write_frame(picture, pixels)
-    # The other slots get copies: a copy is cheaper than another conversion.
+    # Copies for the other slots: a copy is cheaper than another conversion.
     for slot in others:
         np.copyto(target.out[slot], pixels)
     return pixels

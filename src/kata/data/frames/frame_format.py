@@ -1,4 +1,4 @@
-"""How frames lie in batches: as recorded, resized, or as the planes that a decoder gives."""
+"""The format of frames in batches: as recorded, resized, or as planes of a decoder."""
 
 from __future__ import annotations
 
@@ -23,19 +23,21 @@ Size: TypeAlias = tuple[int, int]
 
 @dataclass(frozen=True)
 class FrameFormat:
-    """What becomes of frames on their way into a batch.
+    """The format of frames in a batch.
 
-    size: (height, width) that they are resized to; None leaves them. colours: of the cameras whose
-        frames stay planes of 4:2:0, half of RGB, for the device to convert; the others are RGB.
+    Attributes:
+        size: (height, width) to resize to; None keeps the recorded size.
+        colours: conversion of the cameras whose frames stay 4:2:0 planes, half the bytes of RGB,
+            for the device to convert. Frames of other cameras are RGB.
     """
 
     size: Size | None = None
     colours: Mapping[str, Colours] = field(default_factory=dict[str, Colours])
 
     def shape(self, key: str, column: Column) -> tuple[int, ...]:
-        """Of a camera's frames: (H, W, C), or (H * 3 / 2, W, 1) for planes.
+        """Return the shape of a camera's frames: (H, W, C), or (H * 3 / 2, W, 1) for planes.
 
-        These are the lines of Y, then those of U and of V, two to a line.
+        Planes are the lines of Y, then those of U and of V, two to a line.
         """
         height, width, channels = column.shape
         if key in self.colours:
@@ -43,7 +45,11 @@ class FrameFormat:
         return column.shape if self.size is None else (*self.size, channels)
 
     def under(self, names: Mapping[str, str]) -> FrameFormat:
-        """The same with cameras named anew; those without another name are left out."""
+        """Return the same format with renamed cameras.
+
+        Args:
+            names: new name by old name; cameras without a new name are left out.
+        """
         return FrameFormat(
             self.size,
             {names[key]: colours for key, colours in self.colours.items() if key in names},
@@ -51,14 +57,17 @@ class FrameFormat:
 
 
 RECORDED = FrameFormat()
-"""RGB of the size that was recorded."""
+"""RGB in the recorded size."""
 
 
 def colours_of_camera(data: Data, camera: str) -> Colours | str:
-    """How a camera's frames are converted by the device, or why it cannot; told by the first frame
-    of each dataset.
+    """Return how the device converts a camera's frames, or the reason why it cannot.
 
-    Raises: DataError for a file that cannot be read, FrameError for a frame that cannot be decoded.
+    The first frame of each dataset decides; later frames are compared while they are decoded.
+
+    Raises:
+        DataError: A file cannot be read.
+        FrameError: A frame cannot be decoded.
     """
     own = (
         [(part.dataset, part.own(camera)) for part in data.parts if camera in part.columns]
@@ -73,6 +82,7 @@ def colours_of_camera(data: Data, camera: str) -> Colours | str:
 
 
 def _first_colours(dataset: Dataset, camera: str) -> Colours | None:
+    """Return the conversion of the first frame of a camera, or None if it is not 8-bit 4:2:0."""
     span = dataset.layout.videos[camera]
     path = dataset.root / span.files[int(span.file[0])]
     index, first = open_index(path), np.zeros(1, np.int64)

@@ -14,17 +14,20 @@ if TYPE_CHECKING:
     from kata.data.dataset.windows import Episodes
 
 _FRAME_BITS = 40
-"""A key is file and frame number in one integer: 2^40 frames per file."""
+"""Bits of the frame number in a key, which is file and frame number in one integer."""
 
 _LONG_GROUP = 32
-"""Frames of a GOP that are decoded in one pass in any case."""
+"""Frames of a GOP up to which all of it is decoded, even for the first batch."""
 
 
 class Members(NamedTuple):
     """The rows of some GOPs, ordered by GOP.
 
-    file: (g,) of each GOP. rows: (n,). numbers: (n,) of the frames in the file. group: (n,) GOP of
-    each row.
+    Attributes:
+        file: (g,) file of each GOP.
+        rows: (n,) rows of the dataset.
+        numbers: (n,) numbers of the frames in the file.
+        group: (n,) the GOP of each row.
     """
 
     file: Int64
@@ -34,36 +37,48 @@ class Members(NamedTuple):
 
 
 class GroupRows:
-    """An index of the rows whose frames a stretch of a file shows.
+    """An index of the rows whose frames a range of a file shows.
 
-    A GOP may belong to several episodes, whose rows need not follow one another; and an episode
-    table may give the same frame to two of them.
+    A GOP may belong to several episodes, and their rows need not be contiguous. An episode table
+    may even give the same frame to two episodes.
+
+    Args:
+        span: position of each episode in the camera's files.
+        episodes: first row and length of each episode.
     """
 
     def __init__(self, span: Span, episodes: Episodes) -> None:
+        # Episodes in the order of their frames. `_reached` is the furthest end so far: it ascends
+        # even where episodes overlap, so that a binary search may use it.
         order = np.lexsort((span.first, span.file))
         self._length, self._start = episodes.length[order], episodes.start[order]
         self._begin = (span.file[order] << _FRAME_BITS) + span.first[order]
         self._reached = np.maximum.accumulate(self._begin + self._length)
 
     def of(self, file: Int64, first: Int64, end: Int64) -> Members:
-        """Return the rows of the GOPs [first, end) of `file`, all (N,); a GOP may be named
-        twice.
+        """Return the rows of some GOPs, [first, end) of `file`.
+
+        Args:
+            file: (N,) number of the file.
+            first: (N,) first frame of the GOP; a GOP may be named twice.
+            end: (N,) the frame after its last one.
         """
+        # 1. Each GOP once, as a range of keys.
         first, end = (file << _FRAME_BITS) + first, (file << _FRAME_BITS) + end
         first, once = np.unique(first, return_index=True)
         file, end = file[once], end[once]
+        # 2. The episodes that may overlap it: from the first that reaches beyond its begin to the
+        #    last that begins before its end.
         lowest = self._reached.searchsorted(first, side="right")
         several = np.maximum(self._begin.searchsorted(end) - lowest, 0)
         episode, group = ranges(lowest, several), np.arange(len(file)).repeat(several)
+        # 3. The overlap with each; it is empty for episodes in between that end too early.
         low = np.maximum(first[group], self._begin[episode])
-        count = np.maximum(
-            np.minimum(end[group], self._begin[episode] + self._length[episode]) - low, 0
-        )
+        high = np.minimum(end[group], self._begin[episode] + self._length[episode])
+        count = np.maximum(high - low, 0)
         rows = ranges(low - self._begin[episode] + self._start[episode], count)
-        return Members(
-            file, rows, ranges(low & ((1 << _FRAME_BITS) - 1), count), group.repeat(count)
-        )
+        numbers = ranges(low & ((1 << _FRAME_BITS) - 1), count)
+        return Members(file, rows, numbers, group.repeat(count))
 
 
 def beyond_last_asked(members: Members, asked: NDArray[np.bool_]) -> NDArray[np.bool_]:

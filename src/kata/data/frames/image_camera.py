@@ -31,9 +31,16 @@ _RESHAPE = (
 
 
 class ImageCamera:
-    """A camera whose frames lie encoded in the table, each read when it is needed.
+    """A camera whose frames are stored encoded in the table; each is read when it is needed.
 
-    frame_format: see VideoCamera.
+    Args:
+        root: the dataset's folder.
+        key: of the camera.
+        column: its declaration in the dataset.
+        layout: position of the episodes in the table files.
+        encoded: reader of the images, shared by all cameras.
+        counters: to count the work in.
+        frame_format: format of frames in batches.
     """
 
     def __init__(
@@ -47,20 +54,21 @@ class ImageCamera:
         counters: CounterCollector,
         frame_format: FrameFormat = RECORDED,
     ) -> None:
-        self.span, self.shape, self._recorded = (
-            layout.data,
-            frame_format.shape(key, column),
-            column.shape,
-        )
-        self._root, self._key, self._encoded, self._counters = root, key, encoded, counters
+        self.span = layout.data
+        self.shape = frame_format.shape(key, column)
+        self._recorded = column.shape
+        self._root = root
+        self._key = key
+        self._encoded = encoded
+        self._counters = counters
         self._columns: dict[int, ImageColumn] = {}
 
     def files(self) -> Int64:
-        """Every table file of the selected episodes."""
+        """Return the numbers of the table files of the selected episodes."""
         return np.unique(self.span.file)
 
     def prepare(self, file: int) -> None:
-        """Note where the column's bytes lie in the row groups of a file."""
+        """Read where the column's bytes are stored in the row groups of a file."""
         if file in self._columns:
             return
         path = self._root / self.span.files[file]
@@ -72,12 +80,12 @@ class ImageCamera:
             raise self._bad(path, str(error)) from error
 
     def groups(self, file: Int64, number: Int64) -> tuple[Int64, Int64]:
-        """Each image stands alone."""
+        """Return each image as a GOP of one frame."""
         del file
         return number, number + 1
 
     def decode(self, file: int, numbers: Int64, rows: Int64) -> Iterator[tuple[int, Picture]]:
-        """Decode images of the table."""
+        """Decode images of the table, and yield (place in `numbers`, picture)."""
         path = self._root / self.span.files[file]
         for place, (number, row) in enumerate(zip(numbers.tolist(), rows.tolist(), strict=True)):
             encoded = self._encoded_image(self._columns[file], number, row)
@@ -87,23 +95,23 @@ class ImageCamera:
             yield place, picture
 
     def write_frame(self, picture: Picture, out: Pixels) -> None:
-        """Copy."""
+        """Copy a picture, which has its final size already."""
         assert isinstance(picture, np.ndarray)
         np.copyto(out, picture)
 
     def held_bytes(self, picture: Picture) -> int:
-        """As RGB or grey."""
+        """Return H * W * C: images are held as RGB or grey."""
         del picture
         return math.prod(self.shape)
 
     def hold(self, picture: Picture, memory: Pixels) -> Picture:
-        """As it is."""
+        """Copy a picture into memory (held_bytes,), and return the copy."""
         held = memory.reshape(self.shape)
         self.write_frame(picture, held)
         return held
 
     def _encoded_image(self, column: ImageColumn, number: int, row: int) -> Any:
-        """Bytes of the image in row `number` of a file."""
+        """Return the encoded image in row `number` of a file."""
         try:
             encoded = self._encoded.get(column, number)
         except PageError as error:
@@ -117,13 +125,12 @@ class ImageCamera:
         return encoded
 
     def _picture(self, path: Path, number: int, row: int, encoded: Any) -> Pixels:
+        """Decode an image, and check its shape."""
         height, width, channels = self._recorded
         try:
             with open_image(encoded) as image:
-                if image.size != (
-                    width,
-                    height,
-                ):  # before it is decoded: a small file can hold a huge picture
+                # Before it is decoded: a small file can hold a huge picture.
+                if image.size != (width, height):
                     found = (*image.size[::-1], channels)
                     what = (
                         f"has an image of (H, W, C) = {found} in row {number}, "

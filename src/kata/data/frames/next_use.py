@@ -1,4 +1,4 @@
-"""The plan of the coming batches: the step that wants a frame next, by index arithmetic."""
+"""A plan of the coming batches: the next step that wants a frame, by index arithmetic."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import numpy as np
 from kata.data.arrays import Int64
 
 NEVER = 2**62
-"""Later than any step."""
+"""A step later than any other: the frame is not used again."""
 
 _STEP_BITS = 20
 MAX_STEPS = 1 << _STEP_BITS
@@ -15,33 +15,45 @@ MAX_STEPS = 1 << _STEP_BITS
 
 
 def held_as_rgb(offsets: tuple[int, ...]) -> bool:
-    """Return True if frames of this window are held as RGB.
+    """Return True if frames of this window are held as RGB instead of planes.
 
-    A frame serves as many samples as the window has offsets. From three on, the copies that RGB
-    saves the conversion of are worth twice the memory.
+    A frame serves as many samples as the window has offsets. From three on, it is worth twice the
+    memory to convert once and copy afterwards.
     """
     return len(offsets) > 2
 
 
 class NextUse:
-    """The uses of a camera's frames over some steps, as one sorted array of (row, step) in 8 bytes
-    each.
+    """The uses of a camera's frames over some steps: one sorted array of (row, step), 8 bytes each.
+
+    Belady's rule needs the next use of any frame at any step. A dictionary of lists would take
+    about 100 bytes per use, and a loop in Python to build.
 
     Args:
         rows: (N, T) rows of the frames that each anchor wants.
-        steps: (N,) the step that each anchor belongs to, all within MAX_STEPS of the least.
+        steps: (N,) the step of each anchor, less than MAX_STEPS after the first one.
     """
 
     def __init__(self, rows: Int64, steps: Int64) -> None:
         self._first = int(steps.min()) if len(steps) else 0
         offset = steps - self._first
         assert offset.max(initial=0) < MAX_STEPS, "too many steps for one plan"
+        # Row in the upper bits, step in the lower ones: one binary search finds row and step
+        # together.
         self._keys = np.unique((rows << _STEP_BITS) | offset[:, None])
 
     def after(self, rows: Int64, step: int) -> Int64:
-        """Return for each row (n,) the first step later than `step` that wants it, or NEVER."""
-        # 1. The smallest key that would do: this row, at the next step. `later` past the last step
-        #    becomes the first key of the next row, which step 3 rejects.
+        """Return the first step later than `step` that wants each row, or NEVER.
+
+        Args:
+            rows: (n,) rows of the dataset.
+            step: uses at this step or before do not count.
+
+        Returns:
+            (n,) int64.
+        """
+        # 1. The smallest key that would be an answer: this row, at the next step. Past the last
+        #    step this is the first key of the next row, which step 3 rejects.
         later = min(max(step - self._first + 1, 0), MAX_STEPS)
         wanted = rows << _STEP_BITS
         # 2. The first stored key that is not smaller.
@@ -55,14 +67,16 @@ class NextUse:
 
 
 class UsePlan:
-    """The next uses of all cameras' frames; empty before the first plan."""
+    """The next uses of all cameras' frames. It is empty before the first plan."""
 
     def __init__(self, uses: dict[str, NextUse]) -> None:
         self._uses = uses
 
     def after(self, camera: str, rows: Int64, step: int | None) -> Int64:
-        """Return for each row (n,) the first step later than `step` that wants it; NEVER without a
-        plan or step.
+        """Return the first step later than `step` that wants each row (n,).
+
+        Returns:
+            (n,) int64; NEVER where no step does, and for all rows without a plan or a step.
         """
         uses = self._uses.get(camera)
         if step is None or uses is None:

@@ -24,10 +24,17 @@ from kata.spec import Column
 
 
 class VideoCamera:
-    """A camera whose frames lie in video files. `as_rgb`: frames are held as RGB, worth it for
-    those used often.
+    """A camera whose frames are stored in video files.
 
-    frame_format: what becomes of frames; one that stays planes is held as planes.
+    Args:
+        root: the dataset's folder.
+        key: of the camera.
+        column: its declaration in the dataset.
+        layout: position of the episodes in the video files.
+        fps: frames per second.
+        as_rgb: True to hold frames as RGB, which is worth it if they are used often.
+        counters: to count the work in.
+        frame_format: format of frames in batches; frames that stay planes are held as planes.
     """
 
     def __init__(
@@ -42,39 +49,34 @@ class VideoCamera:
         counters: CounterCollector,
         frame_format: FrameFormat = RECORDED,
     ) -> None:
-        self.span, self.shape, self._recorded = (
-            layout.videos[key],
-            frame_format.shape(key, column),
-            column.shape,
-        )
-        self._root, self._key, self._layout, self._fps, self._counters = (
-            root,
-            key,
-            layout,
-            fps,
-            counters,
-        )
-        self._colours, self._bytes, half = (
-            frame_format.colours.get(key),
-            math.prod(self.shape),
-            math.prod(column.shape) // 2,
-        )
+        self.span = layout.videos[key]
+        self.shape = frame_format.shape(key, column)
+        self._recorded = column.shape
+        self._root = root
+        self._key = key
+        self._layout = layout
+        self._fps = fps
+        self._counters = counters
+        self._colours = frame_format.colours.get(key)
+        self._bytes = math.prod(self.shape)
+        # 4:2:0 planes of the recorded size, unless resized RGB is no larger.
+        half = math.prod(column.shape) // 2
         self._half_bytes = 0 if as_rgb or self._bytes <= half else half
         self._index: dict[int, FrameIndex] = {}
         self._stamp: dict[int, Stamp] = {}
         self._decoder = Decoder(counters)
         self.elsewhere: Callable[[Gop], Pixels] | None = None
-        """Decodes the frames of a group to RGB (n, H, W, 3) in the place of the host's decoder."""
+        """Decodes the frames of a GOP to RGB (n, H, W, 3) instead of the host's decoder."""
         for number in self.files():
             if self.span.files[number].endswith(".mp4"):
                 check_whole(root / self.span.files[number])
 
     def files(self) -> Int64:
-        """Every video file of the selected episodes."""
+        """Return the numbers of the video files of the selected episodes."""
         return np.unique(self.span.file)
 
     def prepare(self, file: int) -> None:
-        """Build the file's index and compare it with what info.json and the episode table claim."""
+        """Index a file, and compare it with what info.json and the episode table declare."""
         if file in self._index:
             return
         path = self._root / self.span.files[file]
@@ -97,29 +99,28 @@ class VideoCamera:
                 remedy="download the file again, or leave its episodes out with "
                 "--dataset.exclude_episodes",
             )
-        # The stamp first: who sees the index finds the stamp, too.
+        # The stamp first, since other threads look for the index alone.
         self._stamp[file] = stamp
         self._index[file] = index
 
     def frames(self, file: int) -> int:
-        """How many frames a prepared file has."""
+        """Return the number of frames of a prepared file."""
         return len(self._index[file])
 
     def groups(self, file: Int64, number: Int64) -> tuple[Int64, Int64]:
-        """Groups of pictures."""
+        """Return the first frame and the end of the GOP of each frame, both (n,)."""
         first, end = np.empty_like(number), np.empty_like(number)
         for one in np.unique(file):
             mine = file == one
             start = self._index[int(one)].start
+            # `start` ascends with the frames, so the frames of one GOP are a run of equal values.
             key = start[number[mine]]
-            first[mine], end[mine] = (
-                np.searchsorted(start, key),
-                np.searchsorted(start, key, side="right"),
-            )
+            first[mine] = np.searchsorted(start, key)
+            end[mine] = np.searchsorted(start, key, side="right")
         return first, end
 
     def decode(self, file: int, numbers: Int64, rows: Int64) -> Iterator[tuple[int, Picture]]:
-        """Decode up to the last of `numbers`, in one pass."""
+        """Decode a GOP up to the last of `numbers`, and yield (place in `numbers`, picture)."""
         gop = Gop(self._index[file], self._stamp[file], self._key, numbers, rows)
         if self.elsewhere is not None:
             return self._from_elsewhere(gop, self.elsewhere)
@@ -128,10 +129,8 @@ class VideoCamera:
     def _as_planes(self, gop: Gop) -> Iterator[tuple[int, Planes]]:
         for place, picture in self._decoder.pictures(gop):
             kind = picture.kind
-            if (
-                not is_half_size(kind.name, kind.width, kind.height)
-                or colours_of(kind) != self._colours
-            ):
+            is_planar = is_half_size(kind.name, kind.width, kind.height)
+            if not is_planar or colours_of(kind) != self._colours:
                 raise DataError(
                     f"{gop.index.path} (camera '{self._key}') has {kind.name} of other colours "
                     "than the first file",
@@ -153,8 +152,9 @@ class VideoCamera:
             yield place, picture
 
     def write_frame(self, picture: Picture, out: Pixels) -> None:
-        """Convert to RGB and to the size wanted, or copy planes, or what was converted already."""
+        """Write a picture into `out`: as planes, or as RGB of the size of `out`."""
         if not isinstance(picture, Planes):
+            # RGB already: another batch converted it, or it comes from another decoder.
             if picture.shape == out.shape:
                 np.copyto(out, picture)
                 return
@@ -165,14 +165,16 @@ class VideoCamera:
             self._decoder.to_rgb(picture, out)
 
     def held_bytes(self, picture: Picture) -> int:
-        """4:2:0 takes half of RGB, unless that is resized."""
+        """Return the bytes of 4:2:0 planes if the picture is held so, else those of RGB."""
         if not self._half_bytes or not isinstance(picture, Planes):
             return self._bytes
         kind = picture.kind
         return self._half_bytes if is_half_size(kind.name, kind.width, kind.height) else self._bytes
 
     def hold(self, picture: Picture, memory: Pixels) -> Picture:
-        """As decoded where that is 4:2:0, else as RGB."""
+        """Copy a picture into memory (held_bytes,), as planes or as RGB by its size; return the
+        copy.
+        """
         if isinstance(picture, Planes) and memory.nbytes != self._bytes:
             return picture.copied(memory)
         held = memory.reshape(self.shape)

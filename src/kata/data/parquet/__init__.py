@@ -1,1 +1,1 @@
-"""Parquet files: positions of pages, and images stored in columns."""
+"""Parquet files: positions of pages, and encoded images stored in columns."""

@@ -1,5 +1,5 @@
-"""Encoded images of table files, each read where it lies, with what says where within a budget
-of bytes.
+"""Encoded images of table files, read one at a time; an index of their positions is held in
+memory.
 """
 
 from __future__ import annotations
@@ -38,16 +38,22 @@ _log = logging.getLogger(__name__)
 
 _BUFFER_BYTES = 2**20
 ENCODED_BYTES = 2 * 1024**3
-"""All cameras together; what was used longest ago goes first."""
+"""Budget of all cameras together; the least recently used entries are dropped first."""
 
 _HEADERS, _DICTIONARY = -2, -1
 
 
 @dataclass(frozen=True)
 class ImageColumn:
-    """An image column of a table file: row group k holds the rows from `first[k]` on.
+    """An image column of a table file.
 
-    chunks: where its bytes lie in each row group, or why only pyarrow can read them.
+    Attributes:
+        path: of the file.
+        key: the camera.
+        stamp: of the file when its footer was read.
+        first: the first row of each row group, and the number of rows at the end.
+        chunks: the position of each row group's bytes, or the reason why only pyarrow can read
+            them.
     """
 
     path: Path
@@ -60,8 +66,10 @@ class ImageColumn:
 def open_column(path: Path, key: str) -> ImageColumn:
     """Read the footer of a table file.
 
-    Raises: KeyError for a column that is not there, PageError for one of no encoded images;
-        ArrowInvalid, OSError.
+    Raises:
+        KeyError: There is no such column.
+        PageError: The column holds no encoded images.
+        ArrowInvalid, OSError: The file cannot be read.
     """
     stamp, meta = Stamp.of(path.stat()), pq.read_metadata(path)
     leaves = [meta.schema.column(number) for number in range(meta.num_columns)]
@@ -91,10 +99,10 @@ T = TypeVar("T", bound=_Sized)
 
 
 class EncodedImages:
-    """Reads single images of image columns. Safe to call from several threads.
+    """A reader of single images of image columns, to be shared by threads.
 
-    Held within the budget: where images lie, pages that had to be decompressed, and row groups that
-    only pyarrow reads.
+    Within the budget it holds the positions of images, pages that had to be decompressed, and row
+    groups that only pyarrow can read.
     """
 
     def __init__(self, counters: CounterCollector, budget_bytes: int = ENCODED_BYTES) -> None:
@@ -105,11 +113,14 @@ class EncodedImages:
         self.held_bytes = 0
 
     def get(self, column: ImageColumn, row: int) -> Any:
-        """The encoded image in a row of the file, as bytes or a view of them; None when the cell is
-        null.
+        """Return the encoded image in a row of the file, or None if the cell is null.
 
-        Raises: PageError, ArrowInvalid or OSError when it cannot be read; DataError when the file
-            has changed.
+        Returns:
+            bytes, or a view of bytes that are held.
+
+        Raises:
+            PageError, ArrowInvalid, OSError: The image cannot be read.
+            DataError: The file has changed.
         """
         began_s = time.perf_counter()
         group = bisect_right(column.first, row) - 1
@@ -118,6 +129,7 @@ class EncodedImages:
         except OSError as error:
             raise replaced(column.path, f"cannot be opened ({error.strerror})") from error
         with file:
+            # Of the open descriptor: a file that is replaced after this check is not read.
             if Stamp.of(file.stat()) != column.stamp:
                 raise replaced(column.path, "is another file, or has other content")
             found = self._find(file, column, group, row - column.first[group])
@@ -125,24 +137,27 @@ class EncodedImages:
         return found
 
     def _find(self, file: OpenFile, column: ImageColumn, group: int, row: int) -> Any:
+        # 1. The page headers of the row group, or its images if pyarrow had to read them.
         place = (column.path, column.key, group)
         pages = self._once((*place, _HEADERS), lambda: self._open(file, column, group))
         if not isinstance(pages, Pages):
             cell: Any = pages.field("bytes")[row]
             return cell.as_buffer() if cell.is_valid else None
+        # 2. The number of the cell's value in its page, or in the dictionary.
         page, row = find_cell(pages, row)
         cells = self._once((*place, page), lambda: read_cells(file, pages, page))
         number = int(cells.numbers[row])
         if number < 0:
             return None
+        # 3. The value: from the file where it is stored there as it is, else from memory.
         strings = cells.strings or self._once(
             (*place, _DICTIONARY), lambda: read_dictionary(file, pages)
         )
         return strings.read(file, number)
 
     def _open(self, file: OpenFile, column: ImageColumn, group: int) -> Any:
-        """The pages of a chunk; its images as one array where they are of a kind that pyarrow
-        alone reads.
+        """Return the pages of a row group, or all of its images as an array if only pyarrow reads
+        them.
         """
         chunk = column.chunks[group]
         try:
@@ -164,8 +179,8 @@ class EncodedImages:
         return self._read_group(column, group)
 
     def _read_group(self, column: ImageColumn, group: int) -> Any:
-        # Through a small buffer: the encoded column would need as much fresh memory again. One
-        # thread: handing one column to a pool of readers takes six times as long.
+        # Through a small buffer: else the encoded column takes as much fresh memory once more. In
+        # one thread: to hand one column to pyarrow's pool takes six times as long.
         file: Any = pq.ParquetFile(column.path, buffer_size=_BUFFER_BYTES, pre_buffer=False)
         read: Any = file.read_row_group(group, columns=[column.key], use_threads=False)[column.key]
         array = read.combine_chunks()
@@ -178,10 +193,11 @@ class EncodedImages:
         return array
 
     def _once(self, place: tuple[Path, str, int, int], make: Callable[[], T]) -> T:
-        """What is held at this place, made first if there is nothing; others who ask for it
-        meanwhile wait.
+        """Return the entry at `place`; make it if there is none, while other threads that ask
+        wait.
         """
         with self._lock:
+            # The future enters the table under the lock, so only one thread makes each entry.
             is_new = place not in self._entries
             coming = self._entries.setdefault(place, Future())
             self._entries.move_to_end(place)
@@ -191,6 +207,7 @@ class EncodedImages:
             made = make()
         except BaseException as error:
             with self._lock:
+                # Threads that wait get the error; the next one that asks tries again.
                 del self._entries[place]
             coming.set_exception(error)
             raise
@@ -201,7 +218,9 @@ class EncodedImages:
         return made
 
     def _drop(self) -> None:
-        """Forget what was used longest ago, but one entry, until the rest is within the budget."""
+        """Drop the least recently used entries until the rest is within the budget; keep the last
+        one.
+        """
         for _ in range(len(self._entries) - 1):
             if self.held_bytes <= self._budget:
                 break
@@ -209,4 +228,6 @@ class EncodedImages:
             if coming.done():
                 self.held_bytes -= coming.result().nbytes
             else:
+                # Still being made, by a thread that will count its bytes: put back, at the recent
+                # end.
                 self._entries[place] = coming

@@ -1,4 +1,4 @@
-"""Encoded images of tables: the kinds that are read, and those that hold more than colours."""
+"""Encoded images of tables: the formats that are read, and images of more than 8 bits."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from kata.data.parquet.page_body import PageError
 from kata.errors import DataError
 
 _FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "TIFF")
-"""Formats of a cell. Pillow knows more, and hands some to other programs, as EPS to Ghostscript."""
+"""Formats that a cell may have. Pillow knows more, and runs other programs for some: Ghostscript
+for EPS.
+"""
 
 
 class DeepImageError(ValueError):

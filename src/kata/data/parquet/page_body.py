@@ -1,8 +1,7 @@
-"""Plain bytes of parquet pages: left in the file where a compressor found nothing to shorten, else
-in memory.
+"""Plain bytes of parquet pages: left in the file where compression changed nothing, else in memory.
 
 PNG and JPEG do not get smaller, and writers of image datasets put whole episodes into one page.
-Snappy stores such bytes as they are, in runs of up to 64 KiB, so an image can be read out of a
+Snappy stores such bytes unchanged, in runs of up to 64 KiB. So one image can be read out of a
 compressed page without the rest. Format: github.com/google/snappy, format_description.txt.
 """
 
@@ -18,21 +17,21 @@ from typing import Protocol
 import pyarrow as pa
 
 _LOOK_BYTES = 2**20
-"""Read at a time while looking for runs. All of a page goes by, once: from a cold disk 75 MB take
-0.05 s so, 0.1 s in pieces of 4 KiB (one in 64 KiB is looked at), and the images wanted next are
-then in the system's cache.
+"""Bytes read at a time in search of runs. All of a page is read, once. From a cold disk 75 MB take
+0.05 s this way, and 0.1 s in reads of 4 KiB (one of every 64 KiB). The images that are wanted next
+are then in the system's cache.
 """
 
 _MIN_RUN_BYTES = 256
 """Runs shorter than that on average cost more to find and to join than to decompress."""
 
 _FREE_RUNS = 64
-"""Short runs that are no reason to give up, as at the beginning of a page."""
+"""Number of short runs that is accepted in any page: a few often stand at its beginning."""
 
 _CODECS = {name: name.lower() for name in ("SNAPPY", "GZIP", "BROTLI", "ZSTD")} | {"LZ4": "lz4_raw"}
 PLAIN = "UNCOMPRESSED"
 CODECS = frozenset({PLAIN, *_CODECS})
-"""What can be decompressed, in pyarrow's names."""
+"""Compressions that can be read, in pyarrow's names."""
 
 
 class PageError(ValueError):
@@ -40,7 +39,7 @@ class PageError(ValueError):
 
 
 class OpenFile:
-    """A file to read at places; `bytes_read` counts."""
+    """A file opened for reading at given positions; `bytes_read` counts."""
 
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -58,11 +57,11 @@ class OpenFile:
         os.close(self._file)
 
     def stat(self) -> os.stat_result:
-        """Of the file that is open."""
+        """Return the stat of the open file."""
         return os.fstat(self._file)
 
     def read(self, begin: int, size: int) -> bytes:
-        """Exactly so many bytes."""
+        """Read exactly `size` bytes at `begin`, or raise PageError."""
         found = os.pread(self._file, size, begin)
         self.bytes_read += len(found)
         if len(found) != size:
@@ -73,40 +72,50 @@ class OpenFile:
 class Body(Protocol):
     """The plain bytes of a page.
 
-    size: of them all. nbytes: memory that this takes.
+    Attributes:
+        size: number of plain bytes.
+        nbytes: memory that this object takes.
     """
 
     size: int
     nbytes: int
 
     def read(self, file: OpenFile, begin: int, end: int) -> bytes | memoryview:
-        """Bytes `begin` to `end`, which lie within; `file` is the one that holds the page."""
+        """Return bytes `begin` to `end` of the body; `file` is the one that holds the page."""
         ...
 
 
 class InMemory:
-    """A body that was decompressed."""
+    """A body that was decompressed into memory."""
 
     def __init__(self, plain: memoryview) -> None:
-        self._plain, self.size, self.nbytes = plain, len(plain), len(plain)
+        self._plain = plain
+        self.size = len(plain)
+        self.nbytes = len(plain)
 
     def read(self, file: OpenFile, begin: int, end: int) -> memoryview:
-        """A view."""
+        """Return a view of the bytes."""
         del file
         return self._plain[begin:end]
 
 
 class InFile:
-    """A body whose bytes stand in the file, in runs: run k begins at `starts[k]` of it, and
-    `places[k]` of the file.
+    """A body whose bytes are stored in the file, in runs.
+
+    Args:
+        starts: position of each run in the body.
+        places: position of each run in the file.
+        size: number of plain bytes.
     """
 
     def __init__(self, starts: array[int], places: array[int], size: int) -> None:
-        self._starts, self._places, self.size = starts, places, size
+        self._starts = starts
+        self._places = places
+        self.size = size
         self.nbytes = 2 * len(starts) * starts.itemsize
 
     def read(self, file: OpenFile, begin: int, end: int) -> bytes:
-        """Read from the file, run by run."""
+        """Read the bytes from the file, run by run."""
         starts, parts = self._starts, list[bytes]()
         run = bisect_right(starts, begin) - 1
         while begin < end:
@@ -117,9 +126,17 @@ class InFile:
 
 
 def open_body(file: OpenFile, begin: int, size: int, plain_size: int, codec: str) -> Body:
-    """The body of `size` bytes at `begin`, which hold `plain_size` bytes.
+    """Return the body of a page.
 
-    Raises: PageError.
+    Args:
+        file: that holds the page.
+        begin: position of the page's bytes.
+        size: number of stored bytes.
+        plain_size: number of bytes after decompression.
+        codec: name of the compression, one of CODECS.
+
+    Raises:
+        PageError: The page does not decompress to `plain_size` bytes.
     """
     if codec == PLAIN and size != plain_size:
         raise PageError(f"a page of {plain_size} bytes that are not compressed takes {size}")
@@ -138,21 +155,24 @@ def open_body(file: OpenFile, begin: int, size: int, plain_size: int, codec: str
 
 
 def _runs(file: OpenFile, begin: int, size: int, plain_size: int) -> InFile | None:
-    """Where the bytes of a snappy stream stand in it; None where the runs are short."""
+    """Return the runs of unchanged bytes in a snappy stream, or None if they are too short.
+
+    A copy element of the stream repeats earlier output. It becomes further runs, which point to the
+    places in the file that this output came from.
+    """
     starts, places = array("q"), array("q")
     end, at = begin + size, begin
     seen, seen_at = b"", begin
 
     def look(num_bytes: int) -> bytes:
-        """The next so many bytes, or what is left of the stream, padded with zeros."""
+        """Return the next `num_bytes` bytes of the stream, padded with zeros at its end."""
         nonlocal seen, seen_at
         if at + num_bytes > seen_at + len(seen):
-            seen, seen_at = (
-                file.read(at, max(min(_LOOK_BYTES, end - at), 0)).ljust(num_bytes, b"\0"),
-                at,
-            )
+            left = max(min(_LOOK_BYTES, end - at), 0)
+            seen, seen_at = file.read(at, left).ljust(num_bytes, b"\0"), at
         return seen[at - seen_at : at - seen_at + num_bytes]
 
+    # 1. The stream begins with the number of plain bytes.
     stated, length = varint(look(10) + b"\0", 0)
     if stated != plain_size:
         raise PageError(
@@ -163,6 +183,8 @@ def _runs(file: OpenFile, begin: int, size: int, plain_size: int) -> InFile | No
         tag, *rest = look(5)
         kind = tag & 3
         if kind == 0:
+            # 2. A literal: its length less 1 stands in the tag's upper six bits. From 60 on these
+            #    say in how many bytes it follows. The literal's bytes are a run.
             wide = max((tag >> 2) - 59, 0)
             at += 1 + wide
             length = 1 + (int.from_bytes(rest[:wide], "little") if wide else tag >> 2)
@@ -170,12 +192,18 @@ def _runs(file: OpenFile, begin: int, size: int, plain_size: int) -> InFile | No
             places.append(at)
             at, made = at + length, made + length
         else:
+            # 3. A copy of `length` earlier bytes, with an offset of 1, 2 or 4 bytes. The kind of
+            #    1 byte holds three more bits of the offset, and a length from 4 on, in its tag.
             wide = (0, 1, 2, 4)[kind]
             at += 1 + wide
-            length = 4 + (tag >> 2 & 7) if kind == 1 else 1 + (tag >> 2)
-            back = int.from_bytes(rest[:wide], "little") + ((tag >> 5 << 8) if kind == 1 else 0)
+            back = int.from_bytes(rest[:wide], "little")
+            length = 1 + (tag >> 2)
+            if kind == 1:
+                back += tag >> 5 << 8
+                length = 4 + (tag >> 2 & 7)
             _repeat(starts, places, made, back, length)
             made += length
+        # 4. Give up early where the page did compress: then to decompress it is cheaper.
         if len(starts) > _FREE_RUNS + made // _MIN_RUN_BYTES:
             return None
     if (at, made) != (end, plain_size):
@@ -184,7 +212,7 @@ def _runs(file: OpenFile, begin: int, size: int, plain_size: int) -> InFile | No
 
 
 def _repeat(starts: array[int], places: array[int], made: int, back: int, length: int) -> None:
-    """Add runs for `length` bytes that equal those `back` bytes before; the two may overlap."""
+    """Add runs for `length` bytes that repeat those `back` bytes before; the two may overlap."""
     if not 0 < back <= made:
         raise PageError(f"a snappy stream points {back} bytes back after {made}")
     source, end = made - back, made + length
@@ -193,18 +221,25 @@ def _repeat(starts: array[int], places: array[int], made: int, back: int, length
         stop = starts[run + 1] if run + 1 < len(starts) else made
         starts.append(made)
         places.append(places[run] + source - starts[run])
+        # An overlapping copy reads runs that this loop added, as in run-length encoding.
         took = min(stop - source, end - made)
         made, source = made + took, source + took
 
 
 def varint(data: bytes, at: int) -> tuple[int, int]:
-    """A number of seven bits per byte, lowest first, and the place after it.
+    """Read a number of seven bits per byte, lowest first.
 
-    Raises: IndexError when the bytes end before it does.
+    Returns:
+        The number, and the position after it.
+
+    Raises:
+        IndexError: The bytes end before the number does.
     """
     value = shift = 0
     while True:
         byte = data[at]
-        at, value, shift = at + 1, value | (byte & 127) << shift, shift + 7
+        at += 1
+        value |= (byte & 127) << shift
+        shift += 7
         if byte < 128:
             return value, at

@@ -1,8 +1,8 @@
-"""Byte strings of a parquet column one by one: where they lie, from the headers of its pages.
+"""Byte strings of a parquet column, read one by one at positions from the headers of its pages.
 
-pyarrow reads whole row groups alone. Known here are PLAIN and dictionaries, with and without nulls,
-both versions of data pages; UnknownPageError is raised for others. Checksums are not looked at.
-Format: github.com/apache/parquet-format (README.md, Encodings.md).
+pyarrow reads only whole row groups. Known here are PLAIN and dictionaries, with and without nulls,
+and both versions of data pages; others raise UnknownPageError. Checksums are not verified. Format:
+github.com/apache/parquet-format (README.md, Encodings.md).
 """
 
 from __future__ import annotations
@@ -19,14 +19,18 @@ from kata.data.parquet.page_body import CODECS, Body, OpenFile, PageError, open_
 from kata.data.parquet.page_header import Page, UnknownPageError, read_page
 
 _PAGE_BYTES = 400
-"""Of Python's objects per page, about."""
+"""Estimated memory of the Python objects of a page."""
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """One column of one row group: its pages lie from `begin` on and hold `rows` cells.
+    """One column of one row group.
 
-    level: the definition level of a cell that is there; 0 where none may be null.
+    Attributes:
+        begin: position of its first page in the file.
+        rows: number of cells.
+        level: the definition level of a cell that is not null; 0 if no cell may be null.
+        codec: name of the compression.
     """
 
     begin: int
@@ -37,7 +41,14 @@ class Chunk:
 
 @dataclass(frozen=True)
 class Pages:
-    """The pages of a chunk: data page k holds the cells from `first[k]` on."""
+    """The pages of a chunk.
+
+    Attributes:
+        level: see Chunk.
+        first: the first cell of each data page.
+        data: the data pages.
+        dictionary: the page of the values that data pages refer to, if there is one.
+    """
 
     level: int
     first: array[int]
@@ -46,17 +57,16 @@ class Pages:
 
     @property
     def nbytes(self) -> int:
-        """Memory that this takes."""
+        """Return the bytes of memory that this takes."""
         return (len(self.data) + 1) * _PAGE_BYTES
 
 
 class Strings:
-    """Byte strings one after the other in a body from `begin` on, each behind its length in 4
-    bytes.
-    """
+    """Byte strings one after the other in a body, each after its length in 4 bytes."""
 
     def __init__(self, file: OpenFile, body: Body, begin: int, count: int) -> None:
         self._body, self._begins = body, array("q", [begin])
+        # The lengths are a chain, so every one must be read once to know where the next one is.
         for _ in range(count):
             if begin + 4 <= body.size:
                 begin += 4 + int.from_bytes(body.read(file, begin, begin + 4), "little")
@@ -68,7 +78,7 @@ class Strings:
         self.nbytes = body.nbytes + 8 * count
 
     def read(self, file: OpenFile, number: int) -> bytes | memoryview:
-        """One of them."""
+        """Return one of the strings."""
         if not 0 <= number < len(self._begins) - 1:
             raise PageError(f"value {number} is wanted of {len(self._begins) - 1}")
         return self._body.read(file, self._begins[number] + 4, self._begins[number + 1])
@@ -76,8 +86,11 @@ class Strings:
 
 @dataclass(frozen=True)
 class Cells:
-    """The cells of a data page: each one's number (-1: null) in `strings` or, where that is
-    None, in the dictionary.
+    """The cells of a data page.
+
+    Attributes:
+        numbers: (rows,) int32, the number of each cell's value in `strings`; -1 for null.
+        strings: the values; None if the numbers are those of the dictionary.
     """
 
     numbers: NDArray[np.int32]
@@ -85,14 +98,16 @@ class Cells:
 
     @property
     def nbytes(self) -> int:
-        """Memory that this takes."""
+        """Return the bytes of memory that this takes."""
         return self.numbers.nbytes + (0 if self.strings is None else self.strings.nbytes)
 
 
 def find_chunk(meta: pq.FileMetaData, group: int, leaf: int) -> Chunk:
-    """Where column `leaf` of a row group lies.
+    """Return the position of column `leaf` in a row group.
 
-    Raises: UnknownPageError.
+    Raises:
+        UnknownPageError: Its cells are lists, its compression is unknown, or it is stored in
+            another file.
     """
     column, kind = meta.row_group(group).column(leaf), meta.schema.column(leaf)
     if kind.max_repetition_level:
@@ -108,12 +123,20 @@ def find_chunk(meta: pq.FileMetaData, group: int, leaf: int) -> Chunk:
 
 
 def find_pages(file: OpenFile, chunk: Chunk) -> Pages:
-    """Walk the headers of a chunk's pages.
+    """Read the headers of a chunk's pages.
 
-    Raises: UnknownPageError, PageError.
+    Raises:
+        UnknownPageError: A page is of a kind that is not read here.
+        PageError: A header is damaged, or the pages do not hold the row group's rows.
     """
-    at, rows, last = chunk.begin, 0, file.stat().st_size
-    first, data, dictionary = array("q"), list[Page](), None
+    at = chunk.begin
+    last = file.stat().st_size
+    rows = 0
+    first = array("q")
+    data: list[Page] = []
+    dictionary: Page | None = None
+    # The footer's page index is optional and many writers omit it, so the headers are walked. That
+    # costs one small read per page, once per row group.
     while rows < chunk.rows:
         page = read_page(file, at, last, chunk.codec, has_levels=chunk.level > 0)
         at = page.begin + page.size
@@ -129,16 +152,18 @@ def find_pages(file: OpenFile, chunk: Chunk) -> Pages:
 
 
 def find_cell(pages: Pages, row: int) -> tuple[int, int]:
-    """The data page of a cell, and the cell's number in it."""
+    """Return the number of the data page that holds a row, and the cell's number in that page."""
     number = bisect_right(pages.first, row) - 1
     return number, row - pages.first[number]
 
 
 def read_cells(file: OpenFile, pages: Pages, number: int) -> Cells:
-    """Look into one data page.
+    """Read which value each cell of a data page has.
 
-    Raises: PageError.
+    Raises:
+        PageError: The page is damaged.
     """
+    # 1. Definition levels tell which cells are null; null cells have no value in the page.
     page = pages.data[number]
     body = open_body(file, page.begin, page.size, page.plain_size, page.codec)
     is_there, begin = np.ones(page.rows, np.bool_), 0
@@ -148,20 +173,23 @@ def read_cells(file: OpenFile, pages: Pages, number: int) -> Cells:
         else:
             levels = file.read(page.begin - page.level_size, page.level_size)
         is_there = hybrid(levels, pages.level.bit_length(), page.rows) == pages.level
+    # 2. The values themselves, numbered in their order, or the numbers of dictionary values.
     numbers, count = np.full(page.rows, -1, np.int32), int(is_there.sum())
     if not page.refers:
         numbers[is_there] = np.arange(count)
         return Cells(numbers, Strings(file, body, begin, count))
     if count:
+        # The first byte is the width of a number in bits.
         indices = bytes(body.read(file, begin, body.size))
         numbers[is_there] = hybrid(indices[1:], indices[0] if indices else 0, count)
     return Cells(numbers, None)
 
 
 def read_dictionary(file: OpenFile, pages: Pages) -> Strings:
-    """The values that data pages refer to.
+    """Return the values that data pages refer to.
 
-    Raises: PageError.
+    Raises:
+        PageError: There is no dictionary, or it is damaged.
     """
     page = pages.dictionary
     if page is None:
@@ -172,7 +200,7 @@ def read_dictionary(file: OpenFile, pages: Pages) -> Strings:
 
 
 def _levels_of(file: OpenFile, body: Body) -> tuple[bytes, int]:
-    """The definition levels at the beginning of a body, and where they end."""
+    """Return the definition levels at the beginning of a body, and the position after them."""
     end = 4 + int.from_bytes(body.read(file, 0, min(4, body.size)), "little")
     if end > body.size:
         raise PageError(
@@ -182,23 +210,38 @@ def _levels_of(file: OpenFile, body: Body) -> tuple[bytes, int]:
 
 
 def hybrid(data: bytes, width: int, count: int) -> NDArray[np.int32]:
-    """Numbers (count,) of `width` bits each, in runs of one number repeated or of numbers packed.
+    """Decode parquet's hybrid of run-length encoding and bit packing.
 
-    Raises: PageError when the bytes have fewer.
+    Args:
+        data: the encoded bytes.
+        width: bits of each number.
+        count: of the numbers.
+
+    Returns:
+        (count,) int32.
+
+    Raises:
+        PageError: The bytes hold fewer numbers.
     """
     if not width:
         return np.zeros(count, np.int32)
-    runs, at, left = list[NDArray[np.int32]](), 0, count
+    runs: list[NDArray[np.int32]] = []
+    at = 0
+    left = count
     try:
         while left > 0:
+            # The lowest bit of a run's head says which kind it is; the other bits are its length,
+            # for packed numbers in groups of 8, which take `width` bytes each.
             head, at = varint(data, at)
             size = (head >> 1) * width if head & 1 else (width + 7) // 8
             if width > 31 or at + size > len(data):
                 raise IndexError
             if head & 1:
+                # Packed: one row of bits per number, times the weight of each bit.
                 bits = np.unpackbits(np.frombuffer(data, np.uint8, size, at), bitorder="little")
                 run = bits.reshape(-1, width)[:left] @ (1 << np.arange(width, dtype=np.int32))
             else:
+                # Repeated: one number in whole bytes.
                 number = int.from_bytes(data[at : at + size], "little") & (1 << width) - 1
                 run = np.full(min(head >> 1, left), number, np.int32)
             runs.append(run)
