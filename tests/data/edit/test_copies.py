@@ -13,11 +13,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from kata.data import open_dataset
-from kata.data.edit import assemble, table_rows, video_copy
+from kata.data.edit import assemble
 from kata.data.edit.assemble import Rules
 from kata.data.edit.operations import convert, merge, split
 from kata.data.edit.splits import by_fractions, by_task
 from kata.data.edit.video_copy import Cuts, refreshes
+from kata.data.format import v3
 from kata.data.format.feature_stats import STATS, ImageCounts
 from tests.data.dataset_maker import CAMERA, TASKS, change_info, change_table, make
 from tests.data.edit.made import (
@@ -69,10 +70,10 @@ def test_episodes_share_a_file_up_to_the_limit(
 ) -> None:
     root = make(tmp_path / "a", version="v2.1", lengths=(6,) * 7)
     size = Cuts(next((root / "videos").rglob("*.mp4")), 10).index.size.sum()
-    monkeypatch.setattr(video_copy, "MB", int(size * 3.2))
-    monkeypatch.setattr(table_rows, "MB", 1)
+    monkeypatch.setattr(v3, "_MB", 1)
     monkeypatch.setattr(assemble, "CHUNKS_SIZE", 2)
-    convert(part(root), tmp_path / "b", Rules(video_files_size_in_mb=1), done, done)
+    rules = Rules(data_files_size_in_mb=1, video_files_size_in_mb=int(size * 3.2))
+    convert(part(root), tmp_path / "b", rules, done, done)
     found = episode_rows(tmp_path / "b")
     places = [
         (row[f"videos/{CAMERA}/chunk_index"], row[f"videos/{CAMERA}/file_index"]) for row in found

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from kata.data.arrays import Int64, ranges
 from kata.data.format.episode_table import EpisodeTable
 from kata.data.format.fingerprint import digest
+from kata.data.format.flatten import flat_column
 from kata.data.storage.array_file import ArrayFile, Note, Put, alone, cache_folder, load_or_make
 from kata.data.storage.buffers import Empty
 from kata.data.storage.lfs_pointer import refuse_pointer
@@ -293,18 +294,8 @@ def _values(
     path: Path, key: str, chunks: pa.ChunkedArray, column: Column, strings: _Strings | None
 ) -> NDArray[Any]:
     """One column of one file as (rows, *shape); strings as their numbers."""
-    array: Any = chunks.combine_chunks()
-    if isinstance(array, pa.ChunkedArray):
-        array = pa.concat_arrays(array.chunks)
-    rows = len(array)
-    nulls = array.null_count
-    while (
-        pa.types.is_list(array.type)
-        or pa.types.is_fixed_size_list(array.type)
-        or pa.types.is_large_list(array.type)
-    ):
-        array = array.flatten()
-        nulls += array.null_count
+    rows = len(chunks)
+    array, nulls = flat_column(chunks)
     if len(array) and pa.types.is_string(array.type) != (strings is not None):
         raise _other_type(path, key, array.type, column)
     size = int(np.prod(column.shape))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -27,17 +26,33 @@ from kata.data.edit.table_rows import (
     viewer_note,
 )
 from kata.data.edit.transcode import Recoder
-from kata.data.edit.video_copy import Cuts, FilePath, VideoSeries
-from kata.data.format.feature_stats import STATS, ImageCounts, Summary, summarise
+from kata.data.edit.video_copy import Cuts, VideoSeries
+from kata.data.format.feature_stats import STATS, STATS_FILE, ImageCounts, Summary, summarise
+from kata.data.format.info import BOOKKEEPING_COLUMNS, INFO_FILE
+from kata.data.format.v3 import (
+    CHUNKS_SIZE,
+    DATA_FILES_MB,
+    DATA_PATH,
+    EPISODES_PATH,
+    TASKS_FILE,
+    VIDEO_FILES_MB,
+    VIDEO_PATH,
+    FileSeries,
+    episode_row,
+    feature_entry,
+    info_json,
+    stats_columns,
+    totals,
+    video_times,
+    whole_split,
+)
 from kata.data.video.encoder import probe_video
 from kata.data.writing.arrow_tables import episode_table, stored, task_table
-from kata.data.writing.publisher import DATA_PATH, EPISODES_PATH, VIDEO_PATH
 from kata.data.writing.running_stats import Totals
-from kata.data.writing.validation import BOOKKEEPING_COLUMNS
 from kata.errors import ConfigError, DataError
+from kata.files import write_json
 from kata.spec import BOOKKEEPING, Stats
 
-CHUNKS_SIZE = 1000
 _EPISODES_AT_ONCE = 500
 
 Progress = Callable[[int, int], None]
@@ -54,8 +69,8 @@ class Rules:
 
     robot_type: str | None = None
     camera_stats: str = "exact"
-    data_files_size_in_mb: int = 100
-    video_files_size_in_mb: int = 200
+    data_files_size_in_mb: int = DATA_FILES_MB
+    video_files_size_in_mb: int = VIDEO_FILES_MB
 
     def __post_init__(self) -> None:
         if self.camera_stats not in ("exact", "kept"):
@@ -96,29 +111,23 @@ class _Assembly:
         rules: Rules,
         recode: Recoder | None,
     ) -> None:
-        self.parts, self.agreed, self.folder, self.rules, self.recode = (
-            parts,
-            agreed,
-            folder,
-            rules,
-            recode,
-        )
+        self.parts = parts
+        self.agreed = agreed
+        self.folder = folder
+        self.rules = rules
+        self.recode = recode
         self.old = agreed.columns
         self.changed = recode.columns(agreed.columns, parts[0].unread) if recode else {}
         self.columns = {**agreed.columns, **self.changed, **BOOKKEEPING_COLUMNS}
         self.notes = [*dict.fromkeys(note for part in parts for note in part.notes), *agreed.notes]
-        limit = rules.video_files_size_in_mb
-        self.videos = {
-            key: VideoSeries(self._file(VIDEO_PATH, key), agreed.fps, limit)
-            for key, column in self.columns.items()
-            if column.dtype == "video"
-        }
-        schema = pq.read_schema(
-            parts[0].root / parts[0].layout.data.files[parts[0].layout.data.file[0]]
-        )
-        self.data = TableSeries(
-            self._file(DATA_PATH), rules.data_files_size_in_mb, viewer_note(self.columns, schema)
-        )
+        self.videos: dict[str, VideoSeries] = {}
+        for key, column in self.columns.items():
+            if column.dtype == "video":
+                self.videos[key] = VideoSeries(folder, self._video_files(key), agreed.fps)
+        span = parts[0].layout.data
+        schema = pq.read_schema(parts[0].root / span.files[span.file[0]])
+        note = viewer_note(self.columns, schema)
+        self.data = TableSeries(folder, self._table_files(DATA_PATH), note)
         self.rows: list[dict[str, Any]] = []
         self.frames = 0
         self.cuts: dict[str, Cuts] = {}
@@ -142,12 +151,13 @@ class _Assembly:
         self._metadata()
         return self.notes
 
-    def _file(self, template: str, key: str = "") -> FilePath:
-        def path(number: int) -> Path:
-            chunk, file = divmod(number, CHUNKS_SIZE)
-            return self.folder / template.format(video_key=key, chunk_index=chunk, file_index=file)
+    def _table_files(self, template: str) -> FileSeries:
+        limit_mb = self.rules.data_files_size_in_mb
+        return FileSeries(template, limit_mb, chunks_size=CHUNKS_SIZE)
 
-        return path
+    def _video_files(self, camera: str) -> FileSeries:
+        limit_mb = self.rules.video_files_size_in_mb
+        return FileSeries(VIDEO_PATH, limit_mb, chunks_size=CHUNKS_SIZE, camera=camera)
 
     def _episode(
         self,
@@ -162,16 +172,12 @@ class _Assembly:
         values = self._values(path, rows, part, position) | self._book(
             path, rows, part, position, renumber
         )
-        length, episode = len(rows), len(self.rows)
-        row: dict[str, Any] = {
-            "episode_index": episode,
-            "tasks": list(part.layout.tasks[position])
-            or [self.agreed.tasks[n] for n in dict.fromkeys(values["task_index"].tolist())],
-            "length": length,
-            "dataset_from_index": self.frames,
-            "dataset_to_index": self.frames + length,
-            **_place("data", self.data.place(length)),
-        }
+        length = len(rows)
+        tasks = part.layout.tasks[position]
+        if not tasks:
+            numbers_used = dict.fromkeys(values["task_index"].tolist())
+            tasks = [self.agreed.tasks[number] for number in numbers_used]
+        row = episode_row(len(self.rows), tasks, self.frames, length) | self.data.place(length)
         summaries = {
             key: summarise(found) for key, found in values.items() if isinstance(found, np.ndarray)
         }
@@ -179,8 +185,7 @@ class _Assembly:
             if self.columns[key].is_camera:
                 frames = self._frames(part, position, key, path, first, rows)
                 summaries |= self._camera(part, position, key, frames, known, row)
-        for key, summary in summaries.items():
-            row |= {f"stats/{key}/{stat}": value.tolist() for stat, value in summary.items()}
+        row |= stats_columns(summaries)
         self.data.add(new_rows(values, self.columns))
         self.frames += length
         self.rows.append(row)
@@ -250,10 +255,8 @@ class _Assembly:
                 int(part.layout.videos[key].first[position]),
             )
         if cuts is not None:
-            place = self.videos[key].add(cuts, first, length)
-            row |= _place(f"videos/{key}", place.file)
-            row[f"videos/{key}/from_timestamp"] = place.first / self.agreed.fps
-            row[f"videos/{key}/to_timestamp"] = (place.first + length) / self.agreed.fps
+            file_columns, first_in_file = self.videos[key].add(cuts, first, length)
+            row |= file_columns | video_times(key, first_in_file, length, self.agreed.fps)
         if summary is None:
             stored_one = known.get(int(part.layout.index[position]), {}).get(key, {})
             summary = self._camera_stats(part, key, stored_one, frames, length)
@@ -308,26 +311,26 @@ class _Assembly:
 
     def _metadata(self) -> None:
         extras = _united([part.extras() for part in self.parts])
-        totals = Totals(self.columns)
-        series = TableSeries(self._file(EPISODES_PATH), self.rules.data_files_size_in_mb)
+        whole = Totals(self.columns)
+        series = TableSeries(self.folder, self._table_files(EPISODES_PATH))
         for begin in range(0, len(self.rows), _EPISODES_AT_ONCE):
             rows = self.rows[begin : begin + _EPISODES_AT_ONCE]
-            number = series.place(len(rows))
+            file_columns = series.place(len(rows))
             for row in rows:
-                row |= _place("meta/episodes", number)
-                totals.add(row)
+                row |= file_columns
+                whole.add(row)
             table = episode_table(self.columns, rows)
             for name in extras.column_names:
                 table = table.append_column(name, extras[name].slice(begin, len(rows)))
             series.add(table)
         series.close()
-        meta = self.folder / "meta"
-        pq.write_table(task_table(self.agreed.tasks), meta / "tasks.parquet", compression="snappy")
+        tasks = task_table(self.agreed.tasks)
+        pq.write_table(tasks, self.folder / TASKS_FILE, compression="snappy")
         subtasks = self.parts[0].root / SUBTASKS
         if subtasks.is_file():
             shutil.copyfile(subtasks, self.folder / SUBTASKS)
-        _write_json(meta / "stats.json", totals.stats(self.data.files, self.frames))
-        _write_json(meta / "info.json", self._info())
+        write_json(self.folder / STATS_FILE, whole.stats(self.data.files, self.frames))
+        write_json(self.folder / INFO_FILE, self._info())
 
     def _info(self) -> dict[str, Any]:
         features = {key: dict(entry) for key, entry in self.agreed.features.items()}
@@ -340,28 +343,17 @@ class _Assembly:
                 del probed["video.channels"]  # a depth map has one
             entry["info"] = {**entry.get("info", {}), **probed}
         for key, column in BOOKKEEPING_COLUMNS.items():
-            features[key] = {"dtype": column.dtype, "shape": list(column.shape), "names": None}
-        return {
-            "codebase_version": "v3.0",
-            "fps": self.agreed.fps,
-            "features": features,
-            "total_episodes": len(self.rows),
-            "total_frames": self.frames,
-            "total_tasks": len(self.agreed.tasks),
-            "chunks_size": CHUNKS_SIZE,
-            "data_files_size_in_mb": self.rules.data_files_size_in_mb,
-            "video_files_size_in_mb": self.rules.video_files_size_in_mb,
-            "data_path": DATA_PATH,
-            "video_path": VIDEO_PATH if self.videos else None,
-            "robot_type": self.agreed.robot_type,
-            "splits": {"train": f"0:{len(self.rows)}"},
-            **self.agreed.rest,
-        }
-
-
-def _place(stream: str, number: int) -> dict[str, int]:
-    chunk, file = divmod(number, CHUNKS_SIZE)
-    return {f"{stream}/chunk_index": chunk, f"{stream}/file_index": file}
+            features[key] = feature_entry(column)
+        info = info_json(
+            fps=self.agreed.fps,
+            features=features,
+            robot_type=self.agreed.robot_type,
+            chunks_size=CHUNKS_SIZE,
+            data_files_size_in_mb=self.rules.data_files_size_in_mb,
+            video_files_size_in_mb=self.rules.video_files_size_in_mb,
+        )
+        counts = totals(len(self.rows), self.frames, len(self.agreed.tasks))
+        return {**info, **counts, "splits": whole_split(len(self.rows)), **self.agreed.rest}
 
 
 def _united(tables: Sequence[pa.Table]) -> pa.Table:
@@ -374,7 +366,3 @@ def _united(tables: Sequence[pa.Table]) -> pa.Table:
             rule="columns of equal names have equal types",
             remedy="rename one of them in its dataset",
         ) from error
-
-
-def _write_json(path: Path, content: dict[str, Any]) -> None:
-    path.write_text(json.dumps(content, indent=4, ensure_ascii=False), encoding="utf-8")

@@ -16,13 +16,12 @@ from kata.data.arrays import Int64
 from kata.data.dataset.columns import schema_names
 from kata.data.dataset.dataset import Dataset, open_dataset
 from kata.data.format.episode_table import EpisodeTable
-from kata.data.format.info import raw_info
+from kata.data.format.info import CAMERA_NAMES, raw_info
 from kata.data.format.json_lines import json_lines
 from kata.data.format.read import read_episode_table
 from kata.data.format.source import Source
 from kata.data.format.v3 import episode_table
 from kata.data.stats.dataset_stats import episode_stats
-from kata.data.writing.validation import CAMERA_NAMES
 from kata.errors import DataError, did_you_mean
 from kata.spec import BOOKKEEPING, Column, Stats
 

@@ -15,8 +15,8 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from kata.data.edit.edit_source import Part
-from kata.data.edit.video_copy import MB, FilePath
 from kata.data.format.text import REPAIR
+from kata.data.format.v3 import FileSeries
 from kata.data.writing.arrow_tables import arrow_array, frame_schema, stored
 from kata.data.writing.running_stats import flat_values
 from kata.errors import DataError
@@ -137,32 +137,37 @@ class TableSeries:
     """The parquet files of one series of a new dataset, a row group for each table that is added.
 
     Args:
-        path: the file of each number.
-        limit_mb: a file is closed before it outgrows this.
-        note: schema metadata of every file.
+        folder: The dataset's folder.
+        series: The names of the files, and when the next one begins.
+        note: Schema metadata of every file.
     """
 
     def __init__(
-        self, path: FilePath, limit_mb: int, note: Mapping[str, str] | None = None
+        self, folder: Path, series: FileSeries, note: Mapping[str, str] | None = None
     ) -> None:
-        self._path, self._limit, self._note = path, limit_mb * MB, dict(note or {})
+        self._folder = folder
+        self._series = series
+        self._note = dict(note or {})
         self._writer: pq.ParquetWriter | None = None
         self._sink: Any = None
         self._rows = 0
         self.files: list[Path] = []
 
-    def place(self, rows: int) -> int:
-        """The number of the file that the next `rows` rows go to."""
+    def place(self, rows: int) -> dict[str, int]:
+        """Return the columns that point at the file of the next `rows` rows, which as many bytes
+        each are expected of as of those before.
+        """
         if self._writer is not None:
-            size = self._sink.tell()
-            if size + size / self._rows * rows >= self._limit:
+            held_bytes = self._sink.tell()
+            self._series.held_bytes = held_bytes
+            if not self._series.has_room(held_bytes / self._rows * rows):
                 self.close()
-        return len(self.files) - (self._writer is not None)
+        return self._series.columns()
 
     def add(self, table: pa.Table) -> None:
         """Write rows to the file that `place` has named."""
         if self._writer is None:
-            path = self._path(len(self.files))
+            path = self._folder / self._series.name
             path.parent.mkdir(parents=True, exist_ok=True)
             self._sink = path.open("wb")
             self._writer = pq.ParquetWriter(
@@ -179,6 +184,7 @@ class TableSeries:
             self._writer.close()
             self._sink.close()
             self._writer = None
+            self._series.next_file()
 
 
 def viewer_note(columns: Mapping[str, Column], known: pa.Schema) -> dict[str, str]:

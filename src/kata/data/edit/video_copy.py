@@ -8,11 +8,9 @@ cut never needs encoding.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
 
 import av
 import numpy as np
@@ -20,16 +18,12 @@ from av.container import InputContainer
 from av.video.stream import VideoStream
 
 from kata.data.arrays import Int64
+from kata.data.format.v3 import FileSeries
 from kata.data.video.color import FORMATS
 from kata.data.video.encoder import FASTSTART
 from kata.data.video.packet_index import FrameIndex, build_index
 from kata.data.video.packets import read_packets
 from kata.errors import DataError
-
-MB = 1024**2
-
-FilePath: TypeAlias = Callable[[int], Path]
-"""Where file number n of a series lies, over all chunks."""
 
 
 class Cuts:
@@ -116,13 +110,6 @@ def refreshes(codec: str, setup: bytes, data: bytes) -> bool:
     return False
 
 
-class Place(NamedTuple):
-    """Where an episode begins: file number over all chunks, and frame in that file."""
-
-    file: int
-    first: int
-
-
 @dataclass
 class _Run:
     cuts: Cuts
@@ -135,20 +122,24 @@ class VideoSeries:
     """The video files of one camera of a new dataset.
 
     Args:
-        path: the file of each number.
-        fps: frames per second.
-        limit_mb: a file is closed before it outgrows this.
+        folder: The dataset's folder.
+        series: The names of the files, and when the next one begins.
+        fps: Frames per second.
     """
 
-    def __init__(self, path: FilePath, fps: int, limit_mb: int) -> None:
-        self._path, self._fps, self._limit = path, fps, limit_mb * MB
+    def __init__(self, folder: Path, series: FileSeries, fps: int) -> None:
+        self._folder = folder
+        self._series = series
+        self._fps = fps
         self._runs: list[_Run] = []
-        self._bytes = 0
         self.files: list[Path] = []
 
-    def add(self, cuts: Cuts, first: int, count: int) -> Place:
-        """Take over `count` frames of a file from its shown frame `first` on; says where they
-        will lie.
+    def add(self, cuts: Cuts, first: int, count: int) -> tuple[dict[str, int], int]:
+        """Take over `count` frames of a file from its shown frame `first` on.
+
+        Returns:
+            The columns of the episode table that point at the new file, and the first of the
+            frames in it.
         """
         start = cuts.frame(first)
         begin, end = cuts.begin(start), cuts.end(cuts.frame(first + count - 1) + 1)
@@ -157,7 +148,7 @@ class VideoSeries:
         fresh = max(begin, last.end) if joins and last else begin
         more = cuts.bytes(fresh, max(fresh, end))
         if last is not None and (
-            self._bytes + more >= self._limit or not _alike(last.cuts.index, cuts.index)
+            not self._series.has_room(more) or not _is_same_coding(last.cuts.index, cuts.index)
         ):
             self.flush()
             last, joins, more = None, False, cuts.bytes(begin, end)
@@ -166,20 +157,21 @@ class VideoSeries:
         else:
             last = _Run(cuts, begin, end, last.offset + last.end - last.begin if last else 0)
             self._runs.append(last)
-        self._bytes += more
-        return Place(len(self.files), last.offset + start - last.begin)
+        self._series.held_bytes += more
+        return self._series.columns(), last.offset + start - last.begin
 
     def flush(self) -> None:
         """Write the file that is being collected; the next frames go to a new one."""
         if self._runs:
-            path = self._path(len(self.files))
+            path = self._folder / self._series.name
             path.parent.mkdir(parents=True, exist_ok=True)
             _copy(self._runs, path, self._fps)
             for run in self._runs:
                 if run.cuts.passing:
                     run.cuts.path.unlink()
             self.files.append(path)
-            self._runs, self._bytes = [], 0
+            self._runs = []
+            self._series.next_file()
 
 
 def copy_packets(source: Path, target: Path, fps: int) -> None:
@@ -192,8 +184,8 @@ def copy_packets(source: Path, target: Path, fps: int) -> None:
     _copy([_Run(cuts, 0, len(cuts.rank), 0)], target, fps)
 
 
-def _alike(one: FrameIndex, other: FrameIndex) -> bool:
-    """Whether one decoder setup serves both, so that they may share a file."""
+def _is_same_coding(one: FrameIndex, other: FrameIndex) -> bool:
+    """Return True if one decoder setup serves both, so that they may share a file."""
     return (one.setup, one.width, one.height) == (other.setup, other.width, other.height)
 
 

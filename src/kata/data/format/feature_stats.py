@@ -60,6 +60,7 @@ def complete(stats: Stats) -> Stats:
 QUANTILES = {"q01": 0.01, "q10": 0.10, "q50": 0.50, "q90": 0.90, "q99": 0.99}
 
 
+STATS_FILE = "meta/stats.json"
 STATS = ("min", "max", "mean", "std", "count", *QUANTILES)
 
 

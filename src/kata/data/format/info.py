@@ -15,6 +15,13 @@ from kata.spec import BOOKKEEPING, Column
 
 VERSIONS = ("v3.0", "v2.1", "v2.0")
 _FIELDS = ("codebase_version", "fps", "features")
+INFO_FILE = "meta/info.json"
+CAMERA_NAMES = ("height", "width", "channels")
+BOOKKEEPING_COLUMNS = {
+    key: Column("float32" if key == "timestamp" else "int64", (1,)) for key in BOOKKEEPING
+}
+"""The columns that every dataset has."""
+
 _PLACES = ("chunk_index", "file_index", "episode_chunk", "episode_index", "video_key")
 V3_PATHS = (
     "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet",
@@ -165,8 +172,8 @@ def _columns(path: Path, features: dict[str, Any]) -> tuple[dict[str, Column], l
             notes.append(f"'{key}' is left out: {left_out}")
             continue
         columns[key] = _column(path, key, spec)
-    for key in BOOKKEEPING:
-        columns.setdefault(key, Column("float32" if key == "timestamp" else "int64", (1,)))
+    for key, column in BOOKKEEPING_COLUMNS.items():
+        columns.setdefault(key, column)
     return columns, notes
 
 

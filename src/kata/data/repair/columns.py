@@ -14,12 +14,11 @@ from kata.data.arrays import Int64
 from kata.data.check.findings import episodes_text
 from kata.data.check.tables import clock_faults
 from kata.data.format.episode_table import EpisodeTable
-from kata.data.format.info import Info, read_info
+from kata.data.format.info import BOOKKEEPING_COLUMNS, Info, read_info
 from kata.data.format.read import read_episode_table
 from kata.data.format.tasks import read_tasks
 from kata.data.repair.table_file import rewrite_table
 from kata.data.repair.working_copy import WorkingCopy
-from kata.data.writing.validation import BOOKKEEPING_COLUMNS
 
 _IN_ORDER = ("episode_index", "frame_index", "index", "timestamp", "task_index")
 """Of the columns, what is decided first may depend on nothing that is decided later."""

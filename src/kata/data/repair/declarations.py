@@ -12,13 +12,20 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from kata.data.format.info import V2_PATHS, V3_PATHS, raw_info
+from kata.data.format.info import (
+    BOOKKEEPING_COLUMNS,
+    CAMERA_NAMES,
+    INFO_FILE,
+    V2_PATHS,
+    V3_PATHS,
+    raw_info,
+)
 from kata.data.format.read import folder_alike
+from kata.data.format.v3 import feature_entry
 from kata.data.repair.rates import table_rate, video_rate
 from kata.data.repair.working_copy import WorkingCopy
-from kata.data.writing.validation import BOOKKEEPING_COLUMNS, CAMERA_NAMES
+from kata.spec import Column
 
-INFO = "meta/info.json"
 _SAMPLED_FILES = 20
 """Files that are asked for their rate: each costs a read."""
 
@@ -38,7 +45,7 @@ def repair_declarations(copy: WorkingCopy) -> None:
         _repair_features(copy, raw)
         _repair_rate(copy, raw)
     if raw != before:
-        copy.write_json(INFO, raw)
+        copy.write_json(INFO_FILE, raw)
 
 
 def _is_v3(raw: dict[str, Any]) -> bool:
@@ -180,8 +187,7 @@ def _declare(
     copy: WorkingCopy, tables: list[Path], raw: dict[str, Any], key: str, kind: pa.DataType
 ) -> None:
     if key in BOOKKEEPING_COLUMNS:
-        column = BOOKKEEPING_COLUMNS[key]
-        raw["features"][key] = {"dtype": column.dtype, "shape": [1], "names": None}
+        raw["features"][key] = feature_entry(BOOKKEEPING_COLUMNS[key])
         copy.changed("features", f"'{key}' is declared")
     elif key in copy.answers.declare:
         flat = (
@@ -191,14 +197,9 @@ def _declare(
         if width and (
             pa.types.is_integer(flat) or pa.types.is_floating(flat) or pa.types.is_boolean(flat)
         ):
-            raw["features"][key] = {
-                "dtype": str(flat.to_pandas_dtype()().dtype),
-                "shape": [width],
-                "names": None,
-            }
-            copy.changed(
-                "features", f"'{key}' is declared: {raw['features'][key]['dtype']} [{width}]"
-            )
+            dtype = str(flat.to_pandas_dtype()().dtype)
+            raw["features"][key] = feature_entry(Column(dtype, (width,)))
+            copy.changed("features", f"'{key}' is declared: {dtype} [{width}]")
     elif key not in copy.answers.drop:
         copy.leave(
             "features",

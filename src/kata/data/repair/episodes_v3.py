@@ -14,11 +14,10 @@ import pyarrow.parquet as pq
 from kata.data.arrays import Int64
 from kata.data.check.findings import episodes_text, numbers_text
 from kata.data.format.info import Info, file_name
-from kata.data.format.v3 import EPISODE_FILES
+from kata.data.format.v3 import EPISODE_FILES, EPISODES_PATH
 from kata.data.repair.declarations import name_pattern
 from kata.data.repair.working_copy import WorkingCopy
 from kata.data.video.packet_index import open_index
-from kata.data.writing.publisher import EPISODES_PATH
 from kata.errors import DataError
 
 _NEAR_FRAMES = 0.25

@@ -10,17 +10,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kata.data.check.tables import is_list_of_one
-from kata.data.format.info import raw_info, read_info
+from kata.data.format.feature_stats import STATS_FILE
+from kata.data.format.info import INFO_FILE, raw_info, read_info
 from kata.data.format.json_lines import json_lines
 from kata.data.format.v3 import EPISODE_FILES
-from kata.data.repair.declarations import INFO
 from kata.data.repair.episodes_v2 import STATS_V2
 from kata.data.repair.table_file import rewrite_table
 from kata.data.repair.working_copy import WorkingCopy
 from kata.errors import ConfigError, did_you_mean
 from kata.spec import BOOKKEEPING
-
-_STATS = "meta/stats.json"
 
 
 def drop_features(copy: WorkingCopy) -> None:
@@ -44,7 +42,7 @@ def drop_features(copy: WorkingCopy) -> None:
             )
         raw["features"].pop(key, None)
         copy.changed("features", f"'{key}' is left out")
-    copy.write_json(INFO, raw)
+    copy.write_json(INFO_FILE, raw)
     for table in tables:
         if set(keys) & set(_columns(copy, table)):
             rewrite_table(copy, table, {}, drop=keys)
@@ -80,9 +78,9 @@ def _drop_metadata(copy: WorkingCopy, keys: Sequence[str]) -> None:
         for row in rows:
             row["stats"] = {key: value for key, value in row["stats"].items() if key not in keys}
         copy.write_lines(STATS_V2, rows)
-    if (copy.root / _STATS).is_file():
-        stats = json.loads((copy.root / _STATS).read_text(encoding="utf-8"))
-        copy.write_json(_STATS, {key: value for key, value in stats.items() if key not in keys})
+    if (copy.root / STATS_FILE).is_file():
+        stats = json.loads((copy.root / STATS_FILE).read_text(encoding="utf-8"))
+        copy.write_json(STATS_FILE, {key: value for key, value in stats.items() if key not in keys})
 
 
 def repair_layout(copy: WorkingCopy) -> None:

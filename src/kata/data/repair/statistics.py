@@ -18,6 +18,7 @@ from kata.data.edit.episode_frames import image_frames, video_frames
 from kata.data.format.feature_stats import (
     QUANTILES,
     STATS,
+    STATS_FILE,
     ImageCounts,
     Summary,
     load_stats,
@@ -30,11 +31,10 @@ from kata.data.repair.episodes_v3 import read_episodes_v3, write_episodes_v3
 from kata.data.repair.working_copy import WorkingCopy
 from kata.data.stats.dataset_stats import differences, episode_stats
 from kata.data.video.packet_index import open_index
+from kata.data.writing.arrow_tables import stat_type
 from kata.data.writing.running_stats import EXACT_VALUES
 from kata.errors import DataError
 from kata.spec import Stats
-
-STATS_FILE = "meta/stats.json"
 
 
 def repair_statistics(copy: WorkingCopy) -> None:
@@ -240,7 +240,7 @@ class _Statistics:
                     found[e][stat].tolist() if e in found else old
                     for e, old in zip(index, known, strict=True)
                 ]
-                array = pa.array(values, _arrow_type(stat, self.data.columns[key].is_camera))
+                array = pa.array(values, stat_type(stat, self.data.columns[key].is_camera))
                 place = table.schema.get_field_index(name)
                 table = (
                     table.append_column(name, array)
@@ -270,10 +270,3 @@ def _is_right(found: Summary, stored: Summary) -> bool:
 
 def _plain(stats: Summary) -> dict[str, Any]:
     return {stat: np.asarray(value).tolist() for stat, value in stats.items()}
-
-
-def _arrow_type(stat: str, is_camera: bool) -> pa.DataType:
-    if stat == "count":
-        return pa.list_(pa.int64())
-    kind = pa.list_(pa.float64())
-    return pa.list_(pa.list_(kind)) if is_camera else kind

@@ -13,10 +13,11 @@ from kata.data.format.episode_table import EpisodeTable
 from kata.data.format.info import Info, read_info
 from kata.data.format.read import read_episode_table
 from kata.data.format.tasks import read_tasks
+from kata.data.format.v3 import TASKS_FILE
 from kata.data.repair.working_copy import WorkingCopy
 from kata.data.writing.arrow_tables import task_table
 
-_TABLE, _LINES = "meta/tasks.parquet", "meta/tasks.jsonl"
+_LINES = "meta/tasks.jsonl"
 
 
 def repair_tasks(copy: WorkingCopy) -> None:
@@ -27,7 +28,7 @@ def repair_tasks(copy: WorkingCopy) -> None:
     """
     info = read_info(copy.root)
     layout = read_episode_table(copy.root, info, lambda _: None, [])
-    name = _TABLE if info.is_v3 else _LINES
+    name = TASKS_FILE if info.is_v3 else _LINES
     if not (copy.root / name).is_file():
         tasks = _from_rows(copy, layout)
         if tasks is None:
@@ -48,7 +49,7 @@ def repair_tasks(copy: WorkingCopy) -> None:
     if lacking:
         tasks += lacking
         copy.changed("tasks", f"{name} has the sentences of all episodes: {len(lacking)} more")
-    is_good = not info.is_v3 or _is_good(copy, copy.root / _TABLE, tasks)
+    is_good = not info.is_v3 or _is_good(copy, copy.root / TASKS_FILE, tasks)
     if lacking or not is_good:
         _write(copy, info, tasks)
 
@@ -56,7 +57,7 @@ def repair_tasks(copy: WorkingCopy) -> None:
 def _write(copy: WorkingCopy, info: Info, tasks: list[str]) -> None:
     if info.is_v3:
         copy.replace(
-            _TABLE, lambda path: pq.write_table(task_table(tasks), path, compression="snappy")
+            TASKS_FILE, lambda path: pq.write_table(task_table(tasks), path, compression="snappy")
         )
     else:
         copy.write_lines(

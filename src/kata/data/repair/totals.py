@@ -7,11 +7,11 @@ from typing import Any
 
 from kata.data.edit.compatibility import shared
 from kata.data.format.episode_table import EpisodeTable
-from kata.data.format.info import Info, raw_info, read_info
+from kata.data.format.info import INFO_FILE, Info, raw_info, read_info
 from kata.data.format.read import read_episode_table
 from kata.data.format.selection import drop_absent_cameras
 from kata.data.format.tasks import read_tasks
-from kata.data.repair.declarations import INFO
+from kata.data.format.v3 import totals, whole_split
 from kata.data.repair.working_copy import WorkingCopy
 from kata.data.video.encoder import probe_video
 from kata.errors import DataError
@@ -35,16 +35,12 @@ def repair_totals(copy: WorkingCopy) -> None:
     for key, span in layout.videos.items():
         _declare(copy, key, raw["features"][key], span.used())
     if raw != before:
-        copy.write_json(INFO, raw)
+        copy.write_json(INFO_FILE, raw)
 
 
 def _counts(info: Info, layout: EpisodeTable, tasks: int) -> dict[str, int]:
     episodes = len(layout.index)
-    counts = {
-        "total_episodes": episodes,
-        "total_frames": int(layout.length.sum()),
-        "total_tasks": tasks,
-    }
+    counts = totals(episodes, int(layout.length.sum()), tasks)
     if info.is_v3:
         return counts
     chunks = -(-episodes // info.chunks_size)
@@ -57,10 +53,10 @@ def _count(copy: WorkingCopy, raw: dict[str, Any], counts: dict[str, int]) -> No
             copy.changed("totals", f"{name} is {number}; it was {raw.get(name, 'absent')}")
             raw[name] = number
     splits = raw.get("splits")
-    whole = f"0:{counts['total_episodes']}"
-    if isinstance(splits, dict) and list(splits) == ["train"] and splits["train"] != whole:
-        copy.changed("totals", f"splits.train is {whole}; it was {splits['train']}")
-        raw["splits"] = {"train": whole}
+    whole = whole_split(counts["total_episodes"])
+    if isinstance(splits, dict) and list(splits) == ["train"] and splits != whole:
+        copy.changed("totals", f"splits.train is {whole['train']}; it was {splits['train']}")
+        raw["splits"] = whole
 
 
 def _declare(copy: WorkingCopy, key: str, entry: dict[str, Any], names: list[str]) -> None:

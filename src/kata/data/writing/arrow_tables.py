@@ -89,11 +89,7 @@ def episode_table(columns: Mapping[str, Column], rows: Sequence[Mapping[str, Any
             (f"videos/{key}/{name}", pa.float64()) for name in ("from_timestamp", "to_timestamp")
         ]
     for key, column in measured(columns).items():
-        kind = pa.list_(pa.float64())
-        kind = pa.list_(pa.list_(kind)) if column.is_camera else kind
-        fields += [
-            (f"stats/{key}/{stat}", pa.list_(whole) if stat == "count" else kind) for stat in STATS
-        ]
+        fields += [(f"stats/{key}/{stat}", stat_type(stat, column.is_camera)) for stat in STATS]
     fields += [(f"meta/episodes/{name}", whole) for name in ("chunk_index", "file_index")]
     return pa.Table.from_pylist([dict(row) for row in rows], schema=pa.schema(fields))
 
@@ -103,6 +99,14 @@ def measured(columns: Mapping[str, Column]) -> dict[str, Column]:
     return {
         key: column for key, column in columns.items() if column.dtype not in ("string", "language")
     }
+
+
+def stat_type(stat: str, is_camera: bool) -> pa.DataType:
+    """Return the Arrow type of one figure of a feature in the episode table."""
+    if stat == "count":
+        return pa.list_(pa.int64())
+    kind = pa.list_(pa.float64())
+    return pa.list_(pa.list_(kind)) if is_camera else kind
 
 
 def _arrow_type(column: Column) -> pa.DataType:

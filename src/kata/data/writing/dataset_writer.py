@@ -23,23 +23,23 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from kata.data.video.encoder import VideoOptions, require_encoder
-from kata.data.writing.episode_buffer import DATA, OpenEpisode, read_row
-from kata.data.writing.publisher import DATA_PATH, VIDEO_PATH, Publisher
-from kata.data.writing.validation import (
-    BOOKKEEPING_COLUMNS,
-    CAMERA_NAMES,
-    accept_features,
-    accept_frame,
+from kata.data.format.info import BOOKKEEPING_COLUMNS, INFO_FILE
+from kata.data.format.v3 import (
+    CHUNKS_SIZE,
+    DATA_FILES_MB,
+    VERSION,
+    VIDEO_FILES_MB,
+    feature_entry,
+    info_json,
 )
+from kata.data.video.encoder import VideoOptions, require_encoder
+from kata.data.writing.episode_buffer import OpenEpisode, read_row
+from kata.data.writing.publisher import Publisher
+from kata.data.writing.validation import accept_features, accept_frame
 from kata.errors import DataError
 from kata.spec import Column
 
 __all__ = ["DatasetWriter", "VideoOptions"]
-
-_VERSION = "v3.0"
-_MB = 1024**2
-_SIZE_FIELDS = ("chunks_size", "data_files_size_in_mb", "video_files_size_in_mb")
 
 
 class DatasetWriter:
@@ -63,10 +63,8 @@ class DatasetWriter:
             if column.dtype == "video"
         }
         self._open: OpenEpisode | None = None
-        self._saved: list[
-            dict[str, Any]
-        ] = []  # rows of the saved episodes that no published file holds yet
-        self._saved_bytes: dict[str, int] = {}
+        # Rows of the saved episodes that no published file holds yet.
+        self._saved: list[dict[str, Any]] = []
         self._tasks: list[str] = []
         self.num_episodes = int(info["total_episodes"])
         self.num_frames = int(info["total_frames"])
@@ -80,9 +78,9 @@ class DatasetWriter:
         features: Mapping[str, Column],
         robot_type: str | None = None,
         video: VideoOptions = VideoOptions(),  # noqa: B008 - frozen
-        chunks_size: int = 1000,
-        data_files_size_in_mb: int = 100,
-        video_files_size_in_mb: int = 200,
+        chunks_size: int = CHUNKS_SIZE,
+        data_files_size_in_mb: int = DATA_FILES_MB,
+        video_files_size_in_mb: int = VIDEO_FILES_MB,
     ) -> DatasetWriter:
         """Start a new dataset in a folder that is absent or empty.
 
@@ -102,13 +100,18 @@ class DatasetWriter:
         """
         root = Path(root)
         _require_empty(root)
-        sizes = (chunks_size, data_files_size_in_mb, video_files_size_in_mb)
-        _require_whole({"fps": fps} | dict(zip(_SIZE_FIELDS, sizes, strict=True)))
+        sizes = {
+            "chunks_size": chunks_size,
+            "data_files_size_in_mb": data_files_size_in_mb,
+            "video_files_size_in_mb": video_files_size_in_mb,
+        }
+        _require_whole({"fps": fps, **sizes})
         accept_features(features, video)
         for column in features.values():
             if column.dtype == "video":
                 require_encoder(video, fps=int(fps), height=column.shape[0], width=column.shape[1])
-        info = _new_info(int(fps), features, robot_type, video, sizes)
+        entries = _entries({**features, **BOOKKEEPING_COLUMNS}, video)
+        info = info_json(fps=int(fps), features=entries, robot_type=robot_type, **sizes)
         root.mkdir(parents=True, exist_ok=True)
         writer = cls(root, info)
         writer._published.publish_info()
@@ -125,7 +128,7 @@ class DatasetWriter:
             written.
         """
         root = Path(root)
-        path = root / "meta" / "info.json"
+        path = root / INFO_FILE
         if not path.is_file():
             raise DataError(
                 f"{root} has no meta/info.json",
@@ -133,10 +136,10 @@ class DatasetWriter:
                 remedy="start with DatasetWriter.create",
             )
         info = json.loads(path.read_text(encoding="utf-8"))
-        if info.get("codebase_version") != _VERSION:
+        if info.get("codebase_version") != VERSION:
             raise DataError(
                 f"{root} is version {info.get('codebase_version')}",
-                rule=f"the writer appends to {_VERSION} only",
+                rule=f"the writer appends to {VERSION} only",
                 remedy="convert it first",
             )
         writer = cls(root, info)
@@ -173,7 +176,7 @@ class DatasetWriter:
         tasks = self._tasks + [task for task in episode.tasks if task not in self._tasks]
         folder = self._folder(self.num_episodes)
         row = episode.finish(folder, self.num_episodes, self.num_frames, tasks)
-        if self._outgrows(folder):
+        if not self._published.has_room(folder):
             self.flush()
         self._tasks = tasks
         self._count_in(row, folder)
@@ -192,7 +195,7 @@ class DatasetWriter:
             return
         folders = [self._folder(row["episode_index"]) for row in self._saved]
         self._published.publish(self._saved, folders, self._tasks)
-        self._saved, self._saved_bytes = [], {}
+        self._saved = []
         for folder in folders:
             shutil.rmtree(folder)
 
@@ -231,19 +234,9 @@ class DatasetWriter:
 
     def _count_in(self, row: dict[str, Any], folder: Path) -> None:
         self._saved.append(row)
-        for name, size in _sizes(folder).items():
-            self._saved_bytes[name] = self._saved_bytes.get(name, 0) + size
+        self._published.count_in(folder)
         self.num_episodes += 1
         self.num_frames += row["length"]
-
-    def _outgrows(self, folder: Path) -> bool:
-        """True when the episode in `folder` would take a file of the saved ones to its limit."""
-        info = self._published.info
-        limits = {"data": info["data_files_size_in_mb"], "video": info["video_files_size_in_mb"]}
-        return bool(self._saved) and any(
-            self._saved_bytes[name] + size >= limits["data" if name == DATA else "video"] * _MB
-            for name, size in _sizes(folder).items()
-        )
 
     def _recover(self) -> None:
         shutil.rmtree(self._hidden / "open", ignore_errors=True)
@@ -276,49 +269,11 @@ def _require_whole(numbers: Mapping[str, float]) -> None:
             raise DataError(f"{name} is {value}", rule="a whole number above 0", remedy="give one")
 
 
-def _new_info(
-    fps: int,
-    features: Mapping[str, Column],
-    robot_type: str | None,
-    video: VideoOptions,
-    sizes: tuple[int, ...],
-) -> dict[str, Any]:
-    """The content of info.json before the first episode."""
-    columns = {**features, **BOOKKEEPING_COLUMNS}
-    return {
-        "codebase_version": _VERSION,
-        "fps": fps,
-        "features": {key: _feature(column, video) for key, column in columns.items()},
-        "total_episodes": 0,
-        "total_frames": 0,
-        "total_tasks": 0,
-        **dict(zip(_SIZE_FIELDS, sizes, strict=True)),
-        "data_path": DATA_PATH,
-        "video_path": VIDEO_PATH
-        if any(column.dtype == "video" for column in features.values())
-        else None,
-        "robot_type": robot_type,
-        "splits": {},
-    }
-
-
-def _feature(column: Column, video: VideoOptions) -> dict[str, Any]:
-    """The entry of a column in info.json."""
-    names = column.names or (CAMERA_NAMES if column.is_camera else None)
-    entry: dict[str, Any] = {
-        "dtype": column.dtype,
-        "shape": list(column.shape),
-        "names": names and list(names),
-    }
-    if column.dtype == "video":
-        entry["info"] = video.info()
-    return entry
-
-
-def _sizes(folder: Path) -> dict[str, int]:
-    """Bytes of each stream of a saved episode."""
-    return {
-        path.name: path.stat().st_size
-        for path in folder.iterdir()
-        if path.suffix in (".mp4", ".parquet")
-    }
+def _entries(columns: Mapping[str, Column], video: VideoOptions) -> dict[str, Any]:
+    """Return the entries of the columns in info.json."""
+    entries: dict[str, Any] = {}
+    for key, column in columns.items():
+        entries[key] = feature_entry(column)
+        if column.dtype == "video":
+            entries[key]["info"] = video.info()
+    return entries

@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 from PIL import Image
 
 from kata.data.format.feature_stats import ImageCounts, Summary, summarise
+from kata.data.format.v3 import episode_row, stats_columns
 from kata.data.video.encoder import VideoEncoder, VideoOptions
 from kata.data.writing.arrow_tables import frame_table, measured
 from kata.files import fsync
@@ -91,15 +92,8 @@ class OpenEpisode:
         self._close_encoders()
         values = self._all_values(episode, first, tasks)
         pq.write_table(frame_table(self._columns, values), self.folder / DATA, compression="snappy")
-        row = {
-            "episode_index": episode,
-            "tasks": self.tasks,
-            "length": len(self),
-            "dataset_from_index": first,
-            "dataset_to_index": first + len(self),
-        }
-        for key, summary in self._summaries(values).items():
-            row |= {f"stats/{key}/{stat}": value.tolist() for stat, value in summary.items()}
+        row = episode_row(episode, self.tasks, first, len(self))
+        row |= stats_columns(self._summaries(values))
         (self.folder / ROW).write_text(json.dumps(row), encoding="utf-8")
         for path in self.folder.iterdir():
             fsync(path)

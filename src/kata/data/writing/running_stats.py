@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from kata.data.format.feature_stats import STATS, Summary, merge, quantiles
+from kata.data.format.flatten import flat_column
 from kata.data.writing.arrow_tables import measured
 from kata.spec import Column
 
@@ -60,16 +61,6 @@ class Totals:
 
 
 def flat_values(chunks: pa.ChunkedArray) -> NDArray[Any]:
-    """All numbers of a column of scalars or (nested) lists, flattened; empty places become NaN
-    or None.
-    """
-    array: Any = chunks.combine_chunks()
-    if isinstance(array, pa.ChunkedArray):
-        array = pa.concat_arrays(array.chunks)
-    while (
-        pa.types.is_list(array.type)
-        or pa.types.is_fixed_size_list(array.type)
-        or pa.types.is_large_list(array.type)
-    ):
-        array = array.flatten()
+    """Return all numbers of a column of scalars or nested lists; empty places are NaN or None."""
+    array, _ = flat_column(chunks)
     return np.asarray(array.to_numpy(zero_copy_only=False))

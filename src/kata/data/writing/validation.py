@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from kata.data.format.info import CAMERA_NAMES
 from kata.data.video.encoder import VideoOptions
 from kata.errors import DataError, did_you_mean
 from kata.spec import BOOKKEEPING, Column
 
-CAMERA_NAMES = ("height", "width", "channels")
 _NUMBERS = (
     "bool",
     "int8",
@@ -29,12 +29,6 @@ _NUMBERS = (
 )
 _DTYPES = (*_NUMBERS, "string", "image", "video")
 _MAX_RANK = 5
-
-BOOKKEEPING_COLUMNS = {
-    key: Column("float32" if key == "timestamp" else "int64", (1,))
-    for key in ("timestamp", "frame_index", "episode_index", "index", "task_index")
-}
-"""The columns that the writer fills in itself."""
 
 
 def accept_features(features: Mapping[str, Column], video: VideoOptions) -> None:
