@@ -12,7 +12,7 @@ from typing import Any
 
 from kata.config import encode
 from kata.data import Batches, Order, Reader, anchor_rows
-from kata.data.dataset.mixture import Data, Mixture
+from kata.data.dataset.mixture import Data, Mixture, dimension_names
 from kata.data.frames.frame_cache import FrameCache
 from kata.data.loader.batches import BatchReader, RankSlice
 from kata.data.loader.mixture_reader import MixedReader
@@ -36,6 +36,7 @@ from kata.train.loop import Chore
 from kata.train.metrics.bad_frames import BadFrames
 from kata.train.metrics.bad_steps import Watch
 from kata.train.metrics.meter import Meter, Unrecorded, read_metrics
+from kata.train.metrics.pauses import Pauses
 from kata.train.metrics.progress import Progress
 from kata.train.metrics.trackers import TrackedRun, Tracker, open_trackers
 from kata.train.model.state import TrainState
@@ -110,7 +111,8 @@ def open_job(
     reader = live.enter_context(
         open_reader(prepared, prepared.dataset, caches, prepared.frame_memory)
     )
-    meter = _meter(live, prepared, state, folder, reader) if team.world.is_first else None
+    pauses: Pauses[TrainState] = Pauses(run.steps)
+    meter = _meter(live, prepared, state, folder, reader, pauses) if team.world.is_first else None
     bad_frames = BadFrames(folder, meter or Unrecorded(), state, run, team.world)
     live.callback(bad_frames.close)
     feed = train_feed(live, prepared, reader, team, bad_frames)
@@ -129,16 +131,17 @@ def open_job(
         validator, view_feed = _validator(
             live, prepared, prepared.held_out, held_reader, bad_frames, team
         )
-        chores.append(
-            (run.eval_steps or run.save_freq, _validation(run, validator, record, saving))
-        )
+        judge = _validation(run, validator, record, saving)
+        # A sample is judged in about the time in which one is trained on.
+        passes = validator.size / run.effective_batch
+        chores.append(pauses.timed(run.eval_steps or run.save_freq, judge, like_steps=passes))
     if run.save_checkpoint:
-        chores.append((run.save_freq, saving.checkpoint))
+        chores.append(pauses.timed(run.save_freq, saving.checkpoint))
     if run.env is not None:
         beside = live.enter_context(
             Beside(run, folder, saver, meter or Unrecorded(), guard, engine)
         )
-        chores += _evaluation(run, beside, state, engine)
+        chores += [pauses.timed(*chore) for chore in _evaluation(run, beside, state, engine)]
     return Job(feed, chores, saving, view_feed, record)
 
 
@@ -148,6 +151,7 @@ def _meter(
     state: TrainState,
     folder: Path,
     reader: Reader | MixedReader,
+    pauses: Pauses[TrainState],
 ) -> Meter:
     run = prepared.run
     meter = live.enter_context(
@@ -162,7 +166,7 @@ def _meter(
             seen=_seen(prepared),
         )
     )
-    meter.watch(reader.work, threads=run.num_workers)
+    meter.watch(reader.work, threads=run.num_workers, pauses=pauses)
     return meter
 
 
@@ -293,10 +297,7 @@ def _validator(
         reader, rows, order, size, ahead=1, rank_slice=rank_slice, substitute=substitute
     )
     feed = _feed(prepared, live.enter_context(batches), "validate")
-    action_dim = run.policy.action.shape[0]
-    names = prepared.dataset.columns[feed.column(ACTION)].names or tuple(
-        f"{ACTION}[{i}]" for i in range(action_dim)
-    )
+    names = dimension_names(prepared.dataset, feed.column(ACTION))
     mean = mean_actions(prepared.scales.by_itself, prepared.device)
     return Validator(feed, len(rows), run.precision, mean, names, team), feed
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import datetime
 import logging
 import os
+import shlex
 import shutil
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -226,13 +227,34 @@ def _content(
         metrics=read_metrics(ended.folder / "metrics.jsonl"),
         samples=views,
         strips=newest_strips(ended.folder),
-        notes=[*said, *ended.remarks],
-        command=command,
+        warnings=ended.remarks,
+        notes=said,
+        command=again(command, ended.folder),
         best={name: best[name] for name in ("step", "checkpoint", "action_error") if name in best}
         if best
         else None,
         baseline={"action_error": best["mean_action_error"]} if best else {},
     )
+
+
+def again(command: str, folder: Path) -> str:
+    """Return a line that starts the same run from any place, into a folder that is free."""
+    if not command:
+        return ""
+    kept: list[str] = []
+    words = shlex.split(command)
+    while words:
+        word = words.pop(0)
+        if word.removeprefix("--").partition("=")[0] not in ("output-dir", "output_dir", "resume"):
+            kept.append(word)
+        elif "=" not in word and words and not words[0].startswith("--"):
+            del words[0]  # `--output_dir folder`
+    number, free = 2, folder.absolute()
+    while free.exists():
+        free = folder.absolute().with_name(f"{folder.name}-{number}")
+        number += 1
+    line = shlex.join([*kept, f"--output_dir={free}"])
+    return f"cd {shlex.quote(str(Path.cwd()))} && {line}"
 
 
 def claim(live: ExitStack, folder: Path, run: Run) -> Resumable:

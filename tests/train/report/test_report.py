@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import math
+import shlex
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,9 @@ from PIL import Image
 
 from kata.html import jpeg_url
 from kata.train.report import Filmstrip, Report, SampleView, write_report
-from kata.train.report.charts import POINTS_MAX, Series, curve_chart, smoothed, thinned
-from kata.train.report.curves import best_of, time_spent, validation_figure
+from kata.train.report.charts import INK, POINTS_MAX, Series, curve_chart, smoothed, thinned
+from kata.train.report.curves import best_of, charts, time_spent, validation_figure
+from kata.train.trainer import again
 
 VOID = {"meta", "img", "br", "path", "use", "rect", "stop"}
 
@@ -197,6 +199,61 @@ def test_time_shares_count_steps_and_sum_to_one() -> None:
     assert spent.total_s == pytest.approx(10 * 0.1 + 30 * 0.2)
     assert spent.shares["waiting for data"] == pytest.approx((10 * 0.01 + 30 * 0.11) / 7)
     assert sum(spent.shares.values()) == pytest.approx(1)
+
+
+def test_time_shares_count_what_is_done_between_steps() -> None:
+    train = [train_line(10, time=5.0), train_line(20, time=9.0, spent={"pause_s": 2.5})]
+    spent = time_spent(train, [*train, validation_line(20, loss=1.0, time=10.5)])
+    assert spent is not None
+    assert spent.steps_s == pytest.approx(2.0)
+    assert spent.total_s == pytest.approx(2.0 + 2.5 + 1.5)
+    assert spent.shares["validating and saving"] == pytest.approx(4 / 6)
+    assert sum(spent.shares.values()) == pytest.approx(1)
+
+
+def test_losses_of_unlike_terms_have_axes_of_their_own() -> None:
+    def titles(train_terms: dict[str, float], judged_terms: dict[str, float]) -> list[str]:
+        head = {"kind": "train", "step": 1, "epoch": 0.1, "samples": 8}
+        train = {**head, "loss": 65.0, **train_terms, "grad_norm": 1.0, "lr": 1e-4}
+        judged = validation_line(1, loss=0.9, **judged_terms, action_error=0.9)
+        made = charts([train], [judged], "action_error", {"action_error": 0.8})
+        assert dict(made[-3].keys)[INK] == "of the mean action: 0.8"
+        return [chart.title for chart in made[:-3]]
+
+    l1 = {"l1_loss": 0.9}
+    assert titles(l1, l1) == ["Loss"]
+    assert titles({**l1, "kld_loss": 6.4}, l1) == [
+        "Training loss (l1 loss, kld loss)",
+        "Validation loss (l1 loss)",
+    ]
+
+
+def test_counters_of_the_reader_are_no_section(tmp_path: Path) -> None:
+    spent = {"steps": 10, "total_s": 1.0, "flushes": 3}
+    mixed = {"loss_by_dataset": {"arm": 0.4}}
+    page = written(tmp_path, Report(title="run", metrics=[train_line(10, spent=spent, **mixed)]))
+    assert "Training loss by dataset" in page.words
+    assert "flushes" not in page.words
+
+
+def test_notes_do_not_look_like_warnings(tmp_path: Path) -> None:
+    write_report(tmp_path / "r.html", Report(title="run", notes=["order"], warnings=["skipped"]))
+    html = (tmp_path / "r.html").read_text()
+    assert '<ul class="warnings card"><li>skipped</li></ul>' in html
+    assert '<ul class="notes card"><li>order</li></ul>' in html
+    coloured = [line for line in html.splitlines() if "border-left" in line]
+    assert coloured
+    assert not any("notes" in line for line in coloured)
+
+
+def test_the_command_that_runs_it_again_is_one_that_works(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    (tmp_path / "run-2").mkdir(parents=True)
+    folder.mkdir()
+    line = again("kata train --steps=3 --output_dir run --resume --seed=1", folder)
+    where = shlex.quote(str(Path.cwd()))
+    assert line == f"cd {where} && kata train --steps=3 --seed=1 --output_dir={folder}-3"
+    assert again("", folder) == ""
 
 
 def test_the_page_says_what_the_run_was_bound_by(tmp_path: Path) -> None:

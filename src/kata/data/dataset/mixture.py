@@ -175,6 +175,24 @@ def is_vector(column: Column) -> bool:
     return not column.is_camera and len(column.shape) == 1 and column.shape[0] > 1
 
 
+def dimension_names(data: Data, key: str) -> tuple[str, ...]:
+    """Return a name for each dimension of a vector: the recorded one, where all parts of a mixture
+    that have the dimension agree on it, or its number.
+    """
+    parts = [part.columns for part in data.parts] if isinstance(data, Mixture) else [data.columns]
+    given: list[set[str]] = [set() for _ in range(data.columns[key].shape[0])]
+    for columns in parts:
+        column = columns.get(key)
+        for number in range(0 if column is None else column.shape[0]):
+            names = () if column is None or column.names is None else column.names
+            given[number].add(names[number] if number < len(names) else "")
+    numbered = enumerate(given)
+    return tuple(
+        "".join(names) if len(names) == 1 and "" not in names else f"{key}[{number}]"
+        for number, names in numbered
+    )
+
+
 def _check_rename(part: MixtureEntry) -> None:
     known = part.dataset.columns
     for old in part.rename or {}:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from kata.data.dataset.mixture import Data
+from kata.data.dataset.mixture import Data, Mixture
 from kata.data.loader.batches import BatchReader
 from kata.data.loader.substitutes import read_alone
 from kata.policies.base import Policy, evaluating
@@ -113,7 +113,6 @@ def sample_views(
         key: planes_to_rgb(torch.from_numpy(raw[key]), c).numpy() for key, c in feed.colours.items()
     }
     action = feed.column(ACTION)
-    names = dataset.columns[action].names or ()
     start = feed.config.chunk_start()
     part = slice(start, start + predicted.shape[1])
     # Dimensions that the sample's dataset does not have are not shown.
@@ -124,9 +123,7 @@ def sample_views(
             frames={key: _now(pictures[key][i], reader.windows.get(key)) for key in feed.cameras},
             recorded=raw[action][i][part, real[i]],
             predicted=predicted[i][:, real[i]],
-            action_names=[name for name, there in zip(names, real[i], strict=True) if there]
-            if names
-            else (),
+            action_names=_action_names(dataset, action, raw, i),
             is_pad=raw[pad_key(action)][i][part] if pad_key(action) in raw else None,
         )
         for i in range(len(chunks))
@@ -142,6 +139,14 @@ def _title(feed: Feed, raw: Batch, number: int) -> str:
     dataset = f"{feed.datasets[raw[DATASET_INDEX][number]]}, " if feed.datasets else ""
     where = f"episode {raw['episode_index'][number]}, frame {raw['frame_index'][number]}"
     return f"{dataset}{where}: {raw['task'][number]}"
+
+
+def _action_names(dataset: Data, action: str, raw: Batch, number: int) -> tuple[str, ...]:
+    """Return what the sample's own dataset calls its dimensions."""
+    columns = dataset.columns
+    if isinstance(dataset, Mixture):
+        columns = dataset.parts[int(raw[DATASET_INDEX][number])].columns
+    return columns[action].names or ()
 
 
 def _now(frames: np.ndarray, window: tuple[int, ...] | None) -> np.ndarray:

@@ -88,8 +88,8 @@ class Spent:
 
     Host seconds: total_s, and in it wait_s (for batches), copy_s (copying and preparing), update_s,
     drain_s (waiting for the device in `flushes` stops). Thread seconds of the reader: read_s,
-    decode_s, convert_s, on `threads` threads. beside: the device computes beside the host, as CUDA
-    does.
+    decode_s, convert_s, on `threads` threads. pause_s: host seconds between steps, which total_s
+    leaves out. beside: the device computes beside the host, as CUDA does.
     """
 
     steps: int = 0
@@ -102,6 +102,7 @@ class Spent:
     read_s: float = 0.0
     decode_s: float = 0.0
     convert_s: float = 0.0
+    pause_s: float = 0.0
     threads: int = 1
     beside: bool = False
 

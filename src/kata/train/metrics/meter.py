@@ -29,6 +29,7 @@ from kata.data.counters import ReadCounters
 from kata.errors import DataError
 from kata.train.metrics.append_log import Record
 from kata.train.metrics.bottleneck import Spent, diagnose
+from kata.train.metrics.pauses import Pauses
 from kata.train.metrics.progress import Progress
 from kata.train.metrics.trackers import Tracker
 from kata.train.model.device import computes_beside
@@ -102,16 +103,25 @@ class Meter:
         self._times: list[StepTimes] = []
         self._lr = 0.0
         self._rates: deque[float] = deque(maxlen=RATE_INTERVALS)
-        self._busy_s = 0.0
-        self._began_s: float | None = None
+        self._pauses: Pauses[Any] = Pauses(steps)
+        self._flushed_s: float | None = None
         self._work: Callable[[], ReadCounters] = ReadCounters
         self._threads = 1
         self._work_before = ReadCounters()
         self._starting = 0
 
-    def watch(self, work: Callable[[], ReadCounters], *, threads: int) -> None:
-        """Takes the reader's seconds so far, on so many threads, into the diagnosis."""
+    def watch(
+        self,
+        work: Callable[[], ReadCounters],
+        *,
+        threads: int,
+        pauses: Pauses[Any] | None = None,
+    ) -> None:
+        """Take the reader's seconds so far, on so many threads, into the diagnosis, and the work
+        between steps into the time left.
+        """
         self._work, self._threads = work, threads
+        self._pauses = self._pauses if pauses is None else pauses
 
     def add(
         self,
@@ -131,8 +141,8 @@ class Meter:
         """
         assert step == self._step + 1, f"step {step} after {self._step}"
         assert not _RESERVED.intersection(losses), f"reserved names among {sorted(losses)}"
-        if self._began_s is None:
-            self._began_s = time.perf_counter() - times.step_s
+        if self._flushed_s is None:
+            self._flushed_s = time.perf_counter() - times.step_s
             # The first step opens files, fills the read-ahead and compiles: it says nothing about
             # the others.
             self._starting, self._work_before = 1, self._work()
@@ -236,7 +246,6 @@ class Meter:
         update_s = sum(t.update_s for t in self._times) + waited_s
         total_s = max(sum(t.step_s for t in self._times) + waited_s, 1e-9)
         self._rates.append(total_s / count)
-        self._busy_s += total_s
         return {
             "lr": self._lr,
             "dataloading_s": data_s / count,
@@ -253,6 +262,10 @@ class Meter:
         times, now = self._times[self._starting :], self._work()
         done = now.since(self._work_before)
         self._starting, self._work_before = 0, now
+        assert self._flushed_s is not None
+        now_s = time.perf_counter()
+        busy_s = sum(t.step_s for t in self._times) + waited_s
+        pause_s, self._flushed_s = max(0.0, now_s - self._flushed_s - busy_s), now_s
         spent = Spent(
             steps=len(times),
             total_s=sum(t.step_s for t in times) + waited_s,
@@ -264,6 +277,7 @@ class Meter:
             read_s=done.read_s,
             decode_s=done.decode_s,
             convert_s=done.convert_s,
+            pause_s=pause_s,
             threads=self._threads,
             beside=computes_beside(self._tensors[0].device),
         )
@@ -271,15 +285,12 @@ class Meter:
         return {"spent": asdict(spent)} | ({} if found is None else {"bound_by": found.stage.value})
 
     def _eta_s(self, step: int) -> float:
-        """Steps left, at the median of the recent intervals, with the share that pauses have taken
-        so far.
+        """Return the seconds of the steps left and of the pauses that are still due.
 
-        The median keeps a compiling first step or one slow disk out; pauses are validation and
-        checkpoints.
+        The median of the recent intervals keeps a compiling first step or one slow disk out.
         """
-        assert self._began_s is not None
-        wall_s = time.perf_counter() - self._began_s
-        return (self._steps - step) * median(self._rates) * max(1.0, wall_s / self._busy_s)
+        step_s = median(self._rates)
+        return (self._steps - step) * step_s + self._pauses.left_s(step, step_s)
 
     def _write(self, line: dict[str, Any]) -> None:
         line["time"] = time.time()

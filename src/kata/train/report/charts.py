@@ -71,9 +71,9 @@ class Series:
     marks: bool = False
 
 
-def curve_chart(series: Sequence[Series], *, level: tuple[float, str] | None = None) -> str:
-    """Curves over steps, with a dashed horizontal `level` (value, words); log scale over a
-    decade.
+def curve_chart(series: Sequence[Series], *, level: float | None = None) -> str:
+    """Draw curves over steps, with a dashed line at `level`; over a decade the scale is
+    logarithmic.
     """
     with _figure(4.9, 2.3) as (figure, svg):
         axes = figure.subplots()
@@ -83,10 +83,8 @@ def curve_chart(series: Sequence[Series], *, level: tuple[float, str] | None = N
             axes.plot(x, y, color=each.colour, linewidth=each.width, marker=marker)
         values = np.concatenate([s.y for s in series])
         if level is not None:
-            axes.axhline(level[0], color=INK, linewidth=1.0, dashes=(4, 3))
-            at_right = axes.get_yaxis_transform()
-            axes.text(1, level[0], level[1], transform=at_right, ha="right", va="bottom", color=INK)
-            values = np.append(values, level[0])
+            axes.axhline(level, color=INK, linewidth=1.0, dashes=(4, 3))
+            values = np.append(values, level)
         _scale_y(axes, values[np.isfinite(values)])
         _step_axis(axes)
     return svg()

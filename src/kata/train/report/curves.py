@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from kata.train.report.charts import ACCENT, FAINT, SECOND, Series, curve_chart, smoothed
+from kata.train.report.charts import ACCENT, FAINT, INK, SECOND, Series, curve_chart, smoothed
 
 Line = Mapping[str, Any]
 _TIME_PARTS = {
@@ -18,6 +18,7 @@ _TIME_PARTS = {
     "preprocessing": "preprocessing_s",
     "update": "update_s",
 }
+_AFTER_TERMS = ("grad_norm", "action_error")  # the figures that follow on the terms of a loss
 HEAD = ("kind", "step", "epoch", "samples", "time")  # what each line carries beside its figures
 
 
@@ -32,9 +33,12 @@ class Chart:
 
 @dataclass(frozen=True)
 class TimeSpent:
-    """Seconds of all steps, and the shares of them: data, preprocessing, update, other."""
+    """Seconds from the first step to the last save, those of the steps among them, and shares of
+    all: data, preprocessing, update, other work of a step, and what was done between steps.
+    """
 
     total_s: float
+    steps_s: float
     shares: dict[str, float]
 
 
@@ -77,19 +81,28 @@ def best_of(lines: Sequence[Line], name: str) -> tuple[int, float] | None:
     return int(steps[row]), float(values[row])
 
 
-def time_spent(train: Sequence[Line]) -> TimeSpent | None:
-    """Where the time of the steps went; None when nothing was measured."""
+def time_spent(train: Sequence[Line], metrics: Sequence[Line] = ()) -> TimeSpent | None:
+    """Return where the time went, or None when nothing was measured.
+
+    Args:
+        train: the lines of log intervals.
+        metrics: all lines; those after the last interval tell how long the end took.
+    """
     steps = np.array([line["step"] for line in train])
     counts = np.diff(steps, prepend=0)
-    total_s = float(sum(n * line["step_s"] for n, line in zip(counts, train, strict=True)))
-    if total_s <= 0:
+    steps_s = float(sum(n * line["step_s"] for n, line in zip(counts, train, strict=True)))
+    if steps_s <= 0:
         return None
+    pauses_s = sum(line.get("spent", {}).get("pause_s", 0.0) for line in train)
+    pauses_s += max([line["time"] for line in metrics], default=0.0) - train[-1]["time"]
+    total_s = steps_s + max(0.0, pauses_s)
     shares = {
         word: float(sum(n * line[name] for n, line in zip(counts, train, strict=True))) / total_s
         for word, name in _TIME_PARTS.items()
     }
-    shares["other"] = max(0.0, 1 - sum(shares.values()))
-    return TimeSpent(total_s, shares)
+    shares["other"] = max(0.0, steps_s / total_s - sum(shares.values()))
+    shares["validating and saving"] = 1 - steps_s / total_s
+    return TimeSpent(total_s, steps_s, shares)
 
 
 def charts(
@@ -103,7 +116,7 @@ def charts(
     """
     made: list[Chart] = []
     if train:
-        made.append(_loss_chart(train, validation))
+        made += _loss_charts(train, validation)
     drawn = judged_by == "loss" and bool(train) and "loss" not in baseline
     if judged_by is not None and not drawn:
         made.append(_validation_chart(validation, judged_by, baseline.get(judged_by)))
@@ -114,12 +127,30 @@ def charts(
     return made
 
 
-def _loss_chart(train: Sequence[Line], validation: Sequence[Line]) -> Chart:
-    chart = _with_raw("Training loss", train, "loss")
+def _loss_charts(train: Sequence[Line], validation: Sequence[Line]) -> list[Chart]:
+    """Return one chart of both losses where they are sums of the same terms, else one for each."""
     steps, values = column(validation, "loss")
     if not len(steps):
-        return chart
-    return _with_raw("Loss", train, "loss", Series(steps, values, "validation", SECOND, marks=True))
+        return [_with_raw("Training loss", train, "loss")]
+    judged = Series(steps, values, "validation", SECOND, marks=True)
+    trained_on, judged_on = _terms(train[-1]), _terms(validation[-1])
+    if trained_on == judged_on:
+        return [_with_raw("Loss", train, "loss", judged)]
+    return [
+        _with_raw(f"Training loss{_of(trained_on)}", train, "loss"),
+        Chart(f"Validation loss{_of(judged_on)}", curve_chart([judged])),
+    ]
+
+
+def _terms(line: Line) -> list[str]:
+    """Return the terms of a loss; they stand between it and the other figures of a line."""
+    names = list(figures(line))
+    end = next((names.index(name) for name in _AFTER_TERMS if name in names), len(names))
+    return [name for name in names[:end] if name != "loss"]
+
+
+def _of(terms: Sequence[str]) -> str:
+    return f" ({', '.join(words(term) for term in terms)})" if terms else ""
 
 
 def _with_raw(title: str, train: Sequence[Line], name: str, *more: Series) -> Chart:
@@ -135,9 +166,11 @@ def _with_raw(title: str, train: Sequence[Line], name: str, *more: Series) -> Ch
 
 def _validation_chart(lines: Sequence[Line], name: str, baseline: float | None) -> Chart:
     steps, values = column(lines, name)
-    level = None if baseline is None else (baseline, f"mean action: {baseline:.4g}")
-    svg = curve_chart([Series(steps, values, name, ACCENT, marks=True)], level=level)
-    return Chart(f"Validation: {words(name)}", svg)
+    svg = curve_chart([Series(steps, values, name, ACCENT, marks=True)], level=baseline)
+    keys: tuple[tuple[str, str], ...] = ()
+    if baseline is not None:
+        keys = ((ACCENT, words(name)), (INK, f"of the mean action: {baseline:.4g}"))
+    return Chart(f"Validation: {words(name)}", svg, keys)
 
 
 def smoothed_ends(values: np.ndarray) -> tuple[float, float]:

@@ -29,18 +29,18 @@ from kata.train.report.views import samples_html, strips_html
 from kata.units import count_text, rate_text, seconds_text
 
 ROWS_MAX = 12  # of a table of evaluations
-TIME_COLOURS = ("--second", "--faint", "--accent", "--third")
+TIME_COLOURS = ("--second", "--faint", "--accent", "--third", "--rule")
 
 
 def write_report(path: Path, report: Report) -> None:
     """Writes the report as one HTML file without scripts or links; the file is whole or absent."""
     train, validation = of_kind(report.metrics, "train"), of_kind(report.metrics, "validation")
     judged_by = validation_figure(validation, [*figures(report.best or {}), *report.baseline])
-    spent = time_spent(train)
+    spent = time_spent(train, report.metrics)
     sections = [
         f"<header><h1>{escape(report.title)}</h1></header>",
         tiles([*_validation_tiles(report, validation, judged_by), *_training_tiles(train, spent)]),
-        _notes(report.notes),
+        _list(report.warnings, "warnings card"),
         section("Curves", _curves(charts(train, validation, judged_by, report.baseline))),
         "" if report.metrics else '<p class="remark">Nothing was logged yet.</p>',
         section("Where the time went", _time(spent, diagnose(spent_of(train)))) if spent else "",
@@ -49,6 +49,7 @@ def write_report(path: Path, report: Report) -> None:
         section("Predicted against recorded", samples_html(report.samples)),
         _evaluations(report.metrics),
         section("Episodes", strips_html(report.strips)),
+        section("Notes", _list(report.notes, "notes card")),
         section("The run", _facts(report)),
         section("Run it again", _command(report.command)),
     ]
@@ -66,9 +67,13 @@ def _training_tiles(train: Sequence[Line], spent: TimeSpent | None) -> list[Tile
             Tile("steps", count_text(train[-1]["step"]), f"{train[-1]['epoch']:.1f} epochs")
         )
     if spent is not None:
-        speed = train[-1]["samples"] / spent.total_s
+        speed = train[-1]["samples"] / spent.steps_s
         tiles.append(
-            Tile("training time", seconds_text(spent.total_s), f"{rate_text(speed)} samples/s")
+            Tile(
+                "training time",
+                seconds_text(spent.total_s),
+                f"{rate_text(speed)} samples/s in its steps",
+            )
         )
         tiles.append(
             Tile("waiting for data", f"{spent.shares['waiting for data']:.0%}", "of that time")
@@ -92,9 +97,9 @@ def _validation_tiles(report: Report, validation: Sequence[Line], name: str | No
     return tiles
 
 
-def _notes(notes: Sequence[str]) -> str:
-    items = "".join(f"<li>{escape(note)}</li>" for note in notes)
-    return f'<ul class="notes card">{items}</ul>' if items else ""
+def _list(lines: Sequence[str], kind: str) -> str:
+    items = "".join(f"<li>{escape(line)}</li>" for line in lines)
+    return f'<ul class="{kind}">{items}</ul>' if items else ""
 
 
 def _curves(made: Sequence[Chart]) -> str:
@@ -136,7 +141,7 @@ def _details(lines: Sequence[Line], title: str) -> str:
         return ""
     cards: list[str] = []
     for name, values in lines[-1].items():
-        if isinstance(values, Mapping) and values:
+        if isinstance(values, Mapping) and values and name != "spent":  # shown as shares of time
             cards.append(card(f"<h3>{escape(title)} {escape(words(name))}</h3>", _bars(values)))
     return f'<div class="pair">{"".join(cards)}</div>' if cards else ""
 

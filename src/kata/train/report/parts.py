@@ -38,9 +38,9 @@ class Filmstrip:
 class Report:
     """All that a report shows; every part but the title may be empty.
 
-    metrics: lines of metrics.jsonl. facts: (name, value) rows. notes: things the user should know.
-    command: what starts the run again. best: the best validation (`step`, `checkpoint`, and its
-        figures).
+    metrics: lines of metrics.jsonl. facts: (name, value) rows. warnings: what went wrong.
+    notes: what else the user should know. command: what starts the run again.
+    best: the best validation (`step`, `checkpoint`, and its figures).
     baseline: the figures of always predicting the mean action, under the names that validation
         lines use.
     """
@@ -50,6 +50,7 @@ class Report:
     metrics: Sequence[Mapping[str, Any]] = ()
     samples: Sequence[SampleView] = ()
     strips: Sequence[Filmstrip] = ()
+    warnings: Sequence[str] = ()
     notes: Sequence[str] = ()
     command: str = ""
     best: Mapping[str, Any] | None = None
