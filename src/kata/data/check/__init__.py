@@ -1,7 +1,6 @@
-"""Looks for all that is wrong with a dataset: the rules of opening one, applied to each file by
-itself, and more.
+"""The check of a dataset: every rule of opening one, applied file by file, and further rules.
 
-No rule is written twice: what opening refuses is found by calling it.
+No rule is written twice: what opening refuses is found by calling the code that opens.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ from kata.errors import DataError
 __all__ = ["Problem", "Report", "check_dataset"]
 
 Counting: TypeAlias = Callable[[str], AbstractContextManager[Callable[[int, int], None]]]
-"""Shows how far something is, as `kata.log.counting` does."""
+"""Shows progress, as `kata.log.counting` does."""
 
 
 def check_dataset(
@@ -58,17 +57,22 @@ def check_dataset(
     threads: int | None = None,
     counting: Counting,
 ) -> Report:
-    """Check a dataset, or some episodes of it; files are only read.
+    """Check a dataset, or some of its episodes. Files are only read.
 
     Args:
-        source: where it is. What only the Hub has is fetched first. episodes, exclude_episodes: as
-            for `open_dataset`; 'available' takes a part of a download as it is.
-        decode: decode every frame too.
-        sampled_frames: look for faults of recording too, in at most this many frames per camera.
-        threads: None for one per core.
-        counting: shows how far it is.
+        source: of the dataset. Files that only the Hub has are downloaded first.
+        episodes: as for `open_dataset`; 'available' accepts an incomplete download.
+        exclude_episodes: as for `open_dataset`.
+        decode: True to decode every frame.
+        sampled_frames: None, or the most frames per camera in which faults of recording are sought.
+        threads: number of threads; None means one per core.
+        counting: shows progress.
 
-    Raises: DataError when there is no dataset, or no such episode.
+    Returns:
+        The problems, and what was looked at.
+
+    Raises:
+        DataError: There is no dataset, or no such episode.
     """
     root, found = source.root, Findings()
     if not (root / "meta" / "info.json").is_file():
@@ -83,7 +87,10 @@ def check_dataset(
         return _report(source, found)
     layout = whole.take(choose(source.repo_id, whole.index, episodes, exclude_episodes))
     if episodes != AVAILABLE:
-        source.ensure([name for span in layout.spans() for name in span.used()])
+        files: list[str] = []
+        for span in layout.spans():
+            files += span.used()
+        source.ensure(files)  # in one call, which the Hub answers faster
     layout = _with_frames(root, layout, found)
     found.count("episodes", len(layout.index))
     found.count("frames", int(layout.length.sum()))
@@ -98,7 +105,7 @@ def check_dataset(
 
 
 def _with_frames(root: Path, layout: EpisodeTable, found: Findings) -> EpisodeTable:
-    """The episodes that have frames; the others are noted."""
+    """Return the episodes that have frames; the others are recorded as errors."""
     try:
         refuse_empty(root, layout)
     except DataError as error:
@@ -112,7 +119,7 @@ def _report(source: Source, found: Findings, recording: RecordingFaults | None =
 
 
 def open_good(source: Source, episodes: Sequence[int], found: Findings) -> Dataset | None:
-    """Open the episodes that no error belongs to, or None where these cannot be opened either."""
+    """Open the episodes that have no error; return None if these cannot be opened either."""
     bad: set[int] = set()
     for problem in found.problems:
         bad.update(problem.episodes if problem.error else ())
@@ -123,7 +130,7 @@ def open_good(source: Source, episodes: Sequence[int], found: Findings) -> Datas
         data = open_dataset(source.repo_id, root=source.root, episodes=good)
         data.task_range()
     except DataError:
-        return None  # noted already
+        return None  # recorded already
     return data
 
 
@@ -152,7 +159,9 @@ class _Job:
     counting: Counting
 
     def run(self, layout: EpisodeTable, decode: bool) -> EpisodeTable:
-        """Look at tables and cameras of the episodes whose files are here; returns these."""
+        """Check the tables and the cameras of the episodes whose files are present; return these
+        episodes.
+        """
         layout = self._readable(layout)
         if not len(layout.index):
             return layout
@@ -194,12 +203,12 @@ class _Job:
         )
 
     def _readable(self, layout: EpisodeTable) -> EpisodeTable:
-        """The episodes whose files exist and whose tables have a footer."""
+        """Return the episodes whose files exist and whose tables have a footer."""
         root = self.source.root
         try:
             layout = only_whole(self.source.repo_id, root, layout, available=True)
         except DataError:
-            return layout.take(np.empty(0, np.int64))  # each absent file is noted already
+            return layout.take(np.empty(0, np.int64))  # each absent file is recorded already
         bad: list[int] = []
         for number in np.unique(layout.data.file).tolist():
             try:
@@ -212,7 +221,7 @@ class _Job:
     def _look(
         self, layout: EpisodeTable, tables: TableCheck, cameras: list[CameraCheck]
     ) -> list[tuple[CameraCheck, int]]:
-        """Look at every file once without decoding; returns the camera files whose frames can be
+        """Check every file once without decoding; return the camera files whose frames can be
         read.
         """
         good: list[tuple[CameraCheck, int]] = []
@@ -228,14 +237,15 @@ class _Job:
 
         pieces: list[Piece] = [partial(read, file) for file in np.unique(layout.data.file).tolist()]
         self.found.count("table files", len(pieces))
-        pieces += [partial(look, camera, file) for camera in cameras for file in camera.files()]
+        for camera in cameras:
+            pieces += [partial(look, camera, file) for file in camera.files()]
         self.found.count("camera files", sum(len(camera.files()) for camera in cameras))
         with self.counting("files looked at") as progress:
             run_all(iter(pieces), self.threads, progress, len(pieces))
         return good
 
     def _open(self, layout: EpisodeTable, tables: TableCheck) -> None:
-        """Open what is left as training does, for what only that says, and for the stored
+        """Open the remaining episodes as training does, for its own errors and the stored
         statistics.
         """
         try:

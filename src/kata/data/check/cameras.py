@@ -1,5 +1,5 @@
-"""Checks of the cameras' files: whole, of the size, rate and length that the metadata say; and
-every frame decoded.
+"""Checks of the cameras' files: completeness, size, rate and length; and decoding of every
+frame.
 """
 
 from __future__ import annotations
@@ -28,20 +28,24 @@ from kata.data.video.packet_index import FrameIndex, open_index
 from kata.errors import FrameError
 
 Piece: TypeAlias = Callable[[], int]
-"""Work for a thread; notes its own faults and returns how much was done."""
+"""Work for a thread. It records the problems it finds, and returns how many units it did."""
 
 FRAME_TOLERANCE_S = 1e-4
-"""LeRobot refuses a frame that is further off its time."""
+"""The largest error of a frame's time that LeRobot accepts."""
 
 _DECLARED = ("video.codec", "video.pix_fmt", "video.fps", "video.height", "video.width")
-_AHEAD = 64  # pieces of work that wait for a thread
+_AHEAD = 64  # pieces of work that are queued at a time
 
 
 class CameraCheck:
-    """Checks the files of one camera one by one, from any thread.
+    """A check of the files of one camera, file by file, from any thread.
 
     Args:
-        layout: the episodes that are checked. whole: all episodes of the dataset.
+        root: the dataset's folder.
+        info: its declarations.
+        key: of the camera.
+        layout: the episodes that are checked.
+        whole: all episodes of the dataset.
         declared: the camera's entry in info.json.
     """
 
@@ -55,7 +59,10 @@ class CameraCheck:
         declared: dict[str, Any],
     ) -> None:
         self.key = key
-        self._root, self._info, self._layout, self._whole = root, info, layout, whole
+        self._root = root
+        self._info = info
+        self._layout = layout
+        self._whole = whole
         self._declared = declared.get("info") or declared.get("video_info") or {}
         self._counters = CounterCollector()
         self._encoded = EncodedImages(self._counters)
@@ -63,11 +70,11 @@ class CameraCheck:
         self.span = layout.videos[key] if self._is_video else layout.data
 
     def files(self) -> list[int]:
-        """Numbers of the files that hold the episodes."""
+        """Return the numbers of the files that hold the episodes."""
         return np.unique(self.span.file).tolist()
 
     def check(self, file: int, found: Findings) -> bool:
-        """Look at one file without decoding; True when its frames can be read."""
+        """Check one file without decoding; return True if its frames can be read."""
         part = self._part(file)
         cameras: list[VideoCamera | ImageCamera] = []
         if not found.attempt(
@@ -84,11 +91,11 @@ class CameraCheck:
         return True
 
     def num_frames(self, file: int) -> int:
-        """Frames that the episodes claim of a file."""
+        """Return the number of frames that the episodes claim of a file."""
         return int(self._part(file).length.sum())
 
     def pieces(self, file: int, found: Findings) -> Iterator[Piece]:
-        """Work that decodes the frames of a file that `check` found good."""
+        """Yield the work that decodes the frames of a file which `check` found good."""
         part = self._part(file)
         camera = self._ready(part, file)
         frames = np.unique(ranges(self._span_of(part).first, part.length))
@@ -100,11 +107,11 @@ class CameraCheck:
         return self._layout.take(np.flatnonzero(self.span.file == file))
 
     def _span_of(self, layout: EpisodeTable) -> Span:
-        """Where episodes lie in this camera's files."""
+        """Return the position of episodes in this camera's files."""
         return layout.videos[self.key] if self._is_video else layout.data
 
     def _ready(self, layout: EpisodeTable, file: int) -> VideoCamera | ImageCamera:
-        """The camera with one file prepared, as a reader has it."""
+        """Return the camera with one file prepared, as a reader has it."""
         column = self._info.columns[self.key]
         if self._is_video:
             fps = self._info.fps
@@ -160,7 +167,7 @@ class CameraCheck:
             )
 
     def _check_cells(self, path: Path, part: EpisodeTable, found: Findings) -> None:
-        """Images that the footer already knows to be absent."""
+        """Report images that are absent according to the footer."""
         meta = pq.read_metadata(path)
         empty = 0
         for group in range(meta.num_row_groups):
@@ -221,8 +228,9 @@ def frame_times_off(index: FrameIndex, fps: int) -> tuple[float, float]:
 def run_all(
     pieces: Iterator[Piece], threads: int, progress: Callable[[int, int], None], total: int
 ) -> None:
-    """Run pieces on threads, a bounded number ahead; an interruption ends after the pieces that
-    are being run.
+    """Run pieces of work on threads, a bounded number ahead.
+
+    An interruption ends after the pieces that are running.
     """
     pool = ThreadPoolExecutor(threads, thread_name_prefix="kata-check")
     waiting: deque[Future[int]] = deque()

@@ -1,4 +1,4 @@
-"""What a check finds: single problems, collected from any thread, told grouped."""
+"""Findings of a check: single problems, collected from any thread and reported in groups."""
 
 from __future__ import annotations
 
@@ -13,16 +13,21 @@ from kata.data.format.episode_table import EpisodeTable
 from kata.data.format.text import REPAIR
 from kata.errors import DataError
 
-_TRIES = 64  # readings of one file that are spent on telling its good episodes from its bad ones
+_TRIES = 64  # attempts to read one file, to separate its good episodes from its bad ones
 _NAMED = 20  # episodes named in a line
 
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong. error: training is refused or wrong with it; else it is only worth
-    knowing.
+    """One thing that is wrong with a dataset.
 
-    kind: a word for what was checked. episodes: those that have it, where it belongs to some.
+    Attributes:
+        kind: a word for what was checked.
+        error: True if training is refused or wrong with it, False if it is only worth knowing.
+        what: one sentence with the values.
+        rule: the rule that is broken.
+        remedy: what the user can do.
+        episodes: the episodes that have it, if it belongs to some.
     """
 
     kind: str
@@ -32,10 +37,21 @@ class Problem:
     remedy: str
     episodes: tuple[int, ...] = ()
 
+    def plain(self) -> dict[str, Any]:
+        """Return the problem for JSON."""
+        return {
+            "kind": self.kind,
+            "level": "error" if self.error else "warning",
+            "what": self.what,
+            "rule": self.rule,
+            "remedy": self.remedy,
+            "episodes": list(self.episodes),
+        }
+
 
 @dataclass
 class Findings:
-    """The problems so far, and what was looked at."""
+    """The problems so far, and counts of what was looked at."""
 
     problems: list[Problem] = field(default_factory=list)
     seen: dict[str, int] = field(default_factory=dict)
@@ -43,17 +59,17 @@ class Findings:
     def error(
         self, kind: str, what: str, *, rule: str, remedy: str, episodes: Iterable[int] = ()
     ) -> None:
-        """Note something with which training is refused or wrong."""
+        """Record a problem with which training is refused or wrong."""
         self.problems.append(Problem(kind, True, what, rule, remedy, tuple(map(int, episodes))))
 
     def warning(
         self, kind: str, what: str, *, rule: str, remedy: str, episodes: Iterable[int] = ()
     ) -> None:
-        """Note something worth knowing."""
+        """Record a problem that is worth knowing."""
         self.problems.append(Problem(kind, False, what, rule, remedy, tuple(map(int, episodes))))
 
     def faults(self, recording: RecordingFaults) -> None:
-        """Note faults of recording: training runs with them, and the policy learns them."""
+        """Record faults of recording: training runs with them, and the policy learns them."""
         for fault in recording.faults:
             rule = fault.rule
             self.warning(
@@ -61,12 +77,12 @@ class Findings:
             )
 
     def caught(self, kind: str, error: DataError, episodes: Iterable[int] = ()) -> None:
-        """Note what opening or reading the dataset would raise."""
+        """Record an error that opening or reading the dataset would raise."""
         self.error(kind, error.what, rule=error.rule, remedy=error.remedy, episodes=episodes)
 
     def attempt(self, kind: str, part: EpisodeTable, act: Callable[[EpisodeTable], None]) -> bool:
-        """Do something with the episodes of one file, and note which of them fail; True when all
-        is well.
+        """Call `act` with the episodes of one file, and record which of them fail; return True if
+        none does.
         """
         failed = _failures(part, act, [_TRIES])
         for error, episodes in failed:
@@ -74,14 +90,17 @@ class Findings:
         return not failed
 
     def count(self, name: str, number: int) -> None:
-        """Add to what was looked at."""
+        """Add to the count of something that was looked at."""
         self.seen[name] = self.seen.get(name, 0) + number
 
 
 def _failures(
     part: EpisodeTable, act: Callable[[EpisodeTable], None], tries: list[int]
 ) -> list[tuple[DataError, list[int]]]:
-    """The errors of `act`, each with the smallest set of episodes that has it, found by halving."""
+    """Return the errors of `act`, each with the smallest set of episodes that has it.
+
+    The sets are found by bisection, with at most `tries` calls.
+    """
     error = _error(part, act, tries)
     if error is None:
         return []
@@ -91,7 +110,7 @@ def _failures(
     halves = [part.take(np.arange(count // 2)), part.take(np.arange(count // 2, count))]
     errors = [_error(half, act, tries) for half in halves]
     if all(each is not None and each.what == error.what for each in errors):
-        return [(error, part.index.tolist())]  # the file's fault, not an episode's
+        return [(error, part.index.tolist())]  # a fault of the file, not of an episode
     found: list[tuple[DataError, list[int]]] = []
     for half, each in zip(halves, errors, strict=True):
         if each is not None:
@@ -115,7 +134,7 @@ def _place(problem: Problem) -> tuple[int, str]:
 
 
 def numbers_text(numbers: Sequence[int]) -> str:
-    """[0, 1, 2, 7] -> '0-2, 7', cut after some."""
+    """Return numbers as text: [0, 1, 2, 7] -> '0-2, 7', cut after some."""
     runs: list[list[int]] = []
     for number in sorted(set(numbers)):
         if runs and number == runs[-1][1] + 1:
@@ -127,13 +146,21 @@ def numbers_text(numbers: Sequence[int]) -> str:
 
 
 def episodes_text(numbers: Sequence[int]) -> str:
-    """[3] -> 'episode 3', [0, 1, 2] -> 'episodes 0-2'."""
+    """Return episodes as text: [3] -> 'episode 3', [0, 1, 2] -> 'episodes 0-2'."""
     return f"episode{'s' * (len(set(numbers)) > 1)} {numbers_text(numbers)}"
 
 
 @dataclass(frozen=True)
 class Report:
-    """The outcome of a check."""
+    """The outcome of a check.
+
+    Attributes:
+        name: of the dataset.
+        problems: all of them, in any order.
+        seen: counts of what was looked at, by name.
+        root: the dataset's folder.
+        recording: faults of recording, if they were sought.
+    """
 
     name: str
     problems: tuple[Problem, ...]
@@ -143,11 +170,13 @@ class Report:
 
     @property
     def errors(self) -> int:
-        """How many errors there are."""
+        """Return the number of errors."""
         return sum(problem.error for problem in self.problems)
 
     def groups(self) -> list[list[Problem]]:
-        """Problems of one kind and rule together, errors first, each group by episode."""
+        """Return the problems of one kind and rule together, errors first, each group by
+        episode.
+        """
         found: dict[tuple[bool, str, str], list[Problem]] = {}
         for problem in self.problems:
             found.setdefault((not problem.error, problem.kind, problem.rule), []).append(problem)
@@ -155,14 +184,16 @@ class Report:
         return [sorted(found[key], key=_place) for key in sorted(found)]
 
     def bad_episodes(self) -> list[int]:
-        """Episodes that an error belongs to, or of which faults of recording leave nothing."""
+        """Return the episodes that an error belongs to, or of which faults of recording leave
+        nothing.
+        """
         bad = set(self.recording.spoiled()) if self.recording else set[int]()
         for problem in self.problems:
             bad.update(problem.episodes if problem.error else ())
         return sorted(bad)
 
     def text(self, examples: int) -> str:
-        """The report for a terminal, with so many examples of each group."""
+        """Return the report for a terminal, with at most `examples` problems of each group."""
         lines: list[str] = []
         for group in self.groups():
             first = group[0]
@@ -172,7 +203,9 @@ class Report:
             )
             lines += [f"  {problem.what}" for problem in group[:examples]]
             lines += [f"  ... and {len(group) - examples} more"] if len(group) > examples else []
-            episodes = [episode for problem in group for episode in problem.episodes]
+            episodes: list[int] = []
+            for problem in group:
+                episodes += problem.episodes
             if len(set(episodes)) > 1:
                 lines.append(f"  episodes: {numbers_text(episodes)}")
             lines += [f"  rule:   {first.rule}", f"  remedy: {first.remedy}", ""]
@@ -208,19 +241,10 @@ class Report:
         return [f"  {', '.join(names)}: {looked}" for looked, names in kinds.items()]
 
     def plain(self) -> dict[str, Any]:
-        """The report for JSON."""
-        problems = [
-            {
-                "kind": each.kind,
-                "level": "error" if each.error else "warning",
-                "what": each.what,
-                "rule": each.rule,
-                "remedy": each.remedy,
-                "episodes": list(each.episodes),
-            }
-            for group in self.groups()
-            for each in group
-        ]
+        """Return the report for JSON."""
+        problems: list[dict[str, Any]] = []
+        for group in self.groups():
+            problems += [each.plain() for each in group]
         counts = {"errors": self.errors, "warnings": len(self.problems) - self.errors}
         return {
             "name": self.name,

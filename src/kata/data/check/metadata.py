@@ -1,6 +1,4 @@
-"""Checks of the metadata against each other: info.json, the episode table, the tasks, places in
-files.
-"""
+"""Checks of the metadata against each other: info.json, the episode table and the tasks."""
 
 from __future__ import annotations
 
@@ -46,7 +44,7 @@ _KNOWN_FIELDS = (
 
 
 def check_texts(root: Path, found: Findings) -> None:
-    """Fields of info.json that nobody reads, and texts that LeRobot refuses."""
+    """Report fields of info.json that no program reads, and texts that LeRobot refuses."""
     path = root / "meta" / "info.json"
     lines = read_text(path).split("\n")
     for name in raw_info(root):
@@ -72,7 +70,7 @@ def check_texts(root: Path, found: Findings) -> None:
 def check_totals(
     raw: dict[str, Any], layout: EpisodeTable, tasks: list[str], found: Findings
 ) -> None:
-    """What info.json counts, against what the tables hold."""
+    """Report totals of info.json that differ from what the tables hold."""
     counted = {
         "total_episodes": len(layout.index),
         "total_frames": int(layout.length.sum()),
@@ -89,7 +87,7 @@ def check_totals(
 
 
 def check_numbering(layout: EpisodeTable, found: Findings) -> None:
-    """Episodes are 0, 1, 2, ... without holes: LeRobot looks them up by position."""
+    """Report holes in the numbering 0, 1, 2, ... of episodes: LeRobot looks them up by position."""
     if not np.array_equal(layout.index, np.arange(len(layout.index))):
         holes = np.setdiff1d(np.arange(int(layout.index.max()) + 1), layout.index)
         found.warning(
@@ -101,7 +99,7 @@ def check_numbering(layout: EpisodeTable, found: Findings) -> None:
 
 
 def check_episode_table(root: Path, info: Info, found: Findings) -> None:
-    """The rows of a v3.0 episode table: lengths, frame ranges and times in the videos agree."""
+    """Report rows of a v3.0 episode table whose lengths, frame ranges and video times disagree."""
     table = episode_table(root)
     columns = {
         name: np.asarray(table[name].to_numpy())
@@ -188,7 +186,10 @@ def _check_times(
     last: np.ndarray,
     found: Findings,
 ) -> None:
-    """LeRobot's readers use both times; kata counts frames from the first one alone."""
+    """Report times of episodes in a video that are no frame boundaries.
+
+    LeRobot's readers use both times; kata counts frames from the first one alone.
+    """
     long = np.abs((last - first) * fps - length) > 0.5
     between = np.abs(first * fps - np.rint(first * fps)) > 0.1
 
@@ -207,12 +208,10 @@ def _check_times(
 def check_tasks(
     root: Path, info: Info, layout: EpisodeTable, tasks: list[str], found: Findings
 ) -> None:
-    """The task table as LeRobot wants it, and the sentences of the episode table in it."""
-    unknown = {
-        task: e
-        for task_names, e in zip(layout.tasks, layout.index, strict=True)
-        for task in task_names
-    }
+    """Report a task table that LeRobot cannot use, and sentences of episodes that it lacks."""
+    unknown: dict[str, Any] = {}
+    for sentences, episode in zip(layout.tasks, layout.index, strict=True):
+        unknown |= dict.fromkeys(sentences, episode)
     for task in set(unknown) - set(tasks):
         found.warning(
             "tasks",
@@ -245,17 +244,17 @@ def check_tasks(
 
 
 def check_overlaps(layout: EpisodeTable, found: Findings) -> None:
-    """No two episodes claim the same rows or the same frames of a video."""
-    for name, span in {
-        "the table": layout.data,
-        **{f"'{key}'": span for key, span in layout.videos.items()},
-    }.items():
-        _check_overlap(name, span, layout, found)
+    """Report episodes that claim the same rows of a table or the same frames of a video."""
+    _check_overlap("the table", layout.data, layout, found)
+    for key, span in layout.videos.items():
+        _check_overlap(f"'{key}'", span, layout, found)
 
 
 def _check_overlap(name: str, span: Span, layout: EpisodeTable, found: Findings) -> None:
     order = np.lexsort((span.first, span.file))
-    file, first, end = span.file[order], span.first[order], (span.first + layout.length)[order]
+    file = span.file[order]
+    first = span.first[order]
+    end = first + layout.length[order]
     for place in np.flatnonzero((file[1:] == file[:-1]) & (first[1:] < end[:-1])):
         episodes = layout.index[order[place : place + 2]]
         found.error(
@@ -270,7 +269,7 @@ def _check_overlap(name: str, span: Span, layout: EpisodeTable, found: Findings)
 
 
 def check_files(root: Path, layout: EpisodeTable, found: Findings) -> None:
-    """Every file that the episodes need exists."""
+    """Report files that episodes need and that do not exist."""
     for span in layout.spans():
         for number in np.unique(span.file):
             if not (root / span.files[number]).is_file():

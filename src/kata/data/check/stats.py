@@ -1,5 +1,5 @@
-"""Checks of figures: dimensions that never change, and stored statistics that are not those of
-the data.
+"""Checks of statistics: dimensions that never change, and stored values that differ from the
+data.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from kata.spec import BOOKKEEPING, Column, Stats, role_of
 def check_constant(
     columns: Mapping[str, Column], figures: Mapping[str, Summary], found: Findings
 ) -> None:
-    """Dimensions of inputs and outputs of a policy that have one value throughout."""
+    """Report dimensions of a policy's inputs and outputs that have one value throughout."""
     for key, summary in figures.items():
         column = columns[key]
         still = np.flatnonzero(summary["min"] == summary["max"])
@@ -40,7 +40,7 @@ def check_constant(
 
 
 def check_stored(data: Dataset, figures: Mapping[str, Summary], found: Findings) -> None:
-    """The stored statistics of the table's columns, against those of all frames."""
+    """Report stored statistics of the table's columns that differ from those of all frames."""
     keys = [
         key
         for key, column in data.columns.items()
@@ -48,7 +48,7 @@ def check_stored(data: Dataset, figures: Mapping[str, Summary], found: Findings)
     ]
     stored, place = stored_stats(data, keys)
     if not place and not data.is_whole:
-        return  # what is stored may describe the whole, of which this is a part
+        return  # stored statistics may describe the whole dataset, of which this is a part
     if not place:
         found.warning(
             "statistics",
@@ -57,9 +57,9 @@ def check_stored(data: Dataset, figures: Mapping[str, Summary], found: Findings)
             remedy=REPAIR,
         )
         return
-    exact = {
-        key: {s: v for s, v in stats.items() if s not in QUANTILES} for key, stats in stored.items()
-    }
+    exact: Stats = {}
+    for key, stats in stored.items():
+        exact[key] = {stat: value for stat, value in stats.items() if stat not in QUANTILES}
     for each in differences(dict(figures), exact):
         off = (
             "another number of values"
@@ -100,10 +100,10 @@ def _check_quantiles(stored: Stats, place: str, found: Findings) -> None:
 
 
 def do_quantiles_rise(stats: Summary) -> bool:
-    """Return whether quantiles, whatever they were averaged over, rise and lie between min and
-    max.
+    """Return whether quantiles rise and lie between min and max, whatever they were averaged
+    over.
     """
     rows = np.stack([stats[name].reshape(-1) for name in ("min", *QUANTILES, "max")])
-    # LeRobot takes them from histograms of 5000 bins.
+    # LeRobot computes them from histograms of 5000 bins, so they are off by up to a bin.
     slack = (rows[-1] - rows[0]) / 1000 + 1e-6 * np.abs(rows).max(axis=0) + 1e-9
     return bool((np.diff(rows, axis=0) >= -slack).all())

@@ -1,6 +1,4 @@
-"""Checks of the data files: what opening them refuses, the clock and the counters, and figures
-over all frames.
-"""
+"""Checks of the data files: what opening them refuses, timestamps, counters, and statistics."""
 
 from __future__ import annotations
 
@@ -25,18 +23,22 @@ from kata.data.format.text import REPAIR
 from kata.spec import Column
 
 _TOLERANCE_S = 1e-4
-"""How far LeRobot lets a timestamp be off."""
+"""The largest error of a timestamp that LeRobot accepts."""
 
 Values = dict[str, NDArray[Any]]
 
 
 class TableCheck:
-    """Checks data files one by one, from any thread, and keeps the figures of their columns.
+    """A check of data files, one by one, from any thread. It keeps the statistics of their columns.
 
     Args:
-        layout: the episodes that are checked. whole: all episodes of the dataset.
-        columns: the readable columns that are no cameras; `derived` names those that the files
-            lack.
+        root: the dataset's folder.
+        info: its declarations.
+        layout: the episodes that are checked.
+        whole: all episodes of the dataset.
+        columns: the readable columns that are no cameras.
+        derived: the columns among them that the files lack.
+        tasks: sentences by task_index.
     """
 
     def __init__(
@@ -49,19 +51,20 @@ class TableCheck:
         derived: set[str],
         tasks: list[str],
     ) -> None:
-        self._root, self._info, self._layout = root, info, layout
-        self._columns, self._derived, self._tasks = columns, derived, tasks
-        self._start = dict(
-            zip(
-                whole.index.tolist(), (np.cumsum(whole.length) - whole.length).tolist(), strict=True
-            )
-        )
+        self._root = root
+        self._info = info
+        self._layout = layout
+        self._columns = columns
+        self._derived = derived
+        self._tasks = tasks
+        starts = np.cumsum(whole.length) - whole.length
+        self._start = dict(zip(whole.index.tolist(), starts.tolist(), strict=True))
         self._claimed = np.bincount(whole.data.file, weights=whole.length).astype(np.int64)
         self._figures: dict[str, list[Summary]] = {}
         self._lock = Lock()
 
     def check(self, file: int, found: Findings) -> None:
-        """Read one data file with the rules of opening, then look at what it says."""
+        """Read one data file with the rules of opening, then check its values."""
         part = self._layout.take(np.flatnonzero(self._layout.data.file == file))
         path = self._root / part.data.files[file]
         rows = pq.read_metadata(path).num_rows
@@ -106,7 +109,9 @@ class TableCheck:
                 )
 
     def figures(self) -> dict[str, Summary]:
-        """min, max, mean, std and count of each column over every frame that could be read."""
+        """Return min, max, mean, std and count of each column over all frames that could be
+        read.
+        """
         return {key: merge(parts) for key, parts in self._figures.items()}
 
     def _read(self, layout: EpisodeTable, keys: list[str]) -> Values:
@@ -119,8 +124,9 @@ class TableCheck:
         return {key: values[key] for key in keys}
 
     def _rest(self, part: EpisodeTable, found: Findings) -> Values:
-        """The columns of a bad file that are good by themselves; the faults of the others are
-        noted, each once.
+        """Return the columns of a bad file that are good by themselves.
+
+        The faults of the others are recorded, each once.
         """
         values: Values = {}
         known = {problem.what for problem in found.problems}
@@ -161,7 +167,7 @@ class TableCheck:
 
 
 def _by_episode(part: EpisodeTable, bad: NDArray[np.bool_]) -> list[tuple[int, Int64]]:
-    """(episode, bad rows of the part) for the episodes that have any."""
+    """Return (episode, bad rows of the part) for the episodes that have any."""
     rows = np.flatnonzero(bad)
     position = np.searchsorted(np.cumsum(part.length), rows, side="right")
     return [(int(part.index[each]), rows[position == each]) for each in np.unique(position)]
@@ -196,7 +202,7 @@ def clock_faults(
 
 
 def _steps(time: NDArray[np.float64], frame: Int64, fps: int) -> NDArray[np.float64]:
-    """Seconds since the frame before; the first frame of an episode gets those that are due."""
+    """Return the seconds since the frame before; for the first frame of an episode, 1 / fps."""
     step = np.diff(time, prepend=0.0)
     step[frame == 0] = 1 / fps
     return step
@@ -205,14 +211,15 @@ def _steps(time: NDArray[np.float64], frame: Int64, fps: int) -> NDArray[np.floa
 def _check_clock(
     part: EpisodeTable, time_s: NDArray[np.float32], fps: int, found: Findings
 ) -> None:
-    """Time runs on, by one frame per row, from 0: three rules, of which the first that fails is
-    told.
+    """Report timestamps that do not rise by one frame per row from 0.
+
+    There are three rules. Of each episode only the first that fails is reported.
     """
     time = time_s.astype(np.float64)
     frame = ranges(np.zeros_like(part.length), part.length)
     step = _steps(time, frame, fps)
     unordered, jumps, off = clock_faults(time_s, frame, fps)
-    told: set[int] = set()
+    reported: set[int] = set()
 
     def tell(
         level: Callable[..., None],
@@ -222,7 +229,7 @@ def _check_clock(
         remedy: str,
     ) -> None:
         for episode, rows in _by_episode(part, bad):
-            if episode not in told:
+            if episode not in reported:
                 rule = f"timestamps begin at 0 and rise by {1 / fps:.4g} s"
                 level(
                     kind,
@@ -231,7 +238,7 @@ def _check_clock(
                     remedy=remedy,
                     episodes=[episode],
                 )
-                told.add(episode)
+                reported.add(episode)
 
     def disorder(rows: Int64) -> str:
         at = rows[0]

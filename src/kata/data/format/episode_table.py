@@ -1,6 +1,4 @@
-"""Where episodes lie: one table for all format versions, so that nothing above it knows them
-apart.
-"""
+"""The episode table: position of every episode in the files, one form for all format versions."""
 
 from __future__ import annotations
 
@@ -15,17 +13,17 @@ from kata.data.arrays import Int64, ranges
 from kata.data.format.keep_ranges import Pieces
 
 Fetch: TypeAlias = Callable[[Sequence[str]], None]
-"""Makes files of the dataset present where that is possible; a file that does not exist is left
-absent.
-"""
+"""fetch(names) downloads files of the dataset if that is possible; others stay absent."""
 
 
 @dataclass(frozen=True, eq=False)
 class Span:
-    """Where each episode lies in one series of files.
+    """The position of each episode in one series of files.
 
-    files: paths below the dataset's folder. file: (E,) which of them. first: (E,) the row (table)
-        or the frame number in presentation order (video) at which the episode starts in it.
+    Attributes:
+        files: paths below the dataset's folder.
+        file: (E,) number of the file in `files`.
+        first: (E,) first row in a table file, or first frame in presentation order in a video.
     """
 
     files: tuple[str, ...]
@@ -33,7 +31,9 @@ class Span:
     first: Int64
 
     def take(self, positions: Int64) -> Span:
-        """The span of some episodes; `files` stays whole so that numbers keep their meaning."""
+        """Return the span of some episodes; `files` stays complete so that numbers keep their
+        meaning.
+        """
         return Span(self.files, self.file[positions], self.first[positions])
 
     def shifted(self, frames: Int64) -> Span:
@@ -41,26 +41,29 @@ class Span:
         return Span(self.files, self.file, self.first + frames)
 
     def used(self) -> list[str]:
-        """Files that hold at least one of the episodes, in order."""
+        """Return the files that hold at least one of the episodes, in order."""
         return [self.files[number] for number in np.unique(self.file)]
 
 
 class TaskLists:
-    """The distinct sentences of each episode, in two arrays for all of them: `lists[position]`
-    gives a tuple.
+    """The distinct sentences of each episode, in two arrays: `lists[position]` returns a tuple.
+
+    A tuple of strings per episode would take about 200 bytes; large datasets have 100,000 episodes.
 
     Args:
         names: all sentences.
         number: (N,) places in `names`, episode after episode.
-        end: (E,) where each episode's numbers end.
+        end: (E,) end of each episode's part of `number`.
     """
 
     def __init__(self, names: Sequence[str], number: Int64, end: Int64) -> None:
-        self._names, self._number, self._end = names, number, end
+        self._names = names
+        self._number = number
+        self._end = end
 
     @classmethod
     def of(cls, lists: Iterable[Sequence[str]]) -> TaskLists:
-        """From one sequence of sentences per episode."""
+        """Build the lists from one sequence of sentences per episode."""
         places: dict[str, int] = {}
         number, end = array("q"), array("q")
         for sentences in lists:
@@ -82,27 +85,35 @@ class TaskLists:
         return (self[position] for position in range(len(self)))
 
     def take(self, positions: Int64) -> TaskLists:
-        """The sentences of some episodes, by position."""
+        """Return the sentences of some episodes, by position."""
         length = np.diff(self._end, prepend=0)[positions]
         rows = ranges(self._end[positions] - length, length)
         return TaskLists(self._names, self._number[rows], np.cumsum(length))
 
     def first(self) -> Int64:
-        """(E,) place in `names` of each episode's first sentence, -1 without any."""
+        """Return the place in `names` of each episode's first sentence, (E,) int64; -1 without
+        any.
+        """
         length = np.diff(self._end, prepend=0)
         known = np.append(self._number, -1)
         return np.where(length > 0, known[np.minimum(self._end - length, len(self._number))], -1)
 
     @property
     def names(self) -> Sequence[str]:
-        """All sentences of the dataset."""
+        """Return all sentences of the dataset."""
         return self._names
 
 
 @dataclass(frozen=True, eq=False)
 class EpisodeTable:
-    """Every episode with its place in the table files and in each video camera's files, by
-    episode index.
+    """Every episode with its position in the table files and in each video camera's files.
+
+    Attributes:
+        index: (E,) episode indices of the dataset.
+        length: (E,) frames.
+        tasks: the sentences of each episode.
+        data: position in the table files.
+        videos: position in the video files, by camera.
     """
 
     index: Int64
@@ -112,7 +123,7 @@ class EpisodeTable:
     videos: dict[str, Span]
 
     def take(self, positions: Int64) -> EpisodeTable:
-        """The layout of some episodes, by position."""
+        """Return the table of some episodes, by position."""
         return EpisodeTable(
             self.index[positions],
             self.length[positions],
@@ -122,7 +133,7 @@ class EpisodeTable:
         )
 
     def cut(self, pieces: Pieces) -> EpisodeTable:
-        """Return the layout of parts of episodes, each with the index of the whole one."""
+        """Return the table of parts of episodes, each with the index of the whole episode."""
         part = self.take(pieces.position)
         return EpisodeTable(
             part.index,
@@ -133,10 +144,10 @@ class EpisodeTable:
         )
 
     def without(self, keys: Sequence[str]) -> EpisodeTable:
-        """The layout without some cameras."""
+        """Return the table without some cameras."""
         videos = {key: span for key, span in self.videos.items() if key not in keys}
         return EpisodeTable(self.index, self.length, self.tasks, self.data, videos)
 
     def spans(self) -> list[Span]:
-        """Table and videos alike."""
+        """Return the spans of the table files and of all videos."""
         return [self.data, *self.videos.values()]

@@ -1,8 +1,8 @@
-"""Statistics of what is being written: of one episode, and of all episodes together.
+"""Statistics of features: reading them, computing them and merging those of several episodes.
 
-Every figure of an episode is exact. Over all episodes min, max, mean, std and count stay exact, and
-so do quantiles of columns that fit in memory; quantiles of cameras are the frame-weighted mean of
-the episodes' own, as in LeRobot 0.6.
+Every statistic of an episode is exact. Over all episodes min, max, mean, std and count stay exact,
+and so do quantiles of columns that fit in memory. Quantiles of cameras are the frame-weighted mean
+of the episodes' quantiles, as in LeRobot 0.6.
 """
 
 from __future__ import annotations
@@ -21,14 +21,19 @@ from kata.spec import Stats
 
 
 def is_quantile(stat: str) -> bool:
-    """True for q01 to q99, which LeRobot averages over episodes: its values are not those of the
-    whole.
+    """Return True for q01 to q99.
+
+    LeRobot averages them over episodes, so stored values are not the quantiles of the whole.
     """
     return stat in QUANTILES
 
 
 def load_stats(path: Path) -> Stats:
-    """The figures of a stats.json as arrays; DataError when it is damaged."""
+    """Read a stats.json as float64 arrays.
+
+    Raises:
+        DataError: The file is damaged.
+    """
     try:
         raw = json.loads(read_text(path))
         return stat_arrays(raw)
@@ -42,19 +47,19 @@ def load_stats(path: Path) -> Stats:
 
 def stat_arrays(raw: dict[str, dict[str, Any]]) -> Stats:
     """Turn the lists of a statistics file into float64 arrays."""
-    return {
-        key: {stat: np.atleast_1d(np.asarray(v)) for stat, v in stats.items()}
-        for key, stats in raw.items()
-    }
+    arrays: Stats = {}
+    for key, stats in raw.items():
+        arrays[key] = {stat: np.atleast_1d(np.asarray(value)) for stat, value in stats.items()}
+    return arrays
 
 
 def complete(stats: Stats) -> Stats:
-    """Only the features that have all ten figures, in their usual order."""
-    return {
-        key: {name: found[name] for name in STATS}
-        for key, found in stats.items()
-        if set(STATS) <= set(found)
-    }
+    """Return the features that have all ten statistics, in their usual order."""
+    whole: Stats = {}
+    for key, found in stats.items():
+        if set(STATS) <= set(found):
+            whole[key] = {name: found[name] for name in STATS}
+    return whole
 
 
 QUANTILES = {"q01": 0.01, "q10": 0.10, "q50": 0.50, "q90": 0.90, "q99": 0.99}
@@ -69,14 +74,16 @@ Summary = dict[str, NDArray[Any]]
 
 
 def summarise(values: NDArray[Any]) -> Summary:
-    """Statistics of one column over its frames, (N,) or (N, D); of more axes only the last one
-    stays.
+    """Return the ten statistics of one column.
+
+    Args:
+        values: (N,) or (N, D), one row per frame. Of more axes only the last one stays.
     """
     return moments(values) | quantiles(_flat(values))
 
 
 def moments(values: NDArray[Any]) -> Summary:
-    """The figures of `summarise` that `merge` joins exactly: all but the quantiles."""
+    """Return all statistics but the quantiles: those that `merge` joins exactly."""
     flat = _flat(values)
     return {
         "min": flat.min(axis=0),
@@ -92,16 +99,18 @@ def _flat(values: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def quantiles(flat: NDArray[Any]) -> Summary:
-    """The five quantiles of (N, D) values, linear between neighbours."""
+    """Return the five quantiles of (N, D) values, linear between neighbours."""
     return dict(zip(QUANTILES, np.quantile(flat, list(QUANTILES.values()), axis=0), strict=True))
 
 
 class ImageCounts:
-    """Statistics of one camera over an episode: how often each of the 256 levels occurs, per
-    channel.
+    """Statistics of one camera over an episode, from the counts of the 256 levels of each channel.
 
-    All frames count, not a sample of them; of frames with a side of 300 pixels or more a grid of
-    about 150 points a side, which keeps the cost below that of encoding.
+    Every frame counts, where LeRobot samples. Of frames with a side of 300 pixels or more, a grid
+    of about 150 points a side is counted, which costs less than encoding does.
+
+    Args:
+        channels: of a frame.
     """
 
     def __init__(self, channels: int) -> None:
@@ -117,40 +126,42 @@ class ImageCounts:
         self._frames += 1
 
     def summary(self) -> Summary:
-        """Statistics with shape (C, 1, 1) on levels scaled to [0, 1]; count is the number of
-        frames.
+        """Return the statistics, each (C, 1, 1), on levels scaled to [0, 1].
+
+        `count` is the number of frames.
         """
+        # 1. The exact moments, as sums over 256 levels instead of over pixels.
         levels, counts = np.arange(256) / 255.0, self._levels
         pixels = int(counts[0].sum())
         mean = counts @ levels / pixels
-        above = np.cumsum(counts, axis=1)
+        variance = (counts * (levels - mean[:, None]) ** 2).sum(axis=1) / pixels
         found = {
             "min": np.array([levels[row.nonzero()[0][0]] for row in counts]),
             "max": np.array([levels[row.nonzero()[0][-1]] for row in counts]),
             "mean": mean,
-            "std": np.sqrt(
-                np.maximum((counts * (levels - mean[:, None]) ** 2).sum(axis=1) / pixels, 0.0)
-            ),
+            "std": np.sqrt(np.maximum(variance, 0.0)),
         }
+        # 2. Quantiles as np.quantile computes them: between the two neighbours of place q * (n - 1)
+        #    in the sorted pixels, which are found in the cumulative counts.
+        above = np.cumsum(counts, axis=1)
         for name, q in QUANTILES.items():
             place = q * (pixels - 1)
             low, high = int(np.floor(place)), int(np.ceil(place))
-            ends = [
-                (
-                    levels[np.searchsorted(row, low, side="right")],
-                    levels[np.searchsorted(row, high, side="right")],
-                )
-                for row in above
-            ]
-            found[name] = np.array([a + (b - a) * (place - low) for a, b in ends])
+            values: list[float] = []
+            for row in above:
+                below = levels[np.searchsorted(row, low, side="right")]
+                over = levels[np.searchsorted(row, high, side="right")]
+                values.append(below + (over - below) * (place - low))
+            found[name] = np.array(values)
         shaped: Summary = {name: value.reshape(-1, 1, 1) for name, value in found.items()}
         return shaped | {"count": np.array([self._frames])}
 
 
 def merge(parts: Sequence[Summary]) -> Summary:
-    """Statistics of several stretches as one; quantiles as the count-weighted mean, the rest exact.
+    """Return the statistics of several parts as one.
 
-    Means and variances join as in Chan, Golub and LeVeque (1979).
+    All but the quantiles are exact; those are the count-weighted mean. Means and variances are
+    joined as in Chan, Golub and LeVeque (1979).
     """
     counts = np.array([int(part["count"][0]) for part in parts], dtype=np.float64)
     weights = counts / counts.sum()
@@ -166,5 +177,8 @@ def merge(parts: Sequence[Summary]) -> Summary:
         "std": np.sqrt(weighted([part["std"] ** 2 + (part["mean"] - mean) ** 2 for part in parts])),
         "count": np.array([int(counts.sum())]),
     }
-    names = [name for name in QUANTILES if all(name in part for part in parts)]
-    return merged | {name: weighted([part[name] for part in parts]) for name in names}
+    for name in QUANTILES:
+        values = [part[name] for part in parts if name in part]
+        if len(values) == len(parts):
+            merged[name] = weighted(values)
+    return merged

@@ -1,4 +1,4 @@
-"""By what kept results find the files that they were made of."""
+"""Keys of cache entries: each cached result is keyed by the identity of its source files."""
 
 from __future__ import annotations
 
@@ -11,12 +11,21 @@ from kata.data.format.episode_table import EpisodeTable, Span
 from kata.data.storage.file_stamp import file_ends, file_identity
 
 _ENDS_READ = 1000
+"""Files whose first and last bytes enter the key; to read more would delay the start of a run."""
 
 
 def digest(root: Path, layout: EpisodeTable, span: Span, *words: Any) -> str:
-    """32 hex digits over `words`, the place of every episode in `span`, and name, size and time of
-    every file in use, with the ends of a thousand of them. Any change of a file changes it; copies
-    that keep names and times share it.
+    """Return the key of a result that was made from the files of `span`, 32 hex digits.
+
+    It covers `words`, the place of every episode in `span`, and name, size and time of every file
+    in use, with the ends of a thousand of them. Any change of a file changes it. Copies that keep
+    names and times share it.
+
+    Args:
+        root: the dataset's folder.
+        layout: its episodes.
+        span: position of the episodes in the files.
+        words: JSON values that the result depends on.
     """
     files = [(name, *file_identity(root / name)) for name in span.used()]
     found = hashlib.sha256(json.dumps([*words, files]).encode())

@@ -1,4 +1,4 @@
-"""meta/info.json: what a dataset declares about itself, checked before anything is built on it."""
+"""meta/info.json: the dataset's declarations, checked before anything relies on them."""
 
 from __future__ import annotations
 
@@ -31,16 +31,26 @@ V2_PATHS = (
     "data/chunk-{episode_chunk:03d}/episode_{episode_index:06d}.parquet",
     "videos/chunk-{episode_chunk:03d}/{video_key}/episode_{episode_index:06d}.mp4",
 )
-_NUMERIC = {"float16", "float32", "float64", "bool"} | {
-    f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)
-}
+_FLOATS = ("float16", "float32", "float64")
+_INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+_NUMERIC = frozenset({*_FLOATS, *_INTEGERS, "bool"})
 
 
 @dataclass(frozen=True)
 class Info:
-    """The declarations of one dataset.
+    """The declarations of one dataset, checked.
 
-    Cameras are turned to (H, W, C); bookkeeping is always present.
+    Attributes:
+        version: of the format, 'v3.0', 'v2.1' or 'v2.0'.
+        fps: frames per second.
+        robot_type: name of the robot, if declared.
+        columns: the features. Cameras have the shape (H, W, C), whatever was declared; the
+            bookkeeping columns are always present.
+        data_path: template of the table files' paths.
+        video_path: template of the video files' paths.
+        chunks_size: episodes per folder in v2.x.
+        total_episodes: number of episodes as declared.
+        notes: messages for the user, about columns that are left out.
     """
 
     version: str
@@ -55,14 +65,15 @@ class Info:
 
     @property
     def is_v3(self) -> bool:
-        """True for many episodes per file, False for one file per episode."""
+        """Return True for many episodes per file, False for one file per episode."""
         return self.version.startswith("v3")
 
 
 def read_info(root: Path) -> Info:
     """Read and check `root`/meta/info.json.
 
-    Raises: DataError naming the file and what in it is wrong.
+    Raises:
+        DataError: The file is absent or wrong; the message names what.
     """
     path = root / "meta" / "info.json"
     raw = raw_info(root)
@@ -97,9 +108,10 @@ def read_info(root: Path) -> Info:
 
 
 def raw_info(root: Path) -> dict[str, Any]:
-    """`root`/meta/info.json as it stands, with what kata does not need as well.
+    """Return `root`/meta/info.json unchanged, with fields that kata does not need.
 
-    Raises: DataError when it is absent or no JSON object.
+    Raises:
+        DataError: It is absent, or no JSON object.
     """
     path = root / "meta" / "info.json"
     try:
@@ -129,9 +141,13 @@ def _no_folder(root: Path) -> DataError:
 
 
 def file_name(template: str, **places: int | str) -> str:
-    """The path of one file below the dataset's folder.
+    """Fill in a path template.
 
-    Raises: DataError when the template lacks a value or leaves the folder.
+    Returns:
+        The path below the dataset's folder.
+
+    Raises:
+        DataError: A value is missing, or the path leaves the folder.
     """
     try:
         name = template.format(**places)
@@ -208,8 +224,10 @@ def _column(path: Path, key: str, spec: dict[str, Any]) -> Column:
 
 
 def _height_width_channels(shape: tuple[int, ...], names: Any) -> tuple[int, ...]:
-    """LeRobot reads (H, W, C) when the third name says so, else (C, H, W); without names the
-    shape tells.
+    """Return the shape of a camera as (H, W, C).
+
+    LeRobot takes it for (H, W, C) if the third name says so, else for (C, H, W). Without names the
+    sizes decide.
     """
     if isinstance(names, list) and len(names) == 3:
         last = names[2] in ("channel", "channels")
@@ -219,11 +237,14 @@ def _height_width_channels(shape: tuple[int, ...], names: Any) -> tuple[int, ...
 
 
 def _flat_names(names: Any) -> list[str]:
-    if isinstance(names, dict):
-        return [name for value in names.values() for name in _flat_names(value)]
-    if isinstance(names, list | tuple):
-        return [name for value in names for name in _flat_names(value)]
-    return [] if names is None else [str(names)]
+    if names is None:
+        return []
+    if not isinstance(names, dict | list | tuple):
+        return [str(names)]
+    found: list[str] = []
+    for value in names.values() if isinstance(names, dict) else names:
+        found += _flat_names(value)
+    return found
 
 
 def _template(path: Path, field: str, template: Any) -> str:

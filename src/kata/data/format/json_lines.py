@@ -1,4 +1,4 @@
-"""Reading of JSON-lines files, with messages that name file and line."""
+"""Reading of JSON-lines files, with errors that name file and line."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from kata.errors import DataError
 
 
 def json_lines(path: Path, fields: tuple[str, ...]) -> list[dict[str, Any]]:
-    """All objects of a JSON-lines file, each with at least `fields`.
+    """Return all objects of a JSON-lines file, each with at least `fields`.
 
-    Raises: DataError naming file and line.
+    Raises:
+        DataError: A line is no JSON object or lacks a field; the message names file and line.
     """
     if not path.is_file():
         raise _bad(path, "is absent", fields)

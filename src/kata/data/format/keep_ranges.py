@@ -1,4 +1,4 @@
-"""Kept ranges of a dataset: episodes cut into the parts that are read."""
+"""Kept ranges of a dataset: episodes that are cut into the parts to read."""
 
 from __future__ import annotations
 
@@ -14,9 +14,12 @@ from kata.errors import DataError
 
 @dataclass(frozen=True)
 class Pieces:
-    """Kept ranges of the opened episodes, in order: what remains of them as episodes of their own.
+    """The kept parts of the opened episodes, in order. Each part is read as one episode.
 
-    position: (P,) the episode's position. begin: (P,) its first frame. length: (P,) frames.
+    Attributes:
+        position: (P,) position of the episode.
+        begin: (P,) first frame of the part in the episode.
+        length: (P,) frames.
     """
 
     position: Int64

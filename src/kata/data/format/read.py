@@ -1,4 +1,4 @@
-"""Reading of a dataset's episode table, whatever its version."""
+"""Reading of a dataset's episode table, whatever its format version."""
 
 from __future__ import annotations
 
@@ -14,11 +14,16 @@ from kata.errors import DataError
 
 
 def read_episode_table(root: Path, info: Info, fetch: Fetch, notes: list[str]) -> EpisodeTable:
-    """The whole episode table of a dataset from its metadata.
+    """Read the episode table of a dataset from its metadata.
 
-    `fetch` gets files that only the Hub has.
+    Args:
+        root: the dataset's folder.
+        info: its declarations.
+        fetch: downloads files that only the Hub has.
+        notes: messages for the user are appended.
 
-    Raises: DataError when the metadata is absent, damaged or contradicts itself.
+    Raises:
+        DataError: The metadata is absent, damaged or contradicts itself.
     """
     from kata.data.format import v2, v3
 
@@ -39,7 +44,7 @@ def read_episode_table(root: Path, info: Info, fetch: Fetch, notes: list[str]) -
 
 
 def _as_spelled(root: Path, layout: EpisodeTable, notes: list[str]) -> EpisodeTable:
-    """The layout with the files that exist, where a folder has nearly the declared name."""
+    """Return the table with the files that exist, if a folder has nearly the declared name."""
     spans = [_spelled(root, span, notes) for span in layout.spans()]
     videos = dict(zip(layout.videos, spans[1:], strict=True))
     return replace(layout, data=spans[0], videos=videos)
@@ -59,7 +64,7 @@ def _spelled(root: Path, span: Span, notes: list[str]) -> Span:
 
 
 def folder_alike(root: Path, name: str) -> str:
-    """Return the one folder that is called nearly so, as 'video' for 'videos'; '' without one."""
+    """Return the one folder with nearly this name, as 'video' for 'videos'; '' if there is none."""
     wanted = name.lower().rstrip("s")
     folders = [path.name for path in root.iterdir() if path.is_dir()]
     alike = [each for each in folders if each != name and each.lower().rstrip("s") == wanted]

@@ -1,4 +1,4 @@
-"""Which episodes are read: the ones asked for, and of these the ones whose files are here."""
+"""Selection of episodes: those that are asked for and whose files are present."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kata.data.arrays import Int64
 from kata.data.format.episode_table import EpisodeTable, Span
@@ -19,9 +20,16 @@ AVAILABLE = "available"
 def choose(
     repo_id: str, known: Int64, episodes: Sequence[int] | str | None, exclude: Sequence[int] | None
 ) -> Int64:
-    """Positions of the wanted episodes in `known` (ascending), each once.
+    """Return the positions of the selected episodes in `known`, ascending.
 
-    Raises: DataError for an unknown episode or an empty selection.
+    Args:
+        repo_id: the dataset, for messages.
+        known: (E,) indices of all episodes, ascending.
+        episodes: indices to read, 'available', or None for all.
+        exclude: indices to leave out.
+
+    Raises:
+        DataError: An episode does not exist, or none is left.
     """
     if isinstance(episodes, str) and episodes != AVAILABLE:
         raise DataError(
@@ -29,15 +37,16 @@ def choose(
             rule=f"a list of episode numbers, or '{AVAILABLE}'",
             remedy="write for example --dataset.episodes=[0,1,2]",
         )
-    wanted = (
-        known if episodes is None or isinstance(episodes, str) else _known(repo_id, known, episodes)
-    )
+    wanted = known
+    if episodes is not None and not isinstance(episodes, str):
+        wanted = _known(repo_id, known, episodes)
     left = np.setdiff1d(wanted, _known(repo_id, known, exclude or ()))
     if not left.size:
+        what = f"no episode of {repo_id} is selected: the list is empty"
+        if len(wanted):
+            what = f"no episode of {repo_id} is left: {len(wanted)} wanted, all of them excluded"
         raise DataError(
-            f"no episode of {repo_id} is left: {len(wanted)} wanted, all of them excluded"
-            if len(wanted)
-            else f"no episode of {repo_id} is selected: the list is empty",
+            what,
             rule="at least one episode",
             remedy="check --dataset.episodes and --dataset.exclude_episodes",
         )
@@ -60,18 +69,22 @@ def _known(repo_id: str, known: Int64, episodes: Sequence[int]) -> Int64:
 def drop_absent_cameras(
     root: Path, info: Info, whole: EpisodeTable, chosen: EpisodeTable, *, available: bool = False
 ) -> tuple[EpisodeTable, list[str]]:
-    """The layout without video features that were declared but never recorded, and their names.
+    """Leave out cameras that were declared but never recorded.
 
-    v3.0 says per episode which file each camera has; v2.x does not, so there a camera without any
-    file counts. With `available` it does in v3.0 too.
+    v3.0 names the file of each camera per episode. v2.x does not, so there a camera counts if any
+    of its files exists. With `available` that rule holds for v3.0 as well.
+
+    Returns:
+        The episode table without these cameras, and their names.
     """
-    declared = [key for key, column in info.columns.items() if column.dtype == "video"]
-    told = info.version == "v3.0" and not available
-    absent = [
-        key
-        for key in declared
-        if key not in whole.videos or not (told or _any_file(root, whole.videos[key]))
-    ]
+    is_named = info.version == "v3.0" and not available
+    absent: list[str] = []
+    for key, column in info.columns.items():
+        if column.dtype != "video":
+            continue
+        is_there = key in whole.videos and (is_named or _any_file(root, whole.videos[key]))
+        if not is_there:
+            absent.append(key)
     return chosen.without(absent), absent
 
 
@@ -80,21 +93,25 @@ def _any_file(root: Path, span: Span) -> bool:
 
 
 def only_whole(repo_id: str, root: Path, layout: EpisodeTable, *, available: bool) -> EpisodeTable:
-    """The episodes whose files all exist; all of them must unless `available`.
+    """Return the episodes whose files all exist. Unless `available`, all episodes must have theirs.
 
-    Raises: DataError with the number of episodes that lack files and the first missing names.
+    Raises:
+        DataError: Files are missing; the message has the number of episodes and the first names.
     """
-    here = [
-        np.array([(root / name).is_file() for name in span.files], dtype=bool)
-        for span in layout.spans()
-    ]
-    has_files = [each[span.file] for each, span in zip(here, layout.spans(), strict=True)]
+    # For each series of files, (E,) True where the episode's file exists; each file is looked up
+    # once, since network disks need a millisecond for it.
+    has_files: list[NDArray[np.bool_]] = []
+    missing: list[str] = []
+    for span in layout.spans():
+        is_there = np.array([(root / name).is_file() for name in span.files], dtype=bool)
+        has_files.append(is_there[span.file])
+        used = np.unique(span.file)
+        missing += [span.files[number] for number in used if not is_there[number]]
     whole = np.all(has_files, axis=0)
     if whole.all() or (available and whole.any()):
         return layout.take(np.flatnonzero(whole))
     count = int((~whole).sum())
-    missing = [n for span in layout.spans() for n in span.used() if not (root / n).is_file()]
-    # Cameras without any file are left out of what is available.
+    # Cameras without any file are ignored with 'available', so that option may still help.
     usable = np.all([has_files[0], *(each for each in has_files[1:] if each.any())], axis=0)
     raise DataError(
         f"{repo_id} in {root} lacks files of {count} of {len(whole)} episodes "
@@ -105,7 +122,10 @@ def only_whole(repo_id: str, root: Path, layout: EpisodeTable, *, available: boo
 
 
 def refuse_pointers(root: Path, layout: EpisodeTable) -> None:
-    """Raise DataError for the first file that is a Git LFS pointer: a clone has all or none."""
+    """Raise DataError if the first file in use of any series is a Git LFS pointer.
+
+    A clone has either all files or none, so one of each series is enough.
+    """
     for span in layout.spans():
         for name in span.used()[:1]:
             refuse_pointer(root / name)

@@ -1,4 +1,4 @@
-"""Where a dataset's files come from: a folder, LeRobot's local home, or the Hub."""
+"""Sources of a dataset's files: a folder, LeRobot's local home, or the Hub."""
 
 from __future__ import annotations
 
@@ -21,20 +21,24 @@ from kata.data.format.info import VERSIONS
 from kata.errors import DataError
 
 _PATTERNS_MAX = 1000
-"""Beyond this many files a download asks for whole folders: matching costs files times patterns."""
+"""Files above which a download asks for whole folders: matching costs files times patterns."""
 
 
 _TRANSPORT_ERROR: type[Exception] = HfHubHTTPError.__bases__[0]
-"""What the HTTP library raises, lost connections included; huggingface_hub changed that library
-twice.
+"""Base class of the HTTP library's errors, including lost connections. It is derived, because
+huggingface_hub has changed that library twice.
 """
 
 
 @dataclass
 class Source:
-    """The folder of a dataset, and the Hub revision behind it where more files can be fetched from.
+    """The folder of a dataset, and the Hub revision from which missing files can be fetched.
 
-    root: the folder. revision: a tag, branch or commit, or None for a local folder.
+    Attributes:
+        repo_id: <owner>/<name>.
+        root: the folder.
+        revision: a tag, branch or commit, or None for a local folder.
+        notes: messages for the user.
     """
 
     repo_id: str
@@ -43,34 +47,40 @@ class Source:
     notes: list[str] = field(default_factory=list)
 
     def ensure(self, files: Sequence[str]) -> None:
-        """Fetch those files that are not here yet; does nothing for a local folder.
+        """Download those files that are missing; do nothing for a local folder.
 
-        A broken download continues where it stopped. Processes of one node wait for each other,
-        because huggingface_hub locks each file.
+        An interrupted download continues where it stopped. The processes of a node wait for each
+        other, because huggingface_hub locks each file.
         """
         missing = [name for name in files if not (self.root / name).is_file()]
         if self.revision is None or not missing:
             return
-        patterns = (
-            missing
-            if len(missing) <= _PATTERNS_MAX
-            else sorted({f"{n.split('/')[0]}/*" for n in missing})
-        )
+        patterns = missing
+        if len(missing) > _PATTERNS_MAX:
+            patterns = sorted({f"{name.split('/')[0]}/*" for name in missing})
         _download(self.repo_id, self.revision, patterns, local_only=False)
 
 
 def lerobot_home() -> Path:
-    """$HF_LEROBOT_HOME, or 'lerobot' below Hugging Face's own cache."""
+    """Return $HF_LEROBOT_HOME, or 'lerobot' below Hugging Face's cache."""
     return Path(
         os.environ.get("HF_LEROBOT_HOME") or Path(constants.HF_HOME) / "lerobot"
     ).expanduser()
 
 
 def locate(repo_id: str, root: str | Path | None, revision: str | None) -> Source:
-    """Find a dataset: `root` if given, else $HF_LEROBOT_HOME/<repo_id>, else a snapshot of the Hub
-    in $HF_LEROBOT_HOME/hub, of which the metadata is fetched now and the rest by `Source.ensure`.
+    """Find a dataset.
 
-    Raises: DataError that names the folders searched and, without network, the cache folder.
+    The order is: `root` if given, $HF_LEROBOT_HOME/<repo_id>, a snapshot of the Hub in
+    $HF_LEROBOT_HOME/hub. Of a snapshot the metadata is fetched now and the rest by `Source.ensure`.
+
+    Args:
+        repo_id: <owner>/<name>.
+        root: folder of the dataset, or None.
+        revision: tag, branch or commit on the Hub, or None.
+
+    Raises:
+        DataError: There is no such dataset; the message names the folders that were searched.
     """
     if root is not None:
         return Source(repo_id, Path(root).expanduser())
@@ -86,7 +96,9 @@ def locate(repo_id: str, root: str | Path | None, revision: str | None) -> Sourc
 
 
 def _from_hub(repo_id: str, revision: str | None) -> Source:
-    """The given revision, else the newest format tag that exists, else main."""
+    """Return a snapshot of the given revision, else of the newest format tag that exists, else of
+    main.
+    """
     candidates = [revision] if revision else [*VERSIONS, "main"]
     local_only = False
     unreachable: LocalEntryNotFoundError | None = None
@@ -96,8 +108,8 @@ def _from_hub(repo_id: str, revision: str | None) -> Source:
         except RevisionNotFoundError:
             continue
         except LocalEntryNotFoundError as error:
-            # Without network the first failure has cost the timeout; the other names are only
-            # sought on disk.
+            # Without network the first failure has already cost the timeout, so the other names
+            # are only looked up on disk.
             unreachable, local_only = error, True
             continue
         return Source(repo_id, folder, name)
@@ -147,18 +159,17 @@ def _offline(repo_id: str, error: Exception) -> DataError:
 
 
 def refuse_outside(root: Path, names: Iterable[str]) -> None:
-    """Refuse names below `root` that links lead out of it; names of files that are absent are
-    passed over.
+    """Raise DataError if a name below `root` leads out of it through a link; absent files are
+    skipped.
 
-    A snapshot in Hugging Face's cache links to the files of its own repository,
+    A snapshot in Hugging Face's cache links to files of its own repository, from
     `<repo>/snapshots/<commit>` to `<repo>/blobs`, which counts as inside. The folder itself may be
     reached through a link.
-
-    Raises: DataError naming the file and where it leads.
     """
     base = os.path.realpath(root)
     if os.path.basename(os.path.dirname(base)) == "snapshots":
         base = os.path.dirname(os.path.dirname(base))
+    # realpath costs one system call per part of a path; files of one folder share theirs.
     folders: dict[str, str] = {}
     for name in names:
         path = os.path.join(root, name)

@@ -1,7 +1,8 @@
-"""Language tasks: the sentence behind each task_index."""
+"""Language tasks: the sentence of each task_index."""
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -17,12 +18,13 @@ from kata.errors import DataError
 
 
 def read_tasks(root: Path, info: Info, layout: EpisodeTable, notes: list[str]) -> list[str]:
-    """Sentences by task_index; without a task file the episodes' own tasks in order of
-    appearance.
+    """Return the sentences by task_index.
+
+    Without a task file these are the episodes' tasks, in order of appearance, and a note is added.
     """
     path = root / "meta" / ("tasks.parquet" if info.is_v3 else "tasks.jsonl")
     if not path.is_file():
-        found = list(dict.fromkeys(task for tasks in layout.tasks for task in tasks))
+        found = list(dict.fromkeys(itertools.chain.from_iterable(layout.tasks)))
         notes.append(
             f"meta/{path.name} is absent: "
             + ("tasks come from the episodes" if found else "no tasks")
@@ -36,14 +38,16 @@ def read_tasks(root: Path, info: Info, layout: EpisodeTable, notes: list[str]) -
 
 
 def task_numbers(layout: EpisodeTable, tasks: list[str]) -> Int64:
-    """Per episode the number of its first task, for data without the column task_index."""
+    """Return the number of each episode's first task, (E,), for data without the column
+    task_index.
+    """
     number = {task: place for place, task in enumerate(tasks)}
     known = np.array([number.get(name, 0) for name in layout.tasks.names] + [0], dtype=np.int64)
     return known[layout.tasks.first()]
 
 
 def check_task_range(name: str, low: int, high: int, tasks: list[str]) -> None:
-    """DataError unless the smallest and largest task_index of some frames stand for tasks."""
+    """Raise DataError unless the smallest and the largest task_index of some frames name tasks."""
     if low < 0 or high >= len(tasks):
         raise DataError(
             f"a frame of {name} has task_index {low if low < 0 else high}, but the dataset has "
@@ -60,9 +64,7 @@ def _from_lines(path: Path) -> dict[int, str]:
 
 
 def _from_parquet(path: Path) -> dict[int, str]:
-    """LeRobot stores a pandas frame whose index is the sentence; old files leave the index
-    without a name.
-    """
+    """Read a pandas frame whose index is the sentence; in old files that index has no name."""
     try:
         table = pq.read_table(path)
     except (pa.ArrowInvalid, OSError) as error:

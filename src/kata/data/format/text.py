@@ -1,4 +1,4 @@
-"""The text files of a dataset: UTF-8. Other encodings are recognised and named."""
+"""Text files of a dataset, in UTF-8. Other encodings are recognised, and named in the error."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MARKS = {
     codecs.BOM_UTF16_LE: "utf-16",
     codecs.BOM_UTF16_BE: "utf-16",
 }
-"""Encodings by byte order mark; that of UTF-32 stands first, for it begins like that of UTF-16."""
+"""Encodings by byte order mark. UTF-32 comes first: its mark begins like that of UTF-16."""
 
 _LATIN_SIGNS = frozenset("°²³µ¡¿«»")
 _WINDOWS_SIGNS = frozenset("\u20ac\u2026\u2018\u2019\u201c\u201d\u2013\u2014")
@@ -30,7 +30,8 @@ def read_text(path: Path) -> str:
 
     Raises:
         FileNotFoundError: There is no such file.
-        DataError: The file is a Git LFS pointer, or has another encoding: which may fit is named.
+        DataError: The file is a Git LFS pointer, or has another encoding. The message names those
+            that fit.
     """
     refuse_pointer(path)
     data = path.read_bytes()
@@ -49,10 +50,17 @@ def read_text(path: Path) -> str:
 
 
 def byte_order_mark(path: Path) -> str:
-    """Return the encoding that the byte order mark of a file stands for, '' without a mark."""
+    """Return the encoding that the byte order mark of a file declares, '' without a mark."""
     with path.open("rb") as file:
         head = file.read(4)
-    return next((name for mark, name in _MARKS.items() if head.startswith(mark)), "")
+    return _encoding_by_mark(head)
+
+
+def _encoding_by_mark(head: bytes) -> str:
+    for mark, name in _MARKS.items():
+        if head.startswith(mark):
+            return name
+    return ""
 
 
 def fitting_encodings(texts: Iterable[bytes]) -> list[str]:
@@ -68,20 +76,17 @@ def fitting_encodings(texts: Iterable[bytes]) -> list[str]:
         Names that Python's codecs know. More than one when the bytes alone cannot tell.
     """
     data = list(texts)
-    marks = {
-        next((name for mark, name in _MARKS.items() if each.startswith(mark)), "") for each in data
-    }
+    # 1. A byte order mark decides, if all texts have the same one and can be read that way.
+    marks = {_encoding_by_mark(each) for each in data}
     if marks != {""}:
-        return (
-            sorted(marks - {""})
-            if len(marks) == 1 and all(_reads(each, *marks) for each in data)
-            else []
-        )
-    return [
-        name
-        for name, fits in (("gbk", _is_gbk), ("latin-1", _is_latin), ("cp1252", _is_windows))
-        if all(fits(each) for each in data)
-    ]
+        is_one = len(marks) == 1 and all(_reads(each, *marks) for each in data)
+        return sorted(marks - {""}) if is_one else []
+    # 2. Without marks, the characters decide.
+    found: list[str] = []
+    for name, fits in (("gbk", _is_gbk), ("latin-1", _is_latin), ("cp1252", _is_windows)):
+        if all(map(fits, data)):
+            found.append(name)
+    return found
 
 
 def _reads(data: bytes, encoding: str) -> bool:
@@ -93,13 +98,13 @@ def _reads(data: bytes, encoding: str) -> bool:
 
 
 def _is_gbk(data: bytes) -> bool:
-    """Return whether all is ASCII but pairs of high bytes; behind a Latin-1 letter stands ASCII."""
+    """Return whether all is ASCII or pairs of two high bytes; a Latin-1 letter is followed by
+    ASCII.
+    """
     if not _reads(data, "gbk"):
         return False
-    return all(
-        len(pair) == 1 or pair[1] >= 0x80
-        for pair in (char.encode("gbk") for char in data.decode("gbk"))
-    )
+    pairs = [char.encode("gbk") for char in data.decode("gbk")]
+    return all(len(pair) == 1 or pair[1] >= 0x80 for pair in pairs)
 
 
 def _is_latin(data: bytes) -> bool:
@@ -107,7 +112,7 @@ def _is_latin(data: bytes) -> bool:
 
 
 def _is_windows(data: bytes) -> bool:
-    """Return whether the text needs what Windows adds to Latin-1, and no other sign."""
+    """Return whether the text needs a sign that Windows adds to Latin-1, and no unknown sign."""
     if not _reads(data, "cp1252"):
         return False
     text = data.decode("cp1252")

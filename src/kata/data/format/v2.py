@@ -1,4 +1,4 @@
-"""Episode table of formats v2.0 and v2.1: JSON lines, one file per episode and camera."""
+"""The episode table of formats v2.0 and v2.1: JSON lines; one file per episode and camera."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kata.data.format.json_lines import json_lines
 
 
 def read(root: Path, info: Info, fetch: Fetch, notes: list[str]) -> EpisodeTable:
-    """The layout from meta/episodes.jsonl, ordered by episode index."""
+    """Read the episode table from meta/episodes.jsonl, ordered by episode index."""
     rows = sorted(
         json_lines(root / "meta" / "episodes.jsonl", ("episode_index", "length")), key=_number
     )
@@ -53,14 +53,14 @@ def _names(info: Info, template: str, index: Int64, key: str) -> list[str]:
 def _really(
     root: Path, fetch: Fetch, notes: list[str], declared: list[str], usual: list[str]
 ) -> list[str]:
-    """The names under which files exist: some datasets declare a template that their files do
-    not follow.
+    """Return the names under which files exist.
+
+    Some datasets declare a template that their files do not follow.
     """
-    # The last episode tells the two apart: the first one often has the same name under both.
+    # The last episode distinguishes the two: the first one often has the same name under both.
     fetch([declared[-1], usual[-1]])
-    as_declared, as_usual = (
-        sum((root / name).is_file() for name in names) for names in (declared, usual)
-    )
+    as_declared = sum((root / name).is_file() for name in declared)
+    as_usual = sum((root / name).is_file() for name in usual)
     if as_usual <= as_declared:
         return declared
     notes.append(f"files lie as '{usual[-1]}', not as info.json says ('{declared[-1]}')")

@@ -196,7 +196,7 @@ def stats_columns(summaries: Mapping[str, Summary]) -> dict[str, Any]:
 
 
 def read(root: Path, info: Info) -> EpisodeTable:
-    """The layout from meta/episodes, ordered by episode index."""
+    """Read the episode table from meta/episodes, ordered by episode index."""
     table = episode_table(root)
     index = (
         _ints(root, table, "episode_index")
@@ -230,8 +230,11 @@ def read(root: Path, info: Info) -> EpisodeTable:
 
 
 def episode_table(root: Path, prefix: str = "") -> pa.Table:
-    """All episode rows without statistics, or only 'episode_index' and columns that start with
-    `prefix`.
+    """Return all episode rows without their statistics.
+
+    Args:
+        root: the dataset's folder.
+        prefix: if given, only 'episode_index' and the columns that start with it are read.
     """
     paths = sorted(root.glob(EPISODE_FILES))
     if not paths:
@@ -266,7 +269,10 @@ def _files(
 
 
 def _row_in_file(file: Int64, begin: Int64) -> Int64:
-    """Rows count over the whole dataset: a file starts with the first row of its first episode."""
+    """Return the row in its file at which each episode starts, (E,).
+
+    `begin` counts rows over the whole dataset, and a file starts with its first episode's row.
+    """
     first = np.full(int(file.max(initial=0)) + 1, np.iinfo(np.int64).max)
     np.minimum.at(first, file, begin)
     return begin - first[file]

@@ -1,7 +1,8 @@
-"""Statistics of exactly the selected frames; what was sampled is said in the dataset's notes."""
+"""Statistics of exactly the selected frames; a note of the dataset names what was sampled."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -25,23 +26,22 @@ from kata.data.format.v3 import episode_table
 from kata.spec import Stats
 
 SAMPLED_FRAMES = 500
-"""Most frames decoded for camera statistics: a mean over 500 frames is steadier than any policy
-can tell.
+"""Most frames decoded for camera statistics: no policy is sensitive to the error of a mean over 500
+frames.
 """
 
 
 def dataset_stats(dataset: Dataset, cameras: bool = True) -> Stats:
-    """Compute min, max, mean, std, count, q01, q10, q50, q90 and q99 of the selected frames, per
-    feature.
+    """Compute the statistics of the selected frames, per feature.
 
-    Vectors (D,) and scalars (1,) are exact over all frames. Features of higher rank pool all axes
-    but the last. Cameras (C, 1, 1) in [0, 1] are the stored ones where these describe exactly the
-    selected episodes. Otherwise they come from sampled frames, which a line in the dataset's
-    `notes` then states.
+    These are min, max, mean, std, count, q01, q10, q50, q90 and q99. Vectors (D,) and scalars (1,)
+    are exact over all frames. Features of higher rank pool all axes but the last. Cameras (C, 1, 1)
+    in [0, 1] get the stored values where these describe exactly the selected episodes. Otherwise
+    they come from sampled frames, and a line in the dataset's `notes` says so.
 
     Args:
         dataset: the selected episodes are measured.
-        cameras: False leaves the cameras out; nothing is decoded then.
+        cameras: False leaves the cameras out; then nothing is decoded.
     """
     result = column_stats(dataset)
     if cameras:
@@ -50,7 +50,9 @@ def dataset_stats(dataset: Dataset, cameras: bool = True) -> Stats:
 
 
 def column_stats(dataset: Dataset) -> Stats:
-    """All table columns with numbers: population figures over every selected frame, in float64."""
+    """Return the statistics of all table columns with numbers, over every selected frame, in
+    float64.
+    """
     keys = [
         key
         for key, column in dataset.columns.items()
@@ -60,8 +62,9 @@ def column_stats(dataset: Dataset) -> Stats:
 
 
 def camera_stats(dataset: Dataset) -> Stats:
-    """All cameras, (C, 1, 1) in [0, 1]: the dataset's own where complete, else from sampled
-    frames.
+    """Return the statistics of all cameras, each (C, 1, 1) in [0, 1].
+
+    These are the stored ones where they are complete, else those of sampled frames.
     """
     own = {key: summary for key, summary in _own(dataset).items() if key in dataset.cameras}
     sampled = [key for key in dataset.cameras if key not in own]
@@ -73,13 +76,13 @@ def camera_stats(dataset: Dataset) -> Stats:
 
 
 def sample_rows(lengths: Int64) -> Int64:
-    """Evenly spread rows: as many as LeRobot takes, but no more than 500 in all."""
+    """Return evenly spread rows: as many as LeRobot takes, but at most 500 in all."""
     count = min(int(_sampled_of(lengths).sum()), SAMPLED_FRAMES)
     return np.linspace(0, int(lengths.sum()) - 1, count).round().astype(np.int64)
 
 
 def episode_sample_rows(lengths: Int64) -> Int64:
-    """The rows that LeRobot samples: of each episode evenly spread ones."""
+    """Return the rows that LeRobot samples: evenly spread ones of each episode."""
     starts, counts = np.cumsum(lengths) - lengths, _sampled_of(lengths)
     parts = [
         start + np.linspace(0, length - 1, count).round().astype(np.int64)
@@ -89,8 +92,9 @@ def episode_sample_rows(lengths: Int64) -> Int64:
 
 
 def _sampled_of(lengths: Int64) -> Int64:
-    """LeRobot's number of sampled frames per episode: length ** 0.75, but at least 100 (or all)
-    and at most 10,000.
+    """Return LeRobot's number of sampled frames per episode.
+
+    It is length ** 0.75, at least 100 (or all frames) and at most 10,000.
     """
     return np.maximum(
         np.minimum(100, lengths), np.minimum((lengths**0.75).astype(np.int64), 10_000)
@@ -103,8 +107,16 @@ def frame_stats(
     rows: Int64,
     progress: Callable[[int, int], None] | None = None,
 ) -> Stats:
-    """Statistics of these cameras over the decoded frames `rows`, (C, 1, 1) in [0, 1]; count is
-    their number.
+    """Return statistics of cameras over decoded frames.
+
+    Args:
+        dataset: the dataset.
+        keys: of the cameras.
+        rows: (n,) rows to decode.
+        progress: called with the number of decoded and of all rows.
+
+    Returns:
+        (C, 1, 1) in [0, 1] each; `count` is the number of rows.
     """
     from kata.data.loader.reader import Reader
 
@@ -123,11 +135,10 @@ def frame_stats(
 
 
 def stored_stats(dataset: Dataset, keys: Sequence[str]) -> tuple[Stats, str]:
-    """The statistics that the dataset brings for exactly the selected episodes, and the name of
-    where they lie.
+    """Return the stored statistics of exactly the selected episodes, and the name of their source.
 
-    meta/stats.json for a whole dataset, else those of the episodes joined; ({}, '') where there are
-    none.
+    The source is meta/stats.json for a whole dataset, else the joined statistics of the episodes;
+    ({}, '') if there are none.
     """
     path = dataset.root / "meta" / "stats.json"
     if dataset.is_whole and path.is_file():
@@ -144,8 +155,14 @@ def stored_stats(dataset: Dataset, keys: Sequence[str]) -> tuple[Stats, str]:
 
 
 class Difference(NamedTuple):
-    """One figure of one feature that is not what the data give; both as flat arrays, `off` their
-    largest distance.
+    """A statistic of a feature that differs from the data.
+
+    Attributes:
+        key: the feature.
+        stat: name of the statistic.
+        found: of the data, flat.
+        stored: as stored, flat.
+        off: largest distance of the two.
     """
 
     key: str
@@ -156,24 +173,24 @@ class Difference(NamedTuple):
 
 
 def differences(found: Stats, stored: Stats, *, sampled: Sequence[str] = ()) -> list[Difference]:
-    """Where stored statistics are not those of the data.
+    """Return the stored statistics that differ from those of the data.
 
     Equal means within 1e-4 of the feature's range: numbers are float32, and sums are rounded in
-    their order. Of the features in `sampled`, which come from other frames than the stored ones,
-    mean and std are compared, within 0.02.
+    their order. Features in `sampled` come from other frames than the stored ones; of these mean
+    and std are compared, within 0.02.
     """
     rows: list[Difference] = []
     for key, stats in stored.items():
         for stat in (name for name in STATS if name in stats and key in found):
             if key in sampled and stat not in ("mean", "std"):
                 continue
-            ours, theirs = (
-                found[key][stat].reshape(-1).astype(float),
-                stats[stat].reshape(-1).astype(float),
-            )
-            span = float(np.max(found[key]["max"] - found[key]["min"], initial=0.0))
-            allowed = 0.5 if stat == "count" else 0.02 if key in sampled else 1e-4 * span
-            allowed += 0.0 if stat == "count" else 1e-6 * float(np.abs(ours).max()) + 1e-9
+            ours = found[key][stat].reshape(-1).astype(float)
+            theirs = stats[stat].reshape(-1).astype(float)
+            allowed = 0.5
+            if stat != "count":
+                span = float(np.max(found[key]["max"] - found[key]["min"], initial=0.0))
+                allowed = 0.02 if key in sampled else 1e-4 * span
+                allowed += 1e-6 * float(np.abs(ours).max()) + 1e-9
             same_shape = ours.shape == theirs.shape and np.isfinite(theirs).all()
             off = float(np.abs(ours - theirs).max()) if same_shape else np.inf
             if off > allowed:
@@ -182,14 +199,14 @@ def differences(found: Stats, stored: Stats, *, sampled: Sequence[str] = ()) -> 
 
 
 def _own(dataset: Dataset) -> Stats:
-    """The dataset's stored statistics of exactly the selected episodes, where all ten figures
-    are there.
+    """Return the cameras' stored statistics of exactly the selected episodes, where all ten are
+    present.
     """
     return complete(stored_stats(dataset, list(dataset.cameras))[0])
 
 
 def _per_episode(dataset: Dataset, keys: Sequence[str]) -> dict[str, list[Summary]]:
-    """Stored statistics of the selected episodes; a feature lacks those of an episode that has
+    """Return the stored statistics of the selected episodes, by feature, without episodes that have
     none.
     """
     parts: dict[str, list[Summary]] = {key: [] for key in keys}
@@ -202,8 +219,9 @@ def _per_episode(dataset: Dataset, keys: Sequence[str]) -> dict[str, list[Summar
 
 
 def episode_stats(dataset: Dataset, keys: Sequence[str]) -> list[tuple[int, Stats]]:
-    """The stored statistics of every episode that has some, with its index; those of `keys` at
-    least.
+    """Return the stored statistics of every episode that has some, with its index.
+
+    At least the features in `keys` are read.
     """
     if dataset.info.is_v3:
         return _rows_v3(dataset, keys)
@@ -216,7 +234,8 @@ def episode_stats(dataset: Dataset, keys: Sequence[str]) -> list[tuple[int, Stat
 
 def _rows_v3(dataset: Dataset, keys: Sequence[str]) -> list[tuple[int, Stats]]:
     table = episode_table(dataset.root, prefix="stats/")
-    names = [f"stats/{key}/{stat}" for key in keys for stat in STATS]
+    wanted = itertools.product(keys, STATS)
+    names = [f"stats/{key}/{stat}" for key, stat in wanted]
     names = [name for name in names if name in table.column_names]
     if not names or "episode_index" not in table.column_names:
         return []

@@ -1,6 +1,4 @@
-"""Statistics of a mixture: of all its frames together, and as each of its datasets is
-normalised.
-"""
+"""Statistics of a mixture: of all its frames, and those with which each dataset is normalized."""
 
 from __future__ import annotations
 
@@ -12,50 +10,54 @@ from kata.data.stats.dataset_stats import camera_stats, dataset_stats
 from kata.spec import Column, Stats
 
 _NEUTRAL = dict(zip(STATS, (-1, 1, 0, 1, 0, -1, -1, 0, 1, 1), strict=True))
-"""Statistics under which zero stays zero in every mode, for dimensions that a dataset does not
-have.
+"""Statistics that keep zero at zero in every mode of normalization, for dimensions that a dataset
+lacks.
 """
 
 
 def joint_stats(mixture: Mixture, cameras: bool = True) -> Stats:
-    """Statistics of the selected frames of all datasets, by common name, as of one dataset that
-    holds them all.
+    """Return the statistics of the selected frames of all datasets, by common name.
 
-    Vectors are exact, quantiles included; a dimension that only some datasets have is summed over
-    those. Cameras are joined from the datasets' own figures, weighted by frames: exact but for
-    quantiles, whose mean is taken.
+    They are those of one dataset that holds all frames. Vectors are exact, quantiles included; a
+    dimension that only some datasets have counts only those. Cameras are joined from the datasets'
+    statistics, weighted by frames: exact but for quantiles, which are averaged.
     """
     columns = mixture.columns
     stats: Stats = {}
     for key, column in columns.items():
-        if (
-            not column.is_camera
-            and column.dtype != "string"
-            and (found := _of_column(mixture, key, column))
-        ):
+        if column.is_camera or column.dtype == "string":
+            continue
+        found = _of_column(mixture, key, column)
+        if found:
             stats[key] = found
     if cameras:
-        found = [_renamed(part, camera_stats(part.dataset)) for part in mixture.parts]
-        stats |= {key: merge([own[key] for own in found if key in own]) for key in mixture.cameras}
+        of_parts = [_renamed(part, camera_stats(part.dataset)) for part in mixture.parts]
+        for key in mixture.cameras:
+            stats[key] = merge([own[key] for own in of_parts if key in own])
     return stats
 
 
 def _of_column(mixture: Mixture, key: str, column: Column) -> Summary | None:
-    """None where the datasets' shapes cannot be joined; whoever needs that column refuses it."""
+    """Return the statistics of a column, or None if the datasets' shapes cannot be joined.
+
+    Whoever needs such a column refuses it.
+    """
     parts = [part for part in mixture.parts if key in part.columns]
     values = [part.dataset.column(part.own(key)) for part in parts]
     if not mixture.padded(key):
         return summarise(np.concatenate(values) if len(values) > 1 else values[0])
     if not all(is_vector(part.columns[key]) for part in parts):
         return None
+    # Between two widths that occur, each dimension exists in the same datasets.
     widths = np.unique([v.shape[1] for v in values])
-    cuts = [
-        summarise(np.concatenate([v[:, first:last] for v in values if v.shape[1] >= last]))
-        for first, last in zip([0, *widths[:-1]], widths, strict=True)
-    ]
-    joined: Summary = {
-        name: np.concatenate([cut[name] for cut in cuts]) for name in STATS if name != "count"
-    }
+    cuts: list[Summary] = []
+    for first, last in zip([0, *widths[:-1]], widths, strict=True):
+        wide = [v[:, first:last] for v in values if v.shape[1] >= last]
+        cuts.append(summarise(np.concatenate(wide)))
+    joined: Summary = {}
+    for name in STATS:
+        if name != "count":
+            joined[name] = np.concatenate([cut[name] for cut in cuts])
     assert len(joined["mean"]) == column.shape[0]
     return joined | {"count": np.array([sum(len(v) for v in values)])}
 
@@ -63,17 +65,24 @@ def _of_column(mixture: Mixture, key: str, column: Column) -> Summary | None:
 def part_stats(
     mixture: Mixture, joint: Stats, *, own: bool, cameras: bool = True
 ) -> tuple[Stats, ...]:
-    """What each dataset is normalised with: the joint statistics, or its `own`.
+    """Return the statistics with which each dataset is normalized: the joint ones, or its `own`.
 
-    Dimensions that a dataset lacks get figures that leave zero at zero; cameras that it lacks get
+    Dimensions that a dataset lacks get statistics that keep zero at zero. Cameras that it lacks get
     the joint ones.
+
+    Args:
+        mixture: the datasets.
+        joint: from `joint_stats`.
+        own: True to compute those of each dataset.
+        cameras: False leaves the cameras out.
     """
-    return tuple(
-        _fitted(
-            part, joint, _renamed(part, dataset_stats(part.dataset, cameras=cameras)) if own else {}
-        )
-        for part in mixture.parts
-    )
+    fitted: list[Stats] = []
+    for part in mixture.parts:
+        stats: Stats = {}
+        if own:
+            stats = _renamed(part, dataset_stats(part.dataset, cameras=cameras))
+        fitted.append(_fitted(part, joint, stats))
+    return tuple(fitted)
 
 
 def _renamed(part: MixtureEntry, stats: Stats) -> Stats:
@@ -85,21 +94,18 @@ def _fitted(part: MixtureEntry, joint: Stats, own: Stats) -> Stats:
     fitted: Stats = {}
     for key, common in joint.items():
         summary = own.get(key, common)
-        width = (
-            part.columns[key].shape[0]
-            if key in part.columns and is_vector(part.columns[key])
-            else None
-        )
-        fitted[key] = summary if width is None else _widened(summary, width, len(common["mean"]))
+        if key in part.columns and is_vector(part.columns[key]):
+            width = part.columns[key].shape[0]
+            summary = _widened(summary, width, len(common["mean"]))
+        fitted[key] = summary
     return fitted
 
 
 def _widened(summary: Summary, width: int, whole: int) -> Summary:
     if width == whole:
         return summary
-    return {
-        name: value
-        if name == "count"
-        else np.concatenate([value[:width], np.full(whole - width, _NEUTRAL[name])])
-        for name, value in summary.items()
-    }
+    wide = dict(summary)
+    for name in set(summary) - {"count"}:
+        neutral = np.full(whole - width, _NEUTRAL[name])
+        wide[name] = np.concatenate([summary[name][:width], neutral])
+    return wide
