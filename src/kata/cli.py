@@ -1,8 +1,8 @@
-"""The command line: the table of verbs. A verb's modules are imported when it runs: help is quick.
+"""The command line: a table of verbs. A verb's modules are imported when it runs, so help is quick.
 
-Exit status: 0 done, 1 `checkpoint verify` found damage or `doctor` a fault, 2 something the user
-can correct (one message, no traceback), 85 asked to stop and saved, 130 interrupted. `launch`
-leaves with the status of the rank that failed.
+Exit status: 0 for done; 1 if `checkpoint verify` found damage or `doctor` a fault; 2 for an error
+that the user can correct (one message, no traceback); 85 for a run that was asked to stop and
+saved; 130 for an interruption. `launch` exits with the status of the rank that failed.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ TRAIN = Verb(
 )
 
 EVAL = Verb(
-    says="let a policy act in an environment, and say how often it succeeds",
+    says="evaluate a policy in an environment and report its success rate",
     usage="--policy.path=<checkpoint or Hub name> --env.type=<name> [options]",
     work="kata.eval.command:main",
     options="kata.eval.options:EvalRun",
@@ -80,12 +80,12 @@ EVAL = Verb(
 )
 
 CHECKPOINT = Verb(
-    says="look after what a run saved",
+    says="list, verify, prune, export, convert and push checkpoints",
     usage="<verb> <path> [options]",
     verbs={
         "list": _checkpoint_verb(
             "list_checkpoints",
-            "step, size, age and state of each checkpoint, and what last and best point at",
+            "list step, size, age and state of each checkpoint, and the targets of last and best",
             "<run>",
             "PathOptions",
         ),
@@ -98,12 +98,15 @@ CHECKPOINT = Verb(
         ),
         "prune": _checkpoint_verb(
             "prune",
-            "remove what the rules do not keep; last, best and the newest good one always stay",
+            "remove checkpoints that no rule keeps; last, best and the newest good one always stay",
             "<run> --keep_last=N [options]",
             "PruneOptions",
         ),
         "export": _checkpoint_verb(
-            "export", "copy what acting needs", "<path> --out=<folder>", "ExportOptions"
+            "export",
+            "copy the files that inference needs",
+            "<path> --out=<folder>",
+            "ExportOptions",
         ),
         "convert": _checkpoint_verb(
             "convert_state",
@@ -113,7 +116,7 @@ CHECKPOINT = Verb(
         ),
         "push": _checkpoint_verb(
             "upload",
-            "upload what acting needs to the Hub; what is there already is not sent again",
+            "upload the files that inference needs to the Hub; files that are there are skipped",
             "<path> --repo_id=<user>/<name>",
             "PushOptions",
         ),
@@ -126,7 +129,7 @@ DATA = Verb(
     verbs={
         "info": _data_verb(
             "info",
-            "what a dataset holds, and what a training run would see of it",
+            "describe a dataset, and what a training run would see of it",
             "<folder> [options]",
         ),
         "stats": _data_verb(
@@ -141,22 +144,22 @@ DATA = Verb(
         ),
         "repair": _data_verb(
             "repair",
-            "write a corrected copy: whatever has one mechanical answer",
+            "write a corrected copy, as far as a fault has one mechanical answer",
             "<folder> --out=<folder> [options]",
         ),
         "view": _data_verb(
             "view",
-            "a picture of one episode: frames of all cameras, curves of all values",
+            "draw one episode: frames of all cameras, curves of all values",
             "<folder> --episode=<number> --out=<file>.png [options]",
         ),
         "convert": _data_verb(
             "edit:run_convert",
-            "make a v3.0 dataset of a v2.0 or v2.1 one, frames bit for bit",
+            "convert a v2.0 or v2.1 dataset to v3.0, frames bit for bit",
             "<folder> --out=<folder> [options]",
             "Convert",
         ),
         "merge": Verb(
-            says="make one dataset of several",
+            says="merge datasets into one",
             usage="<folder> <folder> ... --out=<folder> [options]",
             work=f"{_DATA}.edit:run_merge",
             options=f"{_DATA}.options:MergeOptions",
@@ -164,13 +167,13 @@ DATA = Verb(
         ),
         "split": _data_verb(
             "edit:run_split",
-            "make datasets of some episodes: chosen, left out, in shares, by task",
+            "split a dataset by episodes: chosen, excluded, in shares, by task",
             "<folder> --out=<folder> [options]",
             "Split",
         ),
         "transcode": _data_verb(
             "edit:run_transcode",
-            "encode the cameras again: codec, keyframes, quality, size",
+            "encode the cameras again: codec, keyframe distance, quality, size",
             "<folder> --out=<folder> [options]",
             "Transcode",
         ),
@@ -203,7 +206,7 @@ BENCH = Verb(
             word="root",
         ),
         "scale": Verb(
-            says="measure what more ranks bring and cost, and lay out many",
+            says="measure how training scales with ranks, and plan larger numbers",
             usage="[options] [-- <options of kata train>]",
             work="kata.bench.scale.command:scale",
             options="kata.bench.scale.options:ScaleRun",
@@ -221,11 +224,11 @@ LAUNCH = Verb(
     variant="target",
     has_rest=True,
     verbs={
-        "status": _job_verb("show_status", "how a job is", "JobOptions"),
-        "logs": _job_verb("show_logs", "a job's output", "LogOptions"),
-        "cancel": _job_verb("cancel", "end a job", "JobOptions"),
+        "status": _job_verb("show_status", "show the state of a job", "JobOptions"),
+        "logs": _job_verb("show_logs", "print the output of a job", "LogOptions"),
+        "cancel": _job_verb("cancel", "cancel a job", "JobOptions"),
         "flavors": _job_verb(
-            "show_flavors", "the machines of Hugging Face Jobs", "FlavorOptions", ""
+            "show_flavors", "list the machines of Hugging Face Jobs", "FlavorOptions", ""
         ),
     },
     footer=(
@@ -249,7 +252,7 @@ KATA = Verb(
         "bench": BENCH,
         "launch": LAUNCH,
         "doctor": Verb(
-            says="look at this machine: versions, GPUs, codecs, disk, and what is wrong",
+            says="check this machine: versions, GPUs, codecs, disk, and faults",
             usage="[options]",
             work="kata.launch.doctor.command:main",
             options="kata.launch.options:DoctorOptions",
@@ -284,7 +287,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = list(sys.argv[1:] if argv is None else argv)
     log.configure()
     debug = "--debug" in args
-    # torch.distributed.launch puts its rank in front of the verb. It is read from the environment.
+    # torch.distributed.launch puts its rank in front of the verb; kata reads the environment's.
     args = [arg for arg in args if arg != "--debug" and not arg.startswith("--local-rank=")]
     if args == ["--version"]:
         print(__version__)
@@ -302,7 +305,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def train(args: Sequence[str]) -> int:
-    """Train as these arguments say, on this rank."""
+    """Train with these arguments, on this rank."""
     from kata.dist.world import read_world
     from kata.run import resolve_run
     from kata.run.data_checks import check_local_data
@@ -319,7 +322,7 @@ def train(args: Sequence[str]) -> int:
 
 
 def complete(options: CompletionOptions) -> int:
-    """Print a shell's script, or the words that may stand at the end of a line."""
+    """Print a shell's script, or the words that may follow at the end of a line."""
     from kata.config.completion import SCRIPTS, completions
 
     if options.shell == "words":

@@ -1,6 +1,4 @@
-"""Errors that a user can act on: the value that is wrong, the rule it breaks, and what to do
-about it.
-"""
+"""Errors that a user can act on: the wrong value, the rule that it breaks, and a remedy."""
 
 from __future__ import annotations
 
@@ -9,16 +7,19 @@ from collections.abc import Iterable
 
 
 class KataError(Exception):
-    """One clear message. The command line prints it without a traceback and leaves with status 2.
+    """An error of one clear message. The command line prints it without a traceback, and exits with
+    2.
 
     Args:
-        what: what is wrong, with the value (a path, a name, a number).
-        rule: what would have been right.
+        what: the fault with its value (a path, a name, a number).
+        rule: the rule that is broken.
         remedy: what the user can do.
     """
 
     def __init__(self, what: str, *, rule: str = "", remedy: str = "") -> None:
-        self.what, self.rule, self.remedy = what, rule, remedy
+        self.what = what
+        self.rule = rule
+        self.remedy = remedy
         super().__init__(what, rule, remedy)
 
     def __str__(self) -> str:
@@ -35,22 +36,30 @@ class ConfigError(KataError):
 
 
 class DataError(KataError):
-    """A dataset is absent, damaged, or does not fit what is asked of it."""
+    """A dataset is absent, damaged, or does not have what is requested."""
 
 
 class FrameError(DataError):
-    """One frame of a camera cannot be had; the rest of the dataset may be sound.
+    """One frame of a camera cannot be read; the rest of the dataset may be sound.
 
-    camera: the dataset's key. file: path of the video or table. frame: its number in the file
-        (presentation order of a video, row of a table). row: in the dataset, as in
-        `Dataset.column`.
+    Args:
+        what: see KataError.
+        rule: see KataError.
+        remedy: see KataError.
+        camera: the dataset's key.
+        file: path of the video or table.
+        frame: number in the file: presentation order of a video, row of a table.
+        row: row in the dataset, as in `Dataset.column`.
     """
 
     def __init__(
         self, what: str, *, rule: str, remedy: str, camera: str, file: str, frame: int, row: int
     ) -> None:
         super().__init__(what, rule=rule, remedy=remedy)
-        self.camera, self.file, self.frame, self.row = camera, file, frame, row
+        self.camera = camera
+        self.file = file
+        self.frame = frame
+        self.row = row
 
 
 class PolicyError(KataError):
@@ -62,15 +71,15 @@ class CheckpointError(KataError):
 
 
 class DivergedError(KataError):
-    """Training cannot go on: too many steps in a row have a loss or gradient that is not finite."""
+    """Training cannot continue: the loss or gradient of too many steps in a row is not finite."""
 
 
 class RankError(KataError):
-    """Another rank of the run has failed or is gone; or the ranks cannot work together."""
+    """Another rank of the run has failed or is gone, or the ranks cannot work together."""
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
-    """The known name closest to `name`, or an empty string when none is close."""
+    """Return the known name closest to `name`, or an empty string if none is close."""
     found = difflib.get_close_matches(name, list(names), n=1, cutoff=0.5)
     return found[0] if found else ""
 
@@ -95,7 +104,7 @@ def closest(name: str, names: Iterable[str], count: int = 3) -> list[str]:
 
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:
-    """A remedy for an unknown name: the nearest known one, or the list of all."""
+    """Return a remedy for an unknown name: the nearest known one, or the list of all."""
     known = sorted(names)
     close = nearest(name, known)
     return f"did you mean '{close}'?" if close else f"one of: {', '.join(known)}"

@@ -1,4 +1,4 @@
-"""Writing files so that an interruption or a power cut leaves a whole file or none."""
+"""Writing of files that are complete or absent after an interruption or a power failure."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""Errors of a disk that takes no more: they cost what was to be written, not the run."""
+"""Errors of a full disk. They cost the file that is being written, not the run."""
 
 
 def fsync(path: Path) -> None:
-    """Wait until a file, or the names in a folder, are on the disk, so that a power cut cannot
-    undo them.
+    """Wait until a file, or the names in a folder, are on the disk.
+
+    A power failure cannot undo them after that.
     """
     handle = os.open(path, os.O_RDONLY)
     try:
@@ -24,10 +25,17 @@ def fsync(path: Path) -> None:
 
 
 def write_json(path: Path, value: Any, *, indent: int = 4, allow_nan: bool = True) -> None:
-    """Write JSON as LeRobot formats it. The file appears whole or not at all.
+    """Write JSON in LeRobot's formatting, atomically.
 
-    Raises: ValueError for NaN or infinity with `allow_nan=False`; OSError where the folder cannot
-        be written to.
+    Args:
+        path: of the file.
+        value: JSON values.
+        indent: spaces per level.
+        allow_nan: False to refuse NaN and infinity, which JSON does not have.
+
+    Raises:
+        ValueError: There is a NaN or an infinity, with `allow_nan=False`.
+        OSError: The folder cannot be written.
     """
     partial = path.with_name(path.name + ".partial")
     text = json.dumps(value, indent=indent, ensure_ascii=False, allow_nan=allow_nan)

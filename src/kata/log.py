@@ -1,4 +1,4 @@
-"""What the package has to say, one plain line each on stderr."""
+"""Messages of the package: one plain line each on stderr, and in the log file of a run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 SHOWN = logging.getLogger("kata.shown")
-"""What was printed by other means than a log record; it goes into the log file of a run alone."""
+"""A logger for text that was printed by other means; it reaches only the log file of a run."""
 
 
 def configure() -> None:
@@ -37,9 +37,10 @@ _SHORTEST = 8  # characters of a secret; a shorter value is as likely a word of 
 
 
 def redacted(text: str) -> str:
-    """The text with `***` for user and password in addresses, for Hugging Face tokens, and for the
-    values of environment variables whose name says that they are secret, such as HF_TOKEN and
-    WANDB_API_KEY.
+    """Replace secrets in a text by `***`.
+
+    These are user and password in addresses, Hugging Face tokens, and the values of environment
+    variables whose names say that they are secret, such as HF_TOKEN and WANDB_API_KEY.
     """
     text = _TOKEN.sub("***", _IN_ADDRESS.sub("***", text))
     for name, value in os.environ.items():
@@ -50,7 +51,7 @@ def redacted(text: str) -> str:
 
 @contextmanager
 def counting(title: str) -> Generator[Callable[[int, int], None]]:
-    """A progress bar on stderr while something is counted; call the value with (done, total)."""
+    """Show a progress bar on stderr; call the value with (done, total)."""
     from rich.console import Console
     from rich.progress import (
         BarColumn,
@@ -73,7 +74,9 @@ def counting(title: str) -> Generator[Callable[[int, int], None]]:
 
 @contextmanager
 def kept_in(path: Path) -> Generator[None]:
-    """Append what is printed meanwhile to a file. A full disk costs these lines, not the run."""
+    """Append all messages to a file until the context ends. A full disk costs these lines, not the
+    run.
+    """
     logger, handler = logging.getLogger("kata"), _LogFile(path, encoding="utf-8", delay=True)
     handler.setFormatter(_Plain())
     SHOWN.setLevel(logging.INFO)
@@ -89,7 +92,7 @@ def kept_in(path: Path) -> Generator[None]:
 
 
 def outlive_the_terminal() -> None:
-    """Let stdout and stderr swallow what nobody reads: a closed pipe, a terminal that is gone."""
+    """Let stdout and stderr ignore errors of a closed pipe or a terminal that is gone."""
     for name, stream in (("stdout", sys.__stdout__), ("stderr", sys.__stderr__)):
         if stream is None or vars(sys)[name] is not stream:
             continue
@@ -105,7 +108,7 @@ def outlive_the_terminal() -> None:
 
 
 class _Outliving(FileIO):
-    """An open file that swallows errors; once its reader is gone, it is the null device."""
+    """An open file that ignores errors; once its reader is gone, it becomes the null device."""
 
     def write(self, data: Any, /) -> int:
         try:
@@ -113,7 +116,7 @@ class _Outliving(FileIO):
         except OSError as error:
             if error.errno in _GONE:
                 null = os.open(os.devnull, os.O_WRONLY)
-                os.dup2(null, self.fileno())  # other writers, and processes started later, too
+                os.dup2(null, self.fileno())  # also for other writers and later processes
                 os.close(null)
             return memoryview(data).nbytes
 
@@ -122,14 +125,16 @@ _GONE = (errno.EPIPE, errno.EIO)
 
 
 class _Stderr(logging.Handler):
-    """Prints to whatever stderr is at that time."""
+    """A handler that prints to the current stderr, which tests and bars replace."""
 
     def emit(self, record: logging.LogRecord) -> None:
         print(self.format(record), file=sys.stderr, flush=True)
 
 
 class _LogFile(logging.FileHandler):
-    """Opens its file with the first line; what the disk does not take is dropped."""
+    """A handler that opens its file with the first line, and drops lines that the disk does not
+    take.
+    """
 
     def emit(self, record: logging.LogRecord) -> None:
         with suppress(OSError):

@@ -1,4 +1,4 @@
-"""Ready-made runs. `quickstart` shows, with this package alone, that a robot learns something."""
+"""Ready-made runs. `quickstart` records, trains and evaluates with this package alone."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ QUICKSTART = (
     "--policy.n_heads=4",
     "--policy.dim_feedforward=256",
     "--policy.n_encoder_layers=2",
-    # The expert reaches every target in about one way: a latent has nothing to tell apart.
+    # The expert reaches every target in about one way, so a latent has nothing to encode.
     "--policy.use_vae=false",
     "--policy.push_to_hub=false",
     "--dataset.repo_id=kata/reach",
@@ -49,7 +49,8 @@ def demonstrations(
 ) -> Path:
     """Return the folder `root` with demonstrations of the built-in task, recorded if it is absent.
 
-    The folder appears when all are recorded. What a killed recording left is hidden, and removed.
+    The folder appears once all episodes are recorded. A killed recording leaves only a hidden
+    folder, which the next one removes.
     """
     from kata.data.edit.staged import new_folder
     from kata.eval.record.demonstrations import record
@@ -97,7 +98,9 @@ class QuickstartOptions(Options):
 
 
 def quickstart(options: QuickstartOptions) -> int:
-    """Record (once), train, report, and return the exit status. A second start continues."""
+    """Record demonstrations once, train, report, and return the exit status. A second start
+    resumes.
+    """
     from kata.log import counting
     from kata.run import resolve_run
 

@@ -1,9 +1,8 @@
-"""The waist between data and policies: names, roles and shapes. numpy only; both sides know this
-and not each other.
+"""The narrow waist between data and policies: names, roles and shapes, in numpy only.
 
-A *column* is a feature as a dataset declares it (cameras as H, W, C); a *feature* is an input or
-output of a policy (cameras as C, H, W). Names follow LeRobot: `observation.state`,
-`observation.images.<camera>`, `action`.
+Data and policies both import this module and never each other. A *column* is a feature as a dataset
+declares it (cameras as H, W, C). A *feature* is an input or output of a policy (cameras as C, H,
+W). Names follow LeRobot: `observation.state`, `observation.images.<camera>`, `action`.
 """
 
 from __future__ import annotations
@@ -25,17 +24,17 @@ TASK = "task"
 LANGUAGE_TOKENS = "observation.language.tokens"
 LANGUAGE_MASK = "observation.language.attention_mask"
 DATASET_INDEX = "dataset_index"
-"""int64 (B,) in the batches of a mixture: which of its datasets a sample comes from."""
+"""Key of an int64 (B,) array in the batches of a mixture: the number of each sample's dataset."""
 
 BOOKKEEPING = ("timestamp", "frame_index", "episode_index", "index", "task_index")
-"""Columns that every dataset has beside its own features."""
+"""Columns that every dataset has in addition to its own features."""
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 
 
 class FeatureType(StrEnum):
-    """The part a feature plays for a policy; LeRobot's names."""
+    """The role of a feature for a policy; names are LeRobot's."""
 
     STATE = "STATE"
     VISUAL = "VISUAL"
@@ -46,7 +45,7 @@ class FeatureType(StrEnum):
 
 
 class NormMode(StrEnum):
-    """How a feature is normalised; LeRobot's names."""
+    """The mode in which a feature is normalized; names are LeRobot's."""
 
     MEAN_STD = "MEAN_STD"
     MIN_MAX = "MIN_MAX"
@@ -57,7 +56,7 @@ class NormMode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Feature:
-    """One input or output of a policy. Cameras have shape (C, H, W), everything else (D,)."""
+    """One input or output of a policy. Cameras have the shape (C, H, W), everything else (D,)."""
 
     type: FeatureType
     shape: tuple[int, ...]
@@ -65,9 +64,12 @@ class Feature:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One feature of a dataset, as its info.json declares it. Cameras have shape (H, W, C).
+    """One feature of a dataset, as its info.json declares it.
 
-    `names` has one name per dimension (flattened where the file nests them), or is None.
+    Attributes:
+        dtype: LeRobot's name, such as 'float32', 'video' or 'string'.
+        shape: of one frame; (H, W, C) for cameras.
+        names: one name per dimension, flattened where the file nests them, or None.
     """
 
     dtype: str
@@ -76,15 +78,17 @@ class Column:
 
     @property
     def is_camera(self) -> bool:
-        """True for frames, whether they lie in a video file or in the table."""
+        """Return True for frames, whether they are stored in videos or in the table."""
         return self.dtype in ("video", "image")
 
 
 class Draw(NamedTuple):
-    """Random numbers that a policy wants per sample: `kind` is 'normal' or 'uniform'; shape without
-    the batch axis.
+    """Random numbers that a policy needs per sample.
 
-    `shared` numbers are the same for all samples of a global batch.
+    Attributes:
+        kind: 'normal' or 'uniform'.
+        shape: without the batch axis.
+        shared: True if all samples of a global batch get the same numbers.
     """
 
     kind: str
@@ -93,14 +97,14 @@ class Draw(NamedTuple):
 
 
 class Colours(NamedTuple):
-    """How 8-bit Y, U and V become RGB, in whole numbers; `(a * b) >> 16` rounds down.
+    """Coefficients that convert 8-bit Y, U and V to RGB in integers; `(a * b) >> 16` rounds down.
 
         y = ((Y << 3) - offset) * luma >> 16,    u = (U << 3) - 1024,    v = (V << 3) - 1024
         R = y + (v * red >> 16)
         G = y + (u * green_u >> 16) + (v * green_v >> 16)
         B = y + (u * blue >> 16)                 each limited to [0, 255]
 
-    That is what libswscale computes on x86, for every Y, U and V.
+    libswscale computes the same on x86, for every Y, U and V.
     """
 
     luma: int
@@ -112,7 +116,7 @@ class Colours(NamedTuple):
 
     @property
     def black(self) -> tuple[int, int]:
-        """Y, and U and V, of black."""
+        """Return Y, and U and V, of black."""
         return self.offset >> 3, 128
 
 
@@ -134,9 +138,7 @@ sentences.
 
 
 def role_of(key: str, column: Column) -> FeatureType | None:
-    """The role LeRobot gives a dataset column by its name, or None where it is no input or
-    output of a policy.
-    """
+    """Return the role that LeRobot gives a column by its name; None if a policy does not use it."""
     if column.is_camera:
         return FeatureType.VISUAL
     if key == ENV_STATE:
@@ -149,8 +151,8 @@ def role_of(key: str, column: Column) -> FeatureType | None:
 
 
 def feature_of(key: str, column: Column) -> Feature | None:
-    """The column as a policy sees it (cameras turned to C, H, W), or None where it plays no
-    part.
+    """Return a column as a policy sees it, cameras as (C, H, W); None if a policy does not use
+    it.
     """
     role = role_of(key, column)
     if role is None or column.dtype in ("string", "language"):
@@ -162,28 +164,33 @@ def feature_of(key: str, column: Column) -> Feature | None:
 
 
 def pad_key(key: str) -> str:
-    """Where the mask of `key` lies in a batch: True where the window reaches over the episode's
-    edge.
+    """Return the key of the padding mask of `key`.
+
+    The mask, bool (B, T), is True where the window goes beyond the edge of the episode.
     """
     return f"{key}_is_pad"
 
 
 def missing_key(camera: str) -> str:
-    """bool (B,): True where a mixture's dataset has no such camera and the frames are black.
-    Only in such mixtures.
+    """Return the key of the mask of a camera that some datasets of a mixture lack.
+
+    The mask, bool (B,), is True where the dataset has no such camera and the frames are black.
+    Other batches do not have it.
     """
     return f"{camera}_is_missing"
 
 
 def dim_pad_key(key: str) -> str:
-    """bool (B, D): True for dimensions that a mixture's dataset lacks, which are zero. Only in
-    such mixtures.
+    """Return the key of the mask of dimensions that some datasets of a mixture lack.
+
+    The mask, bool (B, D), is True for these dimensions, which are zero. Other batches do not have
+    it.
     """
     return f"{key}_dim_is_pad"
 
 
 def float32(values: Any) -> NDArray[np.float32]:
-    """Values as a float32 array of at least one dimension."""
-    import numpy as np  # here, so that help need not import it
+    """Return values as a float32 array of at least one dimension."""
+    import numpy as np  # here, so that --help does not import it
 
     return np.atleast_1d(np.asarray(values, dtype=np.float32))

@@ -1,4 +1,4 @@
-"""Numbers as people read them: bytes, seconds, counts."""
+"""Numbers as people read and write them: bytes, seconds, counts."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 
 
 def bytes_text(num_bytes: float) -> str:
-    """1536 -> '1.5 KiB'."""
+    """Return bytes as text: 1536 -> '1.5 KiB'."""
     size = float(num_bytes)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if abs(size) < 1024:
@@ -16,7 +16,7 @@ def bytes_text(num_bytes: float) -> str:
 
 
 def seconds_text(duration_s: float) -> str:
-    """75 -> '1m15s'; 0.0123 -> '12 ms'."""
+    """Return a duration as text: 75 -> '1m15s'; 0.0123 -> '12 ms'."""
     if duration_s < 1:
         return f"{duration_s * 1000:.0f} ms"
     if duration_s < 60:
@@ -29,23 +29,26 @@ def seconds_text(duration_s: float) -> str:
 
 
 def count_text(number: int) -> str:
-    """51613582 -> '51,613,582'."""
+    """Return a number with separators: 51613582 -> '51,613,582'."""
     return f"{number:,}"
 
 
 def rate_text(per_s: float) -> str:
-    """1234.5 -> '1,234'; 0.375 -> '0.375'."""
+    """Return a rate as text: 1234.5 -> '1,234'; 0.375 -> '0.375'."""
     return f"{per_s:,.0f}" if per_s >= 100 else f"{per_s:.3g}"
 
 
 def counted(number: int, noun: str) -> str:
-    """(1, 'frame') -> '1 frame'; (2000, 'frame') -> '2,000 frames'."""
+    """Return a number with its noun: (1, 'frame') -> '1 frame'; (2000, 'frame') -> '2,000
+    frames'.
+    """
     return f"{count_text(number)} {noun}{'s' * (number != 1)}"
 
 
 def duration_s(text: str) -> float:
-    """'90s' -> 90.0; '1.5h' -> 5400.0; '2d'; '45m'; a bare number is seconds. NaN for anything
-    else.
+    """Parse a duration: '90s' -> 90.0; '1.5h' -> 5400.0; also '45m' and '2d'.
+
+    A bare number is seconds. Anything else gives NaN.
     """
     number, unit = (text[:-1], text[-1]) if text[-1:] in _SECONDS else (text, "s")
     try:
@@ -58,7 +61,10 @@ _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
 def num_bytes(text: str) -> float:
-    """'4GB' -> 4e9; '512MiB'; '1.5 TB'; a bare number is bytes. NaN for anything else."""
+    """Parse a size: '4GB' -> 4e9; also '512MiB' and '1.5 TB'.
+
+    A bare number is bytes. Anything else gives NaN.
+    """
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(i?)B?\s*", text, re.IGNORECASE)
     if match is None:
         return float("nan")

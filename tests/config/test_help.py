@@ -84,7 +84,7 @@ def test_a_short_help_in_full(capsys, monkeypatch):
         == """\
 usage: kata doctor [options]
 
-Look at this machine: versions, GPUs, codecs, disk, and what is wrong.
+Check this machine: versions, GPUs, codecs, disk, and faults.
 
 options
   --output_dir=outputs  Folder on the disk whose speed is measured.

@@ -117,5 +117,8 @@ def _values(entry: Entry) -> list[str]:
     kinds: list[Any] = alternatives(entry.hint)
     if bool in kinds:
         return ["true", "false"]
-    enums = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Enum)]
-    return [str(member.value) for kind in enums for member in kind]
+    words: list[str] = []
+    for kind in kinds:
+        if isinstance(kind, type) and issubclass(kind, Enum):
+            words += [str(member.value) for member in kind]
+    return words

@@ -72,7 +72,9 @@ class _Decoder:
     """One decoding; it keeps the class and the names that it began with, for messages."""
 
     def __init__(self, cls: type, raw: Mapping[str, Any], at: str, verb: str) -> None:
-        self._root, self._raw, self._at = cls, raw, at
+        self._root = cls
+        self._raw = raw
+        self._at = at
         self._verb = verb or "kata <verb>"
 
     def group(self, cls: Any, raw: Mapping[str, Any], at: str) -> Any:
@@ -242,7 +244,7 @@ def _is_null(hint: Any, value: Any) -> bool:
 
 
 def _yaml(value: Any, opening: str) -> Any:
-    """Return what a text holds that begins with a bracket; anything else as it is."""
+    """Parse a text that begins with the bracket; return anything else unchanged."""
     if not isinstance(value, Text) or not value.lstrip().startswith(opening):
         return value
     try:

@@ -73,11 +73,9 @@ def screen(usage: str, says: str, shown_entries: Sequence[Entry], footer: Iterab
 def closing(footer: Iterable[str]) -> list[str]:
     """Return the last lines of a screen, after an empty one."""
     width = screen_width()
-    below = [
-        line
-        for paragraph in footer
-        for line in textwrap.wrap(paragraph, width, break_on_hyphens=False)
-    ]
+    below: list[str] = []
+    for paragraph in footer:
+        below += textwrap.wrap(paragraph, width, break_on_hyphens=False)
     return ["", *below] if below else []
 
 

@@ -63,11 +63,20 @@ DEVICE = Form(
 class Rules(TypedDict, total=False):
     """The optional parts of a declaration. The rules of a list hold for each of its entries.
 
-    Attributes:     choices: the only values.     least, most, above, below: bounds of a number.
-    form: the form of a text.     unit: the unit of a number, for help.     section: the heading in
-    help, which the fields after it share.     is_common: a plain --help shows it.     may_change: a
-    resumed run may set it differently.     per_machine: ranks may differ.     is_own: LeRobot has
-    no such field.     aliases: other names on the command line.
+    Attributes:
+        choices: the only values.
+        least: lower bound of a number; the bound itself is allowed.
+        most: upper bound of a number; the bound itself is allowed.
+        above: lower bound of a number; the bound itself is not allowed.
+        below: upper bound of a number; the bound itself is not allowed.
+        form: the form of a text.
+        unit: the unit of a number, for help.
+        section: the heading in help, which the following fields share.
+        is_common: True if a plain --help shows it.
+        may_change: True if a resumed run may set it differently.
+        per_machine: True if ranks may have different values.
+        is_own: True if LeRobot has no such field.
+        aliases: other names on the command line.
     """
 
     choices: tuple[Any, ...]
@@ -149,7 +158,8 @@ def option(default: Any, help_text: str, **rules: Unpack[Rules]) -> Any:
 
 
 def declaration(cls: type, name: str) -> Declaration:
-    """Return how `cls`, or the nearest base class that does, declares the field `name`.
+    """Return the declaration of the field `name` in `cls`, or in the nearest base class that has
+    one.
 
     A subclass that only changes a default writes `name: int = 5` and keeps help and rules.
     """
@@ -169,7 +179,7 @@ class Options:
     refused_with: ClassVar[type[KataError]] = ConfigError
 
     beside: ClassVar[dict[str, str]] = {}
-    """Names that flags and files may have beside the fields, with their help, such as 'config'."""
+    """Names that flags and files may have in addition to the fields, with their help."""
 
     def __post_init__(self) -> None:
         """Check the values; subclasses with rules between options call this first."""
@@ -198,7 +208,7 @@ class Chosen(Options):
 
     @property
     def type(self) -> str:
-        """The name under which flags and files choose this class."""
+        """Return the name under which flags and files choose this class."""
         return self.type_name
 
     @classmethod
@@ -302,7 +312,8 @@ def names_where(options: Any, rule: Callable[[Declaration], bool], prefix: str =
 
     Args:
         options: a dataclass instance; groups and lists of groups below it are entered.
-        rule: tells from a declaration whether the option is meant.
+        rule: returns True for the declaration of an option to name.
+        prefix: of every name.
     """
     found: list[str] = []
     for field in dataclasses.fields(options):

@@ -51,7 +51,10 @@ def _table(section: str, entries: list[Entry]) -> Iterator[str]:
     yield "|---|---|---|"
     for entry in entries:
         default = default_text(entry)
-        default = f"`{default}`" if 0 < len(default) <= _DEFAULT_MAX else "…" if default else ""
+        if len(default) > _DEFAULT_MAX:
+            default = "…"
+        elif default:
+            default = f"`{default}`"
         text = describe(entry).replace("|", "\\|").replace("<", "\\<")
         yield f"| `--{entry.name}` | {default} | {text}{_marks(entry)} |"
     yield ""

@@ -112,9 +112,11 @@ def _members(
     *,
     is_optional: bool,
 ) -> Iterator[Entry]:
-    """Yield the options that all members share, or those of the chosen member; '*': both, of each.
+    """Yield the options that all members share, or those of the chosen member; '*' yields both, of
+    all.
 
-    The defaults of shared options are those of a preset where the group is optional: unknown here.
+    If the group is optional, a preset decides the defaults of shared options, so they are unknown
+    here.
     """
     wanted = choice_of(chosen, name)
     shared = {entry.name: entry for entry in entries(family, prefix=f"{name}.", section=section)}

@@ -164,7 +164,9 @@ def _full_names(cls: type, flags: Mapping[str, Any]) -> dict[str, Any]:
     """Return the flags with short forms and aliases written out."""
     listed = list(entries(cls))
     known = {entry.name for entry in listed}
-    aliases = {alias: entry.name for entry in listed for alias in entry.declared.aliases}
+    aliases: dict[str, str] = {}
+    for entry in listed:
+        aliases |= dict.fromkeys(entry.declared.aliases, entry.name)
     for name in known:
         short = name.removeprefix(f"{GROUP}.")
         if short not in known:
