@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from kata.tables import table_lines
+
 
 class _Column(NamedTuple):
     title: str
@@ -34,28 +36,18 @@ LEGEND = (
 
 
 def text(result: Mapping[str, Any]) -> str:
-    """Medians per case and way, the legend, then every target that was not reached."""
+    """Return medians per case and way, the legend, then what failed and missed its target."""
     rows = [["case", "way", *(column.title for column in _COLUMNS)]]
+    failed: list[str] = []
     for case, ways in result["summary"].items():
         for way, figures in ways.items():
-            error = [f"failed: {figures['error']}"] if "error" in figures else []
-            rows.append([case, way, *(error or [_cell(column, figures) for column in _COLUMNS])])
-    # An error is the last cell of its row: it needs no column's width.
-    widths = [
-        max(len(row[i]) for row in rows if len(row) == len(rows[0])) for i in range(len(rows[0]))
-    ]
-    lines = [f"medians of {result['settings']['rounds']} rounds"]
-    for row in rows:
-        names = [cell.ljust(width) for cell, width in zip(row[:2], widths, strict=False)]
-        lines.append(
-            "  ".join(
-                [
-                    *names,
-                    *(cell.rjust(width) for cell, width in zip(row[2:], widths[2:], strict=False)),
-                ]
-            )
-        )
-    return "\n".join([*lines, LEGEND, *missed(result)]) + "\n"
+            if "error" in figures:
+                failed.append(f"failed: {case} {way}: {figures['error']}")
+                continue
+            rows.append([case, way, *(_cell(column, figures) for column in _COLUMNS)])
+    head = f"medians of {result['settings']['rounds']} rounds"
+    lines = [head, *table_lines(rows, first_number=2), LEGEND, *failed, *missed(result)]
+    return "\n".join(lines) + "\n"
 
 
 def missed(result: Mapping[str, Any]) -> list[str]:

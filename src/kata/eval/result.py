@@ -9,6 +9,7 @@ from typing import Any
 
 from kata.config import encode
 from kata.files import write_json
+from kata.tables import table_lines
 from kata.units import seconds_text
 
 Z_95 = 1.959963984540054
@@ -142,7 +143,7 @@ def summary(result: Result, folder: Path | None = None) -> str:
         )
     seeds = f"seeds {result.seed} to {result.seed + result.num_episodes - 1}"
     head = f"{result.policy['type']} in {result.env['id']}, {seeds}"
-    return "\n".join([head, *(f"  {name:<12} {text}" for name, text in rows)]) + "\n"
+    return "\n".join([head, *table_lines(rows, indent="  ")]) + "\n"
 
 
 def _ms(duration_s: float) -> str:

@@ -9,6 +9,7 @@ from huggingface_hub import HfApi
 
 from kata.errors import ConfigError, did_you_mean
 from kata.launch.hub_errors import HUB_ERRORS, reason
+from kata.tables import table_lines
 
 _log = logging.getLogger(__name__)
 
@@ -99,16 +100,12 @@ def chosen_flavor(name: str) -> Flavor:
 
 
 def flavors_text() -> str:
-    """The table of what is offered."""
+    """Return the table of what is offered."""
     rows = [["flavor", "GPUs", "GPU", "GB each", "cores", "memory GB", "$/h"]]
     for f in flavors().values():
         figures = (f.name, f.gpus, f.gpu, f.vram_gb, f.cores, f.memory_gb, f"{f.usd_per_hour:.2f}")
         rows.append([str(figure) for figure in figures])
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    return "".join(
-        "  ".join(t.ljust(w) for t, w in zip(row, widths, strict=True)).rstrip() + "\n"
-        for row in rows
-    )
+    return "\n".join(table_lines(rows)) + "\n"
 
 
 def _first(text: str) -> int:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from kata.data import Dataset
 from kata.data.dataset.mixture import Data, Mixture
@@ -13,6 +11,7 @@ from kata.optim.schedule import lr_factor
 from kata.policies.base import Policy
 from kata.run import Run
 from kata.spec import Feature, NormMode
+from kata.tables import aligned_table, table_lines
 from kata.train.checkpoint.retention import Room
 from kata.train.input.prepare import Prepared
 from kata.units import bytes_text, count_text, counted
@@ -73,18 +72,17 @@ def _layout(run: Run) -> Facts:
 
 def show(console: Console, rows: Facts, notes: list[str]) -> None:
     """Print the table, then what the user should know."""
-    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column(overflow="fold")
-    for name, value in rows:
-        table.add_row(Text(name), Text(value))
-    console.print(table)
-    width = max(len(name) for name, _ in rows)
-    for name, value in rows:
-        SHOWN.info("%s  %s", name.ljust(width), value)
+    lines = table_lines(rows)
+    for line in lines:
+        SHOWN.info("%s", line)
+    if console.is_terminal:
+        console.print(aligned_table(rows, first_style="bold"))
+    else:
+        console.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
     for note in notes:
         SHOWN.info("note: %s", note)
-        console.print(f"note: {note}", markup=False, highlight=False)
+        soft = not console.is_terminal
+        console.print(f"note: {note}", markup=False, highlight=False, soft_wrap=soft)
 
 
 def _data(prepared: Prepared) -> Facts:

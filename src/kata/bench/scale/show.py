@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from kata.tables import table_lines
 from kata.units import bytes_text
 
 LEGEND = (
@@ -26,7 +27,7 @@ LAYOUT_LEGEND = (
 
 
 def measured_text(summary: Mapping[int, Mapping[str, Any]]) -> str:
-    """A row for each number of ranks, then what binds and what a step costs over one rank's."""
+    """Return a row for each number of ranks, then what binds, and the cost over one rank's step."""
     head = (
         "ranks",
         "batch",
@@ -64,7 +65,7 @@ def measured_text(summary: Mapping[int, Mapping[str, Any]]) -> str:
         for each in summary.values()
     ]
     said += [cost_text(each) for each in summary.values() if "cost" in each]
-    return "\n".join([*_table(rows), LEGEND, *said]) + "\n"
+    return "\n".join([*table_lines(rows, first_number=1), LEGEND, *said]) + "\n"
 
 
 def cost_text(figures: Mapping[str, Any]) -> str:
@@ -79,26 +80,15 @@ def cost_text(figures: Mapping[str, Any]) -> str:
 
 
 def layouts_text(ranks: int, layouts: Iterable[Mapping[str, Any]]) -> str:
-    """A row for each policy and layout, or why there is none."""
+    """Return a row for each policy and layout, and why one has none."""
     parts = ("weights", "gradients", "moments", "buffers", "together", "sum", "sent")
     rows: list[Sequence[str]] = [("policy", "layout", *parts, "pieces")]
+    failed: list[str] = []
     for each in layouts:
         if "error" in each:
-            rows.append((each["policy"], f"not laid out: {each['error']}"))
+            failed.append(f"{each['policy']} was not laid out: {each['error']}")
             continue
         sizes = [bytes_text(each[f"{part}_bytes"]) for part in parts]
         rows.append((each["policy"], each["layout"], *sizes, str(each["pieces"])))
-    return "\n".join([f"{ranks} ranks, simulated", *_table(rows), LAYOUT_LEGEND]) + "\n"
-
-
-def _table(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Aligned columns; the last cell of a row that is short takes what it needs."""
-    full = [row for row in rows if len(row) == len(rows[0])]
-    widths = [max(len(row[i]) for row in full) for i in range(len(rows[0]))]
-    return [
-        "  ".join(
-            cell.rjust(w) if i else cell.ljust(w)
-            for i, (cell, w) in enumerate(zip(row, widths, strict=False))
-        )
-        for row in rows
-    ]
+    lines = [f"{ranks} ranks, simulated", *table_lines(rows, first_number=2), LAYOUT_LEGEND]
+    return "\n".join([*lines, *failed]) + "\n"

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
 from typing import Any
 
 from kata.data.commands.options import InfoOptions, source_of
 from kata.data.format.feature_stats import STATS
 from kata.data.inspect.dataset_summary import facts
+from kata.tables import table_lines
 from kata.units import bytes_text, count_text, seconds_text
 
 _SHOWN = 8  # tasks in the text; --json has all
@@ -24,21 +24,6 @@ def main(options: InfoOptions) -> int:
         else "\n".join(_lines(found))
     )
     return 0
-
-
-def aligned(rows: Iterable[Sequence[str]], indent: str = "  ") -> list[str]:
-    """Rows of words as lines whose columns begin below each other."""
-    table = [list(row) for row in rows]
-    widths = [
-        max(len(row[place]) for row in table if place < len(row))
-        for place in range(max(map(len, table)))
-    ]
-    return [
-        (
-            indent + "  ".join(word.ljust(width) for word, width in zip(row, widths, strict=False))
-        ).rstrip()
-        for row in table
-    ]
 
 
 def _lines(found: dict[str, Any]) -> list[str]:
@@ -63,12 +48,14 @@ def _lines(found: dict[str, Any]) -> list[str]:
         frames_here = count_text(frames["here"])
         here = f"{episodes['here']} of {episodes['total']} episodes, {frames_here} frames"
         rows.insert(3, ("files here", f"of {here}"))
-    lines += aligned(rows)
+    lines += table_lines(rows, indent="  ")
     if found["cameras"]:
         lines += ["", "cameras (height x width x channels)"]
-        lines += aligned(_camera(key, camera) for key, camera in found["cameras"].items())
+        cameras = [_camera(key, camera) for key, camera in found["cameras"].items()]
+        lines += table_lines(cameras, indent="  ")
     lines += ["", "columns"]
-    lines += aligned(_column(key, column) for key, column in found["columns"].items())
+    columns = [_column(key, column) for key, column in found["columns"].items()]
+    lines += table_lines(columns, indent="  ")
     tasks = found["tasks"]
     lines += ["", f"tasks ({len(tasks)})"]
     lines += [f"  {number}  {task or '(empty)'}" for number, task in enumerate(tasks[:_SHOWN])]
@@ -143,10 +130,8 @@ def _training(seen: dict[str, Any]) -> list[str]:
         lines.append(
             f"  {count_text(seen['frames'])} frames of {count_text(seen['episodes'])} episodes"
         )
-        features = seen["features"].items()
-        lines += (
-            aligned((f["role"], key, "x".join(map(str, f["shape"]))) for key, f in features)
-            if features
-            else []
-        )
+        features: list[list[str]] = []
+        for key, feature in seen["features"].items():
+            features.append([feature["role"], key, "x".join(map(str, feature["shape"]))])
+        lines += table_lines(features, indent="  ")
     return lines + [f"  note: {note}" for note in seen["notes"]]

@@ -10,6 +10,7 @@ from kata.data.commands.options import RepairOptions, source_of
 from kata.data.repair.dataset import LIST, Repaired, repair_dataset
 from kata.data.repair.working_copy import Answers
 from kata.log import counting
+from kata.tables import table_lines
 
 LEFT = 1
 """Exit status when errors are left."""
@@ -46,8 +47,7 @@ def main(options: RepairOptions) -> int:
 
 def _lines(repaired: Repaired, out: Path, options: RepairOptions) -> list[str]:
     lines = ["would be changed:" if options.dry_run else "changed:"] if repaired.changes else []
-    width = max((len(each.kind) for each in repaired.changes), default=0)
-    lines += [f"  {each.kind:<{width}}  {each.what}" for each in repaired.changes]
+    lines += table_lines([(each.kind, each.what) for each in repaired.changes], indent="  ")
     if repaired.undecided:
         lines += ["", "left as it is, for there is more than one answer, or none:"]
     for each in repaired.undecided:

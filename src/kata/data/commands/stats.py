@@ -11,7 +11,6 @@ import numpy as np
 
 from kata.config.keep_ranges import read_keep_ranges
 from kata.data.arrays import Int64
-from kata.data.commands.info import aligned
 from kata.data.commands.options import StatsOptions, source_of
 from kata.data.commands.output import new_file, write_whole
 from kata.data.dataset.dataset import Dataset, open_dataset
@@ -26,6 +25,7 @@ from kata.data.stats.dataset_stats import (
 )
 from kata.log import counting
 from kata.spec import BOOKKEEPING, Column, Stats
+from kata.tables import table_lines
 from kata.units import count_text
 
 _say = logging.getLogger(__name__).info
@@ -86,11 +86,11 @@ def _table(data: Dataset, found: Stats) -> list[str]:
         rows.append([f"{key}  ({count_text(count)} frames)"])
         for place, dim in enumerate(dimension_names(data.columns[key], size)):
             rows.append([f"  {dim}", *(f"{stats[name].reshape(-1)[place]:.5g}" for name in names)])
-    heads = [len(row) == 1 for row in rows]
-    lines = aligned(
-        [[""] if head else row for row, head in zip(rows, heads, strict=True)], indent=""
-    )
-    return [row[0] if head else line for row, head, line in zip(rows, heads, lines, strict=True)]
+    # A head stands above its columns and may be wider than the first of them.
+    heads = {number: row[0] for number, row in enumerate(rows) if len(row) == 1}
+    for number in heads:
+        rows[number] = [""]
+    return [heads.get(number, line) for number, line in enumerate(table_lines(rows))]
 
 
 def dimension_names(column: Column, size: int) -> list[str]:
@@ -110,7 +110,7 @@ def _compared(data: Dataset, found: Stats, place: str, off: list[Difference]) ->
     rows = [_difference(data, found, each) for each in plain]
     if not rows:
         lines.append("  min, max, mean, std and count are those of the data")
-    lines += aligned(rows[:_SHOWN]) if rows else []
+    lines += table_lines(rows[:_SHOWN], indent="  ")
     lines += [f"  ... and {len(rows) - _SHOWN} more differences"] if len(rows) > _SHOWN else []
     worst: dict[str, Difference] = {}
     share = _share(found)
@@ -121,9 +121,8 @@ def _compared(data: Dataset, found: Stats, place: str, off: list[Difference]) ->
         lines.append(
             "  quantiles are not those of the whole (LeRobot averages the episodes'); furthest off:"
         )
-        lines += aligned(
-            [_difference(data, found, each) for each in worst.values()][:_SHOWN], indent="    "
-        )
+        quantile_rows = [_difference(data, found, each) for each in worst.values()]
+        lines += table_lines(quantile_rows[:_SHOWN], indent="    ")
     return lines
 
 

@@ -13,6 +13,7 @@ from kata.launch.doctor.checks import Finding, findings
 from kata.launch.doctor.probe import facts
 from kata.launch.options import DoctorOptions
 from kata.log import redacted
+from kata.tables import table_lines
 from kata.units import bytes_text
 
 
@@ -64,9 +65,12 @@ def text(found: dict[str, Any], wrong: Sequence[Finding]) -> str:
             ", ".join(f"{name}={value}" for name, value in found["environment"].items()) or "-",
         ),
     ]
-    lines = [f"{name:<14} {value}\n" for name, value in rows]
-    lines += [f"\nwrong: {finding.what}\n  remedy: {finding.remedy}\n" for finding in wrong]
-    return "".join(lines) + ("" if wrong else "\nnothing is wrong\n")
+    lines = table_lines(rows)
+    for finding in wrong:
+        lines += ["", f"wrong: {finding.what}", f"  remedy: {finding.remedy}"]
+    if not wrong:
+        lines += ["", "nothing is wrong"]
+    return "\n".join(lines) + "\n"
 
 
 def _gpu_rows(found: dict[str, Any]) -> list[tuple[str, str]]:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from kata.errors import CheckpointError
 from kata.run.checkpoint_link import BEST, LAST, pointed
+from kata.tables import table_lines
 from kata.train.checkpoint.folder import (
     bests,
     checkpoints,
@@ -51,11 +52,7 @@ def list_checkpoints(options: PathOptions) -> int:
                 _seen(each, state),
             )
         )
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    for row in rows:
-        print(
-            "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
-        )
+    print("\n".join(table_lines(rows)))
     print("Sizes were compared; `kata checkpoint verify` compares contents.")
     return 0
 

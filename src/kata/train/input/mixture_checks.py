@@ -11,6 +11,7 @@ from kata.errors import DataError
 from kata.policies.config import PolicyConfig
 from kata.run import DatasetConfig
 from kata.spec import ACTION, Feature, FeatureType
+from kata.tables import table_lines
 
 
 def check_together(mixture: Mixture, policy: PolicyConfig, options: DatasetConfig) -> list[str]:
@@ -142,16 +143,12 @@ def _names_differ(mixture: Mixture, wanted: dict[str, Feature]) -> list[str]:
 
 
 def _table(mixture: Mixture, keys: list[str]) -> list[str]:
-    """Lines of text: one row per key, one column per dataset."""
+    """Return lines of text: one row per key, one column per dataset."""
     rows = [["", *mixture.names], ["fps", *(str(part.dataset.fps) for part in mixture.parts)]]
     for key in keys:
         cells = [_shape(p.columns[key].shape) if key in p.columns else "-" for p in mixture.parts]
         rows.append([key, *cells])
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    return [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    ]
+    return table_lines(rows)
 
 
 def _shape(shape: tuple[int, ...]) -> str:
