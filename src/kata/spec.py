@@ -7,6 +7,7 @@ W). Names follow LeRobot: `observation.state`, `observation.images.<camera>`, `a
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
@@ -161,6 +162,18 @@ def feature_of(key: str, column: Column) -> Feature | None:
         height, width, channels = column.shape
         return Feature(role, (channels, height, width))
     return Feature(role, column.shape)
+
+
+def features_of(
+    columns: Mapping[str, Column], renamed: Mapping[str, str] | None = None
+) -> dict[str, Feature]:
+    """Return the columns that are inputs or outputs of a policy, by their own names.
+
+    renamed: own name -> the name that decides the role, where they differ.
+    """
+    names = renamed or {}
+    found = {key: feature_of(names.get(key, key), column) for key, column in columns.items()}
+    return {key: feature for key, feature in found.items() if feature is not None}
 
 
 def pad_key(key: str) -> str:

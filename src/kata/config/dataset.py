@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -99,3 +101,17 @@ def refuse_repeated(name: str, episodes: list[int] | str | None) -> None:
         raise ConfigError(
             f"{name}=[]", rule="at least one episode", remedy="leave the option out to use all"
         )
+
+
+def check_concat(concat: Mapping[str, Sequence[str]], name: str) -> None:
+    """Refuse a joined column without parts, or with one part twice."""
+    for key, parts in concat.items():
+        repeated = [part for part, count in Counter(parts).items() if count > 1]
+        if repeated or not parts:
+            what = f"{repeated[0]} stands there more than once" if repeated else "no parts"
+            once = list(dict.fromkeys(parts)) or ["<column>"]
+            raise ConfigError(
+                f"{name}: {key}: {what}",
+                rule="a joined column has one part or more, each once",
+                remedy=f"--{name}='{json.dumps({key: once})}'",
+            )

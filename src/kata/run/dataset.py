@@ -13,6 +13,7 @@ from kata.config import BYTES, REQUIRED, Form, Options, option
 from kata.config.dataset import (
     EPISODES,
     DatasetChoice,
+    check_concat,
     refuse_repeated,
     refuse_revision,
 )
@@ -56,6 +57,9 @@ class MixEntry(Options):
     exclude_episodes: list[int] | None = option(None, "Episodes to leave out.", least=0)
     keep_ranges: dict[str, list[list[int]]] | None = option(
         None, "Ranges of frames to take, or the file that holds them, as dataset.keep_ranges."
+    )
+    concat: dict[str, list[str]] = option(
+        dict, "Columns of the dataset to join, as dataset.concat."
     )
     rename_map: dict[str, str] = option(dict, "The dataset's keys to the mixture's, {old: new}.")
     fill: bool = option(False, "Fill cameras that the dataset lacks with black, marked as padding.")
@@ -134,6 +138,13 @@ class DatasetConfig(DatasetChoice):
         None,
         "Ranges of frames to take, {episode: [[first, end], ...]}, or the JSON file that holds "
         "them; other episodes are taken whole.",
+    )
+    concat: dict[str, list[str]] = option(
+        dict,
+        "Columns to join into one, in this order, {action: [action.joints, action.gripper]}.",
+    )
+    strict: bool = option(
+        False, "Want LeRobot's names; otherwise a column that alone can be it is taken."
     )
     mix: list[MixEntry] | None = option(
         None, "Several datasets in one run: a list of entries, or the YAML file that holds it."
@@ -227,6 +238,7 @@ class DatasetConfig(DatasetChoice):
         self._check_clips()
         self._check_cache()
         check_keep_ranges(self.keep_ranges or {}, "dataset.keep_ranges")
+        check_concat(self.concat, "dataset.concat")
         if bool(self.repo_id) == (self.mix is not None):
             raise self._one_or_several()
         if self.mix is None:
@@ -242,6 +254,7 @@ class DatasetConfig(DatasetChoice):
             refuse_repeated(f"{at}episodes", entry.episodes)
             refuse_repeated(f"{at}exclude_episodes", entry.exclude_episodes)
             check_keep_ranges(entry.keep_ranges or {}, f"{at}keep_ranges")
+            check_concat(entry.concat, f"{at}concat")
         check_primary(self.mix, self.mix_primary)
         check_clips(
             self.mix_clips, len(self.mix), (self.clip_pool, self.clip_frames, self.clip_gop)
@@ -267,7 +280,7 @@ class DatasetConfig(DatasetChoice):
     def _refuse_beside(self, rule: str, remedy: str, names: Sequence[str]) -> None:
         for one in dataclasses.fields(self):
             value = self.__dict__[one.name]
-            if one.name in names and value != one.default:
+            if one.name in names and value not in (one.default, {}):
                 raise _refuse(f"dataset.{one.name}", value, f"this option {rule}", remedy)
 
     def _check_pixels(self) -> None:
@@ -319,7 +332,7 @@ class DatasetConfig(DatasetChoice):
         return list(dict.fromkeys(e.repo_id for e in self.mix or ())) or [self.repo_id or ""]
 
 
-_OF_ONE = ("root", "episodes", "exclude_episodes", "keep_ranges", "revision")
+_OF_ONE = ("root", "episodes", "exclude_episodes", "keep_ranges", "concat", "revision")
 _OF_A_MIX = ("mix_stats", "mix_primary", "mix_pad_vectors", "mix_any_fps", "mix_clips")
 
 

@@ -33,6 +33,7 @@ from kata.run.accelerate_env import take_over
 from kata.run.batch_layout import share_out
 from kata.run.checkpoint_link import LAST, follow
 from kata.run.config import Run
+from kata.run.dataset import MixEntry
 from kata.run.lerobot_options import drop_foreign
 from kata.run.parallel import check_beside_sharding
 
@@ -64,8 +65,22 @@ def resolve_run(
     run = _resolve(
         merge(recorded_run, _without_choices_made(given)), ranks, notes, keep_micro=keep_micro
     )
-    _refuse_changes(decode(Run, recorded), run)
+    before = decode(Run, recorded)
+    run = _with_roles_found(before, run)
+    _refuse_changes(before, run)
     return run, notes
+
+
+def _with_roles_found(before: Run, now: Run) -> Run:
+    """Return the run with the renames that its record has for the datasets of a mixture."""
+    old, new = before.dataset.mix, now.dataset.mix
+    if old is None or new is None or len(old) != len(new):
+        return now
+    entries: list[MixEntry] = []
+    for was, entry in zip(old, new, strict=True):
+        renames = {**was.rename_map, **entry.rename_map}
+        entries.append(dataclasses.replace(entry, rename_map=renames))
+    return dataclasses.replace(now, dataset=dataclasses.replace(now.dataset, mix=entries))
 
 
 def _without_choices_made(given: dict[str, Any]) -> dict[str, Any]:

@@ -209,11 +209,12 @@ def open_reader(
         "frame_memory": frame_memory,
         "frame_format": prepared.frame_format,
     }
-    reader = (
-        MixedReader(data, prepared.windows, caches=caches, **common)
-        if isinstance(data, Mixture)
-        else Reader(data, prepared.windows, cache=caches.get(""), **common)
-    )
+    reader: Reader | MixedReader
+    if isinstance(data, Mixture):
+        reader = MixedReader(data, prepared.windows, caches=caches, **common)
+    else:
+        reader = Reader(data, prepared.windows, cache=caches.get(""), **common)
+        reader.rename(prepared.run.rename_map)
     if prepared.nvdec:
         reader.decode_with(card_decoder(prepared.device))
     if prepared.device.type == "cuda":

@@ -10,7 +10,7 @@ from kata.log import SHOWN
 from kata.optim.schedule import lr_factor
 from kata.policies.base import Policy
 from kata.run import Run
-from kata.spec import Feature, NormMode
+from kata.spec import Feature, NormMode, features_of
 from kata.tables import aligned_table, table_lines
 from kata.train.checkpoint.retention import Room
 from kata.train.input.prepare import Prepared
@@ -104,6 +104,9 @@ def _data(prepared: Prepared) -> Facts:
         apart = f", held out {_held(held.parts[i].dataset)}" if isinstance(held, Mixture) else ""
         rows.append((f"dataset {i}", f"{part.name}: {_named(part.dataset)}"))
         rows.append(("", f"{share} of {_amount(part.dataset)}{apart}"))
+        names = part.rename or {}
+        told = [f"{key} -> {names[key]} (found)" for key in prepared.found[i]]
+        rows += [("", text) for text in (*_joined_texts(part.dataset), *told)]
     options = prepared.run.dataset
     acting = options.mix_primary or data.names[0]
     rows.append(("mixture", f"statistics: {options.mix_stats}; a checkpoint acts as for {acting}"))
@@ -126,17 +129,31 @@ def _features(prepared: Prepared) -> Facts:
     """One row per key: as the dataset has it and as the policy wants it; columns that no one
     reads are named.
     """
-    policy, rename = prepared.run.policy, prepared.run.rename_map
+    policy, rename, data = prepared.run.policy, prepared.run.rename_map, prepared.dataset
+    found = () if isinstance(data, Mixture) else prepared.found[0]
     features = {**policy.input_features, **policy.output_features}
     rows: Facts = []
-    for key, feature in prepared.dataset.features().items():
+    for key, feature in features_of(data.columns, rename).items():
         name = rename.get(key, key)
         side = "policy does not use it"
         if name in features:
             mode = policy.normalization_mapping.get(feature.type.value, NormMode.IDENTITY)
             side = f"policy: {name} {_shape(features[name])}, {mode}"
+        if key in found:
+            side += " (found)"
         rows.append((feature.type.value.lower(), f"{key} {_shape(feature)} -> {side}"))
+    if not isinstance(data, Mixture):
+        rows += [("", text) for text in _joined_texts(data)]
     return rows
+
+
+def _joined_texts(data: Dataset) -> list[str]:
+    """Return a line for each joined column: its parts with their sizes."""
+    texts: list[str] = []
+    for key, parts in data.concat.items():
+        sizes = [f"{part} {data.info.columns[part].shape[0]}" for part in parts]
+        texts.append(f"{key} = {' + '.join(sizes)}")
+    return texts
 
 
 def _shape(feature: Feature) -> str:

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 from kata.data.commands.options import InfoOptions, source_of
+from kata.data.dataset.roles import flags
 from kata.data.format.feature_stats import STATS
 from kata.data.inspect.dataset_summary import facts
 from kata.tables import table_lines
@@ -17,7 +18,7 @@ _NAMES_WIDTH = 60
 
 def main(options: InfoOptions) -> int:
     """Print the facts of a dataset."""
-    found = facts(source_of(options.dataset))
+    found = facts(source_of(options.dataset), options.dataset.concat)
     print(
         json.dumps(found, indent=2, ensure_ascii=False)
         if options.json
@@ -130,8 +131,22 @@ def _training(seen: dict[str, Any]) -> list[str]:
         lines.append(
             f"  {count_text(seen['frames'])} frames of {count_text(seen['episodes'])} episodes"
         )
-        features: list[list[str]] = []
-        for key, feature in seen["features"].items():
-            features.append([feature["role"], key, "x".join(map(str, feature["shape"]))])
-        lines += table_lines(features, indent="  ")
+        rows = [_feature(key, feature) for key, feature in seen["features"].items()]
+        lines += table_lines(rows, indent="  ")
+        lines += [f"  {key} = {' + '.join(parts)}" for key, parts in seen["concat"].items()]
+    lines += _unclear(seen.get("unclear", {}))
     return lines + [f"  note: {note}" for note in seen["notes"]]
+
+
+def _feature(key: str, feature: dict[str, Any]) -> list[str]:
+    taken = f"{key} -> {feature['found']} (found)" if "found" in feature else key
+    return [feature["role"], taken, "x".join(map(str, feature["shape"]))]
+
+
+def _unclear(unclear: dict[str, list[str]]) -> list[str]:
+    """Return what a run would ask for, with the options that answer."""
+    lines: list[str] = []
+    for role, keys in unclear.items():
+        lines.append(f"  {role}: several columns could be it: {', '.join(keys)}")
+    options = [f"    {flag}" for flag in flags(unclear)]
+    return [*lines, "  a run wants one of these options", *options] if options else []

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kata.config import REQUIRED, Form, Options, option
-from kata.config.dataset import DatasetChoice, DatasetPlace
+from kata.config.dataset import DatasetChoice, DatasetPlace, check_concat
 from kata.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -52,10 +52,23 @@ def source_of(dataset: DatasetPlace | DatasetChoice) -> Source:
 
 
 @dataclass(frozen=True, kw_only=True)
+class JoinedDataset(DatasetPlace):
+    """The place of a dataset, and the columns that a run would join."""
+
+    concat: dict[str, list[str]] = option(
+        dict, "Columns to join, as with dataset.concat of kata train."
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_concat(self.concat, "dataset.concat")
+
+
+@dataclass(frozen=True, kw_only=True)
 class InfoOptions(Options):
     """Options of `kata data info`."""
 
-    dataset: DatasetPlace = option(DatasetPlace, "")
+    dataset: JoinedDataset = option(JoinedDataset, "")
     json: bool = option(False, "Print everything as JSON.")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -12,6 +13,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from kata.data.arrays import Int64, ranges
+from kata.data.dataset.concat import join_values
 from kata.data.format.episode_table import EpisodeTable
 from kata.data.format.fingerprint import digest
 from kata.data.format.flatten import flat_column
@@ -43,6 +45,7 @@ class Columns:
         layout: the opened episodes; arrays follow their order.
         columns: what to read; `derived` names those that the files lack and arithmetic gives.
         task_number: per episode, the task of its frames where `task_index` is derived.
+        joined: of the columns that are joined from others, the parts in order.
     """
 
     def __init__(
@@ -53,9 +56,11 @@ class Columns:
         derived: set[str],
         fps: int,
         task_number: Int64,
+        joined: Mapping[str, Mapping[str, Column]] | None = None,
     ) -> None:
         self._root, self.layout, self._fps, self._task_number = root, layout, fps, task_number
         self._columns, self._derived = columns, derived
+        self._joined = dict(joined or {})
         self._starts = np.concatenate([[0], np.cumsum(layout.length)])
         self._stored: ArrayFile | None = None
         self._lock = Lock()
@@ -125,26 +130,56 @@ class Columns:
             sorted(self._derived),
             self._fps,
             self._task_number.tolist() if self._derived else [],
+            *([self._joined_words()] if self._joined else []),
         )
         return digest(self._root, self.layout, self.layout.data, *words)
+
+    def _joined_words(self) -> list[Any]:
+        words: list[Any] = []
+        for key, parts in self._joined.items():
+            words.append([key, [[part, c.dtype, c.shape] for part, c in parts.items()]])
+        return words
+
+    def _in_files(self) -> dict[str, Column]:
+        """Return the columns that are read: a joined one is there by its parts."""
+        made = {*self._derived, *self._joined}
+        found = {key: column for key, column in self._columns.items() if key not in made}
+        for parts in self._joined.values():
+            found |= parts
+        return found
+
+    def _whole(
+        self,
+        path: Path,
+        table: pa.Table,
+        stored: Mapping[str, Column],
+        strings: Mapping[str, _Strings],
+    ) -> dict[str, NDArray[Any]]:
+        """Return the columns of a file, with joined ones joined."""
+        read = {
+            key: _values(path, key, table[key], column, strings.get(key))
+            for key, column in stored.items()
+        }
+        joined = {
+            key: join_values([read[part] for part in parts]) for key, parts in self._joined.items()
+        }
+        kept = {key: values for key, values in read.items() if key in self._columns}
+        return kept | joined
 
     def _fill(self, put: Put) -> Note:
         """Write all columns, file by file. Every frame must belong to the episode whose table entry
         points at it, and every number be finite.
         """
-        layout, stored = self.layout, [key for key in self._columns if key not in self._derived]
-        strings = {key: _Strings() for key in stored if self._columns[key].dtype == "string"}
+        layout, stored = self.layout, self._in_files()
+        strings = {key: _Strings() for key, column in stored.items() if column.dtype == "string"}
         bad: dict[str, list[Int64]] = {}
         tasks: list[int] = []
         for number in np.unique(layout.data.file):
             path = self._root / layout.data.files[number]
             episodes = np.flatnonzero(layout.data.file == number)
-            table = _read_table(path, stored)
+            table = _read_table(path, list(stored))
             self._check_rows(path, table.num_rows, episodes)
-            whole = {
-                key: _values(path, key, table[key], self._columns[key], strings.get(key))
-                for key in stored
-            }
+            whole = self._whole(path, table, stored, strings)
             for run in np.split(episodes, np.flatnonzero(np.diff(episodes) != 1) + 1):
                 rows = ranges(layout.data.first[run], layout.length[run])
                 first = int(self._starts[run[0]])

@@ -7,7 +7,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from kata.config.keep_ranges import KeepRanges, check_keep_ranges
 from kata.data.arrays import Int64, ranges
 from kata.data.dataset.columns import Columns, schema_names
+from kata.data.dataset.concat import Concat, join_columns
 from kata.data.dataset.windows import Episodes, episode_of
 from kata.data.format.episode_table import EpisodeTable
 from kata.data.format.info import Info, read_info
@@ -29,7 +30,7 @@ from kata.data.format.tasks import read_tasks, task_numbers
 from kata.data.parquet.images import is_deep
 from kata.data.storage.buffers import Empty
 from kata.errors import DataError, did_you_mean
-from kata.spec import BOOKKEEPING, Column, Feature, feature_of
+from kata.spec import BOOKKEEPING, Column, Feature, features_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,7 +39,7 @@ class Dataset:
 
     columns: every readable feature by name, in the order of info.json, cameras as (H, W, C);
         bookkeeping columns that it does not declare come last. tasks: instruction by task_index.
-        notes: what the user should be told.
+        notes: what the user should be told. concat: of joined columns, the parts in order.
     """
 
     repo_id: str
@@ -51,6 +52,7 @@ class Dataset:
     total_episodes: int
     _storage: Columns
     _first: Int64 | None = None
+    concat: Concat = field(default_factory=dict[str, Sequence[str]])
 
     @property
     def version(self) -> str:
@@ -122,13 +124,15 @@ class Dataset:
         episodes = [self.layout.index.tolist(), self.layout.length.tolist()]
         if self.is_cut:
             episodes.append(self.first_frame.tolist())
-        text = json.dumps([self.version, self.fps, columns, episodes, sizes], sort_keys=True)
+        facts = [self.version, self.fps, columns, episodes, sizes]
+        if self.concat:
+            facts.append({key: list(parts) for key, parts in self.concat.items()})
+        text = json.dumps(facts, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def features(self) -> dict[str, Feature]:
         """The columns that are inputs or outputs of a policy, cameras as (C, H, W)."""
-        found = {key: feature_of(key, column) for key, column in self.columns.items()}
-        return {key: feature for key, feature in found.items() if feature is not None}
+        return features_of(self.columns)
 
     def column(self, key: str) -> NDArray[Any]:
         """All frames of a column that is no camera: (frames, *shape), or (frames,) for shape [1];
@@ -244,6 +248,7 @@ def open_dataset(
     exclude_episodes: Sequence[int] | None = None,
     keep_ranges: KeepRanges | None = None,
     revision: str | None = None,
+    concat: Concat | None = None,
 ) -> Dataset:
     """Open a LeRobot dataset of format v3.0, v2.1 or v2.0; nothing is converted.
 
@@ -254,6 +259,8 @@ def open_dataset(
         exclude_episodes: episode indices to leave out.
         keep_ranges: ranges [first, end) of frames to read, by episode index; see `Dataset.keep`.
         revision: tag, branch or commit on the Hub; without it the newest format tag, else main.
+        concat: columns to join, {"action": ["action.joints", "action.gripper"]}; see
+            `kata.data.dataset.concat`.
 
     Raises: DataError for a dataset that is absent, damaged or incomplete, and for unknown episodes
         and
@@ -275,7 +282,8 @@ def open_dataset(
     layout = only_whole(repo_id, source.root, layout, available=available)
     refuse_pointers(source.root, layout)
     notes += [f"'{key}' is left out: info.json declares it, but it has no files" for key in absent]
-    columns, derived = readable_columns(source, info, layout, absent, notes)
+    readable, derived = readable_columns(source, info, layout, absent, notes)
+    columns = join_columns(repo_id, readable, concat or {})
     tasks = read_tasks(source.root, info, layout, notes)
     storage = Columns(
         source.root,
@@ -284,9 +292,20 @@ def open_dataset(
         derived,
         info.fps,
         task_numbers(layout, tasks),
+        {key: {part: readable[part] for part in parts} for key, parts in (concat or {}).items()},
     )
+    count = len(whole.index)
     data = Dataset(
-        repo_id, source.root, info, columns, tasks, layout, notes, len(whole.index), storage
+        repo_id,
+        source.root,
+        info,
+        columns,
+        tasks,
+        layout,
+        notes,
+        count,
+        storage,
+        concat=concat or {},
     )
     if not keep_ranges:
         return data

@@ -18,7 +18,7 @@ from kata.spec import (
     BOOKKEEPING,
     Column,
     Feature,
-    feature_of,
+    features_of,
 )
 
 
@@ -133,8 +133,7 @@ class Mixture:
 
     def features(self) -> dict[str, Feature]:
         """The columns that are inputs or outputs of a policy, cameras as (C, H, W)."""
-        found = {key: feature_of(key, column) for key, column in self.columns.items()}
-        return {key: feature for key, feature in found.items() if feature is not None}
+        return features_of(self.columns)
 
     def part_of(self, rows: Int64) -> Int64:
         """Number of the part that each of the mixture's rows lies in."""

@@ -14,7 +14,9 @@ import pyarrow.parquet as pq
 from PIL import Image, UnidentifiedImageError
 
 from kata.data.dataset.columns import schema_names
+from kata.data.dataset.concat import Concat
 from kata.data.dataset.dataset import Dataset, open_dataset
+from kata.data.dataset.roles import find_roles
 from kata.data.format.episode_table import EpisodeTable
 from kata.data.format.feature_stats import STATS, load_stats
 from kata.data.format.info import Info, raw_info, read_info
@@ -26,12 +28,14 @@ from kata.data.format.v3 import EPISODE_FILES
 from kata.data.video.encoder import probe_video
 from kata.data.video.packet_index import build_index
 from kata.errors import DataError
-from kata.spec import BOOKKEEPING, role_of
+from kata.spec import BOOKKEEPING, features_of, role_of
 
 
-def facts(source: Source) -> dict[str, Any]:
+def facts(source: Source, concat: Concat | None = None) -> dict[str, Any]:
     """Everything that `kata data info` says, ready for JSON. No frame is decoded, nothing is
     fetched but metadata.
+
+    concat: the columns that a run would join.
 
     Raises: DataError when the metadata is absent or damaged.
     """
@@ -68,7 +72,7 @@ def facts(source: Source) -> dict[str, Any]:
             key: _camera(root, info, layout, key) for key, c in info.columns.items() if c.is_camera
         },
         "statistics": _statistics(root, info),
-        "training": _training(source, here, notes),
+        "training": _training(source, here, notes, concat or {}),
     }
 
 
@@ -175,7 +179,7 @@ def _statistics(root: Path, info: Info) -> dict[str, Any]:
     }
 
 
-def _training(source: Source, here: np.ndarray, notes: list[str]) -> dict[str, Any]:
+def _training(source: Source, here: np.ndarray, notes: list[str], concat: Concat) -> dict[str, Any]:
     """What `kata train` would read, or the message with which it would refuse."""
     if source.revision is not None and not here.all():
         return {
@@ -183,13 +187,13 @@ def _training(source: Source, here: np.ndarray, notes: list[str]) -> dict[str, A
         }
     refused = None
     try:
-        data = open_dataset(source.repo_id, root=source.root)
+        data = open_dataset(source.repo_id, root=source.root, concat=concat)
     except DataError as error:
         refused = str(error)
         if not here.any():
             return {"refused": refused, "notes": notes}
         try:
-            data = open_dataset(source.repo_id, root=source.root, episodes=AVAILABLE)
+            data = open_dataset(source.repo_id, root=source.root, episodes=AVAILABLE, concat=concat)
         except DataError:
             return {"refused": refused, "notes": notes}
     seen = _seen(data)
@@ -197,13 +201,18 @@ def _training(source: Source, here: np.ndarray, notes: list[str]) -> dict[str, A
 
 
 def _seen(data: Dataset) -> dict[str, Any]:
-    features = {
-        key: {"role": f.type.value, "shape": list(f.shape)} for key, f in data.features().items()
-    }
+    roles = find_roles(data.columns, {})
+    features: dict[str, dict[str, Any]] = {}
+    for key, feature in features_of(data.columns, roles.found).items():
+        features[key] = {"role": feature.type.value, "shape": list(feature.shape)}
+        if key in roles.found:
+            features[key]["found"] = roles.found[key]
     return {
         "episodes": len(data.layout.index),
         "frames": data.num_frames,
         "features": features,
+        "unclear": roles.unclear,
+        "concat": {key: list(parts) for key, parts in data.concat.items()},
         "fingerprint": data.fingerprint,
         "notes": data.notes,
     }

@@ -111,7 +111,7 @@ class MixedReader:
     def _reader(self, part: MixtureEntry) -> Reader:
         here = [key for key in self._wanted if key in part.columns]
         windows = {part.own(key): offsets for key, offsets in self.windows.items() if key in here}
-        return Reader(
+        reader = Reader(
             part.dataset,
             windows,
             keys=[part.own(key) for key in here],
@@ -119,6 +119,8 @@ class MixedReader:
             cache=self._caches.get(part.name),
             frame_format=self._frame_format.under({key: part.own(key) for key in here}),
         )
+        reader.rename(part.rename or {})
+        return reader
 
     @property
     def looks_ahead(self) -> bool:

@@ -31,7 +31,7 @@ from kata.data.parquet.image_column import EncodedImages
 from kata.data.storage.buffers import Allocate, Recycled
 from kata.data.video.decoder import Gop
 from kata.errors import ConfigError, DataError, did_you_mean
-from kata.spec import BOOKKEEPING, TASK, Batch, Column, Windows, feature_of, pad_key
+from kata.spec import BOOKKEEPING, TASK, Batch, Column, Windows, features_of, pad_key
 from kata.units import bytes_text
 
 T = TypeVar("T")
@@ -134,12 +134,8 @@ class Reader:
                 )
         chosen = {key: column for key, column in dataset.columns.items() if key in wanted}
         self._vectors = {key for key, column in chosen.items() if not column.is_camera}
-        # Columns drop the axis of a single number; a state or an action is a vector all the same.
-        self._single = {
-            key
-            for key in self._vectors
-            if chosen[key].shape == (1,) and feature_of(key, chosen[key]) is not None
-        }
+        self._chosen = chosen
+        self.rename({})
         self._tasks = np.array(dataset.tasks, dtype=object)
         self._counters = CounterCollector()
         self._encoded = EncodedImages(self._counters)
@@ -193,6 +189,17 @@ class Reader:
             counters=self._counters,
             frame_format=self._frame_format,
         )
+
+    def rename(self, names: Mapping[str, str]) -> None:
+        """Take the roles of columns from the names that they get after reading.
+
+        Columns drop the axis of a single number; a state or an action is a vector all the same.
+
+        Args:
+            names: own name -> the name that decides the role.
+        """
+        roles = features_of(self._chosen, names)
+        self._single = {key for key in self._vectors & {*roles} if roles[key].shape == (1,)}
 
     def decode_with(self, decode: Callable[[Gop], Pixels]) -> None:
         """Have video decoded by this from now on: the frames of a group as RGB (n, H, W, 3)."""

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
+from dataclasses import replace
 
 import numpy as np
 
 from kata.data import Dataset, open_dataset
 from kata.data.dataset.mixture import Data, Mixture, MixtureEntry
 from kata.errors import ConfigError
-from kata.run import MixEntry
+from kata.run import MixEntry, Run
 from kata.run.dataset import DatasetConfig
+from kata.run.roles import with_roles
 
 
 def open_data(options: DatasetConfig) -> Data:
@@ -26,6 +28,7 @@ def open_data(options: DatasetConfig) -> Data:
         exclude_episodes=options.exclude_episodes,
         keep_ranges=options.keep_ranges,
         revision=options.revision,
+        concat=options.concat,
     )
 
 
@@ -37,8 +40,23 @@ def _part(entry: MixEntry) -> MixtureEntry:
         exclude_episodes=entry.exclude_episodes,
         keep_ranges=entry.keep_ranges,
         revision=entry.revision,
+        concat=entry.concat,
     )
     return MixtureEntry(entry.called, data, entry.weight, entry.rename_map, entry.fill)
+
+
+def take_roles(run: Run, data: Data) -> tuple[Run, Data, list[list[str]]]:
+    """Return the run and its data with the roles that are found, and the columns of each dataset
+    that these are.
+
+    Raises: ConfigError for roles that several columns could have.
+    """
+    run, found = with_roles(run, [dataset.columns for dataset in datasets(data)])
+    if not isinstance(data, Mixture):
+        return run, data, found
+    maps = [entry.rename_map for entry in run.dataset.mix or ()]
+    parts = zip(data.parts, maps, strict=True)
+    return run, Mixture(tuple(replace(part, rename=names) for part, names in parts)), found
 
 
 def datasets(data: Data) -> list[Dataset]:

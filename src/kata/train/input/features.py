@@ -10,7 +10,7 @@ from kata.data import Dataset
 from kata.data.dataset.mixture import Data, Mixture
 from kata.errors import DataError, PolicyError, did_you_mean
 from kata.policies.config import PolicyConfig
-from kata.spec import Feature, FeatureType
+from kata.spec import Feature, FeatureType, features_of
 
 
 def fit_features(config: PolicyConfig, dataset: Data, rename_map: dict[str, str]) -> PolicyConfig:
@@ -19,7 +19,7 @@ def fit_features(config: PolicyConfig, dataset: Data, rename_map: dict[str, str]
 
     Raises PolicyError for a rename of an unknown key, a missing input, or a shape that differs.
     """
-    columns = dataset.features()
+    columns = features_of(dataset.columns, rename_map)
     for old in rename_map:
         if old not in dataset.columns:
             raise PolicyError(
@@ -68,11 +68,11 @@ def _mismatch(key: str, feature: Feature, columns: dict[str, Feature]) -> str:
     )
 
 
-def refuse_missing_columns(data: Data, keys: Collection[str]) -> None:
+def refuse_missing_columns(data: Data, keys: Collection[str], rename_map: dict[str, str]) -> None:
     """PolicyError when a column that the policy reads beside inputs and outputs, such as the
     reward, is missing, or is not one number per frame.
     """
-    features = data.features()
+    features = features_of(data.columns, rename_map)
     for key in keys:
         column = data.columns.get(key)
         lacking = data.lacking(key) if isinstance(data, Mixture) else []

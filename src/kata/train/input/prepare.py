@@ -30,7 +30,7 @@ from kata.processors.augment import Augment, build_augment
 from kata.run import Run
 from kata.run.dataset import DatasetConfig
 from kata.spec import Stats, Windows
-from kata.train.input.datasets import datasets, open_data, split_data
+from kata.train.input.datasets import datasets, open_data, split_data, take_roles
 from kata.train.input.features import fit_features, refuse_episodes, refuse_missing_columns
 from kata.train.input.mixture_checks import check_together
 from kata.train.input.normalization import Scales, fit_scales
@@ -53,6 +53,7 @@ class Prepared:
     scales: how values are normalised. frame_memory: bytes for decoded frames.
     nvdec: video is decoded on the graphics card.
     frame_format: how frames lie in batches.
+    found: of each dataset, the columns whose role was found.
     """
 
     run: Run
@@ -68,6 +69,7 @@ class Prepared:
     frame_memory: int
     frame_format: FrameFormat
     nvdec: bool
+    found: list[list[str]]
 
     @property
     def stats(self) -> Stats:
@@ -104,18 +106,13 @@ def prepare(run: Run, team: Team | None = None) -> Prepared:
     team = team or Team()
     device = rank_device(run.policy.device, team.world)
     check_precision(run.precision, device)
-    tfs = run.dataset.image_transforms
-    augment = (
-        build_augment(tfs.tfs, count=tfs.max_num_transforms, random_order=tfs.random_order)
-        if tfs.enable
-        else None
-    )
     whole = team.node_first(lambda: open_data(run.dataset))
     check_same_data(team, datasets(whole))
+    run, whole, found = take_roles(run, whole)
     policy = fit_features(run.policy, whole, run.rename_map)
     policy.validate_features()
     windows = _in_dataset(policy.windows(), run.rename_map)
-    refuse_missing_columns(whole, windows)
+    refuse_missing_columns(whole, windows, run.rename_map)
     said = check_together(whole, policy, run.dataset) if isinstance(whole, Mixture) else []
     refuse_episodes(datasets(whole), policy)
     train, held_out = split_data(whole, run.dataset.eval_split)
@@ -149,13 +146,21 @@ def prepare(run: Run, team: Team | None = None) -> Prepared:
         windows=windows,
         keys=keys,
         device=device,
-        augment=augment,
+        augment=_augment(run),
         notes=[*whole.notes, *said, *scales.notes, *format_notes, *nvdec_note, *order_note],
         scales=scales,
         frame_memory=memory,
         frame_format=frame_format,
         nvdec=nvdec,
+        found=found,
     )
+
+
+def _augment(run: Run) -> Augment | None:
+    tfs = run.dataset.image_transforms
+    if not tfs.enable:
+        return None
+    return build_augment(tfs.tfs, count=tfs.max_num_transforms, random_order=tfs.random_order)
 
 
 def _in_dataset(named: Mapping[str, T], rename_map: dict[str, str]) -> dict[str, T]:
