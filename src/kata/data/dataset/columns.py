@@ -45,7 +45,7 @@ class Columns:
         layout: the opened episodes; arrays follow their order.
         columns: what to read; `derived` names those that the files lack and arithmetic gives.
         task_number: per episode, the task of its frames where `task_index` is derived.
-        joined: of the columns that are joined from others, the parts in order.
+        joined: of each column that is joined from others, the parts in order.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Columns:
     ) -> None:
         self._root, self.layout, self._fps, self._task_number = root, layout, fps, task_number
         self._columns, self._derived = columns, derived
-        self._joined = dict(joined or {})
+        self.joined = dict(joined or {})
         self._starts = np.concatenate([[0], np.cumsum(layout.length)])
         self._stored: ArrayFile | None = None
         self._lock = Lock()
@@ -130,21 +130,21 @@ class Columns:
             sorted(self._derived),
             self._fps,
             self._task_number.tolist() if self._derived else [],
-            *([self._joined_words()] if self._joined else []),
+            *([self._joined_words()] if self.joined else []),
         )
         return digest(self._root, self.layout, self.layout.data, *words)
 
     def _joined_words(self) -> list[Any]:
         words: list[Any] = []
-        for key, parts in self._joined.items():
+        for key, parts in self.joined.items():
             words.append([key, [[part, c.dtype, c.shape] for part, c in parts.items()]])
         return words
 
     def _in_files(self) -> dict[str, Column]:
         """Return the columns that are read: a joined one is there by its parts."""
-        made = {*self._derived, *self._joined}
+        made = {*self._derived, *self.joined}
         found = {key: column for key, column in self._columns.items() if key not in made}
-        for parts in self._joined.values():
+        for parts in self.joined.values():
             found |= parts
         return found
 
@@ -160,11 +160,10 @@ class Columns:
             key: _values(path, key, table[key], column, strings.get(key))
             for key, column in stored.items()
         }
-        joined = {
-            key: join_values([read[part] for part in parts]) for key, parts in self._joined.items()
-        }
-        kept = {key: values for key, values in read.items() if key in self._columns}
-        return kept | joined
+        found = {key: values for key, values in read.items() if key in self._columns}
+        for key, parts in self.joined.items():
+            found[key] = join_values([read[part] for part in parts])
+        return found
 
     def _fill(self, put: Put) -> Note:
         """Write all columns, file by file. Every frame must belong to the episode whose table entry

@@ -25,10 +25,11 @@ def join_columns(repo_id: str, columns: Mapping[str, Column], concat: Concat) ->
     Raises: DataError for a part that is absent or no vector, and for a name that is taken.
     """
     places: dict[str, list[str]] = {}
+    gone: set[str] = set()
     for key, parts in concat.items():
         _check(repo_id, columns, key, parts)
         places.setdefault(parts[0], []).append(key)
-    gone = {part for parts in concat.values() for part in parts}
+        gone.update(parts)
     result: dict[str, Column] = {}
     for key, column in columns.items():
         for joined in places.get(key, []):
@@ -36,6 +37,14 @@ def join_columns(repo_id: str, columns: Mapping[str, Column], concat: Concat) ->
         if key not in gone:
             result[key] = column
     return result
+
+
+def parts_of(columns: Mapping[str, Column], concat: Concat) -> dict[str, dict[str, Column]]:
+    """Return the parts of each joined column, in order."""
+    found: dict[str, dict[str, Column]] = {}
+    for key, parts in concat.items():
+        found[key] = {part: columns[part] for part in parts}
+    return found
 
 
 def join_values(parts: Sequence[NDArray[Any]]) -> NDArray[np.float32]:

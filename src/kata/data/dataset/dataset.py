@@ -1,13 +1,11 @@
-"""A LeRobot dataset opened for reading: episodes, columns, tasks, and everything the user should
-be told.
-"""
+"""A LeRobot dataset opened for reading: episodes, columns, tasks, and what the user should know."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -18,7 +16,7 @@ from numpy.typing import NDArray
 from kata.config.keep_ranges import KeepRanges, check_keep_ranges
 from kata.data.arrays import Int64, ranges
 from kata.data.dataset.columns import Columns, schema_names
-from kata.data.dataset.concat import Concat, join_columns
+from kata.data.dataset.concat import Concat, join_columns, parts_of
 from kata.data.dataset.windows import Episodes, episode_of
 from kata.data.format.episode_table import EpisodeTable
 from kata.data.format.info import Info, read_info
@@ -39,7 +37,7 @@ class Dataset:
 
     columns: every readable feature by name, in the order of info.json, cameras as (H, W, C);
         bookkeeping columns that it does not declare come last. tasks: instruction by task_index.
-        notes: what the user should be told. concat: of joined columns, the parts in order.
+        notes: what the user should know.
     """
 
     repo_id: str
@@ -52,7 +50,6 @@ class Dataset:
     total_episodes: int
     _storage: Columns
     _first: Int64 | None = None
-    concat: Concat = field(default_factory=dict[str, Sequence[str]])
 
     @property
     def version(self) -> str:
@@ -84,6 +81,11 @@ class Dataset:
     def cameras(self) -> dict[str, Column]:
         """Camera columns by name, (H, W, C)."""
         return {key: column for key, column in self.columns.items() if column.is_camera}
+
+    @property
+    def concat(self) -> dict[str, list[str]]:
+        """The parts of each joined column, in order."""
+        return {key: list(parts) for key, parts in self._storage.joined.items()}
 
     @property
     def is_whole(self) -> bool:
@@ -124,9 +126,9 @@ class Dataset:
         episodes = [self.layout.index.tolist(), self.layout.length.tolist()]
         if self.is_cut:
             episodes.append(self.first_frame.tolist())
-        facts = [self.version, self.fps, columns, episodes, sizes]
+        facts: list[Any] = [self.version, self.fps, columns, episodes, sizes]
         if self.concat:
-            facts.append({key: list(parts) for key, parts in self.concat.items()})
+            facts.append(self.concat)
         text = json.dumps(facts, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -262,13 +264,12 @@ def open_dataset(
         concat: columns to join, {"action": ["action.joints", "action.gripper"]}; see
             `kata.data.dataset.concat`.
 
-    Raises: DataError for a dataset that is absent, damaged or incomplete, and for unknown episodes
-        and
-        ranges; ConfigError for ranges that no dataset has.
+    Raises:
+        DataError: a dataset that is absent, damaged or incomplete; unknown episodes, ranges or
+            columns.
+        ConfigError: ranges that no dataset has.
     """
-    source = locate(repo_id, root, revision)
-    meta = (str(path.relative_to(source.root)) for path in (source.root / "meta").rglob("*"))
-    refuse_outside(source.root, ["meta/info.json", *meta])
+    source = _located(repo_id, root, revision)
     info = read_info(source.root)
     notes = [*source.notes, *info.notes]
     whole = read_episode_table(source.root, info, source.ensure, notes)
@@ -292,25 +293,23 @@ def open_dataset(
         derived,
         info.fps,
         task_numbers(layout, tasks),
-        {key: {part: readable[part] for part in parts} for key, parts in (concat or {}).items()},
+        parts_of(readable, concat or {}),
     )
-    count = len(whole.index)
     data = Dataset(
-        repo_id,
-        source.root,
-        info,
-        columns,
-        tasks,
-        layout,
-        notes,
-        count,
-        storage,
-        concat=concat or {},
+        repo_id, source.root, info, columns, tasks, layout, notes, len(whole.index), storage
     )
     if not keep_ranges:
         return data
     lengths = dict(zip(whole.index.tolist(), whole.length.tolist(), strict=True))
     return data.keep(keep_ranges, lengths)
+
+
+def _located(repo_id: str, root: str | Path | None, revision: str | None) -> Source:
+    """Return where the dataset's files are; refuse links out of its metadata."""
+    source = locate(repo_id, root, revision)
+    meta = (str(path.relative_to(source.root)) for path in (source.root / "meta").rglob("*"))
+    refuse_outside(source.root, ["meta/info.json", *meta])
+    return source
 
 
 def _kept(before: EpisodeTable, after: EpisodeTable) -> str:

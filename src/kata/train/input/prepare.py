@@ -49,7 +49,7 @@ class Prepared:
 
     run: with the policy's features filled in. rows: training anchors.
     keys: dataset keys that are read. windows: under the dataset's names. notes: what the user
-        should be told.
+        should know.
     scales: how values are normalised. frame_memory: bytes for decoded frames.
     nvdec: video is decoded on the graphics card.
     frame_format: how frames lie in batches.
@@ -164,7 +164,7 @@ def _augment(run: Run) -> Augment | None:
 
 
 def _in_dataset(named: Mapping[str, T], rename_map: dict[str, str]) -> dict[str, T]:
-    """What is told by the policy's keys, by the dataset's."""
+    """Return values by the policy's keys under the dataset's."""
     back = {new: old for old, new in rename_map.items()}
     return {back.get(key, key): value for key, value in named.items()}
 
