@@ -2,6 +2,7 @@
 leaves nothing behind.
 """
 
+import io
 import json
 import shutil
 from collections import namedtuple
@@ -43,6 +44,80 @@ def refused(capsys, root: Path, out: Path, *more: str) -> str:
     assert "Traceback" not in said
     assert out.exists() == before
     return said
+
+
+def refused_verb(capsys, *words: str) -> str:
+    """Run a verb, see it refused with one message, and return that."""
+    status = main(list(words))
+    said = capsys.readouterr().err
+    assert status == 2, said
+    assert said.count("rule:") == 1
+    assert said.count("remedy:") == 1
+    assert "Traceback" not in said
+    return said
+
+
+CLOSED = (
+    ("data/chunk-000/file-000.parquet", ("data", "stats", "{data}")),
+    ("meta/info.json", ("data", "info", "{data}")),
+    ("meta", ("data", "check", "{data}")),
+    ("meta/episodes/chunk-000/file-000.parquet", ("data", "info", "{data}")),
+    ("videos", ("data", "view", "{data}", "--episode=0", "--out={out}/v.png")),
+)
+
+
+@pytest.mark.parametrize(("closed", "words"), CLOSED)
+@pytest.mark.usefixtures("mere_user")
+def test_a_closed_file_is_one_message_about_permission(
+    closed, words, dataset, tmp_path, capsys
+) -> None:
+    (dataset / closed).chmod(0)
+    try:
+        said = refused_verb(capsys, *(word.format(data=dataset, out=tmp_path) for word in words))
+    finally:
+        (dataset / closed).chmod(0o755)
+    assert "Permission denied" in said
+    assert "change its owner or permissions" in said
+    assert str(dataset) in said
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("data", "split", "{data}", "--episodes=[0]", "--out={out}/c"),
+        ("data", "demo", "{out}/d", "--episodes=1"),
+        ("data", "repair", "{data}", "--out={out}/c"),
+        ("data", "view", "{data}", "--episode=0", "--out={out}/v.png"),
+    ],
+)
+@pytest.mark.usefixtures("mere_user")
+def test_a_closed_folder_for_the_result_is_one_message(words, dataset, tmp_path, capsys) -> None:
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0o555)
+    said = refused_verb(capsys, *(word.format(data=dataset, out=closed) for word in words))
+    assert str(closed) in said
+    assert not any(closed.iterdir())
+
+
+def test_what_no_file_explains_keeps_its_traceback(monkeypatch) -> None:
+    def broken(verb, args, path):
+        raise OSError(5, "no file is named")
+
+    monkeypatch.setattr("kata.cli.run_verb", broken)
+    with pytest.raises(OSError, match="no file"):
+        main(["data", "info", "x"])
+
+
+def test_a_terminal_without_the_letters_of_a_task_gets_their_numbers(dataset, monkeypatch) -> None:
+    terminal = io.TextIOWrapper(io.BytesIO(), encoding="latin-1")
+    monkeypatch.setattr("sys.stdout", terminal)
+    path = next((dataset / "meta").glob("tasks.parquet"))
+    table = pq.read_table(path)
+    tasks = pa.array(["Räume 方块", *table["task"].to_pylist()[1:]])
+    pq.write_table(table.set_column(table.column_names.index("task"), "task", tasks), path)
+    assert main(["data", "info", str(dataset)]) == 0
+    terminal.flush()
+    assert "Räume \\u65b9\\u5757" in terminal.buffer.getvalue().decode("latin-1")
 
 
 def first(root: Path, pattern: str) -> Path:

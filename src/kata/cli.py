@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from kata import __version__, log
 from kata.config.verb import Verb, run_verb
-from kata.errors import KataError
+from kata.errors import KataError, refused_by_system, with_cause
 
 if TYPE_CHECKING:
     from kata.config.completion import CompletionOptions
@@ -286,6 +286,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a verb and return the exit status."""
     args = list(sys.argv[1:] if argv is None else argv)
     log.configure()
+    log.show_any_letter()
     debug = "--debug" in args
     # torch.distributed.launch puts its rank in front of the verb; kata reads the environment's.
     args = [arg for arg in args if arg != "--debug" and not arg.startswith("--local-rank=")]
@@ -297,11 +298,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KataError as error:
         if debug:
             raise
-        print(log.redacted(f"kata: {error}"), file=sys.stderr)
-        return 2
+        return _refused(with_cause(error))
+    except OSError as error:
+        found = refused_by_system(error)
+        if debug or found is None:
+            raise
+        return _refused(found)
     except KeyboardInterrupt:
         print("kata: interrupted", file=sys.stderr)
         return 130
+
+
+def _refused(error: KataError) -> int:
+    print(log.redacted(f"kata: {error}"), file=sys.stderr)
+    return 2
 
 
 def train(args: Sequence[str]) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import errno
 from collections.abc import Iterable
 
 
@@ -76,6 +77,45 @@ class DivergedError(KataError):
 
 class RankError(KataError):
     """Another rank of the run has failed or is gone, or the ranks cannot work together."""
+
+
+_MAY = (
+    "you may read what is read, and write where the result goes",
+    "change its owner or permissions, or name another place",
+)
+_ROOM = ("the disk has room", "make room, or name a folder on another disk")
+_REFUSALS = {
+    errno.EACCES: _MAY,
+    errno.EPERM: _MAY,
+    errno.EROFS: _MAY,
+    errno.ENOSPC: _ROOM,
+    errno.EDQUOT: _ROOM,
+    errno.ENAMETOOLONG: ("names are at most as long as the file system takes", "name it shorter"),
+}
+_OTHER_REFUSAL = (
+    "the file system does what is asked of it",
+    "look at that path and its disk; --debug shows where it was used",
+)
+
+
+def refused_by_system(error: OSError) -> KataError | None:
+    """Return what an error of the operating system means to the user; None where it names no file,
+    as an error of the program itself.
+    """
+    if not error.filename:
+        return None
+    rule, remedy = _REFUSALS.get(error.errno or 0, _OTHER_REFUSAL)
+    return KataError(f"{error.filename}: {error.strerror}", rule=rule, remedy=remedy)
+
+
+def with_cause(error: KataError) -> KataError:
+    """Return the error; where a dataset could not be read for want of permission, with a remedy
+    for that: no other copy of the file would help.
+    """
+    if not isinstance(error, DataError) or not isinstance(error.__cause__, PermissionError):
+        return error
+    rule, remedy = _MAY
+    return KataError(error.what, rule=rule, remedy=remedy)
 
 
 def nearest(name: str, names: Iterable[str]) -> str:

@@ -30,6 +30,15 @@ def configure() -> None:
         logger.propagate = False
 
 
+def show_any_letter() -> None:
+    """Let stdout and stderr write a letter that their encoding lacks as its number: a terminal in
+    ASCII or Latin-1 is no reason to end.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
 _IN_ADDRESS = re.compile(r"(?<=://)[^/@\s:]*:[^/@\s]+(?=@)")
 _TOKEN = re.compile(r"\bhf_[A-Za-z0-9]{20,}\b")
 _SECRET_NAME = re.compile(r"(TOKEN|PASSWORD|SECRET|API_KEY|ACCESS_KEY|CREDENTIALS?)$")

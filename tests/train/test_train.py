@@ -1,13 +1,17 @@
 """Equalities of training: what must not change the result does not."""
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
 
+from kata.errors import CheckpointError
 from kata.run import resolve_run
 from kata.train import train
+from kata.train.checkpoint.manifest import damage
 from kata.train.metrics.meter import read_metrics
+from kata.train.stopping import Guard
 
 SILENT = {
     "time",
@@ -51,6 +55,24 @@ def test_a_run_repeats_bit_for_bit(tiny_run, tmp_path):
     second = train(tiny_run(f"--output_dir={tmp_path}/again"))
     assert equal(weights(first), weights(second))
     assert numbers(first) == numbers(second)
+
+
+def test_a_run_folder_that_is_moved_away_costs_nothing(light_run, tmp_path, monkeypatch):
+    run, stops = light_run(), Guard.stops
+
+    def moved(guard):
+        found = Path(run.output_dir, "metrics.jsonl")
+        if found.exists() and found.stat().st_size:
+            found.parent.rename(tmp_path / "m")
+        return stops(guard)
+
+    monkeypatch.setattr(Guard, "stops", moved)
+    with pytest.raises(CheckpointError, match=r"moved or removed.* 6 steps are done") as caught:
+        train(run)
+    assert "move the checkpoints" in caught.value.remedy
+    whole = [line for line in read_metrics(tmp_path / "m/metrics.jsonl") if line["kind"] == "train"]
+    assert whole[-1]["step"] == 6
+    assert damage(Path(run.output_dir, "checkpoints/000006")) == []
 
 
 CLIPS = ("--dataset.shuffle=clips", "--dataset.clip_pool=5", "--dataset.frame_memory=400KB")

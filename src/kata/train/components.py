@@ -12,7 +12,7 @@ from typing import Any
 
 from kata.config import encode
 from kata.data import Batches, Order, Reader, anchor_rows
-from kata.data.dataset.mixture import Data, Mixture, dimension_names
+from kata.data.dataset.mixture import Data, Mixture, vector_names
 from kata.data.frames.frame_cache import FrameCache
 from kata.data.loader.batches import BatchReader, RankSlice
 from kata.data.loader.mixture_reader import MixedReader
@@ -298,7 +298,7 @@ def _validator(
         reader, rows, order, size, ahead=1, rank_slice=rank_slice, substitute=substitute
     )
     feed = _feed(prepared, live.enter_context(batches), "validate")
-    names = dimension_names(prepared.dataset, feed.column(ACTION))
+    names = vector_names(prepared.dataset, feed.column(ACTION))
     mean = mean_actions(prepared.scales.by_itself, prepared.device)
     return Validator(feed, len(rows), run.precision, mean, names, team), feed
 

@@ -78,12 +78,16 @@ def _saves(saves: list[dict[str, Any]]) -> list[str]:
     if done:
         stalls, writes = [line["save_stall_s"] for line in done], [line["save_s"] for line in done]
         lines.append(
-            f"saved {len(done)} times: training stood still for {seconds_text(sum(stalls))} in "
+            f"saved {_times(len(done))}: training stood still for {seconds_text(sum(stalls))} in "
             "all, "
             f"{seconds_text(max(stalls))} at most; writing beside it took up to "
             f"{seconds_text(max(writes))}"
         )
     return lines
+
+
+def _times(number: int) -> str:
+    return "once" if number == 1 else f"{number} times"
 
 
 def _success(step: int, result: dict[str, Any]) -> str:

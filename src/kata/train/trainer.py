@@ -25,7 +25,7 @@ from kata.errors import CheckpointError
 from kata.files import write_json
 from kata.log import kept_in
 from kata.run import Run
-from kata.run.checkpoint_link import LAST, point
+from kata.run.checkpoint_link import LAST, point, pointed
 from kata.train import preflight
 from kata.train.checkpoint.folder import Resumable, home_of, recover, resumable
 from kata.train.checkpoint.retention import check_space, room_needed
@@ -176,6 +176,7 @@ def _views(
 def _recorded(ended: Trained, record: RunRecord | None) -> Trained:
     """Return what ended with what is on record of it."""
     assert record is not None
+    _require_in_place(ended, record.meter.path)
     metrics = read_metrics(record.meter.path)
     return replace(
         ended,
@@ -189,6 +190,20 @@ def _recorded(ended: Trained, record: RunRecord | None) -> Trained:
         remarks=[*ended.remarks, *record.remarks()],
         saves=[line for line in metrics if line["kind"] == "saved"],
         diagnosis=diagnose(spent_of(metrics)),
+    )
+
+
+def _require_in_place(ended: Trained, metrics: Path) -> None:
+    """Refuse to go on without the run's own record. All is saved by now."""
+    if metrics.is_file():
+        return
+    newest = pointed(home_of(ended.folder) / LAST)
+    saved = "no checkpoint was asked for" if newest is None else f"the last checkpoint is {newest}"
+    raise CheckpointError(
+        f"{ended.folder}: {metrics.name} is gone: the run folder was moved or removed while the "
+        f"run went on; {ended.state.step} steps are done, and {saved}",
+        rule="a run folder stays in its place until the run has ended",
+        remedy="move the checkpoints in it to the others, where the rest of the folder is now",
     )
 
 

@@ -137,7 +137,7 @@ def refused(capsys: pytest.CaptureFixture[str], *args: str) -> str:
         (["merge", "{a}", "{a}", "--out={o}"], "named more than once"),
         (["transcode", "{a}", "--out={o}", "--codec=h265"], "one of: av1, h264, hevc"),
         (["transcode", "{a}", "--out={o}", "--size=64"], "height x width"),
-        (["transcode", "{a}", "--out={o}", "--size=31x48"], "even height and width"),
+        (["transcode", "{a}", "--out={o}", "--size=31x48"], "--size=30x48` resizes"),
         (["transcode", "{a}", "--out={o}", "--cameras=[observation.images.tip]"], "did you mean"),
         (["transcode", "{a}", "--out={o}", "--gop=0"], "gop=0"),
         (["transcode", "{a}", "--out={o}", "--codec=hevc"], "64 pixels or more"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import shutil
 from pathlib import Path
 from typing import Any
@@ -220,6 +221,25 @@ def test_unknown_fields_are_named_with_their_line(
     (unknown,) = [problem for problem in problems if problem["kind"] == "unknown fields"]
     assert "'total_frame' in line 1" in unknown["what"]
     assert "did you mean 'total_frames'?" in unknown["remedy"]
+
+
+def test_rows_that_the_metadata_do_not_count_get_a_word(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging.getLogger("kata"), "propagate", True)
+    root = make(tmp_path / "a", version="v2.1", camera="")
+    open_dataset("local/x", root=root).column("action")
+    assert caplog.text == ""
+    path = root / "meta/episodes.jsonl"
+    path.write_text(path.read_text().replace('"length": 5', '"length": 3'))
+    for _ in range(2):  # also where the columns come out of the cache
+        caplog.clear()
+        open_dataset("local/x", root=root).column("action")
+        assert "2 rows that the metadata do not count, first in data/chunk-000/" in caplog.text
+        assert f"kata data repair {root}" in caplog.text
+    caplog.clear()
+    open_dataset("local/x", root=root, episodes=[1]).column("action")
+    assert caplog.text == ""
 
 
 def test_convert_drops_no_row_in_silence(

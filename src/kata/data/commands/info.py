@@ -19,11 +19,7 @@ _NAMES_WIDTH = 60
 def main(options: InfoOptions) -> int:
     """Print the facts of a dataset."""
     found = facts(source_of(options.dataset), options.dataset.concat)
-    print(
-        json.dumps(found, indent=2, ensure_ascii=False)
-        if options.json
-        else "\n".join(_lines(found))
-    )
+    print(json.dumps(found, indent=2) if options.json else "\n".join(_lines(found)))
     return 0
 
 

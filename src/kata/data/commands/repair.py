@@ -39,7 +39,7 @@ def main(options: RepairOptions) -> int:
         say=logging.getLogger(__name__).info,
     )
     if options.json:
-        print(json.dumps(repaired.plain(), indent=2, ensure_ascii=False))
+        print(json.dumps(repaired.plain(), indent=2))
     else:
         print("\n".join(_lines(repaired, out, options)))
     return LEFT if repaired.report.errors else 0

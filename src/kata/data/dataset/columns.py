@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from threading import Lock
@@ -22,6 +23,9 @@ from kata.data.storage.buffers import Empty
 from kata.data.storage.lfs_pointer import refuse_pointer
 from kata.errors import DataError
 from kata.spec import BOOKKEEPING, Column
+from kata.units import counted
+
+_log = logging.getLogger(__name__)
 
 _FORMAT = 1
 """Of kept columns; raise it when their content or its meaning changes."""
@@ -120,7 +124,21 @@ class Columns:
                 }
                 with alone(place):
                     self._stored = load_or_make(place, shapes, self._fill)
+                self._tell_unclaimed(self._stored.note.get("unclaimed", [0]))
             return self._stored
+
+    def _tell_unclaimed(self, found: list[Any]) -> None:
+        """Say that rows are left out, where episodes have more of them than their metadata say."""
+        if found[0]:
+            _log.warning(
+                "%s: %s that the metadata do not count, first in %s, %s left out; `kata data "
+                "repair %s --out=<folder>` corrects lengths",
+                self._root,
+                counted(found[0], "row"),
+                found[1],
+                "is" if found[0] == 1 else "are",
+                self._root,
+            )
 
     def _key(self) -> str:
         columns = {key: [column.dtype, column.shape] for key, column in self._columns.items()}
@@ -173,14 +191,17 @@ class Columns:
         strings = {key: _Strings() for key, column in stored.items() if column.dtype == "string"}
         bad: dict[str, list[Int64]] = {}
         tasks: list[int] = []
+        unclaimed: list[str] = []
         for number in np.unique(layout.data.file):
             path = self._root / layout.data.files[number]
             episodes = np.flatnonzero(layout.data.file == number)
             table = _read_table(path, list(stored))
             self._check_rows(path, table.num_rows, episodes)
             whole = self._whole(path, table, stored, strings)
+            beyond = np.ones(table.num_rows, dtype=np.bool_)
             for run in np.split(episodes, np.flatnonzero(np.diff(episodes) != 1) + 1):
                 rows = ranges(layout.data.first[run], layout.length[run])
+                beyond[rows] = False
                 first = int(self._starts[run[0]])
                 values = {key: array[rows] for key, array in whole.items()}
                 values |= {key: self._derive(key, run) for key in self._derived}
@@ -191,11 +212,15 @@ class Columns:
                     if part.dtype == np.float32 and key not in BOOKKEEPING:
                         wrong = ~np.isfinite(part).reshape(len(part), -1).all(axis=1)
                         bad.setdefault(key, []).append(first + np.flatnonzero(wrong))
+            if "episode_index" in whole and beyond.any():
+                theirs = np.isin(whole["episode_index"][beyond], layout.index[episodes])
+                unclaimed += [layout.data.files[number]] * int(theirs.sum())
         for key, rows in bad.items():
             self._check_finite(key, np.sort(np.concatenate(rows)))
         return {
             "strings": {key: found.names() for key, found in strings.items()},
             "tasks": [min(tasks), max(tasks)],
+            "unclaimed": [len(unclaimed), *unclaimed[:1]],
         }
 
     def _derive(self, key: str, episodes: Int64) -> NDArray[Any]:

@@ -174,7 +174,7 @@ def is_vector(column: Column) -> bool:
     return not column.is_camera and len(column.shape) == 1 and column.shape[0] > 1
 
 
-def dimension_names(data: Data, key: str) -> tuple[str, ...]:
+def vector_names(data: Data, key: str) -> tuple[str, ...]:
     """Return a name for each dimension of a vector: the recorded one, where all parts of a mixture
     that have the dimension agree on it, or its number.
     """

@@ -101,11 +101,13 @@ def _accept_camera(key: str, column: Column, video: VideoOptions) -> None:
             remedy="give those, or names=None",
         )
     height, width, _ = column.shape
+    even = f"{height // 2 * 2}x{width // 2 * 2}"
     if column.dtype == "video" and video.pix_fmt == "yuv420p" and (height % 2 or width % 2):
         raise DataError(
             f"camera '{key}' is {height}x{width}",
             rule="even height and width for yuv420p, which keeps one colour for 2x2 pixels",
-            remedy="crop or resize by one pixel, or take dtype 'image'",
+            remedy=f"crop or resize to {even} (`kata data transcode --size={even}` resizes), or "
+            "keep the frames as dtype 'image'",
         )
 
 

@@ -195,7 +195,13 @@ class Saving:
         """In the thread."""
         device_s = held.wait()
         began_s = time.perf_counter()
-        num_bytes = publish(target, held.step, lambda folder: write(folder, held), begun)
+        try:
+            num_bytes = publish(target, held.step, lambda folder: write(folder, held), begun)
+        except FileNotFoundError:
+            if begun:
+                raise
+            # The run folder was moved away meanwhile: what was taken is written in its old place.
+            num_bytes = publish(target, held.step, lambda folder: write(folder, held))
         point(self.home / pointer, target.name)
         fsync(self.home)
         prune(self.home, self.keep)

@@ -1,7 +1,10 @@
-"""A file of a run that grows while it lasts, and that a full disk does not end the run over."""
+"""A file of a run that grows while it lasts; neither a full disk nor a folder that was moved away
+ends the run over it.
+"""
 
 from __future__ import annotations
 
+import errno
 import logging
 from io import RawIOBase
 from pathlib import Path
@@ -36,7 +39,7 @@ class Record:
                     self._file = self.path.open("ab", buffering=0)
                 self._unwritten = self._unwritten[self._file.write(self._unwritten) :]
         except OSError as error:
-            if error.errno not in FULL:
+            if error.errno not in (*FULL, errno.ENOENT):  # the latter: the folder was moved away
                 raise
             if not said:
                 _log.warning(

@@ -117,7 +117,7 @@ class Meter:
         threads: int,
         pauses: Pauses[Any] | None = None,
     ) -> None:
-        """Take the reader's seconds so far, on so many threads, into the diagnosis, and the work
+        """Take the reader's seconds so far, of this many threads, into the diagnosis, and the work
         between steps into the time left.
         """
         self._work, self._threads = work, threads
