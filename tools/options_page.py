@@ -11,7 +11,7 @@ from typing import Any
 
 from kata.cli import KATA
 from kata.config import encode
-from kata.config.reference import page
+from kata.config.reference import options_page
 from kata.config.schema import EVERYTHING, is_required
 from kata.config.verb import Verb
 
@@ -43,4 +43,4 @@ def _type(hint: Any) -> str:
 
 if __name__ == "__main__":
     LIST.write_text(frozen_list(), encoding="utf-8")
-    PAGE.write_text(page(KATA), encoding="utf-8")
+    PAGE.write_text(options_page(KATA), encoding="utf-8")

@@ -61,7 +61,7 @@ def _job_verb(function: str, says: str, options: str, usage: str = "<job> [optio
 TRAIN = Verb(
     says="train a policy on a LeRobot dataset",
     usage="--policy.type=<name> --dataset.repo_id=<user>/<name> --output_dir=<folder> [options]",
-    work="kata.cli:train",
+    work="kata.cli:train_verb",
     options="kata.run.config:Run",
     is_raw=True,
     footer=(
@@ -97,7 +97,7 @@ CHECKPOINT = Verb(
             "PathOptions",
         ),
         "prune": _checkpoint_verb(
-            "prune",
+            "prune_command",
             "remove checkpoints that no rule keeps; last, best and the newest good one always stay",
             "<run> --keep_last=N [options]",
             "PruneOptions",
@@ -115,7 +115,7 @@ CHECKPOINT = Verb(
             "ConversionOptions",
         ),
         "push": _checkpoint_verb(
-            "upload",
+            "upload_command",
             "upload the files that inference needs to the Hub; files that are there are skipped",
             "<path> --repo_id=<user>/<name>",
             "PushOptions",
@@ -187,7 +187,7 @@ DATA = Verb(
         "replay": Verb(
             says="replay joint trajectories in the ALOHA simulation as a dataset",
             usage="<folder> --trajectories=<file>.npz [options]",
-            work="kata.eval.record.recording:replay",
+            work="kata.eval.record.recording:replay_command",
             options="kata.eval.options:ReplayOptions",
             word="root",
         ),
@@ -266,7 +266,7 @@ KATA = Verb(
         "completion": Verb(
             says="print a script that completes verbs and options in a shell",
             usage="bash|zsh|fish",
-            work="kata.cli:complete",
+            work="kata.cli:complete_words",
             options="kata.config.completion:CompletionOptions",
             word="shell",
             footer=("For example: source <(kata completion bash)",),
@@ -314,7 +314,7 @@ def _refused(error: KataError) -> int:
     return 2
 
 
-def train(args: Sequence[str]) -> int:
+def train_verb(args: Sequence[str]) -> int:
     """Train with these arguments, on this rank."""
     from kata.dist.world import read_world
     from kata.run import resolve_run
@@ -323,15 +323,15 @@ def train(args: Sequence[str]) -> int:
     run, notes = resolve_run(args, read_world(os.environ).size, os.environ)
     check_local_data(run)
     if run.env is not None:
-        from kata.eval.envs.registry import register, resolve_env
+        from kata.eval.envs.registry import register_env, resolve_env
 
-        register(resolve_env(run.env))
+        register_env(resolve_env(run.env))
     from kata.train.command import train_and_tell
 
     return train_and_tell(run, notes, shlex.join(["kata", "train", *args]))
 
 
-def complete(options: CompletionOptions) -> int:
+def complete_words(options: CompletionOptions) -> int:
     """Print a shell's script, or the words that may follow at the end of a line."""
     from kata.config.completion import SCRIPTS, completions
 

@@ -99,11 +99,11 @@ def test_two_ranks_tell_each_step_of_both(vector_dataset, tmp_path):
         *TINY_ACT,
         "--steps=100",
     ]
-    team = ranks.start(
+    group = ranks.start(
         2, scenes.measure_scaling, {"args": args, "steps": 2, "warmup": 1}, folder=tmp_path
     )
-    assert team.ended() == [0, 0], team.said(0) + team.said(1)
-    told = json.loads(team.said(0).strip().splitlines()[-1])
+    assert group.ended() == [0, 0], group.said(0) + group.said(1)
+    told = json.loads(group.said(0).strip().splitlines()[-1])
     assert (told["ranks"], told["batch_size"]) == (2, 4)
     assert {len(steps) for each in told["steps"].values() for steps in each} == {2}
     assert {len(each) for each in told["steps"].values()} == {2}

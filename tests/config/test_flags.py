@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from kata.config import Text, assign, merge, parse_flags, plain, read_config
+from kata.config import Text, assign, overlay, parse_flags, plain, read_config
 from kata.errors import ConfigError
 
 
@@ -52,8 +52,11 @@ def test_what_is_no_flag_is_refused_with_the_text(args):
 
 def test_merging_lays_dicts_over_dicts_and_a_new_type_starts_afresh():
     base = {"o": {"type": "adam", "lr": 1, "eps": 2}, "x": 1}
-    assert merge(base, {"o": {"lr": 3}}) == {"o": {"type": "adam", "lr": 3, "eps": 2}, "x": 1}
-    assert merge(base, {"o": {"type": "sgd"}})["o"] == {"type": "sgd"}
+    assert overlay(base, {"o": {"lr": 3}}) == {
+        "o": {"type": "adam", "lr": 3, "eps": 2},
+        "x": 1,
+    }
+    assert overlay(base, {"o": {"type": "sgd"}})["o"] == {"type": "sgd"}
     assert base["o"]["lr"] == 1
 
 

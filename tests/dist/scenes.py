@@ -40,10 +40,10 @@ def train_with_long_work(seconds: float, args: list[str]) -> int:
 def train_runs(*runs: list[str]) -> int:
     """Several runs one after the other: ranks are started once."""
     world = read_world(os.environ)
-    with join(world, torch.device("cpu"), 120.0) as team:
+    with join(world, torch.device("cpu"), 120.0) as group:
         for args in runs:
             run, notes = resolve_run(args, world.size)
-            train(run, notes=notes, team=team)
+            train(run, notes=notes, group=group)
     return 0
 
 

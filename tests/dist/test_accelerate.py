@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from kata.dist import deepspeed
-from kata.dist.process_group import Team
+from kata.dist.process_group import ProcessGroup
 from kata.errors import ConfigError
 from kata.run import resolve_run
 from tests.conftest import TINY_ACT
@@ -22,21 +22,21 @@ CASES = {
     "DDP": (2, Case(), Case(accumulation=2), Case(changes=True, accumulation=2), Case(bf16=True)),
     "FSDP2": (
         2,
-        Case(pieces=2),
-        Case(pieces=2, accumulation=2),
-        Case(pieces=2, changes=True, adam=True),
+        Case(shards=2),
+        Case(shards=2, accumulation=2),
+        Case(shards=2, changes=True, adam=True),
     ),
-    "HSDP": (4, Case(pieces=2, accumulation=2)),
+    "HSDP": (4, Case(shards=2, accumulation=2)),
 }
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_several_ranks_are_one(name, tmp_path):
     size, *cases = CASES[name]
-    team = ranks.start(
+    group = ranks.start(
         size, compare, *(replace(case, accelerated=True) for case in cases), folder=tmp_path
     )
-    assert team.ended() == [0] * size, team.said(0) + team.said(1)
+    assert group.ended() == [0] * size, group.said(0) + group.said(1)
 
 
 def test_both_engines_make_the_same_run(trained):
@@ -45,11 +45,11 @@ def test_both_engines_make_the_same_run(trained):
     """
     options = (*PLAIN, "--ema.enable=true", *batch(3, 2))
     native = trained("native", 2, *options)
-    for name, pieces in (
+    for name, shards in (
         ("DDP", ()),
         ("FSDP", ("--parallelism.dp_shard=-1", "--checkpoint_format=safetensors")),
     ):
-        other = trained(name, 2, *options, "--engine=accelerate", *pieces)
+        other = trained(name, 2, *options, "--engine=accelerate", *shards)
         close(native, other)
         for ours, theirs in zip(record(native), record(other), strict=True):
             assert theirs == pytest.approx(ours, rel=1e-5, abs=1e-5, nan_ok=True)
@@ -69,5 +69,5 @@ def test_deepspeed_that_is_not_installed_is_named(monkeypatch):
     monkeypatch.setattr(deepspeed, "tell_environment", lambda world: None)
     with pytest.raises(ConfigError, match=r"install kata\[deepspeed\]"):
         deepspeed.Zero(
-            Team(), torch.device("cpu"), accumulation=1, max_norm=0.0, settings={"stage": 1}
+            ProcessGroup(), torch.device("cpu"), accumulation=1, max_norm=0.0, settings={"stage": 1}
         )

@@ -51,9 +51,9 @@ def test_each_stage_makes_the_run_of_one_rank(vector_dataset, tmp_path):
     assert main(["train", *args("handed", 1, "--steps=4")]) == 0
     runs = [args(f"zero{number}", 2, stage(number)) for number in (1, 2, 3)]
     runs += [args("back", 2, stage(2), "--steps=4"), args("handed", 2, stage(3), "--resume=true")]
-    team = ranks.start(2, scenes.train_runs_with_deepspeed, *runs, folder=tmp_path / "out")
-    assert team.ended(900) == [0, 0], team.said(0) + team.said(1)
-    assert "DeepSpeed ZeRO 3" in team.said(0)
+    group = ranks.start(2, scenes.train_runs_with_deepspeed, *runs, folder=tmp_path / "out")
+    assert group.ended(900) == [0, 0], group.said(0) + group.said(1)
+    assert "DeepSpeed ZeRO 3" in group.said(0)
     assert main(["train", *args("back", 1, "--resume=true")]) == 0
     for name in ("zero1", "zero2", "zero3", "handed", "back"):
         close(tmp_path / "whole", tmp_path / name)

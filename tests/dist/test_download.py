@@ -26,8 +26,8 @@ def test_two_ranks_of_a_machine_fetch_each_file_once(vector_dataset, tmp_path):
         )
         args = [*options, "--steps=2", f"--output_dir={tmp_path / 'out'}"]
         environment = pointed(tmp_path / "home", endpoint)
-        team = ranks.start(2, scenes.train_from_hub, environment, args, folder=tmp_path / "ranks")
-        assert team.ended(LIMIT_S) == [0, 0], team.said(0) + team.said(1)
+        group = ranks.start(2, scenes.train_from_hub, environment, args, folder=tmp_path / "ranks")
+        assert group.ended(LIMIT_S) == [0, 0], group.said(0) + group.said(1)
     assert (tmp_path / "home/hf/hub").is_dir()
     times = Counter(line for line in asked if "/resolve/" in line)
     fetched = {line.rpartition("/")[2] for line in times if line.startswith("GET")}

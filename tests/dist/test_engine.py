@@ -17,17 +17,17 @@ CASES = {
     ),
     "FSDP2": (
         2,
-        Case(pieces=2),
-        Case(pieces=2, accumulation=2),
-        Case(pieces=2, changes=True, adam=True),
-        Case(pieces=2, changes=True, accumulation=2),
-        Case(pieces=2, still_norm=False),
+        Case(shards=2),
+        Case(shards=2, accumulation=2),
+        Case(shards=2, changes=True, adam=True),
+        Case(shards=2, changes=True, accumulation=2),
+        Case(shards=2, still_norm=False),
     ),
     "HSDP": (
         4,
-        Case(pieces=2),
-        Case(pieces=2, accumulation=2, changes=True),
-        Case(pieces=4, adam=True),
+        Case(shards=2),
+        Case(shards=2, accumulation=2, changes=True),
+        Case(shards=4, adam=True),
     ),
 }
 
@@ -35,5 +35,5 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_several_ranks_are_one(name, tmp_path):
     size, *cases = CASES[name]
-    team = ranks.start(size, compare, *cases, folder=tmp_path)
-    assert team.ended() == [0] * size, "".join(team.said(rank) for rank in range(size))
+    group = ranks.start(size, compare, *cases, folder=tmp_path)
+    assert group.ended() == [0] * size, "".join(group.said(rank) for rank in range(size))

@@ -36,7 +36,7 @@ def trained(vector_dataset, tmp_path):
 
     def run(name, size, *options, data=vectors, policy=TINY_ACT):
         folder = tmp_path / name
-        team = ranks.train(
+        group = ranks.train(
             size,
             *data,
             *policy,
@@ -44,7 +44,7 @@ def trained(vector_dataset, tmp_path):
             *options,
             folder=tmp_path / f"{name}-out",
         )
-        assert team.ended() == [0] * size, "\n".join(team.said(rank) for rank in range(size))
+        assert group.ended() == [0] * size, "\n".join(group.said(rank) for rank in range(size))
         return folder
 
     return run

@@ -48,7 +48,7 @@ def evaluations(folder):
 
 
 def test_two_ranks_find_what_one_finds(args, tmp_path):
-    """Bit for bit, also where weights lie in pieces.
+    """Bit for bit, also where weights lie in shards.
 
     The second round is split between the ranks, and both film.
     """
@@ -58,8 +58,8 @@ def test_two_ranks_find_what_one_finds(args, tmp_path):
         "--eval.videos=5",
         "--parallelism.dp_shard=2",
     )
-    team = ranks.train(2, *args(*wanted), folder=tmp_path / "out")
-    assert team.ended(300) == [0, 0], team.said(0) + team.said(1)
+    group = ranks.train(2, *args(*wanted), folder=tmp_path / "out")
+    assert group.ended(300) == [0, 0], group.said(0) + group.said(1)
     home = tmp_path / "run" / "evaluations" / "000002"
     checkpoint = tmp_path / "run" / "checkpoints" / "last" / "pretrained_model"
     assert (
@@ -101,11 +101,11 @@ def test_a_rank_whose_evaluation_fails_is_named_and_training_goes_on(args, tmp_p
     bad = shell(tmp_path / "bad", seen + "exit 7")
     options = args("--eval.n_episodes=2")
     each = {0: [good, options], 1: [bad, options], 2: [str(tmp_path / "nowhere"), options]}
-    team = ranks.start(3, scenes.evaluating_with, folder=tmp_path / "out", each=each)
-    assert team.ended() == [0, 0, 0], team.said(0) + team.said(1)
+    group = ranks.start(3, scenes.evaluating_with, folder=tmp_path / "out", each=each)
+    assert group.ended() == [0, 0, 0], group.said(0) + group.said(1)
     (line,) = evaluations(tmp_path / "run")
     home = tmp_path / "run" / "evaluations" / "000002"
-    assert line["error"].startswith(f"rank 1 (process {team.processes[1].pid} on ")
+    assert line["error"].startswith(f"rank 1 (process {group.processes[1].pid} on ")
     assert line["error"].endswith(f"the evaluation ended with status 7; see {home}/log.rank1.txt")
     weights = (
         tmp_path / "run" / "checkpoints" / "last" / "pretrained_model" / "model.safetensors"
@@ -130,23 +130,23 @@ def test_a_signal_to_one_rank_ends_the_evaluation_of_all(args, tmp_path):
     """After the last step, with everything saved, only the evaluation is left, and it would take
     hours.
     """
-    team = ranks.start(
+    group = ranks.start(
         2, scenes.evaluating_with, endless(tmp_path), args(), folder=tmp_path / "out"
     )
     when_all_play(tmp_path)
-    os.kill(team.processes[1].pid, signal.SIGTERM)
-    assert team.ended() == [0, 0], team.said(0) + team.said(1)
+    os.kill(group.processes[1].pid, signal.SIGTERM)
+    assert group.ended() == [0, 0], group.said(0) + group.said(1)
     (line,) = evaluations(tmp_path / "run")
     assert "the evaluation ended with status -15" in line["error"]
 
 
 def test_a_rank_that_is_gone_is_not_waited_for(args, tmp_path):
     options = args("--dist_timeout=10s")
-    team = ranks.start(
+    group = ranks.start(
         2, scenes.evaluating_with, endless(tmp_path), options, folder=tmp_path / "out"
     )
     when_all_play(tmp_path)
-    os.kill(team.processes[1].pid, signal.SIGKILL)
-    assert team.ended() == [2, -9], team.said(0)
-    assert f"rank 1 (process {team.processes[1].pid} on " in team.said(0)
-    assert "no sign of life" in team.said(0)
+    os.kill(group.processes[1].pid, signal.SIGKILL)
+    assert group.ended() == [2, -9], group.said(0)
+    assert f"rank 1 (process {group.processes[1].pid} on " in group.said(0)
+    assert "no sign of life" in group.said(0)

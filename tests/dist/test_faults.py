@@ -34,9 +34,11 @@ def args(vector_dataset, tmp_path):
 
 
 def test_a_signal_to_one_rank_stops_all_at_one_step_with_a_checkpoint(args, tmp_path):
-    team = ranks.start(2, scenes.train_until, 5, "SIGUSR1", 1, args(*LONG), folder=tmp_path / "out")
-    assert team.ended() == [STOPPED] * 2, team.said(0) + team.said(1)
-    assert "SIGUSR1 on rank 1" in team.said(0)
+    group = ranks.start(
+        2, scenes.train_until, 5, "SIGUSR1", 1, args(*LONG), folder=tmp_path / "out"
+    )
+    assert group.ended() == [STOPPED] * 2, group.said(0) + group.said(1)
+    assert "SIGUSR1 on rank 1" in group.said(0)
     last = tmp_path / "run" / "checkpoints" / "last"
     step = json.loads((last / "training_state" / "training_step.json").read_text())["step"]
     assert step in (6, 7)
@@ -53,50 +55,54 @@ def test_a_signal_to_one_rank_stops_all_at_one_step_with_a_checkpoint(args, tmp_
 
 def test_a_killed_rank_is_named_by_the_others(args, tmp_path):
     began_s = time.monotonic()
-    team = ranks.start(3, scenes.train_until, 3, "SIGKILL", 1, args(*LONG), folder=tmp_path / "out")
-    assert team.ended() == [2, -9, 2], team.said(0) + team.said(2)
+    group = ranks.start(
+        3, scenes.train_until, 3, "SIGKILL", 1, args(*LONG), folder=tmp_path / "out"
+    )
+    assert group.ended() == [2, -9, 2], group.said(0) + group.said(2)
     assert time.monotonic() - began_s < 60
     for rank in (0, 2):
-        assert f"rank 1 (process {team.processes[1].pid} on " in team.said(rank)
-        assert "no sign of life" in team.said(rank)
+        assert f"rank 1 (process {group.processes[1].pid} on " in group.said(rank)
+        assert "no sign of life" in group.said(rank)
 
 
 def test_rank_0_killed_is_named_too(args, tmp_path):
-    team = ranks.start(2, scenes.train_until, 3, "SIGKILL", 0, args(*LONG), folder=tmp_path / "out")
-    assert team.ended() == [-9, 2], team.said(1)
-    assert "rank 0 (process" in team.said(1)
+    group = ranks.start(
+        2, scenes.train_until, 3, "SIGKILL", 0, args(*LONG), folder=tmp_path / "out"
+    )
+    assert group.ended() == [-9, 2], group.said(1)
+    assert "rank 0 (process" in group.said(1)
 
 
 def test_an_error_on_one_rank_reaches_all_in_its_words(args, tmp_path):
-    team = ranks.start(2, scenes.train_until, 3, "raise", 1, args(*LONG), folder=tmp_path / "out")
-    assert team.ended() == [2, 70], team.said(0) + team.said(1)
-    assert "the third wheel is loose" in team.said(0)
-    assert "rank 1 (process" in team.said(0)
-    assert "Traceback" in team.said(1)
+    group = ranks.start(2, scenes.train_until, 3, "raise", 1, args(*LONG), folder=tmp_path / "out")
+    assert group.ended() == [2, 70], group.said(0) + group.said(1)
+    assert "the third wheel is loose" in group.said(0)
+    assert "rank 1 (process" in group.said(0)
+    assert "Traceback" in group.said(1)
 
 
 def test_a_rank_without_the_dataset_is_named(args, tmp_path):
     other = args(f"--dataset.root={tmp_path}/nowhere")
-    team = ranks.train(2, *args(), folder=tmp_path / "out", each={1: other})
-    assert team.ended() == [2, 2]
-    assert "rank 1 (process" in team.said(0)
-    assert "nowhere" in team.said(0)
+    group = ranks.train(2, *args(), folder=tmp_path / "out", each={1: other})
+    assert group.ended() == [2, 2]
+    assert "rank 1 (process" in group.said(0)
+    assert "nowhere" in group.said(0)
     assert not (tmp_path / "run").exists()
 
 
 def test_ranks_that_were_given_other_options_are_refused(args, tmp_path):
-    team = ranks.train(2, *args(), folder=tmp_path / "out", each={1: args("--optimizer.lr=2e-3")})
-    assert team.ended() == [2, 2]
-    assert "ranks disagree: optimizer.lr is 0.001 on rank 0 and 0.002 on rank 1" in team.said(0)
-    assert team.said(1) in ("", team.said(0)), "one sentence will do"
+    group = ranks.train(2, *args(), folder=tmp_path / "out", each={1: args("--optimizer.lr=2e-3")})
+    assert group.ended() == [2, 2]
+    assert "ranks disagree: optimizer.lr is 0.001 on rank 0 and 0.002 on rank 1" in group.said(0)
+    assert group.said(1) in ("", group.said(0)), "one sentence will do"
 
 
 def test_ranks_that_see_other_data_are_refused(args, tiny_dataset, tmp_path):
-    team = ranks.train(
+    group = ranks.train(
         2, *args(), folder=tmp_path / "out", each={1: args(f"--dataset.root={tiny_dataset}")}
     )
-    assert team.ended() == [2, 2]
-    assert "ranks disagree: dataset tests/vectors is" in team.said(0) + team.said(1)
+    assert group.ended() == [2, 2]
+    assert "ranks disagree: dataset tests/vectors is" in group.said(0) + group.said(1)
 
 
 def test_what_rank_0_does_alone_outlasts_the_time_limit(args, tmp_path):
@@ -104,8 +110,10 @@ def test_what_rank_0_does_alone_outlasts_the_time_limit(args, tmp_path):
     hour.
     """
     options = (*PLAIN, "--dist_timeout=2s", "--steps=3")
-    team = ranks.start(2, scenes.train_with_long_work, 6.0, args(*options), folder=tmp_path / "out")
-    assert team.ended() == [0, 0], team.said(0) + team.said(1)
+    group = ranks.start(
+        2, scenes.train_with_long_work, 6.0, args(*options), folder=tmp_path / "out"
+    )
+    assert group.ended() == [0, 0], group.said(0) + group.said(1)
 
 
 def test_a_port_that_is_taken(args, tmp_path):
@@ -113,13 +121,13 @@ def test_a_port_that_is_taken(args, tmp_path):
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         address = {"MASTER_PORT": str(taken.getsockname()[1])}
-        team = ranks.start(
+        group = ranks.start(
             1,
             scenes.with_environment,
             {**address, "WORLD_SIZE": "2"},
             args(),
             folder=tmp_path / "out",
         )
-        assert team.ended() == [2]
-    assert "the port is taken" in team.said(0)
-    assert "--master-port" in team.said(0)
+        assert group.ended() == [2]
+    assert "the port is taken" in group.said(0)
+    assert "--master-port" in group.said(0)

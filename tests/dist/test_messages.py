@@ -5,22 +5,22 @@ import time
 import pytest
 from torch.distributed import TCPStore
 
-from kata.dist.messages import PIECE_BYTES, Mail
-from kata.dist.process_group import Team
+from kata.dist.messages import CHUNK_BYTES, MessageStore
+from kata.dist.process_group import ProcessGroup
 
 
 @pytest.fixture(params=["one rank", "several"])
 def ends(request):
     """The mail of who sends and of who takes."""
     if request.param == "one rank":
-        mail = Team().mail()
+        mail = ProcessGroup().messages()
         return mail, mail
     served = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    return Mail(served), Mail(served.clone())
+    return MessageStore(served), MessageStore(served.clone())
 
 
 @pytest.mark.parametrize(
-    "message", [b"", b"\x00\xff", bytes(range(256)) * (10 * PIECE_BYTES // 256 + 1)]
+    "message", [b"", b"\x00\xff", bytes(range(256)) * (10 * CHUNK_BYTES // 256 + 1)]
 )
 def test_a_message_arrives_as_a_whole_and_once(ends, message):
     """Also one that is larger than what the meeting place takes at once."""

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from torch._C._distributed_c10d import HashStore
 
-from kata.dist.rendezvous import begin
+from kata.dist.rendezvous import agree_on_start
 from kata.errors import ConfigError
 
 SIZE = 4
@@ -21,7 +21,7 @@ def names(store: HashStore, late: int = -1) -> set[str]:
 
     def one(rank: int) -> str:
         time.sleep(0.2 * (rank == late))
-        return begin(store, rank, SIZE, 20)
+        return agree_on_start(store, rank, SIZE, 20)
 
     with ThreadPoolExecutor(SIZE) as pool:
         return set(pool.map(one, range(SIZE)))
@@ -41,16 +41,16 @@ def test_a_rank_that_was_invited_by_a_rank_0_that_died_follows_the_next(
 ) -> None:
     store = HashStore()
     with ThreadPoolExecutor(SIZE) as pool:
-        first = pool.submit(begin, store, 1, SIZE, 20)
+        first = pool.submit(agree_on_start, store, 1, SIZE, 20)
         with pytest.raises(ConfigError, match="missing: 2, 3"):
-            begin(store, 0, SIZE, 0.3)
-        others = [pool.submit(begin, store, rank, SIZE, 20) for rank in (0, 2, 3)]
+            agree_on_start(store, 0, SIZE, 0.3)
+        others = [pool.submit(agree_on_start, store, rank, SIZE, 20) for rank in (0, 2, 3)]
         assert len({one.result() for one in (first, *others)}) == 1
 
 
 def test_who_is_missing_is_named() -> None:
     store = HashStore()
     with ThreadPoolExecutor(SIZE) as pool:
-        waiting = [pool.submit(begin, store, rank, SIZE, 0.5) for rank in (0, 1, 3)]
+        waiting = [pool.submit(agree_on_start, store, rank, SIZE, 0.5) for rank in (0, 1, 3)]
         assert "missing: 2" in str(waiting[0].exception())
         assert "rank 3 waits for rank 0" in str(waiting[2].exception())

@@ -1,4 +1,4 @@
-"""Weights in pieces: every policy trains, is judged, saved and continued as on one rank."""
+"""Weights in shards: every policy trains, is judged, saved and continued as on one rank."""
 
 import pytest
 import torch
@@ -27,7 +27,7 @@ OTHER = (
     "--num_workers=1",
     "--prefetch_factor=1",
 )
-PIECES = "--parallelism.dp_shard=-1"
+SHARDS = "--parallelism.dp_shard=-1"
 POLICIES = {
     "act": TINY_ACT,
     **{name: (f"--policy.type={name}", *own) for name, own in TINY.items()},
@@ -96,21 +96,21 @@ def close(ours, theirs, atol):
 
 @pytest.mark.long
 @pytest.mark.parametrize(("precision", "atol"), [("no", 1e-6), ("bf16", 1e-3)])
-def test_every_policy_in_two_pieces_is_that_of_one_rank(precision, atol, args, tmp_path):
+def test_every_policy_in_two_shards_is_that_of_one_rank(precision, atol, args, tmp_path):
     """Its average, moments, validation and report too."""
     asked = f"--accelerator.mixed_precision={precision}"
-    runs = (args(name, "pieces", 2, PIECES, asked) for name in POLICIES)
-    team = ranks.start(2, scenes.train_runs, *runs, folder=tmp_path / "out")
-    ended = team.ended(1200)
-    assert ended == [0, 0], team.said(0) + team.said(1)
-    assert "1 copy in 2 pieces each (FSDP)" in team.said(0)
+    runs = (args(name, "shards", 2, SHARDS, asked) for name in POLICIES)
+    group = ranks.start(2, scenes.train_runs, *runs, folder=tmp_path / "out")
+    ended = group.ended(1200)
+    assert ended == [0, 0], group.said(0) + group.said(1)
+    assert "1 copy in 2 shards each (FSDP)" in group.said(0)
     for name in POLICIES:
         whole = train(resolve_run(args(name, "whole", 1, asked))[0]).folder
         close(
-            tmp_path / f"{name}-pieces",
+            tmp_path / f"{name}-shards",
             whole,
             10 * atol if name in ("vqbet", "diffusion") else atol,
         )
-        for ours, theirs in zip(record(tmp_path / f"{name}-pieces"), record(whole), strict=True):
+        for ours, theirs in zip(record(tmp_path / f"{name}-shards"), record(whole), strict=True):
             assert ours == pytest.approx(theirs, rel=100 * atol, abs=10 * atol, nan_ok=True), name
-        assert (tmp_path / f"{name}-pieces" / "report.html").is_file()
+        assert (tmp_path / f"{name}-shards" / "report.html").is_file()

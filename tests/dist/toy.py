@@ -14,7 +14,7 @@ from torch.distributed.tensor import DTensor
 
 from kata.dist.accelerate import AcceleratedDdp, AcceleratedShards
 from kata.dist.engine import Ddp, Engine
-from kata.dist.process_group import Team, join
+from kata.dist.process_group import ProcessGroup, join
 from kata.dist.shard import Sharded
 from kata.dist.world import read_world
 from kata.optim.build import build_optimizer
@@ -101,11 +101,11 @@ def trained(state: TrainState, engine: Engine, steps: list[StepBatch]) -> list[l
 
 @dataclass(frozen=True)
 class Case:
-    """pieces: ranks per copy of the weights, 1 for DDP. still_norm: batch norm counts nothing,
+    """shards: ranks per copy of the weights, 1 for DDP. still_norm: batch norm counts nothing,
     as in eval mode.
     """
 
-    pieces: int = 1
+    shards: int = 1
     accumulation: int = 1
     changes: bool = False
     bf16: bool = False
@@ -136,31 +136,35 @@ def made(engine: Engine, case: Case) -> TrainState:
 
 def compare(*cases: Case) -> int:
     """Several ranks against one; status 0 where they agree in every case."""
-    with join(read_world(os.environ), torch.device("cpu"), 60.0) as team:
+    with join(read_world(os.environ), torch.device("cpu"), 60.0) as group:
         for case in cases:
             print(case)
-            _compare(team, case)
+            _compare(group, case)
     return 0
 
 
-def _engine(team: Team, case: Case) -> Engine:
+def _engine(group: ProcessGroup, case: Case) -> Engine:
     device = torch.device("cpu")
-    if case.pieces > 1:
-        mesh = {"copies": team.world.size // case.pieces, "shards": case.pieces}
+    if case.shards > 1:
+        mesh = {"copies": group.world.size // case.shards, "shards": case.shards}
         if case.accelerated:
-            return AcceleratedShards(team, device, **mesh, cut=FsdpConfig())
-        return Sharded(team, device, **mesh)
+            return AcceleratedShards(group, device, **mesh, cut=FsdpConfig())
+        return Sharded(group, device, **mesh)
     ddp = AcceleratedDdp if case.accelerated else Ddp
-    return ddp(team, device, bucket_mb=1, bf16=case.bf16, changes=case.changes)
+    return ddp(group, device, bucket_mb=1, bf16=case.bf16, changes=case.changes)
 
 
-def _compare(team: Team, case: Case) -> None:
-    world, engine, alone = team.world, _engine(team, case), Engine(Team(), torch.device("cpu"))
+def _compare(group: ProcessGroup, case: Case) -> None:
+    world, engine, alone = (
+        group.world,
+        _engine(group, case),
+        Engine(ProcessGroup(), torch.device("cpu")),
+    )
     mine, whole = made(engine, case), made(alone, case)
     said = trained(mine, engine, batches(world.rank, world.size, case.accumulation))
     expected = trained(whole, alone, batches(0, 1, 1))
     theirs = whole.policy.state_dict()
-    ours = {name: engine.whole(tensor) for name, tensor in mine.policy.state_dict().items()}
+    ours = {name: engine.full(tensor) for name, tensor in mine.policy.state_dict().items()}
     atol = 2e-2 if case.bf16 else 1e-6
     for name in ours if case.still_norm else ():
         torch.testing.assert_close(
@@ -175,10 +179,10 @@ def _compare(team: Team, case: Case) -> None:
     assert all(torch.equal(ours[name], fresh[name]) for name in untouched), (
         "no gradient, no step, no decay"
     )
-    for rank in team.gather({name: tensor.tolist() for name, tensor in ours.items()}):
+    for rank in group.gather({name: tensor.tolist() for name, tensor in ours.items()}):
         assert rank == {name: tensor.tolist() for name, tensor in ours.items()}, (
             "all ranks hold the same"
         )
-    if case.pieces > 1:
+    if case.shards > 1:
         held = sum(p.to_local().numel() for p in mine.policy.parameters() if isinstance(p, DTensor))
         assert held < sum(p.numel() for p in whole.policy.parameters()), "a rank holds a part"

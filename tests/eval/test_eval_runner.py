@@ -13,7 +13,7 @@ import torch
 from kata.errors import ConfigError, PolicyError
 from kata.eval.envs.registry import EnvSpec, resolve_env
 from kata.eval.options import EnvConfig, EvalConfig
-from kata.eval.result import Result, summary, wilson
+from kata.eval.result import Result, result_summary, wilson
 from kata.eval.rollout_policy import episode_source
 from kata.eval.runner import play
 from kata.eval.shares import sum_up
@@ -200,8 +200,8 @@ def test_a_crash_costs_its_episode_and_the_environment_is_made_anew(what, text):
     whole = run(tiny_policy(), toy(), episodes=6, batch_size=2)
     others = [0, 1, 3, 4, 5]
     assert [outcomes(result)[i] for i in others] == [outcomes(whole)[i] for i in others]
-    assert "episode 2 (seed 12) at step 2" in summary(result)
-    assert text in summary(result)
+    assert "episode 2 (seed 12) at step 2" in result_summary(result)
+    assert text in result_summary(result)
     assert (result.num_crashed, result.num_episodes, result.num_success) == (1, 6, 2)
 
 
@@ -227,7 +227,7 @@ def test_values_outside_the_bounds_are_moved_to_them_and_counted():
     result = run(policy, toy(), episodes=2)
     assert result.clipped_share == 0.5
     np.testing.assert_array_equal(fakes.ACTIONS[10][0], np.float32([0.5, 0.1]))
-    assert "50.00% of action values" in summary(result)
+    assert "50.00% of action values" in result_summary(result)
     free = run(policy, toy(clip=False), episodes=2)
     assert free.clipped_share == 0
     np.testing.assert_array_equal(fakes.ACTIONS[10][0], np.float32([2.0, 0.1]))

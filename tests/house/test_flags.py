@@ -10,7 +10,7 @@ import pytest
 from tools.options_page import LIST, PAGE, frozen_list
 
 from kata.cli import KATA
-from kata.config.reference import page
+from kata.config.reference import options_page
 from kata.config.schema import EVERYTHING, Entry
 from kata.config.verb import Verb
 
@@ -33,7 +33,7 @@ def test_names_types_and_defaults_of_all_flags_are_those_on_record():
 
 
 def test_the_page_of_all_options_is_current():
-    assert page(KATA) == PAGE.read_text(), "run: python tools/options_page.py"
+    assert options_page(KATA) == PAGE.read_text(), "run: python tools/options_page.py"
 
 
 @pytest.mark.parametrize(

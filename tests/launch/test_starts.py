@@ -144,7 +144,7 @@ def test_accelerate_shards_by_flags_and_by_file_as_torchrun_does(start, tmp_path
     ):
         said = start(accelerate(*options), name)
         assert re.search(r"engine +accelerate", said)
-        assert "1 copy in 2 pieces each (FSDP)" in said
+        assert "1 copy in 2 shards each (FSDP)" in said
         assert "taken from accelerate launch: parallelism.dp_shard=-1 (ACCELERATE_USE_FSDP)" in said
         close(tmp_path / "torchrun", tmp_path / name)
     assert (

@@ -11,7 +11,7 @@ from torchvision.models import resnet18
 
 from kata.errors import PolicyError
 from kata.policies import build_policy
-from kata.policies.act.blocks import Attention, map_sinusoid
+from kata.policies.act.blocks import MultiHeadAttention, map_sinusoid
 from kata.policies.act.config import Config
 from kata.policies.act.model import Policy
 from kata.spec import Feature, FeatureType
@@ -71,7 +71,7 @@ def test_default_size_has_the_published_number_of_parameters() -> None:
 
 def test_attention_equals_torchs() -> None:
     config = small().model.config
-    own, torchs = Attention(config), torch.nn.MultiheadAttention(16, 2, batch_first=True)
+    own, torchs = MultiHeadAttention(config), torch.nn.MultiheadAttention(16, 2, batch_first=True)
     torch.nn.init.normal_(own.in_proj_bias)
     torchs.load_state_dict(own.state_dict())
     query, key, value = torch.randn(2, 5, 16), torch.randn(2, 7, 16), torch.randn(2, 7, 16)
@@ -83,7 +83,7 @@ def test_attention_equals_torchs() -> None:
 
 
 def test_dropout_falls_on_attention_too() -> None:
-    attention = Attention(small(dropout=0.5).model.config)
+    attention = MultiHeadAttention(small(dropout=0.5).model.config)
     x = torch.randn(1, 8, 16)
     assert not torch.equal(attention(x, None, x), attention(x, None, x))
     attention.eval()

@@ -12,7 +12,7 @@ from kata.errors import PolicyError
 from kata.policies import build_policy
 from kata.policies.load import load_weights, save_weights
 from kata.policies.tdmpc.config import SMALLEST, Config
-from kata.policies.tdmpc.plan import Plan, _warm_start, lowest_picked, plan
+from kata.policies.tdmpc.plan import PlanSettings, _warm_start, lowest_picked, plan
 from kata.run import resolve_run
 from kata.spec import (
     ACTION,
@@ -224,7 +224,7 @@ def test_each_environment_plans_for_itself(policy):
     for k in range(3):
         one = slice(k, k + 1)
         alone = plan(policy.model, policy.config, z[one], before[one], noise[one])
-        torch.testing.assert_close(Plan(*(p[one] for p in whole)), alone)
+        torch.testing.assert_close(PlanSettings(*(p[one] for p in whole)), alone)
 
 
 def test_planning_finds_the_actions_that_pay():

@@ -9,7 +9,7 @@ import pytest
 
 from kata.errors import CheckpointError
 from kata.run import policy_folder
-from kata.run.checkpoint_link import follow, point, pointed
+from kata.run.checkpoint_link import point, pointed, resolve_pointer
 
 
 @pytest.fixture
@@ -55,16 +55,16 @@ def test_without_links_every_way_to_name_the_last_checkpoint_works(run_folder, n
 
 def test_a_path_without_pointers_stays(run_folder):
     path = run_folder / "checkpoints/000002/pretrained_model"
-    assert follow(path) == path
+    assert resolve_pointer(path) == path
     (run_folder / "last").mkdir()
-    assert follow(run_folder / "last" / "x") == run_folder / "last" / "x"
+    assert resolve_pointer(run_folder / "last" / "x") == run_folder / "last" / "x"
 
 
 @pytest.mark.parametrize("text", ["", "..", "../../elsewhere", "/etc"])
 def test_a_pointer_out_of_its_folder_is_refused(run_folder, text):
     (run_folder / "checkpoints" / "last").write_text(text)
     with pytest.raises(CheckpointError, match="last"):
-        follow(run_folder / "checkpoints" / "last" / "pretrained_model")
+        resolve_pointer(run_folder / "checkpoints" / "last" / "pretrained_model")
 
 
 def test_a_pointer_that_a_copy_made_a_folder_is_the_checkpoint(run_folder):
@@ -73,4 +73,4 @@ def test_a_pointer_that_a_copy_made_a_folder_is_the_checkpoint(run_folder):
     link.unlink()
     shutil.copytree(run_folder / "checkpoints" / "000004", link)
     assert pointed(link) == link
-    assert follow(link / "pretrained_model") == link / "pretrained_model"
+    assert resolve_pointer(link / "pretrained_model") == link / "pretrained_model"

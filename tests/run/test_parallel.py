@@ -12,7 +12,7 @@ BASE = ("--dataset.repo_id=a/b", "--policy.type=act", "--policy.push_to_hub=fals
 
 
 @pytest.mark.parametrize(
-    ("copies", "pieces", "ranks", "mesh"),
+    ("copies", "shards", "ranks", "mesh"),
     [
         (None, 1, 4, (4, 1)),
         (1, 1, 4, (4, 1)),  # what LeRobot writes for DDP
@@ -24,8 +24,8 @@ BASE = ("--dataset.repo_id=a/b", "--policy.type=act", "--policy.push_to_hub=fals
         (2, 4, 8, (2, 4)),
     ],
 )
-def test_what_is_left_open_is_what_the_ranks_leave(copies, pieces, ranks, mesh):
-    assert ParallelismConfig(dp_replicate=copies, dp_shard=pieces).mesh(ranks) == mesh
+def test_what_is_left_open_is_what_the_ranks_leave(copies, shards, ranks, mesh):
+    assert ParallelismConfig(dp_replicate=copies, dp_shard=shards).mesh(ranks) == mesh
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_what_does_not_multiply_to_the_ranks_is_refused_with_the_nearest_that_do
     assert said in caught.value.remedy
 
 
-def test_pieces_alone_are_what_is_kept_where_weights_are_in_pieces():
+def test_shards_alone_are_what_is_kept_where_weights_are_in_shards():
     assert resolve_run(BASE, 4)[0].stored_as == "safetensors"
     assert resolve_run([*BASE, "--parallelism.dp_shard=-1"], 4)[0].stored_as == "both"
     assert resolve_run([*BASE, "--checkpoint_format=dcp"], 1)[0].stored_as == "dcp"

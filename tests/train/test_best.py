@@ -4,19 +4,19 @@ import json
 import math
 from types import SimpleNamespace
 
-from kata.dist.process_group import Team
-from kata.train.checkpoint.folder import bests
-from kata.train.components import Best, RunRecord, _best_before, _validation
+from kata.dist.process_group import ProcessGroup
+from kata.train.checkpoint.folder import best_checkpoints
+from kata.train.components import BestValidation, RunRecord, _best_before, _validation
 
 
 def test_an_error_that_is_no_number_is_never_the_best(vector_run, monkeypatch):
-    run, best, notes = vector_run("--save_checkpoint=false"), Best(), []
+    run, best, notes = vector_run("--save_checkpoint=false"), BestValidation(), []
     errors = iter([math.nan, 0.5, math.inf, math.nan, 0.4])
     meter = SimpleNamespace(note=lambda step, kind, figures: notes.append(figures))
     record = RunRecord(meter, SimpleNamespace(), SimpleNamespace(), best)
 
     class Judge:
-        team = Team()
+        group = ProcessGroup()
 
         def __call__(self, policy):
             return {"action_error": next(errors)}
@@ -42,4 +42,4 @@ def test_neither_a_resumed_run_nor_its_folder_takes_one_for_the_best(tmp_path):
         folder = tmp_path / f"best-{step:06d}"
         folder.mkdir()
         (folder / "validation.json").write_text(f'{{"action_error": {error}}}')
-    assert bests(tmp_path)[0].name == "best-000002"
+    assert best_checkpoints(tmp_path)[0].name == "best-000002"

@@ -15,7 +15,7 @@ from kata.spec import Column
 from kata.train import train
 from kata.train.evaluation.validation import Validator
 from kata.train.metrics.meter import read_metrics
-from kata.train.stopping import Guard
+from kata.train.stopping import StopSignal
 from tests.conftest import TINY_ACT
 
 TINY = {
@@ -179,7 +179,7 @@ def test_resumed_equals_straight(name, policy_run, monkeypatch):
     straight = train(policy_run(name, "straight", "--ema.enable=true"))
     answers = iter([False, True])
     with monkeypatch.context() as patched:
-        patched.setattr(Guard, "stops", lambda guard: next(answers))
+        patched.setattr(StopSignal, "stops", lambda stop_signal: next(answers))
         stopped = train(policy_run(name, "half", "--ema.enable=true"))
     assert stopped.state.step == 1
     resumed = train(policy_run(name, "half", "--ema.enable=true", "--resume=true"))

@@ -6,7 +6,7 @@ import torch
 
 from kata.data import Order, Reader
 from kata.dist.engine import Engine
-from kata.dist.process_group import Team
+from kata.dist.process_group import ProcessGroup
 from kata.policies.base import Loss, Term
 from kata.processors import frames_to_float
 from kata.train import train
@@ -30,7 +30,7 @@ def test_the_first_loss_is_the_mean_error_over_real_actions(tiny_run):
         raw = reader.read(rows)
     tensors = {k: torch.from_numpy(v) if isinstance(v, np.ndarray) else v for k, v in raw.items()}
     batch = prepared.before(frames_to_float(tensors, prepared.cameras))
-    policy = build_state(prepared.run, Engine(Team(), prepared.device)).policy
+    policy = build_state(prepared.run, Engine(ProcessGroup(), prepared.device)).policy
     real = ~batch["action_is_pad"]
     assert 0 < real.sum() < real.numel(), "some windows must reach over an episode's end"
     error = (policy.predict_chunk(batch) - batch["action"]).abs()[real].mean()

@@ -16,7 +16,7 @@ import torch
 from kata.errors import ConfigError
 from kata.train import stopping as guards
 from kata.train import train
-from kata.train.stopping import ECHO_S, SIGNALS, STOPPED, Guard
+from kata.train.stopping import ECHO_S, SIGNALS, STOPPED, StopSignal
 from tests.conftest import TINY_ACT
 
 
@@ -48,11 +48,11 @@ def test_each_signal_is_noted_and_the_old_handlers_come_back(number, monkeypatch
     if signal.getsignal(number) is signal.SIG_IGN:
         pytest.skip("this signal is ignored here, as SIGHUP is under nohup")
     before = signal.getsignal(number)
-    with Guard() as guard:
-        assert not guard.stops()
+    with StopSignal() as stop_signal:
+        assert not stop_signal.should_stop()
         os.kill(os.getpid(), number)
-        assert guard.stops()
-        assert guard.reason == signal.Signals(number).name
+        assert stop_signal.should_stop()
+        assert stop_signal.reason == signal.Signals(number).name
         os.kill(os.getpid(), number)
         now_s[0] += ECHO_S
         with pytest.raises(KeyboardInterrupt):
@@ -61,11 +61,11 @@ def test_each_signal_is_noted_and_the_old_handlers_come_back(number, monkeypatch
 
 
 def test_another_signal_is_no_echo():
-    with Guard() as guard:
+    with StopSignal() as stop_signal:
         os.kill(os.getpid(), signal.SIGTERM)
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
-        assert guard.reason == "SIGTERM"
+        assert stop_signal.reason == "SIGTERM"
 
 
 @pytest.mark.parametrize(("limit_s", "agreed"), [(1e-9, None), (None, "SIGTERM on rank 1")])
@@ -73,19 +73,19 @@ def test_a_first_signal_to_a_run_that_is_stopping_anyway_lets_it_save(limit_s, a
     """SLURM signals all ranks, of which one may have told the others before they hear it
     themselves.
     """
-    with Guard(limit_s, lambda reason: agreed or reason) as guard:
-        assert guard.stops()
-        reason = guard.reason
+    with StopSignal(limit_s, lambda reason: agreed or reason) as stop_signal:
+        assert stop_signal.should_stop()
+        reason = stop_signal.reason
         os.kill(os.getpid(), signal.SIGTERM)
-        assert guard.reason == reason
+        assert stop_signal.reason == reason
 
 
 def test_a_guard_in_another_thread_minds_the_clock_alone():
     seen = []
 
     def work():
-        with Guard(0.0) as guard:
-            seen.append(guard.stops())
+        with StopSignal(0.0) as stop_signal:
+            seen.append(stop_signal.should_stop())
 
     thread = threading.Thread(target=work)
     thread.start()

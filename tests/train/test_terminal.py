@@ -17,8 +17,8 @@ from kata.errors import CheckpointError, ConfigError
 from kata.run import resolve_run
 from kata.train import train, trainer
 from kata.train.evaluation.report_samples import SampleBudget
-from kata.train.stopping import SIGNALS, STOPPED, Guard
-from kata.train.summary import report_line, summary
+from kata.train.stopping import SIGNALS, STOPPED, StopSignal
+from kata.train.summary import report_line, run_summary
 from tests.conftest import TINY_ACT
 
 needs_hangup = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGHUP")
@@ -66,9 +66,9 @@ def test_a_run_outlives_its_terminal_and_its_log_file_goes_on(vector_dataset, tm
 def test_under_nohup_a_hangup_stays_ignored():
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        with Guard() as guard:
+        with StopSignal() as stop_signal:
             os.kill(os.getpid(), signal.SIGHUP)
-            assert not guard.stops()
+            assert not stop_signal.should_stop()
         assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
     finally:
         signal.signal(signal.SIGHUP, before)
@@ -76,11 +76,11 @@ def test_under_nohup_a_hangup_stays_ignored():
 
 
 def test_a_stop_that_saves_nothing_says_what_is_lost(vector_run, caplog):
-    with Guard(saves=False):
+    with StopSignal(saves=False):
         os.kill(os.getpid(), signal.SIGTERM)
     assert "leaving without a save (save_checkpoint=false)" in caplog.text
     run = vector_run("--save_checkpoint=false", "--max_time=1e-9")
-    said = summary(run, train(run))
+    said = run_summary(run, train(run))
     assert "is lost" in said
     assert "--resume" not in said
 

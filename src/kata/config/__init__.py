@@ -5,7 +5,7 @@ flags + file -> nested dict of texts -> decode (names, types, rules checked) -> 
 """
 
 from kata.config.decode import decode, decode_value, encode, plain, refuse_unknown
-from kata.config.flags import Text, assign, merge, parse_flags, read_config, read_list
+from kata.config.flags import Text, assign, overlay, parse_flags, read_config, read_list
 from kata.config.option import (
     BYTES,
     DEVICE,
@@ -37,9 +37,9 @@ __all__ = [
     "decode_value",
     "encode",
     "flags_of",
-    "merge",
     "names_where",
     "option",
+    "overlay",
     "parse_flags",
     "plain",
     "read_config",

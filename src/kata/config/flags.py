@@ -168,11 +168,11 @@ def assign(nested: dict[str, Any], dotted: str, value: Any) -> None:
         nested = inner
     old = nested.get(last)
     if isinstance(old, dict) and isinstance(value, dict):
-        value = merge(old, value)
+        value = overlay(old, value)
     nested[last] = value
 
 
-def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+def overlay(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     """Lay `over` over `base`, dict by dict, in a copy. Another `type` replaces the whole dict."""
     if "type" in over and over["type"] != base.get("type", over["type"]):
         return copy.deepcopy(dict(over))
@@ -180,7 +180,7 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in over.items():
         old = merged.get(name)
         if isinstance(old, dict) and isinstance(value, Mapping):
-            merged[name] = merge(old, value)
+            merged[name] = overlay(old, value)
         else:
             merged[name] = copy.deepcopy(value)
     return merged

@@ -60,7 +60,7 @@ DEVICE = Form(
 )
 
 
-class Rules(TypedDict, total=False):
+class OptionRules(TypedDict, total=False):
     """The optional parts of a declaration. The rules of a list hold for each of its entries.
 
     Attributes:
@@ -96,7 +96,7 @@ class Rules(TypedDict, total=False):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Declaration:
-    """One option's help and rules; see `Rules`."""
+    """One option's help and rules; see `OptionRules`."""
 
     help: str = ""
     choices: tuple[Any, ...] = ()
@@ -143,13 +143,13 @@ class Declaration:
 _NOTHING = Declaration()
 
 
-def option(default: Any, help_text: str, **rules: Unpack[Rules]) -> Any:
+def option(default: Any, help_text: str, **rules: Unpack[OptionRules]) -> Any:
     """Declare an option as a field of a dataclass.
 
     Args:
         default: the value where none is given; a callable makes it; REQUIRED for none.
         help_text: a sentence for the user, with the unit of a number.
-        rules: see `Rules`.
+        rules: see `OptionRules`.
     """
     metadata = {_KEY: Declaration(help=help_text, **rules)}
     if callable(default):

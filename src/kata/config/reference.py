@@ -24,7 +24,7 @@ option that LeRobot does not have.
 _DEFAULT_MAX = 40
 
 
-def page(root: Verb) -> str:
+def options_page(root: Verb) -> str:
     """Return the page in Markdown.
 
     Args:

@@ -19,7 +19,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from kata.dist.engine import Ddp
-from kata.dist.process_group import Team
+from kata.dist.process_group import ProcessGroup
 from kata.dist.shard import Sharded
 from kata.dist.world import World
 
@@ -52,9 +52,9 @@ def tell_environment(world: World) -> None:
     os.environ["FSDP_CPU_RAM_EFFICIENT_LOADING"] = "false"
 
 
-def accelerator(team: Team, device: torch.device, **options: Any) -> Any:
+def accelerator(group: ProcessGroup, device: torch.device, **options: Any) -> Any:
     """Return Accelerate's object for a rank whose process group exists already."""
-    tell_environment(team.world)
+    tell_environment(group.world)
     os.environ.setdefault(
         "OMP_NUM_THREADS", str(torch.get_num_threads())
     )  # or it would change their number
@@ -77,7 +77,9 @@ class AcceleratedDdp(Ddp):
         settings = importlib.import_module("accelerate.utils").DistributedDataParallelKwargs(
             **options
         )
-        return accelerator(self.team, self.device, kwargs_handlers=[settings]).prepare_model(policy)
+        return accelerator(self.group, self.device, kwargs_handlers=[settings]).prepare_model(
+            policy
+        )
 
 
 class AcceleratedShards(Sharded):
@@ -88,10 +90,10 @@ class AcceleratedShards(Sharded):
     """
 
     def __init__(
-        self, team: Team, device: torch.device, *, copies: int, shards: int, cut: Cut
+        self, group: ProcessGroup, device: torch.device, *, copies: int, shards: int, cut: Cut
     ) -> None:
-        super().__init__(team, device, copies=copies, shards=shards)
-        self._accelerator = accelerator(team, device)
+        super().__init__(group, device, copies=copies, shards=shards)
+        self._accelerator = accelerator(group, device)
         self._wanted = cut
 
     def _cut(self, module: nn.Module, units: Sequence[nn.Module]) -> None:

@@ -24,7 +24,7 @@ from torch.optim import Optimizer
 
 from kata.dist.accelerate import tell_environment
 from kata.dist.engine import Replicas
-from kata.dist.process_group import Team
+from kata.dist.process_group import ProcessGroup
 from kata.errors import ConfigError
 
 
@@ -46,15 +46,15 @@ class Zero(Replicas):
 
     def __init__(
         self,
-        team: Team,
+        group: ProcessGroup,
         device: torch.device,
         *,
         accumulation: int,
         max_norm: float,
         settings: Mapping[str, Any],
     ) -> None:
-        super().__init__(team, device)
-        tell_environment(team.world)
+        super().__init__(group, device)
+        tell_environment(group.world)
         self._deepspeed = _deepspeed()
         logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
         self._whole_weights = settings["stage"] < 3
@@ -69,7 +69,7 @@ class Zero(Replicas):
             "zero_optimization": dict(settings),
         }
         self._engine: Any = None
-        if team.world.size == 1 and not dist.is_initialized():
+        if group.world.size == 1 and not dist.is_initialized():
             backend = "nccl" if device.type == "cuda" else "gloo"
             dist.init_process_group(backend, store=HashStore(), rank=0, world_size=1)
 
@@ -92,7 +92,7 @@ class Zero(Replicas):
     def backward(self, loss: Tensor) -> None:
         """Compute gradients, summed over ranks; a loss that is not finite makes all NaN."""
         share = torch.where(
-            torch.isfinite(loss.detach()), float(self.team.world.size), float("nan")
+            torch.isfinite(loss.detach()), float(self.group.world.size), float("nan")
         )
         self._engine.backward(loss * share, scale_wrt_gas=False)
 
@@ -126,8 +126,8 @@ class Zero(Replicas):
         self._outer.state.clear()
         if restored:
             self._fill(restored)
-        self._outer.register_state_dict_pre_hook(self._gather_moments)
-        self._outer.register_state_dict_post_hook(self._drop_moments)
+        self._outer.register_state_dict_pre_hook(self._gather_optimizer_state)
+        self._outer.register_state_dict_post_hook(self._drop_optimizer_state)
         if not self._whole_weights:
             self._policy.register_state_dict_post_hook(lambda *args: self._gather_weights(*args))
             self._gather_around()
@@ -158,20 +158,20 @@ class Zero(Replicas):
             counts = {name: value.clone() for name, value in some.items() if name not in names}
             self._inner.state[flat] = {**counts, **{name: torch.zeros_like(flat) for name in names}}
         self._link()
-        for parameter, moments in restored.items():
+        for parameter, tensors in restored.items():
             for name in names:
-                self._set(parameter, moments[name].to(self.device), name)
+                self._set(parameter, tensors[name].to(self.device), name)
 
     def _set(self, parameter: Any, value: Tensor, name: str) -> None:
         if self._whole_weights:
             self._deepspeed.utils.safe_set_full_optimizer_state(parameter, value, name)
             return
-        size, world = parameter.partition_numel(), self.team.world
+        size, world = parameter.partition_numel(), self.group.world
         padded = nn.functional.pad(value.flatten(), (0, size * world.size - value.numel()))
-        piece = padded.narrow(0, size * world.rank, size)
-        self._deepspeed.utils.safe_set_local_optimizer_state(parameter, piece, name)
+        shard = padded.narrow(0, size * world.rank, size)
+        self._deepspeed.utils.safe_set_local_optimizer_state(parameter, shard, name)
 
-    def _gather_moments(self, optimizer: Optimizer) -> None:
+    def _gather_optimizer_state(self, optimizer: Optimizer) -> None:
         """Gather the optimizer state on rank 0 before it is read. Collective: all ranks call it."""
         self._link()
         flat = next((flat for flat in self._flats() if flat in self._inner.state), None)
@@ -184,12 +184,12 @@ class Zero(Replicas):
                 found: dict[str, Tensor] = {}
                 for name, value in held.items():
                     whole = get(parameter, name) if value.shape == flat.shape else value
-                    if self.team.world.is_first:
+                    if self.group.world.is_first:
                         found[name] = whole.cpu()
                 if found:
                     optimizer.state[parameter] = found
 
-    def _drop_moments(self, optimizer: Optimizer, _: Any) -> None:
+    def _drop_optimizer_state(self, optimizer: Optimizer, _: Any) -> None:
         optimizer.state.clear()
 
     def _gather_weights(

@@ -14,7 +14,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compr
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from kata.dist.process_group import Team
+from kata.dist.process_group import ProcessGroup
 from kata.dist.skip_step import clip_gradients, step_unless
 
 
@@ -35,10 +35,10 @@ class Engine:
     sharded = False
     model: Callable[..., Any]
 
-    def __init__(self, team: Team, device: torch.device) -> None:
-        self.team = team
+    def __init__(self, group: ProcessGroup, device: torch.device) -> None:
+        self.group = group
         self.device = device
-        self.keeps = team.world.is_first
+        self.keeps = group.world.is_first
 
     @contextmanager
     def keeping(self, mine: bool) -> Generator[None]:
@@ -75,7 +75,7 @@ class Engine:
 
     def sum(self, tensors: Sequence[Tensor]) -> None:
         """Add the other ranks' tensors to these, in place."""
-        self.team.sum(tensors)
+        self.group.sum(tensors)
 
     def average(self, tensors: Sequence[Tensor]) -> None:
         """Average running statistics over ranks, in place; each rank saw its slice of the batch."""
@@ -100,11 +100,11 @@ class Engine:
         optimizer.zero_grad(set_to_none=True)
         return norm, bad
 
-    def whole(self, tensor: Tensor) -> Tensor:
+    def full(self, tensor: Tensor) -> Tensor:
         """Return a whole weight or optimizer state. Collective: all ranks call it in one order."""
         return tensor
 
-    def piece(self, tensor: Tensor, like: Tensor) -> Tensor:
+    def shard(self, tensor: Tensor, like: Tensor) -> Tensor:
         """Return this rank's shard of a whole tensor, cut as `like` is cut; no rank waits."""
         del like
         return tensor
@@ -116,9 +116,9 @@ class Replicas(Engine):
     def average(self, tensors: Sequence[Tensor]) -> None:
         """Average running statistics over ranks, in place; each rank saw its slice of the batch."""
         floats = [tensor for tensor in tensors if tensor.is_floating_point()]
-        self.team.sum(floats)
+        self.group.sum(floats)
         for tensor in floats:
-            tensor.div_(self.team.world.size)
+            tensor.div_(self.group.world.size)
 
 
 class Ddp(Replicas):
@@ -128,7 +128,7 @@ class Ddp(Replicas):
     does not divide would cost more, and would need the GIL in the middle of the backward pass.
 
     Args:
-        team: the ranks.
+        group: the ranks.
         device: of this rank.
         bucket_mb: size of a bucket of gradients.
         bf16: send gradients as bf16, half the bytes; they are summed in that precision.
@@ -137,9 +137,15 @@ class Ddp(Replicas):
     """
 
     def __init__(
-        self, team: Team, device: torch.device, *, bucket_mb: int, bf16: bool, changes: bool
+        self,
+        group: ProcessGroup,
+        device: torch.device,
+        *,
+        bucket_mb: int,
+        bf16: bool,
+        changes: bool,
     ) -> None:
-        super().__init__(team, device)
+        super().__init__(group, device)
         self._bucket_mb, self._bf16 = bucket_mb, bf16
         self._changes = self._knows_graph = changes
 
@@ -175,9 +181,9 @@ class Ddp(Replicas):
         if not last and not self._knows_graph:
             for parameter in self._ddp.parameters():
                 if parameter.grad is not None:
-                    parameter.grad.mul_(self.team.world.size if self.team.world.is_first else 0)
+                    parameter.grad.mul_(self.group.world.size if self.group.world.is_first else 0)
         self._knows_graph = True
 
     def backward(self, loss: Tensor) -> None:
         """Compute gradients of this rank's loss, summed over ranks in the last micro-batch."""
-        (loss * self.team.world.size).backward()
+        (loss * self.group.world.size).backward()

@@ -55,7 +55,7 @@ def lost(rank: int, who: str, silent_s: float) -> Failure:
     )
 
 
-class Pulse:
+class Heartbeat:
     """The heartbeat of one rank, until `stop`.
 
     Args:

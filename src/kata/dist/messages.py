@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from torch.distributed import Store  # pyright: ignore[reportPrivateImportUsage]: documented under this name
 
-PIECE_BYTES = 2**20
+CHUNK_BYTES = 2**20
 """Bytes per value; the store refuses values of more than 8 MiB."""
 
 
-class Mail:
+class MessageStore:
     """Bytes under names that all ranks know. Any thread may use it.
 
     Args:
@@ -22,11 +22,11 @@ class Mail:
 
     def send(self, name: str, message: bytes) -> None:
         """Send a message of any size; it stays in the store until it is taken."""
-        pieces = range(0, len(message), PIECE_BYTES)
-        for number, first in enumerate(pieces):
-            piece = message[first : first + PIECE_BYTES]
-            self._store.set(f"{name}/{number}", piece)  # pyright: ignore[reportArgumentType]: bytes are taken as well
-        self._store.set(name, str(len(pieces)))  # last: what is there is there as a whole
+        chunks = range(0, len(message), CHUNK_BYTES)
+        for number, first in enumerate(chunks):
+            chunk = message[first : first + CHUNK_BYTES]
+            self._store.set(f"{name}/{number}", chunk)  # pyright: ignore[reportArgumentType]: bytes are taken as well
+        self._store.set(name, str(len(chunks)))  # last: what is there is there as a whole
 
     def take(self, name: str) -> bytes | None:
         """Remove and return the message of that name; None if there is none yet."""

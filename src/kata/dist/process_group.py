@@ -25,9 +25,9 @@ from torch.distributed import (
     Store,  # pyright: ignore[reportPrivateImportUsage]
 )
 
-from kata.dist.heartbeat import BEAT_S, Failure, Pulse, beat_key, lost, post, posted
-from kata.dist.messages import Mail
-from kata.dist.rendezvous import meet
+from kata.dist.heartbeat import BEAT_S, Failure, Heartbeat, beat_key, lost, post, posted
+from kata.dist.messages import MessageStore
+from kata.dist.rendezvous import join_rendezvous
 from kata.dist.world import World
 from kata.errors import KataError, RankError
 
@@ -40,7 +40,7 @@ LEAVE_S = 5.0
 """Seconds that the rank that serves the store waits for the others to leave."""
 
 
-class Team:
+class ProcessGroup:
     """A single rank: each method does its work without communication."""
 
     def __init__(self, world: World | None = None) -> None:
@@ -57,15 +57,15 @@ class Team:
         """Return every rank's plain value, by rank."""
         return [value]
 
-    def alone(self, work: Callable[[], T]) -> T | None:
+    def on_rank0(self, work: Callable[[], T]) -> T | None:
         """Run `work` on rank 0 while the others wait without a limit; they get None."""
         return work()
 
-    def by_first(self, work: Callable[[], T]) -> T:
+    def broadcast_from_rank0(self, work: Callable[[], T]) -> T:
         """Run `work` on rank 0 and return its value, which JSON can hold, on all; no time limit."""
         return work()
 
-    def node_first(self, work: Callable[[], T]) -> T:
+    def local_rank0_first(self, work: Callable[[], T]) -> T:
         """Run `work` on each machine's first rank, then on the others, which reuse its files."""
         return work()
 
@@ -79,12 +79,12 @@ class Team:
     def check(self) -> None:
         """Raise RankError if a rank has failed; for loops that wait without a collective."""
 
-    def mail(self) -> Mail:
+    def messages(self) -> MessageStore:
         """Return a mailbox between the ranks. Collective: all ranks call it in the same order."""
-        return Mail(HashStore())
+        return MessageStore(HashStore())
 
 
-class Ranks(Team):
+class DistributedGroup(ProcessGroup):
     """Several ranks. Every rank calls the same methods in the same order.
 
     Raises: RankError naming the rank that failed or is lost, from any method that waits for it.
@@ -109,8 +109,8 @@ class Ranks(Team):
         self._who: list[str] = self.gather(f"process {os.getpid()} on {socket.gethostname()}")
         self._store.add(beat_key(world.rank), 1)
         dist.barrier()
-        self._pulse = Pulse(self._connect("kata"), world.rank, self._who, limit_s)
-        self._pulse.start()
+        self._heartbeat = Heartbeat(self._connect("kata"), world.rank, self._who, limit_s)
+        self._heartbeat.start()
 
     def sum(self, tensors: Sequence[Tensor]) -> None:
         """Add the other ranks' tensors of the same shapes to these, in place; no host waits."""
@@ -131,7 +131,7 @@ class Ranks(Team):
         dist.all_gather_object(found, value)
         return found
 
-    def alone(self, work: Callable[[], T]) -> T | None:
+    def on_rank0(self, work: Callable[[], T]) -> T | None:
         """Run `work` on rank 0 while the others wait without a limit; they get None."""
         key = self._key("alone")
         if not self.world.is_first:
@@ -141,7 +141,7 @@ class Ranks(Team):
         self._store.set(key, "done")
         return value
 
-    def by_first(self, work: Callable[[], T]) -> T:
+    def broadcast_from_rank0(self, work: Callable[[], T]) -> T:
         """Run `work` on rank 0 and return its value, which JSON can hold, on all; no time limit."""
         key = self._key("first")
         if self.world.is_first:
@@ -151,7 +151,7 @@ class Ranks(Team):
         self._wait(key)
         return json.loads(self._store.get(key))
 
-    def node_first(self, work: Callable[[], T]) -> T:
+    def local_rank0_first(self, work: Callable[[], T]) -> T:
         """Run `work` on each machine's first rank, then on the others, which reuse its files."""
         first = self._hosts.index(self._hosts[self.world.rank])
         key = self._key(f"node/{first}")
@@ -182,16 +182,16 @@ class Ranks(Team):
 
     def check(self) -> None:
         """Raise RankError if a rank has failed; for loops that wait without a collective."""
-        if self._pulse.failure is not None:
-            raise self._pulse.failure.error()
+        if self._heartbeat.failure is not None:
+            raise self._heartbeat.failure.error()
 
-    def mail(self) -> Mail:
+    def messages(self) -> MessageStore:
         """Return a mailbox between the ranks. Collective: all ranks call it in the same order."""
-        return Mail(self._connect(self._key("mail")))
+        return MessageStore(self._connect(self._key("messages")))
 
     def fail(self, error: BaseException) -> None:
         """Post why this rank ends; if another one failed first, raise RankError with its name."""
-        self._pulse.notice()
+        self._heartbeat.notice()
         found = self._culprit(error)
         if found is None:
             return
@@ -206,7 +206,7 @@ class Ranks(Team):
 
     def leave(self, *, well: bool) -> None:
         """Leave the group. Rank 0 serves the store until the others have read what they need."""
-        self._pulse.stop()
+        self._heartbeat.stop()
         try:
             self._store.set(f"left/{self.world.rank}", "yes")
             if self.world.is_first:
@@ -223,9 +223,9 @@ class Ranks(Team):
         """Return the failure of another rank that ends this one; None if this one failed."""
         me = self.world.rank
         try:
-            known = self._pulse.failure or posted(self._store)
+            known = self._heartbeat.failure or posted(self._store)
             if known is None and isinstance(error, RuntimeError):
-                silent = self._pulse.silent(SUSPECT_BEATS)
+                silent = self._heartbeat.silent(SUSPECT_BEATS)
                 known = posted(self._store)
                 if known is None and silent:
                     known = post(
@@ -271,7 +271,7 @@ def _described(error: BaseException, rank: int, who: str) -> Failure:
 
 
 @contextmanager
-def join(world: World, device: torch.device, limit_s: float) -> Generator[Team]:
+def join(world: World, device: torch.device, limit_s: float) -> Generator[ProcessGroup]:
     """Join this world's ranks, which all call this; an error inside ends all with its message.
 
     Args:
@@ -282,15 +282,15 @@ def join(world: World, device: torch.device, limit_s: float) -> Generator[Team]:
     Raises: ConfigError if the ranks do not meet.
     """
     if world.size == 1:
-        yield Team(world)
+        yield ProcessGroup(world)
         return
-    team = Ranks(world, meet(world, limit_s), device, limit_s)
+    group = DistributedGroup(world, join_rendezvous(world, limit_s), device, limit_s)
     try:
-        yield team
+        yield group
     except BaseException as error:
         try:
-            team.fail(error)
+            group.fail(error)
         finally:
-            team.leave(well=False)
+            group.leave(well=False)
         raise
-    team.leave(well=True)
+    group.leave(well=True)

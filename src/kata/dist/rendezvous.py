@@ -18,7 +18,7 @@ LOOK_S = 0.02
 """Seconds between two looks for the other ranks."""
 
 
-def meet(world: World, limit_s: float) -> Store:
+def join_rendezvous(world: World, limit_s: float) -> Store:
     """Return a store for the ranks of this start alone, once all ranks are there.
 
     Raises: ConfigError if rank 0 cannot be reached within `limit_s`, or other ranks are missing.
@@ -45,10 +45,10 @@ def meet(world: World, limit_s: float) -> Store:
             else "look whether rank 0 runs, and whether its machine lets the others through to "
             "that port",
         ) from error
-    return PrefixStore(f"start {begin(store, world.rank, world.size, limit_s)}", store)
+    return PrefixStore(f"start {agree_on_start(store, world.rank, world.size, limit_s)}", store)
 
 
-def begin(store: Store, rank: int, size: int, limit_s: float) -> str:
+def agree_on_start(store: Store, rank: int, size: int, limit_s: float) -> str:
     """Return the name of this start, which rank 0 gives to all other ranks that are there now.
 
     torchrun restarts ranks at the store of the failed ones, which still holds their addresses and

@@ -21,7 +21,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.optim import Optimizer
 
 from kata.dist.engine import Replicas
-from kata.dist.process_group import Team
+from kata.dist.process_group import ProcessGroup
 
 CALLED = "predict_chunk"
 """The method of a policy, other than forward, that gathers weights."""
@@ -34,7 +34,7 @@ class Sharded(Replicas):
     same operations as without sharding.
 
     Args:
-        team: the ranks.
+        group: the ranks.
         device: of this rank.
         copies: of the weights; 1 is FSDP, more are HSDP.
         shards: ranks that share one copy.
@@ -42,8 +42,10 @@ class Sharded(Replicas):
 
     sharded = True
 
-    def __init__(self, team: Team, device: torch.device, *, copies: int, shards: int) -> None:
-        super().__init__(team, device)
+    def __init__(
+        self, group: ProcessGroup, device: torch.device, *, copies: int, shards: int
+    ) -> None:
+        super().__init__(group, device)
         if device.type == "cuda":
             torch.cuda.set_device(device)  # a mesh knows kinds of devices alone
         shape, names = (
@@ -80,11 +82,11 @@ class Sharded(Replicas):
         self._root.set_requires_gradient_sync(last)
         yield
 
-    def whole(self, tensor: Tensor) -> Tensor:
+    def full(self, tensor: Tensor) -> Tensor:
         """Return a whole weight or optimizer state. Collective: all ranks call it in one order."""
         return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
-    def piece(self, tensor: Tensor, like: Tensor) -> Tensor:
+    def shard(self, tensor: Tensor, like: Tensor) -> Tensor:
         """Return this rank's shard of a whole tensor, cut as `like` is cut; no rank waits."""
         if not isinstance(like, DTensor):
             return tensor

@@ -26,11 +26,11 @@ def main(args: Sequence[str]) -> int:
         crashed.
     """
     run = resolve_eval(args)
-    from kata.eval.result import summary
+    from kata.eval.result import result_summary
 
     folder = result_folder(run)
     result = run_eval(run, folder, shown=True)
-    print(summary(result, folder), end="")
+    print(result_summary(result, folder), end="")
     if result.num_crashed == result.num_episodes:
         crash = result.episodes[0].crash
         assert crash is not None
@@ -77,10 +77,10 @@ def run_share(
 
     The environment is looked up before the policy is loaded.
     """
-    from kata.eval.envs.registry import register, resolve_env
+    from kata.eval.envs.registry import register_env, resolve_env
 
     spec = resolve_env(run.env)
-    register(spec)
+    register_env(spec)
     import torch
 
     from kata.eval.rollout_policy import load_for_acting

@@ -94,7 +94,7 @@ def wilson(successes: int, trials: int) -> tuple[float, float]:
     return max(0.0, middle - half), min(1.0, middle + half)
 
 
-def summary(result: Result, folder: Path | None = None) -> str:
+def result_summary(result: Result, folder: Path | None = None) -> str:
     """A table of a few lines, and the crashes by name."""
     low, high = result.success_interval
     times = result.seconds

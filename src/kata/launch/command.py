@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kata.launch.options import Jobs, Local, Slurm, Target
+from kata.launch.options import Jobs, LaunchTarget, Local, Slurm
 
 
-def launch(options: Target, run_args: Sequence[str]) -> int:
+def launch(options: LaunchTarget, run_args: Sequence[str]) -> int:
     """Launch a run and return the exit status.
 
     Args:

@@ -19,7 +19,7 @@ from kata.launch.flavors import Flavor, chosen_flavor
 from kata.launch.hub_errors import HUB_ERRORS, reason
 from kata.launch.local import SAVED
 from kata.launch.local_ranks import STOPPED
-from kata.launch.options import Jobs, refuse
+from kata.launch.options import Jobs, option_error
 from kata.launch.train_args import checked_run
 from kata.log import redacted
 from kata.run import Run
@@ -35,7 +35,7 @@ SECRETS = ("HF_TOKEN", "WANDB_API_KEY")
 
 
 @dataclass(frozen=True)
-class Plan:
+class JobPlan:
     """What is submitted.
 
     Secrets are values: never shown, and sent apart from command and environment.
@@ -81,14 +81,14 @@ def launch_job(options: Jobs, flavor: str, args: Sequence[str]) -> int:
         job = submit(api, plan)
         if options.detach:
             return 0
-        status, again = follow(api, job.id, plan.namespace, plan.timeout_s)
+        status, again = follow_job(api, job.id, plan.namespace, plan.timeout_s)
         if not again or not left:
             return status
         print(f"kata: submitted again; {left - 1} more times at most", file=sys.stderr)
     raise AssertionError("unreachable")
 
 
-def planned(options: Jobs, flavor: Flavor, args: Sequence[str]) -> Plan:
+def planned(options: Jobs, flavor: Flavor, args: Sequence[str]) -> JobPlan:
     """The job of `kata <args>`.
 
     ConfigError for what a machine elsewhere cannot see or would lose.
@@ -108,7 +108,7 @@ def planned(options: Jobs, flavor: Flavor, args: Sequence[str]) -> Plan:
     if options.checkpoint_repo is not None:
         launcher.append(f"--checkpoint_repo={options.checkpoint_repo}")
     assert options.image is not None
-    return Plan(
+    return JobPlan(
         flavor=flavor,
         image=options.image,
         command=[*launcher, "--", *carried(args, run)],
@@ -156,7 +156,7 @@ def _check_reach(run: Run, options: Jobs) -> None:
     if pretrained is not None and Path(str(pretrained)).expanduser().exists():
         local.append(("policy.path", str(pretrained)))
     if local:
-        raise refuse(
+        raise option_error(
             *local[0],
             "a job sees nothing of this machine's disk",
             "name a dataset or policy of the Hub, and leave the folder out",
@@ -182,14 +182,14 @@ def _secrets(options: Jobs) -> dict[str, str]:
         )
     for name in options.secrets:
         if not os.environ.get(name):
-            raise refuse(
+            raise option_error(
                 "secrets", name, "a variable that is set in this environment", f"export {name}=…"
             )
         found[name] = os.environ[name]
     return {**found, "HF_TOKEN": token}
 
 
-def submit(api: HfApi, plan: Plan) -> JobInfo:
+def submit(api: HfApi, plan: JobPlan) -> JobInfo:
     """Hand the job over and say where it is.
 
     Raises KataError with the service's words where it refuses.
@@ -217,7 +217,7 @@ def submit(api: HfApi, plan: Plan) -> JobInfo:
     return job
 
 
-def follow(
+def follow_job(
     api: HfApi, job_id: str, namespace: str | None, timeout_s: int | None = None
 ) -> tuple[int, bool]:
     """Show a job's output to its end. Returns the exit status, and whether submitting it again

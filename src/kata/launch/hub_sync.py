@@ -21,7 +21,7 @@ from huggingface_hub.errors import RepositoryNotFoundError
 from kata.errors import CheckpointError
 from kata.launch.hub_errors import HUB_ERRORS, reason
 from kata.run.checkpoint_link import BEST, LAST, point, pointed
-from kata.train.checkpoint.folder import bests, checkpoints, home_of
+from kata.train.checkpoint.folder import best_checkpoints, checkpoints, home_of
 
 POLL_S = 10.0
 """How often a new checkpoint is looked for."""
@@ -86,7 +86,7 @@ class Courier:
 
     def _bring(self) -> None:
         """Upload what is new. A failure is told once; the next look tries again."""
-        wanted = checkpoints(self.home)[-1:] + bests(self.home)
+        wanted = checkpoints(self.home)[-1:] + best_checkpoints(self.home)
         if not wanted or {path.name for path in wanted} == self._there:
             return
         try:

@@ -99,7 +99,7 @@ def _look_at_hugging_face(verb: str, options: JobOptions, *, follow: bool = Fals
             api.cancel_job(job_id=job, namespace=namespace)
             print(f"job {job}: cancelled")
         elif follow:
-            return hf_jobs.follow(api, job, namespace)[0]
+            return hf_jobs.follow_job(api, job, namespace)[0]
         else:
             for line in api.fetch_job_logs(job_id=job, namespace=namespace):
                 print(line)

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from kata.errors import ConfigError
 from kata.launch.gpus import visible_gpus
-from kata.launch.local_ranks import STOPPED, log_of, run_ranks
-from kata.launch.options import LOGS, Local, refuse
+from kata.launch.local_ranks import STOPPED, log_of, run_local_ranks
+from kata.launch.options import LOGS, Local, option_error
 from kata.launch.train_args import checked_run, refuse_taken
 from kata.run import Run
 from kata.units import duration_s
@@ -47,7 +47,9 @@ def launch_local(options: Local, args: Sequence[str]) -> int:
     with contextlib.ExitStack() as beside:
         if options.checkpoint_repo is not None:
             args = beside.enter_context(_courier(options.checkpoint_repo, run, args))
-        status = run_ranks([sys.executable, "-P", "-m", "kata", *args], envs, log_dir, stop_after_s)
+        status = run_local_ranks(
+            [sys.executable, "-P", "-m", "kata", *args], envs, log_dir, stop_after_s
+        )
     if status == STOPPED:
         print(SAVED, file=sys.stderr)
     return status
@@ -85,7 +87,7 @@ def chosen_gpus(asked: int | list[int] | None, visible: list[str]) -> list[str]:
         return visible
     if isinstance(asked, int):
         if asked > len(visible):
-            raise refuse(
+            raise option_error(
                 "gpus",
                 asked,
                 f"at most the {len(visible)} that are visible: {','.join(visible)}",
@@ -94,7 +96,7 @@ def chosen_gpus(asked: int | list[int] | None, visible: list[str]) -> list[str]:
         return visible[:asked]
     wrong = [n for n in asked if not 0 <= n < len(visible)]
     if wrong:
-        raise refuse(
+        raise option_error(
             "gpus",
             asked,
             f"places from 0 to {len(visible) - 1} in {','.join(visible)}",
@@ -143,7 +145,7 @@ def checked_port(port: int) -> int:
         try:
             probe.bind((HOST, port))
         except OSError as error:
-            raise refuse(
+            raise option_error(
                 "port",
                 port,
                 f"a port that is free and may be used ({error.strerror})",

@@ -38,7 +38,7 @@ PATIENCE = 2
 SHOWN_LINES = 40
 
 
-def run_ranks(
+def run_local_ranks(
     command: Sequence[str],
     envs: Sequence[Mapping[str, str]],
     log_dir: Path,

@@ -18,13 +18,13 @@ SBATCH = Form("an option of sbatch, in one line", "[--exclusive]", re.compile(r"
 NAME = Form("names of environment variables", "[MY_KEY]", re.compile(r"[A-Za-z_]\w*").fullmatch)
 
 
-def refuse(name: str, value: object, rule: str, remedy: str) -> ConfigError:
+def option_error(name: str, value: object, rule: str, remedy: str) -> ConfigError:
     """Return the error for an option's impossible value."""
     return ConfigError(f"{name}={value}", rule=rule, remedy=remedy)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Target(Options):
+class LaunchTarget(Options):
     """The place where a run goes."""
 
     target: str = option(
@@ -37,7 +37,7 @@ class Target(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Local(Target):
+class Local(LaunchTarget):
     """Ranks on this machine."""
 
     gpus: int | list[int] | None = option(
@@ -65,27 +65,27 @@ class Local(Target):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.gpus is not None and self.ranks is not None:
-            raise refuse(
+            raise option_error(
                 "ranks",
                 self.ranks,
                 "--gpus starts a rank per GPU, --ranks starts CPU ranks",
                 "leave out one of them",
             )
         if isinstance(self.gpus, int) and self.gpus < 1:
-            raise refuse(
+            raise option_error(
                 "gpus",
                 self.gpus,
                 "a number from 1 on, or a list of GPUs",
                 "--ranks=2 starts two CPU ranks",
             )
         if isinstance(self.gpus, list) and (not self.gpus or len(set(self.gpus)) < len(self.gpus)):
-            raise refuse(
+            raise option_error(
                 "gpus", self.gpus, "at least one GPU, each once", "for example --gpus=[0,1]"
             )
 
 
 @dataclass(frozen=True, kw_only=True)
-class Slurm(Target):
+class Slurm(LaunchTarget):
     """A batch job on a SLURM cluster: one torchrun per node.
 
     The run needs --output_dir on a file system that all nodes share: it is started with
@@ -131,7 +131,7 @@ class Slurm(Target):
     def __post_init__(self) -> None:
         super().__post_init__()
         if bool(self.gpus_per_node) == bool(self.ranks_per_node):
-            raise refuse(
+            raise option_error(
                 "ranks_per_node",
                 self.ranks_per_node,
                 "a node has a rank per GPU (--gpus_per_node), or CPU ranks (--gpus_per_node=0 "
@@ -146,7 +146,7 @@ class Slurm(Target):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Jobs(Target):
+class Jobs(LaunchTarget):
     """A Hugging Face Job."""
 
     image: str | None = option(
@@ -197,19 +197,21 @@ class Jobs(Target):
                 ),
             )
         if self.restarts and self.checkpoint_repo is None:
-            raise refuse(
+            raise option_error(
                 "restarts",
                 self.restarts,
                 "a job continues from what was pushed: its own disk goes with it",
                 "add --checkpoint_repo=<user>/<name>",
             )
         if self.restarts and self.detach:
-            raise refuse(
+            raise option_error(
                 "restarts", self.restarts, "this command submits again", "leave out --detach"
             )
         for name in self.secrets:
             if not NAME.fits(name):
-                raise refuse("secrets", "***", NAME.rule, f"for example --secrets={NAME.example}")
+                raise option_error(
+                    "secrets", "***", NAME.rule, f"for example --secrets={NAME.example}"
+                )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -245,14 +247,14 @@ class DoctorOptions(Options):
     json: bool = option(False, "Print everything as JSON.")
 
 
-HEADINGS: dict[str, type[Target]] = {
+HEADINGS: dict[str, type[LaunchTarget]] = {
     "--target=local": Local,
     "--target=slurm": Slurm,
     "--target=hf:<flavor>": Jobs,
 }
 
 
-def target_classes(target: str) -> dict[str, type[Target]]:
+def target_classes(target: str) -> dict[str, type[LaunchTarget]]:
     """Return the options of a target by heading: of 'local', 'slurm' or 'hf:<flavor>'; '*': of all.
 
     Raises: ConfigError for another target.
@@ -266,4 +268,4 @@ def target_classes(target: str) -> dict[str, type[Target]]:
     if target.startswith("hf:"):
         return {"--target=hf:<flavor>": Jobs}
     known = ["local", "slurm", "hf:a10g-large"]
-    raise refuse("target", target, "local, slurm or hf:<flavor>", did_you_mean(target, known))
+    raise option_error("target", target, "local, slurm or hf:<flavor>", did_you_mean(target, known))

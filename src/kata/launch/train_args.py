@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kata.errors import ConfigError, did_you_mean
-from kata.launch.options import refuse
+from kata.launch.options import option_error
 from kata.run import Run, resolve_run
 
 
@@ -34,7 +34,7 @@ def refuse_taken(run: Run, folder: Path) -> None:
     folder with that.
     """
     if not run.resume and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise refuse(
+        raise option_error(
             "output_dir",
             folder,
             "a new run gets a folder of its own",

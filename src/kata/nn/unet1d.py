@@ -73,12 +73,12 @@ class ConditionedBlock(nn.Module):
 
     def forward(self, x: Tensor, condition: Tensor) -> Tensor:
         """(B, channels_in, T), (B, condition) -> (B, channels_out, T)."""
-        out, told = self.conv1(x), self.cond_encoder(condition)[..., None]
+        out, condition = self.conv1(x), self.cond_encoder(condition)[..., None]
         if self.scale:
-            factor, shift = told.chunk(2, dim=1)
+            factor, shift = condition.chunk(2, dim=1)
             out = factor * out + shift
         else:
-            out = out + told
+            out = out + condition
         return self.conv2(out) + self.residual_conv(x)
 
 
@@ -126,28 +126,28 @@ class UNet1d(nn.Module):
 
     def forward(self, x: Tensor, step: Tensor, condition: Tensor) -> Tensor:
         """Samples (B, T, C), step numbers (B,), conditions (B, D) -> (B, T, C)."""
-        told = torch.cat((self.diffusion_step_encoder(step), condition), dim=-1)
+        condition = torch.cat((self.diffusion_step_encoder(step), condition), dim=-1)
         x = x.transpose(1, 2)
         skipped: list[Tensor] = []
         for first, second, half in _levels(self.down_modules):
-            x = self._run((first, second), x, told)
+            x = self._run((first, second), x, condition)
             skipped.append(x)
             x = half(x)
-        x = self._run(tuple(self.mid_modules), x, told)
+        x = self._run(tuple(self.mid_modules), x, condition)
         for first, second, double in _levels(self.up_modules):
-            x = double(self._run((first, second), torch.cat((x, skipped.pop()), dim=1), told))
+            x = double(self._run((first, second), torch.cat((x, skipped.pop()), dim=1), condition))
         return self.final_conv(x).transpose(1, 2)
 
     def blocks(self) -> list[nn.Module]:
         """Return every conditioned block."""
         return [module for module in self.modules() if isinstance(module, ConditionedBlock)]
 
-    def _run(self, blocks: Sequence[nn.Module], x: Tensor, told: Tensor) -> Tensor:
+    def _run(self, blocks: Sequence[nn.Module], x: Tensor, condition: Tensor) -> Tensor:
         for block in blocks:
-            again = self.recompute and self.training
-            done: Tensor | None = (
-                checkpoint(block, x, told, use_reentrant=False) if again else block(x, told)
-            )
+            if self.recompute and self.training:
+                done: Tensor | None = checkpoint(block, x, condition, use_reentrant=False)
+            else:
+                done = block(x, condition)
             assert done is not None  # as checkpoint's type has it
             x = done
         return x

@@ -168,7 +168,7 @@ class Policy(nn.Module, ABC):
     def shard_units(self) -> list[nn.Module]:
         """Modules to shard one by one; each one's `forward` is really called."""
 
-    def checkpoint_units(self) -> list[nn.Module]:
+    def recompute_units(self) -> list[nn.Module]:
         """Modules whose activations may be recomputed instead of kept."""
         return self.shard_units()
 
@@ -214,7 +214,7 @@ def remember(state: ActState, batch: Batch, keys: Iterable[str], steps: int) -> 
 class ChunkPolicy(Policy):
     """Acts from a history of observations, a chunk of actions at a time."""
 
-    told: ClassVar[tuple[str, ...]] = ()
+    condition_keys: ClassVar[tuple[str, ...]] = ()
     """Keys of the batch that chunks are predicted from beside the history."""
 
     @torch.no_grad()
@@ -223,6 +223,7 @@ class ChunkPolicy(Policy):
         seen = remember(state, batch, self.config.input_features, self.config.n_obs_steps)
         queue = state.queue
         if queue is None or queue.shape[1] == 0:
-            told = {key: batch[key] for key in self.told}
-            queue = self.predict_chunk({**seen, **told}, **state.drawn(self.config.act_draws()))
+            condition = {key: batch[key] for key in self.condition_keys}
+            given = state.drawn(self.config.act_draws())
+            queue = self.predict_chunk({**seen, **condition}, **given)
         return queue[:, 0], ActState(queue[:, 1:], {"history": seen})

@@ -19,12 +19,12 @@ SHOWN = 5
 
 
 def load_weights(
-    policy: Policy, file: Path, piece: Callable[[Tensor, Tensor], Tensor] | None = None
+    policy: Policy, file: Path, shard: Callable[[Tensor, Tensor], Tensor] | None = None
 ) -> None:
     """Fill a policy from a safetensors file with LeRobot's names; other float dtypes are cast.
 
-    piece: what this rank holds of a whole tensor, where it holds the second one (see
-        `Engine.piece`); null: all of it.
+    shard: what this rank holds of a whole tensor, where it holds the second one (see
+        `Engine.shard`); null: all of it.
 
     Raises CheckpointError for a file that cannot be read, and PolicyError unless every tensor of
     the policy is in the file with its shape, and the file holds nothing else but what its key map
@@ -79,7 +79,7 @@ def load_weights(
             "and no fewer",
             remedy="build the policy from the config.json beside the weights",
         )
-    policy.load_state_dict({n: t if piece is None else piece(t, own[n]) for n, t in loaded.items()})
+    policy.load_state_dict({n: t if shard is None else shard(t, own[n]) for n, t in loaded.items()})
 
 
 def save_weights(

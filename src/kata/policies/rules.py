@@ -10,7 +10,7 @@ Rule = tuple[bool, str, str, str]
 """(broken, what, rule, remedy)"""
 
 
-def refuse(rules: Iterable[Rule]) -> None:
+def refuse_broken_rules(rules: Iterable[Rule]) -> None:
     """Raise PolicyError for the first rule that is broken; those after it are not looked at."""
     for broken, what, rule, remedy in rules:
         if broken:

@@ -221,7 +221,7 @@ _REFUSED = {
     ),
     "ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_NVME_PATH": (
         (),
-        "moments go to host memory at most",
+        "the optimizer state goes to host memory at most",
         "cpu",
     ),
     "ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_NVME_PATH": (

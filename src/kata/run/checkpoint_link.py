@@ -53,7 +53,7 @@ def pointed(link: Path) -> Path | None:
     return link.parent / name
 
 
-def follow(path: Path) -> Path:
+def resolve_pointer(path: Path) -> Path:
     """Return the path with a text pointer in it replaced by its target."""
     for inner in (path, *path.parents):
         if (

@@ -352,19 +352,19 @@ def _check_engine(run: Run) -> None:
                 rule="these are options of Accelerate's engine",
                 remedy="add --engine=accelerate",
             )
-    pieces = run.parallelism.dp_shard != 1
-    if run.fsdp != FsdpConfig() and not pieces:
+    is_sharded = run.parallelism.dp_shard != 1
+    if run.fsdp != FsdpConfig() and not is_sharded:
         raise ConfigError(
             f"{run.fsdp} with parallelism.dp_shard=1",
-            rule="these options say how weights are cut into pieces",
+            rule="these options say how weights are cut into shards",
             remedy="add --parallelism.dp_shard=-1",
         )
     if stage:
-        _check_deepspeed(run, stage, pieces=pieces)
+        _check_deepspeed(run, stage, is_sharded=is_sharded)
 
 
-def _check_deepspeed(run: Run, stage: int, *, pieces: bool) -> None:
-    if pieces:
+def _check_deepspeed(run: Run, stage: int, *, is_sharded: bool) -> None:
+    if is_sharded:
         raise ConfigError(
             f"parallelism.dp_shard={run.parallelism.dp_shard} with deepspeed.zero_stage={stage}",
             rule="one of them shares out the weights",

@@ -196,7 +196,7 @@ def check_format(name: str, *, uploaded: bool) -> None:
     if name == "dcp" and uploaded:
         raise ConfigError(
             "checkpoint_format=dcp with policy.push_to_hub",
-            rule="what is uploaded is LeRobot's model.safetensors, which pieces alone do not hold",
+            rule="what is uploaded is LeRobot's model.safetensors, which shards alone do not hold",
             remedy="--checkpoint_format=both, or --policy.push_to_hub=false",
         )
 
@@ -211,7 +211,7 @@ def check_beside_sharding(ddp: DdpConfig) -> None:
         if value != default:
             raise ConfigError(
                 f"ddp.{name}={value} with parallelism.dp_shard",
-                rule="gradients of weights in pieces go to their piece, not through DDP's buckets",
+                rule="gradients of weights in shards go to their shard, not through DDP's buckets",
                 remedy=f"leave out --ddp.{name}, or --parallelism.dp_shard",
             )
 

@@ -16,8 +16,8 @@ from kata.config import (
     decode,
     decode_value,
     encode,
-    merge,
     names_where,
+    overlay,
     parse_flags,
     plain,
     read_config,
@@ -31,7 +31,7 @@ from kata.policies import config_class, policy_types
 from kata.policies.config import CONFIG, OWN_CONFIG, PolicyConfig
 from kata.run.accelerate_env import take_over
 from kata.run.batch_layout import share_out
-from kata.run.checkpoint_link import LAST, follow
+from kata.run.checkpoint_link import LAST, resolve_pointer
 from kata.run.config import Run
 from kata.run.dataset import MixEntry
 from kata.run.lerobot_options import drop_foreign
@@ -63,7 +63,10 @@ def resolve_run(
     # A time limit and the options of sharding hold for one start: they are not inherited.
     recorded_run = {**recorded, "max_time": None, "fsdp": {}, "deepspeed": {}}
     run = _resolve(
-        merge(recorded_run, _without_choices_made(given)), ranks, notes, keep_micro=keep_micro
+        overlay(recorded_run, _without_choices_made(given)),
+        ranks,
+        notes,
+        keep_micro=keep_micro,
     )
     before = decode(Run, recorded)
     run = _with_roles_found(before, run)
@@ -100,7 +103,7 @@ def _gather(args: Sequence[str]) -> dict[str, Any]:
     """Merge the flags over the config file; drop or refuse options that only LeRobot has."""
     flags = parse_flags(args)
     paths = [flags.pop(name) for name in ("config", "config_path") if name in flags]
-    given = read_config(follow(Path(str(paths[-1])))) if paths else {}
+    given = read_config(resolve_pointer(Path(str(paths[-1])))) if paths else {}
     _flags_decide_the_batch(given, flags)
     for dotted, value in flags.items():
         assign(given, dotted, value)
@@ -149,11 +152,11 @@ def _resolve(given: dict[str, Any], ranks: int, notes: list[str], *, keep_micro:
     raw = {**given, "policy": encode(policy)}
     preset_used = given.get("use_policy_training_preset", True)
     if decode_value(bool, preset_used, "use_policy_training_preset"):
-        raw["optimizer"] = merge(encode(policy.optimizer_preset()), given.get("optimizer") or {})
+        raw["optimizer"] = overlay(encode(policy.optimizer_preset()), given.get("optimizer") or {})
         raw["scheduler"] = given.get("scheduler") or encode(policy.scheduler_preset())
         preset = policy.scheduler_preset()
         if preset is not None and isinstance(given.get("scheduler"), dict):
-            raw["scheduler"] = merge(encode(preset), given["scheduler"])
+            raw["scheduler"] = overlay(encode(preset), given["scheduler"])
     elif not given.get("optimizer"):
         raise ConfigError(
             "use_policy_training_preset=false and no optimizer",
@@ -210,7 +213,7 @@ def _policy(given: dict[str, Any], notes: list[str]) -> PolicyConfig:
         )
     folder = policy_folder(str(path), raw.get("pretrained_revision"))
     base = read_policy_config(folder, notes)
-    raw = merge(base, {**raw, "pretrained_path": str(path)})
+    raw = overlay(base, {**raw, "pretrained_path": str(path)})
     return decode(PolicyConfig, raw, at="policy", verb="kata train")
 
 
@@ -222,7 +225,7 @@ def policy_folder(path: str, revision: str | None = None) -> Path:
         local / "pretrained_model",
         local / "checkpoints" / LAST / "pretrained_model",
     ):
-        folder = follow(candidate)
+        folder = resolve_pointer(candidate)
         if (folder / "config.json").is_file():
             return folder
     if local.exists() or path.count("/") != 1 or path.startswith((".", "/", "~")):

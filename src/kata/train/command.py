@@ -10,7 +10,7 @@ from kata.dist.world import read_world
 from kata.run import Run
 from kata.train.model.device import rank_device
 from kata.train.stopping import STOPPED
-from kata.train.summary import report_line, summary, upload_line
+from kata.train.summary import report_line, run_summary, upload_line
 from kata.train.trainer import LOG, Trained, train
 from kata.units import duration_s
 
@@ -19,13 +19,13 @@ def train_and_tell(run: Run, notes: list[str], command: str) -> int:
     """The exit status: 0 done, 85 asked to stop and saved."""
     log.outlive_the_terminal()
     world = read_world(os.environ)
-    with join(world, rank_device(run.policy.device, world), duration_s(run.dist_timeout)) as team:
+    with join(world, rank_device(run.policy.device, world), duration_s(run.dist_timeout)) as group:
 
         def tell(trained: Trained) -> None:
-            _say(summary(run, trained))
+            _say(run_summary(run, trained))
 
-        trained = train(run, notes=notes, command=command, team=team, tell=tell)
-        team.alone(lambda: _close(run, trained))
+        trained = train(run, notes=notes, command=command, group=group, tell=tell)
+        group.on_rank0(lambda: _close(run, trained))
     return 0 if trained.stopped is None else STOPPED
 
 

@@ -18,35 +18,35 @@ from kata.data.loader.batches import BatchReader, RankSlice
 from kata.data.loader.mixture_reader import MixedReader
 from kata.data.loader.provenance import step_locations
 from kata.dist.engine import Engine
-from kata.dist.process_group import Team
+from kata.dist.process_group import ProcessGroup
 from kata.policies.base import Policy
 from kata.run import Run
 from kata.spec import ACTION
-from kata.train.checkpoint.async_save import Saving
+from kata.train.checkpoint.async_save import AsyncSaver
 from kata.train.checkpoint.folder import checkpoints, home_of
 from kata.train.checkpoint.retention import Keep
 from kata.train.checkpoint.saver import Saver, last_finite
-from kata.train.evaluation.env_eval import Beside
+from kata.train.evaluation.env_eval import AsyncEnvEval
 from kata.train.evaluation.validation import Validator, mean_actions, spread_rows
 from kata.train.input.feed import Feed, pinned
 from kata.train.input.frame_caches import frame_caches
-from kata.train.input.nvdec import card_decoder
+from kata.train.input.nvdec import gpu_decoder
 from kata.train.input.prepare import Prepared, order_of
-from kata.train.loop import Chore
+from kata.train.loop import Callback
 from kata.train.metrics.bad_frames import BadFrames
-from kata.train.metrics.bad_steps import Watch
-from kata.train.metrics.meter import Meter, Unrecorded, read_metrics
+from kata.train.metrics.bad_steps import BadStepMonitor
+from kata.train.metrics.meter import Meter, NullMeter, read_metrics
 from kata.train.metrics.pauses import Pauses
 from kata.train.metrics.progress import Progress
 from kata.train.metrics.trackers import TrackedRun, Tracker, open_trackers
 from kata.train.model.state import TrainState
-from kata.train.stopping import Guard
+from kata.train.stopping import StopSignal
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass
-class Best:
+class BestValidation:
     """The best validation so far, also across restarts."""
 
     figures: dict[str, Any] | None = None
@@ -61,37 +61,37 @@ class RunRecord:
     """What rank 0 keeps of a run."""
 
     meter: Meter
-    watch: Watch
+    monitor: BadStepMonitor
     bad_frames: BadFrames
-    best: Best
+    best: BestValidation
 
     def remarks(self) -> list[str]:
         """What the user should know at the end."""
-        return [*self.watch.remarks(), *self.bad_frames.remarks()]
+        return [*self.monitor.remarks(), *self.bad_frames.remarks()]
 
 
 @dataclass(frozen=True)
 class Job:
     """The parts that the loop needs.
 
-    chores: (every, work). view_feed: makes batches for the report. record: rank 0's.
+    callbacks: (every, work). view_feed: makes batches for the report. record: rank 0's.
     """
 
     feed: Feed
-    chores: list[tuple[int, Chore]]
-    saving: Saving
+    callbacks: list[tuple[int, Callback]]
+    saving: AsyncSaver
     view_feed: Feed
     record: RunRecord | None
 
     @property
-    def meter(self) -> Meter | Unrecorded:
+    def meter(self) -> Meter | NullMeter:
         """What takes the figures of a step."""
-        return Unrecorded() if self.record is None else self.record.meter
+        return NullMeter() if self.record is None else self.record.meter
 
     @property
-    def watch(self) -> Watch | Unrecorded:
+    def monitor(self) -> BadStepMonitor | NullMeter:
         """What judges them."""
-        return Unrecorded() if self.record is None else self.record.watch
+        return NullMeter() if self.record is None else self.record.monitor
 
 
 def open_job(
@@ -100,49 +100,51 @@ def open_job(
     saver: Saver,
     state: TrainState,
     folder: Path,
-    guard: Guard,
+    stop_signal: StopSignal,
     engine: Engine,
 ) -> Job:
     """Open all parts; `live` closes them. The work between steps comes in this order: validate,
     save, evaluate.
     """
-    run, team = prepared.run, engine.team
+    run, group = prepared.run, engine.group
     caches = frame_caches(live, prepared)
     reader = live.enter_context(
         open_reader(prepared, prepared.dataset, caches, prepared.frame_memory)
     )
     pauses: Pauses[TrainState] = Pauses(run.steps)
-    meter = _meter(live, prepared, state, folder, reader, pauses) if team.world.is_first else None
-    bad_frames = BadFrames(folder, meter or Unrecorded(), state, run, team.world)
+    meter = _meter(live, prepared, state, folder, reader, pauses) if group.world.is_first else None
+    bad_frames = BadFrames(folder, meter or NullMeter(), state, run, group.world)
     live.callback(bad_frames.close)
-    feed = train_feed(live, prepared, reader, team, bad_frames)
-    saving = Saving(
-        home_of(folder), saver, meter or Unrecorded(), Keep.of(run), engine, state.step or None
+    feed = train_feed(live, prepared, reader, group, bad_frames)
+    saving = AsyncSaver(
+        home_of(folder), saver, meter or NullMeter(), Keep.of(run), engine, state.step or None
     )
     live.enter_context(saving)
     record = (
         None if meter is None else _record(live, prepared, state, folder, feed, meter, bad_frames)
     )
-    guard.before_steps = saving.check
-    chores: list[tuple[int, Chore]] = []
+    stop_signal.before_steps = saving.check
+    callbacks: list[tuple[int, Callback]] = []
     view_feed = replace(feed, augment=None)
-    if prepared.held_out is not None:
-        held_reader = live.enter_context(open_reader(prepared, prepared.held_out, caches))
+    if prepared.val_dataset is not None:
+        held_reader = live.enter_context(open_reader(prepared, prepared.val_dataset, caches))
         validator, view_feed = _validator(
-            live, prepared, prepared.held_out, held_reader, bad_frames, team
+            live, prepared, prepared.val_dataset, held_reader, bad_frames, group
         )
         judge = _validation(run, validator, record, saving)
         # A sample is judged in about the time in which one is trained on.
         passes = validator.size / run.effective_batch
-        chores.append(pauses.timed(run.eval_steps or run.save_freq, judge, like_steps=passes))
+        callbacks.append(pauses.timed(run.eval_steps or run.save_freq, judge, like_steps=passes))
     if run.save_checkpoint:
-        chores.append(pauses.timed(run.save_freq, saving.checkpoint))
+        callbacks.append(pauses.timed(run.save_freq, saving.checkpoint))
     if run.env is not None:
-        beside = live.enter_context(
-            Beside(run, folder, saver, meter or Unrecorded(), guard, engine)
+        env_eval = live.enter_context(
+            AsyncEnvEval(run, folder, saver, meter or NullMeter(), stop_signal, engine)
         )
-        chores += [pauses.timed(*chore) for chore in _evaluation(run, beside, state, engine)]
-    return Job(feed, chores, saving, view_feed, record)
+        callbacks += [
+            pauses.timed(*callback) for callback in _evaluation(run, env_eval, state, engine)
+        ]
+    return Job(feed, callbacks, saving, view_feed, record)
 
 
 def _meter(
@@ -166,7 +168,7 @@ def _meter(
             seen=_seen(prepared),
         )
     )
-    meter.watch(reader.work, threads=run.num_workers, pauses=pauses)
+    meter.count_reads(reader.work, threads=run.num_workers, pauses=pauses)
     return meter
 
 
@@ -181,13 +183,17 @@ def _record(
 ) -> RunRecord:
     if state.step > 0:
         _complete_record(meter, state.step, home_of(folder))
-    watch = live.enter_context(_watch(prepared, folder, meter, feed, state.step))
-    best = Best(None if prepared.held_out is None else _best_before(folder, state.step))
-    return RunRecord(meter, watch, bad_frames, best)
+    monitor = live.enter_context(_bad_step_monitor(prepared, folder, meter, feed, state.step))
+    best = BestValidation(
+        None if prepared.val_dataset is None else _best_before(folder, state.step)
+    )
+    return RunRecord(meter, monitor, bad_frames, best)
 
 
-def _watch(prepared: Prepared, folder: Path, meter: Meter, feed: Feed, first_step: int) -> Watch:
-    return Watch(
+def _bad_step_monitor(
+    prepared: Prepared, folder: Path, meter: Meter, feed: Feed, first_step: int
+) -> BadStepMonitor:
+    return BadStepMonitor(
         folder,
         meter,
         lambda step: step_locations(prepared.dataset, feed.batches, step),
@@ -216,7 +222,7 @@ def open_reader(
         reader = Reader(data, prepared.windows, cache=caches.get(""), **common)
         reader.rename(prepared.run.rename_map)
     if prepared.nvdec:
-        reader.decode_with(card_decoder(prepared.device))
+        reader.decode_with(gpu_decoder(prepared.device))
     if prepared.device.type == "cuda":
         reader.allocate_with(pinned)
     return reader
@@ -234,7 +240,7 @@ def train_feed(
     live: ExitStack,
     prepared: Prepared,
     reader: BatchReader,
-    team: Team,
+    group: ProcessGroup,
     bad_frames: BadFrames | None = None,
 ) -> Feed:
     """Each rank reads its part of a step's samples.
@@ -242,7 +248,7 @@ def train_feed(
     `bad_frames` says what comes of those that cannot be decoded.
     """
     run, rows, size = prepared.run, prepared.rows, prepared.run.effective_batch
-    rank_slice = RankSlice(team.world.rank, team.world.size)
+    rank_slice = RankSlice(group.world.rank, group.world.size)
     substitute = None
     if bad_frames is not None:
         read = lambda at: (at // size + 1) * size // rank_slice.of  # noqa: E731
@@ -284,10 +290,10 @@ def _validator(
     held: Data,
     reader: BatchReader,
     bad_frames: BadFrames,
-    team: Team,
+    group: ProcessGroup,
 ) -> tuple[Validator, Feed]:
     """Each rank validates every so many-th batch."""
-    run, rank_slice = prepared.run, RankSlice(team.world.rank, team.world.size)
+    run, rank_slice = prepared.run, RankSlice(group.world.rank, group.world.size)
     rows = spread_rows(anchor_rows(held, run.policy.drop_last_frames()), run.max_eval_samples)
     order, size = (
         Order(len(rows), run.seed, shuffle=False),
@@ -299,16 +305,18 @@ def _validator(
     )
     feed = _feed(prepared, live.enter_context(batches), "validate")
     names = vector_names(prepared.dataset, feed.column(ACTION))
-    mean = mean_actions(prepared.scales.by_itself, prepared.device)
-    return Validator(feed, len(rows), run.precision, mean, names, team), feed
+    mean = mean_actions(prepared.normalization.by_itself, prepared.device)
+    return Validator(feed, len(rows), run.precision, mean, names, group), feed
 
 
-def judged(run: Run, state: TrainState) -> Policy:
+def evaluated_policy(run: Run, state: TrainState) -> Policy:
     """The weights that are evaluated."""
     return state.ema if state.ema is not None and run.ema.use_for_eval else state.policy
 
 
-def _validation(run: Run, validator: Validator, record: RunRecord | None, saving: Saving) -> Chore:
+def _validation(
+    run: Run, validator: Validator, record: RunRecord | None, saving: AsyncSaver
+) -> Callback:
     """All ranks judge, rank 0 keeps the figures and the best weights."""
 
     def note(state: TrainState, figures: dict[str, Any]) -> bool:
@@ -323,39 +331,39 @@ def _validation(run: Run, validator: Validator, record: RunRecord | None, saving
         )
 
     def keep(state: TrainState, figures: dict[str, Any]) -> None:
-        best = Best() if record is None else record.best
+        best = BestValidation() if record is None else record.best
         before, best.figures = best.figures, {"step": state.step, **figures}
         if run.save_checkpoint:
             kept = saving.best(
-                judged(run, state), state.step, figures, lambda: best.back_to(before)
+                evaluated_policy(run, state), state.step, figures, lambda: best.back_to(before)
             )
             best.figures["checkpoint"] = str(kept)
 
     def validate(state: TrainState) -> None:
-        figures = validator(judged(run, state))
-        if validator.team.by_first(lambda: note(state, figures)):
+        figures = validator(evaluated_policy(run, state))
+        if validator.group.broadcast_from_rank0(lambda: note(state, figures)):
             keep(state, figures)
 
     return validate
 
 
 def _evaluation(
-    run: Run, beside: Beside, state: TrainState, engine: Engine
-) -> list[tuple[int, Chore]]:
+    run: Run, env_eval: AsyncEnvEval, state: TrainState, engine: Engine
+) -> list[tuple[int, Callback]]:
     """Start evaluations when they fall due, and bring results home at the pace of the log."""
 
     def evaluate(state: TrainState) -> None:
         last = state.step == run.steps
         if last:
-            beside.collect(wait=True)
-        if engine.team.by_first(lambda: beside.may_start(state.step)):
-            beside.start(judged(run, state), state.step)
+            env_eval.collect(wait=True)
+        if engine.group.broadcast_from_rank0(lambda: env_eval.may_start(state.step)):
+            env_eval.start(evaluated_policy(run, state), state.step)
         if last:
-            beside.collect(wait=True)
+            env_eval.collect(wait=True)
 
     if run.env_eval_at_start and state.step == 0:
         evaluate(state)
-    collecting: list[tuple[int, Chore]] = [(run.log_freq, lambda _: beside.collect())]
+    collecting: list[tuple[int, Callback]] = [(run.log_freq, lambda _: env_eval.collect())]
     return [(run.env_eval_freq, evaluate), *collecting]
 
 

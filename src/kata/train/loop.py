@@ -8,13 +8,13 @@ from collections.abc import Callable
 from kata.dist.engine import Engine
 from kata.run import Run
 from kata.train.input.feed import Feed
-from kata.train.metrics.bad_steps import Watch
-from kata.train.metrics.meter import Meter, StepTimes, Unrecorded
+from kata.train.metrics.bad_steps import BadStepMonitor
+from kata.train.metrics.meter import Meter, NullMeter, StepTimes
 from kata.train.model.state import TrainState
 from kata.train.step import update
-from kata.train.stopping import Guard
+from kata.train.stopping import StopSignal
 
-Chore = Callable[[TrainState], None]
+Callback = Callable[[TrainState], None]
 """Work between two steps: validating, saving."""
 
 
@@ -29,17 +29,17 @@ def loop(
     run: Run,
     state: TrainState,
     feed: Feed,
-    meter: Meter | Unrecorded,
-    watch: Watch | Unrecorded,
-    chores: list[tuple[int, Chore]],
-    guard: Guard,
+    meter: Meter | NullMeter,
+    monitor: BadStepMonitor | NullMeter,
+    callbacks: list[tuple[int, Callback]],
+    stop_signal: StopSignal,
     engine: Engine,
 ) -> None:
-    """Train until `run.steps`, or until the guard stops it between two steps.
+    """Train until `run.steps`, or until the stop_signal stops it between two steps.
 
-    `chores` are (every, work) pairs, done in order, also after the last step.
+    `callbacks` are (every, work) pairs, done in order, also after the last step.
     """
-    while state.step < run.steps and not guard.stops():
+    while state.step < run.steps and not stop_signal.should_stop():
         began_s = time.perf_counter()
         batch = feed.at(state.step)
         ready_s = time.perf_counter()
@@ -49,12 +49,12 @@ def loop(
             batch.dataloading_s, batch.preprocessing_s, ended_s - ready_s, ended_s - began_s
         )
         meter.add(state.step, losses=losses, grad_norm=grad_norm, lr=lr, times=times)
-        watch.add(state.step, losses["loss"], grad_norm)
-        ready = [chore for every, chore in chores if due(every, state.step, run.steps)]
+        monitor.add(state.step, losses["loss"], grad_norm)
+        ready = [callback for every, callback in callbacks if due(every, state.step, run.steps)]
         # Figures are written out before a checkpoint too: what is resumed from it has the same
         # lines then.
         if ready or due(run.log_freq, state.step, run.steps):
-            watch.settle()
+            monitor.settle()
             meter.flush(state.step)
-        for chore in ready:
-            chore(state)
+        for callback in ready:
+            callback(state)

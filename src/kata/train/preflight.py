@@ -19,7 +19,7 @@ from kata.units import bytes_text, count_text, counted
 Facts = list[tuple[str, str]]
 
 
-def facts(prepared: Prepared, policy: Policy, folder: str, room: Room) -> Facts:
+def preflight_facts(prepared: Prepared, policy: Policy, folder: str, room: Room) -> Facts:
     """(name, value) rows: data, features on both sides, parameters, batch, epochs, learning
     rate, device.
     """
@@ -65,7 +65,7 @@ def _layout(run: Run) -> Facts:
     return [
         (
             "weights",
-            f"{copies} {'copy' if copies == 1 else 'copies'} in {shards} pieces each ({kind})",
+            f"{copies} {'copy' if copies == 1 else 'copies'} in {shards} shards each ({kind})",
         )
     ]
 
@@ -89,7 +89,7 @@ def _data(prepared: Prepared) -> Facts:
     """What is trained on and held out; of a mixture a row per dataset, with its share and its
     epochs.
     """
-    data, held = prepared.dataset, prepared.held_out
+    data, held = prepared.dataset, prepared.val_dataset
     if not isinstance(data, Mixture):
         rows = [("dataset", _named(data)), ("training data", _amount(data))]
         return [*rows, ("held out", _held(held))] if held is not None else rows

@@ -32,7 +32,7 @@ def update(
 
     The loss terms are sums; each is divided by its count over the global batch, so that the result
     does not depend on how the batch is split, over micro-batches or ranks. A loss or gradient that
-    is not finite changes neither weights, moments, statistics nor average; the step counts as
+    is not finite changes neither weights, optimizer state, statistics nor EMA; the step counts as
     taken, since rate, order and draws are keyed by it. Nothing here waits for the device.
 
     Returns: loss, its terms and the policy's own figures as device scalars; the gradient norm

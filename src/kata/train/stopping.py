@@ -36,7 +36,7 @@ job step, and the launcher above passes on what it got as well.
 _log = logging.getLogger(__name__)
 
 
-class Guard:
+class StopSignal:
     """Notes the first signal and lets the step end; a second one leaves at once, where it is no
     echo of the first. Use as a context manager.
 
@@ -62,17 +62,17 @@ class Guard:
         self._before: dict[int, Any] = {}
         self._heard: dict[int, float] = {}
 
-    def stops(self) -> bool:
+    def should_stop(self) -> bool:
         """Whether to stop before the next step, which all ranks ask at the same step and are
         answered alike.
         """
         self.before_steps()
-        self.asked()
+        self.is_set()
         agreed = self._agree(self.reason)
         self.reason = self.reason or agreed
         return agreed is not None
 
-    def asked(self) -> bool:
+    def is_set(self) -> bool:
         """Whether this rank has been asked to stop."""
         limit_s = self._max_time_s
         if (

@@ -15,7 +15,7 @@ from kata.train.trainer import Trained
 from kata.units import rate_text, seconds_text
 
 
-def summary(run: Run, trained: Trained) -> str:
+def run_summary(run: Run, trained: Trained) -> str:
     """Return lines for the terminal."""
     last = trained.last
     lines: list[str] = []

@@ -20,7 +20,7 @@ from rich.console import Console
 
 from kata.config import encode
 from kata.dist.engine import Engine
-from kata.dist.process_group import Team
+from kata.dist.process_group import ProcessGroup
 from kata.errors import CheckpointError
 from kata.files import write_json
 from kata.log import kept_in
@@ -32,7 +32,7 @@ from kata.train.checkpoint.retention import check_space, room_needed
 from kata.train.checkpoint.run_lock import LOCK, FolderLock
 from kata.train.checkpoint.saver import Saver, checkpoint_bytes, weight_bytes
 from kata.train.checkpoint.upload import check_repo_id
-from kata.train.components import Job, RunRecord, judged, open_job, open_reader
+from kata.train.components import Job, RunRecord, evaluated_policy, open_job, open_reader
 from kata.train.evaluation.env_eval import newest_strips
 from kata.train.evaluation.report_samples import SampleBudget, sample_views
 from kata.train.input.feed import Feed
@@ -44,10 +44,10 @@ from kata.train.metrics.meter import read_metrics
 from kata.train.model.compile import compile_blocks, uncompiled
 from kata.train.model.device import set_switches
 from kata.train.model.engine import open_engine
-from kata.train.model.oom import fitting
+from kata.train.model.oom import explain_out_of_memory
 from kata.train.model.state import TrainState, build_state
-from kata.train.report import Report, SampleView, write_report
-from kata.train.stopping import Guard
+from kata.train.report import ReportContent, SampleView, write_report
+from kata.train.stopping import StopSignal
 
 _log = logging.getLogger(__name__)
 
@@ -89,7 +89,7 @@ def train(
     notes: list[str] | None = None,
     command: str = "",
     console: Console | None = None,
-    team: Team | None = None,
+    group: ProcessGroup | None = None,
     tell: Callable[[Trained], None] = lambda trained: None,
 ) -> Trained:
     """Train to the last step. Everything that can be wrong with options and data is found before
@@ -97,80 +97,84 @@ def train(
 
     tell: called on rank 0 when all is saved, before the report is made.
 
-    team: the ranks that train together (see kata.dist.process_group.join), all of which call this;
+    group: the ranks that train together (see kata.dist.process_group.join), all of which call this;
         none is this process alone. What is measured and written is rank 0's: the others return
         their state alone.
 
     Raises KataError (see kata.errors) and leaves nothing half-written.
     """
-    team = team or Team()
-    check_same_run(team, run)
+    group = group or ProcessGroup()
+    check_same_run(group, run)
     check_repo_id(run)
-    folder = Path(team.by_first(lambda: str(run_folder(run))))
-    prepared = prepare(run, team)
+    folder = Path(group.broadcast_from_rank0(lambda: str(run_folder(run))))
+    prepared = prepare(run, group)
     run = prepared.run
     set_switches(tf32=run.tf32, deterministic=run.cudnn_deterministic)
     with ExitStack() as held, ExitStack() as live:
-        source, found_notes = team.by_first(lambda: claim(held, folder, run).plain())
-        saver = Saver(run, *prepared.scales.acting, prepared.scales.by_dataset)
-        engine = open_engine(run, prepared.device, team)
-        state = team.node_first(lambda: build_state(run, engine, weights_follow=source is not None))
+        source, found_notes = group.broadcast_from_rank0(
+            lambda: lock_run_folder(held, folder, run).plain()
+        )
+        saver = Saver(run, *prepared.normalization.acting, prepared.normalization.by_dataset)
+        engine = open_engine(run, prepared.device, group)
+        state = group.local_rank0_first(
+            lambda: build_state(run, engine, weights_follow=source is not None)
+        )
         blocks = compile_blocks(state.policy) if run.compile else []
         state.optimizer = engine.begin(state.policy, state.optimizer)
         if source is not None:
             saver.restore(state, Path(source), engine)
         said = [*(notes or []), *prepared.notes, *found_notes]
-        facts = team.alone(lambda: _begin(held, prepared, state, folder, said, console))
-        guard = Guard(run.max_time_s, team.vote, saves=run.save_checkpoint)
-        job = open_job(live, prepared, saver, state, folder, guard, engine)
-        held.enter_context(guard)
-        with fitting(run, prepared.device):
-            loop(run, state, job.feed, job.meter, job.watch, job.chores, guard, engine)
+        facts = group.on_rank0(lambda: _begin(held, prepared, state, folder, said, console))
+        stop_signal = StopSignal(run.max_time_s, group.vote, saves=run.save_checkpoint)
+        job = open_job(live, prepared, saver, state, folder, stop_signal, engine)
+        held.enter_context(stop_signal)
+        with explain_out_of_memory(run, prepared.device):
+            loop(run, state, job.feed, job.meter, job.monitor, job.callbacks, stop_signal, engine)
         _save_all(run, job, state)
         live.close()
-        stopped = guard.reason if state.step < run.steps else None
+        stopped = stop_signal.reason if state.step < run.steps else None
         ended = Trained(folder, folder / "report.html", state, stopped=stopped)
         ended.remarks.extend(uncompiled(blocks))
-        ended = team.alone(lambda: _recorded(ended, job.record)) or ended
-        team.alone(lambda: tell(ended))
-        views = _views(prepared, job.view_feed, ended, guard, engine)
-        fault = team.alone(lambda: _report(ended, run, facts or [], said, views, command))
+        ended = group.on_rank0(lambda: _recorded(ended, job.record)) or ended
+        group.on_rank0(lambda: tell(ended))
+        views = _views(prepared, job.view_feed, ended, stop_signal, engine)
+        fault = group.on_rank0(lambda: _report(ended, run, facts or [], said, views, command))
         return replace(ended, report_fault=fault)
 
 
 def _save_all(run: Run, job: Job, state: TrainState) -> None:
     """Bring everything to the disk."""
-    job.watch.settle()
+    job.monitor.settle()
     if run.save_checkpoint:
         job.meter.flush(state.step)
         job.saving.finish(state)
 
 
 def _views(
-    prepared: Prepared, feed: Feed, ended: Trained, guard: Guard, engine: Engine
+    prepared: Prepared, feed: Feed, ended: Trained, stop_signal: StopSignal, engine: Engine
 ) -> list[SampleView]:
     """Return what the report shows of the policy; nothing where that fails, for all is saved by
     now.
     """
-    run, asked_before = prepared.run, guard.reason
-    shown = prepared.held_out or prepared.dataset
+    run, asked_before = prepared.run, stop_signal.reason
+    shown = prepared.val_dataset or prepared.dataset
     budget = SampleBudget(
         _VIEWS_OF_A_STOPPED_RUN_S if ended.stopped else _VIEWS_S,
-        is_over=lambda: guard.reason != asked_before,
+        is_over=lambda: stop_signal.reason != asked_before,
         is_bound=not engine.sharded,
     )
 
     def views() -> list[SampleView]:
         try:
             with open_reader(prepared, shown, {}) as reader:
-                policy = judged(run, ended.state)
+                policy = evaluated_policy(run, ended.state)
                 return sample_views(policy, feed, reader, prepared.after, shown, budget)
         except Exception as error:  # noqa: BLE001 - whatever a policy or a damaged file raises
             _log.warning("the report shows no samples: %s: %s", type(error).__name__, error)
             return []
 
-    # A policy in pieces is run by all ranks together.
-    return views() if engine.sharded else engine.team.alone(views) or []
+    # A policy in shards is run by all ranks together.
+    return views() if engine.sharded else engine.group.on_rank0(views) or []
 
 
 def _recorded(ended: Trained, record: RunRecord | None) -> Trained:
@@ -234,9 +238,9 @@ def _content(
     said: list[str],
     views: list[SampleView],
     command: str,
-) -> Report:
+) -> ReportContent:
     best = ended.best
-    return Report(
+    return ReportContent(
         title=f"{run.name} on {run.dataset.name}",
         facts=facts,
         metrics=read_metrics(ended.folder / "metrics.jsonl"),
@@ -272,7 +276,7 @@ def again(command: str, folder: Path) -> str:
     return f"cd {shlex.quote(str(Path.cwd()))} && {line}"
 
 
-def claim(live: ExitStack, folder: Path, run: Run) -> Resumable:
+def lock_run_folder(live: ExitStack, folder: Path, run: Run) -> Resumable:
     """Make the run folder this process's own, finish what a killed one left, and find where to
     continue.
     """
@@ -336,7 +340,7 @@ def _begin(
     room = room_needed(run, home_of(folder), state.step, size, weights)
     check_space(folder, room)
     write_json(folder / "train_config.json", encode(run))
-    facts = preflight.facts(prepared, state.policy, str(folder), room)
+    facts = preflight.preflight_facts(prepared, state.policy, str(folder), room)
     preflight.show(console or Console(), facts, said)
     return facts
 

@@ -15,7 +15,7 @@ from kata.data.writing.dataset_writer import DatasetWriter
 from kata.errors import ConfigError, DataError
 from kata.run import resolve_run
 from kata.spec import ACTION, ENV_STATE, STATE
-from kata.train.input.datasets import open_data, split
+from kata.train.input.datasets import open_data, split_episodes
 from tests.data.small_maker import CAMERA, small
 
 KEEP = {"0": [[2, 7]], "1": [], "2": [[0, 3], [3, 5], [6, 8]]}
@@ -126,7 +126,7 @@ def test_a_selection_and_ranges_work_together(whole):
 
 
 def test_validation_keeps_the_ranges_of_an_episode_together(whole):
-    train, held = split(kept(whole, {"0": [[0, 4], [5, 9]], "2": [[0, 3], [4, 8]]}), 0.5)
+    train, held = split_episodes(kept(whole, {"0": [[0, 4], [5, 9]], "2": [[0, 3], [4, 8]]}), 0.5)
     assert held is not None
     assert train.num_episodes + held.num_episodes == 4
     assert not set(train.episodes.index.tolist()) & set(held.episodes.index.tolist())

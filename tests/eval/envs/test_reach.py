@@ -13,7 +13,7 @@ from gymnasium.utils.env_checker import check_env
 
 from kata.errors import PolicyError
 from kata.eval.envs.reach import CAMERAS, ENV_ID, FPS, MAX_STEPS, Expert, ReachEnv
-from kata.eval.envs.reach.picture import GOAL, GOAL_RADIUS, TOOL, Camera
+from kata.eval.envs.reach.picture import GOAL, GOAL_RADIUS, TOOL, SceneCamera
 
 
 def share_of_successes(
@@ -88,7 +88,7 @@ def test_the_position_does_not_give_the_target_away() -> None:
 
 def test_the_target_stands_in_the_picture_where_it_is() -> None:
     goal = np.array([0.5, 0.3])
-    picture = Camera(64, 1.1).look(np.zeros(2), np.array([-0.5, -0.7]), goal).astype(int)
+    picture = SceneCamera(64, 1.1).look(np.zeros(2), np.array([-0.5, -0.7]), goal).astype(int)
     rows, columns = np.nonzero(np.abs(picture - GOAL).sum(axis=2) < 30)
     pixel = 2.2 / 64
     assert abs((columns.mean() + 0.5) * pixel - 1.1 - goal[0]) < pixel / 2

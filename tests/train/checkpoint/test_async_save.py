@@ -17,7 +17,7 @@ from kata.train.checkpoint import async_save as saving_module
 from kata.train.checkpoint.folder import checkpoints
 from kata.train.checkpoint.manifest import MANIFEST
 from kata.train.checkpoint.retention import Keep, room_needed
-from kata.train.checkpoint.snapshot import HostTensors, snapshot
+from kata.train.checkpoint.snapshot import HostTensors, snapshot_state
 from kata.train.components import open_job
 from kata.train.metrics.meter import read_metrics
 from tests.train.conftest import fill_up
@@ -36,14 +36,14 @@ def saves(trained):
 @pytest.fixture
 def started(monkeypatch):
     """Calls the given function with (saving, state) after each step of a run, in place of its
-    own chores.
+    own callbacks.
     """
     begun = {}
 
-    def with_chore(chore):
+    def with_chore(callback):
         def open_with_chore(live, *parts):
             job = open_job(live, *parts)
-            return replace(job, chores=[(1, lambda state: chore(job.saving, state))])
+            return replace(job, callbacks=[(1, lambda state: callback(job.saving, state))])
 
         monkeypatch.setattr("kata.train.trainer.open_job", open_with_chore)
         return begun
@@ -54,13 +54,13 @@ def started(monkeypatch):
 def test_the_bytes_are_those_of_a_save_that_stands_still(light_run, started, tmp_path):
     """Also with an average, and while training goes on changing the state under the writer."""
 
-    def chore(saving, state):
+    def callback(saving, state):
         still = tmp_path / f"{state.step:06d}"
         still.mkdir()
-        saving.saver.write(still, state.policy, snapshot(state, HostTensors(), saving.engine))
+        saving.saver.write(still, state.policy, snapshot_state(state, HostTensors(), saving.engine))
         saving.checkpoint(state)
 
-    started(chore)
+    started(callback)
     trained = train(light_run("--ema.enable=true"))
     assert len(checkpoints(trained.folder / "checkpoints")) == 6
     for folder in checkpoints(trained.folder / "checkpoints"):
@@ -75,7 +75,7 @@ def test_what_changes_after_the_copy_does_not_reach_the_file(
     go_on, real = threading.Event(), saving_module.publish
     monkeypatch.setattr(saving_module, "publish", lambda *args: go_on.wait(30) and real(*args))
 
-    def chore(saving, state):
+    def callback(saving, state):
         if state.step == 1:
             saving.checkpoint(state)
             names = state.policy.key_map()
@@ -91,7 +91,7 @@ def test_what_changes_after_the_copy_does_not_reach_the_file(
         return [value for named in state.optimizer.state.values() for value in named.values()]
 
     expected = {}
-    started(chore)
+    started(callback)
     folder = train(light_run("--steps=2")).folder / "checkpoints/000001"
     stored = load_file(folder / "pretrained_model/model.safetensors")
     assert all(torch.equal(tensor, expected[name]) for name, tensor in stored.items())
@@ -118,7 +118,7 @@ def test_the_next_save_waits_for_the_one_at_work_and_the_wait_is_counted(
 
 
 def test_a_save_that_fails_ends_the_run_at_the_next_step(light_run, started, tmp_path):
-    def chore(saving, state):
+    def callback(saving, state):
         if state.step == 1:
             (tmp_path / "run/checkpoints").write_text("a file where the folder should be")
             saving.checkpoint(state)
@@ -126,7 +126,7 @@ def test_a_save_that_fails_ends_the_run_at_the_next_step(light_run, started, tmp
         reached.append(state.step)
 
     reached = []
-    started(chore)
+    started(callback)
     with pytest.raises(CheckpointError, match="cannot be written"):
         train(light_run("--save_freq=100"))
     assert reached == [1]
@@ -180,7 +180,7 @@ def test_a_run_that_will_not_fit_is_refused_before_it_starts(light_run, small_di
 
 
 def test_a_disk_that_fills_costs_that_save_and_not_the_run(light_run, small_disk, started, caplog):
-    def chore(saving, state):
+    def callback(saving, state):
         if state.step == 2:
             fill_up(small_disk)
         if state.step == 4:
@@ -189,7 +189,7 @@ def test_a_disk_that_fills_costs_that_save_and_not_the_run(light_run, small_disk
             saving.checkpoint(state)
             saving_module.wait([job.future for job in saving._jobs])
 
-    started(chore)
+    started(callback)
     with caplog.at_level(logging.WARNING):
         trained = train(light_run(f"--output_dir={small_disk}/run", "--save_freq=100"))
     home = trained.folder / "checkpoints"
@@ -211,13 +211,13 @@ def test_a_disk_that_fills_costs_that_save_and_not_the_run(light_run, small_disk
 def test_the_last_save_of_a_run_failing_is_an_error_that_says_what_to_do(
     light_run, small_disk, started
 ):
-    def chore(saving, state):
+    def callback(saving, state):
         if state.step == 2:
             saving.checkpoint(state)
             saving_module.wait([job.future for job in saving._jobs])
             fill_up(small_disk)
 
-    started(chore)
+    started(callback)
     options = (f"--output_dir={small_disk}/run", "--save_freq=100")
     with pytest.raises(CheckpointError) as caught:
         train(light_run(*options))
@@ -233,14 +233,14 @@ def test_the_last_save_is_tried_once_more_after_pruning(
 ):
     """Room for one more checkpoint appears when the older ones may go."""
 
-    def chore(saving, state):
+    def callback(saving, state):
         saving.checkpoint(state)
         saving_module.wait([job.future for job in saving._jobs])
         if state.step == 5:
             fill_up(small_disk)
             object.__setattr__(saving, "keep", Keep(last=1))
 
-    started(chore)
+    started(callback)
     trained = train(
         light_run(f"--output_dir={small_disk}/run", "--save_freq=100", "--steps=6", "--keep_last=3")
     )

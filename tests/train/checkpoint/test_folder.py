@@ -15,7 +15,7 @@ from safetensors.numpy import save_file
 
 from kata.errors import CheckpointError
 from kata.run.checkpoint_link import point
-from kata.train.checkpoint.folder import bests, checkpoints, publish, recover, resumable
+from kata.train.checkpoint.folder import best_checkpoints, checkpoints, publish, recover, resumable
 from kata.train.checkpoint.manifest import MANIFEST, damage, has_manifest, step_of
 from kata.train.checkpoint.retention import Keep, prune, surplus
 
@@ -204,7 +204,7 @@ def test_what_goes_is_what_no_rule_keeps(home, keep, gone):
 
 
 def test_the_best_weights_stay_by_their_error_and_the_pointed_one_always(home):
-    assert names(bests(home)) == ["best-000004", "best-000006", "best-000002"]
+    assert names(best_checkpoints(home)) == ["best-000004", "best-000006", "best-000002"]
     assert names(surplus(home, Keep(best=2), hashes=False)) == ["best-000002"]
     point(home / "best", "best-000002")
     assert names(surplus(home, Keep(best=1), hashes=False)) == ["best-000006"]

@@ -1,4 +1,4 @@
-"""Checkpoints in pieces: converted without loss, and refused where a piece is absent or the
+"""Checkpoints in shards: converted without loss, and refused where a shard is absent or the
 table is not one.
 """
 
@@ -23,33 +23,33 @@ def main(args: list[str]) -> int:
 
 
 @pytest.fixture
-def in_pieces(light_run):
-    """The checkpoints folder of a run with its state in pieces alone."""
+def in_shards(light_run):
+    """The checkpoints folder of a run with its state in shards alone."""
     return train(light_run("--checkpoint_format=dcp", "--ema.enable=true")).folder / "checkpoints"
 
 
-def test_there_and_back_nothing_changes(in_pieces, light_run, tmp_path):
+def test_there_and_back_nothing_changes(in_shards, light_run, tmp_path):
     straight = train(light_run("--ema.enable=true", f"--output_dir={tmp_path}/straight"))
     plain = straight.folder / "checkpoints/last"
-    assert main(["convert", str(in_pieces / "last"), "--to=both"]) == 0
-    assert main(["convert", str(in_pieces / "last"), "--to=dcp"]) == 0
-    assert not (in_pieces / "last" / MODEL).exists()
-    assert main(["convert", str(in_pieces / "last"), "--to=safetensors"]) == 0
+    assert main(["convert", str(in_shards / "last"), "--to=both"]) == 0
+    assert main(["convert", str(in_shards / "last"), "--to=dcp"]) == 0
+    assert not (in_shards / "last" / MODEL).exists()
+    assert main(["convert", str(in_shards / "last"), "--to=safetensors"]) == 0
     for path in plain.resolve().rglob("*.safetensors"):
         ours, theirs = (
-            load_file(in_pieces / "last" / path.relative_to(plain.resolve())),
+            load_file(in_shards / "last" / path.relative_to(plain.resolve())),
             load_file(path),
         )
         assert ours.keys() == theirs.keys()
         assert all(torch.equal(ours[name], theirs[name]) for name in ours)
     assert main(["convert", str(plain), "--to=dcp", f"--out={tmp_path}/out"]) == 0
     assert main(["verify", str(tmp_path / "out")]) == 0
-    assert main(["verify", str(in_pieces.parent)]) == 0
+    assert main(["verify", str(in_shards.parent)]) == 0
 
 
-def test_a_run_goes_on_from_pieces_bit_for_bit(in_pieces, light_run, tmp_path):
+def test_a_run_goes_on_from_shards_bit_for_bit(in_shards, light_run, tmp_path):
     straight = train(light_run("--ema.enable=true", f"--output_dir={tmp_path}/straight"))
-    for path in (in_pieces / "000006", in_pieces / "last"):
+    for path in (in_shards / "000006", in_shards / "last"):
         shutil.rmtree(path) if not path.is_symlink() else path.unlink()
     resumed = train(light_run("--ema.enable=true", "--checkpoint_format=dcp", "--resume=true"))
     for ours, theirs in (
@@ -62,17 +62,17 @@ def test_a_run_goes_on_from_pieces_bit_for_bit(in_pieces, light_run, tmp_path):
         )
 
 
-def test_a_missing_piece_is_named(in_pieces, light_run):
-    (in_pieces / "000006/sharded_state/__0_0.distcp").unlink()
+def test_a_missing_piece_is_named(in_shards, light_run):
+    (in_shards / "000006/sharded_state/__0_0.distcp").unlink()
     resumed = train(light_run("--ema.enable=true", "--checkpoint_format=dcp", "--resume=true"))
     assert resumed.state.step == 6, "continued from the one before it"
-    assert (in_pieces / "000006.damaged").is_dir()
-    for folder in (in_pieces / "000004", in_pieces / "000006"):
+    assert (in_shards / "000006.damaged").is_dir()
+    for folder in (in_shards / "000004", in_shards / "000006"):
         (folder / MANIFEST).unlink()
         shutil.copy(folder / "pretrained_model/config.json", folder / MODEL)
         (folder / "sharded_state/__0_0.distcp").unlink()
     with pytest.raises(CheckpointError, match=r"__0_0.distcp: absent"):
-        main(["convert", str(in_pieces / "000006"), "--to=both"])
+        main(["convert", str(in_shards / "000006"), "--to=both"])
 
 
 class Mark:
@@ -85,25 +85,25 @@ class Mark:
         return (open, (str(self.file), "w"))
 
 
-def test_a_table_that_is_a_program_is_not_run(in_pieces, tmp_path):
-    (in_pieces / "000006" / MANIFEST).unlink()
-    (in_pieces / "000006/sharded_state/.metadata").write_bytes(
+def test_a_table_that_is_a_program_is_not_run(in_shards, tmp_path):
+    (in_shards / "000006" / MANIFEST).unlink()
+    (in_shards / "000006/sharded_state/.metadata").write_bytes(
         pickle.dumps(Mark(tmp_path / "mark"))
     )
     with pytest.raises(CheckpointError, match="no part of a table"):
-        main(["convert", str(in_pieces / "000006"), "--to=both"])
+        main(["convert", str(in_shards / "000006"), "--to=both"])
     assert not (tmp_path / "mark").exists()
 
 
-def test_weights_in_pieces_alone_are_converted_before_they_act_or_are_sent(
-    in_pieces, light_run, tmp_path
+def test_weights_in_shards_alone_are_converted_before_they_act_or_are_sent(
+    in_shards, light_run, tmp_path
 ):
     with pytest.raises(CheckpointError) as caught:
-        main(["export", str(in_pieces / "last"), f"--out={tmp_path}/out"])
+        main(["export", str(in_shards / "last"), f"--out={tmp_path}/out"])
     assert "convert" in caught.value.remedy
-    with pytest.raises(PolicyError, match="in pieces"):
+    with pytest.raises(PolicyError, match="in shards"):
         train(
             light_run(
-                f"--policy.pretrained_path={in_pieces}/last", f"--output_dir={tmp_path}/tuned"
+                f"--policy.pretrained_path={in_shards}/last", f"--output_dir={tmp_path}/tuned"
             )
         )

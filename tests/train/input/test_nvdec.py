@@ -18,7 +18,7 @@ from kata.data.video.decoder import Gop
 from kata.data.video.packet_index import build_index
 from kata.errors import DataError
 from kata.train.input import nvdec
-from kata.train.input.nvdec import CardDecoder, choose_decoder
+from kata.train.input.nvdec import GpuDecoder, choose_decoder
 from tests.data.dataset_maker import CAMERA, make
 
 CUDA = torch.device("cuda")
@@ -113,7 +113,7 @@ def test_a_run_on_the_host_says_why(tiny_run):
 def test_torchcodec_gives_the_same_frames(data):
     """The real library, on its CPU device; `--dataset.decoder` drives the same code on a card."""
     pytest.importorskip("torchcodec", exc_type=ImportError)
-    card = CardDecoder("cpu")
+    card = GpuDecoder("cpu")
     taken, said = choose_decoder("nvdec", [data], [[CAMERA]], CUDA, 1, lambda _: card)
     assert taken, said
     path = next(data.root.rglob("*.mp4"))

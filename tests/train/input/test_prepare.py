@@ -7,7 +7,7 @@ from kata.data import open_dataset
 from kata.data.format.episode_table import TaskLists
 from kata.errors import DataError, PolicyError
 from kata.spec import Feature, FeatureType
-from kata.train.input.datasets import split
+from kata.train.input.datasets import split_episodes
 from kata.train.input.features import fit_features, refuse_short_episodes
 from kata.train.input.prepare import prepare
 
@@ -18,7 +18,7 @@ def data(tiny_dataset):
 
 
 def test_held_out_episodes_are_whole_per_task_and_spread(data):
-    train, held = split(data, 0.34)
+    train, held = split_episodes(data, 0.34)
     assert sorted([*train.episodes.index, *held.episodes.index]) == list(range(6))
     assert {tasks[0] for tasks in held.episodes.tasks} == {"reach 0", "reach 1"}
     assert held.episodes.index.tolist() == [2, 3], "the middle episode of each task, not the last"
@@ -31,12 +31,12 @@ def test_tasks_shown_once_give_an_episode_together(tmp_path):
     data = open_dataset("tests/once", root=root)
     tasks = TaskLists.of((f"task {number}",) for number in range(4))
     once = dataclasses.replace(data, layout=dataclasses.replace(data.layout, tasks=tasks))
-    train, held = split(once, 0.25)
+    train, held = split_episodes(once, 0.25)
     assert (len(train.episodes.index), held.episodes.index.tolist()) == (3, [2])
 
 
 def test_no_share_holds_out_nothing(data):
-    assert split(data, 0.0)[1] is None
+    assert split_episodes(data, 0.0)[1] is None
 
 
 def test_statistics_are_of_the_training_frames_alone(tiny_run):

@@ -7,18 +7,18 @@ import numpy as np
 import pytest
 import torch
 
-from kata.train.metrics.append_log import Record
-from kata.train.metrics.bad_steps import Watch
+from kata.train.metrics.append_log import AppendLog
+from kata.train.metrics.bad_steps import BadStepMonitor
 from kata.train.metrics.meter import Meter, read_metrics
 from tests.train.conftest import fill_up
 
 
 def test_what_a_full_disk_does_not_take_is_kept_and_written_later(tmp_path, small_disk, caplog):
     path = small_disk / "record"
-    record = Record(path)
+    record = AppendLog(path)
     record.add(b"a" * 5000)
     fill_up(small_disk, pages_left=0)
-    fresh = Record(small_disk / "fresh")
+    fresh = AppendLog(small_disk / "fresh")
     for letter in (b"b", b"c"):
         record.add(letter * 5000)
         fresh.add(letter)
@@ -35,7 +35,7 @@ def test_what_a_full_disk_does_not_take_is_kept_and_written_later(tmp_path, smal
 def test_the_lists_of_steps_outlive_a_full_disk(small_disk, tmp_path):
     """Losses take a page of the disk every thousand steps."""
     with Meter(tmp_path / "metrics.jsonl", batch_size=1, num_frames=1, steps=4000) as meter:
-        with Watch(
+        with BadStepMonitor(
             small_disk,
             meter,
             lambda step: [],
@@ -56,11 +56,11 @@ def test_the_lists_of_steps_outlive_a_full_disk(small_disk, tmp_path):
 
 
 def test_nothing_added_leaves_no_file(tmp_path):
-    Record(tmp_path / "none").close()
+    AppendLog(tmp_path / "none").close()
     assert not (tmp_path / "none").exists()
 
 
 def test_other_errors_are_errors(tmp_path):
     with pytest.raises(OSError, match="No such file") as caught:
-        Record(tmp_path / "absent" / "record").add(b"a")
+        AppendLog(tmp_path / "absent" / "record").add(b"a")
     assert caught.value.errno == errno.ENOENT

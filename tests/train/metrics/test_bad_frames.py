@@ -13,7 +13,7 @@ from kata.errors import DataError, FrameError
 from kata.run import resolve_run
 from kata.train import train
 from kata.train.metrics.meter import read_metrics
-from kata.train.summary import summary
+from kata.train.summary import run_summary
 from tests.conftest import TINY_ACT
 from tests.data.loader.test_substitutes import corrupt
 from tests.train.test_kill import saved
@@ -101,7 +101,7 @@ def test_substituted_samples_are_listed_and_told(run, straight):
         (line["step"], line["position"]) for line in lines
     ]
     told = "3 samples have frames that cannot be decoded"
-    assert told in summary(run("straight"), straight)
+    assert told in run_summary(run("straight"), straight)
     assert told in straight.report.read_text()
 
 

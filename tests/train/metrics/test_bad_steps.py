@@ -14,7 +14,7 @@ import torch
 
 from kata.cli import main
 from kata.dist.engine import Engine
-from kata.dist.process_group import Team
+from kata.dist.process_group import ProcessGroup
 from kata.dist.skip_step import step_unless
 from kata.errors import DivergedError
 from kata.optim.build import build_optimizer
@@ -25,7 +25,7 @@ from kata.run import resolve_run
 from kata.train import train
 from kata.train.checkpoint.saver import last_finite
 from kata.train.input.prepare import prepare
-from kata.train.metrics.bad_steps import ENOUGH, Watch
+from kata.train.metrics.bad_steps import ENOUGH, BadStepMonitor
 from kata.train.metrics.meter import Meter, read_metrics
 from kata.train.model.state import build_state
 from tests.conftest import TINY_ACT
@@ -141,7 +141,7 @@ def test_the_statistics_of_batch_norms_stay_too(tiny_dataset, tmp_path):
     asked = prepare(resolve_run([*args, *AVERAGED])[0]).run
     trained = train(asked)
     assert [line["step"] for line in listed(trained.folder)] == [1, 2]
-    fresh = build_state(asked, Engine(Team(), torch.device("cpu"))).policy.state_dict()
+    fresh = build_state(asked, Engine(ProcessGroup(), torch.device("cpu"))).policy.state_dict()
     assert any(key.endswith("running_mean") for key in fresh)
     for policy in (trained.state.policy, trained.state.ema):
         assert all(torch.equal(policy.state_dict()[key], tensor) for key, tensor in fresh.items())
@@ -255,7 +255,7 @@ def test_a_loss_that_is_another_one_is_compared_with_its_own(tmp_path, resumed_a
                     "last_good": lambda: None,
                     "changes_after": changes_after,
                 }
-                with Watch(folder, meter, lambda step: [], **how) as watch:
+                with BadStepMonitor(folder, meter, lambda step: [], **how) as watch:
                     for step in range(first + 1, last + 1):
                         loss = (
                             1000.0

@@ -15,14 +15,14 @@ import torch
 from kata.data.video import decoder
 from kata.data.video.decoder import Decoder
 from kata.data.writing.dataset_writer import DatasetWriter, VideoOptions
-from kata.policies.act.model import Network
+from kata.policies.act.model import ACTNetwork
 from kata.spec import Column
 from kata.train import train
 from kata.train.input.feed import Copier
 from kata.train.metrics import meter
 from kata.train.metrics.bottleneck import Diagnosis, Spent, Stage, diagnose, spent_of
 from kata.train.metrics.meter import Meter, read_metrics
-from kata.train.summary import summary
+from kata.train.summary import run_summary
 
 KEPT_UP = Spent(
     steps=100,
@@ -120,7 +120,7 @@ def light(monkeypatch):
         )
         return action[:, None].expand(-1, network.config.chunk_size, -1)
 
-    monkeypatch.setattr(Network, "forward", forward)
+    monkeypatch.setattr(ACTNetwork, "forward", forward)
 
 
 @pytest.fixture(scope="module")
@@ -176,7 +176,7 @@ def trained(tiny_run, *more: str) -> tuple[Diagnosis, list[str]]:
         line for line in read_metrics(done.folder / "metrics.jsonl") if line["kind"] == "train"
     ]
     assert done.diagnosis is not None
-    assert done.diagnosis.text in summary(run, done)
+    assert done.diagnosis.text in run_summary(run, done)
     assert done.diagnosis.text[:40] in done.report.read_text()
     return done.diagnosis, [line["bound_by"] for line in lines]
 
@@ -223,7 +223,7 @@ def test_slow_decoding_is_named(tiny_run, light, pictures):
 
 
 def test_a_slow_model_is_named(tiny_run, light, monkeypatch):
-    whole, matrix = Network.forward, torch.ones(400, 400)
+    whole, matrix = ACTNetwork.forward, torch.ones(400, 400)
 
     def slow(network, batch, latent):
         began_s = time.thread_time()
@@ -231,7 +231,7 @@ def test_a_slow_model_is_named(tiny_run, light, monkeypatch):
             matrix @ matrix  # not in Python: readers go on meanwhile
         return whole(network, batch, latent)
 
-    monkeypatch.setattr(Network, "forward", slow)
+    monkeypatch.setattr(ACTNetwork, "forward", slow)
     found, lines = trained(tiny_run)
     assert found.stage is Stage.COMPUTE
     assert found.share > 0.5
@@ -296,7 +296,7 @@ def beside(light, monkeypatch) -> Iterator[Callable[[float, float], None]]:
 
     def use(kernel_s: float, launch_s: float) -> None:
         devices.append(device := ThreadDevice(kernel_s, launch_s))
-        forward, figures = Network.forward, Meter._read_figures
+        forward, figures = ACTNetwork.forward, Meter._read_figures
 
         def launched(*args):
             device.step()
@@ -306,7 +306,7 @@ def beside(light, monkeypatch) -> Iterator[Callable[[float, float], None]]:
             device.wait()
             return figures(one)
 
-        monkeypatch.setattr(Network, "forward", launched)
+        monkeypatch.setattr(ACTNetwork, "forward", launched)
         monkeypatch.setattr(Meter, "_read_figures", waited)
         monkeypatch.setattr(meter, "computes_beside", lambda device: True)
 

@@ -94,7 +94,7 @@ def test_a_line_says_what_its_interval_was_spent_on(tmp_path: Path) -> None:
         ]
     )
     with open_meter(tmp_path / "m.jsonl") as meter:
-        meter.watch(lambda: next(works), threads=3)
+        meter.count_reads(lambda: next(works), threads=3)
         for step in range(1, 7):
             add(meter, step, times=waiting)
             if step % 3 == 0:
@@ -238,7 +238,7 @@ def test_the_time_left_counts_the_pauses_that_are_still_due(
     _, save = pauses.timed(0, lambda _: take(7.0))
     left: list[float] = []
     with open_meter(tmp_path / "metrics.jsonl", steps=10) as meter:
-        meter.watch(ReadCounters, threads=1, pauses=pauses)
+        meter.count_reads(ReadCounters, threads=1, pauses=pauses)
         for step in range(1, 11):
             take(0.5)
             meter.add(

@@ -10,7 +10,7 @@ from kata.errors import PolicyError
 from kata.policies import build_policy
 from kata.run import resolve_run
 from kata.train import train
-from kata.train.model.activation_checkpointing import recompute
+from kata.train.model.activation_checkpointing import recompute_activations
 from tests.conftest import TINY_ACT
 from tests.train.test_every_policy import TINY, figures, policy_run  # noqa: F401  the fixture
 
@@ -86,7 +86,7 @@ def gradients(policy):
 
 def test_act_draws_its_dropout_again_and_takes_less_memory():
     plain, again = act(), act()
-    recompute(again)
+    recompute_activations(again)
     (expected, most), (found, less) = gradients(plain), gradients(again)
     for ours, theirs in zip(found, expected, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-6)

@@ -113,9 +113,9 @@ def test_two_compiled_ranks_are_one(sharded, vector_run, vector_dataset, tmp_pat
     still = (*SHORT, "--policy.dropout=0", "--batch_size=2")
     data = (f"--dataset.root={vector_dataset}", "--dataset.repo_id=tests/vectors")
     args = [*data, *TINY_ACT, *still, *sharded, f"--output_dir={tmp_path}/two"]
-    team = ranks.start(2, scenes.train_compiled, args, folder=tmp_path / "out")
-    assert team.ended() == [0, 0], team.said(0) + team.said(1)
-    assert "uncompiled" not in team.said(0) + team.said(1)
+    group = ranks.start(2, scenes.train_compiled, args, folder=tmp_path / "out")
+    assert group.ended() == [0, 0], group.said(0) + group.said(1)
+    assert "uncompiled" not in group.said(0) + group.said(1)
     one = train(vector_run(*still, "--batch_size=4")).state.policy.state_dict()
     two = load_file(
         tmp_path / "two" / "checkpoints" / "last" / "pretrained_model" / "model.safetensors"

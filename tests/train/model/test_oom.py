@@ -5,7 +5,7 @@ import torch
 
 from kata.errors import ConfigError
 from kata.train import train
-from kata.train.model.oom import fitting
+from kata.train.model.oom import explain_out_of_memory
 
 SAID = "CUDA out of memory. Tried to allocate 2.00 GiB."
 
@@ -29,7 +29,10 @@ def test_what_is_in_use_is_not_named(vector_run):
     run = vector_run(
         "--batch_size=1", "--gradient_checkpointing=true", "--accelerator.mixed_precision=bf16"
     )
-    with pytest.raises(ConfigError, match="smaller policy"), fitting(run, torch.device("cpu")):
+    with (
+        pytest.raises(ConfigError, match="smaller policy"),
+        explain_out_of_memory(run, torch.device("cpu")),
+    ):
         raise torch.OutOfMemoryError(SAID)
 
 
@@ -37,8 +40,11 @@ def test_a_cpu_without_memory_says_the_same(vector_run):
     run = vector_run()
     with (
         pytest.raises(ConfigError, match="cpu is out of memory"),
-        fitting(run, torch.device("cpu")),
+        explain_out_of_memory(run, torch.device("cpu")),
     ):
         torch.empty(1 << 60, dtype=torch.uint8)
-    with pytest.raises(RuntimeError, match="shapes"), fitting(run, torch.device("cpu")):
+    with (
+        pytest.raises(RuntimeError, match="shapes"),
+        explain_out_of_memory(run, torch.device("cpu")),
+    ):
         raise RuntimeError("shapes cannot be multiplied")

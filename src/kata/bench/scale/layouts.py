@@ -25,7 +25,7 @@ from torch.distributed.tensor import DTensor
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from kata.bench.scale.buckets import gradient_buckets
-from kata.dist.process_group import Team
+from kata.dist.process_group import ProcessGroup
 from kata.dist.shard import Sharded
 from kata.dist.world import World
 from kata.errors import KataError
@@ -42,7 +42,7 @@ def lay_out(ranks: int, policies: Sequence[Sequence[str]]) -> list[dict[str, Any
     """Bytes by layout on the fullest of so many ranks, for the policies that these arguments of
     `kata train` name.
 
-    A policy that cannot be built has `error` instead. Raises AssertionError where pieces do not
+    A policy that cannot be built has `error` instead. Raises AssertionError where shards do not
     make the whole.
     """
     found: list[dict[str, Any]] = []
@@ -93,8 +93,8 @@ def _sharded(name: str, ranks: int, copies: int, shards: int, run: Run) -> dict[
         with _as_rank(rank, ranks):
             policy = _built(run)
             together, sent = _traffic(policy, copies, shards)
-            team = Team(World(rank, ranks))
-            Sharded(team, torch.device("cpu"), copies=copies, shards=shards).place(
+            group = ProcessGroup(World(rank, ranks))
+            Sharded(group, torch.device("cpu"), copies=copies, shards=shards).place(
                 policy, policy.shard_units()
             )
             for key, p in policy.named_parameters():
@@ -111,12 +111,12 @@ def _sharded(name: str, ranks: int, copies: int, shards: int, run: Run) -> dict[
     }
 
 
-def _check_piece(key: str, piece: torch.Size, whole: torch.Size, place: int, shards: int) -> None:
-    """A piece is the rows [place * rows, + rows) of the whole, as far as there are any."""
+def _check_piece(key: str, shard: torch.Size, whole: torch.Size, place: int, shards: int) -> None:
+    """A shard is the rows [place * rows, + rows) of the whole, as far as there are any."""
     rows = -(-whole[0] // shards)
     expected = (min(rows, max(0, whole[0] - place * rows)), *whole[1:])
-    assert piece == expected, (
-        f"{key}: {tuple(piece)} is piece {place} of {tuple(whole)}, not {expected}"
+    assert shard == expected, (
+        f"{key}: {tuple(shard)} is shard {place} of {tuple(whole)}, not {expected}"
     )
 
 

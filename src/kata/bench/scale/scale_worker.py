@@ -24,7 +24,7 @@ from torch import Tensor
 
 from kata.bench.scale.buckets import gradient_buckets
 from kata.dist.engine import Engine
-from kata.dist.process_group import Team, join
+from kata.dist.process_group import ProcessGroup, join
 from kata.dist.world import read_world
 from kata.run import Run, resolve_run
 from kata.train.components import open_reader, train_feed
@@ -52,7 +52,7 @@ class Apart(Engine):
     """A rank's engine without the others: the same step, and nothing is sent."""
 
     def __init__(self, engine: Engine) -> None:
-        super().__init__(engine.team, engine.device)
+        super().__init__(engine.group, engine.device)
         self._engine, self.model = engine, engine.model
 
     def micro(self, *, last: bool) -> AbstractContextManager[object]:
@@ -93,24 +93,24 @@ def measure(asked: Asked) -> dict[str, Any]:
     """Per-step figures of every rank, by name and rank."""
     world = read_world(os.environ)
     run, _ = resolve_run(asked.args, world.size, os.environ)
-    with join(world, rank_device(run.policy.device, world), LIMIT_S) as team, ExitStack() as live:
-        prepared = prepare(run, team)
+    with join(world, rank_device(run.policy.device, world), LIMIT_S) as group, ExitStack() as live:
+        prepared = prepare(run, group)
         run = prepared.run
         set_switches(tf32=run.tf32, deterministic=run.cudnn_deterministic)
-        engine = open_engine(run, prepared.device, team)
-        state = team.node_first(lambda: build_state(run, engine))
+        engine = open_engine(run, prepared.device, group)
+        state = group.local_rank0_first(lambda: build_state(run, engine))
         state.optimizer = engine.begin(state.policy, state.optimizer)
         caches = frame_caches(live, prepared)
         reader = live.enter_context(
             open_reader(prepared, prepared.dataset, caches, prepared.frame_memory)
         )
-        feed = train_feed(live, prepared, reader, team)
+        feed = train_feed(live, prepared, reader, group)
         for _ in range(asked.warmup):
             update(state, feed.at(state.step), run, engine)
         figures = _real(state, feed, run, engine, asked.steps)
         if not engine.sharded:
             figures |= _compared(state, feed.at(state.step), run, engine, asked.steps)
-        every = team.gather(figures)
+        every = group.gather(figures)
         trained = sum(
             p.numel() * p.element_size() for p in state.policy.parameters() if p.requires_grad
         )
@@ -129,7 +129,7 @@ def _real(
 ) -> dict[str, list[float]]:
     """Steps of the loop: seconds each, of them waiting for data; CPU seconds of the process."""
     found: dict[str, list[float]] = {"step_s": [], "wait_s": [], "cpu_s": []}
-    _meet(engine.team)
+    _meet(engine.group)
     for _ in range(steps):
         began_s, began_cpu_s = time.perf_counter(), time.process_time()
         batch = feed.at(state.step)
@@ -152,7 +152,7 @@ def _compared(
     ways: dict[str, Callable[[], object]] = {
         "apart": lambda: update(state, batch, run, Apart(engine))
     }
-    if engine.team.world.size == 1:
+    if engine.group.world.size == 1:
         ways = {"apart": lambda: update(state, batch, run, engine)}
     else:
         send = _sending(state, run.ddp.bucket_mb, engine.device)
@@ -165,7 +165,7 @@ def _compared(
     found: dict[str, list[float]] = {f"{way}_{what}": [] for way in ways for what in ("s", "cpu_s")}
     for _ in range(steps):
         for name, work in ways.items():
-            _timed(found, name, work, engine.team, engine.device)
+            _timed(found, name, work, engine.group, engine.device)
     return found
 
 
@@ -186,10 +186,10 @@ def _timed(
     found: dict[str, list[float]],
     name: str,
     work: Callable[[], object],
-    team: Team,
+    group: ProcessGroup,
     device: torch.device,
 ) -> None:
-    _meet(team)
+    _meet(group)
     began_s, began_cpu_s = time.perf_counter(), time.process_time()
     work()
     _settle(device)
@@ -197,8 +197,8 @@ def _timed(
     found[f"{name}_cpu_s"].append(time.process_time() - began_cpu_s)
 
 
-def _meet(team: Team) -> None:
-    if team.world.size > 1:
+def _meet(group: ProcessGroup) -> None:
+    if group.world.size > 1:
         dist.barrier()
 
 

@@ -193,7 +193,7 @@ def _pose(state: Any, size: int) -> NDArray[np.float64]:
     return pose
 
 
-def register() -> None:
+def register_aloha() -> None:
     """Make the tasks known to gymnasium; a second call changes nothing."""
     for name, task in (("AlohaTransferCube", "transfer_cube"), ("AlohaInsertion", "insertion")):
         if f"kata/{name}-v0" not in gymnasium.registry:
@@ -205,4 +205,4 @@ def register() -> None:
             )
 
 
-register()
+register_aloha()

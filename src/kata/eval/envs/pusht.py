@@ -98,7 +98,7 @@ def _state(state: Any) -> list[float]:
     return numbers.tolist()
 
 
-def register() -> None:
+def register_pusht() -> None:
     """Make the task known to gymnasium; a second call changes nothing."""
     if ENV_ID not in gymnasium.registry:
         gymnasium.register(
@@ -106,4 +106,4 @@ def register() -> None:
         )
 
 
-register()
+register_pusht()

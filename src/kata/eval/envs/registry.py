@@ -119,7 +119,7 @@ def _base(config: EnvConfig) -> EnvSpec:
     return dataclasses.replace(base, id=other, instruction="")
 
 
-def register(spec: EnvSpec) -> None:
+def register_env(spec: EnvSpec) -> None:
     """Import what registers the environment.
 
     Raises: ConfigError when the package is not installed, or gymnasium does not know the id
@@ -152,7 +152,7 @@ def register(spec: EnvSpec) -> None:
 
 def make(spec: EnvSpec) -> gymnasium.Env[Any, Any]:
     """A new environment. Whatever its own code raises comes through."""
-    register(spec)
+    register_env(spec)
     limit = {} if spec.max_steps is None else {"max_episode_steps": spec.max_steps}
     return gymnasium.make(spec.id, disable_env_checker=True, **limit, **spec.kwargs)
 

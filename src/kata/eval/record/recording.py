@@ -29,11 +29,11 @@ def demo(options: DemoOptions) -> int:
     return 0
 
 
-def replay(options: ReplayOptions) -> int:
+def replay_command(options: ReplayOptions) -> int:
     """Replay joint trajectories in the ALOHA simulation."""
-    from kata.eval.envs.registry import ENVIRONMENTS, register
+    from kata.eval.envs.registry import ENVIRONMENTS, register_env
 
-    register(ENVIRONMENTS["aloha"])
+    register_env(ENVIRONMENTS["aloha"])
     from kata.eval.record.replay import replay_aloha
 
     with _whole(options.root) as folder, counting("episodes replayed") as progress:

@@ -10,7 +10,7 @@ from typing import Any
 
 from kata.launch.doctor.bandwidth import disk, loopback
 from kata.launch.doctor.checks import Finding, findings
-from kata.launch.doctor.probe import facts
+from kata.launch.doctor.probe import machine_facts
 from kata.launch.options import DoctorOptions
 from kata.log import redacted
 from kata.tables import table_lines
@@ -20,17 +20,17 @@ from kata.units import bytes_text
 def main(options: DoctorOptions) -> int:
     """Look, print, and return the exit status."""
     folder = Path(options.output_dir).expanduser().absolute()
-    found = {**facts(), "disk": disk(folder), "network": loopback()}
+    found = {**machine_facts(), "disk": disk(folder), "network": loopback()}
     wrong = findings(found)
     if options.json:
         listed = [dataclasses.asdict(finding) for finding in wrong]
         print(redacted(json.dumps({"facts": found, "findings": listed}, indent=1)))
     else:
-        print(redacted(text(found, wrong)), end="")
+        print(redacted(doctor_text(found, wrong)), end="")
     return 1 if wrong else 0
 
 
-def text(found: dict[str, Any], wrong: Sequence[Finding]) -> str:
+def doctor_text(found: dict[str, Any], wrong: Sequence[Finding]) -> str:
     """What a person reads."""
     versions = {name: version for name, version in found["versions"].items() if version is not None}
     memory, at = found["memory"], found["disk"]

@@ -28,7 +28,7 @@ TOLD = ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "HF_ENDPOINT", "HF_HUB_OFFLIN
 GPU_FIELDS = ("index", "name", "memory.total", "memory.used", "driver_version", "compute_cap")
 
 
-def facts() -> dict[str, Any]:
+def machine_facts() -> dict[str, Any]:
     """Everything but speeds. Sizes in bytes; null where something is absent or cannot be told."""
     return {
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",

@@ -16,7 +16,7 @@ from kata.policies.act.config import Config
 ACTIVATION_OF: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "gelu": F.gelu}
 
 
-class Attention(nn.Module):
+class MultiHeadAttention(nn.Module):
     """Multi-head attention with the packed parameters of nn.MultiheadAttention, which returns no
     weights.
 
@@ -71,7 +71,7 @@ class Layer(nn.Module):
 
     def __init__(self, config: Config) -> None:
         super().__init__()
-        self.self_attn = Attention(config)
+        self.self_attn = MultiHeadAttention(config)
         self.linear1 = nn.Linear(config.dim_model, config.dim_feedforward)
         self.linear2 = nn.Linear(config.dim_feedforward, config.dim_model)
         self.norm1 = nn.LayerNorm(config.dim_model)
@@ -105,7 +105,7 @@ class DecoderLayer(Layer):
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
-        self.multihead_attn = Attention(config)
+        self.multihead_attn = MultiHeadAttention(config)
         self.norm3 = nn.LayerNorm(config.dim_model)
 
     def forward(self, x: Tensor, position: Tensor, memory: Tensor, memory_key: Tensor) -> Tensor:
@@ -123,7 +123,7 @@ class DecoderLayer(Layer):
         return self.norm3(x + self.dropout(self.perceptron(x)))
 
 
-class Encoder(nn.Module):
+class TransformerEncoder(nn.Module):
     """A stack of encoder layers; pre_norm adds a norm at its end."""
 
     def __init__(self, config: Config, depth: int) -> None:
@@ -138,7 +138,7 @@ class Encoder(nn.Module):
         return self.norm(x)
 
 
-class Decoder(nn.Module):
+class TransformerDecoder(nn.Module):
     """A stack of decoder layers with a norm at its end."""
 
     def __init__(self, config: Config) -> None:

@@ -13,7 +13,7 @@ from kata.errors import PolicyError
 from kata.optim.config import AdamWConfig
 from kata.policies.config import PolicyConfig
 from kata.policies.resnets import RESNET_WEIGHTS, resnet_rules
-from kata.policies.rules import Rule, refuse
+from kata.policies.rules import Rule, refuse_broken_rules
 from kata.spec import ACTION, Draw, FeatureType, NormMode, Windows, dim_pad_key, pad_key
 
 UNDILATED = ("resnet18", "resnet34")
@@ -85,7 +85,9 @@ class Config(PolicyConfig):
         # LeRobot's type of this field is int: a checkpoint holds 0 or 1.
         dilation = int(self.replace_final_stride_with_dilation)
         object.__setattr__(self, "replace_final_stride_with_dilation", dilation)
-        refuse(chain(self._acting_rules(), self._network_rules(), self._backbone_rules()))
+        refuse_broken_rules(
+            chain(self._acting_rules(), self._network_rules(), self._backbone_rules())
+        )
 
     def _acting_rules(self) -> Iterator[Rule]:
         """(broken, what, rule, remedy) of the steps seen and executed."""

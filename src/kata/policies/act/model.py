@@ -10,7 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from kata.policies.act.backbone import build_backbone
-from kata.policies.act.blocks import Decoder, Encoder, line_sinusoid, map_sinusoid
+from kata.policies.act.blocks import (
+    TransformerDecoder,
+    TransformerEncoder,
+    line_sinusoid,
+    map_sinusoid,
+)
 from kata.policies.act.config import Config
 from kata.policies.act.load import KEY_MAP
 from kata.policies.base import ActState, KeyMap, Loss, ParamGroup, Term, evaluating
@@ -27,7 +32,7 @@ class Latent(NamedTuple):
     log_variance: Tensor
 
 
-class Network(nn.Module):
+class ACTNetwork(nn.Module):
     """ACT's modules under LeRobot's names."""
 
     vae_encoder_pos_enc: Tensor
@@ -38,7 +43,7 @@ class Network(nn.Module):
         width, state, env_state = config.dim_model, config.state, config.env_state
         action_dim = config.action.shape[0]
         if config.use_vae:
-            self.vae_encoder = Encoder(config, config.n_vae_encoder_layers)
+            self.vae_encoder = TransformerEncoder(config, config.n_vae_encoder_layers)
             self.vae_encoder_cls_embed = nn.Embedding(1, width)
             if state:
                 self.vae_encoder_robot_state_input_proj = nn.Linear(state.shape[0], width)
@@ -46,8 +51,8 @@ class Network(nn.Module):
             self.vae_encoder_latent_output_proj = nn.Linear(width, 2 * config.latent_dim)
             tokens = 1 + bool(state) + config.chunk_size
             self.register_buffer("vae_encoder_pos_enc", line_sinusoid(tokens, width)[None])
-        self.encoder = Encoder(config, config.n_encoder_layers)
-        self.decoder = Decoder(config)
+        self.encoder = TransformerEncoder(config, config.n_encoder_layers)
+        self.decoder = TransformerDecoder(config)
         if state:
             self.encoder_robot_state_input_proj = nn.Linear(state.shape[0], width)
         if env_state:
@@ -123,7 +128,7 @@ class Policy(BasePolicy):
         super().__init__()
         config.validate_features()
         self.config = config
-        self.model = Network(config)
+        self.model = ACTNetwork(config)
 
     def forward(self, batch: Batch, *, noise: Tensor | None = None, **draws: Tensor) -> Loss:
         """Sums of |action - prediction| over real steps and dimensions, and of the latent's KL to a

@@ -12,7 +12,7 @@ from kata.config import option
 from kata.policies.denoising import DenoisingConfig
 from kata.policies.observation_rules import CropConfig, same_size_rules, vector_rules
 from kata.policies.resnets import RESNET_WEIGHTS, resnet_rules
-from kata.policies.rules import Rule, refuse
+from kata.policies.rules import Rule, refuse_broken_rules
 from kata.spec import Draw
 
 BEFORE_0_6: dict[str, Any] = {
@@ -80,7 +80,7 @@ class Config(CropConfig, DenoisingConfig):
                 group_norm=self.use_group_norm,
             ),
         )
-        refuse(rules)
+        refuse_broken_rules(rules)
 
     def _network_rules(self) -> Iterator[Rule]:
         """What the U-Net's levels can halve and group."""
@@ -128,7 +128,7 @@ class Config(CropConfig, DenoisingConfig):
         """Raise PolicyError unless there is an action vector, and a camera or an environment
         state.
         """
-        refuse(
+        refuse_broken_rules(
             chain(
                 vector_rules(self, "Diffusion"),
                 same_size_rules(self),

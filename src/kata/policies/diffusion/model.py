@@ -16,7 +16,7 @@ from kata.policies.diffusion.load import COMPILED, PLAIN
 from kata.spec import ACTION, ENV_STATE, STATE, Batch, pad_key
 
 
-class Network(nn.Module):
+class DiffusionNetwork(nn.Module):
     """Encoders and U-Net under LeRobot's names."""
 
     def __init__(self, config: Config) -> None:
@@ -83,7 +83,7 @@ class Policy(ChunkPolicy):
         super().__init__()
         config.validate_features()
         self.config = config
-        self.diffusion = Network(config)
+        self.diffusion = DiffusionNetwork(config)
         self.process = NoiseProcess(**config.noise_process())
 
     def forward(
@@ -161,7 +161,7 @@ class Policy(ChunkPolicy):
         encoders = [module for module in self.modules() if isinstance(module, KeypointEncoder)]
         return [*self.diffusion.unet.blocks(), *encoders]
 
-    def checkpoint_units(self) -> list[nn.Module]:
+    def recompute_units(self) -> list[nn.Module]:
         """The U-Net's blocks, unless they are recomputed already: batch norm must not see its
         input twice.
         """

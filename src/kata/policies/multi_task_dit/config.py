@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from kata.config import encode, option
 from kata.policies.denoising import DenoisingConfig
 from kata.policies.observation_rules import crop_draws, fit_rule, same_size_rules, vector_rules
-from kata.policies.rules import Rule, refuse
+from kata.policies.rules import Rule, refuse_broken_rules
 from kata.spec import STATE, Draw
 
 CLIP = "openai/clip-vit-base-patch16"
@@ -99,7 +99,7 @@ class Config(DenoisingConfig):
             self._choice_rules(),
             self._time_rules(),
         )
-        refuse(rules)
+        refuse_broken_rules(rules)
 
     def _width_rules(self) -> Iterator[Rule]:
         heads = max(1, self.num_heads)
@@ -189,7 +189,7 @@ class Config(DenoisingConfig):
             )
             for key, feature in self.cameras.items()
         )
-        refuse(
+        refuse_broken_rules(
             chain(
                 vector_rules(self, "Multi-Task DiT"),
                 self._input_rules(),

@@ -60,16 +60,16 @@ class ObservationEncoder(nn.Module):
             )
         else:
             seen = encoders[0](frames.flatten(0, 2)).reshape(*steps, -1)
-        told = self.text_encoder(batch[LANGUAGE_TOKENS], batch[LANGUAGE_MASK])[:, None].expand(
+        task = self.text_encoder(batch[LANGUAGE_TOKENS], batch[LANGUAGE_MASK])[:, None].expand(
             -1, steps[1], -1
         )
-        return torch.cat([part.float() for part in (batch[STATE], seen, told)], dim=-1).flatten(1)
+        return torch.cat([part.float() for part in (batch[STATE], seen, task)], dim=-1).flatten(1)
 
 
 class Policy(ChunkPolicy):
     """Multi-Task DiT with both objectives, and acting from a history of observations."""
 
-    told = (LANGUAGE_TOKENS, LANGUAGE_MASK)
+    condition_keys = (LANGUAGE_TOKENS, LANGUAGE_MASK)
 
     def __init__(self, config: Config) -> None:
         super().__init__()

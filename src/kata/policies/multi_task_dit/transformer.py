@@ -43,7 +43,7 @@ class RotaryAttention(nn.Module):
         )
 
 
-class Block(nn.Module):
+class DiTBlock(nn.Module):
     """Attention and a perceptron; the condition shifts, scales and gates both. At first its
     gates are shut.
     """
@@ -103,7 +103,7 @@ class ActionTransformer(nn.Module):
         )
         self.register_parameter("pos_embedding", learned)
         self.transformer_blocks = nn.ModuleList(
-            Block(config, times + condition) for _ in range(config.num_layers)
+            DiTBlock(config, times + condition) for _ in range(config.num_layers)
         )
         self.output_proj = nn.Linear(width, actions)
 

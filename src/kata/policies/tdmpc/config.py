@@ -12,7 +12,7 @@ from kata.config import encode, option
 from kata.optim.config import AdamConfig
 from kata.policies.config import PolicyConfig
 from kata.policies.observation_rules import shape_rules
-from kata.policies.rules import Rule, refuse
+from kata.policies.rules import Rule, refuse_broken_rules
 from kata.spec import ACTION, DONE, ENV_STATE, REWARD, STATE, Draw, FeatureType, NormMode, Windows
 
 CONVOLUTIONS = (7, 5, 3, 3)
@@ -106,7 +106,7 @@ class Config(PolicyConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        refuse(chain(self._mode_rules(), self._plan_rules()))
+        refuse_broken_rules(chain(self._mode_rules(), self._plan_rules()))
 
     def _mode_rules(self) -> Iterator[Rule]:
         """What is seen, and how actions are scaled."""
@@ -214,7 +214,7 @@ class Config(PolicyConfig):
         """Raise PolicyError unless there are an action vector and a state, an environment state
         or one camera.
         """
-        refuse(chain(shape_rules(self, "TD-MPC"), self._input_rules()))
+        refuse_broken_rules(chain(shape_rules(self, "TD-MPC"), self._input_rules()))
 
     def _input_rules(self) -> Iterator[Rule]:
         cameras = list(self.cameras)

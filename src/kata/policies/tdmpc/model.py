@@ -16,7 +16,7 @@ from kata.policies.base import ActState, KeyMap, Loss, ParamGroup, Term
 from kata.policies.base import Policy as BasePolicy
 from kata.policies.tdmpc.config import PICKED, Config
 from kata.policies.tdmpc.plan import lowest_picked, plan
-from kata.policies.tdmpc.world import World
+from kata.policies.tdmpc.world import WorldModel
 from kata.spec import ACTION, DONE, REWARD, Batch, pad_key
 
 MOST_ADVANTAGE = 100.0
@@ -56,7 +56,7 @@ class Policy(BasePolicy):
         super().__init__()
         config.validate_features()
         self.config = self._options = config
-        self.model = World(config)
+        self.model = WorldModel(config)
         self.model_target = copy.deepcopy(self.model).requires_grad_(False)
 
     def forward(
@@ -239,7 +239,7 @@ class Policy(BasePolicy):
         """The networks of both models."""
         return [*self.model.units(), *self.model_target.units()]
 
-    def checkpoint_units(self) -> list[nn.Module]:
+    def recompute_units(self) -> list[nn.Module]:
         """The trained model's networks."""
         return self.model.units()
 

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from kata.policies.tdmpc.config import PICKED, Config
-from kata.policies.tdmpc.world import World
+from kata.policies.tdmpc.world import WorldModel
 
 
-class Plan(NamedTuple):
+class PlanSettings(NamedTuple):
     """actions: (B, horizon, A), one of the elites. mean: (B, horizon, A), where the next search
     starts.
     """
@@ -24,7 +24,9 @@ class Plan(NamedTuple):
     mean: Tensor
 
 
-def plan(world: World, config: Config, z: Tensor, before: Tensor | None, noise: Tensor) -> Plan:
+def plan(
+    world: WorldModel, config: Config, z: Tensor, before: Tensor | None, noise: Tensor
+) -> PlanSettings:
     """Search for actions of high value.
 
     Args:
@@ -60,11 +62,11 @@ def plan(world: World, config: Config, z: Tensor, before: Tensor | None, noise: 
         mean = config.gaussian_mean_momentum * mean + (1 - config.gaussian_mean_momentum) * middle
         std = variance.sqrt().clamp(config.min_std, config.max_std)
     chosen = (score.cumsum(1) <= _shares(last)).sum(1).clamp(max=config.n_elites - 1)
-    return Plan(elites[torch.arange(size, device=z.device), chosen].clamp(-1, 1), mean)
+    return PlanSettings(elites[torch.arange(size, device=z.device), chosen].clamp(-1, 1), mean)
 
 
 def estimate(
-    world: World, config: Config, z: Tensor, actions: Tensor, noise: Tensor, picks: Tensor
+    world: WorldModel, config: Config, z: Tensor, actions: Tensor, noise: Tensor, picks: Tensor
 ) -> Tensor:
     """The value (B, N) of plans (B, N, horizon, A) from latents (B, N, latent_dim): discounted
     rewards, then the Q functions at the policy's action; disagreement of the Q functions counts
@@ -95,7 +97,7 @@ def lowest_picked(values: Tensor, picks: Tensor) -> Tensor:
     return values.gather(-1, index[:, None].expand(-1, values.shape[1], -1)).amin(-1)
 
 
-def _policy_plans(world: World, config: Config, z: Tensor, noise: Tensor) -> Tensor:
+def _policy_plans(world: WorldModel, config: Config, z: Tensor, noise: Tensor) -> Tensor:
     """What the learnt policy would do, with noise (B, N, horizon, A): (B, N, horizon, A)."""
     z, actions = z[:, None].expand(-1, config.n_pi_samples, -1), list[Tensor]()
     for shake in noise.unbind(2):

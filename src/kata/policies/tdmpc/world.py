@@ -13,7 +13,7 @@ from kata.policies.tdmpc.config import CONVOLUTIONS, Config
 from kata.spec import ENV_STATE, STATE
 
 
-class Encoder(nn.Module):
+class LatentEncoder(nn.Module):
     """Observations to latents: the mean of what camera, environment state and state give."""
 
     def __init__(self, config: Config) -> None:
@@ -41,13 +41,13 @@ class Encoder(nn.Module):
         return torch.stack(found).mean(0).float()
 
 
-class World(nn.Module):
+class WorldModel(nn.Module):
     """Encoder, dynamics, reward, policy, Q ensemble and V. Every method takes any leading axes."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
         latent, action, width = config.latent_dim, config.action.shape[0], config.mlp_dim
-        self._encoder = Encoder(config)
+        self._encoder = LatentEncoder(config)
         self._dynamics = nn.Sequential(
             *_trunk(latent + action, width, latent), nn.LayerNorm(latent), nn.Sigmoid()
         )

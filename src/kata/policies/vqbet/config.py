@@ -16,7 +16,7 @@ from kata.optim.config import VQBeTSchedulerConfig
 from kata.policies.config import AdamPolicyConfig
 from kata.policies.observation_rules import RandomCropConfig, chunk_windows, vector_rules
 from kata.policies.resnets import RESNET_WEIGHTS, resnet_rules
-from kata.policies.rules import Rule, refuse
+from kata.policies.rules import Rule, refuse_broken_rules
 from kata.spec import ACTION, STATE, Draw, FeatureType, NormMode, Windows, pad_key
 
 LAYERS = 2
@@ -127,7 +127,7 @@ class Config(RandomCropConfig, AdamPolicyConfig):
                 group_norm=self.use_group_norm,
             ),
         )
-        refuse(rules)
+        refuse_broken_rules(rules)
 
     def _share_rules(self) -> Iterator[Rule]:
         """Sizes that fit each other."""
@@ -194,7 +194,7 @@ class Config(RandomCropConfig, AdamPolicyConfig):
         """Raise PolicyError unless there are one camera, the state, nothing else, and an action
         vector.
         """
-        refuse(
+        refuse_broken_rules(
             chain(
                 self._input_rules(),
                 vector_rules(self, "VQ-BeT"),
@@ -223,7 +223,7 @@ class Config(RandomCropConfig, AdamPolicyConfig):
         """Raise PolicyError when a run would end before the GPT is trained; a pretrained policy
         may have its codes.
         """
-        refuse(
+        refuse_broken_rules(
             [
                 (
                     steps <= self.n_vqvae_training_steps and self.pretrained_path is None,

@@ -16,7 +16,7 @@ from kata.policies.vqbet.config import Config
 STD = 0.02
 
 
-class Attention(nn.Module):
+class CausalSelfAttention(nn.Module):
     """Causal self-attention."""
 
     def __init__(self, config: Config) -> None:
@@ -36,14 +36,14 @@ class Attention(nn.Module):
         return F.dropout(self.c_proj(mixed.transpose(1, 2).flatten(2)), self.dropout, self.training)
 
 
-class Block(nn.Module):
+class GPTBlock(nn.Module):
     """Attention and an MLP, each after a norm and added to its input."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
         width = config.gpt_hidden_dim
         self.ln_1 = nn.LayerNorm(width)
-        self.attn = Attention(config)
+        self.attn = CausalSelfAttention(config)
         self.ln_2 = nn.LayerNorm(width)
         self.mlp = nn.Sequential(
             nn.Linear(width, 4 * width),
@@ -66,7 +66,7 @@ class Transformer(nn.Module):
         self.wte = nn.Linear(config.gpt_input_dim, config.gpt_hidden_dim)
         self.wpe = nn.Embedding(config.gpt_block_size, config.gpt_hidden_dim)
         self.drop = nn.Dropout(config.dropout)
-        self.h = nn.ModuleList(Block(config) for _ in range(config.gpt_n_layer))
+        self.h = nn.ModuleList(GPTBlock(config) for _ in range(config.gpt_n_layer))
         self.ln_f = nn.LayerNorm(config.gpt_hidden_dim)
 
     def forward(self, tokens: Tensor) -> Tensor:

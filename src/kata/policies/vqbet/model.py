@@ -78,7 +78,7 @@ class Head(nn.Module):
         return (share <= noise[..., None]).sum(-1).clamp(max=logits.shape[-1] - 1)
 
 
-class Network(nn.Module):
+class VQBeTNetwork(nn.Module):
     """Encoders, GPT and head under LeRobot's names."""
 
     def __init__(self, config: Config) -> None:
@@ -128,7 +128,7 @@ class Policy(ChunkPolicy):
         super().__init__()
         config.validate_features()
         self.config = config
-        self.vqbet = Network(config)
+        self.vqbet = VQBeTNetwork(config)
 
     @property
     def _vqvae(self) -> VqVae:
@@ -270,7 +270,7 @@ class Policy(ChunkPolicy):
         """The GPT's blocks and the image encoder."""
         return [*self.vqbet.policy.transformer.h, self.vqbet.rgb_encoder]
 
-    def checkpoint_units(self) -> list[nn.Module]:
+    def recompute_units(self) -> list[nn.Module]:
         """The GPT's blocks: batch norm must not see its input twice."""
         return list(self.vqbet.policy.transformer.h)
 

@@ -22,7 +22,7 @@ from kata.processors.augment import color, sensor
 from kata.processors.augment.ranges import Uniform
 
 
-class Kind(Protocol):
+class AugmentationClass(Protocol):
     """An augmentation that takes all samples together."""
 
     uniforms: int
@@ -32,7 +32,7 @@ class Kind(Protocol):
         ...
 
 
-KINDS: dict[str, type[Kind]] = {
+KINDS: dict[str, type[AugmentationClass]] = {
     kind.__name__: kind
     for kind in (
         *(color.Identity, color.ColorJitter, color.SharpnessJitter, color.RandomAffine),

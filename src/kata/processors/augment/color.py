@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from kata.processors.augment.ranges import Uniform, around_one, between, on, pair, whole
+from kata.processors.augment.ranges import Uniform, around_one, on, pair, uniform_between, whole
 
 _GREY = (0.2989, 0.587, 0.114)
 
@@ -63,7 +63,7 @@ class ColorJitter:
 
     def __call__(self, frames: Tensor, u: Uniform) -> Tensor:
         """Frames with another colour. Saturation and hue leave a camera without colour as it is."""
-        factor = on(frames, between(self.range, u[:, 0]))
+        factor = on(frames, uniform_between(self.range, u[:, 0]))
         if self.name == "brightness":
             return (frames * factor).clamp_(0.0, 1.0)
         if self.name == "contrast":
@@ -114,7 +114,9 @@ class SharpnessJitter:
         flat = frames.reshape(-1, 1, height, width)
         soft = flat.clone()
         soft[..., 1:-1, 1:-1] = F.conv2d(flat, kernel / 13.0)
-        return _blend(frames, soft.reshape(frames.shape), on(frames, between(self.range, u[:, 0])))
+        return _blend(
+            frames, soft.reshape(frames.shape), on(frames, uniform_between(self.range, u[:, 0]))
+        )
 
 
 class RandomAffine:
@@ -159,13 +161,13 @@ class RandomAffine:
 
     def _inverse(self, u: Uniform, height: int, width: int) -> Tensor:
         """Return maps (n, 2, 3) from result to source, in the grid's units of half a side."""
-        angle = np.deg2rad(between(self.degrees, u[:, 0]))
-        tx = np.round(between((-1, 1), u[:, 1]) * self.shift[0] * width)
-        ty = np.round(between((-1, 1), u[:, 2]) * self.shift[1] * height)
-        scale = between(self.scale, u[:, 3])
+        angle = np.deg2rad(uniform_between(self.degrees, u[:, 0]))
+        tx = np.round(uniform_between((-1, 1), u[:, 1]) * self.shift[0] * width)
+        ty = np.round(uniform_between((-1, 1), u[:, 2]) * self.shift[1] * height)
+        scale = uniform_between(self.scale, u[:, 3])
         sx, sy = (
-            np.deg2rad(between(self.shear_x, u[:, 4])),
-            np.deg2rad(between(self.shear_y, u[:, 5])),
+            np.deg2rad(uniform_between(self.shear_x, u[:, 4])),
+            np.deg2rad(uniform_between(self.shear_y, u[:, 5])),
         )
         a = np.cos(angle - sy) / np.cos(sy)
         b = -np.cos(angle - sy) * np.tan(sx) / np.cos(sy) - np.sin(angle)
@@ -191,7 +193,7 @@ class GammaCorrection:
     def __call__(self, frames: Tensor, u: Uniform) -> Tensor:
         """Brighter or darker frames."""
         logs = (math.log(self.range[0]), math.log(self.range[1]))
-        return frames.pow(on(frames, np.exp(between(logs, u[:, 0])))).clamp_(0.0, 1.0)
+        return frames.pow(on(frames, np.exp(uniform_between(logs, u[:, 0])))).clamp_(0.0, 1.0)
 
 
 class PlanckianJitter:

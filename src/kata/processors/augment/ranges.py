@@ -32,7 +32,7 @@ def around_one(value: Any) -> Range:
     return pair(value, 0.0, math.inf)
 
 
-def between(bounds: Range, u: NDArray[Any]) -> NDArray[np.float64]:
+def uniform_between(bounds: Range, u: NDArray[Any]) -> NDArray[np.float64]:
     """Numbers evenly spread over a range."""
     return bounds[0] + (bounds[1] - bounds[0]) * u.astype(np.float64)
 

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torchvision.io import decode_image, encode_jpeg
 
-from kata.processors.augment.ranges import Uniform, between, on, pair, whole
+from kata.processors.augment.ranges import Uniform, on, pair, uniform_between, whole
 
 
 class GaussianNoise:
@@ -32,7 +32,9 @@ class GaussianNoise:
         for one, (high, low) in zip(noise, u[:, 1:], strict=True):
             seed = (int(high * 2**24) << 24) | int(low * 2**24)
             one.normal_(generator=torch.Generator(frames.device).manual_seed(seed))
-        return (frames + noise * on(frames, between(self.range, u[:, 0]) / 255.0)).clamp_(0.0, 1.0)
+        return (frames + noise * on(frames, uniform_between(self.range, u[:, 0]) / 255.0)).clamp_(
+            0.0, 1.0
+        )
 
 
 class MotionBlur:
@@ -120,8 +122,10 @@ class GaussianPatchBrightness:
         """Frames under uneven light."""
         count = whole(self.count, u[:, 0])
         cy, cx, us, uf = np.split(u[:, 1:], 4, axis=1)
-        sigma = between(self.sigma, us)
-        factor = np.where(np.arange(us.shape[1]) < count[:, None], between(self.factor, uf), 1.0)
+        sigma = uniform_between(self.sigma, us)
+        factor = np.where(
+            np.arange(us.shape[1]) < count[:, None], uniform_between(self.factor, uf), 1.0
+        )
         y = torch.linspace(0, 1, frames.shape[-2], device=frames.device)[:, None]
         x = torch.linspace(0, 1, frames.shape[-1], device=frames.device)
         light = torch.ones_like(frames[:, :1, :1])
@@ -148,9 +152,9 @@ class RandomShadow:
     def __call__(self, frames: Tensor, u: Uniform) -> Tensor:
         """Frames with a band of other brightness."""
         height, width = frames.shape[-2:]
-        band = np.clip(np.rint(between((1 / 3, 2 / 3), u[:, 2]) * width), 1, width)
+        band = np.clip(np.rint(uniform_between((1 / 3, 2 / 3), u[:, 2]) * width), 1, width)
         start = np.rint(u[:, 1] * (width - band))
-        change = between(self.opacity, u[:, 0]) * np.where(u[:, 3] < 0.5, -1.0, 1.0)
+        change = uniform_between(self.opacity, u[:, 0]) * np.where(u[:, 3] < 0.5, -1.0, 1.0)
         x = torch.arange(width, device=frames.device)
         inside = (x >= on(frames, start)) & (x < on(frames, start + band))
         mask = 1.0 + inside * on(frames, change).expand(-1, 1, 1, height, width)

@@ -5,7 +5,7 @@ longer.
     metrics.jsonl
 
 One save of a kind is at work at a time; the next one waits for its memory, and the wait counts as
-standing still. Every rank calls the same methods: where the state is in pieces all of them put it
+standing still. Every rank calls the same methods: where the state is in shards all of them put it
 together, and rank 0 writes.
 """
 
@@ -28,12 +28,12 @@ from kata.errors import CheckpointError
 from kata.files import FULL, fsync
 from kata.policies.base import Policy
 from kata.run.checkpoint_link import BEST, LAST, point
-from kata.train.checkpoint.folder import begin, partial_of, publish
+from kata.train.checkpoint.folder import begin_checkpoint, partial_of, publish
 from kata.train.checkpoint.retention import Keep, prune
 from kata.train.checkpoint.saver import Saver
-from kata.train.checkpoint.sharded import tensors_of, write_pieces
-from kata.train.checkpoint.snapshot import HostTensors, Snapshot, snapshot, weights_snapshot
-from kata.train.metrics.meter import Meter, Unrecorded
+from kata.train.checkpoint.sharded import state_tensors, write_shards
+from kata.train.checkpoint.snapshot import HostTensors, Snapshot, snapshot_state, snapshot_weights
+from kata.train.metrics.meter import Meter, NullMeter
 from kata.train.model.state import TrainState
 
 _log = logging.getLogger(__name__)
@@ -61,7 +61,7 @@ class _Job:
 
 
 @dataclass
-class Saving:
+class AsyncSaver:
     """Writes the checkpoints of one run. Use as a context manager; call `check` between steps,
     `finish` at the end.
 
@@ -70,7 +70,7 @@ class Saving:
 
     home: Path
     saver: Saver
-    meter: Meter | Unrecorded
+    meter: Meter | NullMeter
     keep: Keep
     engine: Engine
     durable: int | None = None
@@ -88,9 +88,9 @@ class Saving:
         self._save(
             LAST,
             target,
-            lambda memory: snapshot(state, memory, self.engine, self.saver.run.stored_as),
+            lambda memory: snapshot_state(state, memory, self.engine, self.saver.run.stored_as),
             lambda folder, held: self.saver.write(folder, policy, held),
-            pieces=None if self.saver.run.stored_as == "safetensors" else tensors_of(state),
+            shards=None if self.saver.run.stored_as == "safetensors" else state_tensors(state),
         )
 
     def best(
@@ -102,7 +102,7 @@ class Saving:
         self._save(
             BEST,
             self.home / f"{BEST}-{step:06d}",
-            lambda memory: weights_snapshot(policy, step, memory, self.engine),
+            lambda memory: snapshot_weights(policy, step, memory, self.engine),
             lambda folder, held: self.saver.write_best(folder, policy, held, figures),
             lost,
         )
@@ -121,13 +121,13 @@ class Saving:
 
         CheckpointError when it cannot be written, also after a second try.
         """
-        team = self.engine.team
-        team.alone(self._drain)
-        if team.by_first(lambda: state.step in (0, self.durable)):
+        group = self.engine.group
+        group.on_rank0(self._drain)
+        if group.broadcast_from_rank0(lambda: state.step in (0, self.durable)):
             return
-        team.alone(lambda: prune(self.home, self.keep))
+        group.on_rank0(lambda: prune(self.home, self.keep))
         self.checkpoint(state)
-        team.alone(lambda: self._must_be_durable(state.step))
+        group.on_rank0(lambda: self._must_be_durable(state.step))
 
     def __enter__(self) -> Self:
         return self
@@ -150,37 +150,37 @@ class Saving:
         take: Callable[[HostTensors], Snapshot],
         write: Callable[[Path, Snapshot], None],
         lost: Callable[[], None] = lambda: None,
-        pieces: dict[str, Tensor] | None = None,
+        shards: dict[str, Tensor] | None = None,
     ) -> None:
-        """Pieces are written while training stands still, by all ranks, and what belongs to them
+        """Shards are written while training stands still, by all ranks, and what belongs to them
         beside it.
         """
         began_s = time.perf_counter()
-        # The others wait for a long write without a limit here, and not for the first piece that
+        # The others wait for a long write without a limit here, and not for the first shard that
         # rank 0 has to send.
-        self.engine.team.alone(
+        self.engine.group.on_rank0(
             lambda: wait([job.future for job in self._jobs if job.pointer == pointer])
         )
-        failed = None if pieces is None else self._write_pieces(target, pieces)
+        failed = None if shards is None else self._write_shards(target, shards)
         held = take(self._memory.setdefault(pointer, HostTensors()))
-        if self.engine.team.world.is_first:
+        if self.engine.group.world.is_first:
             host_s = time.perf_counter() - began_s
-            begun = pieces is not None
+            begun = shards is not None
             future = failed or self._pool.submit(self._write, pointer, target, held, write, begun)
             self._jobs.append(_Job(pointer, target, held.step, host_s, future, lost))
 
-    def _write_pieces(self, target: Path, tensors: dict[str, Tensor]) -> Future[_Written] | None:
+    def _write_shards(self, target: Path, tensors: dict[str, Tensor]) -> Future[_Written] | None:
         """By all ranks, into the folder that rank 0 publishes; what came of it where a disk did
         not take them.
         """
-        team = self.engine.team
-        team.alone(lambda: begin(target))
+        group = self.engine.group
+        group.on_rank0(lambda: begin_checkpoint(target))
         try:
-            write_pieces(partial_of(target), tensors, together=team.world.size > 1)
+            write_shards(partial_of(target), tensors, together=group.world.size > 1)
         except OSError as error:  # the same on all ranks
             lost: Future[_Written] = Future()
             lost.set_exception(error)
-            team.alone(lambda: shutil.rmtree(partial_of(target), ignore_errors=True))
+            group.on_rank0(lambda: shutil.rmtree(partial_of(target), ignore_errors=True))
             return lost
         return None
 

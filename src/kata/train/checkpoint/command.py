@@ -11,11 +11,11 @@ from kata.errors import CheckpointError
 from kata.run.checkpoint_link import BEST, LAST, pointed
 from kata.tables import table_lines
 from kata.train.checkpoint.folder import (
-    bests,
+    best_checkpoints,
     checkpoints,
     damaged,
     home_of,
-    locate,
+    locate_checkpoint,
     pretrained_of,
     recover,
     remove,
@@ -39,7 +39,7 @@ def list_checkpoints(options: PathOptions) -> int:
     home = _home(_path(options))
     marks = {pointed(home / name): name for name in (LAST, BEST)}
     rows = [("checkpoint", "size", "written", "pointer", "state")]
-    for each in (*checkpoints(home), *bests(home), *damaged(home)):
+    for each in (*checkpoints(home), *best_checkpoints(home), *damaged(home)):
         written = datetime.datetime.fromtimestamp(each.stat().st_mtime)
         state = "; ".join(damage(each, hashes=False)) or "whole"
         size = sum(p.stat().st_size for p in each.rglob("*") if p.is_file())
@@ -61,7 +61,9 @@ def verify(options: PathOptions) -> int:
     """Compare the hash of every file of a run's checkpoints, or of one; 1 where one is damaged."""
     path = _path(options)
     home = _home_or_none(path)
-    found = [locate(path)] if home is None else [*checkpoints(home), *bests(home)]
+    found = (
+        [locate_checkpoint(path)] if home is None else [*checkpoints(home), *best_checkpoints(home)]
+    )
     damaged_ones = 0
     for each in found:
         problems = damage(each)
@@ -72,7 +74,7 @@ def verify(options: PathOptions) -> int:
     return 1 if damaged_ones else 0
 
 
-def prune(options: PruneOptions) -> int:
+def prune_command(options: PruneOptions) -> int:
     """Remove the checkpoints that no rule keeps; last, best and the newest good one stay."""
     home = _home(_path(options))
     keep = Keep(last=options.keep_last, every=options.keep_every, best=options.keep_best)
@@ -111,7 +113,7 @@ def export(options: ExportOptions) -> int:
     return 0
 
 
-def upload(options: PushOptions) -> int:
+def upload_command(options: PushOptions) -> int:
     """Upload what acting needs to the Hub."""
     print(push(_with_weights(_whole(_path(options))), options.repo_id, private=options.private))
     return 0
@@ -119,9 +121,9 @@ def upload(options: PushOptions) -> int:
 
 def convert_state(options: ConversionOptions) -> int:
     """Write the state as LeRobot's files, as shards, or as both, in place or as another folder."""
-    from kata.train.checkpoint.convert import convert
+    from kata.train.checkpoint.convert import convert_checkpoint
 
-    found = locate(_path(options))
+    found = locate_checkpoint(_path(options))
     if not (found / TRAINING).is_dir():
         raise CheckpointError(
             f"{found}: holds no training state",
@@ -135,7 +137,7 @@ def convert_state(options: ConversionOptions) -> int:
             f"{out}: exists already", rule="a conversion makes its folder", remedy="choose another"
         )
     with FolderLock(found.parent.parent) if out == found else nullcontext():
-        size = convert(found, out, options.to)
+        size = convert_checkpoint(found, out, options.to)
     print(f"{found} as {options.to}: {out}, {bytes_text(size)}")
     return 0
 
@@ -146,7 +148,7 @@ def _path(options: PathOptions) -> Path:
 
 def _whole(path: Path) -> Path:
     """Return the folder that acting needs, of a checkpoint whose files are undamaged."""
-    found = locate(path)
+    found = locate_checkpoint(path)
     owner = found if has_manifest(found) else found.parent
     problems = damage(owner) if has_manifest(owner) else []
     if problems:
@@ -163,7 +165,7 @@ def _with_weights(folder: Path) -> Path:
     if not (folder / MODEL).is_file() and (folder.parent / SHARDS).is_dir():
         raise CheckpointError(
             f"{folder}: holds no {MODEL}",
-            rule="this checkpoint holds its weights in pieces (checkpoint_format=dcp)",
+            rule="this checkpoint holds its weights in shards (checkpoint_format=dcp)",
             remedy=f"kata checkpoint convert {folder.parent} --to=both",
         )
     return folder

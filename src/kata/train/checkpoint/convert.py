@@ -22,12 +22,12 @@ from kata.train.checkpoint.folder import publish
 from kata.train.checkpoint.manifest import MODEL, PRETRAINED, PRETRAINED_EMA, SHARDS, TRAINING
 from kata.train.checkpoint.saver import OPTIMIZER
 from kata.train.checkpoint.sharded import (
-    AVERAGE,
-    MOMENTS,
+    EMA,
+    OPTIMIZER_STATE,
     WEIGHTS,
-    PieceReader,
-    has_pieces,
-    write_pieces,
+    ShardedReader,
+    has_shards,
+    write_shards,
 )
 
 
@@ -36,11 +36,11 @@ class _State:
     """Weights and average by own name, moments as `<number>/<name>`; no average: empty."""
 
     weights: dict[str, Tensor]
-    average: dict[str, Tensor]
-    moments: dict[str, Tensor]
+    ema: dict[str, Tensor]
+    optimizer_state: dict[str, Tensor]
 
 
-def convert(source: Path, target: Path, to: str) -> int:
+def convert_checkpoint(source: Path, target: Path, to: str) -> int:
     """Write the whole checkpoint `source` as `target`, which may be the same; returns its bytes.
 
     to: 'safetensors', 'dcp' or 'both' (see the option `checkpoint_format`).
@@ -48,7 +48,7 @@ def convert(source: Path, target: Path, to: str) -> int:
     Raises: CheckpointError where the source cannot be read or the target not be written.
     """
     policy = _policy_of(source)
-    state = _from_pieces(source) if has_pieces(source) else _from_files(source, policy)
+    state = _from_shards(source) if has_shards(source) else _from_files(source, policy)
     step = json.loads((source / TRAINING / "training_step.json").read_text(encoding="utf-8"))[
         "step"
     ]
@@ -68,8 +68,8 @@ def _policy_of(source: Path) -> Policy:
     return build_policy(config.without_downloads())
 
 
-def _from_pieces(source: Path) -> _State:
-    found = PieceReader(source).whole()
+def _from_shards(source: Path) -> _State:
+    found = ShardedReader(source).full()
 
     def part(prefix: str) -> dict[str, Tensor]:
         return {
@@ -78,7 +78,7 @@ def _from_pieces(source: Path) -> _State:
             if name.startswith(prefix)
         }
 
-    return _State(part(WEIGHTS), part(AVERAGE), part(MOMENTS))
+    return _State(part(WEIGHTS), part(EMA), part(OPTIMIZER_STATE))
 
 
 def _from_files(source: Path, policy: Policy) -> _State:
@@ -86,12 +86,12 @@ def _from_files(source: Path, policy: Policy) -> _State:
         load_weights(policy, source / folder / MODEL)
         return {name: tensor.clone() for name, tensor in policy.state_dict().items()}
 
-    moments = read_tensors(source / TRAINING / OPTIMIZER)
-    average = weights(PRETRAINED_EMA) if (source / PRETRAINED_EMA).is_dir() else {}
+    stored = read_tensors(source / TRAINING / OPTIMIZER)
+    ema = weights(PRETRAINED_EMA) if (source / PRETRAINED_EMA).is_dir() else {}
     return _State(
         weights(PRETRAINED),
-        average,
-        {n.removeprefix("state/"): tensor for n, tensor in moments.items()},
+        ema,
+        {n.removeprefix("state/"): tensor for n, tensor in stored.items()},
     )
 
 
@@ -101,17 +101,17 @@ def _fill(folder: Path, source: Path, policy: Policy, state: _State, to: str) ->
         if path.name != OPTIMIZER:
             shutil.copy2(path, folder / TRAINING)
     _acting(folder / PRETRAINED, source, policy, state.weights if to != "dcp" else None)
-    if state.average and to != "dcp":
-        _acting(folder / PRETRAINED_EMA, source, policy, state.average)
+    if state.ema and to != "dcp":
+        _acting(folder / PRETRAINED_EMA, source, policy, state.ema)
     if to == "safetensors":
         write_tensors(
             folder / TRAINING / OPTIMIZER,
-            {f"state/{n}": tensor for n, tensor in state.moments.items()},
+            {f"state/{n}": tensor for n, tensor in state.optimizer_state.items()},
         )
         return
     (folder / SHARDS).mkdir()
-    parts = ((WEIGHTS, state.weights), (AVERAGE, state.average), (MOMENTS, state.moments))
-    write_pieces(
+    parts = ((WEIGHTS, state.weights), (EMA, state.ema), (OPTIMIZER_STATE, state.optimizer_state))
+    write_shards(
         folder, {prefix + n: t for prefix, named in parts for n, t in named.items()}, together=False
     )
 

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from kata.errors import CheckpointError
 from kata.files import fsync
-from kata.run.checkpoint_link import BEST, LAST, follow, point
+from kata.run.checkpoint_link import BEST, LAST, point, resolve_pointer
 from kata.train.checkpoint.manifest import (
     MANIFEST,
     PRETRAINED,
@@ -63,7 +63,7 @@ def checkpoints(home: Path) -> list[Path]:
     )
 
 
-def bests(home: Path) -> list[Path]:
+def best_checkpoints(home: Path) -> list[Path]:
     """The folders that `best` points at or pointed at, lowest error first."""
     found = [
         p
@@ -78,7 +78,7 @@ def damaged(home: Path) -> list[Path]:
     return sorted(home.glob(f"*{_DAMAGED}"))
 
 
-def begin(target: Path) -> Path:
+def begin_checkpoint(target: Path) -> Path:
     """Make the hidden folder that is to become `target`, empty."""
     partial = partial_of(target)
     shutil.rmtree(partial, ignore_errors=True)
@@ -102,7 +102,7 @@ def publish(target: Path, step: int, fill: Callable[[Path], None], begun: bool =
     partial = partial_of(target)
     try:
         if not begun:
-            begin(target)
+            begin_checkpoint(target)
         fill(partial)
         size = write_manifest(partial, step)
         if target.exists():
@@ -181,14 +181,14 @@ def resumable(home: Path) -> Resumable:
     return Resumable(None)
 
 
-def locate(path: Path) -> Path:
+def locate_checkpoint(path: Path) -> Path:
     """A checkpoint by its own folder, a pointer, or its run folder (the last one); or a folder that
     acting needs.
 
     Raises CheckpointError where there is none.
     """
     for candidate in (path, path / LAST, home_of(path) / LAST):
-        found = follow(candidate)
+        found = resolve_pointer(candidate)
         if (
             (found / PRETRAINED).is_dir()
             or (found / MANIFEST).is_file()

@@ -9,7 +9,7 @@ from pathlib import Path
 from kata.errors import CheckpointError
 from kata.run import Run
 from kata.run.checkpoint_link import BEST, LAST, pointed
-from kata.train.checkpoint.folder import bests, checkpoints, damaged, remove
+from kata.train.checkpoint.folder import best_checkpoints, checkpoints, damaged, remove
 from kata.train.checkpoint.manifest import damage
 from kata.units import bytes_text
 
@@ -50,7 +50,11 @@ def surplus(home: Path, keep: Keep, *, hashes: bool) -> list[Path]:
     A damaged checkpoint counts as none, and goes only where a good one stays.
     """
     stay = {pointed(home / LAST), pointed(home / BEST)}
-    going = [path for path in bests(home)[keep.best :] if path not in stay] if keep.best else []
+    going = (
+        [path for path in best_checkpoints(home)[keep.best :] if path not in stay]
+        if keep.best
+        else []
+    )
     everything = checkpoints(home)
     good = [path for path in everything if not damage(path, hashes=hashes)]
     if good and (keep.last or keep.every):
@@ -82,7 +86,7 @@ def room_needed(run: Run, home: Path, done: int, checkpoint: int, weights: int) 
     if keep.last or keep.every:
         milestones = (run.steps - done) // keep.every + 1 if keep.every else 0
         most = min(most, max(there, max(keep.last, 1) + milestones) + 1)
-    kept = len(bests(home))
+    kept = len(best_checkpoints(home))
     judged = max(0, max(keep.best, kept) + 1 - kept) if run.dataset.eval_split else 0
     return Room(checkpoint, weights, max(most - there, 1) * checkpoint + judged * weights)
 

@@ -6,7 +6,7 @@ policy_*processor*
                                           mixture
                         /pretrained_model_ema/  the same with averaged weights (only with
                         --ema.enable) /training_state/     training_step.json optimizer_*
-                        scaler.json /sharded_state/      weights, average and moments in pieces (see
+                        scaler.json /sharded_state/      weights, average and moments in shards (see
                         kata.train.checkpoint.sharded) /manifest.json       size and hash of each of
                         these files
 """
@@ -40,7 +40,7 @@ from kata.train.checkpoint.manifest import (
     TRAINING,
     step_of,
 )
-from kata.train.checkpoint.sharded import has_pieces, load_moments, restore_pieces
+from kata.train.checkpoint.sharded import has_shards, load_optimizer_state, restore_shards
 from kata.train.checkpoint.snapshot import Snapshot
 from kata.train.model.state import TrainState
 
@@ -60,7 +60,7 @@ def last_finite(checkpoints: Path) -> Path | None:
     return None
 
 
-TEXT_BYTES, PIECE_BYTES = 65_536, 2_048
+TEXT_BYTES, SHARD_HEADER_BYTES = 65_536, 2_048
 
 
 PROCESSORS = "processors"
@@ -85,13 +85,13 @@ class Saver:
     def write(self, folder: Path, policy: Policy, held: Snapshot) -> None:
         """The content of a checkpoint."""
         self.write_pretrained(folder / PRETRAINED, policy, held.weights)
-        if held.average is not None:
-            self.write_pretrained(folder / PRETRAINED_EMA, policy, held.average)
+        if held.ema is not None:
+            self.write_pretrained(folder / PRETRAINED_EMA, policy, held.ema)
         training = folder / TRAINING
         training.mkdir()
-        if held.moments is not None:
-            moments = {f"state/{name}": tensor for name, tensor in held.moments.items()}
-            write_tensors(training / OPTIMIZER, moments)
+        if held.optimizer_state is not None:
+            tensors = {f"state/{name}": tensor for name, tensor in held.optimizer_state.items()}
+            write_tensors(training / OPTIMIZER, tensors)
         write_json(training / "optimizer_param_groups.json", held.groups)
         if held.scaler is not None:
             write_json(training / "scaler.json", held.scaler)
@@ -115,7 +115,7 @@ class Saver:
         self, folder: Path, policy: Policy, weights: dict[str, Tensor] | None
     ) -> Path:
         """Make a folder with all that acting needs; None leaves the weights out, which lie in
-        pieces elsewhere.
+        shards elsewhere.
         """
         folder.mkdir()
         if weights is not None:
@@ -134,14 +134,14 @@ class Saver:
     def restore(self, state: TrainState, source: Path, engine: Engine) -> None:
         """Fill the state from a checkpoint of this run, on each rank what the engine has there."""
         training = source / TRAINING
-        if has_pieces(source):
-            restore_pieces(state, source)
+        if has_shards(source):
+            restore_shards(state, source)
         else:
-            load_weights(state.policy, source / PRETRAINED / MODEL, engine.piece)
+            load_weights(state.policy, source / PRETRAINED / MODEL, engine.shard)
             if state.ema is not None:
-                load_weights(state.ema, source / PRETRAINED_EMA / MODEL, engine.piece)
+                load_weights(state.ema, source / PRETRAINED_EMA / MODEL, engine.shard)
         try:
-            if not has_pieces(source):
+            if not has_shards(source):
                 _load_optimizer(state.optimizer, training, engine)
             if state.scaler is not None:
                 state.scaler.load_state_dict(json.loads((training / "scaler.json").read_text()))
@@ -165,17 +165,17 @@ def checkpoint_bytes(policy: Policy, run: Run) -> int:
     """How much a checkpoint takes, on the disk and in host memory: weights, the optimiser's
     moments, the average.
 
-    TEXT_BYTES stand for its JSON files, statistics and headers, PIECE_BYTES for the header of a
-    tensor's piece. Weights lie there twice where both pieces and LeRobot's file are asked for.
+    TEXT_BYTES stand for its JSON files, statistics and headers, SHARD_HEADER_BYTES for that
+    of a shard. Weights lie there twice where both shards and LeRobot's file are asked for.
     """
     trained = sum(p.numel() * p.element_size() for p in policy.parameters() if p.requires_grad)
-    moments = int(run.optimizer.momentum > 0) if isinstance(run.optimizer, SGDConfig) else 2
+    states = int(run.optimizer.momentum > 0) if isinstance(run.optimizer, SGDConfig) else 2
     weights = weight_bytes(policy) * (2 if run.ema.enable else 1)
     if run.stored_as == "safetensors":
-        return weights + moments * trained + TEXT_BYTES
+        return weights + states * trained + TEXT_BYTES
     tensors = len(policy.state_dict()) * (4 + run.ema.enable)
-    headers = PIECE_BYTES * tensors * run.mesh[1] + TEXT_BYTES
-    return weights * (2 if run.stored_as == "both" else 1) + moments * trained + headers
+    headers = SHARD_HEADER_BYTES * tensors * run.mesh[1] + TEXT_BYTES
+    return weights * (2 if run.stored_as == "both" else 1) + states * trained + headers
 
 
 def weight_bytes(policy: Policy) -> int:
@@ -190,7 +190,7 @@ def _load_optimizer(optimizer: Optimizer, folder: Path, engine: Engine) -> None:
         _, number, name = key.split("/", 2)
         like = params[int(number)]
         mine = (
-            engine.piece(tensor, like) if tensor.shape == like.shape else tensor
-        )  # a count of steps is no piece
+            engine.shard(tensor, like) if tensor.shape == like.shape else tensor
+        )  # a count of steps is no shard
         state.setdefault(int(number), {})[name] = mine
-    load_moments(optimizer, state)
+    load_optimizer_state(optimizer, state)

@@ -1,4 +1,4 @@
-"""The training state in pieces on the disk, in torch's distributed checkpoint format (DCP): each
+"""The training state in shards on the disk, in torch's distributed checkpoint format (DCP): each
 rank writes what it holds, and any number of ranks, or none, reads it again.
 
 <checkpoint>/sharded_state/.metadata     what lies where, written last
@@ -27,11 +27,11 @@ from torch.optim import Optimizer
 
 from kata.errors import CheckpointError
 from kata.train.checkpoint.manifest import SHARDS
-from kata.train.checkpoint.snapshot import moments
+from kata.train.checkpoint.snapshot import optimizer_tensors
 from kata.train.model.state import TrainState
 
 METADATA = ".metadata"
-WEIGHTS, AVERAGE, MOMENTS = "weights/", "average/", "moments/"
+WEIGHTS, EMA, OPTIMIZER_STATE = "weights/", "average/", "moments/"
 _CHECKPOINT = "torch.distributed.checkpoint."
 _TABLE = {
     *(
@@ -53,23 +53,24 @@ _TABLE = {
 """What a table of tensors consists of, beside types of numbers."""
 
 
-def has_pieces(checkpoint: Path) -> bool:
-    """Whether a checkpoint holds its state in pieces."""
+def has_shards(checkpoint: Path) -> bool:
+    """Whether a checkpoint holds its state in shards."""
     return (checkpoint / SHARDS).is_dir()
 
 
-def tensors_of(state: TrainState) -> dict[str, Tensor]:
+def state_tensors(state: TrainState) -> dict[str, Tensor]:
     """All tensors of a state by name, as this rank holds them."""
     found = {WEIGHTS + name: tensor for name, tensor in state.policy.state_dict().items()}
     if state.ema is not None:
-        found |= {AVERAGE + name: tensor for name, tensor in state.ema.state_dict().items()}
+        found |= {EMA + name: tensor for name, tensor in state.ema.state_dict().items()}
     found |= {
-        MOMENTS + name: tensor for name, tensor in moments(state.optimizer.state_dict()).items()
+        OPTIMIZER_STATE + name: tensor
+        for name, tensor in optimizer_tensors(state.optimizer.state_dict()).items()
     }
     return {name: tensor.detach() for name, tensor in found.items()}
 
 
-def write_pieces(checkpoint: Path, tensors: Mapping[str, Tensor], *, together: bool) -> None:
+def write_shards(checkpoint: Path, tensors: Mapping[str, Tensor], *, together: bool) -> None:
     """Write these into a checkpoint's folder, flushed to the disk; together: all ranks, each what
     it holds.
 
@@ -86,33 +87,35 @@ def write_pieces(checkpoint: Path, tensors: Mapping[str, Tensor], *, together: b
             raise _as_os_error(error) from error
 
 
-def restore_pieces(state: TrainState, checkpoint: Path) -> None:
-    """Fill weights, average and moments from a checkpoint's pieces, on each rank what it holds; no
+def restore_shards(state: TrainState, checkpoint: Path) -> None:
+    """Fill weights, average and moments from a checkpoint's shards, on each rank what it holds; no
     rank waits.
 
-    Raises CheckpointError where a piece is absent, or the checkpoint is that of another state.
+    Raises CheckpointError where a shard is absent, or the checkpoint is that of another state.
     """
-    reader = PieceReader(checkpoint)
+    reader = ShardedReader(checkpoint)
     wanted = {
-        name: tensor for name, tensor in tensors_of(state).items() if not name.startswith(MOMENTS)
+        name: tensor
+        for name, tensor in state_tensors(state).items()
+        if not name.startswith(OPTIMIZER_STATE)
     }
     params = [p for group in state.optimizer.param_groups for p in group["params"]]
     found: dict[int, dict[str, Tensor]] = {}
     for name, entry in reader.table.items():
-        if name.startswith(MOMENTS):
-            number, _, moment = name.removeprefix(MOMENTS).partition("/")
+        if name.startswith(OPTIMIZER_STATE):
+            number, _, moment = name.removeprefix(OPTIMIZER_STATE).partition("/")
             like = params[int(number)].detach()
-            alike = entry.size == like.shape  # a count of steps is no piece
+            alike = entry.size == like.shape  # a count of steps is no shard
             kept = torch.empty_like(like) if alike else torch.empty(entry.size)
             wanted[name] = found.setdefault(int(number), {})[moment] = kept.to(
                 entry.properties.dtype
             )
     _refuse_others(checkpoint, reader.table, wanted)
     reader.read(wanted)
-    load_moments(state.optimizer, found)
+    load_optimizer_state(state.optimizer, found)
 
 
-def load_moments(optimizer: Optimizer, found: Mapping[int, Mapping[str, Tensor]]) -> None:
+def load_optimizer_state(optimizer: Optimizer, found: Mapping[int, Mapping[str, Tensor]]) -> None:
     """Give an optimiser its moments by number of the parameter; its options stay its own."""
     groups = optimizer.state_dict()["param_groups"]
     optimizer.load_state_dict(
@@ -120,8 +123,8 @@ def load_moments(optimizer: Optimizer, found: Mapping[int, Mapping[str, Tensor]]
     )
 
 
-class PieceReader:
-    """Reads the pieces of one checkpoint; of the table of what lies where, a pickle, nothing is
+class ShardedReader:
+    """Reads the shards of one checkpoint; of the table of what lies where, a pickle, nothing is
     executed.
 
     table: shape and type of each tensor by name.
@@ -163,7 +166,7 @@ class PieceReader:
             raise _unreadable(self._folder, what)
 
     def read(self, wanted: dict[str, Tensor]) -> None:
-        """Fill these in place, whole or in pieces."""
+        """Fill these in place, whole or in shards."""
         with _alone_is_meant():
             try:
                 load(wanted, storage_reader=_Reader(self._folder, self._metadata), no_dist=True)
@@ -171,7 +174,7 @@ class PieceReader:
                 reasons = "; ".join(sorted({str(reason) for reason, _ in error.failures.values()}))
                 raise _unreadable(self._folder, reasons) from error
 
-    def whole(self) -> dict[str, Tensor]:
+    def full(self) -> dict[str, Tensor]:
         """All tensors by name, put together in host memory."""
         found = {
             name: torch.empty(entry.size, dtype=entry.properties.dtype)
@@ -213,7 +216,7 @@ def _refuse_others(checkpoint: Path, there: Iterable[str], wanted: Iterable[str]
 def _unreadable(folder: Path, what: str) -> CheckpointError:
     return CheckpointError(
         f"{folder}: {what}",
-        rule="the state lies in all pieces together, those of every rank that wrote",
+        rule="the state lies in all shards together, those of every rank that wrote",
         remedy="copy the whole folder from where it was written; or delete the checkpoint to "
         "continue from the one "
         "before it",

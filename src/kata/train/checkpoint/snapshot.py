@@ -20,14 +20,14 @@ class Snapshot:
     """Tensors by own name, on the host. moments: the optimiser's, as `<number>/<name>`; groups: its
     options.
 
-    None is what is not in it: of weights alone all but `weights`, beside pieces what those hold.
+    None is what is not in it: of weights alone all but `weights`, beside shards what those hold.
     Call `wait` before reading.
     """
 
     step: int
     weights: dict[str, Tensor] | None
-    average: dict[str, Tensor] | None
-    moments: dict[str, Tensor] | None
+    ema: dict[str, Tensor] | None
+    optimizer_state: dict[str, Tensor] | None
     groups: list[dict[str, Any]]
     scaler: dict[str, Any] | None
     copied: HostTensors
@@ -50,7 +50,7 @@ class HostTensors:
         """The tensors as they are now. The device goes on in order: what it does next cannot change
         the copy.
 
-        Pieces are put together one after the other, by all ranks; who keeps anything is the
+        Shards are put together one after the other, by all ranks; who keeps anything is the
         engine's to say.
 
         On CUDA this only asks for the copies, on the stream that trains: they are done before its
@@ -67,7 +67,7 @@ class HostTensors:
             events[0].record()
         copies: dict[str, Tensor] = {}
         for name, tensor in tensors.items():
-            whole = engine.whole(tensor.detach())
+            whole = engine.full(tensor.detach())
             if engine.keeps:
                 copies[name] = self._copy(name, whole)
         if events is not None:
@@ -91,18 +91,18 @@ class HostTensors:
         return memory.copy_(tensor, non_blocking=tensor.is_cuda)
 
 
-def snapshot(
+def snapshot_state(
     state: TrainState, memory: HostTensors, engine: Engine, stored_as: str = "safetensors"
 ) -> Snapshot:
-    """What a checkpoint holds beside pieces, as it is at this moment. Every rank calls this."""
+    """What a checkpoint holds beside shards, as it is at this moment. Every rank calls this."""
     optimizer = state.optimizer.state_dict()
     parts: dict[str, Mapping[str, Tensor]] = {}
     if stored_as == "safetensors":
-        parts["moments"] = moments(optimizer)
+        parts["optimizer_state"] = optimizer_tensors(optimizer)
     if stored_as != "dcp":
         parts["weights"] = state.policy.state_dict()
     if stored_as != "dcp" and state.ema is not None:
-        parts["average"] = state.ema.state_dict()
+        parts["ema"] = state.ema.state_dict()
     copies = memory.copy(
         {f"{part}:{name}": t for part, named in parts.items() for name, t in named.items()}, engine
     )
@@ -113,15 +113,15 @@ def snapshot(
     return Snapshot(
         step=state.step,
         weights=held.get("weights"),
-        average=held.get("average"),
-        moments=held.get("moments"),
+        ema=held.get("ema"),
+        optimizer_state=held.get("optimizer_state"),
         groups=[dict(group) for group in optimizer["param_groups"]],
         scaler=None if state.scaler is None else dict(state.scaler.state_dict()),
         copied=memory,
     )
 
 
-def moments(optimizer: Mapping[str, Any]) -> dict[str, Tensor]:
+def optimizer_tensors(optimizer: Mapping[str, Any]) -> dict[str, Tensor]:
     """The tensors of an optimiser's state_dict as `<number>/<name>`."""
     return {
         f"{number}/{name}": torch.as_tensor(value)
@@ -130,6 +130,6 @@ def moments(optimizer: Mapping[str, Any]) -> dict[str, Tensor]:
     }
 
 
-def weights_snapshot(policy: nn.Module, step: int, memory: HostTensors, engine: Engine) -> Snapshot:
+def snapshot_weights(policy: nn.Module, step: int, memory: HostTensors, engine: Engine) -> Snapshot:
     """Weights alone, as those of the best validation. Every rank calls this."""
     return Snapshot(step, memory.copy(policy.state_dict(), engine), None, None, [], None, memory)

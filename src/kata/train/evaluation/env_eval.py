@@ -41,10 +41,10 @@ from kata.files import write_json
 from kata.policies.base import Policy
 from kata.run import Run
 from kata.train.checkpoint.saver import Saver
-from kata.train.checkpoint.snapshot import HostTensors, Snapshot, weights_snapshot
-from kata.train.metrics.meter import Meter, Unrecorded
+from kata.train.checkpoint.snapshot import HostTensors, Snapshot, snapshot_weights
+from kata.train.metrics.meter import Meter, NullMeter
 from kata.train.report import Filmstrip
-from kata.train.stopping import Guard
+from kata.train.stopping import StopSignal
 
 CHECK_S = 0.5
 """How often a wait looks whether the run was asked to stop."""
@@ -74,7 +74,7 @@ SHOWN = (
 
 
 @dataclass
-class Beside:
+class AsyncEnvEval:
     """Starts evaluations and brings their results into the record.
 
     Use as a context manager, on all ranks.
@@ -83,13 +83,13 @@ class Beside:
     run: Run
     folder: Path
     saver: Saver
-    meter: Meter | Unrecorded
-    guard: Guard
+    meter: Meter | NullMeter
+    stop_signal: StopSignal
     engine: Engine
 
     def __post_init__(self) -> None:
-        self._team, self._world = self.engine.team, self.engine.team.world
-        self._mail = self._team.mail()
+        self._group, self._world = self.engine.group, self.engine.group.world
+        self._messages = self._group.messages()
         self._pool = ThreadPoolExecutor(1, "kata-evaluate")
         self._running: tuple[int, Future[Found]] | None = None
         self._process: subprocess.Popen[bytes] | None = None
@@ -111,13 +111,13 @@ class Beside:
     def start(self, policy: Policy, step: int) -> None:
         """Evaluate these weights as they are now.
 
-        All ranks call this, since weights may lie in pieces.
+        All ranks call this, since weights may lie in shards.
         """
         if self._running is not None:  # its share has reached rank 0
             self._running[1].result()
         mine = len(self._share(self._world.rank)) > 0
         with self.engine.keeping(mine):
-            held = weights_snapshot(policy, step, HostTensors(), self.engine)
+            held = snapshot_weights(policy, step, HostTensors(), self.engine)
         self._running = (step, self._pool.submit(self._evaluate, policy, held)) if mine else None
 
     def collect(self, *, wait: bool = False) -> None:
@@ -129,7 +129,7 @@ class Beside:
         if self._running is None or not (wait or self._running[1].done()):
             return
         while not self._running[1].done() and not self._asked_to_stop():
-            self._team.check()
+            self._group.check()
             wait_for([self._running[1]], timeout=CHECK_S)
         self._end()
         step, future = self._running
@@ -149,17 +149,17 @@ class Beside:
         held.wait()
         home, rank = self._home(held.step), self._world.rank
         if not self._world.is_first:
-            self._mail.send(f"{held.step}/{rank}", self._played_elsewhere(policy, held))
+            self._messages.send(f"{held.step}/{rank}", self._played_elsewhere(policy, held))
             return {}
         shutil.rmtree(home, ignore_errors=True)
         own = self._played(home, policy, held)
         if self._world.size == 1:
             return own
         others = [other for other in range(1, self._world.size) if self._share(other)]
-        parcels = {other: self._awaited(f"{held.step}/{other}") for other in others}
+        messages = {other: self._awaited(f"{held.step}/{other}") for other in others}
         try:
             return self._put_together(
-                home, {rank: own} | {o: unpack(p, home) for o, p in parcels.items()}
+                home, {rank: own} | {o: unpack(p, home) for o, p in messages.items()}
             )
         except OSError as error:
             return {"error": f"the evaluation could not be written: {error}"}
@@ -223,7 +223,7 @@ class Beside:
             shutil.rmtree(home / "videos", ignore_errors=True)
             rank, said = next(iter(failed.items()))
             alike = len(failed) == len(found) and len(set(failed.values())) == 1
-            return {"error": said if alike else f"{self._team.name(rank)}: {said}"}
+            return {"error": said if alike else f"{self._group.name(rank)}: {said}"}
         tallies = {rank: home / TALLY.format(rank) for rank in found}
         for rank, path in tallies.items():
             write_json(path, found[rank])
@@ -253,12 +253,12 @@ class Beside:
 
     def _awaited(self, name: str) -> bytes:
         """What another rank sends; a message in its place where the evaluation is ended before."""
-        while (parcel := self._mail.take(name)) is None:
+        while (message := self._messages.take(name)) is None:
             if self._ended.wait(CHECK_S):
                 return pack(
                     {"error": "the evaluation was ended before this rank's share was there"}
                 )
-        return parcel
+        return message
 
     def _home(self, step: int) -> Path:
         return self.folder / "evaluations" / f"{step:06d}"
@@ -268,9 +268,9 @@ class Beside:
 
     def _asked_to_stop(self) -> bool:
         """Whether this rank or another one that waits is asked to."""
-        if self.guard.asked():
-            self._mail.send(STOP, b"")
-        return self._mail.has(STOP)
+        if self.stop_signal.is_set():
+            self._messages.send(STOP, b"")
+        return self._messages.has(STOP)
 
     def __enter__(self) -> Self:
         return self
@@ -325,18 +325,18 @@ def pack(found: dict[str, Any], home: Path | None = None) -> bytes:
     """Values, and from the folder `home` the ends of logs and, unless the values tell of an
     error, the films.
     """
-    parcel = io.BytesIO()
-    with ZipFile(parcel, "w") as archive:
+    message = io.BytesIO()
+    with ZipFile(message, "w") as archive:
         archive.writestr(FOUND, json.dumps(found))
         for path in sorted(home.glob("log*.txt")) if home else []:
             archive.writestr(path.name, path.read_bytes()[-LOG_BYTES:])
         for path in sorted(home.glob("videos/*")) if home and "error" not in found else []:
             archive.write(path, f"videos/{path.name}")
-    return parcel.getvalue()
+    return message.getvalue()
 
 
-def unpack(parcel: bytes, home: Path) -> dict[str, Any]:
+def unpack(message: bytes, home: Path) -> dict[str, Any]:
     """The values; the files go to `home`."""
-    with ZipFile(io.BytesIO(parcel)) as archive:
+    with ZipFile(io.BytesIO(message)) as archive:
         archive.extractall(home, [name for name in archive.namelist() if name != FOUND])
         return json.loads(archive.read(FOUND))

@@ -1,4 +1,4 @@
-"""A few recorded moments with what the policy would do, for the report."""
+"""A few recorded samples with what the policy would do, for the report."""
 
 from __future__ import annotations
 

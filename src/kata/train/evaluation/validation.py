@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kata.dist.process_group import Team
+from kata.dist.process_group import ProcessGroup
 from kata.policies.base import Policy, evaluating
 from kata.processors import Normalize, Pipeline
 from kata.spec import ACTION, DATASET_INDEX, Batch, FeatureType, Stats, dim_pad_key, pad_key
@@ -25,7 +25,7 @@ class Validator:
 
     mean_actions: per dataset the normalised mean action (k, A), the prediction of somebody who
         never looks.
-    team: the ranks that take the batches in turn; what they find is added up in the batches' order,
+    group: the ranks that take the batches in turn; what they find is added in order of batches,
         so that the figures are those of one rank.
     """
 
@@ -34,7 +34,7 @@ class Validator:
     precision: str
     mean_actions: Tensor
     action_names: tuple[str, ...]
-    team: Team = field(default_factory=Team)
+    group: ProcessGroup = field(default_factory=ProcessGroup)
 
     def __call__(self, policy: Policy) -> dict[str, Any]:
         """The loss and its terms; `action_error`, the mean |predicted - recorded| action in
@@ -53,11 +53,11 @@ class Validator:
     def _judge(self, policy: Policy) -> dict[str, Any]:
         part, size = self.feed.batches.rank_slice, self.feed.batches.slice_size
         batches = -(-self.size // size)
-        # A policy in pieces is run by all ranks together, so each runs it as often, once in vain
+        # A policy in shards is run by all ranks together, so each runs it as often, once in vain
         # where it has no batch.
         last = -(-batches // part.of) * part.of
         mine = [self._batch(policy, number) for number in range(part.number, last, part.of)]
-        by_number = {one.number: one for one in chain.from_iterable(self.team.gather(mine))}
+        by_number = {one.number: one for one in chain.from_iterable(self.group.gather(mine))}
         whole, each = _Losses(), {name: _Losses() for name in self.feed.datasets}
         errors = _Errors(self.mean_actions, self.feed.config.chunk_start())
         for number in range(batches):

@@ -67,13 +67,13 @@ def datasets(data: Data) -> list[Dataset]:
 def split_data(data: Data, share: float) -> tuple[Data, Data | None]:
     """`split` of the dataset, or of each dataset of a mixture."""
     if not isinstance(data, Mixture):
-        return split(data, share)
-    train, held = zip(*(split(dataset, share) for dataset in datasets(data)), strict=True)
+        return split_episodes(data, share)
+    train, held = zip(*(split_episodes(dataset, share) for dataset in datasets(data)), strict=True)
     found = [dataset for dataset in held if dataset is not None]
     return data.with_datasets(train), data.with_datasets(found) if found else None
 
 
-def split(dataset: Dataset, share: float) -> tuple[Dataset, Dataset | None]:
+def split_episodes(dataset: Dataset, share: float) -> tuple[Dataset, Dataset | None]:
     """Training and held-out episodes. Per task, `share` of its episodes (at least one where it has
     two or more) are held out, spread evenly over the recording, since the last ones are often
     recorded in another light or mood.

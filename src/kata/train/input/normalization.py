@@ -13,7 +13,7 @@ import numpy as np
 from kata.data.dataset.mixture import Data, Mixture, MixtureEntry
 from kata.data.stats.dataset_stats import dataset_stats
 from kata.data.stats.mixture_stats import joint_stats, part_stats
-from kata.dist.process_group import Team
+from kata.dist.process_group import ProcessGroup
 from kata.errors import DataError
 from kata.policies.config import PolicyConfig
 from kata.policies.pipelines import canonical_pipelines
@@ -59,7 +59,7 @@ def _merged(pipelines: list[Pipeline], kind: type[Normalize]) -> PerDataset:
 
 
 @dataclass(frozen=True)
-class Scales:
+class NormalizationSetup:
     """How values are normalised.
 
     stats: of the frames trained on (all datasets together), under the policy's names. before,
@@ -77,21 +77,23 @@ class Scales:
     notes: list[str] = field(default_factory=list)
 
 
-def fit_scales(data: Data, policy: PolicyConfig, run: Run, device: str, team: Team) -> Scales:
+def fit_normalization(
+    data: Data, policy: PolicyConfig, run: Run, device: str, group: ProcessGroup
+) -> NormalizationSetup:
     """Statistics of exactly the frames trained on, and the pipelines made of them.
 
     Rank 0 computes them for all.
     """
     if isinstance(data, Mixture):
-        return _of_mixture(data, policy, run.dataset, device, team)
-    (own,) = _by_first(
-        team, lambda: [dataset_stats(data, cameras=_camera_stats_needed(policy, run.dataset))]
+        return _of_mixture(data, policy, run.dataset, device, group)
+    (own,) = _computed_on_rank0(
+        group, lambda: [dataset_stats(data, cameras=_camera_stats_needed(policy, run.dataset))]
     )
     stats = _coloured(
         {run.rename_map.get(key, key): named for key, named in own.items()}, policy, run.dataset
     )
     before, after = canonical_pipelines(policy, stats, rename_map=run.rename_map, device=device)
-    return Scales(
+    return NormalizationSetup(
         stats,
         before,
         after,
@@ -101,9 +103,9 @@ def fit_scales(data: Data, policy: PolicyConfig, run: Run, device: str, team: Te
     )
 
 
-def _by_first(team: Team, work: Callable[[], list[Stats]]) -> list[Stats]:
+def _computed_on_rank0(group: ProcessGroup, work: Callable[[], list[Stats]]) -> list[Stats]:
     """Statistics may take long, and another processor may round them differently."""
-    told: list[dict[str, dict[str, tuple[Any, str]]]] = team.by_first(
+    told: list[dict[str, dict[str, tuple[Any, str]]]] = group.broadcast_from_rank0(
         lambda: [
             {
                 key: {name: (value.tolist(), str(value.dtype)) for name, value in named.items()}
@@ -122,21 +124,21 @@ def _by_first(team: Team, work: Callable[[], list[Stats]]) -> list[Stats]:
 
 
 def _of_mixture(
-    mixture: Mixture, policy: PolicyConfig, options: DatasetConfig, device: str, team: Team
-) -> Scales:
+    mixture: Mixture, policy: PolicyConfig, options: DatasetConfig, device: str, group: ProcessGroup
+) -> NormalizationSetup:
     cameras, each = _camera_stats_needed(policy, options), options.mix_stats == "each"
 
     def compute() -> list[Stats]:
         joint = joint_stats(mixture, cameras)
         return [joint, *part_stats(mixture, joint, own=each, cameras=cameras)]
 
-    joint, *parts = (_coloured(own, policy, options) for own in _by_first(team, compute))
+    joint, *parts = (_coloured(own, policy, options) for own in _computed_on_rank0(group, compute))
     wanted = {**policy.input_features, **policy.output_features}
     alike = not each and not any(mixture.padded(key) for key in wanted)
     by_dataset = dataset_pipelines(mixture, policy, parts, device)
     before, after = training_pipelines(list(by_dataset.values()), alike=alike)
     judged = zip(mixture.names, parts, strict=True) if each else [("", joint)]
-    return Scales(
+    return NormalizationSetup(
         joint,
         before,
         after,

@@ -36,7 +36,7 @@ _OPEN_FILES = 16
 _CHECKED_FRAMES = 8
 
 
-class CardDecoder:
+class GpuDecoder:
     """Frames of video files by number, decoded on `device` and brought to the host; for several
     threads.
     """
@@ -83,12 +83,12 @@ class CardDecoder:
         return opened[path]
 
 
-def card_decoder(device: torch.device) -> CardDecoder:
+def gpu_decoder(device: torch.device) -> GpuDecoder:
     """NVDEC of a CUDA device.
 
     Raises: ImportError, RuntimeError or OSError where torchcodec cannot be had.
     """
-    return CardDecoder(str(device))
+    return GpuDecoder(str(device))
 
 
 def choose_decoder(
@@ -97,7 +97,7 @@ def choose_decoder(
     cameras: Sequence[Sequence[str]],
     device: torch.device,
     threads: int,
-    make: Callable[[torch.device], Callable[[Gop], Pixels]] = card_decoder,
+    make: Callable[[torch.device], Callable[[Gop], Pixels]] = gpu_decoder,
 ) -> tuple[bool, list[str]]:
     """Whether NVDEC decodes the cameras of each part, and what the user should be told.
 

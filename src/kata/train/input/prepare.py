@@ -23,7 +23,7 @@ from kata.data.loader.shuffle import (
     make_order,
 )
 from kata.data.sampling.permutation import SampleOrder
-from kata.dist.process_group import Team
+from kata.dist.process_group import ProcessGroup
 from kata.errors import ConfigError
 from kata.processors import Pipeline
 from kata.processors.augment import Augment, build_augment
@@ -33,7 +33,7 @@ from kata.spec import Stats, Windows
 from kata.train.input.datasets import datasets, open_data, split_data, take_roles
 from kata.train.input.features import fit_features, refuse_episodes, refuse_missing_columns
 from kata.train.input.mixture_checks import check_together
-from kata.train.input.normalization import Scales, fit_scales
+from kata.train.input.normalization import NormalizationSetup, fit_normalization
 from kata.train.input.nvdec import choose_decoder
 from kata.train.input.pixel_format import choose_frame_format
 from kata.train.input.rank_checks import check_same_data
@@ -50,7 +50,7 @@ class Prepared:
     run: with the policy's features filled in. rows: training anchors.
     keys: dataset keys that are read. windows: under the dataset's names. notes: what the user
         should know.
-    scales: how values are normalised. frame_memory: bytes for decoded frames.
+    normalization: how values are normalised. frame_memory: bytes for decoded frames.
     nvdec: video is decoded on the graphics card.
     frame_format: how frames lie in batches.
     found: of each dataset, the columns whose role was found.
@@ -58,9 +58,9 @@ class Prepared:
 
     run: Run
     dataset: Data
-    held_out: Data | None
+    val_dataset: Data | None
     rows: np.ndarray
-    scales: Scales
+    normalization: NormalizationSetup
     windows: Windows
     keys: tuple[str, ...]
     device: torch.device
@@ -74,17 +74,17 @@ class Prepared:
     @property
     def stats(self) -> Stats:
         """Statistics of the frames trained on, under the policy's names."""
-        return self.scales.stats
+        return self.normalization.stats
 
     @property
     def before(self) -> Pipeline:
         """What batches pass through before the policy."""
-        return self.scales.before
+        return self.normalization.before
 
     @property
     def after(self) -> Pipeline:
         """What predicted actions pass through."""
-        return self.scales.after
+        return self.normalization.after
 
     @property
     def cameras(self) -> tuple[str, ...]:
@@ -97,17 +97,17 @@ class Prepared:
         return self.dataset.names if isinstance(self.dataset, Mixture) else ()
 
 
-def prepare(run: Run, team: Team | None = None) -> Prepared:
+def prepare(run: Run, group: ProcessGroup | None = None) -> Prepared:
     """Open the data and fit policy and data to each other. Every mismatch is found here, before
     step 1.
 
-    team: the ranks that train together; rank 0 computes statistics and chooses the order for all.
+    group: the ranks that train together; rank 0 computes statistics and chooses the order for all.
     """
-    team = team or Team()
-    device = rank_device(run.policy.device, team.world)
+    group = group or ProcessGroup()
+    device = rank_device(run.policy.device, group.world)
     check_precision(run.precision, device)
-    whole = team.node_first(lambda: open_data(run.dataset))
-    check_same_data(team, datasets(whole))
+    whole = group.local_rank0_first(lambda: open_data(run.dataset))
+    check_same_data(group, datasets(whole))
     run, whole, found = take_roles(run, whole)
     policy = fit_features(run.policy, whole, run.rename_map)
     policy.validate_features()
@@ -115,7 +115,7 @@ def prepare(run: Run, team: Team | None = None) -> Prepared:
     refuse_missing_columns(whole, windows, run.rename_map)
     said = check_together(whole, policy, run.dataset) if isinstance(whole, Mixture) else []
     refuse_episodes(datasets(whole), policy)
-    train, held_out = split_data(whole, run.dataset.eval_split)
+    train, val_dataset = split_data(whole, run.dataset.eval_split)
     rows = anchor_rows(train, policy.drop_last_frames())
     if run.effective_batch > len(rows):
         raise ConfigError(
@@ -123,7 +123,7 @@ def prepare(run: Run, team: Team | None = None) -> Prepared:
             rule="a batch is no larger than the dataset",
             remedy=f"--batch_size={max(1, len(rows) // (run.ranks * run.accumulation))} or less",
         )
-    scales = fit_scales(train, policy, run, device.type, team)
+    normalization = fit_normalization(train, policy, run, device.type, group)
     keys = tuple(
         _in_dataset(
             {**policy.input_features, **policy.output_features, **policy.windows()}, run.rename_map
@@ -132,8 +132,8 @@ def prepare(run: Run, team: Team | None = None) -> Prepared:
     cameras = [key for key in keys if key in train.cameras]
     frame_format, format_notes = choose_frame_format(run.dataset, policy, train, cameras)
     memory = _frame_memory(run.dataset)
-    nvdec, nvdec_note = team.by_first(lambda: _nvdec(run, train, cameras, device))
-    chosen, order_note = team.by_first(
+    nvdec, nvdec_note = group.broadcast_from_rank0(lambda: _nvdec(run, train, cameras, device))
+    chosen, order_note = group.broadcast_from_rank0(
         lambda: _shuffle(run, train, windows, cameras, rows, memory, frame_format)
     )
     return Prepared(
@@ -141,14 +141,14 @@ def prepare(run: Run, team: Team | None = None) -> Prepared:
             run, policy=policy, dataset=dataclasses.replace(run.dataset, **chosen)
         ),
         dataset=train,
-        held_out=held_out,
+        val_dataset=val_dataset,
         rows=rows,
         windows=windows,
         keys=keys,
         device=device,
         augment=_augment(run),
-        notes=[*whole.notes, *said, *scales.notes, *format_notes, *nvdec_note, *order_note],
-        scales=scales,
+        notes=[*whole.notes, *said, *normalization.notes, *format_notes, *nvdec_note, *order_note],
+        normalization=normalization,
         frame_memory=memory,
         frame_format=frame_format,
         nvdec=nvdec,

@@ -13,21 +13,21 @@ import torch
 import kata
 from kata.config import encode, names_where
 from kata.data import Dataset
-from kata.dist.process_group import Team
+from kata.dist.process_group import ProcessGroup
 from kata.errors import RankError
 from kata.run import Run
 from kata.run.resolve import flat
 
 
-def check_same_run(team: Team, run: Run) -> None:
+def check_same_run(group: ProcessGroup, run: Run) -> None:
     """RankError where a rank has other options or another kata, torch or Python."""
-    if run.ranks != team.world.size:
+    if run.ranks != group.world.size:
         raise RankError(
-            f"a run laid out for {run.ranks} ranks was started with {team.world.size}",
+            f"a run laid out for {run.ranks} ranks was started with {group.world.size}",
             rule="a step's samples are shared out among the ranks that there are",
             remedy="start it with `kata train`, which counts them",
         )
-    if team.world.size == 1:
+    if group.world.size == 1:
         return
     local = names_where(run, lambda declared: declared.per_machine)
     options = {name: value for name, value in flat(encode(run)).items() if name not in local}
@@ -37,38 +37,38 @@ def check_same_run(team: Team, run: Run) -> None:
         "python": f"{sys.version_info.major}.{sys.version_info.minor}",
     }
     _compare(
-        team,
+        group,
         options,
         "the same options, from the same config file",
         "start all ranks with the same command",
     )
     _compare(
-        team,
+        group,
         versions,
         "the same code, torch and Python",
         "install the same version on every machine",
     )
 
 
-def check_same_data(team: Team, data: Sequence[Dataset]) -> None:
+def check_same_data(group: ProcessGroup, data: Sequence[Dataset]) -> None:
     """RankError where a rank sees other episodes or files."""
-    if team.world.size == 1:
+    if group.world.size == 1:
         return
     seen = {
         f"dataset {one.repo_id}": f"{one.fingerprint} ({len(one.episodes.index)} episodes)"
         for one in data
     }
     _compare(
-        team,
+        group,
         seen,
         "the same episodes in files of the same size",
         "copy the dataset again, or name one revision",
     )
 
 
-def _compare(team: Team, mine: Mapping[str, Any], rule: str, remedy: str) -> None:
+def _compare(group: ProcessGroup, mine: Mapping[str, Any], rule: str, remedy: str) -> None:
     """All ranks find the same, and raise the same."""
-    first, *others = team.gather(dict(mine))
+    first, *others = group.gather(dict(mine))
     for rank, theirs in enumerate(others, start=1):
         differing = sorted(
             name for name in {*first, *theirs} if first.get(name) != theirs.get(name)

@@ -14,7 +14,7 @@ from kata.files import FULL
 _log = logging.getLogger(__name__)
 
 
-class Record:
+class AppendLog:
     """Bytes are added at the end; what a full disk does not take is kept, and tried again with the
     next.
 

@@ -19,8 +19,8 @@ from kata.data.loader.substitutes import Substituted, Substitutes, Substitution,
 from kata.dist.world import World
 from kata.errors import FrameError
 from kata.run import Run
-from kata.train.metrics.append_log import Record
-from kata.train.metrics.meter import Meter, Unrecorded, drop_lines_after, read_metrics
+from kata.train.metrics.append_log import AppendLog
+from kata.train.metrics.meter import Meter, NullMeter, drop_lines_after, read_metrics
 from kata.train.model.state import TrainState
 
 USES = ("train", "validate")
@@ -36,11 +36,11 @@ class BadFrames:
     """
 
     def __init__(
-        self, folder: Path, meter: Meter | Unrecorded, state: TrainState, run: Run, world: World
+        self, folder: Path, meter: Meter | NullMeter, state: TrainState, run: Run, world: World
     ) -> None:
         name = "bad_frames.jsonl" if world.is_first else f"bad_frames.rank{world.rank}.jsonl"
         self.path, self._meter, self._state, self._run = folder / name, meter, state, run
-        self._record = Record(self.path)
+        self._record = AppendLog(self.path)
         drop_lines_after(self.path, state.step)
         known = read_metrics(self.path) if self.path.exists() else []
         self._accounts = {

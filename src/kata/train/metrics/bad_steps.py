@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from kata.errors import DivergedError
-from kata.train.metrics.append_log import Record
+from kata.train.metrics.append_log import AppendLog
 from kata.train.metrics.meter import Meter, drop_lines_after, read_metrics, to_json
 
 RECENT = 200
@@ -37,7 +37,7 @@ ENOUGH = 50
 Samples = Callable[[int], list[dict[str, Any]]]
 
 
-class Watch:
+class BadStepMonitor:
     """Judges each step's loss and gradient norm, and lists the samples of bad ones. Use as a
     context manager.
 
@@ -85,8 +85,8 @@ class Watch:
         before = _cut_losses(folder / "losses.f32", first_step)
         comparable = before[changes_after:] if first_step > changes_after else before
         self._recent = deque((x for x in comparable.tolist() if math.isfinite(x)), maxlen=RECENT)
-        self._losses, self._new_losses = Record(folder / "losses.f32"), b""
-        self._list_of_bad = Record(self.path)
+        self._losses, self._new_losses = AppendLog(folder / "losses.f32"), b""
+        self._list_of_bad = AppendLog(self.path)
         self._coming: deque[tuple[int, Tensor, torch.cuda.Event | None]] = deque()
 
     def add(self, step: int, loss: Tensor, grad_norm: Tensor) -> None:

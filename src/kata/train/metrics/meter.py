@@ -27,7 +27,7 @@ from torch import Tensor
 
 from kata.data.counters import ReadCounters
 from kata.errors import DataError
-from kata.train.metrics.append_log import Record
+from kata.train.metrics.append_log import AppendLog
 from kata.train.metrics.bottleneck import Spent, diagnose
 from kata.train.metrics.pauses import Pauses
 from kata.train.metrics.progress import Progress
@@ -96,7 +96,7 @@ class Meter:
         self._trackers, self._progress = trackers, progress
         drop_lines_after(path, first_step)
         path.touch()
-        self._record = Record(path)
+        self._record = AppendLog(path)
         self._step = first_step
         self._names: list[str] = []
         self._tensors: list[Tensor] = []
@@ -110,7 +110,7 @@ class Meter:
         self._work_before = ReadCounters()
         self._starting = 0
 
-    def watch(
+    def count_reads(
         self,
         work: Callable[[], ReadCounters],
         *,
@@ -398,7 +398,7 @@ def _peak_memory_bytes(device: torch.device) -> int | None:
     return peak if sys.platform == "darwin" else peak * 1024
 
 
-class Unrecorded:
+class NullMeter:
     """Stands in the loop for the meter and for the watch over bad steps; the figures are the
     same on every rank.
     """

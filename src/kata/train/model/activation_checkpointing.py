@@ -15,15 +15,15 @@ from kata.errors import PolicyError
 from kata.policies.base import Policy
 
 
-def recompute(policy: Policy) -> None:
-    """Let the policy's `checkpoint_units` keep nothing but their inputs while they are trained.
+def recompute_activations(policy: Policy) -> None:
+    """Let the policy's `recompute_units` keep nothing but their inputs while they are trained.
 
     Dropout draws the same masks again, so gradients are those without it. To be called before the
     parts of the policy are compiled or sharded: what those put around a unit stays outside.
 
     Raises: PolicyError for a policy without such units.
     """
-    units = policy.checkpoint_units()
+    units = policy.recompute_units()
     if not units:
         raise PolicyError(
             f"gradient_checkpointing=true for {policy.config.type}",

@@ -28,7 +28,7 @@ HOW: dict[str, Any] = {"backend": "inductor", "options": {"fallback_random": Tru
 """Dropout is drawn as without the compiler, so that a run stays the run that it is."""
 
 
-class Block:
+class CompiledBlock:
     """One module's call: compiled while the policy trains, and as written from the first error of
     the compiler on.
 
@@ -59,7 +59,7 @@ class Block:
         return _call_of(self._module)(*args, **kwargs)
 
 
-def compile_blocks(policy: Policy) -> list[Block]:
+def compile_blocks(policy: Policy) -> list[CompiledBlock]:
     """Compile the modules that the policy names as its units, when each first runs.
 
     Raises: ConfigError where part of the policy is compiled already.
@@ -72,7 +72,7 @@ def compile_blocks(policy: Policy) -> list[Block]:
         )
     names = {module: name for name, module in policy.named_modules()}
     units, said = policy.shard_units(), set[str]()
-    blocks = [Block(names[unit], unit, policy, said) for unit in units]
+    blocks = [CompiledBlock(names[unit], unit, policy, said) for unit in units]
     # The compiler looks at each tensor that it sees.
     warnings.filterwarnings("ignore", "The .grad attribute of a Tensor that is not a leaf")
     # Blocks of one class are variants of one compiled function.
@@ -88,7 +88,7 @@ def compile_blocks(policy: Policy) -> list[Block]:
     return blocks
 
 
-def uncompiled(blocks: Sequence[Block]) -> list[str]:
+def uncompiled(blocks: Sequence[CompiledBlock]) -> list[str]:
     """What the user should know of blocks that ran uncompiled: one sentence for each error."""
     failed: dict[str, list[str]] = {}
     for block in blocks:

@@ -14,7 +14,7 @@ _CPU_IS_FULL = "DefaultCPUAllocator: can't allocate memory"
 
 
 @contextmanager
-def fitting(run: Run, device: torch.device) -> Generator[None]:
+def explain_out_of_memory(run: Run, device: torch.device) -> Generator[None]:
     """Turn torch's lack of memory on the device into what would need less of it.
 
     Raises: ConfigError.
@@ -28,7 +28,7 @@ def fitting(run: Run, device: torch.device) -> Generator[None]:
         raise ConfigError(
             f"batch_size={run.batch_size}: {device} is out of memory "
             f"({str(error).splitlines()[0]})",
-            rule="weights, gradients, moments and the activations of a micro-batch lie on the "
+            rule="weights, gradients, optimizer state and a micro-batch's activations share the "
             "device",
             remedy=_remedy(run),
         ) from error

@@ -18,7 +18,7 @@ from kata.policies import build_policy
 from kata.policies.base import Policy
 from kata.policies.load import load_weights
 from kata.run import Run, policy_folder, read_policy_config
-from kata.train.model.activation_checkpointing import recompute
+from kata.train.model.activation_checkpointing import recompute_activations
 
 
 @dataclass(slots=True)
@@ -55,7 +55,7 @@ def build_state(run: Run, engine: Engine, *, weights_follow: bool = False) -> Tr
     policy.train()
     ema = ema_copy(policy) if run.ema.enable else None
     if run.gradient_checkpointing:
-        recompute(policy)
+        recompute_activations(policy)
     for module in (policy, ema):
         if module is not None:
             engine.place(module, module.shard_units())

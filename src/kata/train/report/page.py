@@ -24,7 +24,7 @@ from kata.train.report.curves import (
     validation_figure,
     words,
 )
-from kata.train.report.parts import Report
+from kata.train.report.parts import ReportContent
 from kata.train.report.views import samples_html, strips_html
 from kata.units import count_text, rate_text, seconds_text
 
@@ -32,7 +32,7 @@ ROWS_MAX = 12  # of a table of evaluations
 TIME_COLOURS = ("--second", "--faint", "--accent", "--third", "--rule")
 
 
-def write_report(path: Path, report: Report) -> None:
+def write_report(path: Path, report: ReportContent) -> None:
     """Writes the report as one HTML file without scripts or links; the file is whole or absent."""
     train, validation = of_kind(report.metrics, "train"), of_kind(report.metrics, "validation")
     judged_by = validation_figure(validation, [*figures(report.best or {}), *report.baseline])
@@ -81,7 +81,9 @@ def _training_tiles(train: Sequence[Line], spent: TimeSpent | None) -> list[Tile
     return tiles
 
 
-def _validation_tiles(report: Report, validation: Sequence[Line], name: str | None) -> list[Tile]:
+def _validation_tiles(
+    report: ReportContent, validation: Sequence[Line], name: str | None
+) -> list[Tile]:
     if name is None:
         return []
     best = best_of(validation, name)
@@ -190,7 +192,7 @@ def _table(lines: Sequence[Line], names: Sequence[str]) -> str:
     return f'<div class="card scroll"><table><tr>{head}</tr>{rows}</table>{cut}</div>'
 
 
-def _facts(report: Report) -> str:
+def _facts(report: ReportContent) -> str:
     facts = list(report.facts)
     if report.best is not None and "checkpoint" in report.best:
         facts.append(("Best checkpoint", str(report.best["checkpoint"])))

@@ -35,7 +35,7 @@ class Filmstrip:
 
 
 @dataclass(frozen=True)
-class Report:
+class ReportContent:
     """All that a report shows; every part but the title may be empty.
 
     metrics: lines of metrics.jsonl. facts: (name, value) rows. warnings: what went wrong.

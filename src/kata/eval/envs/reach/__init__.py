@@ -18,16 +18,16 @@ __all__ = [
     "SIZE",
     "Expert",
     "ReachEnv",
-    "register",
+    "register_reach",
 ]
 
 ENV_ID = "kata/Reach-v0"
 
 
-def register() -> None:
+def register_reach() -> None:
     """Make the task known to gymnasium; a second call changes nothing."""
     if ENV_ID not in gymnasium.registry:
         gymnasium.register(id=ENV_ID, entry_point="kata.eval.envs.reach.reach:ReachEnv")
 
 
-register()
+register_reach()

@@ -18,7 +18,7 @@ _BASE = np.array([0.0, -1.1])
 _LINK = 1.16  # two links of this length reach every corner of the board from the base
 
 
-class Camera:
+class SceneCamera:
     """A square view straight down on the board.
 
     Args:

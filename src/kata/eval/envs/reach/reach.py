@@ -10,7 +10,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from kata.errors import PolicyError
-from kata.eval.envs.reach.picture import GOAL_RADIUS, Camera, Picture
+from kata.eval.envs.reach.picture import GOAL_RADIUS, Picture, SceneCamera
 
 FPS = 10
 MAX_STEPS = 80
@@ -53,9 +53,9 @@ class ReachEnv(gymnasium.Env[Observation, NDArray[np.float32]]):
         self.observation_space = spaces.Dict({"agent_pos": place, "pixels": pixels})
         self.action_space = place
         self._top, self._wrist, self._large = (
-            Camera(SIZE, 1.1),
-            Camera(SIZE, 0.4),
-            Camera(render_size, 1.1),
+            SceneCamera(SIZE, 1.1),
+            SceneCamera(SIZE, 0.4),
+            SceneCamera(render_size, 1.1),
         )
         self.tool, self.goal = np.zeros(2), np.zeros(2)
         self._held = self._steps = 0

@@ -36,17 +36,17 @@ def test_four_two_one_three_and_two_ranks_make_one_run(vector_dataset, tmp_path)
     ]
     args = [*data, *TINY_ACT, *SGD, f"--output_dir={tmp_path}/run"]
     home = tmp_path / "run" / "checkpoints"
-    for size, pieces, stored_as, steps in SEGMENTS:
+    for size, shards, stored_as, steps in SEGMENTS:
         more = [
             f"--steps={steps}",
-            f"--parallelism.dp_shard={pieces}",
+            f"--parallelism.dp_shard={shards}",
             f"--checkpoint_format={stored_as}",
         ]
         first = steps == SEGMENTS[0][-1]
         own = [a for a in args if first or not a.startswith("--batch_size")]
         more += ["--batch_size=3"] if first else ["--resume=true"]
-        team = ranks.train(size, *own, *more, folder=tmp_path / f"out-{size}")
-        assert team.ended(600) == [0] * size, "".join(team.said(rank) for rank in range(size))
+        group = ranks.train(size, *own, *more, folder=tmp_path / f"out-{size}")
+        assert group.ended(600) == [0] * size, "".join(group.said(rank) for rank in range(size))
         held = home / f"{steps:06d}"
         assert (held / "sharded_state").is_dir() == (stored_as in ("dcp", "both"))
         assert (held / "pretrained_model/model.safetensors").is_file() == (stored_as != "dcp")
