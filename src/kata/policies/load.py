@@ -33,7 +33,7 @@ def load_weights(
     if not file.exists() and (file.parent.parent / "sharded_state").is_dir():
         raise PolicyError(
             f"{file}: not there",
-            rule="this checkpoint holds its weights in pieces (checkpoint_format=dcp)",
+            rule="this checkpoint holds its weights in shards (checkpoint_format=dcp)",
             remedy=f"kata checkpoint convert {file.parent.parent} --to=both",
         )
     found = read_tensors(file)
