@@ -17,6 +17,7 @@ import pytest
 from kata.data import Reader, open_dataset
 from kata.data.storage.array_file import cache_folder
 from kata.data.video import packet_index
+from kata.data.video.encoder import probe_video
 from kata.data.video.packet_index import build_index, open_index
 from kata.errors import DataError
 from tests.data.dataset_maker import (
@@ -296,6 +297,30 @@ def test_files_that_cannot_be_numbered_are_refused(tmp_path: Path, cache: Path) 
     (tmp_path / "text.mp4").write_text("hello")
     refused(tmp_path / "text.mp4", "cannot be read")
     assert not list(cache.glob("index/*/*.bin")), "what is refused is not kept"
+
+
+def test_texts_in_a_video_need_not_be_utf8(tmp_path: Path, cache: Path) -> None:
+    path = tmp_path / "a.mkv"
+    with av.open(str(path), "w") as container:
+        container.metadata["comment"] = "recorded by kata"
+        stream: Any = container.add_stream("libx264", rate=FPS)
+        stream.width, stream.height, stream.pix_fmt = 64, 64, "yuv420p"
+        frame = av.VideoFrame.from_ndarray(PICTURES[0], format="rgb24")
+        container.mux([*stream.encode(frame), *stream.encode()])
+    raw = path.read_bytes()
+    assert raw.count(b"recorded by kata") == 1
+    path.write_bytes(raw.replace(b"recorded by kata", b"recorded by k\xffta"))
+    assert len(build_index(path)) == 1
+    assert probe_video(path)["video.codec"] == "h264"
+
+
+def test_a_video_without_frames_is_refused(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path / "a.mp4", "libx264")
+    monkeypatch.setattr(packet_index, "frame_table", lambda path: np.zeros((0, 5), dtype=np.int64))
+    with pytest.raises(DataError, match="holds no frames"):
+        build_index(tmp_path / "a.mp4")
 
 
 def test_a_rate_that_varies_is_refused(tmp_path: Path, cache: Path) -> None:

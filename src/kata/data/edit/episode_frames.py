@@ -13,7 +13,7 @@ from PIL import Image
 
 from kata.data.arrays import Pixels
 from kata.data.parquet.images import DeepImageError, open_image
-from kata.data.video.color import FORMATS
+from kata.data.video.container import open_video
 from kata.data.video.packet_index import FrameIndex
 from kata.errors import DataError
 
@@ -27,7 +27,7 @@ def video_frames(index: FrameIndex, first: int, count: int) -> Iterator[Pixels]:
     wanted = {int(pts): first + place for place, pts in enumerate(index.pts[packets])}
     why = "the decoder gave no picture"
     try:
-        with av.open(str(index.path), options=FORMATS) as container:
+        with open_video(index.path) as container:
             stream = container.streams.video[0]
             stream.thread_type = "AUTO"
             # The index counts from where the file's table does; FFmpeg adds what an empty edit puts

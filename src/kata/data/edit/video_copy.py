@@ -19,7 +19,7 @@ from av.video.stream import VideoStream
 
 from kata.data.arrays import Int64
 from kata.data.format.v3 import FileSeries
-from kata.data.video.color import FORMATS
+from kata.data.video.container import open_video
 from kata.data.video.encoder import FASTSTART
 from kata.data.video.packet_index import FrameIndex, build_index
 from kata.data.video.packets import read_packets
@@ -195,7 +195,7 @@ def _copy(runs: list[_Run], path: Path, fps: int) -> None:
     # a packet is decoded at the latest when it is shown: with reordered frames that many earlier
     delay = max(int((n - run.cuts.rank[n]).max()) for n, run in zip(numbers, runs, strict=True))
     with av.open(str(path), "w", options=FASTSTART) as target:
-        with av.open(str(runs[0].cuts.path), options=FORMATS) as source:
+        with open_video(runs[0].cuts.path) as source:
             stream = target.add_stream_from_template(source.streams.video[0], opaque=True)
             delay = max(delay, _declared_delay(source))
         assert isinstance(stream, VideoStream)

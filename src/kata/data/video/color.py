@@ -24,13 +24,8 @@ from av.video.frame import VideoFrame
 from av.video.reformatter import ColorRange, Interpolation, VideoReformatter
 from numpy.typing import NDArray
 
+from kata.data.video.container import open_video
 from kata.spec import Colours
-
-FORMATS = {"protocol_whitelist": "file", "format_whitelist": "mov,matroska,webm,avi"}
-"""Protocols and formats that FFmpeg may open. It recognises a format by its content, and would
-follow a playlist with the name of a video to other files.
-"""
-
 
 _HALF_SIZE = ("yuv420p", "yuvj420p")
 
@@ -55,7 +50,7 @@ def stores_half_size(path: Path) -> bool:
     An unreadable file gives False; indexing it reports the fault.
     """
     try:
-        with av.open(str(path), options=FORMATS) as container:
+        with open_video(path) as container:
             codec: Any = container.streams.video[0].codec_context
             if codec is None:
                 return False

@@ -19,6 +19,7 @@ from av.video.codeccontext import VideoCodecContext
 from av.video.stream import VideoStream
 from numpy.typing import NDArray
 
+from kata.data.video.container import open_video
 from kata.errors import DataError
 
 ENCODERS = {"av1": "libsvtav1", "h264": "libx264", "hevc": "libx265"}
@@ -248,7 +249,7 @@ def probe_video(path: Path) -> dict[str, Any]:
         DataError: The file is damaged, or holds no video that FFmpeg knows.
     """
     try:
-        with av.open(str(path)) as source:
+        with open_video(path) as source:
             stream = next(iter(source.streams.video), None)
             codec: Any = stream and stream.codec_context  # None if FFmpeg does not know the codec
             if stream is None or codec is None or stream.average_rate is None:

@@ -31,7 +31,7 @@ from kata.data.storage.array_file import (
 )
 from kata.data.storage.file_stamp import file_ends, file_identity
 from kata.data.storage.lfs_pointer import refuse_pointer
-from kata.data.video.color import FORMATS
+from kata.data.video.container import open_video
 from kata.data.video.mp4_boxes import count_setups, frame_table
 from kata.errors import DataError
 
@@ -170,7 +170,7 @@ def build_index(path: Path) -> FrameIndex:
     refuse_pointer(path)
     identity = file_identity(path)
     try:
-        with av.open(str(path), options=FORMATS) as container:
+        with open_video(path) as container:
             if not container.streams.video:
                 raise _damaged(path, "holds no video")
             stream = container.streams.video[0]
@@ -204,6 +204,8 @@ def build_index(path: Path) -> FrameIndex:
     # frame number.
     shown = np.flatnonzero(hidden == 0)
     packet = shown[np.argsort(pts[shown], kind="stable")]
+    if not len(packet):
+        raise _damaged(path, "holds no frames")
     pts = pts - pts[packet[:1]]
     start = _starts(path, pts, np.flatnonzero(key), packet)
     if file_identity(path) != identity:
