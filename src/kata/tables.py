@@ -25,7 +25,9 @@ def table_lines(
     if not cells:
         return []
     # A character takes at most two places on the terminal, and two separate columns.
-    width = sum(2 * len(cell) + 2 for row in cells for cell in row)
+    width = 0
+    for row in cells:
+        width += sum(2 * len(cell) + 2 for cell in row)
     console = Console(width=width, color_system=None, highlight=False)
     with console.capture() as captured:
         console.print(aligned_table(cells, first_number=first_number))

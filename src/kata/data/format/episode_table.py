@@ -64,6 +64,7 @@ class TaskLists:
     @classmethod
     def of(cls, lists: Iterable[Sequence[str]]) -> TaskLists:
         """Build the lists from one sequence of sentences per episode."""
+        # Most episodes share a few sentences, so each sentence is stored once.
         places: dict[str, int] = {}
         number, end = array("q"), array("q")
         for sentences in lists:
@@ -95,6 +96,7 @@ class TaskLists:
         any.
         """
         length = np.diff(self._end, prepend=0)
+        # The appended -1 stands for episodes without a sentence at the end of the table.
         known = np.append(self._number, -1)
         return np.where(length > 0, known[np.minimum(self._end - length, len(self._number))], -1)
 

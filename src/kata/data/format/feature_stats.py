@@ -130,7 +130,7 @@ class ImageCounts:
 
         `count` is the number of frames.
         """
-        # 1. The exact moments, as sums over 256 levels instead of over pixels.
+        # 1. Exact mean and variance, as sums over 256 levels instead of over pixels.
         levels, counts = np.arange(256) / 255.0, self._levels
         pixels = int(counts[0].sum())
         mean = counts @ levels / pixels

@@ -87,6 +87,7 @@ def read_info(root: Path) -> Info:
             rule="kata reads tables in the format 'parquet'",
             remedy="export the dataset with parquet files where it was made",
         )
+    # Frames are addressed by number, which needs a whole rate.
     fps = raw["fps"]
     if not isinstance(fps, int | float) or isinstance(fps, bool) or fps < 1 or fps != int(fps):
         raise _bad(path, f"has fps {fps!r}", "a whole number of frames per second, 1 or more")
@@ -177,6 +178,7 @@ def _columns(path: Path, features: dict[str, Any]) -> tuple[dict[str, Column], l
     columns: dict[str, Column] = {}
     notes: list[str] = []
     for key, spec in features.items():
+        # Names of cameras become parts of paths.
         if "/" in key or "\\" in key or ".." in key:
             raise _bad(
                 path, f"has a feature called '{key}'", "names of features hold no '/', '\\' or '..'"
@@ -232,6 +234,7 @@ def _height_width_channels(shape: tuple[int, ...], names: Any) -> tuple[int, ...
     if isinstance(names, list) and len(names) == 3:
         last = names[2] in ("channel", "channels")
     else:
+        # No camera is four pixels wide or less, and none has more than four channels.
         last = shape[2] <= 4
     return shape if last else (*shape[1:], shape[0])
 
@@ -260,6 +263,7 @@ def _template(path: Path, field: str, template: Any) -> str:
         raise _bad(
             path, f"has {field} '{template}': {error}", "a path with places in braces"
         ) from error
+    # Only plain names and widths: str.format would also evaluate attributes and items of a value.
     unknown = [
         name for name, spec in parts if name not in _PLACES or not re.fullmatch(r"0?\d?d?", spec)
     ]

@@ -162,9 +162,8 @@ def refuse_outside(root: Path, names: Iterable[str]) -> None:
     """Raise DataError if a name below `root` leads out of it through a link; absent files are
     skipped.
 
-    A snapshot in Hugging Face's cache links to files of its own repository, from
-    `<repo>/snapshots/<commit>` to `<repo>/blobs`, which counts as inside. The folder itself may be
-    reached through a link.
+    A snapshot in Hugging Face's cache links from `<repo>/snapshots/<commit>` to `<repo>/blobs`,
+    which counts as inside. The folder itself may be reached through a link.
     """
     base = os.path.realpath(root)
     if os.path.basename(os.path.dirname(base)) == "snapshots":

@@ -87,6 +87,8 @@ class FrameBuffer:
             due: the next step that wants it.
             evict: True if frames whose next use is later than `due` make room.
         """
+        # Belady's rule, with one exception: a frame that is needed sooner is never given up for one
+        # that is needed later, even if that one is decoded already.
         while self.held_bytes + frame.size > self.budget_bytes:
             if not evict or not self._evict_later_than(due):
                 return False
@@ -131,6 +133,7 @@ class FrameBuffer:
             None if the picture is larger than was counted and there is no room. The frame is then
             dropped.
         """
+        # `keep` counted an estimate: only the decoded picture tells whether it is held as planes.
         room = self.budget_bytes - self.held_bytes + frame.size
         memory = self._memory.take(size, self.budget_bytes) if size <= room else None
         if memory is None:
@@ -154,6 +157,7 @@ class FrameBuffer:
     def _drop(self, frame: Frame) -> None:
         frame.kept = False
         del self._frames[frame.key]
+        # Memory that a task is still copying from is freed by that task, in `settle`.
         if frame.taken:
             self.settle(frame)
         else:
@@ -176,6 +180,8 @@ class FrameBuffer:
         """Drop the frame with the furthest next use, decoded or not, if that is later than
         `due`.
         """
+        # The heap is a minimum heap, so steps are stored negated. Old entries of postponed frames
+        # are dropped on the way.
         while self._farthest and -self._farthest[0][0] > due:
             entry = heapq.heappop(self._farthest)
             if self._is_current(entry):

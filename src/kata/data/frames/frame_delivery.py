@@ -50,7 +50,7 @@ class PendingFrames:
         self._lock = Lock()
         self._done = Future[None]()
         self._bad: FrameError | None = None
-        self.landed(0)
+        self.landed(0)  # a batch without frames is complete now
 
     def landed(self, count: int) -> None:
         """Count frames that are written."""
@@ -73,6 +73,7 @@ class PendingFrames:
     def failed(self, error: BaseException) -> None:
         """Raise this error for the whole batch."""
         with self._lock:
+            # At once, without waiting for the others: the run ends anyway.
             if not self._done.done():
                 self._done.set_exception(error)
 
@@ -86,6 +87,7 @@ class PendingFrames:
         self._done.result()
 
     def _end(self) -> None:
+        # `failed` may have ended the batch before its last frame arrives.
         if self._left or self._done.done():
             return
         if self._bad is None:

@@ -137,6 +137,7 @@ class ImageCamera:
                         f"info.json says {self._recorded}"
                     )
                     raise self._bad_frame(path, number, row, what, rule=SAME_SHAPE, remedy=_RESHAPE)
+                # A palette or an alpha channel is converted: batches hold one or three channels.
                 picture = image.convert("L" if channels == 1 else "RGB")
                 if self.shape != self._recorded:
                     picture = picture.resize(
@@ -147,7 +148,7 @@ class ImageCamera:
             raise self._bad_frame(
                 path, number, row, f"has an image in row {number} that cannot be decoded ({error})"
             ) from error
-        pixels = pixels.reshape(*pixels.shape[:2], -1)
+        pixels = pixels.reshape(*pixels.shape[:2], -1)  # grey images have no channel axis
         if pixels.shape != self.shape:
             raise shape_mismatch(self._key, self.shape, pixels.shape, f"row {number} of {path}")
         return pixels

@@ -23,7 +23,7 @@ _INDEX = 1
 _DICTIONARY = 2
 _DATA_V2 = 3
 
-# Encodings of values and levels (Encoding in parquet.thrift), and names of those not read here.
+# Encodings of values and levels (Encoding in parquet.thrift), and names of the unknown ones.
 _PLAIN = 0
 _PLAIN_DICTIONARY = 2
 _RLE = 3

@@ -15,7 +15,7 @@ from kata.data.check.faults import Curve, Fault, FrameRange, RecordingFaults, Ru
 from kata.data.check.recording.signals import EpisodeSpan, Floats, Signal
 
 SHARE = 0.5
-"""Equal frames, of those of the shorter episode, that make a duplicate."""
+"""Fraction of equal frames in the shorter episode that makes a duplicate."""
 
 _LEAST = 5  # equal frames
 _HASHES_MAX = 4_000_000

@@ -133,7 +133,9 @@ def _problems(report: Report, kinds: set[str]) -> str:
             continue
         level = '<span class="found">error</span>' if first.error else "warning"
         more = f" (and {count_text(len(group) - 1)} more)" if len(group) > 1 else ""
-        kind, what, remedy = escape(first.kind), escape(first.what), escape(first.remedy)
+        kind = escape(first.kind)
+        what = escape(first.what)
+        remedy = escape(first.remedy)
         rows += f'<tr><td class="word">{level}</td><td class="word">{kind}</td>'
         rows += f'<td>{what}{more}<br><span class="muted">{remedy}</span></td></tr>'
     return f'<div class="card"><table>{rows}</table></div>' if rows else ""

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from kata.data.check.faults import Curve
 
 _WIDTH, _HEIGHT = 460, 150
-_LEFT, _RIGHT, _TOP, _BOTTOM = 46, 6, 8, 20
+_LEFT, _RIGHT = 46, 6
+_TOP, _BOTTOM = 8, 20
 _POINTS_MAX = 500
 _COLORS = ("--accent", "--second")
 

@@ -16,11 +16,12 @@ Floats = NDArray[np.float64]
 
 _FRAMES_MAX = 100_000
 """Frames from which scales are measured: whole episodes, evenly spread over the dataset."""
-_SMOOTH_HZ, _SMOOTH_LEAST, _SMOOTH_MOST = 3.0, 0.1, 0.5
-"""Von Neumann ratio below which a dimension moves: 3 / fps within these bounds.
+_SMOOTH_HZ = 3.0
+"""Von Neumann ratio below which a dimension moves, times fps; see also the bounds below.
 
 White noise has a ratio of 1. That of a motion is near 0, and rises where few frames sample it.
 """
+_SMOOTH_LEAST, _SMOOTH_MOST = 0.1, 0.5
 
 
 @dataclass(frozen=True)

@@ -75,8 +75,10 @@ def _is_whole(fault: Fault, camera: Sampled) -> bool:
 def _frozen_runs(
     camera: Sampled, number: int, dark: NDArray[np.bool_], signals: list[Signal], fps: int
 ) -> list[Fault]:
-    """Find the stretches of one episode in which the picture stands and a joint moves."""
-    episode, frames, thumbs = camera.episodes[number], camera.frames[number], camera.thumbs[number]
+    """Find the ranges of one episode in which the picture is still and a joint moves."""
+    episode = camera.episodes[number]
+    frames = camera.frames[number]
+    thumbs = camera.thumbs[number]
     if not len(frames):
         return []
     change = changed_pixels(thumbs[1:], thumbs[:-1])

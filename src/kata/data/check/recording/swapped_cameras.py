@@ -19,7 +19,7 @@ from kata.data.check.recording.thumbnails import Sampled, Thumbs
 MARGIN = 0.1
 """Correlation by which two frames must look more like each other's camera than like their own."""
 TELLING = 0.5
-"""Median margin of all frames; two cameras with less cannot be told apart."""
+"""Median margin of all frames; two cameras with less cannot be distinguished."""
 
 _NEIGHBORS = 5
 _EPISODES = 2 * _NEIGHBORS

@@ -119,7 +119,9 @@ def _thumbs(
 
 
 def thumbnail(frame: NDArray[np.uint8]) -> Thumbs:
-    """Return a frame (H, W, C) as (HEIGHT, WIDTH, 3), each pixel the mean of those it covers."""
+    """Return a frame (H, W, C) as (HEIGHT, WIDTH, 3), each pixel the mean of the pixels it
+    covers.
+    """
     full = np.ascontiguousarray(np.broadcast_to(frame, (*frame.shape[:2], 3)))
     return np.asarray(Image.fromarray(full).resize((WIDTH, HEIGHT), Image.Resampling.BOX))
 
