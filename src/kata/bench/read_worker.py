@@ -24,12 +24,14 @@ from kata.bench.cases import windows_of
 from kata.bench.decode_floor import decode_floors, open_tracks
 from kata.bench.interleave import Turns
 from kata.data import Batches, Dataset, Reader, anchor_rows, open_dataset
+from kata.data.dataset.mixture import Mixture
 from kata.data.frames.frame_cache import CacheOptions, FrameCache
 from kata.data.frames.frame_format import RECORDED, FrameFormat, colours_of_camera
 from kata.data.frames.next_use import held_as_rgb
 from kata.data.loader.shuffle import Shuffle, ShuffleChoice, held_frame_bytes, make_order
 from kata.data.parquet.image_column import ENCODED_BYTES
 from kata.data.sampling.clip_order import ClipOrder, order_quality
+from kata.data.sampling.mixture_order import MixtureOrder
 from kata.data.sampling.permutation import SampleOrder
 from kata.spec import Colours
 
@@ -129,6 +131,7 @@ def _open(live: ExitStack, reading: Reading, dataset: Dataset) -> tuple[Reader, 
             for key in cameras
         )
         memory += (AHEAD + 1) * reading.batch_size * batch
+    mixture = Mixture.of(dataset)
     choice = ShuffleChoice(
         Shuffle("clips" if reading.way == "clips" else "full"),
         memory,
@@ -136,16 +139,16 @@ def _open(live: ExitStack, reading: Reading, dataset: Dataset) -> tuple[Reader, 
         AHEAD + 1,
         frame_format,
     )
-    shuffle, _ = choice.choose(dataset, windows, cameras, rows)
-    order = make_order(shuffle, dataset, windows, cameras, rows, reading.seed)
+    shuffles, _ = choice.choose(mixture, windows, cameras, rows)
+    order = make_order(shuffles, mixture, windows, cameras, rows, reading.seed)
     reader = live.enter_context(
         Reader(
-            dataset,
+            mixture,
             windows,
             threads=reading.threads,
             keys=keys,
             frame_memory=memory,
-            cache=cache,
+            caches={} if cache is None else {dataset.repo_id: cache},
             frame_format=frame_format,
         )
     )
@@ -159,7 +162,7 @@ def _open(live: ExitStack, reading: Reading, dataset: Dataset) -> tuple[Reader, 
 def _frame_format(reading: Reading, dataset: Dataset, cameras: Sequence[str]) -> FrameFormat:
     if reading.pixels == "rgb":
         return RECORDED
-    found = {key: colours_of_camera(dataset, key) for key in cameras}
+    found = {key: colours_of_camera(Mixture.of(dataset), key) for key in cameras}
     return FrameFormat(
         colours={key: colours for key, colours in found.items() if isinstance(colours, Colours)}
     )
@@ -167,7 +170,7 @@ def _frame_format(reading: Reading, dataset: Dataset, cameras: Sequence[str]) ->
 
 def _filled(reader: Reader, batch_size: int) -> dict[str, Any]:
     """Read every frame once, as the first epoch of a run does, so that the cache has them all."""
-    rows, began_s, cpu_s = anchor_rows(reader.dataset), time.perf_counter(), time.process_time()
+    rows, began_s, cpu_s = anchor_rows(reader.mixture), time.perf_counter(), time.process_time()
     for begin in range(0, len(rows), batch_size):
         reader.read(rows[begin : begin + batch_size])
     return {"fill_s": time.perf_counter() - began_s, "fill_cpu_s": time.process_time() - cpu_s}
@@ -254,15 +257,17 @@ def _episodes_per_batch(reader: Reader, batches: Batches, first: int, count: int
     rows = batches.rows[batches.order.at(np.arange(first * size, (first + count) * size))].reshape(
         -1, size
     )
-    episode = np.sort(np.searchsorted(reader.episodes.start, rows, side="right"), axis=1)
+    episode = np.sort(np.searchsorted(reader.mixture.episodes.start, rows, side="right"), axis=1)
     return float(1 + (np.diff(episode, axis=1) != 0).sum(axis=1).mean())
 
 
 def _mixing(order: SampleOrder, batch_size: int) -> dict[str, float]:
-    """How an order in clips mixes them, beside what a uniform one would give."""
-    if not isinstance(order, ClipOrder) or batch_size < 2:
+    """Return how an order in clips mixes them, and the figures of a uniform order."""
+    assert isinstance(order, MixtureOrder)
+    (own,) = order.orders
+    if not isinstance(own, ClipOrder) or batch_size < 2:
         return {}
-    found = order_quality(order, order.clips, batch_size)
+    found = order_quality(own, own.clips, batch_size)
     return {"clips_per_batch": found.distinct_clips} | asdict(found)
 
 

@@ -12,10 +12,9 @@ from typing import Any
 
 from kata.config import encode
 from kata.data import Batches, Order, Reader, anchor_rows
-from kata.data.dataset.mixture import Data, Mixture, vector_names
+from kata.data.dataset.mixture import Mixture, vector_names
 from kata.data.frames.frame_cache import FrameCache
-from kata.data.loader.batches import BatchReader, RankSlice
-from kata.data.loader.mixture_reader import MixedReader
+from kata.data.loader.batches import RankSlice
 from kata.data.loader.provenance import step_locations
 from kata.dist.engine import Engine
 from kata.dist.process_group import ProcessGroup
@@ -107,7 +106,9 @@ def open_job(
     save, evaluate.
     """
     run, group = prepared.run, engine.group
-    caches = frame_caches(live, prepared)
+    caches = frame_caches(
+        live, run.dataset, prepared.dataset, prepared.cameras, prepared.frame_format
+    )
     reader = live.enter_context(
         open_reader(prepared, prepared.dataset, caches, prepared.frame_memory)
     )
@@ -152,7 +153,7 @@ def _meter(
     prepared: Prepared,
     state: TrainState,
     folder: Path,
-    reader: Reader | MixedReader,
+    reader: Reader,
     pauses: Pauses[TrainState],
 ) -> Meter:
     run = prepared.run
@@ -206,21 +207,19 @@ def _bad_step_monitor(
 
 
 def open_reader(
-    prepared: Prepared, data: Data, caches: dict[str, FrameCache], frame_memory: int = 0
-) -> Reader | MixedReader:
-    """What reads frames of these data."""
-    common: dict[str, Any] = {
-        "threads": prepared.run.num_workers,
-        "keys": prepared.keys,
-        "frame_memory": frame_memory,
-        "frame_format": prepared.frame_format,
-    }
-    reader: Reader | MixedReader
-    if isinstance(data, Mixture):
-        reader = MixedReader(data, prepared.windows, caches=caches, **common)
-    else:
-        reader = Reader(data, prepared.windows, cache=caches.get(""), **common)
-        reader.rename(prepared.run.rename_map)
+    prepared: Prepared, data: Mixture, caches: dict[str, FrameCache], frame_memory: int = 0
+) -> Reader:
+    """Open a reader of these episodes."""
+    reader = Reader(
+        data,
+        prepared.windows,
+        threads=prepared.run.num_workers,
+        keys=prepared.keys,
+        frame_memory=frame_memory,
+        caches=caches,
+        frame_format=prepared.frame_format,
+        rename_map=prepared.run.rename_map,
+    )
     if prepared.nvdec:
         reader.decode_with(gpu_decoder(prepared.device))
     if prepared.device.type == "cuda":
@@ -230,16 +229,17 @@ def open_reader(
 
 def _seen(prepared: Prepared) -> Callable[[int], dict[str, int]] | None:
     """How many of the first samples came from each dataset of a mixture."""
-    if not isinstance(prepared.dataset, Mixture):
+    names = prepared.dataset.labels
+    if not names:
         return None
-    names, shares = prepared.names, prepared.dataset.shares(prepared.rows)
+    shares = prepared.dataset.shares(prepared.rows)
     return lambda samples: dict(zip(names, shares.seen(samples), strict=True))
 
 
 def train_feed(
     live: ExitStack,
     prepared: Prepared,
-    reader: BatchReader,
+    reader: Reader,
     group: ProcessGroup,
     bad_frames: BadFrames | None = None,
 ) -> Feed:
@@ -279,7 +279,7 @@ def _feed(prepared: Prepared, batches: Batches, purpose: str) -> Feed:
         windows=tuple(prepared.windows),
         augment=prepared.augment if purpose == "train" else None,
         colours=prepared.frame_format.colours,
-        datasets=prepared.names,
+        datasets=prepared.dataset.labels,
         rename_map=run.rename_map,
     )
 
@@ -287,8 +287,8 @@ def _feed(prepared: Prepared, batches: Batches, purpose: str) -> Feed:
 def _validator(
     live: ExitStack,
     prepared: Prepared,
-    held: Data,
-    reader: BatchReader,
+    held: Mixture,
+    reader: Reader,
     bad_frames: BadFrames,
     group: ProcessGroup,
 ) -> tuple[Validator, Feed]:
@@ -305,7 +305,7 @@ def _validator(
     )
     feed = _feed(prepared, live.enter_context(batches), "validate")
     names = vector_names(prepared.dataset, feed.column(ACTION))
-    mean = mean_actions(prepared.normalization.by_itself, prepared.device)
+    mean = mean_actions(prepared.normalization.per_dataset, prepared.device)
     return Validator(feed, len(rows), run.precision, mean, names, group), feed
 
 

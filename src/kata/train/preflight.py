@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.console import Console
 
 from kata.data import Dataset
-from kata.data.dataset.mixture import Data, Mixture
+from kata.data.dataset.mixture import Mixture
 from kata.log import SHOWN
 from kata.optim.schedule import lr_factor
 from kata.policies.base import Policy
@@ -90,8 +90,8 @@ def _data(prepared: Prepared) -> Facts:
     epochs.
     """
     data, held = prepared.dataset, prepared.val_dataset
-    if not isinstance(data, Mixture):
-        rows = [("dataset", _named(data)), ("training data", _amount(data))]
+    if data.is_single:
+        rows = [("dataset", _named(data.datasets[0])), ("training data", _amount(data))]
         return [*rows, ("held out", _held(held))] if held is not None else rows
     shares, sizes = data.shares(prepared.rows), data.sizes(prepared.rows)
     seen = shares.seen(prepared.run.steps * prepared.run.effective_batch)
@@ -101,7 +101,7 @@ def _data(prepared: Prepared) -> Facts:
             f"{shares.counts[i] / shares.period:.4g} of the samples, {seen[i] / sizes[i]:.2f} "
             "epochs"
         )
-        apart = f", held out {_held(held.parts[i].dataset)}" if isinstance(held, Mixture) else ""
+        apart = f", held out {_held(held.datasets[i])}" if held else ""
         rows.append((f"dataset {i}", f"{part.name}: {_named(part.dataset)}"))
         rows.append(("", f"{share} of {_amount(part.dataset)}{apart}"))
         names = part.rename or {}
@@ -119,7 +119,7 @@ def _named(data: Dataset) -> str:
     )
 
 
-def _held(held: Data) -> str:
+def _held(held: Dataset | Mixture) -> str:
     index = list(dict.fromkeys(held.episodes.index.tolist()))
     numbers = ", ".join(map(str, index[:8])) + (", …" if len(index) > 8 else "")
     return f"{_amount(held)} (episode{'s' * (len(index) != 1)} {numbers})"
@@ -130,7 +130,7 @@ def _features(prepared: Prepared) -> Facts:
     reads are named.
     """
     policy, rename, data = prepared.run.policy, prepared.run.rename_map, prepared.dataset
-    found = () if isinstance(data, Mixture) else prepared.found[0]
+    found = prepared.found[0] if data.is_single else []
     features = {**policy.input_features, **policy.output_features}
     rows: Facts = []
     for key, feature in features_of(data.columns, rename).items():
@@ -139,11 +139,11 @@ def _features(prepared: Prepared) -> Facts:
         if name in features:
             mode = policy.normalization_mapping.get(feature.type.value, NormMode.IDENTITY)
             side = f"policy: {name} {_shape(features[name])}, {mode}"
-        if key in found:
+        if data.parts[0].own(key) in found:
             side += " (found)"
         rows.append((feature.type.value.lower(), f"{key} {_shape(feature)} -> {side}"))
-    if not isinstance(data, Mixture):
-        rows += [("", text) for text in _joined_texts(data)]
+    if data.is_single:
+        rows += [("", text) for text in _joined_texts(data.datasets[0])]
     return rows
 
 
@@ -160,7 +160,7 @@ def _shape(feature: Feature) -> str:
     return "x".join(map(str, feature.shape))
 
 
-def _amount(data: Data) -> str:
+def _amount(data: Dataset | Mixture) -> str:
     cut = f" in {counted(len(data.episodes.index), 'kept range')}" if data.is_cut else ""
     return f"{counted(data.num_episodes, 'episode')}{cut}, {counted(data.num_frames, 'frame')}"
 

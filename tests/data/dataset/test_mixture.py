@@ -12,7 +12,7 @@ import pytest
 
 from kata.data import Dataset, Reader, anchor_rows, open_dataset
 from kata.data.dataset.mixture import Mixture, MixtureEntry
-from kata.data.loader.mixture_reader import MixedReader
+from kata.data.loader.provenance import sample_locations
 from kata.data.sampling.mixture_order import MixtureOrder
 from kata.data.stats.dataset_stats import dataset_stats
 from kata.data.stats.mixture_stats import joint_stats, part_stats
@@ -48,7 +48,7 @@ def mixture(pair) -> Mixture:
 def test_each_sample_is_its_own_datasets(mixture, pair):
     rows = np.array([20, 0, 11, 12, 26, 4, 12])
     own = [Reader(data, WINDOWS) for data in pair]
-    with MixedReader(mixture, {**WINDOWS, CAMERA: (-1, 0)}) as reader:
+    with Reader(mixture, {**WINDOWS, CAMERA: (-1, 0)}) as reader:
         batch = reader.read(rows)
         assert batch["dataset_index"].tolist() == [1, 0, 0, 1, 1, 0, 1]
         for place, row in enumerate(rows):
@@ -67,7 +67,7 @@ def test_each_sample_is_its_own_datasets(mixture, pair):
 
 def test_what_is_lacking_is_black_or_zero_and_marked(mixture, pair):
     with (
-        MixedReader(mixture, {CAMERA: (-1, 0)}) as reader,
+        Reader(mixture, {CAMERA: (-1, 0)}) as reader,
         Reader(pair[0], {FRONT: (-1, 0)}) as alone,
     ):
         batch = reader.read(np.array([2, 13]))
@@ -92,17 +92,33 @@ def test_what_is_lacking_is_black_or_zero_and_marked(mixture, pair):
 def test_a_mixture_of_one_reads_what_its_dataset_reads(pair):
     rows = np.array([3, 0, 11])
     with (
-        MixedReader(Mixture((MixtureEntry("one", pair[0]),)), WINDOWS) as mixed,
+        Reader(Mixture((MixtureEntry("one", pair[0]),)), WINDOWS) as mixed,
         Reader(pair[0], WINDOWS) as alone,
     ):
         batch, plain = mixed.read(rows), alone.read(rows)
-        assert set(batch) == {*plain, "dataset_index"}
+        pads = {f"{key}_is_pad" for key in WINDOWS}
+        assert set(batch) == set(plain) == {*pair[0].columns, *pads, "task"}
+        assert set(mixed.masks(rows)) == pads, "nothing tells datasets apart"
         for key, value in plain.items():
             np.testing.assert_array_equal(batch[key], value)
+        assert batch["index"].tolist() == pair[0].column("index")[rows].tolist()
+        for bad in (-1, pair[0].num_frames):
+            with pytest.raises(IndexError):
+                mixed.read(np.array([bad]))
+
+
+def test_a_mixture_of_one_names_its_dataset_nowhere(pair):
+    single = Mixture.of(pair[0])
+    (part,) = single.parts
+    assert (single.repo_id, single.names, single.labels) == ("tests/first", ("tests/first",), ())
+    assert (single.labelled(part, "note"), single.key_prefix(part)) == ("note", "")
+    assert single.notes == pair[0].notes
+    assert "dataset" not in sample_locations(single, np.array([3]))[0]
+    np.testing.assert_array_equal(anchor_rows(single, 1), anchor_rows(pair[0], 1))
 
 
 def test_one_pool_of_threads_serves_all_datasets(mixture):
-    with MixedReader(mixture, {}, threads=2) as reader:
+    with Reader(mixture, {}, threads=2) as reader:
         reader.read(np.arange(27))
         assert len([t for t in threading.enumerate() if t.name.startswith("kata-decode")]) <= 2
     assert not [

@@ -8,6 +8,7 @@ import pytest
 from kata.config import encode
 from kata.config.keep_ranges import read_keep_ranges
 from kata.data import Reader, anchor_rows, open_dataset
+from kata.data.dataset.mixture import Mixture
 from kata.data.loader.provenance import sample_locations
 from kata.data.loader.shuffle import Shuffle, make_order
 from kata.data.stats.dataset_stats import dataset_stats
@@ -73,7 +74,7 @@ def test_clips_of_video_stay_within_kept_ranges(tiny_dataset):
     camera = "observation.images.top"
     rows = anchor_rows(data)
     shuffle = Shuffle("clips", clip_pool=3, clip_frames=4, clip_gop=2)
-    order = make_order(shuffle, data, {camera: (-1, 0)}, [camera], rows, 7)
+    order = make_order([shuffle], Mixture.of(data), {camera: (-1, 0)}, [camera], rows, 7)
     positions = order.at(np.arange(len(rows)))
     assert np.array_equal(np.sort(positions), rows)
     with Reader(data, {camera: (-1, 0)}) as reader, Reader(whole, {}) as plain:
@@ -98,7 +99,9 @@ def test_statistics_are_those_of_the_kept_frames(whole, parts):
 
 def test_messages_name_the_recorded_episode_and_frame(whole):
     data = kept(whole)
-    found = sample_locations(data, np.array([0, data.episodes.start[3], data.num_frames - 1]))
+    found = sample_locations(
+        Mixture.of(data), np.array([0, data.episodes.start[3], data.num_frames - 1])
+    )
     assert [(each["episode"], each["frame"]) for each in found] == [(0, 2), (2, 6), (3, 9)]
 
 

@@ -194,6 +194,6 @@ def test_any_error_ends_the_batch_that_met_it(
         np.testing.assert_allclose(
             reader.start(rows[:1], 2).result()[CAMERA][0], picture(0, 0), atol=3
         )
-        buffer = reader._frames.buffer
+        buffer = reader.buffer
     if step:
         assert buffer.held_bytes == 0

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from kata.data import Batches, Dataset, Reader, anchor_rows, open_dataset
+from kata.data.dataset.mixture import Mixture
 from kata.data.frames import frame_cache
 from kata.data.frames.frame_cache import CacheOptions, FrameCache
 from kata.data.loader.shuffle import Shuffle, make_order
@@ -55,7 +56,7 @@ def video(tmp_path: Path) -> Dataset:
 def read(
     data: Dataset, cache: FrameCache | None, rows: np.ndarray = ROWS, windows: Any = None
 ) -> np.ndarray:
-    with Reader(data, windows or {}, cache=cache) as reader:
+    with Reader(data, windows or {}, caches={data.repo_id: cache}) as reader:
         return reader.read(rows)[CAMERA]
 
 
@@ -76,7 +77,7 @@ def test_cached_frames_are_the_decoded_ones(data: Dataset, options: CacheOptions
         assert present(cache).tolist() == np.isin(ROWS, rows).tolist()
         np.testing.assert_array_equal(read(data, cache, rows, window), windowed)
         np.testing.assert_array_equal(read(data, cache, ROWS), read(data, None))
-        with Reader(data, window, cache=cache) as reader:
+        with Reader(data, window, caches={data.repo_id: cache}) as reader:
             shutil.rmtree(data.root)  # nothing is left to decode
             np.testing.assert_array_equal(reader.read(rows)[CAMERA], windowed)
 
@@ -95,14 +96,16 @@ def test_look_ahead_and_the_cache_together_change_no_pixel(
     kept: int,
 ) -> None:
     rows, frame = anchor_rows(data), data.columns[CAMERA].shape
-    order = make_order(shuffle, data, {CAMERA: window}, [CAMERA], rows, 3)
+    order = make_order([shuffle], Mixture.of(data), {CAMERA: window}, [CAMERA], rows, 3)
     memory = held * int(np.prod(frame))
     with FrameCache(
         data, (CAMERA,), replace(on_disk, num_bytes=kept * int(np.prod(frame)))
     ) as cache:
         with (
             Reader(data, {CAMERA: window}) as plain,
-            Reader(data, {CAMERA: window}, frame_memory=memory, cache=cache) as reader,
+            Reader(
+                data, {CAMERA: window}, frame_memory=memory, caches={data.repo_id: cache}
+            ) as reader,
             Batches(reader, rows, order, 4) as batches,
         ):
             for step in (*range(14), 3, 4, 90, 91):
@@ -115,16 +118,16 @@ def test_what_the_cache_takes_is_decoded_once_and_not_held(
     data: Dataset, on_disk: CacheOptions
 ) -> None:
     rows = anchor_rows(data)
-    order = make_order(Shuffle("full"), data, {}, [CAMERA], rows, 3)
+    order = make_order([Shuffle("full")], Mixture.of(data), {}, [CAMERA], rows, 3)
     with (
         open_cache(data, on_disk) as cache,
-        Reader(data, {}, frame_memory=10**9, cache=cache) as reader,
+        Reader(data, {}, frame_memory=10**9, caches={data.repo_id: cache}) as reader,
         Batches(reader, rows, order, 5) as batches,
     ):
         for step in range(3 * len(rows) // 5):
             batches.at(step)
         assert present(cache).all()
-        assert reader._frames.buffer.held_bytes == 0
+        assert reader.buffer.held_bytes == 0
     assert reader.work().frames_decoded == data.num_frames
 
 
@@ -176,7 +179,7 @@ from kata.data.frames.frame_cache import CacheOptions, FrameCache
 root, folder, kind = sys.argv[1:]
 data = open_dataset("x/y", root=root)
 with FrameCache(data, tuple(data.cameras), CacheOptions(kind, Path(folder))) as cache:
-    with Reader(data, {}, cache=cache) as reader:
+    with Reader(data, {}, caches={data.repo_id: cache}) as reader:
         for row in np.random.default_rng().permutation(data.num_frames):
             reader.read(np.array([row]))
             print(row, flush=True)

@@ -16,7 +16,6 @@ from kata.data import Batches, Dataset, Order, Reader, anchor_rows, open_dataset
 from kata.data.dataset.mixture import Mixture, MixtureEntry
 from kata.data.frames.frame_cache import CacheOptions, FrameCache
 from kata.data.frames.frame_format import FrameFormat, colours_of_camera
-from kata.data.loader.mixture_reader import MixedReader
 from kata.data.loader.shuffle import Shuffle, ShuffleChoice
 from kata.data.video.color import Kind, Planes, RgbConverter, colours_of
 from kata.data.writing.dataset_writer import DatasetWriter, VideoOptions
@@ -89,7 +88,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
 
 
 def frame_format_of(data: Dataset) -> FrameFormat:
-    colours = colours_of_camera(data, CAMERA)
+    colours = colours_of_camera(Mixture.of(data), CAMERA)
     assert isinstance(colours, Colours)
     return FrameFormat(colours={CAMERA: colours})
 
@@ -113,7 +112,9 @@ def test_batches_are_the_same_however_frames_come(
     for decoded in (True, False):
         with (
             FrameCache(data, (CAMERA,), options) as cache,
-            Reader(data, windows, frame_format=frame_format, cache=cache) as reader,
+            Reader(
+                data, windows, frame_format=frame_format, caches={data.repo_id: cache}
+            ) as reader,
         ):
             np.testing.assert_array_equal(reader.read(rows)[CAMERA], found)
             assert bool(reader.work().frames_decoded) == decoded
@@ -135,8 +136,8 @@ def test_a_camera_that_a_dataset_of_a_mixture_lacks_is_black(data: Dataset, tmp_
     frame_format = FrameFormat(colours={CAMERA: colours, OTHER: colours})
     rows = np.arange(mixture.num_frames)
     with (
-        MixedReader(mixture, {}) as whole,
-        MixedReader(mixture, {}, frame_format=frame_format) as planes,
+        Reader(mixture, {}) as whole,
+        Reader(mixture, {}, frame_format=frame_format) as planes,
     ):
         wanted, found = whole.read(rows), planes.read(rows)
     for key in (CAMERA, OTHER):
@@ -154,7 +155,7 @@ def test_clips_of_a_mixture_know_cameras_by_their_own_names(data: Dataset) -> No
 
     def chosen(mixture: Mixture, key: str, frame_format: FrameFormat) -> list[Shuffle]:
         choice = ShuffleChoice(Shuffle("clips"), memory, 4, 5, frame_format)
-        return choice.choose_each(mixture, {key: (-4, -2, 0)}, [key], rows)[0]
+        return choice.choose(mixture, {key: (-4, -2, 0)}, [key], rows)[0]
 
     named = FrameFormat(colours={OTHER: frame_format.colours[CAMERA]})
     assert chosen(renamed, OTHER, named) == chosen(plain, CAMERA, frame_format)
@@ -173,4 +174,4 @@ def test_a_file_of_other_colours_is_refused(data: Dataset) -> None:
 
 def test_other_formats_have_no_planes_of_half_the_size(tmp_path: Path) -> None:
     data = make(tmp_path / "data", CAMERA, codec="h264", pix_fmt="yuv444p")
-    assert colours_of_camera(data, CAMERA) == "not 8-bit 4:2:0"
+    assert colours_of_camera(Mixture.of(data), CAMERA) == "not 8-bit 4:2:0"

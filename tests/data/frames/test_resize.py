@@ -15,7 +15,6 @@ from kata.data import Batches, Dataset, Order, Reader, anchor_rows, open_dataset
 from kata.data.dataset.mixture import Mixture, MixtureEntry
 from kata.data.frames.frame_cache import CacheOptions, FrameCache
 from kata.data.frames.frame_format import FrameFormat
-from kata.data.loader.mixture_reader import MixedReader
 from kata.data.writing.dataset_writer import DatasetWriter, VideoOptions
 from kata.spec import Column
 from tests.data.small_maker import CAMERA
@@ -73,17 +72,19 @@ def test_holding_and_caching_change_nothing(
     options = CacheOptions("disk", tmp_path, frame_format=FrameFormat(SIZE))
     with (
         FrameCache(data, (CAMERA,), options) as cache,
-        Reader(data, {}, frame_format=FrameFormat(SIZE), cache=cache) as reader,
+        Reader(data, {}, frame_format=FrameFormat(SIZE), caches={data.repo_id: cache}) as reader,
     ):
         reader.read(np.arange(data.num_frames))
     assert (tmp_path / "frames").exists()
     with (
         FrameCache(data, (CAMERA,), options) as cache,
-        Reader(data, {CAMERA: window}, frame_format=FrameFormat(SIZE), cache=cache) as reader,
+        Reader(
+            data, {CAMERA: window}, frame_format=FrameFormat(SIZE), caches={data.repo_id: cache}
+        ) as reader,
     ):
         np.testing.assert_array_equal(reader.read(rows)[CAMERA], wanted)
         assert reader.work().frames_decoded == 0
-    with MixedReader(mixture, {CAMERA: window}, frame_format=FrameFormat(SIZE)) as mixed:
+    with Reader(mixture, {CAMERA: window}, frame_format=FrameFormat(SIZE)) as mixed:
         np.testing.assert_array_equal(mixed.read(rows)[CAMERA], wanted)
     anchors = anchor_rows(data)
     with (

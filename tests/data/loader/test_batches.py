@@ -9,7 +9,7 @@ import pytest
 
 from kata.data import Batches, Order, Reader, anchor_rows, open_dataset
 from kata.data.loader.batches import RankSlice
-from kata.data.loader.reader import PendingRead
+from kata.data.loader.reader import PendingBatch
 from kata.errors import DataError
 from tests.data.dataset_maker import make
 
@@ -58,7 +58,7 @@ def test_reading_ahead_is_bounded_and_can_be_off(tmp_path: Path) -> None:
     seen: list[int] = []
 
     class Watched(Reader):
-        def start(self, rows: np.ndarray, step: int | None = None) -> PendingRead:
+        def start(self, rows: np.ndarray, step: int | None = None) -> PendingBatch:
             seen.append(len(rows))
             return super().start(rows, step)
 
@@ -78,7 +78,7 @@ def test_errors_of_the_background_surface_at_their_step(tmp_path: Path) -> None:
     rows = anchor_rows(data)
 
     class Broken(Reader):
-        def start(self, rows: np.ndarray, step: int | None = None) -> PendingRead:
+        def start(self, rows: np.ndarray, step: int | None = None) -> PendingBatch:
             if 3 in rows:
                 raise DataError("row 3 is broken")
             return super().start(rows, step)

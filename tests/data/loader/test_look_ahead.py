@@ -14,6 +14,7 @@ import pytest
 
 from kata.data import Batches, Dataset, Order, Reader, anchor_rows, open_dataset
 from kata.data.counters import CounterCollector
+from kata.data.dataset.mixture import Mixture
 from kata.data.frames.frame_buffer import Frame, FrameBuffer
 from kata.data.frames.next_use import MAX_STEPS, NEVER, NextUse
 from kata.data.loader.shuffle import Shuffle, ShuffleChoice, make_order
@@ -52,7 +53,7 @@ def read(
     ):
         for step in steps:
             yield batches.at(step)
-            buffer = reader._frames.buffer
+            buffer = reader.buffer
             assert buffer.held_bytes <= buffer.budget_bytes
             assert buffer.allocated_bytes <= buffer.budget_bytes
 
@@ -132,7 +133,7 @@ def test_fewer_batches_are_read_ahead_where_memory_is_short(data: Dataset) -> No
     for batches, frames in ((1, 4), (2, 11), (3, 12), (3, 100)):
         with Reader(data, {}, frame_memory=frames * FRAME) as reader:
             assert Batches(reader, rows, Order(len(rows), 0), 4, ahead=2).ahead == batches - 1
-            assert reader._frames.buffer.budget_bytes == (frames - 4 * batches) * FRAME
+            assert reader.buffer.budget_bytes == (frames - 4 * batches) * FRAME
 
 
 # --- what goes wrong
@@ -215,7 +216,7 @@ def test_a_frame_let_go_while_it_is_written_gives_its_memory_back(
     data: Dataset, monkeypatch
 ) -> None:
     with Reader(data, {}, threads=1, frame_memory=10_000 * FRAME) as reader:
-        buffer, kind = reader._frames.buffer, type(reader._cameras[CAMERA])
+        buffer, kind = reader.buffer, type(reader._readers[0]._cameras[CAMERA])
         real = kind.hold
 
         def hold(camera, picture, memory):
@@ -231,7 +232,7 @@ def test_a_frame_let_go_while_it_is_written_gives_its_memory_back(
         reader.plan_ahead(rows, rows)
         assert reader.prefetch(rows[6:7], 6)
         reader.start(rows[:1], 0).result()
-        reader._frames._pool.close()
+        reader._pool.close()
         assert buffer.held_bytes == 0
 
 
@@ -296,8 +297,9 @@ def test_clips_are_decoded_once_within_a_small_budget(tmp_path: Path, frames: in
     write_video(root / f"videos/{CAMERA}/chunk-000/file-000.mp4", pictures, gop=24)
     data = open_dataset("x/y", root=root)
     rows, memory = anchor_rows(data), frames * FRAME
-    shuffle, _ = ShuffleChoice(Shuffle("clips"), memory, 4, 5).choose(data, {}, (CAMERA,), rows)
-    order = make_order(shuffle, data, {}, (CAMERA,), rows, 0)
+    where = Mixture.of(data), {}, (CAMERA,), rows
+    shuffles, _ = ShuffleChoice(Shuffle("clips"), memory, 4, 5).choose(*where)
+    order = make_order(shuffles, *where, 0)
 
     def decoded() -> float:
         with (

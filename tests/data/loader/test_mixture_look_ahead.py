@@ -14,8 +14,8 @@ from kata.data import Batches, open_dataset
 from kata.data.dataset.mixture import Mixture, MixtureEntry
 from kata.data.dataset.windows import anchor_rows
 from kata.data.frames.frame_cache import CacheOptions, FrameCache
-from kata.data.loader.mixture_reader import MixedReader, kept_under
-from kata.data.loader.shuffle import Shuffle, ShuffleChoice, make_mixed_order, make_order
+from kata.data.loader.reader import Reader
+from kata.data.loader.shuffle import Shuffle, ShuffleChoice, make_order
 from kata.data.sampling.clip_order import ClipOrder
 from kata.data.sampling.mixture_order import MixtureOrder, part_seed
 from kata.data.sampling.permutation import PermutationOrder
@@ -57,7 +57,7 @@ def read(
 ) -> Iterator[dict]:
     windows = {FRONT: window} if window else {}
     with (
-        MixedReader(mixture, windows, threads=threads, frame_memory=memory) as reader,
+        Reader(mixture, windows, threads=threads, frame_memory=memory) as reader,
         Batches(reader, anchor_rows(mixture), order_of(mixture), SIZE) as batches,
     ):
         for step in STEPS:
@@ -84,7 +84,7 @@ def test_batches_are_the_same_with_any_budget(
 def test_each_frame_of_each_dataset_is_decoded_once_when_all_fit(mixture: Mixture) -> None:
     cameras = mixture.parts[:2]
     with (
-        MixedReader(mixture, {FRONT: (-5, 0)}, frame_memory=10_000 * FRAME) as reader,
+        Reader(mixture, {FRONT: (-5, 0)}, frame_memory=10_000 * FRAME) as reader,
         Batches(reader, anchor_rows(mixture), order_of(mixture), SIZE) as batches,
     ):
         for step in range(3 * mixture.num_frames // SIZE):
@@ -101,20 +101,20 @@ def test_a_small_dataset_with_a_large_share_takes_more_of_the_budget(tmp_path: P
     large = open_dataset("x/l", root=make(tmp_path / "large", lengths=(60, 60), per_file=1))
     mixture = Mixture((MixtureEntry("small", small, 1), MixtureEntry("large", large, 1)))
     with (
-        MixedReader(mixture, {}, frame_memory=(3 * SIZE + 20) * FRAME) as reader,
+        Reader(mixture, {}, frame_memory=(3 * SIZE + 20) * FRAME) as reader,
         Batches(reader, anchor_rows(mixture), order_of(mixture), SIZE) as batches,
     ):
         for step in range(40):
             batches.at(step)
         frames = reader.buffer.keys()
         held = [key for key, _ in frames]
-        assert held.count(kept_under("small") + CAMERA) >= 10
+        assert held.count("small/" + CAMERA) >= 10
         assert reader.work().frames_decoded < 40 * SIZE * 4
 
 
 def test_a_budget_below_one_batch_is_refused(mixture: Mixture) -> None:
     with (
-        MixedReader(mixture, {FRONT: (-1, 0)}, frame_memory=(2 * SIZE - 1) * FRAME) as reader,
+        Reader(mixture, {FRONT: (-1, 0)}, frame_memory=(2 * SIZE - 1) * FRAME) as reader,
         pytest.raises(
             ConfigError, match=r"dataset\.frame_memory=49\.5 KiB[^$]*6 samples take 54\.0 KiB"
         ),
@@ -127,14 +127,14 @@ def test_each_dataset_has_a_cache_of_its_own(mixture: Mixture, tmp_path: Path) -
     plain = list(read(mixture, (), 0))[:3]
     options = CacheOptions("disk", tmp_path)
     caches = {
-        p.name: FrameCache(p.dataset, (CAMERA,), options, name=kept_under(p.name))
+        p.name: FrameCache(p.dataset, (CAMERA,), options, name=mixture.key_prefix(p))
         for p in mixture.parts[:2]
     }
     try:
-        with MixedReader(mixture, {}, caches=caches) as reader:
+        with Reader(mixture, {}, caches=caches) as reader:
             reader.read(rows)
         with (
-            MixedReader(mixture, {}, caches=caches, frame_memory=10_000 * FRAME) as reader,
+            Reader(mixture, {}, caches=caches, frame_memory=10_000 * FRAME) as reader,
             Batches(reader, rows, order_of(mixture), SIZE) as batches,
         ):
             for step, one in enumerate(plain):
@@ -168,32 +168,32 @@ def test_each_dataset_is_read_in_clips_of_its_own_from_its_share_of_the_memory(
     )
     rows, memory = anchor_rows(mixture), 150 * FRAME
     choice = ShuffleChoice(Shuffle("clips"), memory, SIZE, 3)
-    shuffles, notes = choice.choose_each(mixture, {}, [CAMERA], rows)
+    shuffles, notes = choice.choose(mixture, {}, [CAMERA], rows)
     assert [note.split(",")[0] for note in notes] == [
         "large: order: clips",
         "small: order: clips",
         "blind: order: full",
     ]
     assert shuffles[0].clip_pool > 2 * shuffles[1].clip_pool
-    order = make_mixed_order(shuffles, mixture, {}, [CAMERA], rows, 3)
+    order = make_order(shuffles, mixture, {}, [CAMERA], rows, 3)
     positions = np.arange(500)
     for number, part in enumerate(parts):
         alone = make_order(
-            shuffles[number],
-            part.dataset,
+            [shuffles[number]],
+            Mixture.of(part.dataset),
             {},
             [CAMERA],
             anchor_rows(part.dataset),
             part_seed(3, number),
         )
-        assert isinstance(alone, ClipOrder)
+        assert isinstance(alone.orders[0], ClipOrder)
         np.testing.assert_array_equal(order.orders[number].at(positions), alone.at(positions))
     assert isinstance(order.orders[2], PermutationOrder)
     full = MixtureOrder.full(mixture.sizes(rows), mixture.shares(rows), 3)
 
     def decoded(one: MixtureOrder) -> float:
         with (
-            MixedReader(mixture, {}, threads=1, frame_memory=memory) as reader,
+            Reader(mixture, {}, threads=1, frame_memory=memory) as reader,
             Batches(reader, rows, one, SIZE, ahead=2) as batches,
         ):
             for step in range(mixture.num_frames // SIZE):

@@ -11,7 +11,6 @@ import pytest
 from kata.data import Batches, Order, Reader, anchor_rows, open_dataset
 from kata.data.dataset.mixture import Mixture, MixtureEntry
 from kata.data.frames.frame_cache import CacheOptions, FrameCache
-from kata.data.loader.mixture_reader import MixedReader
 from kata.data.loader.shuffle import Shuffle, make_order
 from kata.data.loader.substitutes import (
     ATTEMPTS,
@@ -113,13 +112,13 @@ def expected(data, windows, order, rows, count, seed=5):
 
 
 def check_stream(
-    data, windows, order: SampleOrder, *, size, threads=2, ahead=2, memory=0, cache=None
+    data, windows, order: SampleOrder, *, size, threads=2, ahead=2, memory=0, caches=None
 ):
     rows = anchor_rows(data)
     count = 2 * len(rows) // size * size
     noted = []
     with (
-        Reader(data, windows, threads=threads, frame_memory=memory, cache=cache) as reader,
+        Reader(data, windows, threads=threads, frame_memory=memory, caches=caches) as reader,
         Batches(
             reader,
             rows,
@@ -167,7 +166,9 @@ def test_every_position_holds_its_sample_or_its_substitute(damaged, how, windows
     rows = anchor_rows(damaged)
     order = Order(len(rows), 5)
     if kind == "clips":
-        order = make_order(Shuffle("clips", 3, 4, 4), damaged, windows, [CAMERA], rows, 5)
+        order = make_order(
+            [Shuffle("clips", 3, 4, 4)], Mixture.of(damaged), windows, [CAMERA], rows, 5
+        )
     check_stream(damaged, windows, order, **how)
 
 
@@ -175,7 +176,9 @@ def test_a_frame_cache_changes_nothing(damaged, tmp_path):
     options = CacheOptions("disk", tmp_path / "cache", None)
     for _ in range(2):  # filled, then full of what can be decoded
         with FrameCache(damaged, (CAMERA,), options) as cache:
-            check_stream(damaged, {}, Order(damaged.num_frames, 5), size=4, cache=cache)
+            check_stream(
+                damaged, {}, Order(damaged.num_frames, 5), size=4, caches={damaged.repo_id: cache}
+            )
 
 
 def test_all_whole_samples_together_decode_to_what_each_gives_alone(damaged):
@@ -197,7 +200,7 @@ def test_in_a_mixture_the_substitute_is_of_the_same_dataset(damaged, tmp_path):
     order = MixtureOrder.full(mixture.sizes(rows), mixture.shares(rows), 5)
     noted = []
     with (
-        MixedReader(mixture, {}) as reader,
+        Reader(mixture, {}) as reader,
         Batches(
             reader,
             rows,

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from kata.data import Batches, Order, Reader, anchor_rows, open_dataset
+from kata.data.dataset.mixture import Mixture
 from kata.data.loader.shuffle import (
     Shuffle,
     ShuffleChoice,
@@ -138,7 +139,7 @@ def test_a_reader_in_clip_order_gives_what_direct_reads_give(
     data = open_dataset("x/y", root=make(tmp_path, lengths=(21, 8, 30, 13), per_file=1))
     rows = anchor_rows(data)
     shuffle = Shuffle("clips", 3, 4, 4)
-    order = make_order(shuffle, data, {CAMERA: window}, [CAMERA], rows, 0)
+    order = make_order([shuffle], Mixture.of(data), {CAMERA: window}, [CAMERA], rows, 0)
     with (
         Reader(data, {CAMERA: window}, frame_memory=60 * FRAME) as reader,
         Reader(data, {CAMERA: window}) as direct,
@@ -184,8 +185,8 @@ def test_clips_of_overlapping_windows_are_as_long_as_the_pool_allows(
     def choose(clip_frames: int) -> Shuffle:
         asked = Shuffle("clips", 0, clip_frames, 2)
         return ShuffleChoice(asked, frames * FRAME, 4, 3).choose(
-            data, {CAMERA: (-1, 0)}, [CAMERA], rows
-        )[0]
+            Mixture.of(data), {CAMERA: (-1, 0)}, [CAMERA], rows
+        )[0][0]
 
     chosen = choose(0)
     assert chosen.clip_pool >= 16 or chosen.clip_frames == 2
@@ -197,7 +198,9 @@ def test_the_choice_follows_memory_and_is_said(tmp_path: Path) -> None:
     rows = anchor_rows(data)
 
     def choose(kind: str, frames: int) -> tuple[Shuffle, str]:
-        return ShuffleChoice(Shuffle(kind), frames * FRAME, 4, 3).choose(data, {}, [CAMERA], rows)
+        choice = ShuffleChoice(Shuffle(kind), frames * FRAME, 4, 3)
+        (shuffle,), (note,) = choice.choose(Mixture.of(data), {}, [CAMERA], rows)
+        return shuffle, note
 
     fits, said = choose("auto", 230)
     assert fits == Shuffle()
@@ -210,10 +213,10 @@ def test_the_choice_follows_memory_and_is_said(tmp_path: Path) -> None:
     assert short == Shuffle()
     assert "--dataset.shuffle=clips" in said
     assert choose("clips", 20)[0].clip_pool < 16
-    asked = ShuffleChoice(Shuffle("clips", 7, 8, 2), 20 * FRAME, 4, 3).choose(
-        data, {}, [CAMERA], rows
-    )[0]
-    assert asked == Shuffle("clips", 7, 8, 2)
+    asked, _ = ShuffleChoice(Shuffle("clips", 7, 8, 2), 20 * FRAME, 4, 3).choose(
+        Mixture.of(data), {}, [CAMERA], rows
+    )
+    assert asked == [Shuffle("clips", 7, 8, 2)]
     data = open_dataset("x/y", root=make(tmp_path / "images", lengths=(40,) * 10, camera="image"))
     assert choose("auto", 62) == (
         Shuffle(),

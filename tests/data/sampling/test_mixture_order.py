@@ -7,8 +7,15 @@ import random
 import numpy as np
 import pytest
 
-from kata.data.sampling.mixture_order import PERIOD_MAX, MixtureOrder, Shares, whole_shares
-from kata.data.sampling.permutation import PermutationOrder
+from kata.data.sampling.clip_order import ClipOrder, Clips
+from kata.data.sampling.mixture_order import (
+    PERIOD_MAX,
+    MixtureOrder,
+    Shares,
+    part_seed,
+    whole_shares,
+)
+from kata.data.sampling.permutation import PermutationOrder, SampleOrder
 from kata.errors import DataError
 
 
@@ -65,12 +72,22 @@ def test_each_dataset_runs_through_its_own_stream_in_order() -> None:
         assert shares.seen(samples) == tuple((number[:samples] == i).sum() for i in range(3))
 
 
-def test_a_mixture_of_one_has_the_order_of_its_dataset() -> None:
+@pytest.mark.parametrize(
+    "alone",
+    [
+        PermutationOrder(13, 4),
+        PermutationOrder(13, 4, shuffle=False),
+        ClipOrder(Clips(np.array([9, 4]), 4, 2, 2), 2, 4),
+    ],
+    ids=["full", "sequential", "clips"],
+)
+def test_a_mixture_of_one_has_the_order_of_its_dataset(alone: SampleOrder) -> None:
     positions = np.arange(50).reshape(5, 10)
-    np.testing.assert_array_equal(
-        MixtureOrder.full([13], Shares((1,)), 4).at(positions),
-        PermutationOrder(13, 4).at(positions),
-    )
+    mixed = MixtureOrder([alone], Shares((1,)))
+    np.testing.assert_array_equal(mixed.at(positions), alone.at(positions))
+    assert (mixed.n, mixed.cycle) == (alone.n, alone.cycle)
+    assert part_seed(4, 0) == 4
+    assert whole_shares([13.0]) == (1,)
 
 
 def test_any_position_can_be_asked_for_alone_and_epochs_are_whole() -> None:

@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 from kata.data import Batches, Order, Reader, anchor_rows, open_dataset
 from kata.data.dataset.mixture import Mixture, MixtureEntry
 from kata.data.frames.frame_cache import CacheOptions, FrameCache
-from kata.data.loader.batches import BatchReader
-from kata.data.loader.mixture_reader import MixedReader
 from kata.data.sampling.mixture_order import MixtureOrder
 from kata.data.storage.buffers import aligned
 from kata.spec import Batch
@@ -57,7 +55,7 @@ def mixture(tmp_path_factory: pytest.TempPathFactory) -> Mixture:
     )
 
 
-def batches_of(mixture: Mixture, reader: BatchReader, number: int | None) -> Batches:
+def batches_of(mixture: Mixture, reader: Reader, number: int | None) -> Batches:
     """Of one dataset of the mixture, or of all."""
     if number is None:
         rows = anchor_rows(mixture)
@@ -68,12 +66,8 @@ def batches_of(mixture: Mixture, reader: BatchReader, number: int | None) -> Bat
     return Batches(reader, rows, Order(len(rows), 3), 7)
 
 
-def reader_of(mixture: Mixture, number: int | None) -> Reader | MixedReader:
-    return (
-        MixedReader(mixture, WINDOWS)
-        if number is None
-        else Reader(mixture.parts[number].dataset, WINDOWS)
-    )
+def reader_of(mixture: Mixture, number: int | None) -> Reader:
+    return Reader(mixture if number is None else mixture.datasets[number], WINDOWS)
 
 
 def same(one: Batch, other: Batch) -> None:
@@ -110,7 +104,7 @@ def test_frames_of_a_mixture_are_those_of_each_dataset_at_its_samples_places(
 ) -> None:
     rows = np.random.default_rng(0).permutation(mixture.num_frames)[:40]
     number = mixture.part_of(rows)
-    with MixedReader(mixture, WINDOWS) as reader:
+    with Reader(mixture, WINDOWS) as reader:
         reader.read(rows)  # what is black lies in memory that had frames
         found = reader.read(rows[::-1])[CAMERA][::-1]
     for i in (0, 1):
@@ -131,8 +125,8 @@ def test_a_mixture_takes_frames_from_caches_straight_to_their_places(
     with FrameCache(mixture.parts[0].dataset, (CAMERA,), options, name="video/") as cache:
         rows = anchor_rows(mixture)[::-2]
         with (
-            MixedReader(mixture, WINDOWS) as plain,
-            MixedReader(mixture, WINDOWS, caches={"video": cache}) as reader,
+            Reader(mixture, WINDOWS) as plain,
+            Reader(mixture, WINDOWS, caches={"video": cache}) as reader,
         ):
             for asked in (rows, rows[::-1], rows):  # other frames lay at each place before
                 same(reader.read(asked), plain.read(asked))

@@ -13,7 +13,7 @@ import torch
 
 from kata.cli import main
 from kata.data import Batches, Order
-from kata.data.loader.mixture_reader import MixedReader
+from kata.data.loader.reader import Reader
 from kata.data.loader.shuffle import Shuffle, ShuffleChoice
 from kata.data.sampling.mixture_order import MixtureOrder
 from kata.data.writing.dataset_writer import DatasetWriter
@@ -84,8 +84,19 @@ def test_a_mixture_of_one_is_that_dataset_bit_for_bit(run, entries, roots):
             run(entries("one"), f"--dataset.mix_stats={stats}", *options, out=f"mix{number}")
         )
         assert equal(weights(alone), weights(mixed))
-        record = [{k: v for k, v in line.items() if "dataset" not in k} for line in numbers(mixed)]
-        assert record == numbers(alone)
+        assert numbers(mixed) == numbers(alone), "no figure by dataset, and none differs"
+        assert said(mixed) == said(alone)
+    record = json.loads((alone.folder / "train_config.json").read_text())["dataset"]
+    assert record["mix"] is None
+    assert record["mix_clips"] is None
+    assert not (alone.folder / "checkpoints/last/pretrained_model/processors").exists()
+
+
+def said(trained):
+    """What a run printed before its first step, except for its folder."""
+    lines = (trained.folder / "log.txt").read_text().splitlines()
+    first = next(i for i, line in enumerate(lines) if line.startswith("step "))
+    return [line for line in lines[:first] if not line.startswith("run folder")]
 
 
 def test_a_camera_under_another_name_is_the_same_camera(run, tmp_path):
@@ -386,7 +397,7 @@ def test_clips_that_an_overflow_made_are_derived_again_when_the_run_resumes(run,
     where = prepared.dataset, prepared.windows, prepared.cameras, prepared.rows
     overflowed = [
         [each.clip_pool, each.clip_frames, each.clip_gop]
-        for each in choice.choose_each(*where, in_64_bits=True)[0]
+        for each in choice.choose(*where, in_64_bits=True)[0]
     ]
     assert overflowed != right
 
@@ -460,7 +471,7 @@ def test_augmentation_leaves_black_frames_black(run, entries):
     prepared = prepare(run(entries("seen", one={"fill": True}), noise, "--batch_size=8"))
     with ExitStack() as live:
         reader = live.enter_context(
-            MixedReader(prepared.dataset, prepared.windows, threads=1, keys=prepared.keys)
+            Reader(prepared.dataset, prepared.windows, threads=1, keys=prepared.keys)
         )
         order = MixtureOrder.full(
             prepared.dataset.sizes(prepared.rows), prepared.dataset.shares(prepared.rows), 1000

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from kata.data import open_dataset
+from kata.data.dataset.mixture import Mixture
 from kata.data.format.episode_table import TaskLists
 from kata.errors import DataError, PolicyError
 from kata.spec import Feature, FeatureType
@@ -41,7 +42,7 @@ def test_no_share_holds_out_nothing(data):
 
 def test_statistics_are_of_the_training_frames_alone(tiny_run):
     prepared = prepare(tiny_run("--dataset.eval_split=0.34"))
-    action = prepared.dataset.column("action")
+    action = prepared.dataset.datasets[0].column("action")
     np.testing.assert_allclose(
         prepared.stats["action"]["mean"], action.astype(np.float64).mean(0), rtol=1e-6
     )
@@ -57,7 +58,7 @@ def test_colour_statistics_are_imagenets_unless_refused(tiny_run):
 
 
 def test_a_fresh_policy_takes_all_inputs_in_the_datasets_order(data, tiny_run):
-    config = fit_features(tiny_run().policy, data, {})
+    config = fit_features(tiny_run().policy, Mixture.of(data), {})
     assert list(config.input_features) == [
         "observation.images.top",
         "observation.images.wrist",
@@ -77,7 +78,7 @@ def test_a_chosen_camera_is_the_only_one_that_is_read(tiny_run):
 
 def test_renaming_maps_a_dataset_to_a_policys_names(data, tiny_run):
     rename = {"observation.images.top": "observation.images.front"}
-    config = fit_features(tiny_run().policy, data, rename)
+    config = fit_features(tiny_run().policy, Mixture.of(data), rename)
     assert "observation.images.front" in config.input_features
     prepared = prepare(tiny_run("--rename_map={observation.images.top: observation.images.front}"))
     assert "observation.images.front" in prepared.stats
@@ -87,7 +88,9 @@ def test_renaming_maps_a_dataset_to_a_policys_names(data, tiny_run):
 def test_two_keys_under_one_name_are_refused(data, tiny_run):
     with pytest.raises(PolicyError, match="one name"):
         fit_features(
-            tiny_run().policy, data, {"observation.images.top": "observation.images.wrist"}
+            tiny_run().policy,
+            Mixture.of(data),
+            {"observation.images.top": "observation.images.wrist"},
         )
 
 

@@ -100,7 +100,9 @@ def measure(asked: Asked) -> dict[str, Any]:
         engine = open_engine(run, prepared.device, group)
         state = group.local_rank0_first(lambda: build_state(run, engine))
         state.optimizer = engine.begin(state.policy, state.optimizer)
-        caches = frame_caches(live, prepared)
+        caches = frame_caches(
+            live, run.dataset, prepared.dataset, prepared.cameras, prepared.frame_format
+        )
         reader = live.enter_context(
             open_reader(prepared, prepared.dataset, caches, prepared.frame_memory)
         )

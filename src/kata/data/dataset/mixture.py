@@ -1,10 +1,10 @@
-"""Several datasets taken as one: common names, rows numbered through, shares."""
+"""One or several datasets taken as one: common names, rows counted over all of them, shares."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from functools import cached_property
 
 import numpy as np
 
@@ -24,10 +24,15 @@ from kata.spec import (
 
 @dataclass(frozen=True, eq=False)
 class MixtureEntry:
-    """One dataset of a mixture. rename: its keys to the mixture's. weight: None shares by the
-    number of samples.
+    """One dataset of a mixture.
 
-    fill: cameras that it lacks are black and marked.
+    Args:
+        name: the dataset's name in messages, metrics and folders.
+        dataset: the selected episodes.
+        weight: share of the samples, relative to the other entries; None in every entry shares by
+            the number of samples.
+        rename: the dataset's keys to the mixture's.
+        fill: True makes cameras that the dataset lacks black, and marks them.
     """
 
     name: str
@@ -36,25 +41,27 @@ class MixtureEntry:
     rename: Mapping[str, str] | None = None
     fill: bool = False
 
-    @property
+    @cached_property
     def columns(self) -> dict[str, Column]:
         """The dataset's columns under the mixture's names."""
         names = self.rename or {}
         return {names.get(key, key): column for key, column in self.dataset.columns.items()}
 
     def own(self, key: str) -> str:
-        """The dataset's name of one of the mixture's keys."""
+        """Return the dataset's name of one of the mixture's keys."""
         back = {new: old for old, new in (self.rename or {}).items()}
         return back.get(key, key)
 
 
 @dataclass(frozen=True, eq=False)
 class Mixture:
-    """Datasets with shares, which answers what a Dataset answers; rows and episodes are numbered
-    through.
+    """One or several datasets with shares; rows and episodes are counted over all of them.
 
-    Raises: DataError for a rename that fits no key or gives two keys one name, and for frames in
-        two parts at once.
+    A mixture of one is its dataset: the order, the batches and all names are the same.
+
+    Raises:
+        DataError: a rename that fits no key or gives two keys one name, or frames that are in two
+            parts at once.
     """
 
     parts: tuple[MixtureEntry, ...]
@@ -63,6 +70,21 @@ class Mixture:
         for part in self.parts:
             _check_rename(part)
         _refuse_shared_episodes(self.parts)
+
+    @staticmethod
+    def of(dataset: Dataset) -> Mixture:
+        """Return a mixture of one dataset."""
+        return Mixture((MixtureEntry(dataset.repo_id, dataset),))
+
+    @property
+    def is_single(self) -> bool:
+        """True for a mixture of one, in which nothing has to tell datasets apart."""
+        return len(self.parts) == 1
+
+    @property
+    def datasets(self) -> list[Dataset]:
+        """The datasets of all parts."""
+        return [part.dataset for part in self.parts]
 
     @property
     def repo_id(self) -> str:
@@ -75,6 +97,19 @@ class Mixture:
         return tuple(part.name for part in self.parts)
 
     @property
+    def labels(self) -> tuple[str, ...]:
+        """The names that tell the parts apart; empty for a mixture of one."""
+        return () if self.is_single else self.names
+
+    def labelled(self, part: MixtureEntry, text: str) -> str:
+        """Return a message about one part, after its name unless it is the only part."""
+        return text if self.is_single else f"{part.name}: {text}"
+
+    def key_prefix(self, part: MixtureEntry) -> str:
+        """Return the prefix of the part's cameras among the frames that are held and cached."""
+        return "" if self.is_single else f"{part.name}/"
+
+    @cached_property
     def columns(self) -> dict[str, Column]:
         """Every part's columns under common names; of vectors of unequal length the longest."""
         found: dict[str, Column] = {}
@@ -91,12 +126,14 @@ class Mixture:
         """Camera columns by common name, (H, W, C)."""
         return {key: column for key, column in self.columns.items() if column.is_camera}
 
-    @property
+    @cached_property
     def episodes(self) -> Episodes:
         """The selected episodes of all parts, one part after the other; `index` counts within
         each part.
         """
-        each = [part.dataset.episodes for part in self.parts]
+        each = [dataset.episodes for dataset in self.datasets]
+        if self.is_single:
+            return each[0]
         length = np.concatenate([e.length for e in each])
         return Episodes(
             np.concatenate([e.index for e in each]),
@@ -107,7 +144,7 @@ class Mixture:
 
     @property
     def num_episodes(self) -> int:
-        """How many recorded episodes the ranges of all parts are of."""
+        """The number of recorded episodes of all parts; ranges of one episode count once."""
         return sum(part.dataset.num_episodes for part in self.parts)
 
     @property
@@ -128,24 +165,29 @@ class Mixture:
 
     @property
     def notes(self) -> list[str]:
-        """What the user should be told, by dataset."""
-        return [f"{part.name}: {note}" for part in self.parts for note in part.dataset.notes]
+        """Messages for the user, by dataset."""
+        found: list[str] = []
+        for part in self.parts:
+            found += [self.labelled(part, note) for note in part.dataset.notes]
+        return found
 
     def features(self) -> dict[str, Feature]:
         """The columns that are inputs or outputs of a policy, cameras as (C, H, W)."""
         return features_of(self.columns)
 
     def part_of(self, rows: Int64) -> Int64:
-        """Number of the part that each of the mixture's rows lies in."""
+        """Return the number of the part that has each of the mixture's rows, of their shape."""
         return np.searchsorted(self.first_rows, rows, side="right") - 1
 
     def sizes(self, rows: Int64) -> list[int]:
-        """How many of these rows each part has."""
+        """Return the number of these rows that each part has."""
         return np.bincount(self.part_of(rows), minlength=len(self.parts)).tolist()
 
     def shares(self, rows: Int64) -> Shares:
-        """The schedule by the parts' weights; without weights each part's share of `rows`, its
-        anchors.
+        """Return the schedule by the parts' weights; without weights, by their shares of `rows`.
+
+        Args:
+            rows: the anchors of the mixture (N,).
         """
         sizes = self.sizes(rows)
         weights = [
@@ -155,33 +197,32 @@ class Mixture:
         return Shares(whole_shares(weights))
 
     def with_datasets(self, datasets: Sequence[Dataset]) -> Mixture:
-        """The same mixture over other episodes of its datasets, in order."""
+        """Return the same mixture over other episodes of its datasets, given in order."""
         return Mixture(
             tuple(replace(part, dataset=d) for part, d in zip(self.parts, datasets, strict=True))
         )
 
     def padded(self, key: str) -> bool:
-        """Whether some part has a shorter vector under this key than another."""
+        """Return True if some part has a shorter vector under this key than another."""
         return len({part.columns[key].shape for part in self.parts if key in part.columns}) > 1
 
     def lacking(self, key: str) -> list[str]:
-        """Names of the parts that have no such column."""
+        """Return the names of the parts that have no such column."""
         return [part.name for part in self.parts if key not in part.columns]
 
 
 def is_vector(column: Column) -> bool:
-    """Several numbers along one axis, which can be padded at the end."""
+    """Return True for several numbers along one axis, which can be padded at the end."""
     return not column.is_camera and len(column.shape) == 1 and column.shape[0] > 1
 
 
-def vector_names(data: Data, key: str) -> tuple[str, ...]:
+def vector_names(mixture: Mixture, key: str) -> tuple[str, ...]:
     """Return a name for each dimension of a vector: the recorded one, where all parts of a mixture
     that have the dimension agree on it, or its number.
     """
-    parts = [part.columns for part in data.parts] if isinstance(data, Mixture) else [data.columns]
-    given: list[set[str]] = [set() for _ in range(data.columns[key].shape[0])]
-    for columns in parts:
-        column = columns.get(key)
+    given: list[set[str]] = [set() for _ in range(mixture.columns[key].shape[0])]
+    for part in mixture.parts:
+        column = part.columns.get(key)
         for number in range(0 if column is None else column.shape[0]):
             names = () if column is None or column.names is None else column.names
             given[number].add(names[number] if number < len(names) else "")
@@ -210,7 +251,7 @@ def _check_rename(part: MixtureEntry) -> None:
 
 
 def _refuse_shared_episodes(parts: Sequence[MixtureEntry]) -> None:
-    """The same frames in two entries would have two shares and be held out in one of them alone."""
+    """Refuse frames in two entries: they would have two shares, and be held out in one alone."""
     for number, part in enumerate(parts):
         for other in parts[:number]:
             if part.dataset.root.resolve() != other.dataset.root.resolve():
@@ -225,7 +266,3 @@ def _refuse_shared_episodes(parts: Sequence[MixtureEntry]) -> None:
                     remedy="make one entry with the sum of the weights, or divide the episodes "
                     "with `episodes`",
                 )
-
-
-Data: TypeAlias = Dataset | Mixture
-"""What a run is trained on: one dataset, or several read as one."""

@@ -14,15 +14,19 @@ from kata.data.format.episode_table import TaskLists
 from kata.errors import DataError
 
 if TYPE_CHECKING:
-    from kata.data.dataset.mixture import Data
+    from kata.data.dataset.dataset import Dataset
+    from kata.data.dataset.mixture import Mixture
 
 
 @dataclass(frozen=True, eq=False)
 class Episodes:
     """The selected episodes as a struct of arrays, ascending by index.
 
-    index: (E,) LeRobot's episode_index. length: (E,) frames. start: (E,) row of the first frame in
-    `Dataset.column` arrays. tasks: the distinct instructions of each episode.
+    Args:
+        index: LeRobot's episode_index (E,).
+        length: frames (E,).
+        start: the row of the first frame in `Dataset.column` arrays (E,).
+        tasks: the distinct instructions of each episode.
     """
 
     index: Int64
@@ -31,11 +35,18 @@ class Episodes:
     tasks: TaskLists
 
 
-def anchor_rows(dataset: Data, drop_last: int = 0) -> Int64:
-    """Rows that training may start from: all but the last `drop_last` frames of each episode,
-    ascending.
+def anchor_rows(dataset: Dataset | Mixture, drop_last: int = 0) -> Int64:
+    """Return the rows that may start a sample: all but the last `drop_last` of each episode.
 
-    Raises: DataError when no frame is left, or when `drop_last` is negative.
+    Args:
+        dataset: a dataset, or a mixture.
+        drop_last: frames at the end of each episode that start no sample.
+
+    Returns:
+        The rows in ascending order, int64 (N,).
+
+    Raises:
+        DataError: no frame is left, or `drop_last` is negative.
     """
     episodes = dataset.episodes
     if drop_last < 0:
@@ -48,8 +59,7 @@ def anchor_rows(dataset: Data, drop_last: int = 0) -> Int64:
         longest = int(episodes.length.max(initial=0))
         raise DataError(
             f"no frame of {dataset.repo_id} can start a sample: drop_last is {drop_last}, the "
-            "longest of "
-            f"{len(episodes.length)} episodes has {longest} frames",
+            f"longest of {len(episodes.length)} episodes has {longest} frames",
             rule="an episode gives samples when it is longer than drop_last",
             remedy="use longer episodes, or a policy with a shorter horizon",
         )
@@ -57,8 +67,10 @@ def anchor_rows(dataset: Data, drop_last: int = 0) -> Int64:
 
 
 def episode_of(rows: Int64, episodes: Episodes) -> Int64:
-    """Position of each row's episode in the episode table; IndexError for a row outside the
-    dataset.
+    """Return the position of each row's episode in the episode table, of the rows' shape.
+
+    Raises:
+        IndexError: a row is outside the dataset.
     """
     total = int(episodes.start[-1] + episodes.length[-1])
     if rows.size and (rows.min() < 0 or rows.max() >= total):
@@ -71,8 +83,9 @@ def episode_of(rows: Int64, episodes: Episodes) -> Int64:
 def window_rows(
     rows: Int64, offsets: tuple[int, ...], episodes: Episodes
 ) -> tuple[Int64, NDArray[np.bool_]]:
-    """Rows (B, T) of a window and its mask: frames outside the episode become its edge, and are
-    marked.
+    """Return the rows of a window (B, T) and its mask, True for frames outside of the episode.
+
+    Such frames are replaced by the first or the last frame of the episode.
     """
     position = episode_of(rows, episodes)
     first = episodes.start[position][:, None]

@@ -51,12 +51,11 @@ class DecodeScheduler:
     Args:
         cameras: by key.
         dataset: the dataset whose rows are asked for.
-        threads: number of decoding threads, if it makes its own pool.
         counters: to count the work in.
-        pool: threads to share instead; whoever made them closes them.
+        pool: threads that decode; whoever made them closes them.
         cache: it is asked before anything is decoded or held, and is given decoded frames. Frames
             that it takes are not held.
-        buffer: to share with other schedulers, whose cameras have other keys.
+        buffer: held frames; schedulers of other datasets share it, with other camera keys.
     """
 
     def __init__(
@@ -64,19 +63,17 @@ class DecodeScheduler:
         cameras: dict[str, Camera],
         dataset: Dataset,
         *,
-        threads: int,
         counters: CounterCollector,
-        pool: DecodePool | None = None,
-        cache: FrameCache | None = None,
-        buffer: FrameBuffer | None = None,
+        pool: DecodePool,
+        cache: FrameCache | None,
+        buffer: FrameBuffer,
     ) -> None:
-        self.buffer = buffer or FrameBuffer(budget_bytes=0)
+        self.buffer = buffer
         # RGB, an estimate: frames held as planes take half. It becomes exact with the first frame.
         sizes = {key: math.prod(camera.shape) for key, camera in cameras.items()}
         self._context = DecodeContext(self.buffer, cache, dataset, counters, sizes)
         self._cameras = cameras
-        self._owns_pool = pool is None
-        self._pool = pool or DecodePool(threads)
+        self._pool = pool
         self._members = {
             key: GroupRows(camera.span, dataset.episodes) for key, camera in cameras.items()
         }
@@ -327,13 +324,6 @@ class DecodeScheduler:
         with self.buffer.lock:
             self._context.gops_queued += len(tasks)
         self._pool.put(tasks)
-
-    def close(self) -> None:
-        """End the decoding threads unless they are shared, and free the held frames."""
-        if self._owns_pool:
-            self._pool.close()
-        with self.buffer.lock:
-            self.buffer.clear()
 
 
 def _by_group(members: Members, places: Int64) -> list[Int64]:

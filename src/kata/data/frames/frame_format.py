@@ -10,7 +10,7 @@ import numpy as np
 
 from kata.data.counters import CounterCollector
 from kata.data.dataset.dataset import Dataset
-from kata.data.dataset.mixture import Data, Mixture
+from kata.data.dataset.mixture import Mixture
 from kata.data.storage.file_stamp import Stamp
 from kata.data.video.color import colours_of, is_half_size
 from kata.data.video.decoder import Decoder, Gop
@@ -60,7 +60,7 @@ RECORDED = FrameFormat()
 """RGB in the recorded size."""
 
 
-def colours_of_camera(data: Data, camera: str) -> Colours | str:
+def colours_of_camera(mixture: Mixture, camera: str) -> Colours | str:
     """Return how the device converts a camera's frames, or the reason why it cannot.
 
     The first frame of each dataset decides; later frames are compared while they are decoded.
@@ -69,11 +69,7 @@ def colours_of_camera(data: Data, camera: str) -> Colours | str:
         DataError: A file cannot be read.
         FrameError: A frame cannot be decoded.
     """
-    own = (
-        [(part.dataset, part.own(camera)) for part in data.parts if camera in part.columns]
-        if isinstance(data, Mixture)
-        else [(data, camera)]
-    )
+    own = [(part.dataset, part.own(camera)) for part in mixture.parts if camera in part.columns]
     if any(dataset.columns[key].dtype == "image" for dataset, key in own):
         return "images"
     found = {_first_colours(dataset, key) for dataset, key in own}

@@ -1,4 +1,4 @@
-"""Batches of the endless sample stream, read ahead of the one that asks."""
+"""Batches of the endless sample stream, read ahead in the background."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
 from kata.data.arrays import Int64
+from kata.data.loader.reader import PendingBatch, Reader
 from kata.data.sampling.permutation import SampleOrder
 from kata.errors import FrameError
-from kata.spec import Batch, Windows
+from kata.spec import Batch
 
 FORESEEN = 1 << 17
 """Positions of the stream that are planned for at a time: 1 MB per frame of a sample's window."""
@@ -25,58 +26,6 @@ _FURTHER = 32
 """Steps looked at per batch for something to decode ahead of the batches being read."""
 
 
-class PendingBatch(Protocol):
-    """A batch on its way."""
-
-    batch: Batch
-
-    def result(self) -> Batch:
-        """The batch, once its frames are there."""
-        ...
-
-
-class BatchReader(Protocol):
-    """A reader of samples by the row of their anchor, of one dataset or of a mixture."""
-
-    @property
-    def windows(self) -> Windows:
-        """Frame offsets around the anchor, per key."""
-        ...
-
-    @property
-    def looks_ahead(self) -> bool:
-        """True when there is room to hold frames, so that `plan_ahead` and `prefetch` are of
-        use.
-        """
-        ...
-
-    def reserve_batches(self, batch_size: int, batches: int) -> int:
-        """How many batches may be in the making at a time, at most `batches`."""
-        ...
-
-    def read(self, rows: Int64) -> Batch:
-        """The samples anchored at `rows` (B,)."""
-        ...
-
-    def start(self, rows: Int64, step: int | None = None) -> PendingBatch:
-        """Begin to read samples."""
-        ...
-
-    def masks(self, rows: Int64) -> Batch:
-        """What tells which frames, dimensions and datasets samples have; index arithmetic,
-        nothing is read.
-        """
-        ...
-
-    def plan_ahead(self, rows: Int64, steps: Int64) -> None:
-        """Say which anchors come."""
-        ...
-
-    def prefetch(self, rows: Int64, step: int) -> bool:
-        """Decode ahead for a step."""
-        ...
-
-
 SubstituteFn: TypeAlias = Callable[[Int64, Int64], Int64]
 """Positions (B,) and anchors (B,) of a batch with frames that cannot be decoded -> anchors (B,)
 that can.
@@ -85,7 +34,7 @@ that can.
 
 @dataclass(frozen=True)
 class RankSlice:
-    """Which of `of` equal, contiguous slices of each batch is read."""
+    """The slice of each batch that is read: the `number`-th of `of` equal, contiguous ones."""
 
     number: int = 0
     of: int = 1
@@ -95,8 +44,7 @@ WHOLE = RankSlice()
 
 
 class Batches:
-    """The batch of any step, or one part of it; the `ahead` steps after it are read in the
-    background meanwhile.
+    """The batch of any step, or a rank's slice of it; the next steps are read in the background.
 
     Args:
         reader: reads frames by row.
@@ -115,7 +63,7 @@ class Batches:
 
     def __init__(
         self,
-        reader: BatchReader,
+        reader: Reader,
         rows: Int64,
         order: SampleOrder,
         batch_size: int,
@@ -127,13 +75,11 @@ class Batches:
         assert len(rows) == order.n, f"{len(rows)} rows, but the order counts {order.n}"
         assert batch_size > 0, "a batch has at least one sample"
         assert batch_size % rank_slice.of == 0, f"{batch_size} samples in {rank_slice.of} parts"
-        self.reader, self.rows, self.order, self.batch_size, self.rank_slice = (
-            reader,
-            rows,
-            order,
-            batch_size,
-            rank_slice,
-        )
+        self.reader = reader
+        self.rows = rows
+        self.order = order
+        self.batch_size = batch_size
+        self.rank_slice = rank_slice
         self.slice_size = batch_size // rank_slice.of
         self.ahead = reader.reserve_batches(self.slice_size, ahead + 1) - 1
         self._substitute, self._replaced = substitute, dict[int, Int64]()
@@ -147,11 +93,18 @@ class Batches:
         self._span = max(2 * (self.ahead + 2), steps)
 
     def at(self, step: int) -> Batch:
-        """The batch of positions [step * batch_size, (step + 1) * batch_size), or its part:
-        batch["position"].
+        """Return the batch of a step, or this rank's slice of it.
 
-        Steps in sequence find their batch ready; a jump drops what was read ahead. Errors met in
-        the background are raised here, for the step that they belong to.
+        Steps in sequence find their batch ready; a jump drops what was read ahead.
+
+        Args:
+            step: positions [step * batch_size, (step + 1) * batch_size) of the stream.
+
+        Returns:
+            The batch of `Reader.read`, and `position`, int64 (B,).
+
+        Raises:
+            KataError: errors met in the background, for the step that they belong to.
         """
         wanted = range(step, step + self.ahead + 1)
         for other in [known for known in self._coming if known not in wanted]:
@@ -172,9 +125,7 @@ class Batches:
         return self.reader.read(self._replaced[step]) | {"position": positions}
 
     def anchors(self, step: int) -> Int64:
-        """The rows (B,) that all samples of a step are anchored at, substitutes that were read
-        for it here included.
-        """
+        """Return the anchors (B,) of all samples of a step, with the substitutes read here."""
         anchors = self._anchors(np.arange(step * self.batch_size, (step + 1) * self.batch_size))
         if step in self._replaced:
             first = self.rank_slice.number * self.slice_size
@@ -182,10 +133,10 @@ class Batches:
         return anchors
 
     def masks(self, step: int) -> Batch:
-        """`BatchReader.masks` of the whole batch of a step, of which this may read a part.
+        """Return `Reader.masks` of the whole batch of a step, of which this may read a slice.
 
-        They are those of the planned samples, which all readers of parts know; substitutes are
-        known to one alone.
+        They are those of the planned samples, which every rank knows; only one rank knows a
+        substitute.
         """
         return self.reader.masks(
             self._anchors(np.arange(step * self.batch_size, (step + 1) * self.batch_size))
@@ -199,7 +150,7 @@ class Batches:
         return reading
 
     def _positions(self, begin: int, end: int) -> Int64:
-        """The positions that are read for these steps."""
+        """Return the positions that are read for these steps."""
         firsts = (
             np.arange(begin, end, dtype=np.int64) * self.batch_size
             + self.rank_slice.number * self.slice_size
@@ -207,7 +158,7 @@ class Batches:
         return (firsts[:, None] + np.arange(self.slice_size)).reshape(-1)
 
     def _anchors(self, positions: Int64) -> Int64:
-        """The rows at ascending positions (n,)."""
+        """Return the anchors at ascending positions (n,)."""
         begin, end = int(positions[0]), int(positions[-1]) + 1
         first, rows = self._known
         if not first <= begin <= end <= first + len(rows):
@@ -217,7 +168,7 @@ class Batches:
         return rows[positions - first]
 
     def _look_ahead(self, step: int) -> None:
-        """Plan for the steps from this one on, again when half of the plan is used up."""
+        """Plan the steps from this one on; renew the plan when half of it is used."""
         left = self._foreseen.stop - step
         if not self.reader.looks_ahead or (step >= self._foreseen.start and left > self._span // 2):
             return

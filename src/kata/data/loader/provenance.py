@@ -1,4 +1,4 @@
-"""Where samples come from, in the words of whoever looks for them: episode, frame, files."""
+"""Locations of samples for messages: episode, frame, files."""
 
 from __future__ import annotations
 
@@ -7,53 +7,48 @@ from typing import Any
 import numpy as np
 
 from kata.data.arrays import Int64
-from kata.data.dataset.dataset import Dataset
-from kata.data.dataset.mixture import Data, Mixture
+from kata.data.dataset.mixture import Mixture
 from kata.data.dataset.windows import episode_of
 from kata.data.loader.batches import Batches
 
 
-def sample_locations(dataset: Dataset, rows: Int64) -> list[dict[str, Any]]:
-    """One entry per row: `episode`, `frame`, and `files`, the table's and each camera's below
-    the dataset's folder.
+def sample_locations(mixture: Mixture, rows: Int64) -> list[dict[str, Any]]:
+    """Return the location of each sample.
+
+    Args:
+        mixture: the dataset or datasets that the samples are of.
+        rows: anchors (n,).
+
+    Returns:
+        One entry per row: `episode`, `frame`, and `files`, the table's and each camera's below the
+        dataset's folder. Where there are several datasets, `dataset` is the name of the sample's.
     """
-    layout = dataset.layout
-    spans = {"data": layout.data, **layout.videos}
-    positions = episode_of(rows, dataset.episodes)
-    return [
-        {
-            "episode": int(layout.index[at]),
-            "frame": int(row - dataset.episodes.start[at] + dataset.first_frame[at]),
-            "files": {name: span.files[span.file[at]] for name, span in spans.items()},
-        }
-        for row, at in zip(rows, positions, strict=True)
-    ]
-
-
-def mixture_sample_locations(mixture: Mixture, rows: Int64) -> list[dict[str, Any]]:
-    """The same over the rows of a mixture, with `dataset`, the name that the mixture has for it."""
-    numbers = mixture.part_of(rows)
+    first_rows = mixture.first_rows
     found: list[dict[str, Any]] = []
-    for row, number in zip(rows, numbers, strict=True):
+    for row, number in zip(rows, mixture.part_of(rows), strict=True):
         part = mixture.parts[number]
-        place = sample_locations(part.dataset, np.array([row - mixture.first_rows[number]]))[0]
-        found.append({"dataset": part.name, **place})
+        label = {} if mixture.is_single else {"dataset": part.name}
+        dataset = part.dataset
+        own = row - first_rows[number]
+        at = int(episode_of(np.array([own]), dataset.episodes)[0])
+        layout = dataset.layout
+        spans = {"data": layout.data, **layout.videos}
+        found.append(
+            {
+                **label,
+                "episode": int(layout.index[at]),
+                "frame": int(own - dataset.episodes.start[at] + dataset.first_frame[at]),
+                "files": {name: span.files[span.file[at]] for name, span in spans.items()},
+            }
+        )
     return found
 
 
-def locations_in(data: Data, rows: Int64) -> list[dict[str, Any]]:
-    """`sample_locations` or `mixture_sample_locations`."""
-    return (
-        mixture_sample_locations(data, rows)
-        if isinstance(data, Mixture)
-        else sample_locations(data, rows)
-    )
+def step_locations(mixture: Mixture, batches: Batches, step: int) -> list[dict[str, Any]]:
+    """Return the locations of the samples of one step (0 is the first), each with `position`.
 
-
-def step_locations(data: Data, batches: Batches, step: int) -> list[dict[str, Any]]:
-    """The samples of one step (0 is the first) by `position`, with their places in `data`; reads
-    nothing.
+    Nothing is read.
     """
     first = step * batches.batch_size
-    found = locations_in(data, batches.anchors(step))
+    found = sample_locations(mixture, batches.anchors(step))
     return [{"position": position, **place} for position, place in enumerate(found, start=first)]

@@ -1,214 +1,219 @@
-"""Reads whole batches: vectors are gathers, frames are decoded once each, straight into the
-batch.
+"""The reader of samples, of one dataset or of several: one batch under common names.
+
+row of the mixture -> dataset, row in it -> that dataset's DatasetReader -> common names, padding,
+black frames -> one batch
 """
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
 from types import TracebackType
-from typing import TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kata.data.arrays import Int64, Pixels
-from kata.data.counters import CounterCollector, ReadCounters
+from kata.data.counters import ReadCounters
 from kata.data.dataset.dataset import Dataset
-from kata.data.dataset.windows import episode_of, window_rows
-from kata.data.format.tasks import check_task_range
-from kata.data.frames.camera import Camera
+from kata.data.dataset.mixture import Mixture, MixtureEntry, is_vector
 from kata.data.frames.decode_pool import DecodePool
-from kata.data.frames.decode_scheduler import DecodeScheduler
 from kata.data.frames.frame_buffer import FrameBuffer
 from kata.data.frames.frame_cache import FrameCache
-from kata.data.frames.frame_delivery import Out, PendingFrames
+from kata.data.frames.frame_delivery import PendingFrames
 from kata.data.frames.frame_format import RECORDED, FrameFormat
-from kata.data.frames.image_camera import ImageCamera
-from kata.data.frames.next_use import NextUse, held_as_rgb
-from kata.data.frames.video_camera import VideoCamera
-from kata.data.parquet.image_column import EncodedImages
-from kata.data.storage.buffers import Allocate, Recycled
+from kata.data.loader.dataset_reader import BatchSlots, DatasetReader, FrameResources
+from kata.data.storage.buffers import Allocate, Empty, Recycled
 from kata.data.video.decoder import Gop
 from kata.errors import ConfigError, DataError, did_you_mean
-from kata.spec import BOOKKEEPING, TASK, Batch, Column, Windows, features_of, pad_key
+from kata.spec import DATASET_INDEX, Batch, Windows, dim_pad_key, missing_key, pad_key
 from kata.units import bytes_text
 
-T = TypeVar("T")
 
-_AT_ONCE = 5000
-"""Files that are indexed when a reader opens; of a larger dataset the others are indexed when
-they are met.
-"""
-
-
-class PendingRead:
+class PendingBatch:
     """A batch on its way: everything but the frames is there, and these are coming."""
 
-    def __init__(self, batch: Batch, pending: PendingFrames) -> None:
-        self.batch, self._pending = batch, pending
+    def __init__(self, batch: Batch, pending: Sequence[PendingFrames]) -> None:
+        self.batch = batch
+        self._pending = pending
 
     def result(self) -> Batch:
-        """The batch, once its frames are there.
+        """Return the batch, once its frames are there.
 
-        Raises: FrameError for a frame that cannot be decoded, DataError for other damage.
+        Raises:
+            FrameError: a frame cannot be decoded.
+            DataError: a file is damaged otherwise.
         """
-        self._pending.wait()
+        for frames in self._pending:
+            frames.wait()
         return self.batch
 
 
-@dataclass(frozen=True)
-class BatchSlots:
-    """Where a reader's samples stand in a batch: `samples` (n,), ascending, of the B that it has.
-
-    frames: those of the whole batch by the reader's keys, (B, H, W, C) or (B, T, H, W, C).
+class _Share(NamedTuple):
+    """Samples of a batch from one dataset: `rows` there, their `places` in the batch, the
+    dataset's `number`.
     """
 
-    frames: Mapping[str, Pixels]
-    samples: Int64
-
-    def of(self, key: str, shape: tuple[int, ...]) -> Out:
-        """The places of a camera's frames of this shape (H, W, C), one after the other."""
-        assert self.frames[key].shape[-3:] == shape, key
-        pixels = self.frames[key].reshape(-1, *shape)
-        steps = len(pixels) // len(self.frames[key])
-        return Out(pixels, (self.samples[:, None] * steps + np.arange(steps)).reshape(-1))
-
-
-@dataclass(frozen=True)
-class Shared:
-    """What the readers of a mixture share: decoding threads, which whoever made them ends, and the
-    frames held.
-
-    name: begins the keys of this reader's cameras there, and in the frame cache.
-    """
-
-    name: str
-    pool: DecodePool
-    buffer: FrameBuffer
+    reader: DatasetReader
+    rows: Int64
+    places: Int64
+    number: int
 
 
 class Reader:
-    """Reads samples of a dataset by the row of their anchor. Safe to call from several threads.
+    """Reads samples by the row of their anchor. Safe to call from several threads.
+
+    One pool of decoding threads and one budget of frames serve all datasets. In a mixture of
+    several, a batch also has `dataset_index`, and `<camera>_is_missing` and `<key>_dim_is_pad`
+    where some dataset lacks a camera or has a shorter vector.
 
     Args:
-        dataset: what to read.
+        dataset: a dataset, or a mixture whose common names the batch then has.
         windows: frame offsets per key; a key that is absent is read at the anchor alone, without a
             time axis.
-        threads: how many decode at a time.
-        keys: the columns to read, beside the bookkeeping; None for all.
-        shared: with other readers.
-        frame_memory: bytes for decoded frames, those of batches read ahead included; 0 holds no
-            frame for later
-            batches and sets no limit to batches. See `reserve_batches` and `plan_ahead`.
-        cache: asked first for frames, and given those that were decoded; made for this dataset or
-            what it is a part of.
-        frame_format: how frames lie in batches.
+        threads: how many decode at a time, over all datasets.
+        keys: the columns to read, in addition to the bookkeeping; None for all.
+        frame_memory: bytes for decoded frames of all datasets, those of batches read ahead
+            included; 0 holds no frame for later batches and sets no limit to batches. See
+            `reserve_batches` and `plan_ahead`.
+        caches: frame caches by part of the mixture, or by the dataset's repo_id: asked first for
+            frames, and given those that were decoded.
+        frame_format: form of frames in batches; colours are by common key, and those of all
+            datasets that have the camera.
+        rename_map: names that columns get after reading, where they differ; they decide which
+            columns are states and actions.
 
-    Raises: DataError for a window over an unknown key, and for damaged files as far as their ends
-        show it.
+    Raises:
+        DataError: an unknown key, or files that are damaged, as far as their ends show it.
     """
 
     def __init__(
         self,
-        dataset: Dataset,
+        dataset: Dataset | Mixture,
         windows: Windows,
         *,
         threads: int = 4,
         keys: Collection[str] | None = None,
-        shared: Shared | None = None,
         frame_memory: int = 0,
-        cache: FrameCache | None = None,
+        caches: Mapping[str, FrameCache] | None = None,
         frame_format: FrameFormat = RECORDED,
+        rename_map: Mapping[str, str] | None = None,
     ) -> None:
+        mixture = Mixture.of(dataset) if isinstance(dataset, Dataset) else dataset
+        self.mixture, self.windows, self.frame_memory = mixture, windows, frame_memory
         self._frame_format = frame_format
-        self.dataset, self.windows, self.frame_memory = dataset, windows, frame_memory
-        self.episodes = dataset.episodes
-        wanted = [*(dataset.columns if keys is None else keys), *windows]
-        for key in wanted:
-            if key not in dataset.columns:
-                raise DataError(
-                    f"'{key}' is no column of {dataset.repo_id}",
-                    rule="a column of the dataset",
-                    remedy=did_you_mean(key, dataset.columns),
-                )
-        chosen = {key: column for key, column in dataset.columns.items() if key in wanted}
-        self._vectors = {key for key, column in chosen.items() if not column.is_camera}
-        self._chosen = chosen
-        self.rename({})
-        self._tasks = np.array(dataset.tasks, dtype=object)
-        self._counters = CounterCollector()
-        self._encoded = EncodedImages(self._counters)
-        self._cameras = {
-            key: self._camera(key, column) for key, column in chosen.items() if column.is_camera
+        columns = mixture.columns
+        asked = {*(columns if keys is None else keys), *windows}
+        for key in asked:
+            _check_key(mixture, key)
+        # A camera can be black; any other column is read only where every dataset has it.
+        self._wanted = {
+            key: column
+            for key, column in columns.items()
+            if key in asked and (column.is_camera or not mixture.lacking(key))
         }
+        self._cameras = [key for key, column in self._wanted.items() if column.is_camera]
+        self._black = {key: self._black_frame(key) for key in self._cameras if mixture.lacking(key)}
+        self._padded = [
+            key for key, column in self._wanted.items() if is_vector(column) and mixture.padded(key)
+        ]
+        self._first = mixture.first_rows
         self._memory = defaultdict[str, Recycled](Recycled)
-        check_task_range(dataset.repo_id, *dataset.task_range(), dataset.tasks)
-        self._name = "" if shared is None else shared.name
-        self._frames = DecodeScheduler(
-            self._named(self._cameras),
-            dataset,
-            threads=threads,
-            cache=cache,
-            counters=self._counters,
-            pool=shared and shared.pool,
-            buffer=shared and shared.buffer,
+        self.buffer = FrameBuffer(budget_bytes=0)
+        self._pool = DecodePool(threads)
+        self._rename_map = rename_map or {}
+        self._readers = [
+            self._reader(part, (caches or {}).get(part.name)) for part in mixture.parts
+        ]
+
+    def _reader(self, part: MixtureEntry, cache: FrameCache | None) -> DatasetReader:
+        names = {key: part.own(key) for key in self._wanted if key in part.columns}
+        windows = {names[key]: offsets for key, offsets in self.windows.items() if key in names}
+        resources = FrameResources(
+            self._pool,
+            self.buffer,
+            self._frame_format.under(names),
+            cache,
+            self.mixture.key_prefix(part),
         )
-        # Files are indexed now, at least one per camera: what does not fit is found before anything
-        # is trained.
-        cameras = self._named(self._cameras)
-        files = [(key, int(file)) for key, camera in cameras.items() for file in camera.files()]
-        firsts = [(key, int(camera.files()[0])) for key, camera in cameras.items()]
-        self._all_at_once = len(files) <= _AT_ONCE
-        self._frames.prepare(files if self._all_at_once else firsts)
+        roles = {own: self._rename_map.get(key, key) for key, own in names.items()}
+        return DatasetReader(part.dataset, windows, roles, resources)
 
-    def _named(self, by_key: Mapping[str, T]) -> dict[str, T]:
-        """By the cameras' keys among all readers that share."""
-        return {self._name + key: value for key, value in by_key.items()}
+    @property
+    def looks_ahead(self) -> bool:
+        """True when there is room to hold frames, so that `plan_ahead` and `prefetch` are of
+        use.
+        """
+        return self.buffer.budget_bytes > 0
 
-    def _camera(self, key: str, column: Column) -> Camera:
-        root, layout = self.dataset.root, self.dataset.layout
-        if column.dtype == "video":
-            as_rgb = held_as_rgb(self.windows.get(key, (0,)))
-            return VideoCamera(
-                root,
-                key,
-                column,
-                layout,
-                fps=self.dataset.fps,
-                as_rgb=as_rgb,
-                counters=self._counters,
-                frame_format=self._frame_format,
-            )
-        return ImageCamera(
-            root,
-            key,
-            column,
-            layout,
-            encoded=self._encoded,
-            counters=self._counters,
-            frame_format=self._frame_format,
-        )
+    @property
+    def has_room(self) -> bool:
+        """True while frames held for later batches take less of the budget than they will."""
+        return self._readers[0].has_room
 
-    def rename(self, names: Mapping[str, str]) -> None:
-        """Take the roles of columns from the names that they get after reading.
+    def batch_bytes(self, size: int) -> int:
+        """Return the bytes of the frames of a batch of `size` samples, black ones included."""
+        return sum(math.prod(self._frame_shape(key, size)) for key in self._cameras)
 
-        Columns drop the axis of a single number; a state or an action is a vector all the same.
+    def reserve_batches(self, batch_size: int, batches: int) -> int:
+        """Divide `frame_memory` between batches read ahead and frames held.
+
+        A batch that was handed over is the caller's.
 
         Args:
-            names: own name -> the name that decides the role.
+            batch_size: samples of a batch.
+            batches: how many batches may be on their way at a time.
+
+        Returns:
+            The number of batches that fit, at most `batches`. The frames of that many are set
+            aside; the remainder is for frames held for later.
+
+        Raises:
+            ConfigError: the budget is smaller than one batch.
         """
-        roles = features_of(self._chosen, names)
-        self._single = {key for key in self._vectors & {*roles} if roles[key].shape == (1,)}
+        size = self.batch_bytes(batch_size)
+        if not self.frame_memory or not size:
+            return batches
+        if self.frame_memory < size:
+            raise ConfigError(
+                f"dataset.frame_memory={bytes_text(self.frame_memory)}, but the frames of one "
+                f"batch of {batch_size} samples take {bytes_text(size)}",
+                rule="decoded frames of at least one batch fit into the budget",
+                remedy=f"--dataset.frame_memory={-(-size // 10**6)}MB or more, or a smaller "
+                "--batch_size",
+            )
+        count = min(batches, self.frame_memory // size)
+        self.buffer.budget_bytes = self.frame_memory - count * size
+        return count
+
+    def plan_ahead(self, rows: Int64, steps: Int64) -> None:
+        """Take the anchors that come: `rows` (N,) at `steps` (N,).
+
+        The first of the steps is the next to be started.
+        """
+        number = self.mixture.part_of(rows)
+        for i, reader in enumerate(self._readers):
+            mine = number == i
+            reader.plan_ahead(rows[mine] - self._first[i], steps[mine])
+
+    def prefetch(self, rows: Int64, step: int) -> bool:
+        """Decode ahead for a step of the plan, as far as there is free room and a decoder is idle.
+
+        Returns:
+            False when there is nothing to be gained by asking for the step after it.
+        """
+        found = [share.reader.prefetch(share.rows, step) for share in self._divided(rows)]
+        return all(found)
 
     def decode_with(self, decode: Callable[[Gop], Pixels]) -> None:
-        """Have video decoded by this from now on: the frames of a group as RGB (n, H, W, 3)."""
-        for camera in self._cameras.values():
-            if isinstance(camera, VideoCamera):
-                camera.elsewhere = decode
+        """Decode video with this from now on: it returns frames of a GOP as RGB (n, H, W, 3)."""
+        for reader in self._readers:
+            reader.decode_with(decode)
 
     def allocate_with(self, allocate: Allocate) -> None:
-        """Have frames and vectors of batches lie in memory from this from now on.
+        """Take the memory of frames and vectors of batches from this from now on.
 
         Such memory serves for another batch once the batch and all arrays and tensors taken from it
         are gone.
@@ -216,161 +221,156 @@ class Reader:
         self._memory = defaultdict(lambda: Recycled(allocate))
 
     def work(self) -> ReadCounters:
-        """What reading has cost so far; the difference of two of these is what happened in
-        between.
-        """
-        return self._counters.snapshot()
+        """Return the cost of reading so far; subtract two of these for the cost in between."""
+        return sum((reader.work() for reader in self._readers[1:]), self._readers[0].work())
 
     def read(self, rows: Int64) -> Batch:
-        """The samples anchored at `rows` (B,).
+        """Read samples.
 
-        Returns: cameras uint8 (B, H, W, C), or (B, T, H, W, C) under a window; vectors float32 (B,
-            D) or (B, T, D); columns of one number (B,) or (B, T), but a state or an action of one
-            number (B, 1) or (B, T, 1); `<key>_is_pad` bool (B, T) per window; `task` a list of
-            sentences; `index`, `episode_index`, `frame_index`, `task_index` int64 (B,); `timestamp`
-            float32 (B,), seconds. Offsets beyond an episode repeat its edge frame and are marked.
+        Args:
+            rows: anchors, rows of the dataset or of the mixture (B,).
 
-        Raises: DataError for a file that turns out to be damaged.
+        Returns:
+            Cameras uint8 (B, H, W, C), or (B, T, H, W, C) under a window. Vectors float32 (B, D) or
+            (B, T, D). Columns of one number (B,) or (B, T), but a state or an action of one number
+            (B, 1) or (B, T, 1). `<key>_is_pad` bool (B, T) per window: offsets beyond an episode
+            repeat its edge frame and are marked. `task`, a list of sentences. `index`,
+            `episode_index`, `frame_index`, `task_index` int64 (B,), counted within a sample's own
+            dataset. `timestamp` float32 (B,), seconds.
+
+        Raises:
+            DataError: a file turns out to be damaged.
         """
         return self.start(rows).result()
 
-    def start(
-        self, rows: Int64, step: int | None = None, slots: BatchSlots | None = None
-    ) -> PendingRead:
-        """Begin to read samples; `step` is the place of this batch among those that `plan_ahead`
-        was told of.
+    def start(self, rows: Int64, step: int | None = None) -> PendingBatch:
+        """Begin to read samples, of all datasets side by side. The pixels never depend on `step`.
 
-        Frames held from earlier steps are used, and those that later steps want are held, within
-        the budget. Without `step` nothing is held. The pixels are the same in any case. Steps are
-        for one thread at a time.
-
-        places: where frames go, which are then no part of this batch; None for arrays of its own.
+        Args:
+            rows: anchors (B,).
+            step: the step of this batch within the plan of `plan_ahead`. Frames held from earlier
+                steps are used, and those that later steps want are held, within the budget. None
+                holds nothing. Steps are for one thread at a time.
         """
         rows = np.asarray(rows, dtype=np.int64)
-        episode_of(rows, self.episodes)  # numpy would take a negative row from the end
-        batch: Batch = {}
-        frames: dict[str, Int64] = {}
-        opened = self.dataset.opened_rows(rows)
-        windows = {
-            offsets: window_rows(rows, offsets, self.episodes)
-            for offsets in set(self.windows.values())
+        frames = {
+            key: self._memory[key].empty(self._frame_shape(key, len(rows))) for key in self._cameras
         }
-        opened_windows = {
-            offsets: self.dataset.opened_rows(at) for offsets, (at, _) in windows.items()
-        }
-        for key in self.dataset.columns:
-            at, opened_at = rows, opened
-            if key in self.windows:
-                at, mask = windows[self.windows[key]]
-                opened_at = opened_windows[self.windows[key]]
-                batch[pad_key(key)] = mask.copy()  # each its own: they are the caller's
-            if key in self._cameras:
-                frames[key] = at
-            elif key in self._vectors:
-                values = self.dataset.gather(key, opened_at, self._memory[key].empty)
-                if key in self._single:
-                    values = values[..., None]
-                batch[key] = values.tolist() if values.dtype == object else values
-        for key in BOOKKEEPING:
-            if key not in batch:
-                batch[key] = self.dataset.gather(key, opened)
-        batch[TASK] = self._tasks[self.dataset.gather("task_index", opened)].tolist()
-        wanted = {key: at.reshape(-1) for key, at in frames.items()}
-        self._prepare(wanted)
-        if slots is None:
-            shapes = {key: (*at.shape, *self._cameras[key].shape) for key, at in frames.items()}
-            slots = BatchSlots(
-                {key: self._memory[key].empty(shape) for key, shape in shapes.items()},
-                np.arange(len(rows)),
-            )
-            batch |= slots.frames
-        outs = {key: slots.of(key, self._cameras[key].shape) for key in wanted}
-        return PendingRead(batch, self._frames.fill(self._named(wanted), self._named(outs), step))
+        shares = self._divided(rows)
+        # The samples of several datasets are copied once more, into a common array.
+        empty = self._empty if self.mixture.is_single else _plain
+        named: list[Batch] = []
+        pending: list[PendingFrames] = []
+        for share in shares:
+            slots = self._slots(share, frames)
+            batch, coming = share.reader.start(share.rows, step, slots, empty)
+            named.append(self._named(share.number, batch))
+            pending.append(coming)
+        return PendingBatch(self._joined(named, shares, self._empty) | frames, pending)
 
     def masks(self, rows: Int64) -> Batch:
-        """The masks alone, `<key>_is_pad` bool (B, T) per window; reads nothing."""
-        rows = np.asarray(rows, dtype=np.int64)
-        return {
-            pad_key(key): window_rows(rows, offsets, self.episodes)[1]
-            for key, offsets in self.windows.items()
-        }
+        """Return `<key>_is_pad`, `<key>_dim_is_pad`, `<camera>_is_missing` and `dataset_index`.
 
-    def batch_bytes(self, size: int) -> int:
-        """Bytes of the frames of a batch of `size` samples."""
-        return sum(
-            size * len(self.windows.get(key, (0,))) * int(np.prod(camera.shape))
-            for key, camera in self._cameras.items()
-        )
-
-    def reserve_batches(self, batch_size: int, batches: int) -> int:
-        """Divide `frame_memory` between batches read ahead and frames held.
-
-        Returns: how many batches may be in the making at a time, at most `batches`. The frames of
-            that many are set aside, what is left is for frames held for later. A batch that was
-            handed over is the caller's.
-
-        Raises: ConfigError when the budget is smaller than one batch.
+        They are index arithmetic: nothing is read.
         """
-        size = self.batch_bytes(batch_size)
-        if not self.frame_memory or not size:
-            return batches
-        count = batches_within(self.frame_memory, size, batch_size, batches)
-        self._frames.buffer.budget_bytes = self.frame_memory - count * size
-        return count
+        shares = self._divided(np.asarray(rows, dtype=np.int64))
+        found = [
+            self._renamed(share.number, share.reader.masks(share.rows))
+            | self._gaps(share.number, len(share.places))
+            for share in shares
+        ]
+        return self._joined(found, shares, _plain)
 
-    @property
-    def looks_ahead(self) -> bool:
-        """True when there is room to hold frames, so that `plan_ahead` and `prefetch` are of
-        use.
+    def _empty(self, key: str) -> Empty:
+        return self._memory[key].empty
+
+    def _frame_shape(self, key: str, size: int) -> tuple[int, ...]:
+        """Return (B, H, W, C), or (B, T, H, W, C) under a window, of `size` samples of a camera."""
+        steps = (len(self.windows[key]),) if key in self.windows else ()
+        return (size, *steps, *self._frame_format.shape(key, self._wanted[key]))
+
+    def _divided(self, rows: Int64) -> list[_Share]:
+        """Divide samples among the datasets; those of a mixture of one pass unchanged."""
+        if self.mixture.is_single:
+            return [_Share(self._readers[0], rows, np.arange(len(rows)), 0)]
+        number = self.mixture.part_of(rows)
+        places = [(i, np.flatnonzero(number == i)) for i in np.unique(number).tolist()]
+        return [_Share(self._readers[i], rows[at] - self._first[i], at, i) for i, at in places]
+
+    def _slots(self, share: _Share, frames: Mapping[str, Pixels]) -> BatchSlots:
+        """Return the slots of one part's frames; cameras that it lacks are made black there."""
+        part = self.mixture.parts[share.number]
+        own: dict[str, Pixels] = {}
+        for key, out in frames.items():
+            if key in part.columns:
+                own[part.own(key)] = out
+            else:
+                out[share.places] = self._black[key]
+        return BatchSlots(own, share.places)
+
+    def _black_frame(self, key: str) -> NDArray[np.uint8]:
+        """Return a black frame (H, W, C), or its planes."""
+        shape = self._frame_format.shape(key, self._wanted[key])
+        frame = np.zeros(shape, np.uint8)
+        if key in self._frame_format.colours:
+            luma, chroma = self._frame_format.colours[key].black
+            lines = shape[0] * 2 // 3
+            frame[:lines] = luma
+            frame[lines:] = chroma
+        return frame
+
+    def _renamed(self, number: int, raw: Batch) -> Batch:
+        """Return one part's arrays under common names."""
+        names = dict(self.mixture.parts[number].rename or {})
+        names |= {pad_key(old): pad_key(new) for old, new in names.items()}
+        return {names.get(key, key): value for key, value in raw.items()}
+
+    def _named(self, number: int, raw: Batch) -> Batch:
+        """Complete one part's samples, under common names, with zeros and the marks of gaps."""
+        batch = self._renamed(number, raw)
+        for key in self._padded:
+            short = self._wanted[key].shape[0] - batch[key].shape[-1]
+            batch[key] = np.pad(batch[key], [(0, 0)] * (batch[key].ndim - 1) + [(0, short)])
+        return batch | self._gaps(number, len(batch["index"]))
+
+    def _gaps(self, number: int, size: int) -> Batch:
+        """Return the marks of what one part's samples lack: cameras, and dimensions of vectors."""
+        columns = self.mixture.parts[number].columns
+        marks: Batch = {}
+        for key in self._black:
+            is_missing = key not in columns
+            marks[missing_key(key)] = np.full(size, is_missing)
+            if is_missing and key in self.windows:
+                marks[pad_key(key)] = np.zeros((size, len(self.windows[key])), dtype=bool)
+        for key in self._padded:
+            dims = np.arange(self._wanted[key].shape[0]) >= columns[key].shape[0]
+            marks[dim_pad_key(key)] = np.broadcast_to(dims, (size, len(dims))).copy()
+        return marks
+
+    def _joined(
+        self, batches: list[Batch], shares: list[_Share], empty: Callable[[str], Empty]
+    ) -> Batch:
+        """Return one batch, each sample at its place; all batches have the same keys.
+
+        empty: gives the function that makes a key's arrays.
         """
-        return self._frames.buffer.budget_bytes > 0
-
-    @property
-    def has_room(self) -> bool:
-        """True while frames held for later batches take less of the budget than they will."""
-        return self._frames.has_room
-
-    def plan_ahead(self, rows: Int64, steps: Int64) -> None:
-        """Say which anchors come: `rows` (N,) at `steps` (N,), the first of which is the next to
-        be started.
-        """
-        used: dict[tuple[int, ...], NextUse] = {}
-        for key in self._cameras:
-            offsets = self.windows.get(key, (0,))
-            if offsets not in used:
-                used[offsets] = NextUse(window_rows(rows, offsets, self.episodes)[0], steps)
-        uses = {key: used[self.windows.get(key, (0,))] for key in self._cameras}
-        self._frames.plan_ahead(self._named(uses), int(steps.min()) if len(steps) else 0)
-
-    def prefetch(self, rows: Int64, step: int) -> bool:
-        """Decode ahead for a step that `plan_ahead` was told of, as far as there is free room and a
-        decoder is idle.
-
-        Returns: False when there is nothing to be gained by asking for the step after it.
-        """
-        if not self._frames.has_leisure:
-            return False
-        wanted = {
-            key: window_rows(rows, self.windows.get(key, (0,)), self.episodes)[0].reshape(-1)
-            for key in self._cameras
-        }
-        self._prepare(wanted)
-        return self._frames.prefetch(self._named(wanted), step)
-
-    def _prepare(self, wanted: dict[str, Int64]) -> None:
-        if self._all_at_once:
-            return
-        files: list[tuple[str, int]] = []
-        for key, rows in wanted.items():
-            files += [
-                (self._name + key, int(file))
-                for file in np.unique(self._cameras[key].span.file[episode_of(rows, self.episodes)])
-            ]
-        self._frames.prepare(files)
+        if self.mixture.is_single:
+            return batches[0]
+        number = np.empty(sum(len(share.places) for share in shares), np.int64)
+        for share in shares:
+            number[share.places] = share.number
+        joined: Batch = {DATASET_INDEX: number}
+        if len(batches) == 1:
+            return batches[0] | joined
+        for key in batches[0]:
+            joined[key] = _placed([batch[key] for batch in batches], shares, empty(key))
+        return joined
 
     def close(self) -> None:
-        """End the decoding threads, unless they are shared, and free what is held."""
-        self._frames.close()
+        """End the threads, and free the frames that are held."""
+        self._pool.close()
+        with self.buffer.lock:
+            self.buffer.clear()
 
     def __enter__(self) -> Reader:
         return self
@@ -384,18 +384,30 @@ class Reader:
         self.close()
 
 
-def batches_within(frame_memory: int, size: int, batch_size: int, batches: int) -> int:
-    """How many batches of `size` bytes fit into the budget, at most `batches`.
-
-    Raises: ConfigError when there is not room for one.
-    """
-    if frame_memory < size:
-        raise ConfigError(
-            f"dataset.frame_memory={bytes_text(frame_memory)}, but the frames of one batch of "
-            f"{batch_size} "
-            f"samples take {bytes_text(size)}",
-            rule="decoded frames of at least one batch fit into the budget",
-            remedy=f"--dataset.frame_memory={-(-size // 10**6)}MB or more, or a smaller "
-            "--batch_size",
+def _check_key(mixture: Mixture, key: str) -> None:
+    if key not in mixture.columns:
+        raise DataError(
+            f"'{key}' is no column of {mixture.repo_id}",
+            rule="a column of the dataset",
+            remedy=did_you_mean(key, mixture.columns),
         )
-    return min(batches, frame_memory // size)
+
+
+def _plain(key: str) -> Empty:
+    """Return the maker of arrays whose memory is not used again."""
+    del key
+    return np.empty
+
+
+def _placed(values: list[Any], shares: list[_Share], empty: Empty) -> Any:
+    """Return one key's values of all shares in one array, or in one list for sentences."""
+    is_list = isinstance(values[0], list)
+    if is_list:
+        values = [np.array(value, dtype=object) for value in values]
+    types = {value.dtype for value in values}
+    dtype = types.pop() if len(types) == 1 else np.dtype(np.float32)
+    shape = (sum(len(value) for value in values), *values[0].shape[1:])
+    out: NDArray[Any] = np.empty(shape, dtype) if dtype.hasobject else empty(shape, dtype)
+    for share, value in zip(shares, values, strict=True):
+        out[share.places] = value
+    return out.tolist() if is_list else out

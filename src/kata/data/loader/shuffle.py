@@ -1,6 +1,4 @@
-"""Which order a run reads in, and how much memory decoded frames may take: decided once, then
-written down.
-"""
+"""The choice of the order that a run reads in, from the memory for decoded frames."""
 
 from __future__ import annotations
 
@@ -28,7 +26,7 @@ from kata.spec import Windows
 from kata.units import bytes_text, count_text
 
 FRAME_BYTES = 4 * 10**9
-"""Decoded frames held where nothing is said and four times as much is free."""
+"""Bytes of decoded frames held by default, where four times as much is free."""
 
 _MOST_CLIPS = 1 << 20
 """More would make tables that take longer than they save; longer clips are cut instead."""
@@ -42,7 +40,7 @@ runs ahead.
 """
 
 _CLIPS_PER_SAMPLE = 4
-"""Clips are cut shorter for a pool of so many per sample of a batch, and `auto` wants one.
+"""Clips of the pool per sample of a batch: clips are cut shorter to reach it, and `auto` needs it.
 
 A clip gives one sample in W on average, W the pool, at times spread so that two of a batch of B
 come from one clip with probability B / 3W²: the mean gradient's variance is then at most some 2 %
@@ -52,10 +50,13 @@ above that of independent samples.
 
 @dataclass(frozen=True)
 class Shuffle:
-    """An order of training by its name: 'full' (a permutation of all anchors) or 'clips'.
+    """An order of training by its name; the three numbers are 0 with 'full'.
 
-    clip_pool: clips alive at a time. clip_frames: anchors per clip. clip_gop: consecutive anchors
-        that stay together. All three are 0 with 'full'.
+    Args:
+        kind: 'full' (a permutation of all anchors) or 'clips'.
+        clip_pool: clips alive at a time.
+        clip_frames: anchors per clip.
+        clip_gop: consecutive anchors that stay together.
     """
 
     kind: str = "full"
@@ -65,17 +66,15 @@ class Shuffle:
 
 
 def default_frame_memory() -> int:
-    """Bytes for decoded frames: FRAME_BYTES, but no more than a quarter of the memory that is
-    free.
-    """
+    """Return the bytes for decoded frames: FRAME_BYTES, at most a quarter of the free memory."""
     return min(FRAME_BYTES, free_memory() // 4)
 
 
 def clip_stride(windows: Windows, cameras: Collection[str], gop: int) -> int:
-    """From one run of a clip to the next: the common spacing of the cameras' windows where it keeps
-    groups whole.
+    """Return the distance from one run of a clip to the next.
 
-    Anchors that lie that far apart want the same frames; those in between want others.
+    It is the common spacing of the cameras' windows where that keeps groups whole. Anchors at that
+    distance need the same frames; those in between need others.
     """
     offsets = sorted({offset for key in cameras for offset in windows.get(key, (0,))})
     spacing = math.gcd(*np.diff(offsets).tolist())
@@ -83,20 +82,6 @@ def clip_stride(windows: Windows, cameras: Collection[str], gop: int) -> int:
 
 
 def make_order(
-    shuffle: Shuffle,
-    dataset: Dataset,
-    windows: Windows,
-    cameras: Collection[str],
-    rows: Int64,
-    seed: int,
-) -> SampleOrder:
-    """The order over `rows`, the anchors of `dataset` in ascending order."""
-    if shuffle.kind == "full":
-        return PermutationOrder(len(rows), seed)
-    return ClipOrder(_clips(shuffle, dataset, windows, cameras, rows), shuffle.clip_pool, seed)
-
-
-def make_mixed_order(
     shuffles: Sequence[Shuffle],
     mixture: Mixture,
     windows: Windows,
@@ -104,32 +89,48 @@ def make_mixed_order(
     rows: Int64,
     seed: int,
 ) -> MixtureOrder:
-    """The order over `rows`, the anchors of a mixture in ascending order, each dataset in that
-    of its own shuffle.
+    """Return the order of a mixture, each dataset in that of its own shuffle.
+
+    Args:
+        shuffles: one for each part, with all numbers.
+        mixture: the dataset or datasets.
+        windows: frame offsets per common key.
+        cameras: common keys of the cameras that are read.
+        rows: the anchors of the mixture in ascending order (N,).
+        seed: of the run.
     """
-    orders = [
-        make_order(
-            shuffle,
-            part.dataset,
-            *_own(part, windows, cameras),
-            _own_rows(mixture, i, rows),
-            part_seed(seed, i),
-        )
-        for i, (part, shuffle) in enumerate(zip(mixture.parts, shuffles, strict=True))
-    ]
+    orders: list[SampleOrder] = []
+    for number, (part, shuffle) in enumerate(zip(mixture.parts, shuffles, strict=True)):
+        own = _own(part, windows, cameras)
+        anchors = _own_rows(mixture, number, rows)
+        orders.append(_order(shuffle, part.dataset, *own, anchors, part_seed(seed, number)))
     return MixtureOrder(orders, mixture.shares(rows))
+
+
+def _order(
+    shuffle: Shuffle,
+    dataset: Dataset,
+    windows: Windows,
+    cameras: Collection[str],
+    rows: Int64,
+    seed: int,
+) -> SampleOrder:
+    """Return the order over `rows`, the anchors of `dataset` in ascending order."""
+    if shuffle.kind == "full":
+        return PermutationOrder(len(rows), seed)
+    return ClipOrder(_clips(shuffle, dataset, windows, cameras, rows), shuffle.clip_pool, seed)
 
 
 def _own(
     part: MixtureEntry, windows: Windows, cameras: Collection[str]
 ) -> tuple[Windows, list[str]]:
-    """Windows and cameras under the names of one dataset of a mixture, as far as it has them."""
+    """Return windows and cameras under the names of one dataset, as far as it has them."""
     own = {part.own(key): offsets for key, offsets in windows.items() if key in part.columns}
     return own, [part.own(key) for key in cameras if key in part.columns]
 
 
 def _own_rows(mixture: Mixture, number: int, rows: Int64) -> Int64:
-    """Those of the mixture's rows that lie in one dataset, as rows of it."""
+    """Return those of the mixture's rows that are in one dataset, as rows of it."""
     return rows[mixture.part_of(rows) == number] - mixture.first_rows[number]
 
 
@@ -146,11 +147,14 @@ def _clips(
 
 @dataclass(frozen=True)
 class ShuffleChoice:
-    """What `choose_shuffle` weighs. asked: kind may be 'auto'; numbers left at 0 are derived.
+    """The facts that decide between a full order and clips.
 
-    frame_memory: bytes for decoded frames. batch_size: samples per step. ahead: batches in the
-        making at a time.
-    frame_format: of frames in batches.
+    Args:
+        asked: kind may be 'auto'; numbers left at 0 are derived.
+        frame_memory: bytes for decoded frames.
+        batch_size: samples per step.
+        ahead: batches on their way at a time.
+        frame_format: form of frames in batches.
     """
 
     asked: Shuffle
@@ -160,48 +164,6 @@ class ShuffleChoice:
     frame_format: FrameFormat = RECORDED
 
     def choose(
-        self, dataset: Dataset, windows: Windows, cameras: Collection[str], rows: Int64
-    ) -> tuple[Shuffle, str]:
-        """The order with all its numbers, and a sentence that says what was chosen and why."""
-        sizes = {
-            key: held_frame_bytes(dataset, key, windows.get(key, (0,)), self.frame_format)
-            for key in cameras
-        }
-        total = sum(sizes.values()) * dataset.num_frames
-        places = {key: self.batch_size * len(windows.get(key, (0,))) for key in cameras}
-        batch = sum(
-            count * math.prod(self.frame_format.shape(key, dataset.columns[key]))
-            for key, count in places.items()
-        )
-        room = max(self.frame_memory - self.ahead * batch, 0)
-        if self.asked.kind == "full" or not sizes:
-            return Shuffle(), "order: full, a permutation of all samples per epoch"
-        if self.asked.kind == "auto" and total <= room:
-            return (
-                Shuffle(),
-                f"order: full, for all decoded frames ({bytes_text(total)}) fit into frame_memory",
-            )
-        if self.asked.kind == "auto" and all(
-            dataset.columns[key].dtype == "image" for key in cameras
-        ):
-            return Shuffle(), "order: full, for images are read and decoded one by one"
-        gop = self.asked.clip_gop or _gop(dataset, cameras)
-        shuffle = self._fit(dataset, windows, sizes, gop, room)
-        order = make_order(shuffle, dataset, windows, cameras, rows, 0)
-        assert isinstance(order, ClipOrder)
-        shuffle = dataclasses.replace(shuffle, clip_pool=order.pool)
-        if self.asked.kind == "auto" and order.pool < min(
-            _CLIPS_PER_SAMPLE * self.batch_size, len(order.clips)
-        ):
-            return Shuffle(), (
-                f"order: full, for {bytes_text(self.frame_memory)} of frame_memory hold only "
-                f"{order.pool} clips of "
-                f"{shuffle.clip_frames} frames; more of it, or --dataset.shuffle=clips, decodes "
-                "each frame about once"
-            )
-        return shuffle, self._sentence(order, gop)
-
-    def choose_each(
         self,
         mixture: Mixture,
         windows: Windows,
@@ -210,13 +172,21 @@ class ShuffleChoice:
         *,
         in_64_bits: bool = False,
     ) -> tuple[list[Shuffle], list[str]]:
-        """As `choose`, for every dataset of a mixture.
+        """Choose the order of every dataset of a mixture.
 
-        The memory beside the batches in the making is divided by what the datasets' frames of a
-        batch take, so that the samples of each come from as many clips.
+        The memory that batches on their way leave is divided by the memory that the datasets'
+        frames of a batch take, so that the samples of each come from as many clips.
 
-        in_64_bits: divide as kata once did, with a product that overflowed for most mixtures of
-            VGA frames. This tells records of such pools from others.
+        Args:
+            mixture: the dataset or datasets.
+            windows: frame offsets per common key.
+            cameras: common keys of the cameras that are read.
+            rows: the anchors of the mixture in ascending order (N,).
+            in_64_bits: True divides as kata once did, with a product that overflowed for most
+                mixtures of VGA frames. This tells records of such pools from others.
+
+        Returns:
+            For each part the order with all its numbers, and a sentence that says why.
         """
         frame = {
             key: len(windows.get(key, (0,)))
@@ -244,20 +214,62 @@ class ShuffleChoice:
         for i, (part, own, keys) in enumerate(parts):
             size = max(1, round(self.batch_size * shares.counts[i] / shares.period))
             batch = size * sum(frame[key] for key in cameras if key in part.columns)
-            memory = allotted[i] + self.ahead * batch
+            memory = min(self.frame_memory, allotted[i] + self.ahead * batch)
             choice = dataclasses.replace(
                 self, frame_memory=memory, batch_size=size, frame_format=frame_formats[i]
             )
-            shuffle, note = choice.choose(part.dataset, own, keys, _own_rows(mixture, i, rows))
+            shuffle, note = choice._of_dataset(part.dataset, own, keys, _own_rows(mixture, i, rows))
             shuffles.append(shuffle)
-            notes.append(f"{part.name}: {note}")
+            notes.append(mixture.labelled(part, note))
         return shuffles, notes
+
+    def _of_dataset(
+        self, dataset: Dataset, windows: Windows, cameras: Collection[str], rows: Int64
+    ) -> tuple[Shuffle, str]:
+        """Return a dataset's order with all its numbers, and a sentence that says why."""
+        sizes = {
+            key: held_frame_bytes(dataset, key, windows.get(key, (0,)), self.frame_format)
+            for key in cameras
+        }
+        total = sum(sizes.values()) * dataset.num_frames
+        places = {key: self.batch_size * len(windows.get(key, (0,))) for key in cameras}
+        batch = sum(
+            count * math.prod(self.frame_format.shape(key, dataset.columns[key]))
+            for key, count in places.items()
+        )
+        room = max(self.frame_memory - self.ahead * batch, 0)
+        if self.asked.kind == "full" or not sizes:
+            return Shuffle(), "order: full, a permutation of all samples per epoch"
+        if self.asked.kind == "auto" and total <= room:
+            return (
+                Shuffle(),
+                f"order: full, for all decoded frames ({bytes_text(total)}) fit into frame_memory",
+            )
+        if self.asked.kind == "auto" and all(
+            dataset.columns[key].dtype == "image" for key in cameras
+        ):
+            return Shuffle(), "order: full, for images are read and decoded one by one"
+        gop = self.asked.clip_gop or _gop(dataset, cameras)
+        shuffle = self._fit(dataset, windows, sizes, gop, room)
+        order = _order(shuffle, dataset, windows, cameras, rows, 0)
+        assert isinstance(order, ClipOrder)
+        shuffle = dataclasses.replace(shuffle, clip_pool=order.pool)
+        if self.asked.kind == "auto" and order.pool < min(
+            _CLIPS_PER_SAMPLE * self.batch_size, len(order.clips)
+        ):
+            return Shuffle(), (
+                f"order: full, for {bytes_text(self.frame_memory)} of frame_memory hold only "
+                f"{order.pool} clips of "
+                f"{shuffle.clip_frames} frames; more of it, or --dataset.shuffle=clips, decodes "
+                "each frame about once"
+            )
+        return shuffle, self._sentence(order, gop)
 
     def _fit(
         self, dataset: Dataset, windows: Windows, sizes: dict[str, int], gop: int, room: int
     ) -> Shuffle:
-        """The shortest clips whose windows cost little extra, shorter where the pool would be
-        too small.
+        """Return the shortest clips whose windows cost little extra, shorter where the pool would
+        be too small.
         """
         offsets = np.unique([offset for key in sizes for offset in windows.get(key, (0,))])
         stride = clip_stride(windows, sizes, gop)
@@ -270,8 +282,8 @@ class ShuffleChoice:
             else min(math.ceil(halo / _EXTRA_DECODING) or 1, runs_of_episode)
         )
         runs = max(runs, -(-dataset.num_frames // (_MOST_CLIPS * gop)))
-        # A group is held whole where it begins, half of it on average: so much above the average is
-        # held then.
+        # A group is held whole where it begins, half of it on average: the peak exceeds the mean by
+        # half a group per camera.
         opening = gop * sum(sizes.values()) / 2
         while True:
             frames = self.asked.clip_frames or runs * gop
@@ -286,8 +298,7 @@ class ShuffleChoice:
         found = order_quality(order, order.clips, max(self.batch_size, 2))
         return (
             f"order: clips, {count_text(order.pool)} of {count_text(len(order.clips))} clips of "
-            f"{order.clips.frames} "
-            f"frames at a time (groups of pictures of {gop}; frame_memory "
+            f"{order.clips.frames} frames at a time (groups of pictures of {gop}; frame_memory "
             f"{bytes_text(self.frame_memory)}): "
             f"{found.distinct_clips:.1f} clips per batch of {self.batch_size} "
             f"({found.uniform_distinct_clips:.1f} in a full shuffle), pairs of one clip "
@@ -301,7 +312,7 @@ def _allot(room: int, wanted: Sequence[int]) -> list[int]:
 
 
 def _allot_in_64_bits(room: int, wanted: Sequence[int]) -> list[int]:
-    """Divide as `_allot` once did, wrapping round beyond 63 bits."""
+    """Divide as `_allot` once did, with products that wrap round beyond 63 bits."""
     total = max(sum(wanted), 1)
     return [int(((room * each + 2**63) % 2**64 - 2**63) / total) for each in wanted]
 
@@ -309,7 +320,7 @@ def _allot_in_64_bits(room: int, wanted: Sequence[int]) -> list[int]:
 def held_frame_bytes(
     dataset: Dataset, key: str, offsets: tuple[int, ...], frame_format: FrameFormat = RECORDED
 ) -> int:
-    """Bytes of one held frame, as in the camera's first file."""
+    """Return the bytes of one held frame, as in the camera's first file."""
     column = dataset.columns[key]
     rgb, half = math.prod(frame_format.shape(key, column)), math.prod(column.shape) // 2
     if rgb <= half:
@@ -329,11 +340,9 @@ def _first_file(dataset: Dataset, key: str) -> Path:
 
 
 def _gop(dataset: Dataset, cameras: Collection[str]) -> int:
-    """Frames per group of pictures, as in nine of ten in the first file of each camera; 1 for
-    images.
+    """Return the frames per GOP, as in nine of ten in the first file of each camera; 1 for images.
 
-    Groups shorter than that, as at the end of an episode, still lie within the clips; a longer one
-    reaches over.
+    Shorter groups, as at the end of an episode, stay within the clips; a longer one reaches over.
     """
     found = [1]
     for key in cameras:
@@ -347,7 +356,7 @@ def _gop(dataset: Dataset, cameras: Collection[str]) -> int:
 def held_bytes_per_clip(
     shuffle: Shuffle, stride: int, windows: Windows, sizes: dict[str, int], longest: int
 ) -> float:
-    """Bytes that one living clip holds on average.
+    """Return the bytes that one living clip holds on average.
 
     A frame is held from the first use of its group of pictures to its own last use. The clip's L
     anchors take equal parts of its life in random order: the last of k comes at k / (k + 1) of (L +

@@ -1,4 +1,4 @@
-"""Other samples for those whose frames cannot be decoded: which ones, and how many are too many."""
+"""Substitutes for samples whose frames cannot be decoded, and the limit to their number."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from kata.data.arrays import Int64
-from kata.data.loader.batches import BatchReader
+from kata.data.loader.reader import Reader
 from kata.data.sampling.philox import philox
 from kata.errors import DataError, FrameError
 
@@ -49,15 +49,14 @@ class Substitutes:
     Args:
         reader: reads samples by row.
         rows: (n,) the rows that may be anchors, ascending.
-        first_rows: (k,) where each dataset of a mixture begins, [0] for one; a substitute is of the
-            same dataset.
+        first_rows: (k,) the row at which each dataset begins; a substitute is of the same dataset.
         seed: of the run.
-        note: told of each substitution; may raise to end the run.
+        note: called with each substitution; may raise to end the run.
     """
 
     def __init__(
         self,
-        reader: BatchReader,
+        reader: Reader,
         rows: Int64,
         first_rows: Int64,
         seed: int,
@@ -67,10 +66,17 @@ class Substitutes:
         self._bounds = np.append(np.searchsorted(rows, first_rows), len(rows))
 
     def __call__(self, positions: Int64, rows: Int64) -> Int64:
-        """The anchors (B,) to read at `positions` (B,) in place of `rows` (B,), of which some
-        cannot be decoded.
+        """Return the anchors to read in place of some that cannot be decoded.
 
-        Raises: DataError when no whole sample is found in so many attempts.
+        Args:
+            positions: of the samples in the stream (B,).
+            rows: their anchors (B,).
+
+        Returns:
+            Anchors that can be decoded (B,).
+
+        Raises:
+            DataError: no whole sample is found in `ATTEMPTS` attempts.
         """
         chosen = rows.copy()
         for place, error in enumerate(read_alone(self._reader, rows)):
@@ -100,10 +106,8 @@ class Substitutes:
         ) from error
 
 
-def read_alone(reader: BatchReader, rows: Int64) -> list[FrameError | None]:
-    """Why each of the samples anchored at `rows` (B,), read by itself, cannot be decoded; None
-    where it can.
-    """
+def read_alone(reader: Reader, rows: Int64) -> list[FrameError | None]:
+    """Read each of the samples anchored at `rows` (B,) alone; return its error, or None."""
     coming = [reader.start(rows[place : place + 1]) for place in range(len(rows))]
     found: list[FrameError | None] = []
     for one in coming:
@@ -116,12 +120,16 @@ def read_alone(reader: BatchReader, rows: Int64) -> list[FrameError | None]:
 
 
 def substitute_anchor(seed: int, position: int, attempt: int, anchors: int) -> int:
-    """The anchor number in [0, anchors) that stands in for the sample at `position`; `attempt`
-    counts from 0.
+    """Return the number in [0, anchors) of the anchor to read for the sample at `position`.
 
-    It depends on these numbers alone (Philox, as every draw), so that the stream goes on unshifted
-    and a resumed run takes the same one. The remainder of 64 random bits favours no anchor
-    noticeably.
+    It depends on these numbers alone (Philox, as every draw), so the stream is not shifted, and a
+    resumed run takes the same anchor. The remainder of 64 random bits favours no anchor noticeably.
+
+    Args:
+        seed: of the run.
+        position: of the sample in the stream.
+        attempt: counts from 0.
+        anchors: the number to choose from.
     """
     counter = np.array(
         [[attempt, position & 0xFFFFFFFF, position >> 32, (seed >> 32) & 0xFFFFFFFF]],

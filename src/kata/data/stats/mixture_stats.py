@@ -22,6 +22,8 @@ def joint_stats(mixture: Mixture, cameras: bool = True) -> Stats:
     dimension that only some datasets have counts only those. Cameras are joined from the datasets'
     statistics, weighted by frames: exact but for quantiles, which are averaged.
     """
+    if mixture.is_single:
+        return _renamed(mixture.parts[0], dataset_stats(mixture.datasets[0], cameras=cameras))
     columns = mixture.columns
     stats: Stats = {}
     for key, column in columns.items():

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from kata.data.dataset.mixture import Data, Mixture
-from kata.data.loader.batches import BatchReader
+from kata.data.dataset.mixture import Mixture
+from kata.data.loader.reader import Reader
 from kata.data.loader.substitutes import read_alone
 from kata.policies.base import Policy, evaluating
 from kata.processors import Pipeline, planes_to_rgb
@@ -76,9 +76,9 @@ class SampleBudget:
 def sample_views(
     policy: Policy,
     feed: Feed,
-    reader: BatchReader,
+    reader: Reader,
     after: Pipeline,
-    dataset: Data,
+    dataset: Mixture,
     budget: SampleBudget,
     count: int = 3,
 ) -> list[SampleView]:
@@ -141,12 +141,10 @@ def _title(feed: Feed, raw: Batch, number: int) -> str:
     return f"{dataset}{where}: {raw['task'][number]}"
 
 
-def _action_names(dataset: Data, action: str, raw: Batch, number: int) -> tuple[str, ...]:
+def _action_names(dataset: Mixture, action: str, raw: Batch, number: int) -> tuple[str, ...]:
     """Return what the sample's own dataset calls its dimensions."""
-    columns = dataset.columns
-    if isinstance(dataset, Mixture):
-        columns = dataset.parts[int(raw[DATASET_INDEX][number])].columns
-    return columns[action].names or ()
+    part = 0 if dataset.is_single else int(raw[DATASET_INDEX][number])
+    return dataset.parts[part].columns[action].names or ()
 
 
 def _now(frames: np.ndarray, window: tuple[int, ...] | None) -> np.ndarray:

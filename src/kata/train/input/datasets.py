@@ -9,74 +9,70 @@ from dataclasses import replace
 import numpy as np
 
 from kata.data import Dataset, open_dataset
-from kata.data.dataset.mixture import Data, Mixture, MixtureEntry
+from kata.data.dataset.mixture import Mixture, MixtureEntry
 from kata.errors import ConfigError
 from kata.run import MixEntry, Run
 from kata.run.dataset import DatasetConfig
 from kata.run.roles import with_roles
 
 
-def open_data(options: DatasetConfig) -> Data:
-    """The dataset or the mixture that a run names."""
-    if options.mix is not None:
-        return Mixture(tuple(_part(entry) for entry in options.mix))
-    assert options.repo_id is not None
+def open_data(options: DatasetConfig) -> Mixture:
+    """Open the datasets that a run names: a mixture, of one for `dataset.repo_id`."""
+    if options.mix is None:
+        assert options.repo_id is not None
+        return Mixture.of(_open(options.repo_id, options))
+    parts: list[MixtureEntry] = []
+    for entry in options.mix:
+        data = _open(entry.repo_id, entry)
+        parts.append(MixtureEntry(entry.called, data, entry.weight, entry.rename_map, entry.fill))
+    return Mixture(tuple(parts))
+
+
+def _open(repo_id: str, chosen: DatasetConfig | MixEntry) -> Dataset:
     return open_dataset(
-        options.repo_id,
-        root=options.root,
-        episodes=options.episodes,
-        exclude_episodes=options.exclude_episodes,
-        keep_ranges=options.keep_ranges,
-        revision=options.revision,
-        concat=options.concat,
+        repo_id,
+        root=chosen.root,
+        episodes=chosen.episodes,
+        exclude_episodes=chosen.exclude_episodes,
+        keep_ranges=chosen.keep_ranges,
+        revision=chosen.revision,
+        concat=chosen.concat,
     )
 
 
-def _part(entry: MixEntry) -> MixtureEntry:
-    data = open_dataset(
-        entry.repo_id,
-        root=entry.root,
-        episodes=entry.episodes,
-        exclude_episodes=entry.exclude_episodes,
-        keep_ranges=entry.keep_ranges,
-        revision=entry.revision,
-        concat=entry.concat,
-    )
-    return MixtureEntry(entry.called, data, entry.weight, entry.rename_map, entry.fill)
+def take_roles(run: Run, data: Mixture) -> tuple[Run, Mixture, list[list[str]]]:
+    """Return the run and its data with the roles that are found.
 
+    Returns:
+        The run and the data, with their renames, and the columns of each dataset that have a role
+        by them.
 
-def take_roles(run: Run, data: Data) -> tuple[Run, Data, list[list[str]]]:
-    """Return the run and its data with the roles that are found, and the columns of each dataset
-    that these are.
-
-    Raises: ConfigError for roles that several columns could have.
+    Raises:
+        ConfigError: several columns could have a role.
     """
-    run, found = with_roles(run, [dataset.columns for dataset in datasets(data)])
-    if not isinstance(data, Mixture):
+    run, found = with_roles(run, [dataset.columns for dataset in data.datasets])
+    if run.dataset.mix is None:
         return run, data, found
-    maps = [entry.rename_map for entry in run.dataset.mix or ()]
+    maps = [entry.rename_map for entry in run.dataset.mix]
     parts = zip(data.parts, maps, strict=True)
     return run, Mixture(tuple(replace(part, rename=names) for part, names in parts)), found
 
 
-def datasets(data: Data) -> list[Dataset]:
-    """The datasets themselves."""
-    return [part.dataset for part in data.parts] if isinstance(data, Mixture) else [data]
-
-
-def split_data(data: Data, share: float) -> tuple[Data, Data | None]:
-    """`split` of the dataset, or of each dataset of a mixture."""
-    if not isinstance(data, Mixture):
-        return split_episodes(data, share)
-    train, held = zip(*(split_episodes(dataset, share) for dataset in datasets(data)), strict=True)
+def split_data(data: Mixture, share: float) -> tuple[Mixture, Mixture | None]:
+    """Apply `split` to each dataset; return the mixtures to train on and to validate on."""
+    train, held = zip(*(split_episodes(dataset, share) for dataset in data.datasets), strict=True)
     found = [dataset for dataset in held if dataset is not None]
     return data.with_datasets(train), data.with_datasets(found) if found else None
 
 
 def split_episodes(dataset: Dataset, share: float) -> tuple[Dataset, Dataset | None]:
-    """Training and held-out episodes. Per task, `share` of its episodes (at least one where it has
-    two or more) are held out, spread evenly over the recording, since the last ones are often
-    recorded in another light or mood.
+    """Divide a dataset into training and held-out episodes.
+
+    Per task, `share` of its episodes (at least one where it has two or more) are held out. They are
+    spread evenly over the recording, since the last ones often have another light or mood.
+
+    Raises:
+        ConfigError: nothing can be held out.
     """
     if share == 0:
         return dataset, None

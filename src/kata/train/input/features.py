@@ -7,13 +7,15 @@ from collections.abc import Collection
 import numpy as np
 
 from kata.data import Dataset
-from kata.data.dataset.mixture import Data, Mixture
+from kata.data.dataset.mixture import Mixture
 from kata.errors import DataError, PolicyError, did_you_mean
 from kata.policies.config import PolicyConfig
 from kata.spec import Feature, FeatureType, features_of
 
 
-def fit_features(config: PolicyConfig, dataset: Data, rename_map: dict[str, str]) -> PolicyConfig:
+def fit_features(
+    config: PolicyConfig, dataset: Mixture, rename_map: dict[str, str]
+) -> PolicyConfig:
     """The config with inputs and outputs taken from the dataset where it has none, checked against
     it where it has.
 
@@ -68,21 +70,21 @@ def _mismatch(key: str, feature: Feature, columns: dict[str, Feature]) -> str:
     )
 
 
-def refuse_missing_columns(data: Data, keys: Collection[str], rename_map: dict[str, str]) -> None:
+def refuse_missing_columns(
+    data: Mixture, keys: Collection[str], rename_map: dict[str, str]
+) -> None:
     """PolicyError when a column that the policy reads beside inputs and outputs, such as the
     reward, is missing, or is not one number per frame.
     """
     features = features_of(data.columns, rename_map)
     for key in keys:
         column = data.columns.get(key)
-        lacking = data.lacking(key) if isinstance(data, Mixture) else []
+        lacking = data.lacking(key)
         if key in features or (column is not None and column.shape == (1,) and not lacking):
             continue
-        what = (
-            f"not in {', '.join(lacking) or 'the dataset'}"
-            if column is None or lacking
-            else f"shape {column.shape}"
-        )
+        what = "not in the dataset" if column is None else f"shape {column.shape}"
+        if lacking and not data.is_single:
+            what = f"not in {', '.join(lacking)}"
         raise PolicyError(
             f"{key}: {what}",
             rule=f"this policy learns from '{key}', one number per frame; dataset {data.repo_id} "

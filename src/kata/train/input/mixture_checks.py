@@ -1,4 +1,4 @@
-"""Several datasets made ready for one policy: opened, held against each other, normalised."""
+"""Checks that the datasets of a mixture fit together under one policy."""
 
 from __future__ import annotations
 
@@ -15,11 +15,13 @@ from kata.tables import table_lines
 
 
 def check_together(mixture: Mixture, policy: PolicyConfig, options: DatasetConfig) -> list[str]:
-    """What the user should be told of datasets that fit together under the policy's inputs and
-    outputs.
+    """Return messages for the user about datasets that fit together under the policy's features.
 
-    Raises: DataError with one table and all differences that the options do not allow.
+    Raises:
+        DataError: one table with all differences that the options do not allow.
     """
+    if mixture.is_single:
+        return []
     wanted = {**policy.input_features, **policy.output_features}
     found = [*_rates(mixture, options), *_nothing_shared(mixture, policy)]
     for key, feature in wanted.items():
@@ -38,7 +40,7 @@ def check_together(mixture: Mixture, policy: PolicyConfig, options: DatasetConfi
 
 
 Problem = tuple[str, str]
-"""What differs, and what can be done about it."""
+"""A difference, and a remedy."""
 
 
 def _rates(mixture: Mixture, options: DatasetConfig) -> list[Problem]:
@@ -111,10 +113,10 @@ def _sizes(
 
 
 def _names_differ(mixture: Mixture, wanted: dict[str, Feature]) -> list[str]:
-    """Notes on vectors of one size whose dimensions have other names.
+    """Return notes on vectors of one size whose dimensions have different names.
 
-    Raises: DataError where the same names stand in another order, which would train on exchanged
-        joints.
+    Raises:
+        DataError: the same names stand in another order, which would train on exchanged joints.
     """
     notes: list[str] = []
     for key in wanted:

@@ -1,17 +1,14 @@
-"""From statistics to the pipelines that a run trains and acts with, for one dataset and for
-several.
-"""
+"""Normalization: from the statistics of the training frames to pipelines."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from kata.data.dataset.mixture import Data, Mixture, MixtureEntry
-from kata.data.stats.dataset_stats import dataset_stats
+from kata.data.dataset.mixture import Mixture, MixtureEntry
 from kata.data.stats.mixture_stats import joint_stats, part_stats
 from kata.dist.process_group import ProcessGroup
 from kata.errors import DataError
@@ -22,33 +19,99 @@ from kata.run import DatasetConfig, Run
 from kata.spec import IMAGENET_MEAN, IMAGENET_STD, FeatureType, NormMode, Stats
 
 Pipelines = tuple[Pipeline, Pipeline]
-"""Before a policy and after it."""
+"""The pipeline before a policy, and the one after it."""
 
 
-def dataset_pipelines(
-    mixture: Mixture, policy: PolicyConfig, stats: Sequence[Stats], device: str
-) -> dict[str, Pipelines]:
-    """What each dataset acts with: its own names, its own statistics or the joint ones."""
-    return {
-        part.name: canonical_pipelines(
-            policy, own, rename_map=_of_observations(part, policy), device=device
-        )
-        for part, own in zip(mixture.parts, stats, strict=True)
-    }
+@dataclass(frozen=True)
+class NormalizationSetup:
+    """The pipelines of a run, and the statistics in them.
+
+    Args:
+        stats: of the frames trained on, all datasets together, under the policy's names.
+        before: the pipeline that batches pass through before the policy in training.
+        after: the pipeline that predicted actions pass through in training.
+        acting: the pipelines that a checkpoint acts with.
+        per_dataset: for each dataset in order, the pipeline before the policy and its statistics.
+        by_dataset: the pipelines that a checkpoint holds for each dataset of `dataset.mix`.
+        notes: messages for the user.
+    """
+
+    stats: Stats
+    before: Pipeline
+    after: Pipeline
+    acting: Pipelines
+    per_dataset: list[tuple[Pipeline, Stats]]
+    by_dataset: dict[str, Pipelines]
+    notes: list[str]
+
+
+def fit_normalization(
+    mixture: Mixture, policy: PolicyConfig, run: Run, device: str, group: ProcessGroup
+) -> NormalizationSetup:
+    """Compute statistics of exactly the frames trained on, and make the pipelines of them.
+
+    Rank 0 computes the statistics for all ranks.
+
+    Args:
+        mixture: the training episodes.
+        policy: with the dataset's features.
+        run: its dataset options choose the statistics; its rename_map goes into the pipelines.
+        device: type of the device that normalizes.
+        group: the ranks that train together.
+    """
+    options = run.dataset
+    cameras = _camera_stats_needed(policy, options)
+    is_each = options.mix_stats == "each"
+
+    def compute() -> list[Stats]:
+        joint = joint_stats(mixture, cameras)
+        return [joint, *part_stats(mixture, joint, own=is_each, cameras=cameras)]
+
+    # 1. Statistics under the policy's names: the joint ones, then those of each dataset.
+    computed = _computed_on_rank0(group, compute)
+    joint, *parts = (_coloured(_renamed(own, run), policy, options) for own in computed)
+    # 2. The pipelines that a checkpoint holds, one pair for each dataset.
+    by_dataset: dict[str, Pipelines] = {}
+    for part, own in zip(mixture.parts, parts, strict=True):
+        renames = run.rename_map or _of_observations(part, policy)
+        by_dataset[part.name] = canonical_pipelines(policy, own, rename_map=renames, device=device)
+    # 3. The pipelines for training, which serve batches of all datasets.
+    wanted = {**policy.input_features, **policy.output_features}
+    is_alike = not is_each and not any(mixture.padded(key) for key in wanted)
+    before, after = _training_pipelines(
+        list(by_dataset.values()), run.rename_map, is_alike=is_alike or mixture.is_single
+    )
+    return NormalizationSetup(
+        joint,
+        before,
+        after,
+        acting=by_dataset[options.mix_primary or mixture.names[0]],
+        per_dataset=[
+            (by_dataset[name][0], own) for name, own in zip(mixture.names, parts, strict=True)
+        ],
+        by_dataset={} if options.mix is None else by_dataset,
+        notes=_constant_notes(mixture, policy, joint, parts if is_each else None),
+    )
+
+
+def _renamed(stats: Stats, run: Run) -> Stats:
+    return {run.rename_map.get(key, key): summary for key, summary in stats.items()}
 
 
 def _of_observations(part: MixtureEntry, policy: PolicyConfig) -> dict[str, str]:
     return {old: new for old, new in (part.rename or {}).items() if new in policy.input_features}
 
 
-def training_pipelines(each: list[Pipelines], *, alike: bool) -> Pipelines:
-    """The pipelines for batches of all datasets, which the reader has named alike already.
+def _training_pipelines(
+    each: list[Pipelines], rename_map: dict[str, str], *, is_alike: bool
+) -> Pipelines:
+    """Return the pipelines for batches of all datasets, which have the mixture's names already.
 
-    alike: all have the same statistics, so that the first one's steps serve for all.
+    is_alike: all have the same statistics, so that the first one's steps serve for all.
     """
-    before: dict[str, Step] = {Rename.registry_name: Rename({})}
+    before: dict[str, Step] = {Rename.registry_name: Rename(rename_map)}
     after: dict[str, Step] = {}
-    if not alike:
+    if not is_alike:
         before[Normalize.registry_name] = _merged([pair[0] for pair in each], Normalize)
         after[Unnormalize.registry_name] = _merged([pair[1] for pair in each], Unnormalize)
     return each[0][0].replaced(**before), each[0][1].replaced(**after)
@@ -58,103 +121,44 @@ def _merged(pipelines: list[Pipeline], kind: type[Normalize]) -> PerDataset:
     return PerDataset(tuple(step for p in pipelines for step in p.steps if type(step) is kind))
 
 
-@dataclass(frozen=True)
-class NormalizationSetup:
-    """How values are normalised.
-
-    stats: of the frames trained on (all datasets together), under the policy's names. before,
-        after: for training.
-    acting: what a checkpoint acts with. by_dataset: the same for each dataset of a mixture.
-        by_itself: the pipeline before the policy and the statistics in it, per dataset in order.
-    """
-
-    stats: Stats
-    before: Pipeline
-    after: Pipeline
-    acting: Pipelines
-    by_itself: list[tuple[Pipeline, Stats]]
-    by_dataset: dict[str, Pipelines] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
-
-
-def fit_normalization(
-    data: Data, policy: PolicyConfig, run: Run, device: str, group: ProcessGroup
-) -> NormalizationSetup:
-    """Statistics of exactly the frames trained on, and the pipelines made of them.
-
-    Rank 0 computes them for all.
-    """
-    if isinstance(data, Mixture):
-        return _of_mixture(data, policy, run.dataset, device, group)
-    (own,) = _computed_on_rank0(
-        group, lambda: [dataset_stats(data, cameras=_camera_stats_needed(policy, run.dataset))]
-    )
-    stats = _coloured(
-        {run.rename_map.get(key, key): named for key, named in own.items()}, policy, run.dataset
-    )
-    before, after = canonical_pipelines(policy, stats, rename_map=run.rename_map, device=device)
-    return NormalizationSetup(
-        stats,
-        before,
-        after,
-        (before, after),
-        [(before, stats)],
-        notes=constant_dimensions(stats, policy),
-    )
+def _constant_notes(
+    mixture: Mixture, policy: PolicyConfig, joint: Stats, parts: list[Stats] | None
+) -> list[str]:
+    """Return notes on constant dimensions, of all datasets together or of each one."""
+    if parts is None:
+        return constant_dimensions(joint, policy)
+    notes: list[str] = []
+    for part, own in zip(mixture.parts, parts, strict=True):
+        notes += [mixture.labelled(part, note) for note in constant_dimensions(own, policy)]
+    return notes
 
 
 def _computed_on_rank0(group: ProcessGroup, work: Callable[[], list[Stats]]) -> list[Stats]:
-    """Statistics may take long, and another processor may round them differently."""
-    told: list[dict[str, dict[str, tuple[Any, str]]]] = group.broadcast_from_rank0(
-        lambda: [
-            {
-                key: {name: (value.tolist(), str(value.dtype)) for name, value in named.items()}
-                for key, named in s.items()
-            }
-            for s in work()
-        ]
-    )
-    return [
-        {
-            key: {name: np.array(value, dtype) for name, (value, dtype) in named.items()}
-            for key, named in s.items()
-        }
-        for s in told
-    ]
+    """Compute on rank 0 for all: another processor may round statistics differently."""
+    sent: list[_Plain] = group.broadcast_from_rank0(lambda: list(map(_plain, work())))
+    return list(map(_arrays, sent))
 
 
-def _of_mixture(
-    mixture: Mixture, policy: PolicyConfig, options: DatasetConfig, device: str, group: ProcessGroup
-) -> NormalizationSetup:
-    cameras, each = _camera_stats_needed(policy, options), options.mix_stats == "each"
+_Plain = dict[str, dict[str, tuple[Any, str]]]
+"""Statistics as lists and names of dtypes, which can be sent to other ranks."""
 
-    def compute() -> list[Stats]:
-        joint = joint_stats(mixture, cameras)
-        return [joint, *part_stats(mixture, joint, own=each, cameras=cameras)]
 
-    joint, *parts = (_coloured(own, policy, options) for own in _computed_on_rank0(group, compute))
-    wanted = {**policy.input_features, **policy.output_features}
-    alike = not each and not any(mixture.padded(key) for key in wanted)
-    by_dataset = dataset_pipelines(mixture, policy, parts, device)
-    before, after = training_pipelines(list(by_dataset.values()), alike=alike)
-    judged = zip(mixture.names, parts, strict=True) if each else [("", joint)]
-    return NormalizationSetup(
-        joint,
-        before,
-        after,
-        by_dataset[options.mix_primary or mixture.names[0]],
-        [(by_dataset[name][0], own) for name, own in zip(mixture.names, parts, strict=True)],
-        by_dataset,
-        [
-            f"{name}: {note}" if name else note
-            for name, own in judged
-            for note in constant_dimensions(own, policy)
-        ],
-    )
+def _plain(stats: Stats) -> _Plain:
+    found: _Plain = {}
+    for key, summary in stats.items():
+        found[key] = {name: (value.tolist(), str(value.dtype)) for name, value in summary.items()}
+    return found
+
+
+def _arrays(stats: _Plain) -> Stats:
+    found: Stats = {}
+    for key, summary in stats.items():
+        found[key] = {name: np.array(value, dtype) for name, (value, dtype) in summary.items()}
+    return found
 
 
 def _camera_stats_needed(config: PolicyConfig, options: DatasetConfig) -> bool:
-    """Camera statistics may have to decode frames: only done when they are used."""
+    """Return True if camera statistics are used: they may have to decode frames."""
     visual = config.normalization_mapping.get(FeatureType.VISUAL.value, NormMode.IDENTITY)
     return visual is not NormMode.IDENTITY and not (
         options.use_imagenet_stats and visual is NormMode.MEAN_STD
@@ -162,7 +166,7 @@ def _camera_stats_needed(config: PolicyConfig, options: DatasetConfig) -> bool:
 
 
 def _coloured(stats: Stats, config: PolicyConfig, options: DatasetConfig) -> Stats:
-    """The statistics with ImageNet's for colour cameras, where these are asked for."""
+    """Return the statistics with ImageNet's for colour cameras, if the options ask for these."""
     coloured = {key: dict(named) for key, named in stats.items()}
     for key, feature in config.cameras.items() if options.use_imagenet_stats else ():
         if feature.shape[0] == 3:
@@ -175,7 +179,11 @@ def _coloured(stats: Stats, config: PolicyConfig, options: DatasetConfig) -> Sta
 
 
 def constant_dimensions(stats: Stats, config: PolicyConfig) -> list[str]:
-    """What to say of dimensions that never change; DataError for a feature that never does."""
+    """Return notes on dimensions that never change.
+
+    Raises:
+        DataError: no dimension of a feature ever changes.
+    """
     notes: list[str] = []
     for key, feature in {**config.input_features, **config.output_features}.items():
         if feature.type is FeatureType.VISUAL or key not in stats:

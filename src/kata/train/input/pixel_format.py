@@ -1,10 +1,10 @@
-"""How frames lie in batches: resized by the reader, or as planes that the device converts."""
+"""The choice of the form of frames in batches: resized, or planes that the device converts."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kata.data.dataset.mixture import Data
+from kata.data.dataset.mixture import Mixture
 from kata.data.frames.frame_format import FrameFormat, colours_of_camera
 from kata.errors import ConfigError
 from kata.policies.config import PolicyConfig
@@ -15,11 +15,12 @@ _RGB = "leave --dataset.pixels out"
 
 
 def choose_frame_format(
-    options: DatasetConfig, policy: PolicyConfig, data: Data, cameras: Sequence[str]
+    options: DatasetConfig, policy: PolicyConfig, data: Mixture, cameras: Sequence[str]
 ) -> tuple[FrameFormat, list[str]]:
-    """What options ask for, and what the user should be told.
+    """Return the form that options ask for, and messages for the user.
 
-    Raises: ConfigError where that changes nothing, or cannot be.
+    Raises:
+        ConfigError: the option changes nothing here, or is impossible.
     """
     if options.resize != "device":
         return FrameFormat(_policy_size(options, policy, data, cameras)), []
@@ -41,9 +42,9 @@ def choose_frame_format(
 
 
 def _policy_size(
-    options: DatasetConfig, policy: PolicyConfig, data: Data, cameras: Sequence[str]
+    options: DatasetConfig, policy: PolicyConfig, data: Mixture, cameras: Sequence[str]
 ) -> tuple[int, int] | None:
-    """The size that frames are read in: the policy's."""
+    """Return the size that frames are read in: the policy's."""
     size = policy.resizes_to()
     if size is None or all(data.cameras[key].shape[:2] == size for key in cameras):
         what = (
@@ -55,7 +56,6 @@ def _policy_size(
             f"dataset.resize={options.resize}: {what}",
             rule="the reader resizes frames where the policy would",
             remedy="leave the option out, or give the policy a size (--policy.resize_shape of "
-            "diffusion, "
-            "--policy.image_resize_shape of multi_task_dit)",
+            "diffusion, --policy.image_resize_shape of multi_task_dit)",
         )
     return size

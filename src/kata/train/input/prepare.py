@@ -13,13 +13,12 @@ import numpy as np
 import torch
 
 from kata.data import anchor_rows
-from kata.data.dataset.mixture import Data, Mixture
+from kata.data.dataset.mixture import Mixture
 from kata.data.frames.frame_format import FrameFormat
 from kata.data.loader.shuffle import (
     Shuffle,
     ShuffleChoice,
     default_frame_memory,
-    make_mixed_order,
     make_order,
 )
 from kata.data.sampling.permutation import SampleOrder
@@ -30,7 +29,7 @@ from kata.processors.augment import Augment, build_augment
 from kata.run import Run
 from kata.run.dataset import DatasetConfig
 from kata.spec import Stats, Windows
-from kata.train.input.datasets import datasets, open_data, split_data, take_roles
+from kata.train.input.datasets import open_data, split_data, take_roles
 from kata.train.input.features import fit_features, refuse_episodes, refuse_missing_columns
 from kata.train.input.mixture_checks import check_together
 from kata.train.input.normalization import NormalizationSetup, fit_normalization
@@ -57,8 +56,8 @@ class Prepared:
     """
 
     run: Run
-    dataset: Data
-    val_dataset: Data | None
+    dataset: Mixture
+    val_dataset: Mixture | None
     rows: np.ndarray
     normalization: NormalizationSetup
     windows: Windows
@@ -91,11 +90,6 @@ class Prepared:
         """Dataset keys of the cameras that are read."""
         return tuple(key for key in self.keys if key in self.dataset.cameras)
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The datasets of a mixture; empty for one dataset."""
-        return self.dataset.names if isinstance(self.dataset, Mixture) else ()
-
 
 def prepare(run: Run, group: ProcessGroup | None = None) -> Prepared:
     """Open the data and fit policy and data to each other. Every mismatch is found here, before
@@ -107,14 +101,14 @@ def prepare(run: Run, group: ProcessGroup | None = None) -> Prepared:
     device = rank_device(run.policy.device, group.world)
     check_precision(run.precision, device)
     whole = group.local_rank0_first(lambda: open_data(run.dataset))
-    check_same_data(group, datasets(whole))
+    check_same_data(group, whole.datasets)
     run, whole, found = take_roles(run, whole)
     policy = fit_features(run.policy, whole, run.rename_map)
     policy.validate_features()
     windows = _in_dataset(policy.windows(), run.rename_map)
     refuse_missing_columns(whole, windows, run.rename_map)
-    said = check_together(whole, policy, run.dataset) if isinstance(whole, Mixture) else []
-    refuse_episodes(datasets(whole), policy)
+    said = check_together(whole, policy, run.dataset)
+    refuse_episodes(whole.datasets, policy)
     train, val_dataset = split_data(whole, run.dataset.eval_split)
     rows = anchor_rows(train, policy.drop_last_frames())
     if run.effective_batch > len(rows):
@@ -170,52 +164,59 @@ def _in_dataset(named: Mapping[str, T], rename_map: dict[str, str]) -> dict[str,
 
 
 def order_of(prepared: Prepared, rows: np.ndarray) -> SampleOrder:
-    """The order in which the anchors `rows` are trained on."""
-    data, options, seed = prepared.dataset, prepared.run.dataset, prepared.run.seed
-    where = prepared.windows, prepared.cameras, rows, seed
-    if isinstance(data, Mixture):
-        each = options.mix_clips or [[0, 0, 0]] * len(data.parts)
-        shuffles = [Shuffle("clips", *numbers) if any(numbers) else Shuffle() for numbers in each]
-        return make_mixed_order(shuffles, data, *where)
-    return make_order(_asked(options), data, *where)
+    """Return the order in which the anchors `rows` are trained on."""
+    data, options = prepared.dataset, prepared.run.dataset
+    shuffles = _shuffles(options) or [Shuffle()] * len(data.parts)
+    return make_order(shuffles, data, prepared.windows, prepared.cameras, rows, prepared.run.seed)
 
 
-def _asked(options: DatasetConfig) -> Shuffle:
-    return Shuffle(options.shuffle, options.clip_pool, options.clip_frames, options.clip_gop)
+def _shuffles(options: DatasetConfig) -> list[Shuffle] | None:
+    """Return the order of each dataset as options have it, None where a mixture's is not derived
+    yet.
+    """
+    if options.mix is None:
+        clips = (options.clip_pool, options.clip_frames, options.clip_gop)
+        return [Shuffle(options.shuffle, *clips)]
+    if options.mix_clips is None:
+        return None
+    return [Shuffle("clips", *clips) if any(clips) else Shuffle() for clips in options.mix_clips]
 
 
 def _shuffle(
     run: Run,
-    train: Data,
+    train: Mixture,
     windows: Windows,
     cameras: list[str],
     rows: np.ndarray,
     memory: int,
     frame_format: FrameFormat,
 ) -> tuple[dict[str, Any], list[str]]:
-    """The order as options with all numbers, so that a resumed run has the same one whatever memory
-    it finds; and what was chosen. memory: bytes for decoded frames.
+    """Return the order as options with all numbers, and what was chosen.
+
+    The numbers are written down, so that a resumed run has the same order whatever memory it finds.
     """
-    asked, ahead = _asked(run.dataset), run.prefetch_factor + 1
+    options, ahead = run.dataset, run.prefetch_factor + 1
+    asked = Shuffle(options.shuffle, options.clip_pool, options.clip_frames, options.clip_gop)
     choice = ShuffleChoice(asked, memory, run.effective_batch, ahead, frame_format)
-    if not isinstance(train, Mixture):
-        shuffle, note = choice.choose(train, windows, cameras, rows)
-        names = ("clip_pool", "clip_frames", "clip_gop")
-        return {"shuffle": shuffle.kind, **dict(zip(names, _numbers(shuffle), strict=True))}, [note]
-    if run.dataset.mix_clips is None:
-        return _recorded(*choice.choose_each(train, windows, cameras, rows))
     where = train, windows, cameras, rows
-    return _repaired(choice, run.dataset.mix_clips, *where) if run.resume else ({}, [])
+    if options.mix_clips is None:
+        return _recorded(options, *choice.choose(*where))
+    return _repaired(choice, options, *where) if run.resume else ({}, [])
 
 
-def _recorded(shuffles: list[Shuffle], notes: list[str]) -> tuple[dict[str, Any], list[str]]:
+def _recorded(
+    options: DatasetConfig, shuffles: list[Shuffle], notes: list[str]
+) -> tuple[dict[str, Any], list[str]]:
     kind = "clips" if any(shuffle.kind == "clips" for shuffle in shuffles) else "full"
-    return {"shuffle": kind, "mix_clips": [_numbers(shuffle) for shuffle in shuffles]}, notes
+    if options.mix is not None:
+        return {"shuffle": kind, "mix_clips": [_numbers(shuffle) for shuffle in shuffles]}, notes
+    names = ("clip_pool", "clip_frames", "clip_gop")
+    return {"shuffle": kind, **dict(zip(names, _numbers(shuffles[0]), strict=True))}, notes
 
 
 def _repaired(
     choice: ShuffleChoice,
-    recorded: list[list[int]],
+    options: DatasetConfig,
     mixture: Mixture,
     windows: Windows,
     cameras: list[str],
@@ -224,17 +225,18 @@ def _repaired(
     """Derive the clips of a resumed mixture again where an overflow made those on record; else
     leave them.
     """
+    recorded = options.mix_clips or []
     for kind in ("auto", "clips") if any(map(any, recorded)) else ():
         asked = dataclasses.replace(choice, asked=Shuffle(kind))
-        overflowed, _ = asked.choose_each(mixture, windows, cameras, rows, in_64_bits=True)
-        right, notes = asked.choose_each(mixture, windows, cameras, rows)
+        overflowed, _ = asked.choose(mixture, windows, cameras, rows, in_64_bits=True)
+        right, notes = asked.choose(mixture, windows, cameras, rows)
         if list(map(_numbers, overflowed)) == recorded != list(map(_numbers, right)):
             said = (
                 f"dataset.mix_clips={recorded} came from an overflow and is derived again: the "
                 "order changes here, "
                 "so samples of the current epoch may come twice or not at all"
             )
-            return _recorded(right, [said, *notes])
+            return _recorded(options, right, [said, *notes])
     return {}, []
 
 
@@ -243,14 +245,10 @@ def _numbers(shuffle: Shuffle) -> list[int]:
 
 
 def _nvdec(
-    run: Run, data: Data, cameras: list[str], device: torch.device
+    run: Run, data: Mixture, cameras: list[str], device: torch.device
 ) -> tuple[bool, list[str]]:
-    own = (
-        [[part.own(key) for key in cameras if key in part.columns] for part in data.parts]
-        if isinstance(data, Mixture)
-        else [cameras]
-    )
-    return choose_decoder(run.dataset.decoder, datasets(data), own, device, run.num_workers)
+    own = [[part.own(key) for key in cameras if key in part.columns] for part in data.parts]
+    return choose_decoder(run.dataset.decoder, data.datasets, own, device, run.num_workers)
 
 
 def _frame_memory(data: DatasetConfig) -> int:

@@ -20,7 +20,7 @@ from kata.run.resolve import flat
 
 
 def check_same_run(group: ProcessGroup, run: Run) -> None:
-    """RankError where a rank has other options or another kata, torch or Python."""
+    """Refuse ranks with other options or another kata, torch or Python (RankError)."""
     if run.ranks != group.world.size:
         raise RankError(
             f"a run laid out for {run.ranks} ranks was started with {group.world.size}",
@@ -51,7 +51,7 @@ def check_same_run(group: ProcessGroup, run: Run) -> None:
 
 
 def check_same_data(group: ProcessGroup, data: Sequence[Dataset]) -> None:
-    """RankError where a rank sees other episodes or files."""
+    """Refuse ranks that see other episodes or files (RankError)."""
     if group.world.size == 1:
         return
     seen = {
@@ -67,7 +67,7 @@ def check_same_data(group: ProcessGroup, data: Sequence[Dataset]) -> None:
 
 
 def _compare(group: ProcessGroup, mine: Mapping[str, Any], rule: str, remedy: str) -> None:
-    """All ranks find the same, and raise the same."""
+    """Compare the ranks' values; all ranks find the same difference, and raise the same error."""
     first, *others = group.gather(dict(mine))
     for rank, theirs in enumerate(others, start=1):
         differing = sorted(
@@ -89,7 +89,7 @@ def _compare(group: ProcessGroup, mine: Mapping[str, Any], rule: str, remedy: st
 
 
 def _code() -> str:
-    """Twelve hex digits over kata's own sources."""
+    """Return twelve hex digits over kata's own sources."""
     found = hashlib.sha256()
     home = Path(kata.__file__).parent
     for path in sorted(home.rglob("*.py")):

@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 
 from kata.data.arrays import Int64
-from kata.data.dataset.mixture import Data, Mixture
-from kata.data.loader.batches import BatchReader, SubstituteFn
-from kata.data.loader.provenance import locations_in
+from kata.data.dataset.mixture import Mixture
+from kata.data.loader.batches import SubstituteFn
+from kata.data.loader.provenance import sample_locations
+from kata.data.loader.reader import Reader
 from kata.data.loader.substitutes import Substituted, Substitutes, Substitution, read_alone
 from kata.dist.world import World
 from kata.errors import FrameError
@@ -49,7 +50,7 @@ class BadFrames:
         }
 
     def substitute(
-        self, use: str, data: Data, reader: BatchReader, rows: Int64, samples: Callable[[int], int]
+        self, use: str, data: Mixture, reader: Reader, rows: Int64, samples: Callable[[int], int]
     ) -> SubstituteFn:
         """What Batches ask about frames that cannot be decoded.
 
@@ -57,12 +58,11 @@ class BadFrames:
         """
         if self._run.on_bad_frame == "stop":
             return lambda _, wanted: _stop(data, reader, wanted)
-        first_rows = data.first_rows if isinstance(data, Mixture) else rows[:1]
 
         def note(found: Substitution) -> None:
             self._take(use, data, found, samples(found.position))
 
-        return Substitutes(reader, rows, first_rows, self._run.seed, note)
+        return Substitutes(reader, rows, data.first_rows, self._run.seed, note)
 
     def close(self) -> None:
         """End the list."""
@@ -78,7 +78,7 @@ class BadFrames:
             f"see {self.path}"
         ]
 
-    def _take(self, use: str, data: Data, found: Substitution, samples: int) -> None:
+    def _take(self, use: str, data: Mixture, found: Substitution, samples: int) -> None:
         """List and count a substitution, once per position."""
         account = self._accounts[use]
         if found.position in account.lines:
@@ -94,14 +94,14 @@ class BadFrames:
         account.note(found.position, line, samples)
 
 
-def _stop(data: Data, reader: BatchReader, rows: Int64) -> Int64:
+def _stop(data: Mixture, reader: Reader, rows: Int64) -> Int64:
     """`rows`, where all are whole when read again.
 
     Raises: FrameError that says whose frame cannot be decoded.
     """
     for row, error in zip(rows, read_alone(reader, rows), strict=True):
         if error is not None:
-            sample = locations_in(data, np.array([row]))[0]
+            sample = sample_locations(data, np.array([row]))[0]
             of = f" of {sample['dataset']}" if "dataset" in sample else ""
             raise FrameError(
                 f"{error.what}; the sample of episode {sample['episode']}{of}, frame "
@@ -117,9 +117,9 @@ def _stop(data: Data, reader: BatchReader, rows: Int64) -> Int64:
     return rows
 
 
-def _told(data: Data, found: Substitution) -> dict[str, Any]:
+def _told(data: Mixture, found: Substitution) -> dict[str, Any]:
     """A substitution in the words of whoever looks for it; files are below the dataset's folder."""
-    sample, substitute = locations_in(data, np.array([found.row, found.instead]))
+    sample, substitute = sample_locations(data, np.array([found.row, found.instead]))
     files, camera = sample.pop("files"), found.error.camera
     del substitute["files"]
     return {
