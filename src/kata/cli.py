@@ -319,16 +319,24 @@ def train_verb(args: Sequence[str]) -> int:
     from kata.dist.world import read_world
     from kata.run import resolve_run
     from kata.run.data_checks import check_local_data
+    from kata.run.outputs import check_outputs
 
-    run, notes = resolve_run(args, read_world(os.environ).size, os.environ)
+    world = read_world(os.environ)
+    run, notes = resolve_run(args, world.size, os.environ)
     check_local_data(run)
+    if world.is_first:  # other machines need not see the folder
+        check_outputs(run)
+    accept = None
     if run.env is not None:
+        from kata.eval.env_check import acceptance
         from kata.eval.envs.registry import register_env, resolve_env
 
-        register_env(resolve_env(run.env))
+        spec = resolve_env(run.env)
+        register_env(spec)
+        accept = acceptance(spec)
     from kata.train.command import train_and_tell
 
-    return train_and_tell(run, notes, shlex.join(["kata", "train", *args]))
+    return train_and_tell(run, notes, shlex.join(["kata", "train", *args]), accept)
 
 
 def complete_words(options: CompletionOptions) -> int:

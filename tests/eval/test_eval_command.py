@@ -195,6 +195,17 @@ def test_renamed_cameras_are_found_under_the_name_that_the_data_had(tmp_path):
     }
 
 
+def test_a_state_of_another_name_in_the_data_is_found_where_environments_keep_it(tmp_path):
+    renames = {"state": "observation.state", "camera": TOP}
+    folder = write_checkpoint(tmp_path / "pretrained_model", tiny_policy(), rename_map=renames)
+    out = tmp_path / "out"
+    args = [f"--policy.path={folder}", *TOY, "--eval.n_episodes=1", f"--output_dir={out}"]
+    assert main(args) == 0
+    written = json.loads((out / "eval.json").read_text())
+    paths = {"observation.state": "agent_pos", TOP: "pixels.top"}
+    assert written["env"]["observation_map"] == paths
+
+
 def test_what_is_named_for_the_policy_is_not_renamed_once_more():
     left, right = "observation.images.left", "observation.images.right"
     policy = Scripted(lambda batch: batch[left].mean((1, 2, 3))[:, None].expand(-1, 2), camera=left)

@@ -81,6 +81,10 @@ WRONG = [
     "--policy.path=/nowhere/at/all",
     "--config=/nowhere.yaml",
     '--rename_map={"observation.images.tpo": "observation.images.top"}',
+    '--dataset.concat={"action": ["action", "observation.stat"]}',
+    "--policy.repo_id=a/b/c",
+    "--output_dir=/proc/x/y",
+    "--output_dir=/dev/null/run",
 ]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kata.errors import PolicyError, did_you_mean, nearest
-from kata.eval.envs.registry import EnvSpec, Facts
+from kata.eval.envs.registry import EnvSpec, Facts, inspect
 from kata.policies.config import PolicyConfig
 from kata.spec import ENV_STATE, STATE, FeatureType
 
@@ -61,9 +61,7 @@ def fit(config: PolicyConfig, spec: EnvSpec, facts: Facts, renamed: Mapping[str,
                 rule=f"its inputs: {', '.join(wanted)}",
                 remedy=did_you_mean(name, wanted),
             )
-    paths = {
-        key: spec.observation_map.get(key, usual_path(renamed.get(key, key))) for key in wanted
-    }
+    paths = {key: _path(key, spec, facts, renamed) for key in wanted}
     _check_present(paths, config, spec, facts)
     views: dict[str, View] = {}
     for key, shape in wanted.items():
@@ -84,6 +82,27 @@ def fit(config: PolicyConfig, spec: EnvSpec, facts: Facts, renamed: Mapping[str,
         bounds = (np.full(facts.action.shape, -np.inf), np.full(facts.action.shape, np.inf))
     low, high = (np.asarray(bound, np.float32) for bound in bounds)
     return Fit(views, paths, low, high)
+
+
+def acceptance(spec: EnvSpec) -> Callable[[PolicyConfig, Mapping[str, str]], None]:
+    """Return a check of a policy against this environment, which is made for it once.
+
+    The check raises what `fit` raises, and ConfigError where the environment cannot be made.
+    """
+
+    def accept(config: PolicyConfig, renamed: Mapping[str, str]) -> None:
+        fit(config, spec, inspect(spec), renamed)
+
+    return accept
+
+
+def _path(key: str, spec: EnvSpec, facts: Facts, renamed: Mapping[str, str]) -> str:
+    """Return where the environment has an input: by the name in the data, else by LeRobot's."""
+    if key in spec.observation_map:
+        return spec.observation_map[key]
+    named = usual_path(renamed.get(key, key))
+    usual = usual_path(key)
+    return usual if named not in facts.leaves and usual in facts.leaves else named
 
 
 def usual_path(key: str) -> str:

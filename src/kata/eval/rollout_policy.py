@@ -18,6 +18,7 @@ from kata.policies.base import ActState, Policy, Source
 from kata.policies.config import PolicyConfig
 from kata.policies.device import choose_device
 from kata.policies.load import load_weights
+from kata.policies.pipelines import renamed_inputs
 from kata.processors import Pipeline, Rename, ToDevice, frames_to_float, load_pipeline
 from kata.processors.pipeline import POSTPROCESSOR, PREPROCESSOR
 from kata.run import policy_folder, read_policy_config
@@ -90,8 +91,7 @@ def acting(
     policy: Policy, before: Pipeline, after: Pipeline, device: torch.device, source: str = ""
 ) -> Acting:
     """A policy in memory with the pipelines it is trained with, ready to act."""
-    rename = [step for step in before.steps if isinstance(step, Rename)]
-    renamed = {new: old for step in rename for old, new in step.rename_map.items()}
+    renamed = renamed_inputs(before)
     no_rename = {Rename.registry_name: Rename({})}
     return Acting(
         policy,

@@ -11,6 +11,15 @@ from kata.processors.tokenize import Tokenize
 from kata.spec import Stats
 
 
+def renamed_inputs(before: Pipeline) -> dict[str, str]:
+    """Return the names that the training data have for a policy's inputs, {policy's: data's}."""
+    found: dict[str, str] = {}
+    for step in before.steps:
+        if isinstance(step, Rename):
+            found |= {new: old for old, new in step.rename_map.items()}
+    return found
+
+
 def canonical_pipelines(
     config: PolicyConfig, stats: Stats, *, rename_map: dict[str, str], device: str
 ) -> tuple[Pipeline, Pipeline]:

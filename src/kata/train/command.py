@@ -11,12 +11,15 @@ from kata.run import Run
 from kata.train.model.device import rank_device
 from kata.train.stopping import STOPPED
 from kata.train.summary import report_line, run_summary, upload_line
-from kata.train.trainer import LOG, Trained, train
+from kata.train.trainer import LOG, Accept, Trained, train
 from kata.units import duration_s
 
 
-def train_and_tell(run: Run, notes: list[str], command: str) -> int:
-    """The exit status: 0 done, 85 asked to stop and saved."""
+def train_and_tell(run: Run, notes: list[str], command: str, accept: Accept | None = None) -> int:
+    """Train, and return the exit status: 0 done, 85 asked to stop and saved.
+
+    accept: see `train`.
+    """
     log.outlive_the_terminal()
     world = read_world(os.environ)
     with join(world, rank_device(run.policy.device, world), duration_s(run.dist_timeout)) as group:
@@ -24,7 +27,7 @@ def train_and_tell(run: Run, notes: list[str], command: str) -> int:
         def tell(trained: Trained) -> None:
             _say(run_summary(run, trained))
 
-        trained = train(run, notes=notes, command=command, group=group, tell=tell)
+        trained = train(run, notes=notes, command=command, group=group, tell=tell, accept=accept)
         group.on_rank0(lambda: _close(run, trained))
     return 0 if trained.stopped is None else STOPPED
 

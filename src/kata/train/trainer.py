@@ -4,9 +4,7 @@ written.
 
 from __future__ import annotations
 
-import datetime
 import logging
-import os
 import shlex
 import shutil
 from collections.abc import Callable
@@ -14,7 +12,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeAlias
 
 from rich.console import Console
 
@@ -24,14 +22,16 @@ from kata.dist.process_group import ProcessGroup
 from kata.errors import CheckpointError
 from kata.files import write_json
 from kata.log import kept_in
+from kata.policies.config import PolicyConfig
+from kata.policies.pipelines import renamed_inputs
 from kata.run import Run
 from kata.run.checkpoint_link import LAST, point, pointed
+from kata.run.outputs import LOCK, check_repo_id, refuse_taken, run_folder
 from kata.train import preflight
 from kata.train.checkpoint.folder import Resumable, home_of, recover, resumable
 from kata.train.checkpoint.retention import check_space, room_needed
-from kata.train.checkpoint.run_lock import LOCK, FolderLock
+from kata.train.checkpoint.run_lock import FolderLock
 from kata.train.checkpoint.saver import Saver, checkpoint_bytes, weight_bytes
-from kata.train.checkpoint.upload import check_repo_id
 from kata.train.components import Job, RunRecord, evaluated_policy, open_job, open_reader
 from kata.train.evaluation.env_eval import newest_strips
 from kata.train.evaluation.report_samples import SampleBudget, sample_views
@@ -50,6 +50,9 @@ from kata.train.report import ReportContent, SampleView, write_report
 from kata.train.stopping import StopSignal
 
 _log = logging.getLogger(__name__)
+
+Accept: TypeAlias = Callable[[PolicyConfig, dict[str, str]], None]
+"""Judges a policy, with the names that the training data have for its inputs."""
 
 LOG = "log.txt"
 """What the run printed, in its folder."""
@@ -91,6 +94,7 @@ def train(
     console: Console | None = None,
     group: ProcessGroup | None = None,
     tell: Callable[[Trained], None] = lambda trained: None,
+    accept: Accept | None = None,
 ) -> Trained:
     """Train to the last step. Everything that can be wrong with options and data is found before
     step 1.
@@ -100,6 +104,8 @@ def train(
     group: the ranks that train together (see kata.dist.process_group.join), all of which call this;
         none is this process alone. What is measured and written is rank 0's: the others return
         their state alone.
+    accept: called on rank 0 before step 1, when the policy's inputs are known; raises what speaks
+        against the run.
 
     Raises KataError (see kata.errors) and leaves nothing half-written.
     """
@@ -109,6 +115,9 @@ def train(
     folder = Path(group.broadcast_from_rank0(lambda: str(run_folder(run))))
     prepared = prepare(run, group)
     run = prepared.run
+    if accept is not None:
+        asked, names = accept, renamed_inputs(prepared.normalization.acting[0])
+        group.broadcast_from_rank0(lambda: asked(run.policy, names))
     set_switches(tf32=run.tf32, deterministic=run.cudnn_deterministic)
     with ExitStack() as held, ExitStack() as live:
         source, found_notes = group.broadcast_from_rank0(
@@ -296,7 +305,7 @@ def lock_run_folder(live: ExitStack, folder: Path, run: Run) -> Resumable:
 
     live.callback(undo)
     lock = live.enter_context(FolderLock(folder))
-    _refuse_taken(folder, run)
+    refuse_taken(folder, run)
     home = home_of(folder)
     notes = [lock.note] if lock.note else []
     notes += recover(home)
@@ -343,35 +352,3 @@ def _begin(
     facts = preflight.preflight_facts(prepared, state.policy, str(folder), room)
     preflight.show(console or Console(), facts, said)
     return facts
-
-
-def run_folder(run: Run) -> Path:
-    """Where the run writes; CheckpointError when it exists already or cannot be written."""
-    now = datetime.datetime.now()
-    default = f"outputs/train/{now:%Y-%m-%d}/{now:%H-%M-%S}_{run.name}"
-    folder = Path(run.output_dir or default).expanduser()
-    _refuse_taken(folder, run)
-    above = folder
-    while not above.exists():
-        above = above.parent
-    if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
-        raise CheckpointError(
-            f"output_dir={folder}: cannot be written",
-            rule=f"{above} must be a folder that you may write to",
-            remedy="choose another --output_dir, or change its permissions",
-        )
-    return folder
-
-
-def _refuse_taken(folder: Path, run: Run) -> None:
-    """Once before anything is opened, and once more when the folder is ours: another run may
-    have begun in between.
-    """
-    if run.resume or not folder.exists():
-        return
-    if not folder.is_dir() or any(path.name != LOCK for path in folder.iterdir()):
-        raise CheckpointError(
-            f"output_dir={folder}: exists already",
-            rule="a new run gets a folder of its own",
-            remedy="add --resume=true to continue the run in it, or choose another --output_dir",
-        )

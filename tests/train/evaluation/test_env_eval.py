@@ -10,6 +10,7 @@ import time
 import pytest
 import torch
 
+from kata.cli import main
 from kata.eval.record.demonstrations import record
 from kata.run import resolve_run
 from kata.train import train
@@ -56,6 +57,19 @@ def test_results_land_in_the_record_and_the_report_and_change_nothing(run_of, tm
     assert not list((trained.folder / "evaluations").glob("*/pretrained_model"))
     straight, beside = (t.state.policy.state_dict() for t in (alone, trained))
     assert all(torch.equal(straight[name], beside[name]) for name in straight)
+
+
+def test_an_environment_that_does_not_fit_is_refused_before_step_1(
+    vector_dataset, tmp_path, capsys
+):
+    other = [f"--dataset.root={vector_dataset}", "--dataset.repo_id=t/v"]
+    args = [*other, *TINY_ACT, *ENV, f"--output_dir={tmp_path}/run"]
+    assert main(["train", *args]) == 2
+    said = capsys.readouterr()
+    assert "kata/Reach-v0" in said.err
+    assert "remedy" in said.err
+    assert "step 1" not in said.out
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_signal_ends_an_evaluation_that_is_waited_for(run_of, tmp_path):

@@ -21,8 +21,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from kata.errors import CheckpointError
+from kata.run.outputs import LOCK
 
-LOCK = ".lock"
 BEAT_S = 30.0
 SILENT_S = 4 * BEAT_S
 """A holder on another machine counts as dead after this long without a sign."""

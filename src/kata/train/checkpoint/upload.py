@@ -14,25 +14,6 @@ from kata.run import Run
 from kata.run.lerobot_options import drop_foreign
 
 
-def check_repo_id(run: Run) -> None:
-    """Raise ConfigError where the Hub would refuse the name that the policy is to be uploaded
-    to.
-    """
-    from huggingface_hub.utils import HFValidationError, validate_repo_id
-
-    name = run.policy.repo_id
-    if not run.policy.push_to_hub or not name:
-        return
-    try:
-        validate_repo_id(name)
-    except HFValidationError as error:
-        raise ConfigError(
-            f"policy.repo_id={name}",
-            rule="a name on the Hub: <user>/<name> of letters, digits, '-', '_' and '.'",
-            remedy="correct it, or --policy.push_to_hub=false",
-        ) from error
-
-
 def upload(run: Run, pretrained: Path) -> str:
     """Upload a `pretrained_model` folder to `policy.repo_id` and return a sentence on how it
     went.
