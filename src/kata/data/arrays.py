@@ -17,6 +17,9 @@ def ranges(starts: Int64, lengths: Int64) -> Int64:
 
     Returns:
         (sum of lengths,) int64.
+
+    Example:
+        starts [5, 0] and lengths [2, 3] give [5, 6, 0, 1, 2].
     """
     ends = lengths.cumsum()
     return (starts - (ends - lengths)).repeat(lengths) + np.arange(

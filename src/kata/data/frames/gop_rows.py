@@ -42,6 +42,10 @@ class GroupRows:
     A GOP may belong to several episodes, and their rows need not be contiguous. An episode table
     may even give the same frame to two episodes.
 
+    Example:
+        Episode 0 has rows 0-9, shown by frames 0-9 of file 0; episode 1 has rows 10-19, shown by
+        frames 10-19. The GOP of frames 8-11 shows the rows 8-11, of both episodes.
+
     Args:
         span: position of each episode in the camera's files.
         episodes: first row and length of each episode.

@@ -29,6 +29,10 @@ class NextUse:
     Belady's rule needs the next use of any frame at any step. A dictionary of lists would take
     about 100 bytes per use, and a loop in Python to build.
 
+    Example:
+        Row 7 is wanted at steps 2 and 5. Then after([7], 1) is [2], after([7], 2) is [5], and
+        after([7], 5) is [NEVER].
+
     Args:
         rows: (N, T) rows of the frames that each anchor wants.
         steps: (N,) the step of each anchor, less than MAX_STEPS after the first one.

@@ -41,6 +41,10 @@ class Clips:
     A clip is `frames` anchors: runs of `gop` consecutive ones, each `stride` after the one before.
     With stride == gop it is one run. The last clips of an episode are shorter.
 
+    Example:
+        One episode of 12 anchors with frames=4, gop=2, stride=6 has the runs 0-1, 2-3, ..., 10-11.
+        Runs 6 apart share a clip: (0, 1, 6, 7), (2, 3, 8, 9) and (4, 5, 10, 11).
+
     Args:
         counts: (E,) anchors of each episode. Anchors are numbered through, episode after episode.
         frames: anchors per clip, a multiple of gop.

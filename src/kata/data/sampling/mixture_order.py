@@ -38,6 +38,9 @@ def whole_shares(weights: Sequence[float]) -> tuple[int, ...]:
     Args:
         weights: of each dataset, positive.
 
+    Example:
+        whole_shares([0.7, 0.3]) is (7, 3), and whole_shares([2, 1, 1]) is (2, 1, 1).
+
     Raises:
         DataError: A share is below 1 / PERIOD_MAX.
     """
@@ -77,6 +80,10 @@ class Shares:
     After n samples the count of dataset i differs from n * c_i / P by at most 1 - 1 / (2k - 2). So
     in every stretch of the stream it differs from the exact share by at most 2 - 1 / (k - 1), for k
     > 1. That is one sample for two datasets, and less than two for any number.
+
+    Example:
+        Shares((2, 1)) gives the places of a period to the datasets 0, 1, 0: at position 4 (place 1
+        of the second period) stands sample 1 of dataset 1.
 
     Source: R. Tijdeman, "The chairman assignment problem", Discrete Mathematics 32 (1980).
 
