@@ -179,7 +179,7 @@ def test_resumed_equals_straight(name, policy_run, monkeypatch):
     straight = train(policy_run(name, "straight", "--ema.enable=true"))
     answers = iter([False, True])
     with monkeypatch.context() as patched:
-        patched.setattr(StopSignal, "stops", lambda stop_signal: next(answers))
+        patched.setattr(StopSignal, "should_stop", lambda stop_signal: next(answers))
         stopped = train(policy_run(name, "half", "--ema.enable=true"))
     assert stopped.state.step == 1
     resumed = train(policy_run(name, "half", "--ema.enable=true", "--resume=true"))

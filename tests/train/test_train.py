@@ -11,7 +11,7 @@ from kata.run import resolve_run
 from kata.train import train
 from kata.train.checkpoint.manifest import damage
 from kata.train.metrics.meter import read_metrics
-from kata.train.stopping import Guard
+from kata.train.stopping import StopSignal
 
 SILENT = {
     "time",
@@ -58,7 +58,7 @@ def test_a_run_repeats_bit_for_bit(tiny_run, tmp_path):
 
 
 def test_a_run_folder_that_is_moved_away_costs_nothing(light_run, tmp_path, monkeypatch):
-    run, stops = light_run(), Guard.stops
+    run, stops = light_run(), StopSignal.should_stop
 
     def moved(guard):
         found = Path(run.output_dir, "metrics.jsonl")
@@ -66,7 +66,7 @@ def test_a_run_folder_that_is_moved_away_costs_nothing(light_run, tmp_path, monk
             found.parent.rename(tmp_path / "m")
         return stops(guard)
 
-    monkeypatch.setattr(Guard, "stops", moved)
+    monkeypatch.setattr(StopSignal, "should_stop", moved)
     with pytest.raises(CheckpointError, match=r"moved or removed.* 6 steps are done") as caught:
         train(run)
     assert "move the checkpoints" in caught.value.remedy

@@ -30,13 +30,15 @@ __all__ = ["POLICIES", "build_policy", "config_class", "policy_types"]
 
 
 def policy_types() -> dict[str, str]:
-    """Every policy by name, those of other packages included, with the package that holds it."""
+    """Return the package of every policy by policy name, including those of other distributions."""
     return {**_outside(), **POLICIES}
 
 
 def config_class(name: str) -> type[PolicyConfig]:
-    """The config class of the policy called `name`; ConfigError with the nearest name for an
-    unknown one.
+    """Return the config class of a policy.
+
+    Raises:
+        ConfigError: no policy has that name. The message gives the nearest name.
     """
     known = policy_types()
     if name not in known:
@@ -65,7 +67,7 @@ def config_class(name: str) -> type[PolicyConfig]:
 
 
 def build_policy(config: PolicyConfig) -> Policy:
-    """The policy of this config with fresh weights, on the CPU, in training mode."""
+    """Return a policy with new weights, on the CPU, in training mode."""
     return importlib.import_module(f"{policy_types()[config.type]}.model").Policy(config)
 
 

@@ -1,4 +1,4 @@
-"""What every policy provides beside its config.
+"""The interface that every policy implements, beside its config.
 
 Model files import torch and never torch.distributed.
 """
@@ -19,9 +19,11 @@ from kata.spec import Batch, Draw
 
 
 class Term(NamedTuple):
-    """One part of a loss as a sum: the loss adds `scale * total / count over the global batch`.
+    """A summand of a loss. The loss adds `scale * total / count over the global batch`.
 
-    total: device scalar, the sum over this micro-batch. scale: a plain factor such as a KL weight.
+    Attributes:
+        total: device scalar, the sum over this micro-batch.
+        scale: a constant factor, such as the weight of a KL term.
     """
 
     total: Tensor
@@ -29,12 +31,14 @@ class Term(NamedTuple):
 
 
 class Loss(NamedTuple):
-    """Sums by term name, never means: means per rank or per micro-batch make the result depend on
-    the split.
+    """Sums by term name. They are never means: means per rank would make the result depend on the
+    split.
 
-    The denominators come from `PolicyConfig.loss_weights` for the global batch. `detail` holds each
-    sample's part of a term's sum, (B,) under the term's name; empty where a policy does not tell
-    them apart.
+    Attributes:
+        terms: sums over the micro-batch. `PolicyConfig.loss_weights` gives their denominators
+            over the global batch.
+        detail: each sample's part of a term's sum, (B,), by term name. It is empty if a policy
+            cannot separate samples.
     """
 
     terms: dict[str, Term]
@@ -43,7 +47,10 @@ class Loss(NamedTuple):
 
 @dataclass(frozen=True)
 class ParamGroup:
-    """Parameters trained alike. `lr` and `weight_decay` of None mean the optimiser's own."""
+    """Parameters that share options.
+
+    None for `lr` or `weight_decay` means the optimizer's value.
+    """
 
     name: str
     params: list[nn.Parameter]
@@ -57,12 +64,14 @@ Source = Callable[[str, Draw], Tensor]
 
 @dataclass
 class ActState:
-    """What acting remembers between steps, outside the module: batched rollouts each keep their
-    own.
+    """The state of acting between steps. It is kept outside the module, so that each batch of
+    rollouts has its own.
 
-    queue: planned actions (B, T, A) not yet given out, or None. memory: whatever else a policy
-        keeps. source: where the next call of `act` takes random numbers from, None for torch's
-        stream; whoever calls it gives one for each call.
+    Attributes:
+        queue: predicted actions (B, T, A) that have not been executed yet, or None.
+        memory: other state of a policy, by name.
+        source: gives the random numbers of the next call of `act`. The caller sets it for each
+            call; None draws from torch's stream.
     """
 
     queue: Tensor | None = None
@@ -70,7 +79,7 @@ class ActState:
     source: Source | None = None
 
     def drawn(self, wanted: Mapping[str, Draw]) -> dict[str, Tensor]:
-        """These numbers by name; nothing where they come from torch's stream."""
+        """Return random numbers by name; empty if they come from torch's stream."""
         return (
             {}
             if self.source is None
@@ -80,13 +89,15 @@ class ActState:
 
 @dataclass(frozen=True)
 class KeyMap:
-    """A bijective table between own tensor names and LeRobot's.
+    """An adapter between the names in a policy's state dict and LeRobot's names. It is bijective.
 
-    prefixes: (own prefix, LeRobot prefix) pairs, longest first; a name outside them keeps its name.
-    aliases: LeRobot names stored once for several own names. passthrough: LeRobot tensors kept but
-        not used.
-    constants: LeRobot tensors that follow from the config: made when weights are written, passed
-        over when read.
+    Attributes:
+        prefixes: pairs (own prefix, LeRobot prefix), longest first. A name without such a
+            prefix is the same in both.
+        aliases: LeRobot names of tied tensors, which a file stores once.
+        passthrough: LeRobot tensors that are kept in files but not used.
+        constants: LeRobot tensors that follow from the config. They are made on saving and
+            ignored on loading.
     """
 
     prefixes: tuple[tuple[str, str], ...] = ()
@@ -95,14 +106,14 @@ class KeyMap:
     constants: dict[str, Callable[[], Tensor]] = field(default_factory=dict)
 
     def to_lerobot(self, name: str) -> str:
-        """LeRobot's name of an own tensor."""
+        """Return LeRobot's name of a tensor."""
         for own, other in self.prefixes:
             if name.startswith(own):
                 return other + name[len(own) :]
         return name
 
     def from_lerobot(self, name: str) -> str:
-        """The own name of a LeRobot tensor."""
+        """Return the name in the policy's state dict of a LeRobot tensor."""
         for own, other in self.prefixes:
             if name.startswith(other):
                 return own + name[len(other) :]
@@ -110,80 +121,91 @@ class KeyMap:
 
 
 class Policy(nn.Module, ABC):
-    """Base of every policy.
+    """Base class of policies.
 
-    Batches are normalised, on the device, cameras float (B, C, H, W) or (B, T, C, H, W).
+    Batches are on the device and normalized. Cameras are float (B, C, H, W) or (B, T, C, H, W).
     """
 
     config: PolicyConfig
 
     @abstractmethod
     def forward(self, batch: Batch, **draws: Tensor) -> Loss:
-        """The loss of one micro-batch as sums.
+        """Compute the loss of a micro-batch.
 
-        `draws` are those that the config asks for, by name.
+        Args:
+            batch: tensors by key, batch axis first.
+            draws: random numbers (B, *shape) by the names of `config.draws()`.
+
+        Returns:
+            Sums, not means (see `Loss`).
         """
 
     def init_state(self, batch_size: int) -> ActState:
-        """A fresh acting state for `batch_size` rollouts."""
+        """Return a new acting state for `batch_size` rollouts."""
         del batch_size
         return ActState()
 
     @abstractmethod
     def predict_chunk(self, batch: Batch, **draws: Tensor) -> Tensor:
-        """Return actions (B, T, A), normalised, for the observations in `batch`.
+        """Predict a chunk of actions.
 
-        draws: numbers that `config.act_draws` names; a policy draws those that are not given, and
-        ignores others.
+        Args:
+            batch: observations by key, batch axis first.
+            draws: random numbers by the names of `config.act_draws()`. The policy draws those
+                that are absent, and ignores others.
+
+        Returns:
+            Normalized actions, float (B, T, A).
         """
 
     @abstractmethod
     def act(self, batch: Batch, state: ActState) -> tuple[Tensor, ActState]:
-        """The next action (B, A), normalised, and the state for the step after it."""
+        """Return the next action, normalized float (B, A), and the state for the next step."""
 
     @abstractmethod
     def param_groups(self) -> list[ParamGroup]:
-        """All trainable parameters, each in exactly one group."""
+        """Return all trainable parameters, each in exactly one group."""
 
     def step_sums(self) -> list[Tensor]:
-        """What `forward` summed up since the last `after_step` for its use; several ranks add
-        theirs in place first.
+        """Return sums that `forward` accumulated since the last `after_step`; ranks add theirs in
+        place.
         """
         return []
 
     def after_step(self, step: int, bad: Tensor) -> dict[str, Tensor]:
-        """Called after each optimiser step (EMA targets and the like).
+        """Update what follows the optimizer step, such as target networks.
 
         Args:
-            step: updates done, this one included.
-            bad: bool scalar on the device; where it is true the update was skipped, and nothing may
-                change here either.
+            step: updates done, including this one.
+            bad: bool scalar on the device. If it is True, the update was skipped, and nothing
+                may change here.
 
-        Returns: device scalars for the log, by name.
+        Returns:
+            Device scalars for the log, by name.
         """
         del step, bad
         return {}
 
     @abstractmethod
     def shard_units(self) -> list[nn.Module]:
-        """Modules to shard one by one; each one's `forward` is really called."""
+        """Return modules to shard one by one. The policy calls the `forward` of each."""
 
     def recompute_units(self) -> list[nn.Module]:
-        """Modules whose activations may be recomputed instead of kept."""
+        """Return modules for activation checkpointing: their activations may be recomputed."""
         return self.shard_units()
 
     def frozen(self) -> list[nn.Parameter]:
-        """Parameters that are never trained."""
+        """Return parameters that are never trained."""
         return [p for p in self.parameters() if not p.requires_grad]
 
     @abstractmethod
     def key_map(self) -> KeyMap:
-        """Own tensor names against LeRobot's."""
+        """Return the adapter between the state dict's names and LeRobot's."""
 
 
 @contextmanager
 def evaluating(policy: nn.Module) -> Generator[None]:
-    """Eval mode inside, the mode that was there before after it."""
+    """Set eval mode inside the block, and restore the mode after it."""
     training = policy.training
     policy.eval()
     try:
@@ -193,11 +215,17 @@ def evaluating(policy: nn.Module) -> Generator[None]:
 
 
 def remember(state: ActState, batch: Batch, keys: Iterable[str], steps: int) -> dict[str, Tensor]:
-    """The last `steps` observations (B, steps, ...) of each key, the new ones in `batch` (B, ...)
-    included.
+    """Return the last `steps` observations (B, steps, ...) of each key.
 
-    Before there are so many, the first one stands for those that are missing. What is returned
-    belongs into the next state's `memory["history"]`.
+    Args:
+        state: its `memory["history"]` holds the observations before this step.
+        batch: the new observations, (B, ...).
+        keys: keys to remember.
+        steps: length of the history. The first observation is repeated until enough have
+            arrived.
+
+    Returns:
+        Observations by key, for the `memory["history"]` of the next state.
     """
     past: dict[str, Tensor] = state.memory.get("history", {})
     seen: dict[str, Tensor] = {}
@@ -212,14 +240,14 @@ def remember(state: ActState, batch: Batch, keys: Iterable[str], steps: int) -> 
 
 
 class ChunkPolicy(Policy):
-    """Acts from a history of observations, a chunk of actions at a time."""
+    """A policy that predicts a chunk of actions from a history of observations."""
 
     condition_keys: ClassVar[tuple[str, ...]] = ()
-    """Keys of the batch that chunks are predicted from beside the history."""
+    """Keys of the batch that condition the prediction, in addition to the history."""
 
     @torch.no_grad()
     def act(self, batch: Batch, state: ActState) -> tuple[Tensor, ActState]:
-        """The next action from the queue, predicting a chunk when it is empty."""
+        """Return the next action of the queue; predict a new chunk if the queue is empty."""
         seen = remember(state, batch, self.config.input_features, self.config.n_obs_steps)
         queue = state.queue
         if queue is None or queue.shape[1] == 0:

@@ -1,6 +1,6 @@
-"""What the configs of all policies share. Torch-free, and free of the flag parser's library.
+"""Base classes of policy configs. They import neither torch nor the parser of flags.
 
-Field names and defaults are LeRobot's, because `config.json` must load there.
+Field names and defaults are LeRobot's, because LeRobot loads `config.json`.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ know.
 class PolicyConfig(Chosen):
     """Base of every policy's config. `type` names the policy and is the first key of config.json.
 
-    A field that LeRobot does not have is declared with `is_own`; its default does what LeRobot
-    does.
+    A field that LeRobot does not have is declared with `is_own`; its default gives LeRobot's
+    behavior.
     """
 
     at: ClassVar[str] = "policy."
     refused_with = PolicyError
     masks_action_dims: ClassVar[bool] = False
-    """Whether the loss and its denominators leave out action dimensions marked in
+    """True if the loss and its denominators leave out action dimensions marked in
     `action_dim_is_pad`.
     """
     beside: ClassVar[dict[str, str]] = {
@@ -93,90 +93,93 @@ class PolicyConfig(Chosen):
     # ------------------------------------------------------
 
     def windows(self) -> Windows:
-        """Frame offsets around the anchor, per dataset key (before any renaming).
+        """Return frame offsets around the anchor by dataset key, before renaming.
 
-        Absent keys: the anchor alone.
+        A key that is absent is read at the anchor only.
         """
         raise NotImplementedError
 
     def draws(self) -> dict[str, Draw]:
-        """Random numbers per sample that `forward` takes, by argument name ('noise', 'time')."""
-        return {}
-
-    def act_draws(self) -> dict[str, Draw]:
-        """Random numbers per environment that `predict_chunk` takes, by argument name; it draws
-        those not given.
+        """Return the random numbers per sample that `forward` takes, by argument name ('noise',
+        'time').
         """
         return {}
 
+    def act_draws(self) -> dict[str, Draw]:
+        """Return the random numbers per environment that `predict_chunk` takes, by name."""
+        return {}
+
     def chunk_start(self) -> int:
-        """Where in the window of actions the chunk begins that `predict_chunk` gives."""
+        """Return the index in the window of actions at which a predicted chunk begins."""
         return 0
 
     def resizes_to(self) -> tuple[int, int] | None:
-        """Height and width that the policy resizes frames to before anything else; None takes
-        them as they are.
+        """Return height and width in pixels to which the policy first resizes frames; None keeps
+        their size.
         """
         return None
 
     def drop_last_frames(self) -> int:
-        """How many frames at the end of each episode are no anchors."""
+        """Return the number of frames at the end of each episode that cannot be anchors."""
         return 0
 
     def loss_weights(self, size: int, pads: Mapping[str, Any]) -> dict[str, float]:
-        """Denominators of the loss terms over a whole global batch, from index arithmetic alone.
+        """Return the denominators of the loss terms over a whole global batch, from index
+        arithmetic alone.
 
         Args:
             size: samples in the global batch.
-            pads: `<key>_is_pad` masks of the global batch, bool (size, T), numpy; of a mixture
-                whose actions differ
-                in size also `action_dim_is_pad`, bool (size, A).
+            pads: `<key>_is_pad` masks of the global batch, NumPy bool (size, T). In a mixture
+                whose actions differ in size also `action_dim_is_pad`, bool (size, A).
 
-        Returns: term name -> the count that the term's sum is divided by.
+        Returns:
+            Count that each term's sum is divided by, by term name.
         """
         raise NotImplementedError
 
     def tokenizer(self) -> dict[str, Any] | None:
-        """Options of the step that turns task sentences into tokens; None for policies that read
-        no sentences.
+        """Return options of the step that tokenizes task sentences; None if the policy reads no
+        sentences.
         """
         return None
 
     def without_downloads(self) -> PolicyConfig:
-        """A copy whose building fetches no pretrained parts, for when all weights come from a
-        checkpoint anyway.
+        """Return a copy that builds without pretrained parts, for weights that come from a
+        checkpoint.
         """
         return self
 
     def validate_features(self) -> None:
-        """Raise PolicyError when the inputs and outputs do not suit this policy."""
+        """Raise PolicyError if the inputs and outputs do not suit this policy."""
         raise NotImplementedError
 
     def loss_changes_after(self) -> int:
-        """The number of steps after which the loss is another one, not to be compared with those
-        before it; 0: none.
+        """Return the number of steps after which the loss has another meaning; 0 if it never
+        changes.
+
+        Losses before and after that step cannot be compared.
         """
         return 0
 
     def validate_steps(self, steps: int) -> None:
-        """Raise PolicyError when a run of `steps` steps is too short to train this policy."""
+        """Raise PolicyError if `steps` steps are too few to train this policy."""
         del steps
 
     def optimizer_preset(self) -> OptimizerConfig:
-        """The optimiser this policy is trained with unless flags say otherwise."""
+        """Return the optimizer config that is used unless options set another."""
         raise NotImplementedError
 
     def scheduler_preset(self) -> SchedulerConfig | None:
-        """The learning-rate schedule this policy is trained with; None is a constant rate."""
+        """Return the learning-rate schedule that is used unless options set another; None is
+        constant.
+        """
         return None
 
     # --- files
 
     @classmethod
     def completed(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
-        """A config.json of another version, with the defaults of that version for fields that it
-        leaves out.
-        """
+        """Return a config.json of another version, completed with the defaults of that version."""
         return dict(raw)
 
     def save(self, folder: Path) -> None:
@@ -204,28 +207,28 @@ class PolicyConfig(Chosen):
 
     @property
     def cameras(self) -> dict[str, Feature]:
-        """Camera inputs in the order that the policy stacks them."""
+        """Return the camera inputs in the order in which the policy stacks them."""
         return {k: f for k, f in self.input_features.items() if f.type is FeatureType.VISUAL}
 
     @property
     def state(self) -> Feature | None:
-        """The robot's state, or None when the policy has none."""
+        """Return the robot's state, or None if the policy does not read one."""
         return self.input_features.get(STATE)
 
     @property
     def env_state(self) -> Feature | None:
-        """The environment's state, or None when the policy has none."""
+        """Return the environment's state, or None if the policy does not read one."""
         return self.input_features.get(ENV_STATE)
 
     @property
     def action(self) -> Feature:
-        """The action; every policy has one."""
+        """Return the action feature."""
         return self.output_features[ACTION]
 
     def with_features(
         self, inputs: dict[str, Feature], outputs: dict[str, Feature]
     ) -> PolicyConfig:
-        """A copy with these inputs and outputs."""
+        """Return a copy with these inputs and outputs."""
         return dataclasses.replace(self, input_features=inputs, output_features=outputs)
 
     # --- lookup by `type` ---------------------------------------------------------------------
@@ -243,7 +246,7 @@ class PolicyConfig(Chosen):
 
 @dataclass(frozen=True, kw_only=True)
 class AdamPolicyConfig(PolicyConfig):
-    """With Adam's rates among the options."""
+    """A config with the options of Adam."""
 
     optimizer_lr: float = option(1e-4, "Learning rate of the policy's own preset.", least=0)
     optimizer_betas: tuple[float, float] = option(
@@ -253,7 +256,7 @@ class AdamPolicyConfig(PolicyConfig):
     optimizer_weight_decay: float = option(1e-6, "Adam's weight decay.", least=0)
 
     def optimizer_preset(self) -> AdamConfig:
-        """Adam with these rates."""
+        """Return Adam with the options of this config."""
         return AdamConfig(
             lr=self.optimizer_lr,
             betas=self.optimizer_betas,

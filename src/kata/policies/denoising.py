@@ -1,4 +1,4 @@
-"""What the configs of policies that make chunks of actions out of noise share. Torch-free."""
+"""Config base class of diffusion and flow-matching policies. Torch-free."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ def _modes() -> dict[str, NormMode]:
 
 @dataclass(frozen=True, kw_only=True)
 class DenoisingConfig(AdamPolicyConfig):
-    """Chunks out of noise; the defaults of `horizon` and `n_action_steps` belong to each policy."""
+    """A config of policies that predict chunks from noise.
+
+    Each policy sets its own defaults of `horizon` and `n_action_steps`.
+    """
 
     n_obs_steps: int = 2
     horizon: int = option(
@@ -76,7 +79,7 @@ class DenoisingConfig(AdamPolicyConfig):
             object.__setattr__(self, "drop_n_last_frames", late)
 
     def denoising_rules(self) -> Iterator[Rule]:
-        """Numbers of steps that fit each other."""
+        """Yield rules on numbers of steps."""
         most = self.horizon - self.n_obs_steps + 1
         yield (
             self.n_action_steps > most,
@@ -94,11 +97,11 @@ class DenoisingConfig(AdamPolicyConfig):
 
     @property
     def inference_steps(self) -> int:
-        """Denoising steps of one chunk."""
+        """Return the number of denoising steps per chunk."""
         return self.num_inference_steps or self.num_train_timesteps
 
     def noise_process(self) -> dict[str, Any]:
-        """The arguments of `kata.nn.denoising.NoiseProcess`."""
+        """Return the arguments of `kata.nn.denoising.NoiseProcess`."""
         return {
             "steps": self.num_train_timesteps,
             "schedule": self.beta_schedule,
@@ -109,25 +112,28 @@ class DenoisingConfig(AdamPolicyConfig):
         }
 
     def windows(self) -> Windows:
-        """n_obs_steps observations up to the anchor, and `horizon` actions from the first of
-        them on.
+        """Return offsets of the last n_obs_steps observations, and of `horizon` actions from the
+        first of them on.
         """
         return chunk_windows(self, self.horizon)
 
     def chunk_start(self) -> int:
-        """The action of the anchor is the first that is executed."""
+        """Return the index of the anchor's action, which is executed first."""
         return self.n_obs_steps - 1
 
     def noise_draws(self) -> dict[str, Draw]:
-        """The noise of a chunk, and a uniform number that the noising step or time follows from."""
+        """Return the noise of a chunk, and a uniform number that determines the noise level or
+        time.
+        """
         return {
             "noise": Draw("normal", (self.horizon, self.action.shape[0])),
             "time": Draw("uniform", (1,)),
         }
 
     def act_draws(self) -> dict[str, Draw]:
-        """What a chunk is made from; `later`, the noise of each DDPM step but the last, (B,
-        steps - 1, horizon, A).
+        """Return the initial noise of a chunk, and for DDPM `later`, (B, steps - 1, horizon, A).
+
+        `later` is the noise of each denoising step except the last.
         """
         noise = self.noise_draws()["noise"]
         fresh = self.inference_steps - 1 if self.noise_scheduler_type == "DDPM" else 0
@@ -136,20 +142,21 @@ class DenoisingConfig(AdamPolicyConfig):
         )
 
     def drop_last_frames(self) -> int:
-        """drop_n_last_frames."""
+        """Return `drop_n_last_frames`."""
         assert self.drop_n_last_frames is not None
         return self.drop_n_last_frames
 
     def numbers_learnt(self, size: int, pads: Mapping[str, Any]) -> float:
-        """Action numbers of the global batch; without the padded ones where
-        do_mask_loss_for_padding says so.
+        """Return how many action values of the global batch enter the loss.
+
+        Padded values are left out if `do_mask_loss_for_padding` is set.
         """
         pad = pads.get(pad_key(ACTION)) if self.do_mask_loss_for_padding else None
         valid = size * self.horizon - (0 if pad is None else int(pad.sum()))
         return float(max(valid, 1) * self.action.shape[0])
 
     def scheduler_preset(self) -> DiffuserSchedulerConfig:
-        """Warm-up, then cosine to zero."""
+        """Return a schedule with warm-up and cosine decay to zero."""
         return DiffuserSchedulerConfig(
             name=self.scheduler_name, num_warmup_steps=self.scheduler_warmup_steps
         )

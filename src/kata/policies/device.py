@@ -1,4 +1,4 @@
-"""Which device computes."""
+"""The device that computes."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ KINDS = ("cuda", "mps", "cpu")
 
 
 def choose_device(asked: str | None) -> torch.device:
-    """The device asked for, or the best one here: cuda, then mps, then cpu.
+    """Return the device of that name; for None the best one present: cuda, then mps, then cpu.
 
-    Raises PolicyError when the one asked for is not on this machine: nothing falls back silently.
+    Raises:
+        PolicyError: the device is unknown or absent. There is no fallback.
     """
     present = [kind for kind in KINDS if _has(kind)]
     if asked is None:

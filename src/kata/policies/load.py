@@ -1,8 +1,8 @@
-"""Loading and saving weights under LeRobot's names, through a policy's key map."""
+"""Loading and saving of weights under LeRobot's names, through a policy's key map."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from torch import Tensor
@@ -12,7 +12,7 @@ from kata.policies.base import KeyMap, Policy
 from kata.processors.tensors import read_tensors, write_tensors
 
 OLD_STATISTICS = ("normalize_inputs.", "normalize_targets.", "unnormalize_outputs.")
-"""Where LeRobot kept statistics among the weights before 0.4."""
+"""Prefixes under which LeRobot before 0.4 stored statistics among the weights."""
 
 SHOWN = 5
 """Names that a message lists before it only counts."""
@@ -21,65 +21,81 @@ SHOWN = 5
 def load_weights(
     policy: Policy, file: Path, shard: Callable[[Tensor, Tensor], Tensor] | None = None
 ) -> None:
-    """Fill a policy from a safetensors file with LeRobot's names; other float dtypes are cast.
+    """Fill a policy from a safetensors file with LeRobot's names. Other float dtypes are cast.
 
-    shard: what this rank holds of a whole tensor, where it holds the second one (see
-        `Engine.shard`); null: all of it.
+    Args:
+        policy: receives the weights.
+        file: a safetensors file.
+        shard: returns this rank's shard of a full tensor, cut as the second tensor is cut (see
+            `Engine.shard`). None keeps full tensors.
 
-    Raises CheckpointError for a file that cannot be read, and PolicyError unless every tensor of
-    the policy is in the file with its shape, and the file holds nothing else but what its key map
-    passes over.
+    Raises:
+        CheckpointError: the file cannot be read.
+        PolicyError: a tensor of the policy is absent or has another shape or kind, or the file
+            holds a tensor that the key map does not explain.
     """
-    if not file.exists() and (file.parent.parent / "sharded_state").is_dir():
-        raise PolicyError(
-            f"{file}: not there",
-            rule="this checkpoint holds its weights in shards (checkpoint_format=dcp)",
-            remedy=f"kata checkpoint convert {file.parent.parent} --to=both",
-        )
+    _refuse_shards_alone(file)
     found = read_tensors(file)
-    if any(name.startswith(OLD_STATISTICS) for name in found):
-        raise PolicyError(
-            f"{file}: holds normalisation statistics among the weights, as LeRobot before 0.4 "
-            "wrote",
-            rule="statistics lie in the processor files beside the weights",
-            remedy="convert it once with LeRobot 0.4 or newer: "
-            "python -m lerobot.processor.migrate_policy_normalization --pretrained-path <its "
-            "folder>",
-        )
+    _refuse_old_statistics(file, found)
     key_map, own = policy.key_map(), policy.state_dict()
-    loaded = {
-        name: found[stored]
-        for name, stored in _stored_names(key_map, own, found)
-        if stored in found
-    }
-    used = {stored for _, stored in _stored_names(key_map, own, found)}
-    accepted = (
-        used | set(key_map.aliases) | set(key_map.aliases.values()) | set(key_map.passthrough)
-    )
-    accepted |= set(key_map.constants)
+    names = _stored_names(key_map, own, found)
+    loaded = {name: found[stored] for name, stored in names if stored in found}
+    accepted = {stored for _, stored in names}
+    accepted.update(key_map.aliases, key_map.aliases.values())
+    accepted.update(key_map.passthrough, key_map.constants)
     problems = {
         "missing": [key_map.to_lerobot(name) for name in own if name not in loaded],
         "unexpected": [name for name in found if name not in accepted],
-        "of another shape": [
-            f"{key_map.to_lerobot(name)} {tuple(tensor.shape)} for {tuple(own[name].shape)}"
-            for name, tensor in loaded.items()
-            if tensor.shape != own[name].shape
-        ],
-        "of another kind": [
-            f"{key_map.to_lerobot(name)} {tensor.dtype} for {own[name].dtype}"
-            for name, tensor in loaded.items()
-            if tensor.is_floating_point() != own[name].is_floating_point()
-        ],
+        **_misfits(key_map, own, loaded),
     }
-    if any(problems.values()):
+    summaries = [_summary(kind, names) for kind, names in problems.items() if names]
+    if summaries:
         raise PolicyError(
-            f"{file}: "
-            + "; ".join(_summary(kind, names) for kind, names in problems.items() if names),
+            f"{file}: " + "; ".join(summaries),
             rule=f"the weights of this {policy.config.type} policy: {len(own)} tensors, no more "
             "and no fewer",
             remedy="build the policy from the config.json beside the weights",
         )
-    policy.load_state_dict({n: t if shard is None else shard(t, own[n]) for n, t in loaded.items()})
+    if shard is not None:
+        loaded = {name: shard(tensor, own[name]) for name, tensor in loaded.items()}
+    policy.load_state_dict(loaded)
+
+
+def _refuse_shards_alone(file: Path) -> None:
+    checkpoint = file.parent.parent
+    if not file.exists() and (checkpoint / "sharded_state").is_dir():
+        raise PolicyError(
+            f"{file}: not there",
+            rule="this checkpoint holds its weights in shards (checkpoint_format=dcp)",
+            remedy=f"kata checkpoint convert {checkpoint} --to=both",
+        )
+
+
+def _refuse_old_statistics(file: Path, found: Iterable[str]) -> None:
+    if any(name.startswith(OLD_STATISTICS) for name in found):
+        raise PolicyError(
+            f"{file}: holds normalization statistics among the weights, as LeRobot before 0.4 "
+            "wrote",
+            rule="statistics are in the processor files beside the weights",
+            remedy="convert it once with LeRobot 0.4 or newer: "
+            "python -m lerobot.processor.migrate_policy_normalization --pretrained-path <its "
+            "folder>",
+        )
+
+
+def _misfits(
+    key_map: KeyMap, own: Mapping[str, Tensor], loaded: Mapping[str, Tensor]
+) -> dict[str, list[str]]:
+    """Return tensors that differ from the policy's in shape, or in being of floats."""
+    shapes: list[str] = []
+    kinds: list[str] = []
+    for name, tensor in loaded.items():
+        mine, stored = own[name], key_map.to_lerobot(name)
+        if tensor.shape != mine.shape:
+            shapes.append(f"{stored} {tuple(tensor.shape)} for {tuple(mine.shape)}")
+        if tensor.is_floating_point() != mine.is_floating_point():
+            kinds.append(f"{stored} {tensor.dtype} for {mine.dtype}")
+    return {"of another shape": shapes, "of another kind": kinds}
 
 
 def save_weights(
@@ -113,7 +129,7 @@ def save_weights(
 def _stored_names(
     key_map: KeyMap, own: Iterable[str], found: Iterable[str]
 ) -> list[tuple[str, str]]:
-    """(own name, the name under which the file holds it); a tied tensor may lie under any of its
+    """Return pairs (name in the policy, name in the file); tied tensors may have any of their
     names.
     """
     names: list[tuple[str, str]] = []
@@ -126,6 +142,6 @@ def _stored_names(
 
 
 def _summary(kind: str, names: list[str]) -> str:
-    """'7 missing (a, b, c, ...)'."""
+    """Return for example '7 missing (a, b, c, ...)'."""
     more = ", ..." if len(names) > SHOWN else ""
     return f"{len(names)} {kind} ({', '.join(names[:SHOWN])}{more})"

@@ -1,7 +1,4 @@
-"""What the configs of several policies say about observations over time, and about crops.
-
-Torch-free.
-"""
+"""Windows of observations and crops, which the configs of several policies share. Torch-free."""
 
 from __future__ import annotations
 
@@ -16,11 +13,11 @@ from kata.spec import ACTION, Draw, Feature, Windows
 
 @dataclass(frozen=True, kw_only=True)
 class RandomCropConfig(Options):
-    """Cropping of frames. The fields' defaults belong to each policy.
+    """Options of cropping. Each policy sets its own defaults.
 
-    In training the crop lies at random where crop_is_random says so: at one place for a whole batch
-    (and, with one encoder for all cameras, for all cameras) as in LeRobot, or with crop_per_sample
-    at a place of each sample's own.
+    With `crop_is_random`, training crops at a random place. As in LeRobot, it is the same place for
+    the whole batch. One encoder for all cameras also shares it between cameras. With
+    `crop_per_sample` each sample has its own place.
     """
 
     crop_shape: tuple[int, int] | None = option(
@@ -36,25 +33,25 @@ class RandomCropConfig(Options):
     )
 
     def crop_draws(self, cameras: int) -> dict[str, Draw]:
-        """Where the crop lies, per camera, as shares of the way (rows, columns); nothing without
-        a random crop.
+        """Return the random place of the crop per camera (see `crop_draws`); empty if it is not
+        random.
         """
         random = self.crop_shape is not None and self.crop_is_random
         return crop_draws(cameras if random else 0, per_sample=self.crop_per_sample)
 
     def size_before_crop(self, camera: Feature) -> tuple[int, ...]:
-        """Height and width that the crop is taken from."""
+        """Return height and width in pixels of the image that is cropped."""
         return camera.shape[1:]
 
     def crop_fits_rules(self, cameras: Mapping[str, Feature]) -> Iterator[Rule]:
-        """The crop is no larger than what it is taken from."""
+        """Yield a rule per camera: the crop fits into the image."""
         for key, feature in cameras.items():
             yield fit_rule("crop_shape", self.crop_shape, key, self.size_before_crop(feature))
 
 
 @dataclass(frozen=True, kw_only=True)
 class CropConfig(RandomCropConfig):
-    """Resizing before the crop, too."""
+    """Options of cropping after a resize."""
 
     resize_shape: tuple[int, int] | None = option(
         None,
@@ -66,11 +63,13 @@ class CropConfig(RandomCropConfig):
     )
 
     def resizes_to(self) -> tuple[int, int] | None:
-        """See PolicyConfig."""
+        """Return height and width that frames are resized to (see `PolicyConfig.resizes_to`)."""
         return self.resize_shape
 
     def crop_of_resized(self, size: tuple[int, int]) -> tuple[int, int] | None:
-        """The crop of frames resized to `size`: crop_ratio of it, or none."""
+        """Return height and width of the crop of frames of this size; None if `crop_ratio` keeps
+        everything.
+        """
         return (
             None
             if self.crop_ratio >= 1.0
@@ -78,19 +77,20 @@ class CropConfig(RandomCropConfig):
         )
 
     def size_before_crop(self, camera: Feature) -> tuple[int, ...]:
-        """resize_shape, or the camera's own size."""
+        """Return `resize_shape`, or the size of the camera's frames."""
         return self.resize_shape or camera.shape[1:]
 
 
 def crop_draws(cameras: int, *, per_sample: bool) -> dict[str, Draw]:
-    """Where random crops lie, per camera, as shares of the way (rows, columns); nothing for no
-    cameras.
+    """Return the place of a random crop per camera, (cameras, 2), or nothing without cameras.
+
+    Rows and columns are fractions of the largest possible offset.
     """
     return {"crop": Draw("uniform", (cameras, 2), shared=not per_sample)} if cameras else {}
 
 
 def fit_rule(name: str, crop: tuple[int, int] | None, key: str, size: tuple[int, ...]) -> Rule:
-    """The crop of option `name` is no larger than camera `key`'s picture before it."""
+    """Return the rule that the crop of option `name` fits into the images of camera `key`."""
     crop = crop or (size[0], size[1])
     return (
         crop[0] > size[0] or crop[1] > size[1],
@@ -101,8 +101,8 @@ def fit_rule(name: str, crop: tuple[int, int] | None, key: str, size: tuple[int,
 
 
 def chunk_windows(config: PolicyConfig, horizon: int) -> Windows:
-    """n_obs_steps observations up to the anchor, and `horizon` actions from the first of them
-    on.
+    """Return offsets of the last n_obs_steps observations, and of `horizon` actions from the first
+    of them on.
     """
     first = 1 - config.n_obs_steps
     seen = tuple(range(first, 1))
@@ -113,7 +113,7 @@ def chunk_windows(config: PolicyConfig, horizon: int) -> Windows:
 
 
 def vector_rules(config: PolicyConfig, name: str) -> Iterator[Rule]:
-    """A camera or an environment state, beside what shape_rules ask for."""
+    """Yield the rules of `shape_rules`, and one that demands a camera or an environment state."""
     yield (
         not config.cameras and config.env_state is None,
         f"inputs of {name}: {', '.join(config.input_features) or 'none'}",
@@ -124,7 +124,7 @@ def vector_rules(config: PolicyConfig, name: str) -> Iterator[Rule]:
 
 
 def shape_rules(config: PolicyConfig, name: str) -> Iterator[Rule]:
-    """An action vector; vectors where vectors are meant; colour cameras."""
+    """Yield rules on shapes: action and states are vectors, cameras have three color channels."""
     action = config.output_features.get(ACTION)
     yield (
         action is None or len(action.shape) != 1,
@@ -150,7 +150,9 @@ def shape_rules(config: PolicyConfig, name: str) -> Iterator[Rule]:
 
 
 def same_size_rules(config: PolicyConfig) -> Iterator[Rule]:
-    """All cameras have one size, as in LeRobot, which stacks them."""
+    """Yield the rule that all cameras have one size, because their frames are stacked (as in
+    LeRobot).
+    """
     sizes = {key: feature.shape for key, feature in config.cameras.items()}
     yield (
         len(set(sizes.values())) > 1,

@@ -1,5 +1,6 @@
-"""The processing that most policies share: rename, batch axis, (tokens,) device, normalise; and
-back.
+"""The processing steps that most policies share.
+
+They rename keys, add a batch axis, tokenize, move to the device and normalize; actions go back.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ def renamed_inputs(before: Pipeline) -> dict[str, str]:
 def canonical_pipelines(
     config: PolicyConfig, stats: Stats, *, rename_map: dict[str, str], device: str
 ) -> tuple[Pipeline, Pipeline]:
-    """The pipelines before and after a policy, as LeRobot lays them out for most policies.
+    """Return the pipelines before and after a policy, in LeRobot's order of steps.
 
     Args:
-        config: gives features and normalisation modes.
-        stats: of the frames that are trained on, under the policy's names.
+        config: gives features and normalization modes.
+        stats: of the frames that are trained on, by the policy's names.
         rename_map: dataset key -> policy key.
-        device: where the policy computes. Actions come back on the CPU.
+        device: the policy's device. Actions come back on the CPU.
     """
     features = {**config.input_features, **config.output_features}
     modes = dict(config.normalization_mapping)

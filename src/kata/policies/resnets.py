@@ -17,9 +17,7 @@ RESNET_WEIGHTS: dict[str, tuple[str, ...]] = {
 def resnet_rules(
     backbone: str, weights: str | None, *, group_norm: bool = False
 ) -> Iterator[tuple[bool, str, str, str]]:
-    """(broken, what, rule, remedy) of `vision_backbone`, `pretrained_backbone_weights` and
-    `use_group_norm`.
-    """
+    """Yield rules on `vision_backbone`, `pretrained_backbone_weights` and `use_group_norm`."""
     family = f"ResNet{backbone.removeprefix('resnet')}_Weights."
     known = RESNET_WEIGHTS[backbone]
     yield (

@@ -1,4 +1,4 @@
-"""What options must be, as rules that are looked at one after the other. Torch-free."""
+"""Rules on options, checked one after the other. Torch-free."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 
 from kata.html import jpeg_url
-from kata.train.report import Filmstrip, Report, SampleView, write_report
+from kata.train.report import Filmstrip, ReportContent, SampleView, write_report
 from kata.train.report.charts import INK, POINTS_MAX, Series, curve_chart, smoothed, thinned
 from kata.train.report.curves import best_of, charts, time_spent, validation_figure
 from kata.train.trainer import again
@@ -53,7 +53,7 @@ class Page(HTMLParser):
         self.words += " " + " ".join(data.split())
 
 
-def written(folder: Path, report: Report) -> Page:
+def written(folder: Path, report: ReportContent) -> Page:
     path = folder / "report.html"
     write_report(path, report)
     html = path.read_text(encoding="utf-8")
@@ -92,7 +92,7 @@ def sample(num_dims: int = 3, **options: Any) -> SampleView:
 
 
 def test_an_empty_run_gives_a_page_that_says_so(tmp_path: Path) -> None:
-    page = written(tmp_path, Report(title="run"))
+    page = written(tmp_path, ReportContent(title="run"))
     assert "Nothing was logged yet" in page.words
     assert "svg" not in page.tags
 
@@ -103,7 +103,7 @@ def test_everything_from_outside_is_escaped(tmp_path: Path) -> None:
     metrics.append({**validation_line(5, **{evil: 1.0}), "kind": evil})
     page = written(
         tmp_path,
-        Report(
+        ReportContent(
             title=evil,
             facts=[(evil, evil)],
             notes=[evil],
@@ -132,7 +132,9 @@ def test_a_full_page_needs_nothing_outside_itself_and_stays_small(tmp_path: Path
     metrics += [validation_line(step, loss=1.0) for step in range(100, 3001, 100)]
     samples = [sample(14, frames={str(k): noise[k] for k in range(3)}) for _ in range(12)]
     strips = [Filmstrip(f"episode {k}", noise * 8 if k < 2 else noise) for k in range(20)]
-    page = written(tmp_path, Report(title="run", metrics=metrics, samples=samples, strips=strips))
+    page = written(
+        tmp_path, ReportContent(title="run", metrics=metrics, samples=samples, strips=strips)
+    )
     assert (tmp_path / "report.html").stat().st_size < 3_000_000
     assert all(address.startswith(("data:image/jpeg;base64,", "#")) for address in page.addresses)
     assert "The 8 of 14 actions that move the most." in page.words
@@ -143,7 +145,7 @@ def test_a_full_page_needs_nothing_outside_itself_and_stays_small(tmp_path: Path
 
 
 def test_the_dimensions_shown_are_those_that_move_the_most(tmp_path: Path) -> None:
-    page = written(tmp_path, Report(title="run", samples=[sample(10)]))
+    page = written(tmp_path, ReportContent(title="run", samples=[sample(10)]))
     assert "joint 2" in page.words
     assert "joint 9" in page.words
     assert "joint 1 " not in page.words
@@ -151,9 +153,9 @@ def test_the_dimensions_shown_are_those_that_move_the_most(tmp_path: Path) -> No
 
 def test_padding_is_left_out_of_the_choice_and_said(tmp_path: Path) -> None:
     is_pad = np.arange(20) >= 15
-    page = written(tmp_path, Report(title="run", samples=[sample(is_pad=is_pad)]))
+    page = written(tmp_path, ReportContent(title="run", samples=[sample(is_pad=is_pad)]))
     assert "Shaded: after the end of the episode." in page.words
-    written(tmp_path, Report(title="run", samples=[sample(is_pad=np.ones(20, dtype=bool))]))
+    written(tmp_path, ReportContent(title="run", samples=[sample(is_pad=np.ones(20, dtype=bool))]))
 
 
 def test_the_headline_gives_the_best_validation_and_its_share_of_the_baseline(
@@ -161,13 +163,13 @@ def test_the_headline_gives_the_best_validation_and_its_share_of_the_baseline(
 ) -> None:
     metrics = [train_line(10), train_line(20)]
     metrics += [validation_line(10, loss=9.0, error=0.2), validation_line(20, loss=8.0, error=0.1)]
-    page = written(tmp_path, Report(title="run", metrics=metrics, baseline={"error": 0.4}))
+    page = written(tmp_path, ReportContent(title="run", metrics=metrics, baseline={"error": 0.4}))
     assert "0.1 best validation error at step 20" in page.words
     assert "25% of the mean action's" in page.words
     assert "mean action: 0.4" in page.words
     chosen = {"step": 10, "error": 0.2, "checkpoint": "checkpoints/000010"}
     page = written(
-        tmp_path, Report(title="run", metrics=metrics, baseline={"error": 0.4}, best=chosen)
+        tmp_path, ReportContent(title="run", metrics=metrics, baseline={"error": 0.4}, best=chosen)
     )
     assert "0.2 best validation error at step 10" in page.words
     assert "checkpoints/000010" in page.words
@@ -177,7 +179,7 @@ def test_the_headline_gives_the_best_validation_and_its_share_of_the_baseline(
 def test_odd_losses_still_give_a_page(tmp_path: Path, loss: float) -> None:
     metrics = [train_line(step, loss=loss, grad_norm=loss) for step in (10, 20)]
     metrics += [validation_line(10, loss=loss, per_task={"fold": loss})]
-    page = written(tmp_path, Report(title="run", metrics=metrics))
+    page = written(tmp_path, ReportContent(title="run", metrics=metrics))
     assert "svg" in page.tags
 
 
@@ -186,7 +188,7 @@ def test_other_kinds_of_lines_become_tables(tmp_path: Path) -> None:
         {**validation_line(step, success_rate=step / 100), "kind": "evaluation"}
         for step in range(1, 31)
     ]
-    page = written(tmp_path, Report(title="run", metrics=lines))
+    page = written(tmp_path, ReportContent(title="run", metrics=lines))
     assert "Evaluation" in page.words
     assert "success rate" in page.words
     assert "The last 12 of 30." in page.words
@@ -231,13 +233,17 @@ def test_losses_of_unlike_terms_have_axes_of_their_own() -> None:
 def test_counters_of_the_reader_are_no_section(tmp_path: Path) -> None:
     spent = {"steps": 10, "total_s": 1.0, "flushes": 3}
     mixed = {"loss_by_dataset": {"arm": 0.4}}
-    page = written(tmp_path, Report(title="run", metrics=[train_line(10, spent=spent, **mixed)]))
+    page = written(
+        tmp_path, ReportContent(title="run", metrics=[train_line(10, spent=spent, **mixed)])
+    )
     assert "Training loss by dataset" in page.words
     assert "flushes" not in page.words
 
 
 def test_notes_do_not_look_like_warnings(tmp_path: Path) -> None:
-    write_report(tmp_path / "r.html", Report(title="run", notes=["order"], warnings=["skipped"]))
+    write_report(
+        tmp_path / "r.html", ReportContent(title="run", notes=["order"], warnings=["skipped"])
+    )
     html = (tmp_path / "r.html").read_text()
     assert '<ul class="warnings card"><li>skipped</li></ul>' in html
     assert '<ul class="notes card"><li>order</li></ul>' in html
@@ -265,7 +271,7 @@ def test_the_page_says_what_the_run_was_bound_by(tmp_path: Path) -> None:
         "decode_s": 0.7,
         "convert_s": 0.2,
     }
-    page = written(tmp_path, Report(title="run", metrics=[train_line(10, spent=spent)]))
+    page = written(tmp_path, ReportContent(title="run", metrics=[train_line(10, spent=spent)]))
     assert "bound by decoding frames: the loop waited 40% of the time" in page.words
 
 
