@@ -14,6 +14,11 @@ from kata.spec import Column
 from tests.conftest import TINY_ACT
 
 
+@pytest.fixture(autouse=True)
+def quick_cameras(narrow_backbone):
+    """Policies with cameras train within a second. `tests/policies` has the real backbones."""
+
+
 @pytest.fixture(scope="session")
 def light_dataset(tmp_path_factory) -> Path:
     """Four episodes of 12 frames: state, state of the environment, action."""
