@@ -201,12 +201,26 @@ def sound_lines(places: Places) -> list[tuple[str, int, list[str]]]:
 WITH_TORCH = ("eval", "launch", "checkpoint export", "data demo")
 
 
-def options_of(verb: str) -> list[Entry]:
-    """Return every option of a verb."""
+def options_of(verb: str, draw: random.Random) -> list[Entry]:
+    """Return the options of a verb: mostly those of ACT, now and then those of every policy."""
     found = KATA
     for word in verb.split():
         found = found.verbs[word]
-    return [entry for entry in found.entries(EVERYTHING) if "[]" not in entry.name]
+    chosen = EVERYTHING if draw.random() < 0.2 else {"policy": "act"}
+    return [entry for entry in found.entries(chosen) if "[]" not in entry.name]
+
+
+def usual_value(draw: random.Random, entry: Entry) -> str:
+    """Return a value that the option may take by its type."""
+    if isinstance(entry.default, bool):
+        return draw.choice(["true", "false"])
+    if entry.declared.choices:
+        return str(draw.choice(entry.declared.choices))
+    if isinstance(entry.default, int):
+        return draw.choice(["1", "2", "3", "5"])
+    if isinstance(entry.default, float):
+        return draw.choice(["0.1", "0.5", "1", "2"])
+    return str(entry.default)
 
 
 def odd_option(draw: random.Random, entry: Entry, places: Places) -> str:
@@ -217,8 +231,8 @@ def odd_option(draw: random.Random, entry: Entry, places: Places) -> str:
     if way < 0.2:
         at = draw.randrange(len(name))
         name = draw.choice([name[:at] + name[at + 1 :], name[:at] + "x" + name[at:], name.upper()])
-    if way < 0.35 and isinstance(entry.default, str | int | float) and entry.default != "":
-        return f"--{name}={entry.default}"
+    if way < 0.55 and isinstance(entry.default, str | int | float):
+        return f"--{name}={usual_value(draw, entry)}"
     bounds = [number for _, _, number in entry.declared.bounds()]
     if way > 0.7 and bounds:
         return f"--{name}={draw.choice(bounds) + draw.choice([-1, 0, 1]):g}"
@@ -234,7 +248,7 @@ def drawn_lines(seed: int, count: int, places: Places, *, quick: bool) -> Iterat
     weights = [weight for _, weight, _ in verbs]
     for _ in range(count):
         verb, _, words = draw.choices(verbs, weights)[0]
-        known = options_of(verb)
+        known = options_of(verb, draw)
         entries = draw.choices(known, k=draw.choice([1, 1, 2, 3]))
         more = [odd_option(draw, entry, places) for entry in entries]
         at = words.index("--") if "--" in words else len(words)

@@ -17,7 +17,7 @@ import pytest
 from kata.data import Reader, open_dataset
 from kata.data.storage.array_file import cache_folder
 from kata.data.video import packet_index
-from kata.data.video.encoder import probe_video
+from kata.data.video.encoder import first_time_s, probe_video
 from kata.data.video.packet_index import build_index, open_index
 from kata.errors import DataError
 from tests.data.dataset_maker import (
@@ -312,6 +312,7 @@ def test_texts_in_a_video_need_not_be_utf8(tmp_path: Path, cache: Path) -> None:
     path.write_bytes(raw.replace(b"recorded by kata", b"recorded by k\xffta"))
     assert len(build_index(path)) == 1
     assert probe_video(path)["video.codec"] == "h264"
+    assert first_time_s(path) >= 0
 
 
 def test_a_video_without_frames_is_refused(

@@ -280,6 +280,6 @@ def first_time_s(path: Path) -> float:
 
     It is the start time that the container declares.
     """
-    with av.open(str(path)) as source:
+    with open_video(path) as source:
         stream = source.streams.video[0]
         return float((stream.start_time or 0) * (stream.time_base or 0))
