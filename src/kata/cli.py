@@ -326,17 +326,17 @@ def train_verb(args: Sequence[str]) -> int:
     check_local_data(run)
     if world.is_first:  # other machines need not see the folder
         check_outputs(run)
-    accept = None
+    checks = []
     if run.env is not None:
         from kata.eval.env_check import acceptance
         from kata.eval.envs.registry import register_env, resolve_env
 
         spec = resolve_env(run.env)
         register_env(spec)
-        accept = acceptance(spec)
+        checks = [acceptance(spec)]
     from kata.train.command import train_and_tell
 
-    return train_and_tell(run, notes, shlex.join(["kata", "train", *args]), accept)
+    return train_and_tell(run, notes, shlex.join(["kata", "train", *args]), *checks)
 
 
 def complete_words(options: CompletionOptions) -> int:

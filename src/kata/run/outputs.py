@@ -34,7 +34,7 @@ def run_folder(run: Run) -> Path:
     now = datetime.datetime.now()
     default = f"outputs/train/{now:%Y-%m-%d}/{now:%H-%M-%S}_{run.name}"
     folder = Path(run.output_dir or default).expanduser()
-    refuse_taken(folder, run)
+    refuse_used_folder(folder, run)
     above = folder
     while not os.path.exists(above):
         above = above.parent
@@ -50,7 +50,7 @@ def run_folder(run: Run) -> Path:
     return folder
 
 
-def refuse_taken(folder: Path, run: Run) -> None:
+def refuse_used_folder(folder: Path, run: Run) -> None:
     """Refuse a folder with files for a new run.
 
     A run looks before anything is opened, and once more when the folder is its own: another run may

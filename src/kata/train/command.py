@@ -11,11 +11,11 @@ from kata.run import Run
 from kata.train.model.device import rank_device
 from kata.train.stopping import STOPPED
 from kata.train.summary import report_line, run_summary, upload_line
-from kata.train.trainer import LOG, Accept, Trained, train
+from kata.train.trainer import LOG, Accept, Trained, accept_any, train
 from kata.units import duration_s
 
 
-def train_and_tell(run: Run, notes: list[str], command: str, accept: Accept | None = None) -> int:
+def train_and_tell(run: Run, notes: list[str], command: str, accept: Accept = accept_any) -> int:
     """Train, and return the exit status: 0 done, 85 asked to stop and saved.
 
     accept: see `train`.

@@ -26,7 +26,7 @@ from kata.policies.config import PolicyConfig
 from kata.policies.pipelines import renamed_inputs
 from kata.run import Run
 from kata.run.checkpoint_link import LAST, point, pointed
-from kata.run.outputs import LOCK, check_repo_id, refuse_taken, run_folder
+from kata.run.outputs import LOCK, check_repo_id, refuse_used_folder, run_folder
 from kata.train import preflight
 from kata.train.checkpoint.folder import Resumable, home_of, recover, resumable
 from kata.train.checkpoint.retention import check_space, room_needed
@@ -53,6 +53,11 @@ _log = logging.getLogger(__name__)
 
 Accept: TypeAlias = Callable[[PolicyConfig, dict[str, str]], None]
 """Judges a policy, with the names that the training data have for its inputs."""
+
+
+def accept_any(policy: PolicyConfig, names: dict[str, str]) -> None:
+    """Accept every policy."""
+
 
 LOG = "log.txt"
 """What the run printed, in its folder."""
@@ -94,18 +99,16 @@ def train(
     console: Console | None = None,
     group: ProcessGroup | None = None,
     tell: Callable[[Trained], None] = lambda trained: None,
-    accept: Accept | None = None,
+    accept: Accept = accept_any,
 ) -> Trained:
     """Train to the last step. Everything that can be wrong with options and data is found before
     step 1.
 
     tell: called on rank 0 when all is saved, before the report is made.
-
     group: the ranks that train together (see kata.dist.process_group.join), all of which call this;
         none is this process alone. What is measured and written is rank 0's: the others return
         their state alone.
-    accept: called on rank 0 before step 1, when the policy's inputs are known; raises what speaks
-        against the run.
+    accept: called on rank 0 before step 1; raises what speaks against the policy.
 
     Raises KataError (see kata.errors) and leaves nothing half-written.
     """
@@ -115,9 +118,8 @@ def train(
     folder = Path(group.broadcast_from_rank0(lambda: str(run_folder(run))))
     prepared = prepare(run, group)
     run = prepared.run
-    if accept is not None:
-        asked, names = accept, renamed_inputs(prepared.normalization.acting[0])
-        group.broadcast_from_rank0(lambda: asked(run.policy, names))
+    names = renamed_inputs(prepared.normalization.acting[0])
+    group.broadcast_from_rank0(lambda: accept(run.policy, names))
     set_switches(tf32=run.tf32, deterministic=run.cudnn_deterministic)
     with ExitStack() as held, ExitStack() as live:
         source, found_notes = group.broadcast_from_rank0(
@@ -305,7 +307,7 @@ def lock_run_folder(live: ExitStack, folder: Path, run: Run) -> Resumable:
 
     live.callback(undo)
     lock = live.enter_context(FolderLock(folder))
-    refuse_taken(folder, run)
+    refuse_used_folder(folder, run)
     home = home_of(folder)
     notes = [lock.note] if lock.note else []
     notes += recover(home)
