@@ -1,4 +1,4 @@
-"""Numeric columns of a dataset as contiguous arrays: parquet in, numpy out, no Python per row."""
+"""Numeric columns of a dataset as contiguous arrays: parquet in, NumPy out, no Python per row."""
 
 from __future__ import annotations
 
@@ -28,28 +28,27 @@ from kata.units import counted
 _log = logging.getLogger(__name__)
 
 _FORMAT = 1
-"""Of kept columns; raise it when their content or its meaning changes."""
+"""Version of the columns in the cache; raise it when their content or its meaning changes."""
 
 _REPAIR = "download the file again, or leave its episodes out with --dataset.exclude_episodes"
 
 
 class Columns:
-    """All columns of the opened episodes that are neither camera nor derived, as arrays mapped from
-    the cache folder.
+    """All table columns of the opened episodes, as arrays that are mapped from the cache folder.
 
-    They are written there in one pass over the data files when they are first asked for, because
-    opening a file costs more than its numbers. Later runs and other processes touch only the pages
-    that they gather from.
-
-    What is kept is found by columns, fps and `digest`, so that any change of a data file makes the
-    columns anew.
+    They are written there in one pass over the data files when they are first used, because opening
+    a file costs more than reading its numbers. Later runs and other processes touch only the pages
+    that they gather from. The key is `digest` with columns and fps, so any change of a data file
+    makes new ones.
 
     Args:
         root: the dataset's folder.
         layout: the opened episodes; arrays follow their order.
-        columns: what to read; `derived` names those that the files lack and arithmetic gives.
-        task_number: per episode, the task of its frames where `task_index` is derived.
-        joined: of each column that is joined from others, the parts in order.
+        columns: the columns to read.
+        derived: the columns among them that the files lack, which arithmetic gives.
+        fps: frames per second.
+        task_number: (E,) the task of each episode's frames, if `task_index` is derived.
+        joined: the parts of each joined column, in order.
     """
 
     def __init__(
@@ -62,7 +61,10 @@ class Columns:
         task_number: Int64,
         joined: Mapping[str, Mapping[str, Column]] | None = None,
     ) -> None:
-        self._root, self.layout, self._fps, self._task_number = root, layout, fps, task_number
+        self._root = root
+        self.layout = layout
+        self._fps = fps
+        self._task_number = task_number
         self._columns, self._derived = columns, derived
         self.joined = dict(joined or {})
         self._starts = np.concatenate([[0], np.cumsum(layout.length)])
@@ -70,7 +72,7 @@ class Columns:
         self._lock = Lock()
 
     def gather(self, key: str, rows: Int64, empty: Empty) -> NDArray[Any]:
-        """As `take`, with numbers written to an array from `empty`; that the rows exist is not
+        """Return the column at `rows`, with numbers in an array from `empty`; the rows are not
         checked.
         """
         stored = self._open()
@@ -78,11 +80,13 @@ class Columns:
             return self.take(key, rows)
         values = stored.arrays[key]
         out = empty((*rows.shape, *values.shape[1:]), values.dtype)
-        return values.take(rows, axis=0, out=out, mode="clip")  # the mode 'raise' would copy twice
+        # The default mode 'raise' would copy through a temporary array.
+        return values.take(rows, axis=0, out=out, mode="clip")
 
     def take(self, key: str, rows: Int64 | slice) -> NDArray[Any]:
-        """The column at `rows`: (*rows.shape, *shape), without the last axis for shape [1];
-        float32, int64, bool, or object for strings. A slice of numbers is a view.
+        """Return the column at `rows`: (*rows.shape, *shape), without the last axis for shape [1].
+
+        The dtype is float32, int64, bool, or object for strings. A slice of numbers is a view.
         """
         stored = self._open()
         values = stored.arrays[key][rows]
@@ -91,15 +95,18 @@ class Columns:
         return np.array(stored.note["strings"][key], dtype=object)[values]
 
     def task_range(self) -> tuple[int, int]:
-        """Smallest and largest task_index of all opened frames."""
+        """Return the smallest and the largest task_index of all opened frames."""
         low, high = self._open().note["tasks"]
         return low, high
 
     def fresh(self) -> dict[str, NDArray[Any]]:
-        """All columns read from the files themselves, past the cache folder: (frames, *shape),
-        without the last axis for shape [1]; strings as numbers.
+        """Read all columns from the files themselves, without the cache folder.
 
-        Raises: DataError as the first use of any column does.
+        Returns:
+            (frames, *shape) by name, without the last axis for shape [1]; strings as numbers.
+
+        Raises:
+            DataError: See the first use of any column.
         """
         rows = int(self._starts[-1])
         arrays = {
@@ -128,7 +135,7 @@ class Columns:
             return self._stored
 
     def _tell_unclaimed(self, found: list[Any]) -> None:
-        """Say that rows are left out, where episodes have more of them than their metadata say."""
+        """Log rows that are left out, because the metadata count fewer rows than the files have."""
         if found[0]:
             _log.warning(
                 "%s: %s that the metadata do not count, first in %s, %s left out; `kata data "
@@ -184,8 +191,10 @@ class Columns:
         return found
 
     def _fill(self, put: Put) -> Note:
-        """Write all columns, file by file. Every frame must belong to the episode whose table entry
-        points at it, and every number be finite.
+        """Write all columns, file by file, and check them.
+
+        Every frame must belong to the episode whose table entry points at it, and every number must
+        be finite.
         """
         layout, stored = self.layout, self._in_files()
         strings = {key: _Strings() for key, column in stored.items() if column.dtype == "string"}
@@ -198,6 +207,7 @@ class Columns:
             table = _read_table(path, list(stored))
             self._check_rows(path, table.num_rows, episodes)
             whole = self._whole(path, table, stored, strings)
+            # Consecutive episodes are copied together: one copy per run, not one per episode.
             beyond = np.ones(table.num_rows, dtype=np.bool_)
             for run in np.split(episodes, np.flatnonzero(np.diff(episodes) != 1) + 1):
                 rows = ranges(layout.data.first[run], layout.length[run])
@@ -215,6 +225,7 @@ class Columns:
             if "episode_index" in whole and beyond.any():
                 theirs = np.isin(whole["episode_index"][beyond], layout.index[episodes])
                 unclaimed += [layout.data.files[number]] * int(theirs.sum())
+        # After all files: the message counts all bad frames, not those of the first file.
         for key, rows in bad.items():
             self._check_finite(key, np.sort(np.concatenate(rows)))
         return {
@@ -224,7 +235,7 @@ class Columns:
         }
 
     def _derive(self, key: str, episodes: Int64) -> NDArray[Any]:
-        """Rows of a column that the files lack, for episodes that follow each other."""
+        """Return the rows of a column that the files lack, for consecutive episodes."""
         length = self.layout.length[episodes]
         frame = ranges(np.zeros_like(length), length)
         if key == "frame_index":
@@ -282,7 +293,7 @@ class Columns:
 
 
 class _Strings:
-    """The distinct strings of a column; rows hold their numbers."""
+    """The distinct strings of a column; rows store their numbers."""
 
     def __init__(self) -> None:
         self._number: dict[str, int] = {}
@@ -300,9 +311,10 @@ class _Strings:
 
 
 def schema_names(path: Path) -> list[str]:
-    """Column names of a parquet file from its footer.
+    """Return the column names of a parquet file from its footer.
 
-    Raises: DataError when the file is damaged.
+    Raises:
+        DataError: The file is damaged.
     """
     try:
         return list(pq.read_schema(path).names)
@@ -352,7 +364,7 @@ def _tail(column: Column) -> tuple[int, ...]:
 def _values(
     path: Path, key: str, chunks: pa.ChunkedArray, column: Column, strings: _Strings | None
 ) -> NDArray[Any]:
-    """One column of one file as (rows, *shape); strings as their numbers."""
+    """Return one column of one file as (rows, *shape); strings as their numbers."""
     rows = len(chunks)
     array, nulls = flat_column(chunks)
     if len(array) and pa.types.is_string(array.type) != (strings is not None):

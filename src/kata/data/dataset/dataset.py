@@ -1,4 +1,4 @@
-"""A LeRobot dataset opened for reading: episodes, columns, tasks, and what the user should know."""
+"""A LeRobot dataset opened for reading: episodes, columns, tasks, and notes for the user."""
 
 from __future__ import annotations
 
@@ -33,11 +33,18 @@ from kata.spec import BOOKKEEPING, Column, Feature, features_of
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """The selected episodes of one dataset. Made by `open_dataset`; cheap to cut with `subset`.
+    """The selected episodes of one dataset. `open_dataset` makes it; `subset` cuts it at no cost.
 
-    columns: every readable feature by name, in the order of info.json, cameras as (H, W, C);
-        bookkeeping columns that it does not declare come last. tasks: instruction by task_index.
-        notes: what the user should know.
+    Attributes:
+        repo_id: name of the dataset.
+        root: its folder.
+        info: its declarations.
+        columns: every readable feature by name, in the order of info.json, cameras as (H, W, C).
+            Bookkeeping columns that info.json does not declare come last.
+        tasks: instruction by task_index.
+        layout: position of the selected episodes in the files.
+        notes: messages for the user.
+        total_episodes: number of recorded episodes.
     """
 
     repo_id: str
@@ -53,48 +60,50 @@ class Dataset:
 
     @property
     def version(self) -> str:
-        """The format, 'v3.0', 'v2.1' or 'v2.0'."""
+        """Return the format version: 'v3.0', 'v2.1' or 'v2.0'."""
         return self.info.version
 
     @property
     def fps(self) -> int:
-        """Frames per second of every column and camera."""
+        """Return the frames per second of every column and camera."""
         return self.info.fps
 
     @property
     def robot_type(self) -> str | None:
-        """The robot's name as recorded, or None."""
+        """Return the recorded name of the robot, or None."""
         return self.info.robot_type
 
     @cached_property
     def episodes(self) -> Episodes:
-        """The selected episodes."""
+        """Return the selected episodes."""
         length = self.layout.length
         return Episodes(self.layout.index, length, np.cumsum(length) - length, self.layout.tasks)
 
     @cached_property
     def num_frames(self) -> int:
-        """Frames of all selected episodes."""
+        """Return the number of frames of all selected episodes."""
         return int(self.layout.length.sum())
 
     @property
     def cameras(self) -> dict[str, Column]:
-        """Camera columns by name, (H, W, C)."""
+        """Return the camera columns by name, with shapes (H, W, C)."""
         return {key: column for key, column in self.columns.items() if column.is_camera}
 
     @property
     def concat(self) -> dict[str, list[str]]:
-        """The parts of each joined column, in order."""
+        """Return the parts of each joined column, in order."""
         return {key: list(parts) for key, parts in self._storage.joined.items()}
 
     @property
     def is_whole(self) -> bool:
-        """True when every episode of the recording is selected, with all of its frames."""
+        """Return True if every episode of the recording is selected, with all of its frames."""
         return len(self.layout.index) == self.total_episodes and not self.is_cut
 
     @cached_property
     def first_frame(self) -> Int64:
-        """The number within its recording of each episode's first frame: 0 where nothing is cut."""
+        """Return the number of each episode's first frame in its recording, (E,); 0 if nothing is
+        cut.
+        """
         if self._first is None:
             return np.zeros_like(self.layout.index)
         position = np.searchsorted(self.opened.index, self.layout.index)
@@ -103,25 +112,24 @@ class Dataset:
 
     @cached_property
     def is_cut(self) -> bool:
-        """True when some episode lacks frames, or is read in several ranges."""
+        """Return True if some episode lacks frames, or is read in several ranges."""
         whole = self.opened.length[np.searchsorted(self.opened.index, self.layout.index)]
         return bool((self.layout.length != whole).any())
 
     @property
     def num_episodes(self) -> int:
-        """How many recorded episodes the ranges are of."""
+        """Return the number of recorded episodes; several ranges of one count once."""
         return len(np.unique(self.layout.index))
 
     @property
     def fingerprint(self) -> str:
-        """16 hex digits over version, fps, columns, episodes and file sizes: equal for equal
-        data.
+        """Return 16 hex digits over version, fps, columns, episodes and file sizes.
+
+        They are equal for equal data, wherever it is stored and whenever it was copied.
         """
-        sizes = {
-            name: (self.root / name).stat().st_size
-            for span in self.layout.spans()
-            for name in span.used()
-        }
+        sizes: dict[str, int] = {}
+        for span in self.layout.spans():
+            sizes |= {name: (self.root / name).stat().st_size for name in span.used()}
         columns = {key: [column.dtype, column.shape] for key, column in self.columns.items()}
         episodes = [self.layout.index.tolist(), self.layout.length.tolist()]
         if self.is_cut:
@@ -133,19 +141,25 @@ class Dataset:
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def features(self) -> dict[str, Feature]:
-        """The columns that are inputs or outputs of a policy, cameras as (C, H, W)."""
+        """Return the columns that are inputs or outputs of a policy, cameras as (C, H, W)."""
         return features_of(self.columns)
 
     def column(self, key: str) -> NDArray[Any]:
-        """All frames of a column that is no camera: (frames, *shape), or (frames,) for shape [1];
-        read-only.
+        """Return all frames of a column that is no camera.
 
-        Floats are float32, whole numbers int64, truth values bool, strings object. Numbers of a
-        dataset that is not cut lie in a file that is mapped, so that memory is needed only for what
-        is touched.
+        Numbers of a dataset that is not cut are memory-mapped, so memory is needed only for the
+        parts in use.
 
-        Raises: DataError for an unknown name, a camera, a damaged file, or numbers that are not
-            finite.
+        Args:
+            key: name of the column.
+
+        Returns:
+            (frames, *shape), or (frames,) for shape [1]; read-only. Floats are float32, integers
+            int64, booleans bool, strings object.
+
+        Raises:
+            DataError: The name is unknown or a camera's, a file is damaged, or numbers are not
+                finite.
         """
         self._check_key(key)
         if self._first is None:
@@ -153,54 +167,64 @@ class Dataset:
         return self._storage.take(key, ranges(self._first, self.layout.length))
 
     def take(self, key: str, rows: Int64) -> NDArray[Any]:
-        """A column at some rows (any shape), as `column(key)[rows]` would be; touches only these.
+        """Return `column(key)[rows]` without reading other rows.
 
-        Raises: as `column`; IndexError for a row outside the dataset.
+        Args:
+            key: name of the column.
+            rows: of any shape.
+
+        Raises:
+            DataError: See `column`.
+            IndexError: A row is outside the dataset.
         """
         self._check_key(key)
         episode_of(rows, self.episodes)
         return self.gather(key, self.opened_rows(rows))
 
     def gather(self, key: str, opened: Int64, empty: Empty = np.empty) -> NDArray[Any]:
-        """`take` of a table column at rows from `opened_rows`, neither of which is checked.
+        """Return a table column at rows from `opened_rows`; neither is checked.
 
-        empty: gives the array that numbers are written to.
+        Args:
+            key: name of the column.
+            opened: rows from `opened_rows`.
+            empty: makes the array that numbers are written to.
         """
         return self._storage.gather(key, opened, empty)
 
     @property
     def opened(self) -> EpisodeTable:
-        """The episodes that were opened, of which these may be a subset."""
+        """Return the episodes that were opened; the selected ones are a subset of these."""
         return self._storage.layout
 
     def opened_rows(self, rows: Int64) -> Int64:
-        """The same rows counted over `opened`; IndexError for a row outside the dataset."""
+        """Return the same rows counted over `opened`; IndexError for a row outside the dataset."""
         if self._first is None:
             return rows
         position = episode_of(rows, self.episodes)
         return rows + (self._first - self.episodes.start)[position]
 
     def task_range(self) -> tuple[int, int]:
-        """Smallest and largest task_index of all frames that were opened."""
+        """Return the smallest and the largest task_index of all opened frames."""
         return self._storage.task_range()
 
     def _check_key(self, key: str) -> None:
         if key not in self.columns or self.columns[key].is_camera:
+            is_camera = key in self.columns
+            known = [name for name, column in self.columns.items() if not column.is_camera]
             raise DataError(
                 f"{self.repo_id} has no table column '{key}'",
-                rule="cameras are read with a Reader"
-                if key in self.columns
-                else "the name of a feature",
-                remedy=did_you_mean(
-                    key, [name for name, column in self.columns.items() if not column.is_camera]
-                ),
+                rule="cameras are read with a Reader" if is_camera else "the name of a feature",
+                remedy=did_you_mean(key, known),
             )
 
     def subset(self, positions: Sequence[int]) -> Dataset:
-        """Some of the selected episodes by position in `episodes`, in ascending order; shares what
-        is loaded.
+        """Return some of the selected episodes, in ascending order; loaded data is shared.
 
-        Raises: DataError when nothing is left or a position does not exist.
+        Args:
+            positions: positions in `episodes`.
+
+        Raises:
+            DataError: Nothing is left, or a position does not exist.
         """
         count = len(self.layout.index)
         chosen = np.unique(np.asarray(positions, dtype=np.int64))
@@ -276,9 +300,12 @@ def open_dataset(
     available = episodes == "available"
     layout = whole.take(choose(repo_id, whole.index, episodes, exclude_episodes))
     refuse_empty(source.root, layout)
+    files: list[str] = []
+    for span in layout.spans():
+        files += span.used()
     if not available:
-        source.ensure([name for span in layout.spans() for name in span.used()])
-    refuse_outside(source.root, [name for span in layout.spans() for name in span.used()])
+        source.ensure(files)
+    refuse_outside(source.root, files)
     layout, absent = drop_absent_cameras(source.root, info, whole, layout, available=available)
     layout = only_whole(repo_id, source.root, layout, available=available)
     refuse_pointers(source.root, layout)
@@ -328,13 +355,11 @@ def _kept(before: EpisodeTable, after: EpisodeTable) -> str:
 def readable_columns(
     source: Source, info: Info, layout: EpisodeTable, absent: list[str], notes: list[str]
 ) -> tuple[dict[str, Column], set[str]]:
-    """The columns that can be read, and those of them that are derived because the files lack
-    them.
+    """Return the columns that can be read, and the names of those that the files lack and are
+    derived.
     """
-    first_file, first_row = (
-        source.root / layout.data.files[layout.data.file[0]],
-        int(layout.data.first[0]),
-    )
+    first_file = source.root / layout.data.files[layout.data.file[0]]
+    first_row = int(layout.data.first[0])
     present = schema_names(first_file)
     columns = {key: column for key, column in info.columns.items() if key not in absent}
     lacking = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -43,7 +44,7 @@ class MixtureEntry:
 
     @cached_property
     def columns(self) -> dict[str, Column]:
-        """The dataset's columns under the mixture's names."""
+        """Return the dataset's columns under the mixture's names."""
         names = self.rename or {}
         return {names.get(key, key): column for key, column in self.dataset.columns.items()}
 
@@ -78,27 +79,27 @@ class Mixture:
 
     @property
     def is_single(self) -> bool:
-        """True for a mixture of one, in which nothing has to tell datasets apart."""
+        """Return True for a mixture of one, in which nothing has to distinguish datasets."""
         return len(self.parts) == 1
 
     @property
     def datasets(self) -> list[Dataset]:
-        """The datasets of all parts."""
+        """Return the datasets of all parts."""
         return [part.dataset for part in self.parts]
 
     @property
     def repo_id(self) -> str:
-        """The parts' names, for messages."""
+        """Return the parts' names, for messages."""
         return " + ".join(part.name for part in self.parts)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The parts' names; `dataset_index` counts along them."""
+        """Return the parts' names; `dataset_index` counts along them."""
         return tuple(part.name for part in self.parts)
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The names that tell the parts apart; empty for a mixture of one."""
+        """Return the names that distinguish the parts; they are empty for a mixture of one."""
         return () if self.is_single else self.names
 
     def labelled(self, part: MixtureEntry, text: str) -> str:
@@ -111,7 +112,9 @@ class Mixture:
 
     @cached_property
     def columns(self) -> dict[str, Column]:
-        """Every part's columns under common names; of vectors of unequal length the longest."""
+        """Return every part's columns under common names; of vectors of unequal length the
+        longest.
+        """
         found: dict[str, Column] = {}
         for part in self.parts:
             for key, column in part.columns.items():
@@ -123,13 +126,14 @@ class Mixture:
 
     @property
     def cameras(self) -> dict[str, Column]:
-        """Camera columns by common name, (H, W, C)."""
+        """Return the camera columns by common name, with shapes (H, W, C)."""
         return {key: column for key, column in self.columns.items() if column.is_camera}
 
     @cached_property
     def episodes(self) -> Episodes:
-        """The selected episodes of all parts, one part after the other; `index` counts within
-        each part.
+        """Return the selected episodes of all parts, one part after the other.
+
+        `index` counts within each part.
         """
         each = [dataset.episodes for dataset in self.datasets]
         if self.is_single:
@@ -139,40 +143,40 @@ class Mixture:
             np.concatenate([e.index for e in each]),
             length,
             np.cumsum(length) - length,
-            TaskLists.of(tasks for e in each for tasks in e.tasks),
+            TaskLists.of(itertools.chain.from_iterable(e.tasks for e in each)),
         )
 
     @property
     def num_episodes(self) -> int:
-        """The number of recorded episodes of all parts; ranges of one episode count once."""
+        """Return the number of recorded episodes of all parts; ranges of one episode count once."""
         return sum(part.dataset.num_episodes for part in self.parts)
 
     @property
     def is_cut(self) -> bool:
-        """True when some part is cut by kept ranges."""
+        """Return True if kept ranges cut some part."""
         return any(part.dataset.is_cut for part in self.parts)
 
     @property
     def num_frames(self) -> int:
-        """Frames of all parts."""
+        """Return the number of frames of all parts."""
         return sum(part.dataset.num_frames for part in self.parts)
 
     @property
     def first_rows(self) -> Int64:
-        """(k,) the mixture's row at which each part begins."""
+        """Return the mixture's row at which each part begins, (k,) int64."""
         frames = np.array([part.dataset.num_frames for part in self.parts], dtype=np.int64)
         return np.cumsum(frames) - frames
 
     @property
     def notes(self) -> list[str]:
-        """Messages for the user, by dataset."""
+        """Return the messages for the user, each with its dataset."""
         found: list[str] = []
         for part in self.parts:
             found += [self.labelled(part, note) for note in part.dataset.notes]
         return found
 
     def features(self) -> dict[str, Feature]:
-        """The columns that are inputs or outputs of a policy, cameras as (C, H, W)."""
+        """Return the columns that are inputs or outputs of a policy, cameras as (C, H, W)."""
         return features_of(self.columns)
 
     def part_of(self, rows: Int64) -> Int64:
@@ -217,8 +221,10 @@ def is_vector(column: Column) -> bool:
 
 
 def vector_names(mixture: Mixture, key: str) -> tuple[str, ...]:
-    """Return a name for each dimension of a vector: the recorded one, where all parts of a mixture
-    that have the dimension agree on it, or its number.
+    """Return a name for each dimension of a vector.
+
+    It is the recorded one if all parts of a mixture that have the dimension agree on it, else its
+    number.
     """
     given: list[set[str]] = [set() for _ in range(mixture.columns[key].shape[0])]
     for part in mixture.parts:

@@ -1,4 +1,4 @@
-"""Windows of frames around anchors: index arithmetic on whole batches, no data touched."""
+"""Windows of frames around anchors: index arithmetic on whole batches; no data is read."""
 
 from __future__ import annotations
 
@@ -88,6 +88,7 @@ def window_rows(
     Such frames are replaced by the first or the last frame of the episode.
     """
     position = episode_of(rows, episodes)
+    # Rows count over the whole dataset, so the edges of the episode are rows as well.
     first = episodes.start[position][:, None]
     last = first + episodes.length[position][:, None] - 1
     wanted = rows[:, None] + _array(offsets)

@@ -82,7 +82,7 @@ class FileSeries:
         self.held_bytes = 0
 
     def skip(self, row: Mapping[str, Any]) -> None:
-        """Go behind the file that a row of the episode table points at, where it names one."""
+        """Skip the file that a row of the episode table points at, if it names one."""
         chunk = row.get(f"{self._stream}/chunk_index")
         if chunk is not None:
             used = chunk * self._chunks_size + row[f"{self._stream}/file_index"]

@@ -17,24 +17,22 @@ from kata.errors import FrameError
 from kata.spec import Batch
 
 FORESEEN = 1 << 17
-"""Positions of the stream that are planned for at a time: 1 MB per frame of a sample's window."""
+"""Positions of the stream that are planned at a time: 1 MB per frame of a sample's window."""
 
 _BLOCK = 4096
-"""Positions whose anchors are found at a time: arithmetic on 8 of them costs about as much."""
+"""Positions whose anchors are computed at a time: for 8 of them it costs about as much."""
 
 _FURTHER = 32
-"""Steps looked at per batch for something to decode ahead of the batches being read."""
+"""Steps per batch in which frames to prefetch are sought, after the batches being read."""
 
 
 SubstituteFn: TypeAlias = Callable[[Int64, Int64], Int64]
-"""Positions (B,) and anchors (B,) of a batch with frames that cannot be decoded -> anchors (B,)
-that can.
-"""
+"""substitute(positions, anchors), both (B,), returns anchors (B,) that can all be decoded."""
 
 
 @dataclass(frozen=True)
 class RankSlice:
-    """The slice of each batch that is read: the `number`-th of `of` equal, contiguous ones."""
+    """The slice of each batch that a rank reads: the `number`-th of `of` equal, contiguous ones."""
 
     number: int = 0
     of: int = 1
@@ -88,7 +86,8 @@ class Batches:
         self._known: tuple[int, Int64] = (0, np.empty(0, np.int64))
         self._foreseen = range(0)
         self._fetched = 0
-        # Two epochs: then every frame of a dataset that fits into the budget is seen to come again.
+        # Two epochs, so that the plan has the next use of every frame: a dataset that fits into the
+        # budget is then decoded once.
         steps = min(FORESEEN // self.slice_size, -(-2 * order.cycle // batch_size))
         self._span = max(2 * (self.ahead + 2), steps)
 
@@ -109,6 +108,8 @@ class Batches:
         wanted = range(step, step + self.ahead + 1)
         for other in [known for known in self._coming if known not in wanted]:
             self._coming.pop(other).cancel()
+        # One background thread starts the batches in order, since the decoders serve tasks in the
+        # order in which they are submitted.
         for number in wanted:
             if number not in self._coming:
                 self._coming[number] = self._pool.submit(self._start, number)
@@ -120,6 +121,7 @@ class Batches:
         except FrameError:
             if self._substitute is None:
                 raise
+        # Rare, so this batch is simply read again, in this thread.
         positions = self._positions(step, step + 1)
         self._replaced[step] = self._substitute(positions, self._anchors(positions))
         return self.reader.read(self._replaced[step]) | {"position": positions}
@@ -151,10 +153,8 @@ class Batches:
 
     def _positions(self, begin: int, end: int) -> Int64:
         """Return the positions that are read for these steps."""
-        firsts = (
-            np.arange(begin, end, dtype=np.int64) * self.batch_size
-            + self.rank_slice.number * self.slice_size
-        )
+        steps = np.arange(begin, end, dtype=np.int64)
+        firsts = steps * self.batch_size + self.rank_slice.number * self.slice_size
         return (firsts[:, None] + np.arange(self.slice_size)).reshape(-1)
 
     def _anchors(self, positions: Int64) -> Int64:
@@ -164,7 +164,7 @@ class Batches:
         if not first <= begin <= end <= first + len(rows):
             first = begin
             rows = self.rows[self.order.at(np.arange(begin, max(end, begin + _BLOCK)))]
-            self._known = (first, rows)  # as one, for other threads
+            self._known = (first, rows)  # one assignment, so that other threads see both or none
         return rows[positions - first]
 
     def _look_ahead(self, step: int) -> None:

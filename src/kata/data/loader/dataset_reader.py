@@ -31,8 +31,8 @@ from kata.spec import BOOKKEEPING, TASK, Batch, Column, Windows, features_of, pa
 T = TypeVar("T")
 
 _AT_ONCE = 5000
-"""Files that are indexed when a reader opens; of a larger dataset the others are indexed when a
-batch needs them.
+"""Most files that are indexed when a reader opens. A larger dataset indexes the first file of each
+camera then, and others when a batch needs them.
 """
 
 
@@ -41,9 +41,9 @@ class BatchSlots:
     """The slots of a reader's samples in a batch.
 
     Args:
-        frames: the frames of the whole batch by the dataset's keys, (B, H, W, C) or
-            (B, T, H, W, C).
-        samples: the places of the reader's samples among the B, ascending (n,).
+        frames: the frames of the whole batch by the dataset's keys, (B, H, W, C) or (B, T, H, W,
+            C).
+        samples: (n,) places of the reader's samples among the B, ascending.
     """
 
     frames: Mapping[str, Pixels]
@@ -101,7 +101,7 @@ class DatasetReader:
         self._episodes = dataset.episodes
         chosen = {key: column for key, column in dataset.columns.items() if key in keys}
         self._vectors = {key for key, column in chosen.items() if not column.is_camera}
-        # Columns drop the axis of a single number; a state or an action is a vector all the same.
+        # Columns drop the axis of a single number; a state or an action stays a vector.
         roles = features_of(chosen, keys)
         self._single = {key for key in self._vectors & {*roles} if roles[key].shape == (1,)}
         self._tasks = np.array(dataset.tasks, dtype=object)
@@ -120,9 +120,10 @@ class DatasetReader:
             cache=resources.cache,
             buffer=resources.buffer,
         )
-        # Files are indexed now, at least one per camera: what does not fit is found before anything
-        # is trained.
-        files = [(key, int(file)) for key, camera in cameras.items() for file in camera.files()]
+        # Index files now, at least one per camera, so that faults are found before the first step.
+        files: list[tuple[str, int]] = []
+        for key, camera in cameras.items():
+            files += [(key, int(file)) for file in camera.files()]
         firsts = [(key, int(camera.files()[0])) for key, camera in cameras.items()]
         self._all_at_once = len(files) <= _AT_ONCE
         self._frames.prepare(files if self._all_at_once else firsts)
@@ -179,7 +180,9 @@ class DatasetReader:
         Returns:
             The samples without frames, under the dataset's keys, and the frames to wait for.
         """
-        episode_of(rows, self._episodes)  # numpy would take a negative row from the end
+        # 1. Check the rows once; numpy would take a negative row from the end.
+        episode_of(rows, self._episodes)
+        # 2. Index arithmetic, once for all keys with the same window.
         batch: Batch = {}
         frames: dict[str, Int64] = {}
         opened = self.dataset.opened_rows(rows)
@@ -190,12 +193,13 @@ class DatasetReader:
         opened_windows = {
             offsets: self.dataset.opened_rows(at) for offsets, (at, _) in windows.items()
         }
+        # 3. Gather the vectors now: that takes microseconds, where frames take milliseconds.
         for key in self.dataset.columns:
             at, opened_at = rows, opened
             if key in self.windows:
                 at, mask = windows[self.windows[key]]
                 opened_at = opened_windows[self.windows[key]]
-                batch[pad_key(key)] = mask.copy()  # one for each key: they are the caller's
+                batch[pad_key(key)] = mask.copy()  # the caller may change each mask by itself
             if key in self._cameras:
                 frames[key] = at.reshape(-1)
             elif key in self._vectors:
@@ -207,6 +211,7 @@ class DatasetReader:
             if key not in batch:
                 batch[key] = self.dataset.gather(key, opened)
         batch[TASK] = self._tasks[self.dataset.gather("task_index", opened)].tolist()
+        # 4. Submit the frames.
         self._prepare(frames)
         outs = {key: slots.of(key, self._cameras[key].shape) for key in frames}
         return batch, self._frames.fill(self._prefixed(frames), self._prefixed(outs), step)
@@ -220,7 +225,7 @@ class DatasetReader:
 
     @property
     def has_room(self) -> bool:
-        """True while frames held for later batches take less of the budget than they will."""
+        """Return True while held frames take less of the budget than prefetching may fill."""
         return self._frames.has_room
 
     def plan_ahead(self, rows: Int64, steps: Int64) -> None:

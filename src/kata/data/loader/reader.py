@@ -33,7 +33,12 @@ from kata.units import bytes_text
 
 
 class PendingBatch:
-    """A batch on its way: everything but the frames is there, and these are coming."""
+    """A batch that is complete except for frames that are being decoded.
+
+    Args:
+        batch: all arrays; those of cameras are not filled yet.
+        pending: the frames to wait for, per dataset.
+    """
 
     def __init__(self, batch: Batch, pending: Sequence[PendingFrames]) -> None:
         self.batch = batch
@@ -52,8 +57,13 @@ class PendingBatch:
 
 
 class _Share(NamedTuple):
-    """Samples of a batch from one dataset: `rows` there, their `places` in the batch, the
-    dataset's `number`.
+    """The samples of a batch from one dataset.
+
+    Attributes:
+        reader: of the dataset.
+        rows: (n,) rows of the dataset.
+        places: (n,) places of the samples in the batch.
+        number: of the dataset in the mixture.
     """
 
     reader: DatasetReader
@@ -63,7 +73,7 @@ class _Share(NamedTuple):
 
 
 class Reader:
-    """Reads samples by the row of their anchor. Safe to call from several threads.
+    """A reader of samples by the row of their anchor, to be shared by threads.
 
     One pool of decoding threads and one budget of frames serve all datasets. In a mixture of
     several, a batch also has `dataset_index`, and `<camera>_is_missing` and `<key>_dim_is_pad`
@@ -73,20 +83,20 @@ class Reader:
         dataset: a dataset, or a mixture whose common names the batch then has.
         windows: frame offsets per key; a key that is absent is read at the anchor alone, without a
             time axis.
-        threads: how many decode at a time, over all datasets.
+        threads: number of decoding threads, over all datasets.
         keys: the columns to read, in addition to the bookkeeping; None for all.
-        frame_memory: bytes for decoded frames of all datasets, those of batches read ahead
-            included; 0 holds no frame for later batches and sets no limit to batches. See
+        frame_memory: bytes for decoded frames of all datasets, including those of batches that are
+            read ahead. 0 holds no frame for later batches and sets no limit to batches. See
             `reserve_batches` and `plan_ahead`.
-        caches: frame caches by part of the mixture, or by the dataset's repo_id: asked first for
-            frames, and given those that were decoded.
-        frame_format: form of frames in batches; colours are by common key, and those of all
+        caches: frame caches by part of the mixture, or by the dataset's repo_id. They are asked
+            first for frames, and are given decoded ones.
+        frame_format: format of frames in batches; colors are by common key, and hold for all
             datasets that have the camera.
         rename_map: names that columns get after reading, where they differ; they decide which
             columns are states and actions.
 
     Raises:
-        DataError: an unknown key, or files that are damaged, as far as their ends show it.
+        DataError: A key is unknown, or files are damaged, as far as their ends show it.
     """
 
     def __init__(
@@ -102,7 +112,9 @@ class Reader:
         rename_map: Mapping[str, str] | None = None,
     ) -> None:
         mixture = Mixture.of(dataset) if isinstance(dataset, Dataset) else dataset
-        self.mixture, self.windows, self.frame_memory = mixture, windows, frame_memory
+        self.mixture = mixture
+        self.windows = windows
+        self.frame_memory = frame_memory
         self._frame_format = frame_format
         columns = mixture.columns
         asked = {*(columns if keys is None else keys), *windows}
@@ -143,14 +155,14 @@ class Reader:
 
     @property
     def looks_ahead(self) -> bool:
-        """True when there is room to hold frames, so that `plan_ahead` and `prefetch` are of
-        use.
+        """Return True if there is room to hold frames, so that `plan_ahead` and `prefetch` have an
+        effect.
         """
         return self.buffer.budget_bytes > 0
 
     @property
     def has_room(self) -> bool:
-        """True while frames held for later batches take less of the budget than they will."""
+        """Return True while held frames take less of the budget than prefetching may fill."""
         return self._readers[0].has_room
 
     def batch_bytes(self, size: int) -> int:
@@ -158,20 +170,20 @@ class Reader:
         return sum(math.prod(self._frame_shape(key, size)) for key in self._cameras)
 
     def reserve_batches(self, batch_size: int, batches: int) -> int:
-        """Divide `frame_memory` between batches read ahead and frames held.
+        """Divide `frame_memory` between batches that are read ahead and frames that are held.
 
-        A batch that was handed over is the caller's.
+        A batch that was handed over belongs to the caller.
 
         Args:
             batch_size: samples of a batch.
-            batches: how many batches may be on their way at a time.
+            batches: the most batches that may be read at a time.
 
         Returns:
-            The number of batches that fit, at most `batches`. The frames of that many are set
-            aside; the remainder is for frames held for later.
+            The number of batches that fit, at most `batches`. Their frames are reserved, and the
+            rest of the budget is for held frames.
 
         Raises:
-            ConfigError: the budget is smaller than one batch.
+            ConfigError: The budget is smaller than one batch.
         """
         size = self.batch_bytes(batch_size)
         if not self.frame_memory or not size:
@@ -189,39 +201,39 @@ class Reader:
         return count
 
     def plan_ahead(self, rows: Int64, steps: Int64) -> None:
-        """Take the anchors that come: `rows` (N,) at `steps` (N,).
-
-        The first of the steps is the next to be started.
-        """
+        """Plan for the anchors `rows` (N,) at `steps` (N,), of which the first is started next."""
         number = self.mixture.part_of(rows)
         for i, reader in enumerate(self._readers):
             mine = number == i
             reader.plan_ahead(rows[mine] - self._first[i], steps[mine])
 
     def prefetch(self, rows: Int64, step: int) -> bool:
-        """Decode ahead for a step of the plan, as far as there is free room and a decoder is idle.
+        """Decode frames for a step of the plan, while there is free room and a decoder is idle.
 
         Returns:
-            False when there is nothing to be gained by asking for the step after it.
+            False if it is no use to ask for the next step.
         """
         found = [share.reader.prefetch(share.rows, step) for share in self._divided(rows)]
         return all(found)
 
     def decode_with(self, decode: Callable[[Gop], Pixels]) -> None:
-        """Decode video with this from now on: it returns frames of a GOP as RGB (n, H, W, 3)."""
+        """Decode video by this function from now on: it returns frames of a GOP as RGB (n, H, W,
+        3).
+        """
         for reader in self._readers:
             reader.decode_with(decode)
 
     def allocate_with(self, allocate: Allocate) -> None:
-        """Take the memory of frames and vectors of batches from this from now on.
+        """Allocate the memory of frames and vectors of batches by this function from now on.
 
-        Such memory serves for another batch once the batch and all arrays and tensors taken from it
-        are gone.
+        The memory is reused once the batch and all arrays and tensors taken from it are gone.
         """
         self._memory = defaultdict(lambda: Recycled(allocate))
 
     def work(self) -> ReadCounters:
-        """Return the cost of reading so far; subtract two of these for the cost in between."""
+        """Return the totals of all work so far; the difference of two results is the work in
+        between.
+        """
         return sum((reader.work() for reader in self._readers[1:]), self._readers[0].work())
 
     def read(self, rows: Int64) -> Batch:
@@ -244,20 +256,21 @@ class Reader:
         return self.start(rows).result()
 
     def start(self, rows: Int64, step: int | None = None) -> PendingBatch:
-        """Begin to read samples, of all datasets side by side. The pixels never depend on `step`.
+        """Begin to read samples, of all datasets at once. The pixels never depend on `step`.
 
         Args:
-            rows: anchors (B,).
-            step: the step of this batch within the plan of `plan_ahead`. Frames held from earlier
-                steps are used, and those that later steps want are held, within the budget. None
-                holds nothing. Steps are for one thread at a time.
+            rows: (B,) anchors.
+            step: the step of this batch in the plan of `plan_ahead`. Frames held from earlier steps
+                are used, and those that later steps want are held, within the budget. None holds
+                nothing. Steps are for one thread at a time.
         """
         rows = np.asarray(rows, dtype=np.int64)
         frames = {
             key: self._memory[key].empty(self._frame_shape(key, len(rows))) for key in self._cameras
         }
         shares = self._divided(rows)
-        # The samples of several datasets are copied once more, into a common array.
+        # Of several datasets, the arrays of each are copied into a common one. Only that one then
+        # takes memory that is reused.
         empty = self._empty if self.mixture.is_single else _plain
         named: list[Batch] = []
         pending: list[PendingFrames] = []
@@ -394,7 +407,7 @@ def _check_key(mixture: Mixture, key: str) -> None:
 
 
 def _plain(key: str) -> Empty:
-    """Return the maker of arrays whose memory is not used again."""
+    """Return the maker of arrays whose memory is not reused."""
     del key
     return np.empty
 

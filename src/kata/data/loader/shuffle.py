@@ -26,24 +26,25 @@ from kata.spec import Windows
 from kata.units import bytes_text, count_text
 
 FRAME_BYTES = 4 * 10**9
-"""Bytes of decoded frames held by default, where four times as much is free."""
+"""Default bytes for decoded frames, if four times as much memory is free."""
 
 _MOST_CLIPS = 1 << 20
-"""More would make tables that take longer than they save; longer clips are cut instead."""
+"""Most clips of a dataset: larger tables take longer than they save. Clips are made longer instead.
+"""
 
 _EXTRA_DECODING = 0.0625
-"""Share of frames that may be decoded twice because a window reaches over the edge of its clip."""
+"""Fraction of frames that may be decoded twice because windows reach beyond the edge of a clip."""
 
 _FILL = 0.85
-"""Share of the budget that the expected number of held frames takes: it varies, and decoding
-runs ahead.
+"""Fraction of the budget for the expected number of held frames. The rest is for its variance, and
+for prefetching.
 """
 
 _CLIPS_PER_SAMPLE = 4
 """Clips of the pool per sample of a batch: clips are cut shorter to reach it, and `auto` needs it.
 
-A clip gives one sample in W on average, W the pool, at times spread so that two of a batch of B
-come from one clip with probability B / 3W²: the mean gradient's variance is then at most some 2 %
+With a pool of W clips, a clip yields one sample in W on average. Two samples of a batch of B come
+from one clip with probability B / 3W². So the variance of the mean gradient is at most some 2 %
 above that of independent samples.
 """
 
@@ -71,12 +72,15 @@ def default_frame_memory() -> int:
 
 
 def clip_stride(windows: Windows, cameras: Collection[str], gop: int) -> int:
-    """Return the distance from one run of a clip to the next.
+    """Return the distance of the runs of a clip.
 
-    It is the common spacing of the cameras' windows where that keeps groups whole. Anchors at that
-    distance need the same frames; those in between need others.
+    It is the common spacing of the cameras' windows if that is a multiple of the GOP, else the GOP.
+    Anchors at that distance need the same frames; anchors in between need others.
     """
-    offsets = sorted({offset for key in cameras for offset in windows.get(key, (0,))})
+    wanted: set[int] = set()
+    for key in cameras:
+        wanted.update(windows.get(key, (0,)))
+    offsets = sorted(wanted)
     spacing = math.gcd(*np.diff(offsets).tolist())
     return spacing if spacing > gop and spacing % gop == 0 else gop
 
@@ -196,17 +200,17 @@ class ShuffleChoice:
         room = max(self.frame_memory - self.ahead * self.batch_size * sum(frame.values()), 0)
         shares = mixture.shares(rows)
         parts = [(part, *_own(part, windows, cameras)) for part in mixture.parts]
-        frame_formats = [
-            self.frame_format.under({key: part.own(key) for key in cameras})
-            for part in mixture.parts
-        ]
-        held = [
-            sum(
+        frame_formats: list[FrameFormat] = []
+        held: list[int] = []
+        for part, own, keys in parts:
+            names = {key: part.own(key) for key in cameras}
+            frame_format = self.frame_format.under(names)
+            frame_formats.append(frame_format)
+            sizes = [
                 held_frame_bytes(part.dataset, key, own.get(key, (0,)), frame_format)
                 for key in keys
-            )
-            for (part, own, keys), frame_format in zip(parts, frame_formats, strict=True)
-        ]
+            ]
+            held.append(sum(sizes))
         wanted = [size * count for size, count in zip(held, shares.counts, strict=True)]
         allotted = (_allot_in_64_bits if in_64_bits else _allot)(room, wanted)
         shuffles: list[Shuffle] = []
@@ -271,7 +275,7 @@ class ShuffleChoice:
         """Return the shortest clips whose windows cost little extra, shorter where the pool would
         be too small.
         """
-        offsets = np.unique([offset for key in sizes for offset in windows.get(key, (0,))])
+        offsets = np.unique(np.concatenate([windows.get(key, (0,)) for key in sizes]))
         stride = clip_stride(windows, sizes, gop)
         longest = int(dataset.episodes.length.max())
         runs_of_episode = -(-longest // stride)
@@ -320,7 +324,7 @@ def _allot_in_64_bits(room: int, wanted: Sequence[int]) -> list[int]:
 def held_frame_bytes(
     dataset: Dataset, key: str, offsets: tuple[int, ...], frame_format: FrameFormat = RECORDED
 ) -> int:
-    """Return the bytes of one held frame, as in the camera's first file."""
+    """Return the bytes of one held frame, by the format of the camera's first file."""
     column = dataset.columns[key]
     rgb, half = math.prod(frame_format.shape(key, column)), math.prod(column.shape) // 2
     if rgb <= half:
@@ -340,9 +344,9 @@ def _first_file(dataset: Dataset, key: str) -> Path:
 
 
 def _gop(dataset: Dataset, cameras: Collection[str]) -> int:
-    """Return the frames per GOP, as in nine of ten in the first file of each camera; 1 for images.
+    """Return the frames per GOP: the 90 % quantile in the first file of each camera; 1 for images.
 
-    Shorter groups, as at the end of an episode, stay within the clips; a longer one reaches over.
+    Shorter GOPs, as at the end of an episode, fit into a clip. A longer one extends beyond it.
     """
     found = [1]
     for key in cameras:
@@ -358,9 +362,16 @@ def held_bytes_per_clip(
 ) -> float:
     """Return the bytes that one living clip holds on average.
 
-    A frame is held from the first use of its group of pictures to its own last use. The clip's L
-    anchors take equal parts of its life in random order: the last of k comes at k / (k + 1) of (L +
-    1) / L lives, the first of m at 1 / (m + 1), both half a part earlier.
+    A frame is held from the first use of its GOP to its own last use. The clip's L anchors take
+    equal parts of its life in random order. So the last of k anchors comes at k / (k + 1) of (L +
+    1) / L lives, and the first of m at 1 / (m + 1), both half a part earlier.
+
+    Args:
+        shuffle: frames and GOP of a clip.
+        stride: distance of the runs of a clip.
+        windows: frame offsets per camera.
+        sizes: bytes of a held frame by camera.
+        longest: frames of the longest episode, beyond which no frame is wanted.
     """
     gop, frames = shuffle.clip_gop, shuffle.clip_frames
     number = np.arange(frames)
@@ -368,23 +379,19 @@ def held_bytes_per_clip(
     total = 0.0
     for key, size in sizes.items():
         offsets = np.array(windows.get(key, (0,)))
+        # 1. The pairs (frame, anchor that wants it), each once; k anchors want a frame.
         wanted = np.clip(anchors[:, None] + offsets, anchors[-1] - longest + 1, None)
-        shown, users = np.unique(
-            np.unique(
-                np.stack([wanted, np.broadcast_to(anchors[:, None], wanted.shape)], -1).reshape(
-                    -1, 2
-                ),
-                axis=0,
-            )[:, 0],
-            return_counts=True,
-        )
+        wanting = np.broadcast_to(anchors[:, None], wanted.shape)
+        pairs = np.unique(np.stack([wanted, wanting], -1).reshape(-1, 2), axis=0)
+        shown, users = np.unique(pairs[:, 0], return_counts=True)
+        # 2. m anchors want some frame of a GOP; the first of them has all of it decoded.
         group = shown // gop
-        first = {
-            g: len(np.unique(anchors[np.isin(wanted // gop, g).any(axis=1)]))
-            for g in np.unique(group).tolist()
-        }
-        openers = np.array([first[g] for g in group.tolist()])
-        total += (
-            size * float((users / (users + 1) - 1 / (openers + 1)).sum()) * (frames + 1) / frames
-        )
+        first: dict[int, int] = {}
+        for number_of_gop in np.unique(group).tolist():
+            opens = np.isin(wanted // gop, number_of_gop).any(axis=1)
+            first[number_of_gop] = len(np.unique(anchors[opens]))
+        openers = np.array([first[number_of_gop] for number_of_gop in group.tolist()])
+        # 3. The expected fraction of the clip's life for which each frame is held.
+        held = float((users / (users + 1) - 1 / (openers + 1)).sum())
+        total += size * held * (frames + 1) / frames
     return max(total, 1.0)

@@ -15,22 +15,25 @@ from kata.data.sampling.philox import philox
 from kata.errors import DataError, FrameError
 
 ATTEMPTS = 8
-"""Substitutes tried for one sample; with one bad frame in a hundred, that none of them is whole is
-less likely than one in 10^15.
+"""Substitutes tried for one sample. If one frame in a hundred is bad, all of them fail with a
+probability below 10^-15.
 """
 SHARE_MAX = 0.001
-"""Substituted samples out of all that were read, above which a run stops: more is no accident."""
+"""Fraction of substituted samples above which a run stops: more is no accident."""
 COUNT_MIN = 10
-"""Substituted samples that are always let pass, so that one bad frame does not stop a run in its
-first steps.
-"""
+"""Substituted samples that never stop a run, so that it survives a bad frame in its first steps."""
 FILES_SHOWN = 3
 
 
 @dataclass(frozen=True)
 class Substitution:
-    """The sample at `position`, anchored at `row`, cannot be decoded; the one anchored at
-    `instead` was read for it.
+    """One substitution: the sample at `position`, anchored at `row`, was replaced by another one.
+
+    Attributes:
+        position: in the stream.
+        row: the anchor whose sample cannot be decoded.
+        instead: the anchor that was read.
+        error: of the bad frame.
     """
 
     position: int
@@ -40,16 +43,15 @@ class Substitution:
 
 
 class Substitutes:
-    """Finds whole samples for those with a frame that cannot be decoded; give it to Batches.
+    """A finder of substitutes for samples with a frame that cannot be decoded; give it to Batches.
 
-    Whether a sample is whole is found by reading it alone, and its substitute depends on seed and
-    position: neither depends on what else is in the batch, on threads, or on what is held in
-    memory.
+    A sample is judged by reading it alone, and its substitute depends on seed and position. So
+    neither depends on the rest of the batch, on threads, or on the frames in memory.
 
     Args:
         reader: reads samples by row.
         rows: (n,) the rows that may be anchors, ascending.
-        first_rows: (k,) the row at which each dataset begins; a substitute is of the same dataset.
+        first_rows: (k,) the first row of each dataset; a substitute is of the same dataset.
         seed: of the run.
         note: called with each substitution; may raise to end the run.
     """
@@ -62,7 +64,11 @@ class Substitutes:
         seed: int,
         note: Callable[[Substitution], None],
     ) -> None:
-        self._reader, self._rows, self._seed, self._note = reader, rows, seed, note
+        self._reader = reader
+        self._rows = rows
+        self._seed = seed
+        self._note = note
+        # The range of anchor numbers of each dataset.
         self._bounds = np.append(np.searchsorted(rows, first_rows), len(rows))
 
     def __call__(self, positions: Int64, rows: Int64) -> Int64:
@@ -87,14 +93,12 @@ class Substitutes:
         return chosen
 
     def _instead(self, position: int, row: int, error: FrameError) -> int:
-        part = (
-            int(np.searchsorted(self._bounds, np.searchsorted(self._rows, row), side="right")) - 1
-        )
+        number = np.searchsorted(self._rows, row)
+        part = int(np.searchsorted(self._bounds, number, side="right")) - 1
         begin, end = self._bounds[part : part + 2].tolist()
         for attempt in range(ATTEMPTS):
-            found = self._rows[
-                begin + substitute_anchor(self._seed, position, attempt, end - begin)
-            ]
+            chosen = substitute_anchor(self._seed, position, attempt, end - begin)
+            found = self._rows[begin + chosen]
             if read_alone(self._reader, np.array([found]))[0] is None:
                 return int(found)
         raise DataError(
@@ -108,6 +112,7 @@ class Substitutes:
 
 def read_alone(reader: Reader, rows: Int64) -> list[FrameError | None]:
     """Read each of the samples anchored at `rows` (B,) alone; return its error, or None."""
+    # All are started before the first is awaited, so that the decoders work in parallel.
     coming = [reader.start(rows[place : place + 1]) for place in range(len(rows))]
     found: list[FrameError | None] = []
     for one in coming:
@@ -141,19 +146,21 @@ def substitute_anchor(seed: int, position: int, attempt: int, anchors: int) -> i
 
 @dataclass
 class Substituted:
-    """The account of a run: what was substituted, by position, and whether it is too much.
+    """The substitutions of a run by position, and the limit to their number.
 
-    lines: one entry per position, as bad_frames.jsonl holds them, with `file` and, in a mixture,
-        `dataset`. A position that is read twice, as after a jump, counts once.
+    Attributes:
+        lines: one entry per position, as in bad_frames.jsonl, with `file` and, in a mixture,
+            `dataset`. A position that is read twice, as after a jump, counts once.
     """
 
     lines: dict[int, dict[str, Any]] = field(default_factory=dict)
 
     def note(self, position: int, line: dict[str, Any], samples: int) -> None:
-        """Take a substitution; `samples` were read so far, this one included.
+        """Record a substitution; `samples` were read so far, including this one.
 
-        Raises: DataError when more than one in a thousand samples, and more than ten, had to be
-            substituted.
+        Raises:
+            DataError: More than one in a thousand samples, and more than ten, had to be
+                substituted.
         """
         self.lines[position] = {"position": position, **line}
         count = len(self.lines)
