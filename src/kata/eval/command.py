@@ -43,7 +43,11 @@ def main(args: Sequence[str]) -> int:
 
 
 def result_folder(run: EvalRun) -> Path:
-    """Where the result goes; CheckpointError when an evaluation lies there already."""
+    """Return the folder for the result.
+
+    Raises:
+        CheckpointError: it holds an evaluation already.
+    """
     now = datetime.datetime.now()
     folder = Path(
         run.output_dir or f"outputs/eval/{now:%Y-%m-%d}/{now:%H-%M-%S}_{run.env.type}"

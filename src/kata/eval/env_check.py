@@ -1,4 +1,4 @@
-"""Whether a policy and an environment belong together, found before the first step. Torch-free."""
+"""Checks that a policy and an environment fit, made before the first step. Torch-free."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SEEN = (FeatureType.VISUAL, FeatureType.STATE, FeatureType.ENV)
 
 
 class View(NamedTuple):
-    """Where one input of the policy lies in an observation.
+    """The place of one policy input in an observation.
 
     shape: (H, W, C) of a camera, else (D,).
     """
@@ -31,9 +31,9 @@ class View(NamedTuple):
 
 @dataclass(frozen=True)
 class Fit:
-    """How a policy sees an environment and acts in it.
+    """The mapping between a policy and an environment: views of observations, bounds of actions.
 
-    low, high: (A,), infinite where nothing is clipped.
+    low, high: (A,), infinite where actions are not clipped.
     """
 
     views: dict[str, View]
@@ -106,8 +106,9 @@ def _path(key: str, spec: EnvSpec, facts: Facts, renamed: Mapping[str, str]) -> 
 
 
 def usual_path(key: str) -> str:
-    """Where environments made for LeRobot keep a policy's input: agent_pos, environment_state,
-    pixels[.camera].
+    """Return the path of a policy input in environments made for LeRobot.
+
+    These are agent_pos, environment_state and pixels[.camera].
     """
     if key == STATE:
         return "agent_pos"

@@ -1,15 +1,17 @@
-"""Evaluates a checkpoint in a process of its own, so that a training run goes on beside it.
+"""Evaluation of a checkpoint in a separate process, so that training continues meanwhile.
 
-python -m kata.eval.env_worker <checkpoint folder> <options.json> <result.json>                  all
-episodes python -m kata.eval.env_worker <checkpoint folder> <options.json> <tally.json> <rank>
-<ranks>    the share of a rank python -m kata.eval.env_worker --sum <result.json> <tally.json> ...
-what all shares add up to
+All episodes:
+    python -m kata.eval.env_worker <checkpoint folder> <options.json> <result.json>
+The share of one rank:
+    python -m kata.eval.env_worker <checkpoint folder> <options.json> <tally.json> <rank> <ranks>
+The sum of all shares:
+    python -m kata.eval.env_worker --sum <result.json> <tally.json> ...
 
-options.json holds the options of `kata eval` without the policy's path; the written file's folder
-serves as output_dir, and holds the films of all shares where they are summed up. A file appears
-whole or not at all. A result is what eval.json holds, with `strips`, the name of a file of frames
-per video (numpy's npz). Result and tally alike are {"error": message} where the user can correct
-something; the exit status is 2 then.
+options.json holds the options of `kata eval` without the policy's path. The written file's folder
+serves as output_dir, and holds the videos of all shares when they are summed. A file appears whole
+or not at all. A result is the content of eval.json, with `strips`, the name of a file of frames per
+video (npz). A result or tally is {"error": message} if the user can correct the cause; the exit
+status is 2 then.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What an evaluation found, as plain values, as JSON and as a short table. Torch-free."""
+"""Results of an evaluation as plain values, as JSON and as a short table. Torch-free."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SHOWN_CRASHES = 5
 
 @dataclass(frozen=True)
 class CrashedAt:
-    """Where and why an environment broke off: `step` actions had been given."""
+    """The step and the error at which an environment crashed; `step` actions had been given."""
 
     step: int
     error: str
@@ -44,9 +44,9 @@ class Episode:
 
 @dataclass(frozen=True)
 class Seconds:
-    """Where the time went.
+    """Seconds by cause.
 
-    A call of the policy answers for a whole batch; an action is one environment's.
+    One call of the policy serves a whole batch; an action is that of one environment.
     """
 
     policy_per_action: float

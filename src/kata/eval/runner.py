@@ -192,7 +192,9 @@ class _Rollout:
         return _Log(start, film, ended=not mine)
 
     def _blank(self) -> dict[str, NDArray[Any]]:
-        """What the policy is shown of an environment that crashed before it could be seen."""
+        """Return black and zero inputs for an environment that crashed before its first
+        observation.
+        """
         views = self.how.views.items()
         return {key: np.zeros(v.shape, np.uint8 if v.is_camera else np.float32) for key, v in views}
 

@@ -1,4 +1,4 @@
-"""What the processes that share an evaluation found, and the one result that it adds up to.
+"""Tallies of the processes that share an evaluation, and their sum, which is the result.
 
 Torch-free.
 """
@@ -19,12 +19,11 @@ from kata.eval.video import chosen
 
 @dataclass(frozen=True)
 class Tally:
-    """What one process found in its share of the episodes.
+    """The outcome of one process's share of the episodes.
 
-    videos: how many films are wanted of all episodes. filmed: numbers of the episodes of this share
-        that have one.
-    steps: of single environments. clipped: values of actions, `action_size` in each, that were
-        moved to the bounds. call_s, env_s: sums over calls of the policy and over steps.
+    videos: wanted number of videos over all episodes. filmed: numbers of this share's episodes that
+    have one. steps: of single environments. clipped: action values, of `action_size` in each
+    action, that were moved to the bounds. call_s, env_s: sums over policy calls and over steps.
     """
 
     policy: dict[str, Any]
@@ -54,7 +53,10 @@ def read_tally(path: Path) -> Tally:
 
 
 def film_path(folder: Path, number: int) -> Path:
-    """Where an episode is filmed; of all films some are kept, under telling names."""
+    """Return the path of an episode's video.
+
+    After the evaluation only a few successes and failures are kept, renamed by outcome.
+    """
     return folder / "videos" / f"episode_{number:03d}.mp4"
 
 

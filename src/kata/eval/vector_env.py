@@ -23,7 +23,7 @@ Array = NDArray[Any]
 
 
 class Start(NamedTuple):
-    """How an episode begins. film: whether its pictures are wanted."""
+    """The beginning of an episode. film: True if its frames are wanted."""
 
     seed: int
     options: dict[str, Any] | None
@@ -31,10 +31,10 @@ class Start(NamedTuple):
 
 
 class Moment(NamedTuple):
-    """What an environment shows after a reset or a step.
+    """The outcome of a reset or a step of one environment.
 
-    observation: by the policy's key, cameras uint8 (H, W, C), the rest float32 (D,).
-    success: None where `info` does not say; info_keys names what it does say.
+    observation: by policy key, cameras uint8 (H, W, C), the rest float32 (D,). success: None if
+    `info` does not hold it; info_keys lists the keys that it holds.
     """
 
     observation: dict[str, Array]
@@ -159,7 +159,7 @@ def _look(seen: Any, key: str, view: View) -> Array:
 
 
 def _said(info: Mapping[str, Any], path: str) -> bool | None:
-    """What `info` says at a dotted path; None where it says nothing."""
+    """Return the bool in `info` at a dotted path; None if it is absent."""
     value: Any = info
     for name in path.split("."):
         if not isinstance(value, Mapping) or name not in value:
@@ -213,9 +213,9 @@ class LocalEnvs:
 
 
 class RemoteEnvs:
-    """Environments in processes of their own; slot s lives in process s modulo their number.
+    """Environments in separate processes; slot s is in process s modulo their number.
 
-    A process that dies costs the episodes in it and is started anew at the next reset.
+    A process that dies costs its episodes. It is started again at the next reset.
     """
 
     def __init__(self, spec: EnvSpec, views: Mapping[str, View], processes: int) -> None:

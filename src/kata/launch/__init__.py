@@ -1,6 +1,6 @@
-"""Where a run goes: the ranks of this machine, a SLURM cluster, Hugging Face Jobs. Torch-free.
+"""Targets of a launch: this machine's ranks, a SLURM cluster, Hugging Face Jobs. Torch-free.
 
-The launcher starts processes and reads nothing of what they compute; a rank finds its place in the
+The launcher starts processes and reads nothing that they compute. A rank finds its place in the
 environment, as under torchrun (RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK,
 MASTER_ADDR, MASTER_PORT).
 """

@@ -68,7 +68,10 @@ def known_flavors() -> dict[str, Flavor]:
 
 
 def flavors() -> dict[str, Flavor]:
-    """What the service offers now; where it cannot be asked, the known ones, and that is said."""
+    """Return the machines that the service offers now.
+
+    If the service cannot be reached, log that and return the known ones.
+    """
     try:
         found = HfApi().list_jobs_hardware()
     except HUB_ERRORS as error:

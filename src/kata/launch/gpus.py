@@ -1,4 +1,4 @@
-"""Which GPUs this process may use, without importing torch."""
+"""GPUs that this process may use, found without torch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 
 ASK_S = 20.0
-"""How long nvidia-smi may take: its first call after a boot loads the driver."""
+"""Time limit of nvidia-smi, whose first call after a boot loads the driver."""
 
 
 def visible_gpus() -> list[str]:
@@ -39,7 +39,7 @@ def _installed() -> int:
 
 
 def nvidia_smi(*args: str) -> str | None:
-    """What nvidia-smi prints; None where it is absent, fails or does not answer."""
+    """Return the output of nvidia-smi; None if it is absent, fails or does not answer."""
     if shutil.which("nvidia-smi") is None:
         return None
     try:

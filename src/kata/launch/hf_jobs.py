@@ -26,19 +26,19 @@ from kata.run import Run
 from kata.units import duration_s, seconds_text
 
 SERVICE_TIMEOUT_S = 1800
-"""What the service allows a job that names no limit."""
+"""The service's limit for a job that names none."""
 
 FOLDER = "/tmp/kata/run"
-"""Where a job's run writes; its disk goes with it."""
+"""The run folder inside a job; it is lost with the job's disk."""
 
 SECRETS = ("HF_TOKEN", "WANDB_API_KEY")
 
 
 @dataclass(frozen=True)
 class JobPlan:
-    """What is submitted.
+    """A job to submit.
 
-    Secrets are values: never shown, and sent apart from command and environment.
+    Secrets are values. They are never shown, and are sent apart from command and environment.
     """
 
     flavor: Flavor
@@ -51,7 +51,7 @@ class JobPlan:
     namespace: str | None
 
     def text(self) -> str:
-        """What a user may read of it."""
+        """Return the parts of the job that a user may read."""
         shown = {
             "flavor": self.flavor.name,
             "image": self.image,
@@ -171,7 +171,9 @@ def _check_reach(run: Run, options: Jobs) -> None:
 
 
 def _secrets(options: Jobs) -> dict[str, str]:
-    """By name, from this process's environment; the Hub's token also from its login."""
+    """Return secrets by name, from this process's environment; the Hub's token also from its
+    login.
+    """
     found = {name: os.environ[name] for name in SECRETS if os.environ.get(name)}
     token = get_token()
     if token is None:
@@ -267,7 +269,7 @@ def status_text(job: JobInfo) -> str:
 
 
 def service_error(what: str, error: Exception) -> KataError:
-    """What the service or the way to it said, without its page of details."""
+    """Return an error with the service's message, without its page of details."""
     return KataError(
         f"job {what}: {reason(error)}",
         rule="the service answers, and your account may run jobs (a positive balance of credits)",

@@ -1,4 +1,4 @@
-"""What can go wrong between here and the Hugging Face Hub."""
+"""Errors on the way to the Hugging Face Hub."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from huggingface_hub.errors import HTTPError  # pyright: ignore[reportPrivateImp
 from kata.log import redacted
 
 HUB_ERRORS = (HTTPError, OSError)
-"""What its client raises: an answer that says no, no answer, and no way there."""
+"""Exceptions of its client: a refusal, no answer, or no connection."""
 
 
 def reason(error: Exception) -> str:

@@ -24,10 +24,10 @@ from kata.run.checkpoint_link import BEST, LAST, point, pointed
 from kata.train.checkpoint.folder import best_checkpoints, checkpoints, home_of
 
 POLL_S = 10.0
-"""How often a new checkpoint is looked for."""
+"""Pause between two looks for a new checkpoint."""
 
 POINTERS = "pointers.json"
-"""What `last` and `best` point at: a repository holds no links."""
+"""The targets of `last` and `best`, because a repository cannot hold links."""
 
 _log = logging.getLogger(__name__)
 
@@ -85,7 +85,7 @@ class Courier:
             self._bring()
 
     def _bring(self) -> None:
-        """Upload what is new. A failure is told once; the next look tries again."""
+        """Upload new checkpoints. A failure is logged once; the next look tries again."""
         wanted = checkpoints(self.home)[-1:] + best_checkpoints(self.home)
         if not wanted or {path.name for path in wanted} == self._there:
             return

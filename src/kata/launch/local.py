@@ -75,7 +75,11 @@ def _courier(repo_id: str, run: Run, args: Sequence[str]) -> Generator[Sequence[
 
 
 def chosen_gpus(asked: int | list[int] | None, visible: list[str]) -> list[str]:
-    """The GPUs asked for, of those that are visible. ConfigError where there are not so many."""
+    """Return the requested GPUs among the visible ones.
+
+    Raises:
+        ConfigError: fewer are visible than requested.
+    """
     if not visible:
         raise ConfigError(
             "no GPU is visible",

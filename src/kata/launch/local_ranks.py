@@ -1,7 +1,7 @@
-"""The ranks of this machine as processes: started, shown, told of signals, ended together.
+"""Processes of this machine's ranks: started, shown, signaled and ended together.
 
-Each rank leads a session of its own, so that a Ctrl-C in the terminal reaches it once, through the
-launcher, and so that what it started (an evaluation beside the training) ends with it.
+Each rank leads a separate session. A Ctrl-C in the terminal therefore reaches it once, through the
+launcher. Processes that it started, such as an evaluation beside the training, end with it.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ INTERRUPTED = 130
 """The same, of one that was signalled twice: it did not save."""
 
 GRACE_S = 10.0
-"""What the other ranks get for leaving by themselves once one has failed."""
+"""Time for the other ranks to leave by themselves after one has failed."""
 
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 PATIENCE = 2
-"""So many signals are passed on; the next one kills."""
+"""Number of signals that are passed on; the next one kills."""
 
 SHOWN_LINES = 40
 
@@ -62,7 +62,7 @@ def run_local_ranks(
 
 
 def log_of(log_dir: Path, rank: int) -> Path:
-    """Where a rank's output goes; rank 0 writes to the terminal."""
+    """Return the file of a rank's output; rank 0 writes to the terminal."""
     return log_dir / f"rank{rank}.log"
 
 

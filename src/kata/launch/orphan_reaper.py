@@ -1,8 +1,7 @@
-"""Ends the ranks when their launcher dies. Run as a script of its own, so that even SIGKILL leaves
-nothing running.
+"""A script that ends the ranks if their launcher dies. It survives a SIGKILL of the launcher.
 
-Reads process groups from stdin, one number a line. `done` ends it in peace; the end of the input
-without that means that the launcher is gone, and every group is killed.
+It reads process groups from stdin, one number a line. The line `done` ends it. If the input ends
+without that line, the launcher is gone, and every group is killed.
 """
 
 import contextlib

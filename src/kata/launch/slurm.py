@@ -1,10 +1,9 @@
-"""`kata launch --target=slurm`: the batch script, and handing it to SLURM.
+"""`kata launch --target=slurm`: the batch script, and its submission to SLURM.
 
-SLURM signals the batch shell alone (`--signal=B:`), and the shell signals each rank once, in a step
-of its own: signals to a step reach every process of it or only its first one, depending on the
-cluster. torchrun ends with 1 whatever its ranks leave with, so a rank that was asked to stop and
-saved notes it in a file (`kata.launch.slurm_rank_entry`), and the shell puts the job back into the
-queue.
+SLURM signals the batch shell alone (`--signal=B:`). The shell then signals each rank once, in a
+separate step, because clusters differ in which processes of a step a signal reaches. torchrun exits
+with 1 whatever its ranks exit with. So a rank that was stopped and has saved notes it in a file
+(`kata.launch.slurm_rank_entry`), and the shell requeues the job.
 """
 
 from __future__ import annotations
@@ -96,7 +95,7 @@ def script(options: Slurm, run: Run, args: Sequence[str], log_dir: Path) -> str:
 
 
 def directives(options: Slurm, run: Run, log_dir: Path) -> list[str]:
-    """What `#SBATCH` says, in sbatch's own words."""
+    """Return the `#SBATCH` lines, with sbatch's option names."""
     stated = {
         "partition": options.partition,
         "account": options.account,
@@ -131,7 +130,7 @@ def _quoted(entry: str) -> str:
 
 
 def _check_folder(run: Run) -> None:
-    """Refuse a job that may start again but has no folder of its own to find its checkpoints in."""
+    """Refuse a job that may be requeued but has no folder in which to find its checkpoints."""
     if run.output_dir is None:
         raise ConfigError(
             "output_dir: not given",

@@ -1,4 +1,4 @@
-"""What the arguments after `--` ask for, looked at before anything starts or is submitted."""
+"""Checks of the arguments after `--`, made before anything starts or is submitted."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from kata.run import Run, resolve_run
 
 
 def checked_run(args: Sequence[str], ranks: int) -> Run:
-    """The run that `kata <args>` would be on so many ranks; ConfigError where it would not take
-    them.
+    """Return the run that `kata <args>` would be on this number of ranks.
+
+    Raises:
+        ConfigError: the arguments are not valid there.
     """
     if not args or args[0] != "train":
         given = args[0] if args else "nothing"

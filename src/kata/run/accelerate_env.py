@@ -38,7 +38,7 @@ _NO_EFFECT = (
     "zero_force_ds_cpu_optimizer",
     "wall_clock_breakdown",
 )
-"""What concerns only what DeepSpeed prints and refuses."""
+"""Settings that only concern DeepSpeed's messages and refusals."""
 
 
 def read_deepspeed_file(text: str) -> tuple[dict[str, Any], dict[str, Any], list[str]]:
@@ -258,7 +258,7 @@ _QUIET = {
     "PARALLELISM_CONFIG_CP_BACKEND": ...,
     "PARALLELISM_CONFIG_SP_BACKEND": ...,
 }
-"""Without effect here: the launcher's own values (`...`: all), of which nothing is said."""
+"""Values of the launcher without effect here (`...`: all of them); they are not mentioned."""
 
 
 def take_over(

@@ -323,7 +323,7 @@ class DatasetConfig(DatasetChoice):
 
     @property
     def name(self) -> str:
-        """The dataset, or the names of those in the mixture."""
+        """Return the dataset's name, or the joined names of a mixture."""
         return self.repo_id or " + ".join(entry.called for entry in self.mix or ())
 
     @property

@@ -149,9 +149,11 @@ class ParallelismConfig(Options):
                 )
 
     def mesh(self, ranks: int) -> tuple[int, int]:
-        """(copies, ranks per copy) for so many ranks.
+        """Return (copies, ranks per copy) for a number of ranks.
 
-        Raises: ConfigError where they do not multiply to the ranks, with the nearest that do.
+        Raises:
+            ConfigError: their product is not the number of ranks. The message gives the nearest
+                ones.
         """
         copies, shards = self.dp_replicate, self.dp_shard
         if shards == 1 and copies in (*DERIVED, 1):

@@ -15,12 +15,13 @@ from kata.train.step import update
 from kata.train.stopping import StopSignal
 
 Callback = Callable[[TrainState], None]
-"""Work between two steps: validating, saving."""
+"""Periodic work between two steps, such as validating or saving."""
 
 
 def due(every: int, step: int, steps: int) -> bool:
-    """Whether work done every `every` steps (0: never) and after the last one is due after
-    `step` updates.
+    """Return True if periodic work is due after `step` updates.
+
+    It is due every `every` steps (0: never) and after the last step.
     """
     return step == steps or (every > 0 and step % every == 0)
 
@@ -35,9 +36,17 @@ def loop(
     stop_signal: StopSignal,
     engine: Engine,
 ) -> None:
-    """Train until `run.steps`, or until the stop_signal stops it between two steps.
+    """Train until `run.steps`, or until the stop signal ends the run between two steps.
 
-    `callbacks` are (every, work) pairs, done in order, also after the last step.
+    Args:
+        run: gives the number of steps and the interval of the log.
+        state: updated in place.
+        feed: gives the batch of a step.
+        meter: takes losses, times and the gradient norm.
+        monitor: takes losses and gradient norms to find bad steps.
+        callbacks: pairs (interval in steps, work), called in order, also after the last step.
+        stop_signal: ends the run between two steps.
+        engine: sums gradients over ranks and steps the optimizer.
     """
     while state.step < run.steps and not stop_signal.should_stop():
         began_s = time.perf_counter()

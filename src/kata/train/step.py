@@ -1,4 +1,4 @@
-"""One optimiser update."""
+"""One update: losses, gradients, the optimizer's step, EMA."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Being asked to stop: a signal, or the time that was given. The step is finished, the run is
-saved, then it leaves.
+"""Requests to stop: a signal, or the end of the given time.
+
+The run finishes the step, saves and exits.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ SIGNALS = tuple(
     for name in ("SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1", "SIGUSR2")
     if (number := signal.__dict__.get(name)) is not None  # Windows lacks the last three
 )
-"""What asks a run to stop.
+"""Signals that ask a run to stop.
 
-SIGHUP comes when the terminal goes; under nohup it is ignored, and stays so.
+SIGHUP comes when the terminal closes. nohup ignores it, and kata leaves it ignored.
 """
 
 ECHO_S = 2.0
@@ -37,13 +38,18 @@ _log = logging.getLogger(__name__)
 
 
 class StopSignal:
-    """Notes the first signal and lets the step end; a second one leaves at once, where it is no
-    echo of the first. Use as a context manager.
+    """A request to stop after the current step. It is a context manager.
 
-    max_time_s: seconds after which a stop is due by itself, counted from entering; None never.
-        agree: what the ranks make of each one's reason to stop. before_steps: called before each
-        step; raises what must end the run.
-    saves: false where the run writes no checkpoint, so that stopping loses what it has learned.
+    The first signal sets it. A second signal that is no echo of the first exits at once.
+
+    Args:
+        max_time_s: seconds after entering at which it sets itself; None never.
+        agree: makes one answer for all ranks out of each rank's reason.
+        saves: False if the run writes no checkpoint, so that stopping loses what it has
+            learned.
+
+    Attributes:
+        before_steps: called before each step; raises what must end the run.
     """
 
     def __init__(
@@ -63,8 +69,9 @@ class StopSignal:
         self._heard: dict[int, float] = {}
 
     def should_stop(self) -> bool:
-        """Whether to stop before the next step, which all ranks ask at the same step and are
-        answered alike.
+        """Return True if training should stop before the next step.
+
+        Collective: all ranks call it at the same step and get the same answer.
         """
         self.before_steps()
         self.is_set()
@@ -73,7 +80,7 @@ class StopSignal:
         return agreed is not None
 
     def is_set(self) -> bool:
-        """Whether this rank has been asked to stop."""
+        """Return True if this rank was asked to stop."""
         limit_s = self._max_time_s
         if (
             self.reason is None
@@ -120,6 +127,6 @@ class StopSignal:
 
 
 def _is_left_alone(number: int) -> bool:
-    """Whether this is the SIGHUP of a process that was started under nohup."""
+    """Return True for the SIGHUP of a process that was started under nohup."""
     is_hangup = number == signal.__dict__.get("SIGHUP")
     return is_hangup and signal.getsignal(number) == signal.SIG_IGN

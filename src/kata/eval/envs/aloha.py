@@ -156,7 +156,7 @@ class AlohaEnv(gymnasium.Env[Observation, NDArray[np.float32]]):
         return after.observation, float(after.reward), success, False, {"is_success": success}
 
     def render(self) -> NDArray[np.uint8] | None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """What the camera shows, uint8 (480, 640, 3)."""
+        """Return the camera's frame, uint8 (480, 640, 3)."""
         if self.render_mode != "rgb_array":
             return None
         if self._picture is None:

@@ -173,8 +173,9 @@ class Leaf:
 
 @dataclass(frozen=True)
 class Facts:
-    """What an environment declares: its arrays by dotted path, the bounds of its action, its
-    limit and rate.
+    """The declarations of an environment.
+
+    They are its arrays by dotted path, the bounds of its action, its step limit and its rate.
     """
 
     leaves: dict[str, Leaf]

@@ -32,7 +32,7 @@ FEATURES = {
     REWARD: Column("float32", (1,)),
     "next.success": Column("bool", (1,)),
 }
-"""What a demonstration holds per frame."""
+"""Features of a demonstration per frame."""
 
 _WAVE = 8  # attempts per process at a time: the frames of one attempt are about 1 MB
 _PAYS_OFF = 200  # starting processes takes longer than simulating fewer episodes than this

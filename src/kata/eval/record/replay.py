@@ -28,7 +28,7 @@ FEATURES = {
     REWARD: Column("float32", (1,)),
     SUCCESS: Column("bool", (1,)),
 }
-"""What a replayed episode holds per frame."""
+"""Features of a replayed episode per frame."""
 
 _HELD = (
     5  # frames: a gripper that holds the cube still loses touch with it for one step now and then

@@ -1,4 +1,4 @@
-"""How fast the disk and the loopback of the network are: a second or so each."""
+"""Speeds of the disk and of the loopback network, measured in about a second each."""
 
 from __future__ import annotations
 
@@ -15,15 +15,14 @@ DISK_BYTES = 64 << 20
 LOOPBACK_BYTES = 256 << 20
 BLOCK = 1 << 20
 LIMIT_S = 1.0
-"""No measurement goes on for longer."""
+"""Longest duration of a measurement."""
 
 
 def disk(folder: Path) -> dict[str, Any]:
-    """Bytes free, and bytes per second written (to the device) and read back (not from memory,
-    where that can be told).
+    """Measure the disk: free bytes, and bytes per second written (to the device) and read back.
 
-    The first existing folder at or above `folder` is measured; speeds are null where it cannot be
-    written.
+    The measured folder is the first existing one at or above `folder`. Reads avoid the page cache
+    where the system permits. Speeds are null if the folder is not writable.
     """
     while not folder.is_dir():
         folder = folder.parent

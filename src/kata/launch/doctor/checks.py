@@ -1,4 +1,4 @@
-"""What is wrong with a machine, each with what to do about it. Pure functions of the facts."""
+"""Problems of a machine, each with its remedy. Pure functions of the facts."""
 
 from __future__ import annotations
 

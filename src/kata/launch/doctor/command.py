@@ -31,7 +31,7 @@ def main(options: DoctorOptions) -> int:
 
 
 def doctor_text(found: dict[str, Any], wrong: Sequence[Finding]) -> str:
-    """What a person reads."""
+    """Return the findings as text for a person."""
     versions = {name: version for name, version in found["versions"].items() if version is not None}
     memory, at = found["memory"], found["disk"]
     rows = [

@@ -1,4 +1,4 @@
-"""What this machine is: plain values, gathered in a few seconds without importing torch."""
+"""Facts about this machine: plain values, gathered in a few seconds without torch."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ GPU_FIELDS = ("index", "name", "memory.total", "memory.used", "driver_version", 
 
 
 def machine_facts() -> dict[str, Any]:
-    """Everything but speeds. Sizes in bytes; null where something is absent or cannot be told."""
+    """Return everything except speeds. Sizes are in bytes; null means absent or unknown."""
     return {
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
         "python": platform.python_version(),
@@ -112,7 +112,7 @@ def links(topology: str | None) -> dict[str, str]:
 
 
 def cores_of_cgroup() -> float | None:
-    """What the container may use at once; None without a limit."""
+    """Return the number of cores that the container may use; None without a limit."""
     limit = Path("/sys/fs/cgroup/cpu.max")
     if not limit.is_file():
         return None

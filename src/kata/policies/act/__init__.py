@@ -1,3 +1,3 @@
-"""ACT, the Action Chunking Transformer (arXiv 2304.13705): regresses a whole chunk of actions at
-once.
+"""ACT, the Action Chunking Transformer (arXiv 2304.13705), which predicts a whole chunk of
+actions.
 """

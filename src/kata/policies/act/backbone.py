@@ -33,11 +33,12 @@ class FrozenNorm(FrozenBatchNorm2d):
 
 
 def build_backbone(config: Config) -> tuple[nn.Sequential, int]:
-    """The ResNet up to its last stage, under torchvision's names, and the channels of its feature
-    map.
+    """Return the ResNet up to its last stage, and the channels of its feature map.
 
-    Raises PolicyError when ImageNet weights that the config names are in no cache and cannot be
-    fetched.
+    Modules have torchvision's names.
+
+    Raises:
+        PolicyError: the ImageNet weights of the config are neither cached nor can be fetched.
     """
     net, channels = build_resnet(
         config.vision_backbone,

@@ -17,11 +17,10 @@ ACTIVATION_OF: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "gelu": 
 
 
 class MultiHeadAttention(nn.Module):
-    """Multi-head attention with the packed parameters of nn.MultiheadAttention, which returns no
-    weights.
+    """Multi-head attention with the packed parameters of nn.MultiheadAttention.
 
-    So the fused kernels serve it, also where nn.MultiheadAttention would have to form the whole
-    matrix.
+    It returns no attention weights, so the fused kernels serve it. nn.MultiheadAttention would form
+    the whole matrix in some cases.
     """
 
     def __init__(self, config: Config) -> None:
@@ -65,8 +64,9 @@ class MultiHeadAttention(nn.Module):
 
 
 class Layer(nn.Module):
-    """What both kinds of layer have: self-attention, a perceptron, norms behind them (pre_norm:
-    before).
+    """The parts of both kinds of layer: self-attention, a perceptron and norms.
+
+    Norms follow each part; with `pre_norm` they precede it.
     """
 
     def __init__(self, config: Config) -> None:

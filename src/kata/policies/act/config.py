@@ -134,15 +134,20 @@ class Config(PolicyConfig):
         )
 
     def windows(self) -> Windows:
-        """The chunk of actions that begins at the anchor; observations at the anchor alone."""
+        """Return offsets of the chunk of actions, which begins at the anchor. Observations are read
+        at the anchor.
+        """
         return {ACTION: tuple(range(self.chunk_size))}
 
     def draws(self) -> dict[str, Draw]:
-        """The noise of the latent, only with the VAE."""
+        """Return the noise of the latent; empty without the VAE."""
         return {"noise": Draw("normal", (self.latent_dim,))} if self.use_vae else {}
 
     def loss_weights(self, size: int, pads: Mapping[str, Any]) -> dict[str, float]:
-        """l1_loss: real action numbers of the global batch; kld_loss: its samples."""
+        """Return the counts of real action values (`l1_loss`) and of samples (`kld_loss`).
+
+        See `PolicyConfig.loss_weights`.
+        """
         import numpy as np  # here, so that help need not import it
 
         pad, dim_pad = pads.get(pad_key(ACTION)), pads.get(dim_pad_key(ACTION))
@@ -152,7 +157,7 @@ class Config(PolicyConfig):
         return {**weights, "kld_loss": float(size)} if self.use_vae else weights
 
     def without_downloads(self) -> Config:
-        """Without ImageNet's backbone weights."""
+        """Return a copy without ImageNet weights of the backbone."""
         return dataclasses.replace(self, pretrained_backbone_weights=None)
 
     def validate_features(self) -> None:

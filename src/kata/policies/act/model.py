@@ -72,7 +72,9 @@ class ACTNetwork(nn.Module):
                     nn.init.xavier_uniform_(parameter)
 
     def latent(self, batch: Batch) -> Latent:
-        """The VAE encoder's distribution over the latent, from [class token, state, actions]."""
+        """Return the VAE encoder's distribution of the latent, from [class token, state,
+        actions].
+        """
         action = batch[ACTION]
         tokens = [self.vae_encoder_cls_embed.weight.expand(len(action), 1, -1)]
         if self.config.state:
@@ -97,8 +99,8 @@ class ACTNetwork(nn.Module):
         return features.flatten(2).transpose(1, 2), self._map_positions[key]
 
     def forward(self, batch: Batch, latent_bl: Tensor | None) -> Tensor:
-        """Actions (B, T, A) for the observations and a latent (B, L); None is the prior's mean,
-        zero.
+        """Return actions (B, T, A) for observations and a latent (B, L); None stands for zero, the
+        prior's mean.
         """
         config, project = self.config, self.encoder_latent_input_proj
         if latent_bl is None:
@@ -131,11 +133,17 @@ class Policy(BasePolicy):
         self.model = ACTNetwork(config)
 
     def forward(self, batch: Batch, *, noise: Tensor | None = None, **draws: Tensor) -> Loss:
-        """Sums of |action - prediction| over real steps and dimensions, and of the latent's KL to a
-        standard normal.
+        """Compute the L1 loss of the actions, and the KL divergence of the latent from a standard
+        normal.
 
-        noise: (B, L) standard normal, drawn where None. In eval mode the latent is zero without a
-            KL term.
+        Args:
+            batch: observations, and actions (B, T, A) with their padding masks.
+            noise: standard normal (B, L); None draws it. Eval mode uses a zero latent, without
+                the KL term.
+            draws: ignored.
+
+        Returns:
+            Sums over real steps and dimensions.
         """
         del draws
         latent, sample = None, None
@@ -159,15 +167,17 @@ class Policy(BasePolicy):
 
     @torch.no_grad()
     def predict_chunk(self, batch: Batch, **draws: Tensor) -> Tensor:
-        """Actions (B, chunk_size, A) from the latent zero, without dropout; takes no draws."""
+        """Return actions (B, chunk_size, A) from a zero latent, without dropout; random numbers are
+        ignored.
+        """
         del draws
         with evaluating(self):
             return self.model(batch, None)
 
     @torch.no_grad()
     def act(self, batch: Batch, state: ActState) -> tuple[Tensor, ActState]:
-        """The next action: from the queue, predicting when it is empty, or the ensemble's
-        average.
+        """Return the next action: the first of the queue, or the weighted mean of the temporal
+        ensemble.
         """
         config = self.model.config
         if config.temporal_ensemble_coeff is not None:
@@ -200,7 +210,9 @@ class Policy(BasePolicy):
         return average[:, 0], ActState(memory={"calls": calls + 1, "average": average[:, 1:]})
 
     def param_groups(self) -> list[ParamGroup]:
-        """'main', and 'backbone' with a learning rate of its own where there are cameras."""
+        """Return the groups 'main' and, with cameras, 'backbone', which has another learning
+        rate.
+        """
         config = self.model.config
         backbone = list(self.model.backbone.parameters()) if config.cameras else []
         in_backbone = {id(p) for p in backbone}
@@ -216,12 +228,12 @@ class Policy(BasePolicy):
         return [group for group in groups if group.params]
 
     def shard_units(self) -> list[nn.Module]:
-        """The transformer layers, the VAE encoder's included."""
+        """Return the transformer layers, including those of the VAE encoder."""
         stacks = [self.model.encoder, self.model.decoder]
         if self.model.config.use_vae:
             stacks.append(self.model.vae_encoder)
         return [layer for stack in stacks for layer in stack.layers]
 
     def key_map(self) -> KeyMap:
-        """Every name is LeRobot's already."""
+        """Return an adapter without changes: every name is LeRobot's."""
         return KEY_MAP

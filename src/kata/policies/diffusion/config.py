@@ -83,7 +83,7 @@ class Config(CropConfig, DenoisingConfig):
         refuse_broken_rules(rules)
 
     def _network_rules(self) -> Iterator[Rule]:
-        """What the U-Net's levels can halve and group."""
+        """Yield rules on the sizes that the U-Net's levels can halve and group."""
         halves = 2 ** len(self.down_dims)
         yield (
             not self.down_dims or self.horizon % halves != 0,

@@ -148,7 +148,9 @@ class Config(DenoisingConfig):
         return {**self.noise_draws(), **crop_draws(crops, per_sample=self.crop_per_sample)}
 
     def act_draws(self) -> dict[str, Draw]:
-        """What a chunk is made from; a flow draws nothing on its way."""
+        """Return the initial noise of a chunk; diffusion also needs the noise of its later
+        steps.
+        """
         found = super().act_draws()
         return found if self.objective == "diffusion" else {"noise": found["noise"]}
 

@@ -25,9 +25,11 @@ BASE_PATCH16: dict[str, dict[str, Any]] = {
         "bos_token_id": 0, "eos_token_id": 2, "pad_token_id": 1,
     },
 }  # fmt: skip
-"""What stands in the config.json of `CLIP`, so that it can be built without a network. Its marks
-are not those of its
-tokenizer: transformers takes an end of 2 to mean the highest token of a sentence."""
+"""The config.json of `CLIP`, so that it can be built without a network.
+
+Its special-token ids differ from the tokenizer's: an end token of 2 makes transformers take the
+highest token of a sentence as its end.
+"""
 
 
 def _clip(kind: Any, part: str, name: str, *, pretrained: bool) -> nn.ModuleDict:

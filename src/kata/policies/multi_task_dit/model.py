@@ -1,5 +1,6 @@
-"""Multi-Task DiT: a transformer makes a chunk of actions from noise, told by cameras, state and
-a sentence.
+"""Multi-Task DiT: a transformer predicts a chunk of actions from noise.
+
+Cameras, state and a task sentence condition it.
 """
 
 from __future__ import annotations
@@ -110,8 +111,8 @@ class Policy(ChunkPolicy):
         return Loss({f"{config.objective}_loss": Term(error.sum())}, {})
 
     def _task(self, action: Tensor, noise: Tensor, share: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """What the transformer sees, at which time (B,), and what it should give; `share` (B,)
-        is uniform.
+        """Return the transformer's input, its time (B,), and the target output; `share` (B,) is
+        uniform.
         """
         config = self.options
         if config.objective == "diffusion":
@@ -167,7 +168,7 @@ class Policy(ChunkPolicy):
         return actions[:, start : start + config.n_action_steps]
 
     def param_groups(self) -> list[ParamGroup]:
-        """The image encoders at a rate of their own, and the rest."""
+        """Return the image encoders, which have another learning rate, and the other parameters."""
         vision = [
             p
             for encoder in self.observation_encoder.cameras()

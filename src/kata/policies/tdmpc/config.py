@@ -22,8 +22,8 @@ SMALLEST = 39
 """Pixels that leave one of the feature map."""
 
 PICKED = 2
-"""Of the ensemble's Q functions so many judge, and the lowest value counts (arXiv 2310.16029,
-appendix C).
+"""Number of Q functions that are drawn from the ensemble; the lowest value counts (arXiv
+2310.16029, appendix C).
 """
 
 
@@ -109,7 +109,7 @@ class Config(PolicyConfig):
         refuse_broken_rules(chain(self._mode_rules(), self._plan_rules()))
 
     def _mode_rules(self) -> Iterator[Rule]:
-        """What is seen, and how actions are scaled."""
+        """Yield rules on observation steps and on the scale of actions."""
         yield (
             self.n_obs_steps != 1,
             f"policy.n_obs_steps={self.n_obs_steps}",
@@ -125,7 +125,7 @@ class Config(PolicyConfig):
         )
 
     def _plan_rules(self) -> Iterator[Rule]:
-        """What planning needs."""
+        """Yield rules on the options of planning."""
         several = self.n_action_steps > 1
         yield (
             several and (self.n_action_repeats > 1 or not self.use_mpc),
@@ -178,8 +178,8 @@ class Config(PolicyConfig):
         )
 
     def draws(self) -> dict[str, Draw]:
-        """Which Q functions judge, once for V and once for the advantage, and where each frame
-        is shifted to.
+        """Return draws of Q functions (for V and for the advantage), and of the shift of each
+        frame.
         """
         found = {"picks": Draw("uniform", (2, PICKED), shared=True)}
         if self.cameras and self.max_random_shift_ratio > 0:
@@ -187,8 +187,8 @@ class Config(PolicyConfig):
         return found
 
     def plan_parts(self) -> list[int]:
-        """How many numbers a plan takes for the policy's own plans, for all rounds, and for the
-        choice at the end.
+        """Return the counts of random numbers of a plan: for policy rollouts, for all rounds, for
+        the final choice.
         """
         width, samples = self.action.shape[0], self.n_gaussian_samples + self.n_pi_samples
         a_round = (self.n_gaussian_samples * self.horizon + samples) * width + PICKED

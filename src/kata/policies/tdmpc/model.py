@@ -24,9 +24,13 @@ MOST_ADVANTAGE = 100.0
 
 
 class Rollout(NamedTuple):
-    """What the model makes of recorded actions. latents: (B, horizon + 1, D). rewards, values: (B,
-    horizon).
-    q_values: (B, horizon, ensemble).
+    """The model's predictions for recorded actions.
+
+    Attributes:
+        latents: (B, horizon + 1, D).
+        rewards: (B, horizon).
+        values: (B, horizon).
+        q_values: (B, horizon, ensemble).
     """
 
     latents: Tensor
@@ -36,9 +40,8 @@ class Rollout(NamedTuple):
 
 
 class Goals(NamedTuple):
-    """What the model shall make of them, without gradient.
-
-    latents: (B, horizon, D); the others (B, horizon).
+    """Targets of the predictions, without gradient: latents (B, horizon, D), the others (B,
+    horizon).
     """
 
     latents: Tensor
@@ -194,7 +197,7 @@ class Policy(BasePolicy):
     def _plan(
         self, seen: Batch, before: Tensor | None, noise: Tensor | None
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Actions, and what the next plan is told."""
+        """Return actions (B, T, A), and the memory that the next plan starts from."""
         config = self._options
         z = self.model.encode(seen)
         if not config.use_mpc:
@@ -206,7 +209,7 @@ class Policy(BasePolicy):
 
     @torch.no_grad()
     def act(self, batch: Batch, state: ActState) -> tuple[Tensor, ActState]:
-        """The next action from the queue, planning anew when it is empty."""
+        """Return the next action of the queue; plan if the queue is empty."""
         config, queue, memory = self._options, state.queue, state.memory
         if queue is None or queue.shape[1] == 0:
             chunk, memory = self._plan(

@@ -98,7 +98,7 @@ def lowest_picked(values: Tensor, picks: Tensor) -> Tensor:
 
 
 def _policy_plans(world: WorldModel, config: Config, z: Tensor, noise: Tensor) -> Tensor:
-    """What the learnt policy would do, with noise (B, N, horizon, A): (B, N, horizon, A)."""
+    """Return noisy rollouts of the learned policy, (B, N, horizon, A), for noise of that shape."""
     z, actions = z[:, None].expand(-1, config.n_pi_samples, -1), list[Tensor]()
     for shake in noise.unbind(2):
         actions.append(world.pi(z) + config.min_std * shake)

@@ -75,7 +75,7 @@ class WorldModel(nn.Module):
         return self._pi(z).float().tanh()
 
     def q_values(self, z: Tensor, action: Tensor) -> Tensor:
-        """What each Q function makes of an action, (..., ensemble)."""
+        """Return the value of an action by each Q function, (..., ensemble)."""
         x = torch.cat((z, action), -1)
         return torch.cat([q(x) for q in self._Qs], -1).float()
 

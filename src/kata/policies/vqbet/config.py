@@ -32,8 +32,9 @@ def _modes() -> dict[str, NormMode]:
 
 
 def padded_chunks(pad: Any, size: int) -> Any:
-    """Which chunks of `size` actions hold a padded one: bool (B, T) -> (B, T - size + 1), numpy
-    or torch.
+    """Return True for chunks of `size` actions with a padded one: bool (B, T) -> (B, T - size + 1).
+
+    NumPy arrays and tensors both work.
     """
     count = pad.shape[1] - size + 1
     return functools.reduce(operator.or_, (pad[:, i : i + count] for i in range(size)))
@@ -160,11 +161,11 @@ class Config(RandomCropConfig, AdamPolicyConfig):
         return self.n_obs_steps - 1
 
     def draws(self) -> dict[str, Draw]:
-        """What chooses the codes among the probable ones, and where the crop lies."""
+        """Return the numbers that sample codes, and the place of the crop."""
         return {"noise": Draw("uniform", (self.chunks, LAYERS)), **self.crop_draws(1)}
 
     def act_draws(self) -> dict[str, Draw]:
-        """What chooses the codes."""
+        """Return the numbers that sample codes."""
         return {"noise": self.draws()["noise"]}
 
     def loss_weights(self, size: int, pads: Mapping[str, Any]) -> dict[str, float]:

@@ -32,5 +32,5 @@ def key_map(config: Config) -> KeyMap:
 
 
 def _chunk_indices(config: Config) -> Tensor:
-    """Which actions of the window each chunk holds, (chunks, action_chunk_size)."""
+    """Return the indices in the window of each chunk's actions, (chunks, action_chunk_size)."""
     return torch.arange(config.chunks)[:, None] + torch.arange(config.action_chunk_size)

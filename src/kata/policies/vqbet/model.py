@@ -142,12 +142,16 @@ class Policy(ChunkPolicy):
         crop: Tensor | None = None,
         **draws: Tensor,
     ) -> Loss:
-        """Until the codes are learnt, how well they stand for the recorded chunks; after it, how
-        well they and the offsets from them are predicted. `decoded_error` and the `match` terms are
-        only measured.
+        """Compute the loss of the current phase.
 
-        noise: (B, chunks, LAYERS), uniform in [0, 1), which chooses codes. crop: (B, 1, 2) in [0,
-            1), used in training alone. Each is drawn where None.
+        The first phase learns codes: the loss is the error of chunks decoded from them. The second
+        phase predicts codes and offsets. `decoded_error` and the `match` terms are only measured.
+
+        Args:
+            batch: observations and actions, batch axis first.
+            noise: (B, chunks, LAYERS), uniform in [0, 1), samples codes; None draws it.
+            crop: (B, 1, 2) in [0, 1), places of crops, used in training only; None draws it.
+            draws: ignored.
         """
         del draws
         config, chunk = self.vqbet.config, self.vqbet.config.action_chunk_size
@@ -173,8 +177,8 @@ class Policy(ChunkPolicy):
         return Loss(terms, {name: part.detach() for name, part in sums.items()})
 
     def _learn_codes(self, target: Tensor, valid: Tensor | None) -> dict[str, Tensor]:
-        """What the first phase adds to each term, (B, chunks), of flat chunks (B, chunks, W *
-        A).
+        """Return the first phase's summands of each term, (B, chunks), for flat chunks (B, chunks,
+        W * A).
         """
         flat = target.flatten(0, 1)
         decoded, quantized = self._vqvae(flat, None if valid is None else valid.flatten())
@@ -187,7 +191,7 @@ class Policy(ChunkPolicy):
     def _predict_codes(
         self, batch: Batch, target: Tensor, noise: Tensor | None, place: Tensor | None
     ) -> dict[str, Tensor]:
-        """What the second phase adds to each term, (B, chunks)."""
+        """Return the second phase's summands of each term, (B, chunks)."""
         config, size = self.vqbet.config, target.shape[:2]
         if noise is None:
             noise = torch.rand(*size, LAYERS, device=target.device)
@@ -214,11 +218,13 @@ class Policy(ChunkPolicy):
     def predict_chunk(
         self, batch: Batch, *, noise: Tensor | None = None, **draws: Tensor
     ) -> Tensor:
-        """Actions (B, action_chunk_size, A) from the latest observation on, with codes chosen at
-        random.
+        """Return actions (B, action_chunk_size, A) from the latest observation on, with sampled
+        codes.
 
-        batch: observations (B, n_obs_steps, ...). noise: (B, chunks, LAYERS), uniform in [0, 1),
-            from torch's stream where None.
+        Args:
+            batch: observations (B, n_obs_steps, ...).
+            noise: (B, chunks, LAYERS), uniform in [0, 1); None draws from torch's stream.
+            draws: ignored.
         """
         del draws
         config, now = self.vqbet.config, self.vqbet.config.chunk_start()
@@ -231,10 +237,11 @@ class Policy(ChunkPolicy):
         return chunk.unflatten(-1, (config.action_chunk_size, -1))[:, 0]
 
     def param_groups(self) -> list[ParamGroup]:
-        """The GPT's side with the optimiser's decay, the codes' side with rates of its own, and
-        what does not decay.
+        """Return the GPT's side with weight decay, the same without, and the VQ-VAE with other
+        rates.
 
-        In either phase the other's parameters have no gradient, and no optimiser step moves them.
+        In either phase the parameters of the other have no gradient, so no optimizer step moves
+        them.
         """
         network, config = self.vqbet, self.vqbet.config
         decay, no_decay = network.policy.groups()
@@ -251,7 +258,7 @@ class Policy(ChunkPolicy):
         ]
 
     def step_sums(self) -> list[Tensor]:
-        """What the codebooks are to be moved by."""
+        """Return the sums that move the codebooks."""
         return [part for book in self._vqvae.vq_layer.books() for part in book.sums]
 
     def after_step(self, step: int, bad: Tensor) -> dict[str, Tensor]:
@@ -267,11 +274,11 @@ class Policy(ChunkPolicy):
         return {"primary_codes_used": primary, "secondary_codes_used": secondary}
 
     def shard_units(self) -> list[nn.Module]:
-        """The GPT's blocks and the image encoder."""
+        """Return the GPT's blocks and the image encoder."""
         return [*self.vqbet.policy.transformer.h, self.vqbet.rgb_encoder]
 
     def recompute_units(self) -> list[nn.Module]:
-        """The GPT's blocks: batch norm must not see its input twice."""
+        """Return the GPT's blocks. Batch norm must not see its input twice."""
         return list(self.vqbet.policy.transformer.h)
 
     def key_map(self) -> KeyMap:

@@ -19,13 +19,13 @@ UNUSED = 1e-3
 
 
 class Codebook(nn.Module):
-    """`size` vectors that follow the mean of what is nearest to them, as moving averages instead of
-    by gradients (arXiv 1711.00937, appendix A.1).
+    """A codebook of `size` vectors. Each follows the mean of its nearest inputs as a moving
+    average.
 
-    The sums over a batch are collected by `count` and used by `update`, so that however a batch is
-    split the update is that of the whole. keep_unused: what nothing is near stays where it is;
-    otherwise, as in LeRobot, it is divided by next to nothing at first, and shrinks to zero in the
-    end.
+    There are no gradients (arXiv 1711.00937, appendix A.1). `count` collects the sums of a batch
+    and `update` applies them, so the update does not depend on the split into micro-batches. With
+    `keep_unused`, a vector without inputs keeps its value. Otherwise, as in LeRobot, it is divided
+    by a count near zero at first, and shrinks to zero later.
     """
 
     embed: Tensor

@@ -51,8 +51,9 @@ class VqVae(nn.Module):
         self.vq_layer.freeze_codebook.fill_(True)
 
     def forward(self, chunks: Tensor, valid: Tensor | None) -> tuple[Tensor, Quantized]:
-        """What flat chunks (N, W * A) become by their codes; in training they are counted for
-        the codebooks' update.
+        """Return flat chunks (N, W * A) decoded from their codes, and the quantization.
+
+        In training, codes are counted for the update of the codebooks.
         """
         quantized = self.vq_layer(self.encoder(chunks), learn=self.training, valid=valid)
         return self.decoder(quantized.value).float(), quantized

@@ -122,7 +122,7 @@ def build_augment(transforms: Mapping[str, Any], *, count: int, random_order: bo
 def _build(name: str, kind: str, kwargs: Mapping[str, Any]) -> Augmentation:
     option = f"dataset.image_transforms.tfs.{name}"
     if kind == "ColorJitter" and len(kwargs) > 1:
-        maker: Any = v2.ColorJitter  # several at once are applied in a random order of their own
+        maker: Any = v2.ColorJitter  # several at once are applied in a separate random order
     else:
         maker = KINDS.get(kind) or v2.__dict__.get(kind)
     if not isinstance(maker, type):

@@ -1,12 +1,11 @@
-"""Saving beside training: the loop stands still while the state is copied to host memory, and no
-longer.
+"""Checkpoint writing in a thread. The loop waits only while the state is copied to host memory.
 
     step -> copy to host memory -> (thread: files, hashes, fsync, rename, pointer, retention) ->
     metrics.jsonl
 
-One save of a kind is at work at a time; the next one waits for its memory, and the wait counts as
-standing still. Every rank calls the same methods: where the state is in shards all of them put it
-together, and rank 0 writes.
+One save of a kind runs at a time. The next one waits for its memory, and that wait counts as a
+stall. Every rank calls the same methods: all ranks gather or write shards, and rank 0 writes the
+other files.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class _Written:
-    """What the thread found: bytes on the disk, seconds of the device's copying, seconds of
+    """The outcome of a save: bytes on disk, seconds of copying on the device, seconds of
     writing.
     """
 
@@ -62,10 +61,11 @@ class _Job:
 
 @dataclass
 class AsyncSaver:
-    """Writes the checkpoints of one run. Use as a context manager; call `check` between steps,
+    """Writes the checkpoints of one run. It is a context manager; call `check` between steps and
     `finish` at the end.
 
-    durable: the step of the newest checkpoint on the disk, or None.
+    Attributes:
+        durable: step of the newest checkpoint on disk, or None.
     """
 
     home: Path
@@ -79,7 +79,7 @@ class AsyncSaver:
     _memory: dict[str, HostTensors] = field(default_factory=dict[str, HostTensors])
 
     def checkpoint(self, state: TrainState) -> None:
-        """Save this step; `last` points at it once it is on the disk."""
+        """Save this step. `last` points at the checkpoint once it is on disk. Collective."""
         digits = max(6, len(str(self.saver.run.steps)))
         target = self.home / f"{state.step:0{digits}d}"
         policy = state.policy
@@ -96,8 +96,10 @@ class AsyncSaver:
     def best(
         self, policy: Policy, step: int, figures: dict[str, Any], lost: Callable[[], None]
     ) -> Path:
-        """Save these weights as the best so far; `lost` is called if a full disk does not take
-        them.
+        """Save these weights as the best so far, and return the path of the `best` pointer.
+        Collective.
+
+        `lost` is called if the disk is full and the save fails.
         """
         self._save(
             BEST,
@@ -109,17 +111,19 @@ class AsyncSaver:
         return self.home / BEST
 
     def check(self) -> None:
-        """Take note of saves that have ended.
+        """Settle saves that have ended.
 
-        CheckpointError for one that failed, unless the disk is full.
+        Raises:
+            CheckpointError: a save failed, and not because the disk is full.
         """
         while self._jobs and self._jobs[0].future.done():
             self._settle(self._jobs.pop(0))
 
     def finish(self, state: TrainState) -> None:
-        """Wait for all saves; the state's own step must be on the disk then.
+        """Wait for all saves, and make sure that the current step is on disk. Collective.
 
-        CheckpointError when it cannot be written, also after a second try.
+        Raises:
+            CheckpointError: a second attempt failed too.
         """
         group = self.engine.group
         group.on_rank0(self._drain)
@@ -138,7 +142,7 @@ class AsyncSaver:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Let the saves at work end, whatever has happened: what they write is a good state."""
+        """Wait for running saves, whatever has happened: they write a good state."""
         self._pool.shutdown(wait=True)
         if kind is None:
             self.check()
@@ -152,9 +156,7 @@ class AsyncSaver:
         lost: Callable[[], None] = lambda: None,
         shards: dict[str, Tensor] | None = None,
     ) -> None:
-        """Shards are written while training stands still, by all ranks, and what belongs to them
-        beside it.
-        """
+        """Write shards while training waits, and the other files in the thread."""
         began_s = time.perf_counter()
         # The others wait for a long write without a limit here, and not for the first shard that
         # rank 0 has to send.
@@ -170,8 +172,10 @@ class AsyncSaver:
             self._jobs.append(_Job(pointer, target, held.step, host_s, future, lost))
 
     def _write_shards(self, target: Path, tensors: dict[str, Tensor]) -> Future[_Written] | None:
-        """By all ranks, into the folder that rank 0 publishes; what came of it where a disk did
-        not take them.
+        """Write this rank's shards. Collective.
+
+        The folder is the one that rank 0 publishes. Returns a failed future if a disk refuses the
+        write, else None.
         """
         group = self.engine.group
         group.on_rank0(lambda: begin_checkpoint(target))
@@ -192,7 +196,7 @@ class AsyncSaver:
         write: Callable[[Path, Snapshot], None],
         begun: bool,
     ) -> _Written:
-        """In the thread."""
+        """Write and publish a checkpoint, in the thread."""
         device_s = held.wait()
         began_s = time.perf_counter()
         try:

@@ -1,4 +1,4 @@
-"""A checkpoint's state from one format to another, by one process without ranks."""
+"""Conversion of a checkpoint's state between formats, by one process without ranks."""
 
 from __future__ import annotations
 
@@ -33,7 +33,10 @@ from kata.train.checkpoint.sharded import (
 
 @dataclass(frozen=True)
 class _State:
-    """Weights and average by own name, moments as `<number>/<name>`; no average: empty."""
+    """Weights and EMA by the policy's names, optimizer state as `<number>/<name>`.
+
+    Without EMA, `ema` is empty.
+    """
 
     weights: dict[str, Tensor]
     ema: dict[str, Tensor]
@@ -41,11 +44,15 @@ class _State:
 
 
 def convert_checkpoint(source: Path, target: Path, to: str) -> int:
-    """Write the whole checkpoint `source` as `target`, which may be the same; returns its bytes.
+    """Write the checkpoint `source` as `target`, which may be the same, and return its bytes.
 
-    to: 'safetensors', 'dcp' or 'both' (see the option `checkpoint_format`).
+    Args:
+        source: a complete checkpoint.
+        target: folder to write.
+        to: 'safetensors', 'dcp' or 'both' (see the option `checkpoint_format`).
 
-    Raises: CheckpointError where the source cannot be read or the target not be written.
+    Raises:
+        CheckpointError: the source cannot be read, or the target cannot be written.
     """
     policy = _policy_of(source)
     state = _from_shards(source) if has_shards(source) else _from_files(source, policy)
@@ -63,7 +70,7 @@ def convert_checkpoint(source: Path, target: Path, to: str) -> int:
 
 
 def _policy_of(source: Path) -> Policy:
-    """Which gives names, not weights."""
+    """Build the policy for its parameter names only; no weights are loaded."""
     config = decode(PolicyConfig, read_policy_config(source / PRETRAINED, []), at="policy")
     return build_policy(config.without_downloads())
 
@@ -119,7 +126,7 @@ def _fill(folder: Path, source: Path, policy: Policy, state: _State, to: str) ->
 def _acting(
     folder: Path, source: Path, policy: Policy, weights: Mapping[str, Tensor] | None
 ) -> None:
-    """What acting needs beside weights is that of the trained policy, also for the average."""
+    """Write a folder for inference. The EMA shares all its files except the weights."""
     shutil.copytree(source / PRETRAINED, folder, ignore=shutil.ignore_patterns(MODEL))
     if weights is not None:
         save_weights(policy, folder / MODEL, state=dict(weights))

@@ -38,9 +38,9 @@ _PARTIAL, _OLD, _GONE, _DAMAGED, _COPY = ".partial", ".old", ".gone", ".damaged"
 
 @dataclass(frozen=True)
 class Resumable:
-    """Where a run continues.
+    """The place from which a run continues.
 
-    source: None where nothing was ever saved. notes: what the user should read.
+    source: None if nothing was saved. notes: messages for the user.
     """
 
     source: Path | None
@@ -52,12 +52,12 @@ class Resumable:
 
 
 def home_of(run_folder: Path) -> Path:
-    """Where a run folder holds its checkpoints."""
+    """Return the folder of a run's checkpoints."""
     return run_folder / "checkpoints"
 
 
 def checkpoints(home: Path) -> list[Path]:
-    """Every checkpoint, whole or not, oldest first."""
+    """Return all checkpoints, oldest first, including damaged ones."""
     return sorted(
         (p for p in home.glob("*") if p.name.isdigit() and p.is_dir()), key=lambda p: int(p.name)
     )
@@ -74,7 +74,7 @@ def best_checkpoints(home: Path) -> list[Path]:
 
 
 def damaged(home: Path) -> list[Path]:
-    """What was set aside when a run continued from an older checkpoint."""
+    """Return checkpoints that were set aside when a run continued from an older one."""
     return sorted(home.glob(f"*{_DAMAGED}"))
 
 

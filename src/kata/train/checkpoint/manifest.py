@@ -1,8 +1,7 @@
-"""What a checkpoint consists of: size and hash of every file, written last. Torch-free.
+"""The manifest of a checkpoint: size and hash of every file, written last. Torch-free.
 
-A folder whose manifest holds is whole. One without a manifest, LeRobot's or an older kata's, is
-judged by what can be seen without one: the files that must be there, and whether each can hold what
-its own header says.
+A folder is complete if its manifest holds. Checkpoints of LeRobot and of older versions have none.
+They are checked by the files that must exist and by the sizes that their headers give.
 """
 
 from __future__ import annotations
@@ -47,9 +46,9 @@ def write_manifest(folder: Path, step: int) -> int:
 
 
 def damage(folder: Path, *, hashes: bool = True) -> list[str]:
-    """What is wrong with a checkpoint, a phrase per file; nothing for a whole one.
+    """Return the faults of a checkpoint, a phrase per file; empty for a complete one.
 
-    hashes: false compares sizes alone, which finds what was cut off but not what was changed.
+    hashes: False compares sizes only, which finds truncated files but not changed ones.
     """
     if not has_manifest(folder):
         return _damage_without_manifest(folder)
@@ -75,7 +74,7 @@ def step_of(folder: Path) -> int:
 
 
 def has_manifest(folder: Path) -> bool:
-    """Whether every file can be checked against a record."""
+    """Return True if every file can be checked against a manifest."""
     return (folder / MANIFEST).is_file()
 
 
@@ -104,7 +103,7 @@ def _damage_without_manifest(folder: Path) -> list[str]:
 
 
 def _cut_off(path: Path) -> bool:
-    """Whether a safetensors file is shorter or longer than its header says."""
+    """Return True if the length of a safetensors file differs from its header."""
     try:
         with path.open("rb") as file:
             length = int.from_bytes(file.read(8), "little")

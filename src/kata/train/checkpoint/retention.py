@@ -1,4 +1,4 @@
-"""Which checkpoints stay, and what a run will need of the disk. Torch-free."""
+"""Rules for keeping checkpoints, and the disk space that a run will need. Torch-free."""
 
 from __future__ import annotations
 
@@ -16,11 +16,13 @@ from kata.units import bytes_text
 
 @dataclass(frozen=True)
 class Keep:
-    """last: so many newest checkpoints; every: those of each so many steps; best: so many of lowest
-    error; 0 is off.
+    """Rules for keeping checkpoints; 0 switches a rule off.
 
-    With neither `last` nor `every` all stay. What `last` and `best` point at stays always, and the
-    newest good one.
+    last: how many of the newest to keep. every: keep those of each multiple of this step. best: how
+    many of the lowest error to keep.
+
+    Without `last` and `every` all stay. The targets of `last` and `best` and the newest good
+    checkpoint always stay.
     """
 
     last: int = 0
@@ -29,7 +31,7 @@ class Keep:
 
     @classmethod
     def of(cls, run: Run) -> Keep:
-        """What a run asks for."""
+        """Return the rules of a run."""
         return cls(run.keep_last, run.keep_every, run.keep_best)
 
 
@@ -45,9 +47,9 @@ class Room:
 
 
 def surplus(home: Path, keep: Keep, *, hashes: bool) -> list[Path]:
-    """The folders that need not stay.
+    """Return the checkpoints that may be deleted.
 
-    A damaged checkpoint counts as none, and goes only where a good one stays.
+    Damaged checkpoints do not count towards `last`, and are deleted only if an intact one remains.
     """
     stay = {pointed(home / LAST), pointed(home / BEST)}
     going = (
@@ -73,9 +75,9 @@ def prune(home: Path, keep: Keep, *, hashes: bool = False) -> list[Path]:
 
 
 def room_needed(run: Run, home: Path, done: int, checkpoint: int, weights: int) -> Room:
-    """What the rest of a run will add to its folder at the most, with one save at work.
+    """Return the largest space that the rest of a run can add to its folder, with one save running.
 
-    done: steps already taken. checkpoint, weights: bytes of a checkpoint and of the weights alone.
+    done: steps done. checkpoint, weights: bytes of a checkpoint and of the weights alone.
     """
     if not run.save_checkpoint or done >= run.steps:
         return Room(checkpoint, weights, 0)

@@ -1,10 +1,9 @@
-"""One process per run folder: a second one is refused, and what a dead one left is taken over.
-Torch-free.
+"""The lock of a run folder. A second process is refused; the lock of a dead one is taken over.
 
-The lock is the kernel's (flock) on `<run>/.lock`: it ends with its process, however that ends. The
-file says who holds it. Where the file system has no flock, a process on this machine is looked up
-by number and start time, and one on another machine counts as alive while the file's time, which
-its holder sets anew every BEAT_S, is young.
+Torch-free. The lock is the kernel's (flock) on `<run>/.lock`, so it ends with its process. The file
+names the holder. Some file systems have no flock. There a process of this machine is looked up by
+number and start time. A holder on another machine renews the file's time every BEAT_S, and counts
+as alive while that time is recent.
 """
 
 from __future__ import annotations

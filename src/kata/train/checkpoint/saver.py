@@ -1,14 +1,12 @@
-"""What a checkpoint holds, in LeRobot's layout.
+"""The files of a checkpoint, in LeRobot's layout.
 
-<run>/checkpoints/000500/pretrained_model/   config.json model.safetensors train_config.json
-policy_*processor*
-                                          processors/<name>/policy_*processor* per dataset of a
-                                          mixture
-                        /pretrained_model_ema/  the same with averaged weights (only with
-                        --ema.enable) /training_state/     training_step.json optimizer_*
-                        scaler.json /sharded_state/      weights, average and moments in shards (see
-                        kata.train.checkpoint.sharded) /manifest.json       size and hash of each of
-                        these files
+<run>/checkpoints/000500/
+    pretrained_model/      config.json, model.safetensors, train_config.json, policy_*processor*
+                           processors/<name>/policy_*processor*: per dataset of a mixture
+    pretrained_model_ema/  the same with the EMA of the weights, only with --ema.enable
+    training_state/        training_step.json, optimizer_*, scaler.json
+    sharded_state/         weights, EMA and optimizer state (see kata.train.checkpoint.sharded)
+    manifest.json          size and hash of each of these files
 """
 
 from __future__ import annotations
@@ -46,9 +44,10 @@ from kata.train.model.state import TrainState
 
 
 def last_finite(checkpoints: Path) -> Path | None:
-    """The newest checkpoint whose weights can be read and are finite.
+    """Return the newest checkpoint whose weights can be read and are finite, or None.
 
-    The newest of all may not be: an update with finite gradients can still overflow the weights.
+    The newest of all may not qualify: an update with finite gradients can still overflow the
+    weights.
     """
     for folder in sorted((p for p in checkpoints.glob("*") if p.name.isdigit()), reverse=True):
         try:
@@ -71,10 +70,9 @@ OPTIMIZER = "optimizer_state.safetensors"
 
 @dataclass(frozen=True)
 class Saver:
-    """Writes what a checkpoint of one run holds, and fills a state from one. `policy` gives names,
-    not weights.
+    """Writes the files of one run's checkpoints, and fills a state from them.
 
-    by_dataset: the pipelines of each dataset of a mixture.
+    `policy` arguments give names, not weights. by_dataset: pipelines of each dataset of a mixture.
     """
 
     run: Run
@@ -83,7 +81,7 @@ class Saver:
     by_dataset: Mapping[str, tuple[Pipeline, Pipeline]] = field(default_factory=dict)
 
     def write(self, folder: Path, policy: Policy, held: Snapshot) -> None:
-        """The content of a checkpoint."""
+        """Write the content of a checkpoint."""
         self.write_pretrained(folder / PRETRAINED, policy, held.weights)
         if held.ema is not None:
             self.write_pretrained(folder / PRETRAINED_EMA, policy, held.ema)
@@ -107,15 +105,15 @@ class Saver:
     def write_best(
         self, folder: Path, policy: Policy, held: Snapshot, values: dict[str, Any]
     ) -> None:
-        """The content of a best checkpoint; `validation.json` says its step and figures."""
+        """Write the content of a best checkpoint; `validation.json` holds its step and figures."""
         self.write_pretrained(folder / PRETRAINED, policy, held.weights)
         write_json(folder / VALIDATION, {"step": held.step, **values})
 
     def write_pretrained(
         self, folder: Path, policy: Policy, weights: dict[str, Tensor] | None
     ) -> Path:
-        """Make a folder with all that acting needs; None leaves the weights out, which lie in
-        shards elsewhere.
+        """Make a folder with all files for inference. None leaves out the weights, which are in
+        shards.
         """
         folder.mkdir()
         if weights is not None:
@@ -132,7 +130,11 @@ class Saver:
         return folder
 
     def restore(self, state: TrainState, source: Path, engine: Engine) -> None:
-        """Fill the state from a checkpoint of this run, on each rank what the engine has there."""
+        """Fill the state from a checkpoint of this run; each rank fills what the engine gives it.
+
+        Raises:
+            CheckpointError: a file cannot be read, or the checkpoint is beyond the last step.
+        """
         training = source / TRAINING
         if has_shards(source):
             restore_shards(state, source)
@@ -162,11 +164,11 @@ class Saver:
 
 
 def checkpoint_bytes(policy: Policy, run: Run) -> int:
-    """How much a checkpoint takes, on the disk and in host memory: weights, the optimiser's
-    moments, the average.
+    """Return the bytes of a checkpoint, on disk and in host memory.
 
-    TEXT_BYTES stand for its JSON files, statistics and headers, SHARD_HEADER_BYTES for that
-    of a shard. Weights lie there twice where both shards and LeRobot's file are asked for.
+    It holds weights, optimizer state and EMA. TEXT_BYTES cover its JSON files, statistics and
+    headers. SHARD_HEADER_BYTES cover the header of a shard. With format 'both' the weights count
+    twice.
     """
     trained = sum(p.numel() * p.element_size() for p in policy.parameters() if p.requires_grad)
     states = int(run.optimizer.momentum > 0) if isinstance(run.optimizer, SGDConfig) else 2
@@ -179,7 +181,7 @@ def checkpoint_bytes(policy: Policy, run: Run) -> int:
 
 
 def weight_bytes(policy: Policy) -> int:
-    """How much the weights take."""
+    """Return the bytes of the weights."""
     return sum(t.numel() * t.element_size() for t in policy.state_dict().values())
 
 

@@ -1,10 +1,12 @@
-"""The training state in shards on the disk, in torch's distributed checkpoint format (DCP): each
-rank writes what it holds, and any number of ranks, or none, reads it again.
+"""The training state in shards on disk, in torch's distributed checkpoint format (DCP).
 
-<checkpoint>/sharded_state/.metadata     what lies where, written last
-                          /__0_0.distcp  what rank 0 held; of what several hold alike one writes it
+Each rank writes its shards. Any number of ranks, or a process without ranks, reads them.
 
-weights/<name>, average/<name>, moments/<number of the parameter>/<name>
+    <checkpoint>/sharded_state/.metadata     the table of tensors, written last
+                              /__0_0.distcp  rank 0's shards; one rank writes what several hold
+
+Weights and EMA are stored under their names after the prefixes WEIGHTS and EMA. Optimizer state is
+stored as OPTIMIZER_STATE/<number of the parameter>/<name>.
 """
 
 from __future__ import annotations
@@ -50,16 +52,16 @@ _TABLE = {
         for name in ("PosixPath", "WindowsPath")
     ),
 }
-"""What a table of tensors consists of, beside types of numbers."""
+"""Classes that a table of tensors may consist of, beside types of numbers."""
 
 
 def has_shards(checkpoint: Path) -> bool:
-    """Whether a checkpoint holds its state in shards."""
+    """Return True if a checkpoint holds its state in shards."""
     return (checkpoint / SHARDS).is_dir()
 
 
 def state_tensors(state: TrainState) -> dict[str, Tensor]:
-    """All tensors of a state by name, as this rank holds them."""
+    """Return all tensors of a state by name, as this rank holds them."""
     found = {WEIGHTS + name: tensor for name, tensor in state.policy.state_dict().items()}
     if state.ema is not None:
         found |= {EMA + name: tensor for name, tensor in state.ema.state_dict().items()}
@@ -71,10 +73,15 @@ def state_tensors(state: TrainState) -> dict[str, Tensor]:
 
 
 def write_shards(checkpoint: Path, tensors: Mapping[str, Tensor], *, together: bool) -> None:
-    """Write these into a checkpoint's folder, flushed to the disk; together: all ranks, each what
-    it holds.
+    """Write tensors into a checkpoint's folder, flushed to disk.
 
-    Raises OSError, on all of them, where one cannot write.
+    Args:
+        checkpoint: the checkpoint's folder.
+        tensors: what this rank holds, by name.
+        together: True if all ranks write, each its shards.
+
+    Raises:
+        OSError: a rank cannot write; raised on all ranks.
     """
     with _alone_is_meant():
         try:
@@ -88,10 +95,10 @@ def write_shards(checkpoint: Path, tensors: Mapping[str, Tensor], *, together: b
 
 
 def restore_shards(state: TrainState, checkpoint: Path) -> None:
-    """Fill weights, average and moments from a checkpoint's shards, on each rank what it holds; no
-    rank waits.
+    """Fill weights, EMA and optimizer state from shards. Each rank reads its part; no rank waits.
 
-    Raises CheckpointError where a shard is absent, or the checkpoint is that of another state.
+    Raises:
+        CheckpointError: a shard is absent, or the checkpoint is that of another state.
     """
     reader = ShardedReader(checkpoint)
     wanted = {
@@ -116,7 +123,7 @@ def restore_shards(state: TrainState, checkpoint: Path) -> None:
 
 
 def load_optimizer_state(optimizer: Optimizer, found: Mapping[int, Mapping[str, Tensor]]) -> None:
-    """Give an optimiser its moments by number of the parameter; its options stay its own."""
+    """Fill an optimizer's state by number of the parameter. Its options stay."""
     groups = optimizer.state_dict()["param_groups"]
     optimizer.load_state_dict(
         {"state": {n: dict(named) for n, named in found.items()}, "param_groups": groups}
@@ -124,12 +131,13 @@ def load_optimizer_state(optimizer: Optimizer, found: Mapping[int, Mapping[str, 
 
 
 class ShardedReader:
-    """Reads the shards of one checkpoint; of the table of what lies where, a pickle, nothing is
-    executed.
+    """Reader of a checkpoint's shards. It executes nothing of the table, which is a pickle.
 
-    table: shape and type of each tensor by name.
+    Attributes:
+        table: shape and type of each tensor by name.
 
-    Raises: CheckpointError where the table cannot be read, or a file that it names is absent.
+    Raises:
+        CheckpointError: the table cannot be read, or a file that it names is absent.
     """
 
     def __init__(self, checkpoint: Path) -> None:

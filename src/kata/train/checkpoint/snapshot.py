@@ -1,6 +1,4 @@
-"""A copy of the training state in host memory, taken between two steps, so that writing it needs
-no standing still.
-"""
+"""A copy of the training state in host memory, so that training continues while it is written."""
 
 from __future__ import annotations
 
@@ -17,11 +15,14 @@ from kata.train.model.state import TrainState
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Tensors by own name, on the host. moments: the optimiser's, as `<number>/<name>`; groups: its
-    options.
+    """Tensors on the host, by the policy's names. Call `wait` before reading them.
 
-    None is what is not in it: of weights alone all but `weights`, beside shards what those hold.
-    Call `wait` before reading.
+    Attributes:
+        optimizer_state: by `<number>/<name>`.
+        groups: the optimizer's options per parameter group.
+
+    None marks a part that is not in the snapshot: a snapshot of weights has no other part, and one
+    beside shards leaves out what the shards hold.
     """
 
     step: int
@@ -33,13 +34,13 @@ class Snapshot:
     copied: HostTensors
 
     def wait(self) -> float:
-        """Until the device has delivered; returns the seconds that its copying took, 0 on a CPU."""
+        """Wait for the device's copies; return the seconds that they took, 0 on a CPU."""
         return self.copied.wait()
 
 
 class HostTensors:
-    """Memory on the host that tensors are copied into, used again by the next copy; pinned for a
-    CUDA device.
+    """Host memory that copies are made into and that the next copy reuses; pinned for a CUDA
+    device.
     """
 
     def __init__(self) -> None:
@@ -47,15 +48,12 @@ class HostTensors:
         self._events: tuple[torch.cuda.Event, torch.cuda.Event] | None = None
 
     def copy(self, tensors: Mapping[str, Tensor], engine: Engine) -> dict[str, Tensor]:
-        """The tensors as they are now. The device goes on in order: what it does next cannot change
-        the copy.
+        """Return host copies of the tensors as they are now. Collective: all ranks gather shards in
+        order.
 
-        Shards are put together one after the other, by all ranks; who keeps anything is the
-        engine's to say.
-
-        On CUDA this only asks for the copies, on the stream that trains: they are done before its
-        next kernel, and the host is not stopped. Call `wait` before reading, and do not call `copy`
-        before reading is over.
+        `engine.keeps` says whether this rank keeps the copies. On CUDA the copies are only queued,
+        on the training stream. The device runs them before its next kernel, and the host does not
+        wait. Call `wait` before reading, and do not call `copy` again before reading is over.
         """
         cuda = any(tensor.is_cuda for tensor in tensors.values())
         events = (
@@ -76,7 +74,7 @@ class HostTensors:
         return copies
 
     def wait(self) -> float:
-        """Until the copies are there; returns the seconds that the device spent on them."""
+        """Wait until the copies have arrived; return the seconds that the device spent on them."""
         if self._events is None:
             return 0.0
         began, ended = self._events
@@ -94,7 +92,7 @@ class HostTensors:
 def snapshot_state(
     state: TrainState, memory: HostTensors, engine: Engine, stored_as: str = "safetensors"
 ) -> Snapshot:
-    """What a checkpoint holds beside shards, as it is at this moment. Every rank calls this."""
+    """Return the parts of a checkpoint that are not in shards. Collective."""
     optimizer = state.optimizer.state_dict()
     parts: dict[str, Mapping[str, Tensor]] = {}
     if stored_as == "safetensors":
@@ -122,7 +120,7 @@ def snapshot_state(
 
 
 def optimizer_tensors(optimizer: Mapping[str, Any]) -> dict[str, Tensor]:
-    """The tensors of an optimiser's state_dict as `<number>/<name>`."""
+    """Return the tensors of an optimizer's state_dict as `<number>/<name>`."""
     return {
         f"{number}/{name}": torch.as_tensor(value)
         for number, named in optimizer["state"].items()
@@ -131,5 +129,5 @@ def optimizer_tensors(optimizer: Mapping[str, Any]) -> dict[str, Tensor]:
 
 
 def snapshot_weights(policy: nn.Module, step: int, memory: HostTensors, engine: Engine) -> Snapshot:
-    """Weights alone, as those of the best validation. Every rank calls this."""
+    """Return a snapshot of weights alone, as for the best validation. Collective."""
     return Snapshot(step, memory.copy(policy.state_dict(), engine), None, None, [], None, memory)

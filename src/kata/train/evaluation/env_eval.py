@@ -1,18 +1,16 @@
-"""Evaluation in an environment beside the training: processes of their own, which training never
-waits for.
+"""Evaluation in an environment beside the training, in other processes; training does not wait.
 
     step -> copy of the weights -> (thread: checkpoint folder -> `kata.eval.env_worker` process ->
     result) -> metrics.jsonl
 
-Several ranks share the episodes. Each plays its own in a process beside it; those after the first
-work in a folder for temporary files and send what came of it to rank 0, whose thread puts it
-together:
+Several ranks share the episodes. Each plays its share in a process. Ranks other than 0 use a
+temporary folder and send their outcome to rank 0, whose thread sums it:
 
-    share -> tally, films, log -> (mail) -> rank 0 -> `kata.eval.env_worker --sum` process -> result
+    share -> tally, videos, log -> (message) -> rank 0 -> `kata.eval.env_worker --sum` -> result
 
-Only the copy of the weights to host memory stops the loop. One evaluation runs at a time; what
-falls due meanwhile is left out and said. After the last step the last result is waited for, unless
-the run is asked to stop.
+Only the copy of the weights to host memory stops the loop. One evaluation runs at a time; others
+that fall due meanwhile are skipped with a note. After the last step training waits for the result,
+unless the run is asked to stop.
 """
 
 from __future__ import annotations
@@ -47,7 +45,7 @@ from kata.train.report import Filmstrip
 from kata.train.stopping import StopSignal
 
 CHECK_S = 0.5
-"""How often a wait looks whether the run was asked to stop."""
+"""Interval in which a wait checks whether the run was asked to stop."""
 
 
 WORKER = ("-P", "-m", "kata.eval.env_worker")
@@ -58,7 +56,7 @@ RESULT, TALLY, STOP = "eval.json", "tally.rank{}.json", "stop"
 
 
 Found = dict[str, Any]
-"""What a process wrote: a result, a rank's tally, or {"error": message}."""
+"""The output of a process: a result, a rank's tally, or {"error": message}."""
 
 
 SHOWN = (
@@ -75,10 +73,7 @@ SHOWN = (
 
 @dataclass
 class AsyncEnvEval:
-    """Starts evaluations and brings their results into the record.
-
-    Use as a context manager, on all ranks.
-    """
+    """Starts evaluations and logs their results. It is a context manager on all ranks."""
 
     run: Run
     folder: Path
@@ -96,10 +91,9 @@ class AsyncEnvEval:
         self._ended = threading.Event()
 
     def may_start(self, step: int) -> bool:
-        """Whether an evaluation of this step may start; where the one before is still at work, that
-        is noted.
+        """Return True if no evaluation is running; otherwise log that this one is skipped.
 
-        Rank 0 knows for all.
+        Only rank 0 knows; it answers for all.
         """
         if self._running is not None and self._running[1].done():
             self.collect()
@@ -109,10 +103,7 @@ class AsyncEnvEval:
         return self._running is None
 
     def start(self, policy: Policy, step: int) -> None:
-        """Evaluate these weights as they are now.
-
-        All ranks call this, since weights may lie in shards.
-        """
+        """Evaluate these weights as they are now. Collective, because shards are gathered."""
         if self._running is not None:  # its share has reached rank 0
             self._running[1].result()
         mine = len(self._share(self._world.rank)) > 0
@@ -121,10 +112,10 @@ class AsyncEnvEval:
         self._running = (step, self._pool.submit(self._evaluate, policy, held)) if mine else None
 
     def collect(self, *, wait: bool = False) -> None:
-        """Write down the result if there is one; `wait` for the one at work, but not when some rank
-        is asked to stop.
+        """Log the result if there is one.
 
-        Several ranks wait together: each for its own share, rank 0 for all of them.
+        `wait` waits for it, unless a rank is asked to stop. Several ranks wait together: each for
+        its share, and rank 0 for all.
         """
         if self._running is None or not (wait or self._running[1].done()):
             return
@@ -145,7 +136,7 @@ class AsyncEnvEval:
         self.meter.note(step, "evaluation", {**figures, "success_low": low, "success_high": high})
 
     def _evaluate(self, policy: Policy, held: Snapshot) -> Found:
-        """In the thread: the result, on rank 0; the others send their share there."""
+        """Return the result on rank 0; other ranks send their share to it. Runs in the thread."""
         held.wait()
         home, rank = self._home(held.step), self._world.rank
         if not self._world.is_first:
@@ -252,7 +243,9 @@ class AsyncEnvEval:
             return self._process.wait()
 
     def _awaited(self, name: str) -> bytes:
-        """What another rank sends; a message in its place where the evaluation is ended before."""
+        """Return another rank's share, or an error message if the evaluation ends before it
+        arrives.
+        """
         while (message := self._messages.take(name)) is None:
             if self._ended.wait(CHECK_S):
                 return pack(
@@ -267,7 +260,7 @@ class AsyncEnvEval:
         return self.run.eval.share(rank, self._world.size)
 
     def _asked_to_stop(self) -> bool:
-        """Whether this rank or another one that waits is asked to."""
+        """Return True if this rank, or another one that waits, was asked to stop."""
         if self.stop_signal.is_set():
             self._messages.send(STOP, b"")
         return self._messages.has(STOP)
@@ -322,8 +315,9 @@ LOG_BYTES = 2**16
 
 
 def pack(found: dict[str, Any], home: Path | None = None) -> bytes:
-    """Values, and from the folder `home` the ends of logs and, unless the values tell of an
-    error, the films.
+    """Return values as a message, with log tails and videos from the folder `home`.
+
+    Videos are left out if the values hold an error.
     """
     message = io.BytesIO()
     with ZipFile(message, "w") as archive:
@@ -336,7 +330,7 @@ def pack(found: dict[str, Any], home: Path | None = None) -> bytes:
 
 
 def unpack(message: bytes, home: Path) -> dict[str, Any]:
-    """The values; the files go to `home`."""
+    """Return the values of a message, and write its files to `home`."""
     with ZipFile(io.BytesIO(message)) as archive:
         archive.extractall(home, [name for name in archive.namelist() if name != FOUND])
         return json.loads(archive.read(FOUND))

@@ -32,11 +32,11 @@ class _OutOfTimeError(Exception):
 
 @dataclass(frozen=True)
 class SampleBudget:
-    """How long samples may take. is_over: asked on the way, true ends them early. is_bound: false
-    sets no limit.
+    """A time limit for report samples. is_over: called on the way; True ends them early. is_bound:
+    False sets no limit.
 
-    The clock is looked at wherever a policy calls one of its units, thus many times for a chunk
-    that is denoised.
+    The clock is checked whenever a policy calls one of its units, thus many times per denoised
+    chunk.
     """
 
     limit_s: float

@@ -75,7 +75,7 @@ class Validator:
         }
 
     def _batch(self, policy: Policy, number: int) -> _Judged:
-        """What one batch adds to the figures."""
+        """Return one batch's contribution to the figures."""
         part, size = self.feed.batches.rank_slice, self.feed.batches.slice_size
         raw = self.feed.batches.at(number // part.of)
         # The last batch wraps round to the first samples; what does not belong to this pass is cut
@@ -128,7 +128,7 @@ class _Losses:
 
 @dataclass(frozen=True)
 class _Judged:
-    """What one batch adds: losses, those of each dataset of a mixture, and the sums of _Errors."""
+    """One batch's contribution: losses, losses by dataset of a mixture, and the sums of _Errors."""
 
     number: int
     losses: _Losses

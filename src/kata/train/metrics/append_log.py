@@ -1,6 +1,4 @@
-"""A file of a run that grows while it lasts; neither a full disk nor a folder that was moved away
-ends the run over it.
-"""
+"""A file that a run appends to. A full disk does not end the run."""
 
 from __future__ import annotations
 
@@ -15,10 +13,9 @@ _log = logging.getLogger(__name__)
 
 
 class AppendLog:
-    """Bytes are added at the end; what a full disk does not take is kept, and tried again with the
-    next.
+    """A file that bytes are appended to. Bytes that a full disk refuses are kept and written later.
 
-    The file is made with the first bytes.
+    The file is created with the first bytes.
     """
 
     def __init__(self, path: Path) -> None:
@@ -27,9 +24,10 @@ class AppendLog:
         self._unwritten = b""
 
     def add(self, raw: bytes) -> None:
-        """Write out these bytes, and what is left from before.
+        """Write these bytes after those left from before.
 
-        Raises: OSError, unless the disk is full.
+        Raises:
+            OSError: the write failed, and not because the disk is full.
         """
         said = bool(self._unwritten)
         self._unwritten += raw
@@ -49,7 +47,7 @@ class AppendLog:
                 )
 
     def close(self) -> None:
-        """Try once more, and end."""
+        """Try once more to write, and close the file."""
         self.add(b"")
         if self._file is not None:
             self._file.close()

@@ -52,9 +52,9 @@ class BadFrames:
     def substitute(
         self, use: str, data: Mixture, reader: Reader, rows: Int64, samples: Callable[[int], int]
     ) -> SubstituteFn:
-        """What Batches ask about frames that cannot be decoded.
+        """Return the function that Batches call for frames that cannot be decoded.
 
-        samples: how many were read up to a position.
+        samples: returns the number of samples read up to a position.
         """
         if self._run.on_bad_frame == "stop":
             return lambda _, wanted: _stop(data, reader, wanted)
@@ -69,7 +69,7 @@ class BadFrames:
         self._record.close()
 
     def remarks(self) -> list[str]:
-        """What the user should know at the end."""
+        """Return remarks for the user at the end."""
         count = sum(len(account.lines) for account in self._accounts.values())
         if not count:
             return []

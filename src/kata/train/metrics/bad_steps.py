@@ -115,7 +115,7 @@ class BadStepMonitor:
         self._write_losses()
 
     def remarks(self) -> list[str]:
-        """What the user should know at the end."""
+        """Return remarks for the user at the end."""
         said: list[str] = []
         if self._skipped:
             said.append(

@@ -39,7 +39,7 @@ BEHIND_SHARE = 0.2
 
 
 class Stage(StrEnum):
-    """Where a batch passes on its way to an update."""
+    """A stage of a batch on its way to an update."""
 
     READ = "read"
     DECODE = "decode"

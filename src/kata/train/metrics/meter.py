@@ -117,8 +117,8 @@ class Meter:
         threads: int,
         pauses: Pauses[Any] | None = None,
     ) -> None:
-        """Take the reader's seconds so far, of this many threads, into the diagnosis, and the work
-        between steps into the time left.
+        """Set the source of the reader's seconds, for the diagnosis, and of the pauses between
+        steps.
         """
         self._work, self._threads = work, threads
         self._pauses = self._pauses if pauses is None else pauses
@@ -258,7 +258,7 @@ class Meter:
         }
 
     def _diagnosis(self, waited_s: float) -> dict[str, Any]:
-        """What the interval was spent on, and the stage that bound it."""
+        """Return the time spent in the interval by cause, and the stage that limited it."""
         times, now = self._times[self._starting :], self._work()
         done = now.since(self._work_before)
         self._starting, self._work_before = 0, now

@@ -40,11 +40,11 @@ class Tracker(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class TrackedRun:
-    """How a run is named where it is tracked.
+    """The name and settings of a run in trackers.
 
-    folder: the run's folder; local files of trackers go under it.
-    resumed_at: steps already done, 0 for a fresh run. entity, notes, tags, run_id, mode: wandb's
-        own; a run_id of None is chosen by wandb and kept for a resume.
+    folder: the run's folder; local files of trackers go there. resumed_at: steps already done, 0
+    for a new run. entity, notes, tags, run_id, mode: options of wandb; it chooses a run_id of None
+    and keeps it for a resume.
     """
 
     project: str
@@ -60,15 +60,15 @@ class TrackedRun:
 
 
 def open_trackers(kinds: Sequence[str], run: TrackedRun) -> list[Tracker]:
-    """Opens the trackers of those names.
+    """Return the opened trackers of those names.
 
-    A fresh run that cannot be tracked as asked is refused; a resumed one goes on, with a warning,
-    because a tracker out of reach must not stop a run that restarts by itself at night. Where
-    wandb's server does not answer, the run is recorded offline, with a warning.
+    A new run whose tracker fails is refused. A resumed one continues with a warning, because an
+    unreachable tracker must not stop a run that restarts by itself at night. If wandb's server does
+    not answer, the run is recorded offline, with a warning.
 
     Raises:
-        ConfigError: an unknown name or mode, a package that is not installed, a tracker that will
-        not start.
+        ConfigError: an unknown name or mode, a package that is not installed, or a tracker that
+            does not start.
     """
     for kind in kinds:
         _must_be_known(kind, _OPENERS, "tracker")
@@ -188,7 +188,7 @@ def _open_wandb(wandb: Any, run: TrackedRun) -> Tracker:
     }
     try:
         opened = wandb.init(**options)
-    except Exception as error:  # wandb has no kind of its own for a server that does not answer
+    except Exception as error:  # wandb has no separate exception for a server that does not answer
         if not _out_of_reach(error):
             raise
         _log.warning(
@@ -246,9 +246,7 @@ def _import(kind: str) -> Any:
 
 
 def _out_of_reach(error: Exception) -> bool:
-    """Whether nobody answered, as against an answer that says no (not logged in, no such
-    project).
-    """
+    """Return True if nobody answered; False for a refusal (not logged in, no such project)."""
     return isinstance(error, ConnectionError | TimeoutError) or bool(_NO_ANSWER.search(str(error)))
 
 

@@ -1,7 +1,7 @@
-"""`--compile`: a policy's blocks through torch.compile, each by itself and in place.
+"""`--compile`: each block of a policy is compiled in place with torch.compile.
 
-Names of weights stay, so checkpoints are the same with and without it. Validation and acting run as
-written: they see other shapes, and would compile everything once more.
+Names of weights stay, so checkpoints do not depend on it. Validation and acting run uncompiled:
+their shapes differ, and would compile everything again.
 """
 
 from __future__ import annotations
@@ -29,12 +29,10 @@ HOW: dict[str, Any] = {"backend": "inductor", "options": {"fallback_random": Tru
 
 
 class CompiledBlock:
-    """One module's call: compiled while the policy trains, and as written from the first error of
-    the compiler on.
+    """The call of a module: compiled in training, until the compiler fails; uncompiled otherwise.
 
-    error: what the compiler said, or None. A block is compiled as a whole or not at all, forward
-        and backward, before anything of it has run: what failed half-way would have drawn its
-        dropout twice.
+    error: the compiler's message, or None. A block is compiled as a whole, forward and backward,
+    before any part of it runs. A failure half-way would have drawn dropout twice.
     """
 
     def __init__(self, name: str, module: nn.Module, policy: Policy, said: set[str]) -> None:
@@ -44,7 +42,7 @@ class CompiledBlock:
         self._compiled = torch.compile(_call_of(module), fullgraph=True, dynamic=False, **HOW)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """What the module returns."""
+        """Return the module's output."""
         if self.error is not None or not self._policy.training:
             return _call_of(self._module)(*args, **kwargs)
         try:
@@ -89,7 +87,7 @@ def compile_blocks(policy: Policy) -> list[CompiledBlock]:
 
 
 def uncompiled(blocks: Sequence[CompiledBlock]) -> list[str]:
-    """What the user should know of blocks that ran uncompiled: one sentence for each error."""
+    """Return a remark for each compiler error, with the blocks that ran uncompiled."""
     failed: dict[str, list[str]] = {}
     for block in blocks:
         if block.error is not None:

@@ -1,4 +1,4 @@
-"""What a device can compute in, and the global switches that go with it."""
+"""The device of a rank, its precision, and torch's global switches."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from kata.policies.device import choose_device
 
 
 def rank_device(asked: str | None, world: World) -> torch.device:
-    """Where this rank computes: of several cards of a machine the one with its number there.
+    """Return this rank's device: on a machine with several GPUs the one of its local rank.
 
-    Raises: PolicyError for a device that is not there, ConfigError where ranks would share what
-        they cannot.
+    Raises:
+        PolicyError: the device is not present.
+        ConfigError: ranks would share a GPU.
     """
     device = choose_device(asked)
     if world.size == 1 or device.type == "cpu":
@@ -40,19 +41,17 @@ def rank_device(asked: str | None, world: World) -> torch.device:
 
 
 def computes_beside(device: torch.device) -> bool:
-    """Whether work is launched on the device and done while the host goes on, as on every device
-    but the host.
-    """
+    """Return True if the device computes while the host continues, as all except the CPU do."""
     return device.type != "cpu"
 
 
 def _one_card_each() -> bool:
-    """Whether the launcher has given each rank a card, the only one that it sees."""
+    """Return True if the launcher shows each rank only its GPU."""
     return "SLURM_PROCID" in os.environ
 
 
 def check_precision(precision: str, device: torch.device) -> None:
-    """ConfigError when the device cannot compute in this precision."""
+    """Raise ConfigError if the device cannot compute in this precision."""
     if precision == "fp16" and device.type != "cuda":
         raise ConfigError(
             f"accelerator.mixed_precision=fp16 on {device.type}",
@@ -68,8 +67,8 @@ def check_precision(precision: str, device: torch.device) -> None:
 
 
 def set_switches(*, tf32: bool, deterministic: bool) -> None:
-    """Tensor cores for fp32 products where allowed; cuDNN picks its fastest kernels unless asked
-    for determinism.
+    """Allow TF32 in products if asked; let cuDNN search its fastest kernels unless
+    `deterministic`.
     """
     torch.backends.cuda.matmul.allow_tf32 = tf32
     torch.backends.cudnn.allow_tf32 = tf32

@@ -1,4 +1,4 @@
-"""The engine that a run asks for."""
+"""The engine of a run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kata.run import Run
 
 
 def open_engine(run: Run, device: torch.device, group: ProcessGroup) -> Engine:
-    """How the gradients of this run's ranks become one; all of them call this together."""
+    """Return the engine that combines the gradients of this run's ranks. Collective."""
     copies, shards = run.mesh
     if run.deepspeed.zero_stage:
         assert run.optimizer is not None

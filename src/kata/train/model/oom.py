@@ -1,4 +1,4 @@
-"""What a run that does not fit says."""
+"""The message of a run that does not fit into memory."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ _CPU_IS_FULL = "DefaultCPUAllocator: can't allocate memory"
 
 @contextmanager
 def explain_out_of_memory(run: Run, device: torch.device) -> Generator[None]:
-    """Turn torch's lack of memory on the device into what would need less of it.
+    """Convert an out-of-memory error inside the block into one that lists options that need less.
 
-    Raises: ConfigError.
+    Raises:
+        ConfigError: the device is out of memory.
     """
     try:
         yield
     except RuntimeError as error:
-        # On a CPU torch has no error of its own for it.
+        # torch has no separate error for a full CPU memory.
         if not isinstance(error, torch.OutOfMemoryError) and _CPU_IS_FULL not in str(error):
             raise
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""All that a resumed run needs. Everything else is rebuilt from the resolved config."""
+"""The state that a resumed run needs. Everything else is rebuilt from the resolved config."""
 
 from __future__ import annotations
 
@@ -23,10 +23,13 @@ from kata.train.model.activation_checkpointing import recompute_activations
 
 @dataclass(slots=True)
 class TrainState:
-    """step: updates done. ema: the average of the weights, or None. scaler: used in fp16 alone,
-    else None.
+    """The state of training.
 
-    statistics: buffers that a forward pass itself changes, those of the policy's batch norms.
+    Attributes:
+        step: updates done.
+        ema: the EMA of the weights, or None.
+        scaler: used in fp16 only, else None.
+        statistics: buffers that a forward pass changes, those of batch norms.
     """
 
     step: int
@@ -38,12 +41,15 @@ class TrainState:
 
 
 def build_state(run: Run, engine: Engine, *, weights_follow: bool = False) -> TrainState:
-    """The state before step 1: weights drawn from the run's seed, or those of
-    `policy.pretrained_path`.
+    """Return the state before step 1, with new weights or those of `policy.pretrained_path`.
 
-    weights_follow: a checkpoint will fill the weights, so that none are fetched or loaded here.
+    Call `Engine.begin` before the first step.
 
-    Before the first step the engine begins with what is built here (see `Engine.begin`).
+    Args:
+        run: gives policy, optimizer, EMA and seed.
+        engine: places the policy.
+        weights_follow: True if a checkpoint will fill the weights, so that none are fetched or
+            loaded.
     """
     assert run.optimizer is not None
     torch.manual_seed(run.seed)
@@ -75,8 +81,10 @@ def build_state(run: Run, engine: Engine, *, weights_follow: bool = False) -> Tr
 
 
 def load_pretrained(policy: Policy, path: str, revision: str | None) -> None:
-    """Fill a policy from a checkpoint folder or Hub repository; PolicyError when it holds
-    another policy.
+    """Fill a policy from a checkpoint folder or Hub repository.
+
+    Raises:
+        PolicyError: it holds another kind of policy.
     """
     folder = policy_folder(path, revision)
     kind = read_policy_config(folder, [])["type"]

@@ -1,6 +1,4 @@
-"""What the lines of metrics.jsonl say: figures, time shares, the best validation, and charts of
-them.
-"""
+"""Figures from the lines of metrics.jsonl: time shares, the best validation, and charts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a report is made of: plain values that training and evaluation hand over."""
+"""The content of a report: plain values from training and evaluation."""
 
 from __future__ import annotations
 

@@ -16,14 +16,14 @@ _BRAKE = 0.35  # share of the remaining way taken in one step when near
 
 
 class Expert:
-    """Knows where the target is and moves there.
+    """An expert that knows the target and moves to it.
 
-    It starts slowly, cruises at a speed of its own, brakes, first aims beside the target and looks
-    again when close, and its hand drifts (an Ornstein-Uhlenbeck walk).
+    It starts slowly, cruises and brakes. It first aims beside the target and looks again when it is
+    close. Its hand drifts (an Ornstein-Uhlenbeck process).
 
     Args:
-        env: the environment, freshly reset.
-        rng: where its habits come from.
+        env: the environment, just reset.
+        rng: source of its habits, such as the cruising speed.
     """
 
     def __init__(self, env: ReachEnv, rng: np.random.Generator) -> None:

@@ -78,7 +78,7 @@ class SceneCamera:
 
 
 def _elbow(tool: Point) -> Point:
-    """Where the arm bends when its end stands at `tool`."""
+    """Return the position of the elbow for a tool position."""
     reach = tool - _BASE
     length = float(np.hypot(*reach))
     height = np.sqrt(max(_LINK**2 - length**2 / 4, 0.0))
