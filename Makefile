@@ -39,7 +39,7 @@ peer: setup
 # kata against LeRobot 0.6.1 on datasets that LeRobot wrote (data/bench, about 750 MB): half an hour on two idle cores.
 bench: setup
 	$(BIN)/python tools/peer/setup.py
-	$(BIN)/python -m kata bench data --root=data/bench --make --peer
+	$(BIN)/python -m benchmarks.lab --root=data/bench --make --peer
 
 # Machines made of network namespaces that are killed and cut off, and jobs that go on from what they uploaded.
 long: setup

@@ -199,8 +199,8 @@ BENCH = Verb(
     usage="<verb> [options]",
     verbs={
         "data": Verb(
-            says="measure reading, against the decode floor and against LeRobot",
-            usage="<dataset, or folder of datasets> [--peer] [options]",
+            says="measure reading, against the decode floor",
+            usage="<dataset, or folder of datasets> [options]",
             work="kata.bench.command:data",
             options="kata.bench.options:BenchRun",
             word="root",
@@ -287,14 +287,25 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = list(sys.argv[1:] if argv is None else argv)
     log.configure()
     log.show_any_letter()
-    debug = "--debug" in args
     # torch.distributed.launch puts its rank in front of the verb; kata reads the environment's.
-    args = [arg for arg in args if arg != "--debug" and not arg.startswith("--local-rank=")]
+    args = [arg for arg in args if not arg.startswith("--local-rank=")]
     if args == ["--version"]:
         print(__version__)
         return 0
+    return answer(KATA, args, "kata")
+
+
+def answer(verb: Verb, args: Sequence[str], path: str) -> int:
+    """Run a verb and return the exit status; an error that the user can correct is one message.
+
+    Args:
+        verb: The verb that `path` names.
+        args: What stands behind it; --debug shows the traceback of an error.
+        path: The command so far, such as 'kata'.
+    """
+    debug = "--debug" in args
     try:
-        return run_verb(KATA, args, "kata")
+        return run_verb(verb, [arg for arg in args if arg != "--debug"], path)
     except KataError as error:
         if debug:
             raise

@@ -1,23 +1,18 @@
-"""`kata bench data` measures what it says, keeps every figure, and judges by them."""
+"""`kata bench data` measures what it says, and keeps every figure."""
 
 import json
-import sys
 import time
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from kata.bench import lerobot_env
 from kata.bench.cases import Case, windows_of
+from kata.bench.course import Course, Pauses
 from kata.bench.decode_floor import decode_floors, open_tracks
-from kata.bench.interleave import Turns
-from kata.bench.lerobot_env import Peer
 from kata.bench.options import chosen_cases
 from kata.bench.read_worker import AHEAD, Reading, measure
-from kata.bench.table import text
-from kata.bench.targets import summarise
+from kata.bench.rounds import measure_alone
 from kata.cli import BENCH, main
 from kata.config.verb import read_options
 from kata.data import open_dataset
@@ -97,7 +92,7 @@ def test_every_round_and_the_medians_are_kept(result):
 
 def test_the_floor_counts_decoding_and_colour(root):
     tracks = open_tracks(open_dataset("t/t", root=root), [dataset_maker.CAMERA], 2)
-    (floor,) = decode_floors(tracks, 0.1, Turns).values()
+    (floor,) = decode_floors(tracks, 0.1, Pauses).values()
     assert 0 < floor.decode_ms < floor.rgb_ms < 1e3
     assert floor.frames_s > 10
 
@@ -110,12 +105,12 @@ def test_the_floor_takes_its_cameras_by_stretches_until_it_is_told_to_end(root):
         list[tuple[float, float]](),
     )
 
-    def told() -> Turns:
+    def told() -> Pauses:
         began_s = time.perf_counter()
         while len(each[key].spans) < 4:
             time.sleep(0.01)
         stood.append((began_s, time.perf_counter()))
-        return Turns(stood)
+        return Pauses(stood)
 
     floors = decode_floors(tracks, 0.01, told)
     one, two = (list(tracks[0][name].spans) for name in ("one", "two"))
@@ -133,7 +128,7 @@ def test_the_floor_takes_its_cameras_by_stretches_until_it_is_told_to_end(root):
 def test_the_floor_of_images(tmp_path):
     made = dataset_maker.make(tmp_path / "set", camera="image")
     tracks = open_tracks(open_dataset("t/t", root=made), [dataset_maker.CAMERA], 1)
-    (floor,) = decode_floors(tracks, 0.05, Turns).values()
+    (floor,) = decode_floors(tracks, 0.05, Pauses).values()
     assert 0 < floor.decode_ms < floor.rgb_ms
 
 
@@ -151,49 +146,6 @@ def test_patterns_are_the_policies_windows(root, pattern, camera, action):
     assert windows.get(dataset_maker.CAMERA) == camera
     assert (len(windows["action"]) if "action" in windows else None) == action
     assert dataset_maker.CAMERA in keys
-
-
-def figures(cpu_ms: float, **more: float) -> dict[str, float]:
-    return {"cpu_ms": cpu_ms, "first_batch_s": 0.5, "peak_bytes": 2e8, **more}
-
-
-def test_ratios_pair_the_rounds_and_targets_are_judged():
-    found = {
-        "floor": [figures(4.0), figures(8.0), figures(4.0)],
-        "full": [figures(10.0), figures(20.0), figures(10.0)],
-        "peer": [figures(30.0), figures(60.0), figures(20.0)],
-    }
-    summary = summarise(Case("a", "act"), found)
-    assert summary["full"]["peer_ratio"] == 3.0, (
-        "a round in which everything took twice as long changes nothing"
-    )
-    assert summary["full"]["floor_share"] == 0.4
-    assert summary["full"]["targets"]["times less CPU than the peer"] == {
-        "wanted": 2.4, "measured": 3.0, "reached": True,
-    }  # fmt: skip
-    slow = {
-        **found,
-        "full": [figures(10.0, peak_bytes=3e9), figures(10.0), figures(60.0, peak_bytes=2e9)],
-    }
-    targets = summarise(Case("a", "act"), slow)["full"]["targets"]
-    assert not targets["bytes resident"]["reached"]
-    shown = text(
-        {"settings": {"rounds": 3}, "summary": {"a:act": summarise(Case("a", "act"), slow)}}
-    )
-    assert "not reached: a:act full: bytes resident" in shown
-    assert shown.endswith("of 3 targets reached\n")
-
-
-def test_a_peer_that_fails_is_a_result():
-    found = {
-        "floor": [figures(4.0)],
-        "full": [figures(10.0)],
-        "peer": [{"error": "IndexError: 150"}],
-    }
-    summary = summarise(Case("multi", "act"), found)
-    assert summary["peer"] == {"error": "IndexError: 150"}
-    assert "peer_ratio" not in summary["full"]
-    assert "IndexError: 150" in text({"settings": {"rounds": 1}, "summary": {"multi:act": summary}})
 
 
 def test_a_soak_says_how_memory_grew(root, capsys, tmp_path):
@@ -217,9 +169,14 @@ def test_a_soak_says_how_memory_grew(root, capsys, tmp_path):
     assert record["machine"]["cores"] >= 1
 
 
-def test_a_folder_of_datasets_gives_the_cases_with_targets(root, tmp_path):
-    (tmp_path / "b").symlink_to(root)
-    assert chosen_cases(bench_run([f"--root={tmp_path}"])) == [Case("b", "act")]
+def test_a_folder_of_datasets_gives_a_case_for_each(root, tmp_path):
+    for name in ("b", "new"):
+        (tmp_path / name).symlink_to(root)
+    (tmp_path / "no dataset").mkdir()
+    found = chosen_cases(bench_run([f"--root={tmp_path}"]))
+    assert found == [Case("b", "act"), Case("new", "act")]
+    usual = (Case("a", "act"), Case("b", "sarm"))
+    assert chosen_cases(bench_run([f"--root={tmp_path}"]), usual=usual) == [Case("b", "sarm")]
     asked = bench_run([f"--root={tmp_path}", "--cases=[b:sarm]"])
     assert chosen_cases(asked) == [Case("b", "sarm")]
 
@@ -241,17 +198,16 @@ def test_wrong_options_are_refused(flags, what):
     assert caught.value.remedy
 
 
-def test_what_is_no_dataset_and_no_peer_is_named(tmp_path):
+def test_what_is_no_dataset_is_named(tmp_path):
     with pytest.raises(DataError, match=str(tmp_path)):
         chosen_cases(bench_run([f"--root={tmp_path}"]))
-    assert (
-        main(["bench", "data", f"--root={tmp_path}", "--make", f"--peer_python={tmp_path}/python"])
-        == 2
-    )
     assert main(["bench", "dat"]) == 2
-    # Any Python without lerobot: its own message is passed on.
-    with pytest.raises(ConfigError, match="lerobot"):
-        Peer(Path(sys.executable))
+
+
+def test_a_measurement_that_fails_says_why(root):
+    run = bench_run([f"--root={root}", "--frame_memory=1", "--pixels=yuv"])
+    with pytest.raises(ConfigError, match="no_such_way"):
+        measure_alone(run, Case(".", "act"), "no_such_way", 0)
 
 
 def test_an_order_in_clips_is_measured_over_whole_epochs(result):
@@ -267,31 +223,10 @@ def test_a_long_first_epoch_is_cut_at_its_limit(root):
         root=str(root), pattern="act", way="clips", batch_size=2, threads=1, seconds=0.0, epoch_seconds=1e-6, seed=0,  # noqa: E501
         frame_memory=0,
     )  # fmt: skip
-    assert measure(asked)["samples"] == 2, "one batch at least"
-    whole = measure(replace(asked, epoch_seconds=0.5))["samples"]
+    assert measure(asked, Course())["samples"] == 2, "one batch at least"
+    whole = measure(replace(asked, epoch_seconds=0.5), Course())["samples"]
     assert whole % 46 == 0
     assert whole > 0
-
-
-def test_the_peer_is_given_ffmpeg_where_the_system_has_none(tmp_path, monkeypatch):
-    libs, links = tmp_path / "lib/python3.12/site-packages/av.libs", tmp_path / "links"
-    links.mkdir()
-    libs.mkdir(parents=True)
-    for name in (
-        "libavutil-a63ffd27.so.59.39.100",
-        "libswscale-5efb2ca5.so.8.3.100",
-        "libdav1d-f1894f21.so.7.0.0",
-    ):
-        (libs / name).touch()
-    monkeypatch.setattr(lerobot_env, "find_library", lambda name: None)
-    found = lerobot_env.ffmpeg_for(tmp_path / "bin/python", links)
-    assert found["LD_LIBRARY_PATH"].split(":")[:2] == [str(links), str(libs)]
-    assert {link.name: link.readlink().name for link in links.iterdir()} == {
-        "libavutil.so.59": "libavutil-a63ffd27.so.59.39.100",
-        "libswscale.so.8": "libswscale-5efb2ca5.so.8.3.100",
-    }
-    monkeypatch.setattr(lerobot_env, "find_library", lambda name: "libavutil.so.57")
-    assert lerobot_env.ffmpeg_for(tmp_path / "bin/python", links) == {}
 
 
 def test_episodes_per_batch_are_counted(result):

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SOURCES = sorted((ROOT / "src").rglob("*.py"))
+SOURCES = sorted(p for place in ("src", "benchmarks/lab") for p in (ROOT / place).rglob("*.py"))
 SLACK = 25
 HEADLESS = ("What", "How", "Where", "Which", "Whether", "By")
 PROSE = re.compile(

@@ -1,3 +1,1 @@
-"""Measures what this machine reads: kata, the decode floor below it, and LeRobot on the same
-files.
-"""
+"""Measurements of this machine: reading beside the decode floor, and scaling with ranks."""

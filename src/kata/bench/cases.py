@@ -1,6 +1,4 @@
-"""What is read in a benchmark: the windows of known policies, the ways of reading, and the
-ratios to be reached.
-"""
+"""The cases of a benchmark: the windows of known policies, and the ways of reading."""
 
 from __future__ import annotations
 
@@ -15,8 +13,7 @@ if TYPE_CHECKING:
 PATTERNS = ("act", "diffusion", "sarm", "single")
 WAYS = ("full", "clips", "cache")
 """full: one random order over all frames. clips: from a pool of clips, each frame decoded about
-once. cache: the random order again, from decoded frames that are kept in memory; measured once they
-are.
+once. cache: the random order from decoded frames in memory, measured once all are there.
 """
 
 
@@ -30,36 +27,16 @@ class Case(NamedTuple):
         return self.pattern if self.folder == "." else f"{self.folder}:{self.pattern}"
 
 
-TARGETS: dict[Case, dict[str, float]] = {
-    Case("a", "act"): {"full": 2.4, "clips": 4.5, "cache": 60},
-    Case("a", "diffusion"): {"full": 1.7, "clips": 4.6, "cache": 35},
-    Case("a", "sarm"): {"full": 1.4, "clips": 14, "cache": 35},
-    Case("b", "act"): {"full": 1.5, "clips": 20, "cache": 120},
-    Case("c", "act"): {"full": 1.1, "clips": 50, "cache": 400},
-    Case("d", "act"): {"full": 100},
-}
-"""The peer's CPU time per sample over kata's, at least; the folders are those that --make
-writes.
-"""
-
-CASES = tuple(TARGETS)
-FLOOR_SHARE = 0.8
-"""Of the decode floor, at least, in clip order."""
-FIRST_BATCH_S = 1.0
-"""From opening the reader to the first batch, at most."""
-MEMORY_BYTES = 1024**3
-"""Resident memory beyond the stated budgets, at most."""
-
-
 def windows_of(pattern: str, dataset: Dataset) -> tuple[Windows, tuple[str, ...]]:
-    """Windows in frames, and the columns that are read.
+    """Return the windows in frames, and the columns that are read.
 
     act: one frame of every camera, 100 actions. diffusion: two frames of every camera and two
         states, 16 actions.
     sarm: 8 frames of the first camera, one second apart, and the action. single: one frame of every
         camera.
 
-    Raises: DataError when the dataset has no camera.
+    Raises:
+        DataError: The dataset has no camera.
     """
     cameras, fps = list(dataset.cameras), dataset.fps
     if not cameras:

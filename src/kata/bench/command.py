@@ -11,11 +11,10 @@ from typing import Any
 
 from kata.bench import process_stats
 from kata.bench.cases import Case
-from kata.bench.lerobot_env import make_datasets, peer_python
 from kata.bench.options import BenchRun, chosen_cases
-from kata.bench.rounds import by_kata, measure_rounds, threads_of
+from kata.bench.rounds import measure_alone, measure_rounds, threads_of
+from kata.bench.summary import summarise_rounds
 from kata.bench.table import text
-from kata.bench.targets import summarise_all
 from kata.config import encode, flags_of
 from kata.data import open_dataset
 from kata.log import counting
@@ -23,34 +22,29 @@ from kata.units import bytes_text
 
 
 def data(run: BenchRun) -> int:
-    """Measure reading and return the exit status; 0 also where a target is missed."""
+    """Measure reading and return the exit status."""
     process_stats.require_linux()
-    if run.make:
-        make_datasets(peer_python(run.peer_python), Path(run.root).expanduser())
     command = shlex.join(["kata", "bench", "data", *flags_of(run)])
-    return _soak(run, command) if run.soak else _compare(run, command)
-
-
-def _compare(run: BenchRun, command: str) -> int:
     cases = chosen_cases(run)
+    if run.soak:
+        return soak(run, cases[0], command)
     began = datetime.datetime.now(datetime.UTC)
-    with counting("measurements") as told:
-        rounds, peer = measure_rounds(run, cases, told)
+    with counting("measurements") as progress:
+        rounds = measure_rounds(run, cases, progress)
     result: dict[str, Any] = {
-        **_head(run, command, began, cases),
-        "versions": {"kata": process_stats.versions(), "peer": peer},
-        "summary": summarise_all(cases, rounds),
+        **record_head(run, command, began, cases),
+        "summary": summarise_rounds(rounds),
         "rounds": rounds,
     }
-    print(text(result), end="")
-    _keep(run, "data", began, result)
+    print("\n".join(text(result)))
+    keep_record(run, "data", began, result)
     return 0
 
 
-def _head(
+def record_head(
     run: BenchRun, command: str, began: datetime.datetime, cases: Sequence[Case]
 ) -> dict[str, Any]:
-    """What a record begins with: what was measured, where and on what."""
+    """Return the beginning of a record: the command, the machine, the settings, the datasets."""
     return {
         "command": command,
         "began": began.isoformat(timespec="seconds"),
@@ -58,12 +52,12 @@ def _head(
         "versions": {"kata": process_stats.versions()},
         "settings": {**encode(run), "threads": threads_of(run)},
         "datasets": {
-            case.folder: facts(Path(run.root).expanduser() / case.folder) for case in cases
+            case.folder: dataset_facts(Path(run.root).expanduser() / case.folder) for case in cases
         },
     }
 
 
-def _keep(run: BenchRun, kind: str, began: datetime.datetime, result: dict[str, Any]) -> None:
+def keep_record(run: BenchRun, kind: str, began: datetime.datetime, result: dict[str, Any]) -> None:
     """Write the record, unless there is to be none."""
     if run.out is None:
         return
@@ -74,18 +68,19 @@ def _keep(run: BenchRun, kind: str, began: datetime.datetime, result: dict[str, 
     print(f"all figures: {path}")
 
 
-def facts(root: Path) -> dict[str, Any]:
-    """Describe a dataset, so that one can tell whether two results are of the same files."""
+def dataset_facts(root: Path) -> dict[str, Any]:
+    """Return what identifies a dataset, to see whether two results are of the same files."""
     dataset = open_dataset("bench/" + root.resolve().name, root=root)
     features = json.loads((root / "meta" / "info.json").read_text(encoding="utf-8"))["features"]
+    num_bytes = 0
+    for span in dataset.layout.spans():
+        num_bytes += sum((root / name).stat().st_size for name in span.used())
     return {
         "fingerprint": dataset.fingerprint,
         "episodes": len(dataset.episodes.index),
         "frames": dataset.num_frames,
         "fps": dataset.fps,
-        "bytes": sum(
-            (root / name).stat().st_size for span in dataset.layout.spans() for name in span.used()
-        ),
+        "bytes": num_bytes,
         "cameras": {
             key: {"shape": column.shape, **_coding(features, key)}
             for key, column in dataset.cameras.items()
@@ -94,7 +89,7 @@ def facts(root: Path) -> dict[str, Any]:
 
 
 def _coding(features: dict[str, Any], key: str) -> dict[str, Any]:
-    """How a camera is coded, as far as info.json tells."""
+    """Return the coding of a camera, as far as info.json has it."""
     known = features.get(key, {}).get("info") or {}
     return {
         name.removeprefix("video."): value
@@ -103,12 +98,12 @@ def _coding(features: dict[str, Any], key: str) -> dict[str, Any]:
     }
 
 
-def _soak(run: BenchRun, command: str) -> int:
+def soak(run: BenchRun, case: Case, command: str) -> int:
     """Read for long in each way, and print how much memory grew after the first hundredth."""
-    case, began = chosen_cases(run)[0], datetime.datetime.now(datetime.UTC)
+    began = datetime.datetime.now(datetime.UTC)
     found: dict[str, dict[str, Any]] = {}
     for way in run.ways:
-        found[way] = figures = by_kata(run, case, way, 0)
+        found[way] = figures = measure_alone(run, case, way, 0)
         grown = figures["after_bytes"] - figures["before_bytes"]
         print(
             f"{case} {way}: {figures['batches']} batches; resident "
@@ -116,5 +111,5 @@ def _soak(run: BenchRun, command: str) -> int:
             f"first hundredth, {bytes_text(figures['after_bytes'])} at the end: "
             + (f"{bytes_text(grown)} grown" if grown > 0 else "nothing grown")
         )
-    _keep(run, "soak", began, {**_head(run, command, began, [case]), "ways": found})
+    keep_record(run, "soak", began, {**record_head(run, command, began, [case]), "ways": found})
     return 0

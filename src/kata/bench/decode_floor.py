@@ -1,6 +1,4 @@
-"""The decode floor: what this machine needs to decode the same files from front to back, one
-thread per core.
-"""
+"""The decode floor: CPU time of decoding the same files from front to back, a thread per core."""
 
 from __future__ import annotations
 
@@ -19,20 +17,24 @@ import pyarrow.parquet as pq
 from av.video.reformatter import VideoReformatter
 from PIL import Image
 
-from kata.bench.interleave import Turns
+from kata.bench.course import Pauses
 from kata.data import Dataset
 from kata.data.video.color import ONE_THREAD
 
 STRETCH_S = 0.25
-"""CPU seconds of a thread on one camera before it takes the next: about a turn, so that a turn
-sees all cameras.
+"""CPU seconds of a thread on one camera before it takes the next: short, so that a disturbance
+falls on all cameras.
 """
 
 
 @dataclass(frozen=True)
 class Floor:
-    """Of one camera: CPU milliseconds per frame decoded alone, and turned to RGB too; frames/s
-    of all threads.
+    """The floor of one camera.
+
+    Attributes:
+        decode_ms: CPU milliseconds per frame that is decoded alone.
+        rgb_ms: The same for one that is also converted to RGB.
+        frames_s: Frames per second of all threads.
     """
 
     decode_ms: float
@@ -41,7 +43,7 @@ class Floor:
 
 
 def open_tracks(dataset: Dataset, cameras: Sequence[str], threads: int) -> list[dict[str, Track]]:
-    """Each thread's way through each camera's files, every thread's from a place of its own."""
+    """Return each thread's way through each camera's files; threads begin at different places."""
     return [
         {key: Track(_frames(dataset, key, number / threads)) for key in cameras}
         for number in range(threads)
@@ -49,15 +51,18 @@ def open_tracks(dataset: Dataset, cameras: Sequence[str], threads: int) -> list[
 
 
 def decode_floors(
-    tracks: Sequence[Mapping[str, Track]], seconds: float, until: Callable[[], Turns]
+    tracks: Sequence[Mapping[str, Track]], seconds: float, until: Callable[[], Pauses]
 ) -> dict[str, Floor]:
-    """Decode until `until` returns, and at least so many CPU seconds per thread and camera; the
-    floor of each camera.
+    """Decode for a while and return the floor of each camera.
 
-    The same decoder and settings as the reader's, one thread each; every frame is decoded and
-    converted once and nothing is kept. No reader can do with less for frames that each sample needs
-    anew. A thread takes the cameras by stretches, so that what disturbs the machine falls on all of
-    them. `until` tells when the process stood still.
+    Decoder and settings are the reader's, with one thread each. Every frame is decoded and
+    converted once, and nothing is kept: no reader needs less for frames that it did not hold. A
+    thread takes the cameras by stretches, so that a disturbance falls on all of them.
+
+    Args:
+        tracks: What `open_tracks` returns.
+        seconds: The least CPU seconds per thread and camera.
+        until: Returns when decoding may end, with the pauses of the process.
     """
     ended = threading.Event()
 
@@ -65,31 +70,35 @@ def decode_floors(
         begin_s = time.thread_time()
         while not ended.is_set() or time.thread_time() - begin_s < seconds * len(each):
             for track in each.values():
-                track.go_on(min(STRETCH_S, seconds))
+                track.decode_on(min(STRETCH_S, seconds))
 
     with ThreadPoolExecutor(len(tracks)) as pool:
         futures = [pool.submit(work, each) for each in tracks]
         try:
-            turns = until()
+            pauses = until()
         finally:
             ended.set()
         for future in futures:
             future.result()
-    return {key: _floor([each[key] for each in tracks], turns) for key in tracks[0]}
+    return {key: _floor([each[key] for each in tracks], pauses) for key in tracks[0]}
 
 
 class Track:
     """One thread's way through a camera's files; the first frame, which opens, is not counted."""
 
     def __init__(self, frames: Iterator[Any]) -> None:
-        self.count, self.decode_s, self.rgb_s = 0, 0.0, 0.0
+        self.count = 0
+        self.decode_s = 0.0
+        self.rgb_s = 0.0
         self.spans: list[tuple[float, float]] = []
-        self._frames, self._reformatter = frames, VideoReformatter()
+        self._frames = frames
+        self._reformatter = VideoReformatter()
         next(frames)
 
-    def go_on(self, stretch_s: float) -> None:
-        """Decode on for so many CPU seconds of this thread."""
-        began_s, begin_s = time.perf_counter(), time.thread_time()
+    def decode_on(self, stretch_s: float) -> None:
+        """Decode on for `stretch_s` CPU seconds of this thread."""
+        began_s = time.perf_counter()
+        begin_s = time.thread_time()
         before_s = begin_s
         for frame in self._frames:
             if isinstance(frame, av.VideoFrame):
@@ -101,29 +110,28 @@ class Track:
                 decoded_s = time.thread_time()
                 np.asarray(frame.convert("RGB"))
             after_s = time.thread_time()
-            self.decode_s, self.rgb_s = (
-                self.decode_s + decoded_s - before_s,
-                self.rgb_s + after_s - decoded_s,
-            )
-            self.count, before_s = self.count + 1, after_s
+            self.decode_s += decoded_s - before_s
+            self.rgb_s += after_s - decoded_s
+            self.count += 1
+            before_s = after_s
             if after_s - begin_s >= stretch_s:
                 break
         self.spans.append((began_s, time.perf_counter()))
 
 
-def _floor(tracks: Sequence[Track], turns: Turns) -> Floor:
-    """The sum over a camera's threads."""
+def _floor(tracks: Sequence[Track], pauses: Pauses) -> Floor:
+    """Return the floor of a camera over all threads."""
     count = sum(track.count for track in tracks)
-    decode_ms, rgb_ms = (
-        1e3 * sum(times) / count
-        for times in zip(*((t.decode_s, t.rgb_s) for t in tracks), strict=True)
-    )
-    rates = (track.count / sum(turns.running_s(*span) for span in track.spans) for track in tracks)
-    return Floor(decode_ms, decode_ms + rgb_ms, sum(rates))
+    decode_ms = 1e3 * sum(track.decode_s for track in tracks) / count
+    rgb_ms = 1e3 * sum(track.rgb_s for track in tracks) / count
+    rate = 0.0
+    for track in tracks:
+        rate += track.count / sum(pauses.running_s(*span) for span in track.spans)
+    return Floor(decode_ms, decode_ms + rgb_ms, rate)
 
 
 def _frames(dataset: Dataset, camera: str, begin: float) -> Iterator[Any]:
-    """The frames of a camera's files in order, for ever, from a share of their length on."""
+    """Yield the frames of a camera's files in order, for ever, from a share of their length on."""
     video = dataset.columns[camera].dtype == "video"
     span = dataset.layout.videos[camera] if video else dataset.layout.data
     files = [dataset.root / name for name in span.used()]
@@ -131,7 +139,7 @@ def _frames(dataset: Dataset, camera: str, begin: float) -> Iterator[Any]:
 
 
 def _video_frames(files: list[Path], begin: float) -> Iterator[av.VideoFrame]:
-    """The frames of all files in order, for ever, from a share of their whole length on."""
+    """Yield the frames of all files in order, for ever, from a share of their length on."""
     first = int(begin * len(files))
     share = begin * len(files) - first
     while True:
@@ -148,9 +156,7 @@ def _video_frames(files: list[Path], begin: float) -> Iterator[av.VideoFrame]:
 
 
 def _images(files: list[Path], camera: str, begin: float) -> Iterator[Image.Image]:
-    """The images of all table files in order, not decoded yet, for ever, from a share of each
-    row group on.
-    """
+    """Yield the undecoded images of all tables, for ever, from a share of each row group on."""
     while True:
         for path in files:
             table = pq.ParquetFile(path)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from kata.bench.cases import CASES, PATTERNS, WAYS, Case
+from kata.bench.cases import PATTERNS, WAYS, Case
 from kata.config import BYTES, REQUIRED, Form, Options, option
 from kata.errors import ConfigError, DataError, did_you_mean
 from kata.run.dataset import PIXELS
@@ -23,13 +24,11 @@ class BenchRun(Options):
     )
     cases: list[str] = option(
         list,
-        "Cases as ['<folder below root>:<pattern>'], '.:act' for root itself; empty takes those "
-        "with targets.",
+        "Cases as ['<folder below root>:<pattern>'], '.:act' for root itself; empty takes the "
+        "pattern act on root, or on each dataset in it.",
     )
     ways: list[str] = option(lambda: list(WAYS), "Ways in which kata reads.", choices=WAYS)
-    rounds: int = option(
-        5, "Measurements of each figure, kata and the peer in turn; the median counts.", least=1
-    )
+    rounds: int = option(5, "Measurements of each figure; the median counts.", least=1)
     seconds: float = option(
         3.0, "Duration of one measurement; clip order takes whole epochs.", unit="s", least=0.01
     )
@@ -44,9 +43,7 @@ class BenchRun(Options):
         1.0, "Least duration of the decode floor, per core and camera.", unit="s", least=0.01
     )
     batch_size: int = option(8, "Samples of a batch.", least=1)
-    num_workers: int = option(
-        0, "Decoding threads of kata, processes of the peer; 0 takes one per core.", least=0
-    )
+    num_workers: int = option(0, "Decoding threads; 0 takes one per core.", least=0)
     seed: int = option(0, "Seed of the order.", least=0, most=2**64 - 1)
     frame_memory: str = option(
         "0",
@@ -55,18 +52,11 @@ class BenchRun(Options):
     )
     pixels: str = option(
         "rgb",
-        "Frames in a batch: rgb, or yuv, whose floor is decoding alone. Peers read RGB.",
+        "Frames in a batch: rgb, or yuv, whose floor is decoding alone.",
         choices=PIXELS,
     )
     cache_episodes: int = option(
         2, "First episodes, which the frame cache keeps and which are read with it.", least=1
-    )
-    peer: bool = option(False, "Measure LeRobot 0.6.1 too.")
-    peer_python: str | None = option(
-        None, "Python of the peer; null takes the environment that `make peer` builds."
-    )
-    make: bool = option(
-        False, "First write the datasets a, b, c, d and multi to root, with LeRobot's writer."
     )
     soak: int = option(
         0,
@@ -88,27 +78,33 @@ class BenchRun(Options):
                 )
 
 
-def chosen_cases(run: BenchRun) -> list[Case]:
-    """Return the cases asked for, or else those with targets below root, or root itself.
+def chosen_cases(run: BenchRun, usual: Sequence[Case] = ()) -> list[Case]:
+    """Return the cases asked for, or else the pattern act on root, or on each dataset in it.
 
-    Raises: DataError when there is no such dataset.
+    Args:
+        run: The options.
+        usual: The cases to take in place of each dataset in root, where root has their folders.
+
+    Raises:
+        DataError: There is no such dataset.
     """
     root = Path(run.root).expanduser()
-    if run.cases:
-        cases = [
-            Case(folder, pattern)
-            for folder, _, pattern in (word.rpartition(":") for word in run.cases)
-        ]
-    elif _is_dataset(root):
+    cases: list[Case] = []
+    for word in run.cases:
+        folder, _, pattern = word.rpartition(":")
+        cases.append(Case(folder, pattern))
+    if not cases and _is_dataset(root):
         cases = [Case(".", "act")]
-    else:
-        cases = [case for case in CASES if _is_dataset(root / case.folder)]
+    if not cases and root.is_dir():
+        folders = sorted(path.name for path in root.iterdir() if _is_dataset(path))
+        everyone = usual or [Case(folder, "act") for folder in folders]
+        cases = [case for case in everyone if case.folder in folders]
     absent = [case.folder for case in cases if not _is_dataset(root / case.folder)]
     if absent or not cases:
         raise DataError(
             f"{root}: holds no dataset{f' {absent[0]}' if absent else ''}",
-            rule="a LeRobot dataset, or a folder of datasets a, b, c, d",
-            remedy="--make writes them there with LeRobot's writer",
+            rule="a LeRobot dataset has meta/info.json; root is one, or holds some",
+            remedy="name the folder of a dataset, or `kata data demo <folder>` records one",
         )
     return cases
 

@@ -1,7 +1,6 @@
-"""One measurement of kata's reader, in a process of its own: `python -m kata.bench.read_worker
-'<JSON>'`.
+"""One measurement of kata's reader in a fresh process: `python -m kata.bench.read_worker '<JSON>'`.
 
-Prints one JSON object. CPU time is that of the whole process.
+It prints one JSON object. CPU time is that of the whole process.
 """
 
 from __future__ import annotations
@@ -19,10 +18,10 @@ from typing import Any
 
 import numpy as np
 
-from kata.bench import interleave, process_stats
+from kata.bench import process_stats
 from kata.bench.cases import windows_of
+from kata.bench.course import Course
 from kata.bench.decode_floor import decode_floors, open_tracks
-from kata.bench.interleave import Turns
 from kata.data import Batches, Dataset, Reader, anchor_rows, open_dataset
 from kata.data.dataset.mixture import Mixture
 from kata.data.frames.frame_cache import CacheOptions, FrameCache
@@ -40,20 +39,22 @@ AHEAD = 4
 
 
 LONGEST = 3
-"""Times `epoch_seconds` after which the first epoch in clips is cut: one of millions of frames
-would take hours.
+"""Multiple of `epoch_seconds` after which the first epoch in clips is cut: one of millions of
+frames would take hours.
 """
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """What one process measures: at least `batches` batches. way: one of patterns.WAYS, or 'floor'.
+    """The measurement of one process.
 
-    frame_memory: bytes for decoded frames; 0 takes a tenth of all, or a third where windows of more
-        than two frames want what was seconds ago, beside the batches in the making. cache_episodes:
-        the first ones, which 'cache' keeps and reads. soak: read `batches` batches and look at the
-        memory alone. by_turns: once set up, stand still until a partner is too, and measure by
-        turns with it.
+    Attributes:
+        way: One of `cases.WAYS`, or 'floor'.
+        frame_memory: Bytes for decoded frames. 0 takes the batches that are being filled, and a
+            tenth of all frames; a third where windows of more than two frames reach seconds back.
+        cache_episodes: Number of the first episodes, which 'cache' keeps and reads.
+        batches: The least number of batches.
+        soak: Read `batches` batches and look at the memory alone.
     """
 
     root: str
@@ -69,16 +70,15 @@ class Reading:
     cache_episodes: int = 2
     batches: int = 0
     soak: bool = False
-    by_turns: bool = False
 
 
-def measure(reading: Reading) -> dict[str, Any]:
-    """The figures of one measurement: milliseconds of CPU, samples/s, bytes, frames, memory."""
+def measure(reading: Reading, course: Course) -> dict[str, Any]:
+    """Return the figures of one measurement: CPU milliseconds, samples/s, bytes, frames, memory."""
     began_s = time.perf_counter()
     dataset = open_dataset("bench/" + Path(reading.root).name, root=reading.root)
     opened_s = time.perf_counter()
     if reading.way == "floor":
-        return _floors(reading, dataset)
+        return _floors(reading, dataset, course)
     with ExitStack() as live:
         cpu_s = time.process_time()
         reader, batches, cache_bytes = _open(live, reading, dataset)
@@ -95,13 +95,13 @@ def measure(reading: Reading) -> dict[str, Any]:
             figures |= _filled(reader, reading.batch_size)
         return (
             figures
-            | _steady(reader, batches, reading)
+            | _steady(reader, batches, reading, course)
             | {"peak_bytes": process_stats.peak_resident_bytes()}
         )
 
 
 def _open(live: ExitStack, reading: Reading, dataset: Dataset) -> tuple[Reader, Batches, int]:
-    """What reads, and the bytes that a frame cache may take."""
+    """Return the reader, its batches, and the bytes that a frame cache may take."""
     windows, keys = windows_of(reading.pattern, dataset)
     cameras = tuple(key for key in keys if key in dataset.cameras)
     cache, cache_bytes = None, 0
@@ -170,26 +170,27 @@ def _frame_format(reading: Reading, dataset: Dataset, cameras: Sequence[str]) ->
 
 def _filled(reader: Reader, batch_size: int) -> dict[str, Any]:
     """Read every frame once, as the first epoch of a run does, so that the cache has them all."""
-    rows, began_s, cpu_s = anchor_rows(reader.mixture), time.perf_counter(), time.process_time()
+    rows = anchor_rows(reader.mixture)
+    began_s = time.perf_counter()
+    cpu_s = time.process_time()
     for begin in range(0, len(rows), batch_size):
         reader.read(rows[begin : begin + batch_size])
     return {"fill_s": time.perf_counter() - began_s, "fill_cpu_s": time.process_time() - cpu_s}
 
 
 def _encoded_budget(dataset: Dataset) -> int:
-    """Bytes that encoded images may take beside decoded frames."""
+    """Return the bytes that encoded images may take in addition to decoded frames."""
     return (
         ENCODED_BYTES if any(column.dtype == "image" for column in dataset.cameras.values()) else 0
     )
 
 
-def _steady(reader: Reader, batches: Batches, reading: Reading) -> dict[str, Any]:
-    """Read on, once as much is held and on its way as will be at the end.
+def _steady(reader: Reader, batches: Batches, reading: Reading, course: Course) -> dict[str, Any]:
+    """Measure once as many frames and batches are held as will be at the end.
 
-    In clip order that takes a pool, so a fifth of an epoch is read first, and then as many batches
-    as whole epochs
-    have: what is decoded for later cancels only over a whole one. In a full order it takes until
-        the budget for frames that later batches want is used, up to a quarter of an epoch.
+    In clip order a fifth of an epoch is read first, which fills the pool, and then whole epochs are
+    measured: frames that are decoded for later cancel only over a whole one. In a full order
+    reading goes on until the budget for held frames is used, up to a quarter of an epoch.
     """
     epoch = max(1, len(batches.rows) // batches.batch_size)
     first = 1 + (epoch // 5 if reading.way == "clips" else AHEAD)
@@ -197,29 +198,30 @@ def _steady(reader: Reader, batches: Batches, reading: Reading) -> dict[str, Any
         batches.at(step)
     if reading.way == "full":
         first = _filled_up(reader, batches, first, epoch // 4, reading.epoch_seconds)
-    if reading.by_turns:
-        interleave.begin()
-    before, busy_s, cpu_s = reader.work(), process_stats.busy_s(), time.process_time()
-    began_s, count = time.perf_counter(), 0
-    while _goes_on(reading, epoch, count, time.perf_counter() - began_s):
+    course.begin()
+    before = reader.work()
+    busy_s = process_stats.busy_s()
+    cpu_s = time.process_time()
+    began_s = time.perf_counter()
+    count = 0
+    while _measures_on(reading, epoch, count, course.own_share * (time.perf_counter() - began_s)):
         batches.at(first + count)
         count += 1
-    ended_s, cpu_s, busy_s = (
-        time.perf_counter(),
-        time.process_time() - cpu_s,
-        process_stats.busy_s() - busy_s,
-    )
-    work, samples = reader.work().since(before), count * batches.batch_size
-    taken = interleave.end(first=True) if reading.by_turns else Turns()
+    ended_s = time.perf_counter()
+    cpu_s = time.process_time() - cpu_s
+    busy_s = process_stats.busy_s() - busy_s
+    work = reader.work().since(before)
+    samples = count * batches.batch_size
+    pauses = course.end(is_first=True)
     return {
         "cpu_ms": 1e3 * cpu_s / samples,
-        "samples_s": samples / taken.running_s(began_s, ended_s),
+        "samples_s": samples / pauses.running_s(began_s, ended_s),
         "samples": samples,
         "epochs": samples / len(batches.rows),
         "bytes_per_sample": work.bytes_read / samples,
         "decoded_per_asked": work.frames_decoded / max(1, work.frames_asked),
         "held_share": work.frames_held / max(1, work.frames_asked),
-        "other_cores": max(0.0, busy_s - cpu_s - taken.partner_cpu_s) / (ended_s - began_s),
+        "other_cores": max(0.0, busy_s - cpu_s - pauses.partner_cpu_s) / (ended_s - began_s),
         "episodes_per_batch": _episodes_per_batch(reader, batches, first, count),
         "work": asdict(work),
         **_mixing(batches.order, batches.batch_size),
@@ -227,8 +229,9 @@ def _steady(reader: Reader, batches: Batches, reading: Reading) -> dict[str, Any
 
 
 def _filled_up(reader: Reader, batches: Batches, step: int, end: int, limit_s: float) -> int:
-    """Read on from `step` while there is room to hold more frames, until `end` or the limit; the
-    step after.
+    """Read on from `step` while there is room for more frames, until `end` or the limit.
+
+    Returns the step after.
     """
     began_s = time.perf_counter()
     while reader.has_room and step < end and time.perf_counter() - began_s < limit_s:
@@ -237,13 +240,11 @@ def _filled_up(reader: Reader, batches: Batches, step: int, end: int, limit_s: f
     return step
 
 
-def _goes_on(reading: Reading, epoch: int, count: int, passed_s: float) -> bool:
-    """Whether another batch is measured. In clip order: to the end of an epoch, unless the first is
-    too long.
+def _measures_on(reading: Reading, epoch: int, count: int, own_s: float) -> bool:
+    """Return True if another batch is measured after `count` batches and `own_s`.
 
-    epoch: its batches. By turns half of the time that passes is the partner's.
+    In clip order these are whole epochs of `epoch` batches, unless the first takes too long.
     """
-    own_s = passed_s / 2 if reading.by_turns else passed_s
     if reading.way != "clips":
         return count < reading.batches or own_s < reading.seconds
     if count < epoch:
@@ -252,7 +253,7 @@ def _goes_on(reading: Reading, epoch: int, count: int, passed_s: float) -> bool:
 
 
 def _episodes_per_batch(reader: Reader, batches: Batches, first: int, count: int) -> float:
-    """Distinct episodes of a batch, on average over the batches measured."""
+    """Return the mean number of distinct episodes in a measured batch."""
     size = batches.batch_size
     rows = batches.rows[batches.order.at(np.arange(first * size, (first + count) * size))].reshape(
         -1, size
@@ -272,10 +273,13 @@ def _mixing(order: SampleOrder, batch_size: int) -> dict[str, float]:
 
 
 def _soak(batches: Batches, count: int) -> dict[str, Any]:
-    """Memory after each hundredth of the batches; `before_bytes` is the first of them,
-    `after_bytes` the last.
+    """Return the memory after each hundredth of the batches.
+
+    `before_bytes` is the first of them, `after_bytes` the last.
     """
-    began_s, cpu_s, part = time.perf_counter(), time.process_time(), max(1, count // 100)
+    began_s = time.perf_counter()
+    cpu_s = time.process_time()
+    part = max(1, count // 100)
     resident: list[int] = []
     for step in range(1, count + 1):
         batches.at(step)
@@ -292,19 +296,14 @@ def _soak(batches: Batches, count: int) -> dict[str, Any]:
     }
 
 
-def _floors(reading: Reading, dataset: Dataset) -> dict[str, Any]:
-    """The floor of each camera that the pattern reads, and of a sample that needs one new frame
-    of each.
-    """
+def _floors(reading: Reading, dataset: Dataset, course: Course) -> dict[str, Any]:
+    """Return the floor of each camera of the pattern, and of a sample with a new frame of each."""
     _, keys = windows_of(reading.pattern, dataset)
     cameras = [key for key in keys if key in dataset.cameras]
     planes = _frame_format(reading, dataset, cameras).colours
     tracks = open_tracks(dataset, cameras, reading.threads)
-    if reading.by_turns:
-        interleave.begin()
-    floors = decode_floors(
-        tracks, reading.seconds, partial(interleave.end, first=False) if reading.by_turns else Turns
-    )
+    course.begin()
+    floors = decode_floors(tracks, reading.seconds, partial(course.end, is_first=False))
     return {
         "decode_ms": sum(floor.decode_ms for floor in floors.values()),
         "cpu_ms": sum(
@@ -316,4 +315,4 @@ def _floors(reading: Reading, dataset: Dataset) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(measure(Reading(**json.loads(sys.argv[1])))))
+    print(json.dumps(measure(Reading(**json.loads(sys.argv[1])), Course())))

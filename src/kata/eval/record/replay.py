@@ -30,9 +30,8 @@ FEATURES = {
 }
 """Features of a replayed episode per frame."""
 
-_HELD = (
-    5  # frames: a gripper that holds the cube still loses touch with it for one step now and then
-)
+_HELD = 5
+"""Frames: a gripper that holds the cube still loses contact for a step now and then."""
 
 
 def replay_aloha(
@@ -90,12 +89,8 @@ def replay_aloha(
             remedy="check that the actions are joint angles in rad, and that the start poses "
             "belong to them",
         )
-    _log.info(
-        "%d episodes in %s; dropped, as they end without success: %s",
-        len(numbers) - len(dropped),
-        root,
-        dropped,
-    )
+    kept = len(numbers) - len(dropped)
+    _log.info("%d episodes in %s; dropped, as they end without success: %s", kept, root, dropped)
     return Path(root)
 
 

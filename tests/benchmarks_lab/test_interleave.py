@@ -1,6 +1,7 @@
 """Two children measure by turns: one runs while the other stands still, and none is left behind."""
 
 import itertools
+import os
 import signal
 import subprocess
 import sys
@@ -11,12 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from kata.bench.interleave import TURN_S, Child, Turns, take_turns, turn_s
+from benchmarks.lab.interleave import TURN_S, Child, take_turns, turn_s
+from kata.bench.course import Pauses
 from kata.errors import ConfigError
 
+ROOT = Path(__file__).parents[2]
 COUNTS = """
 import json, sys, time
-from kata.bench import interleave as turns
+from benchmarks.lab import interleave as turns
 
 def run(goes_on):
     spans, began_s = [], time.perf_counter()
@@ -36,12 +39,12 @@ FIRST = """
 turns.begin()
 cpu_s = time.process_time()
 spans = run(lambda: time.process_time() - cpu_s < {seconds})
-tell(*spans, turns.end(first=True))
+tell(*spans, turns.end(is_first=True))
 """
 OTHER = """
 import threading
 heard = []
-waits = threading.Thread(target=lambda: heard.append(turns.end(first=False)))
+waits = threading.Thread(target=lambda: heard.append(turns.end(is_first=False)))
 turns.begin()
 cpu_s = time.process_time()
 waits.start()
@@ -51,7 +54,7 @@ tell(*spans, heard[0])
 
 
 def child(text: str, name: str = "one") -> Child:
-    return Child(name, [sys.executable, "-c", COUNTS + text])
+    return Child(name, [sys.executable, "-c", COUNTS + text], folder=ROOT)
 
 
 @contextmanager
@@ -119,10 +122,10 @@ def test_what_stood_still_is_not_counted(measured):
 
 
 def test_a_span_is_counted_without_its_stops():
-    taken = Turns([(0.0, 1.0), (2.0, 4.0), (9.0, 11.0)])
+    taken = Pauses([(0.0, 1.0), (2.0, 4.0), (9.0, 11.0)])
     assert taken.running_s(0.5, 10.0) == 9.5 - 0.5 - 2.0 - 1.0
     assert taken.running_s(4.0, 9.0) == 5.0
-    assert Turns().running_s(1.0, 3.0) == 2.0
+    assert Pauses().running_s(1.0, 3.0) == 2.0
 
 
 @pytest.mark.parametrize(
@@ -177,13 +180,16 @@ def test_an_interrupt_ends_a_stopped_child():
 
 def test_a_killed_parent_leaves_no_stopped_child(tmp_path):
     (tmp_path / "parent.py").write_text(
-        "import sys\nfrom kata.bench.interleave import Child\n"
+        "import sys\nfrom benchmarks.lab.interleave import Child\n"
         f"with Child('one', [sys.executable, '-c', {COUNTS + OTHER!r}]) as one:\n"
         "    one.set_up()\n    print(one.pid, flush=True)\n    sys.stdin.read()\n"
     )
     pipe = subprocess.PIPE
     with subprocess.Popen(
-        [sys.executable, str(tmp_path / "parent.py")], stdin=pipe, stdout=pipe
+        [sys.executable, str(tmp_path / "parent.py")],
+        stdin=pipe,
+        stdout=pipe,
+        env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"},
     ) as parent:
         assert parent.stdout is not None
         pid = int(parent.stdout.readline())

@@ -1,5 +1,4 @@
-"""Benchmark datasets, written by LeRobot's own writer: `peer_writes.py FOLDER_NAME ROOT [EPISODES
-FRAMES]`.
+"""Benchmark datasets by LeRobot's writer: `lerobot_writes.py FOLDER_NAME ROOT [EPISODES FRAMES]`.
 
 a: LeRobot's default coding (AV1, g=2, crf 30), 20 episodes of 300 frames. b: h264, g=30, crf 23, 10
 episodes. c: AV1, g=160, 10 episodes. d: PNG in parquet, 3 episodes of 150. multi: as a, one file

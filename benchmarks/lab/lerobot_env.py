@@ -1,6 +1,4 @@
-"""LeRobot 0.6.1 as a process that answers: its own Python, a script of ours, one JSON object a
-line.
-"""
+"""LeRobot 0.6.1 as a process with its own Python, which answers one JSON object per line."""
 
 from __future__ import annotations
 
@@ -21,14 +19,14 @@ from kata.errors import ConfigError
 
 _SCRIPTS = Path(__file__).parent
 MADE = ("a", "b", "c", "d", "multi")
-"""What peer_writes.py makes; it says how they differ."""
+"""The folders that lerobot_writes.py makes; it says how they differ."""
 
 
 def peer_python(named: str | None) -> Path:
-    """The interpreter of the peer's environment: the named one, or that of `make peer` in this
-    folder.
+    """Return the interpreter of the peer's environment: the named one, or that of `make peer`.
 
-    Raises: ConfigError when there is none.
+    Raises:
+        ConfigError: There is none.
     """
     python = Path(named or ".peer/bin/python").expanduser().absolute()
     if not python.is_file():
@@ -41,10 +39,10 @@ def peer_python(named: str | None) -> Path:
 
 
 def make_datasets(python: Path, root: Path) -> None:
-    """Write the benchmark datasets below root with LeRobot's writer, those that are not there yet;
-    takes minutes.
+    """Write the benchmark datasets that root lacks, with LeRobot's writer; it takes minutes.
 
-    Raises: ConfigError when the writer fails.
+    Raises:
+        ConfigError: The writer fails.
     """
     root.mkdir(parents=True, exist_ok=True)
     for folder in MADE:
@@ -52,7 +50,7 @@ def make_datasets(python: Path, root: Path) -> None:
             continue
         partial = root / f"{folder}.partial"
         shutil.rmtree(partial, ignore_errors=True)
-        command = [str(python), str(_SCRIPTS / "peer_writes.py"), folder, str(partial)]
+        command = [str(python), str(_SCRIPTS / "lerobot_writes.py"), folder, str(partial)]
         if subprocess.run(command, check=False).returncode:
             raise ConfigError(
                 f"{root / folder}: not written",
@@ -63,11 +61,11 @@ def make_datasets(python: Path, root: Path) -> None:
 
 
 def ffmpeg_for(python: Path, folder: Path) -> dict[str, str]:
-    """The variables with which the peer's torchcodec finds FFmpeg.
+    """Return the variables with which the peer's torchcodec finds FFmpeg's shared libraries.
 
-    It needs FFmpeg's shared libraries. Where the system has none, those that the peer's own PyAV
-    carries are linked in `folder` under the names that torchcodec looks for: without them LeRobot
-    falls back to a reader that takes up to ten times as long, and a comparison would flatter.
+    Where the system has none, those of the peer's own PyAV are linked in `folder` under the names
+    that torchcodec looks for. Without them LeRobot falls back to a reader that takes up to ten
+    times as long, and a comparison would flatter kata.
     """
     if find_library("avutil") is not None:
         return {}
@@ -85,12 +83,12 @@ def ffmpeg_for(python: Path, folder: Path) -> dict[str, str]:
 
 
 class Peer:
-    """The process. Closed with its context."""
+    """The process of the peer; it ends with its context."""
 
     def __init__(self, python: Path) -> None:
         self._links = tempfile.TemporaryDirectory()
         self._said: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
-        command = [str(python), str(_SCRIPTS / "peer_reads.py")]
+        command = [str(python), str(_SCRIPTS / "lerobot_reads.py")]
         pipe, env = subprocess.PIPE, {**os.environ, **ffmpeg_for(python, Path(self._links.name))}
         self._process = subprocess.Popen(
             command, stdin=pipe, stdout=pipe, stderr=self._said, text=True, env=env
@@ -109,9 +107,10 @@ class Peer:
             raise
 
     def measure(self, spec: Mapping[str, Any]) -> dict[str, Any]:
-        """The figures of one request, or its `error`.
+        """Return the figures of one request, or its `error`.
 
-        Raises ConfigError when the process has died.
+        Raises:
+            ConfigError: The process has died.
         """
         assert self._process.stdin is not None
         with suppress(BrokenPipeError):  # the answer says why

@@ -1,0 +1,1 @@
+"""Measurements of this repository, which are no part of the installed package."""
