@@ -22,12 +22,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from itertools import cycle
 from pathlib import Path
-from types import TracebackType
-from typing import IO, Any, Self
+from typing import IO, Any
 
 from kata.bench import process_stats
 from kata.bench.course import Pauses
 from kata.bench.rounds import last_line, worker_error
+from kata.closing import Closing
 from kata.errors import ConfigError
 
 TURN_S = 0.35
@@ -62,7 +62,7 @@ def end(*, is_first: bool) -> Pauses:
     return Pauses(**json.loads(sys.stdin.readline()))
 
 
-class Child:
+class Child(Closing):
     """A process that measures and prints its figures as JSON on its last line.
 
     Leaving its context kills it.
@@ -90,16 +90,9 @@ class Child:
             command, stdin=pipe, stdout=pipe, stderr=self._errors, env=env, cwd=folder
         )
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._process.kill()  # a stopped one too
+    def close(self) -> None:
+        """Kill it; a stopped process ends too."""
+        self._process.kill()
         with self._errors, self._process:
             pass
 

@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from contextlib import suppress
 from ctypes.util import find_library
 from pathlib import Path
-from types import TracebackType
-from typing import IO, Any, Self
+from typing import IO, Any
 
+from kata.closing import Closing
 from kata.errors import ConfigError
 
 _SCRIPTS = Path(__file__).parent
@@ -82,7 +82,7 @@ def ffmpeg_for(python: Path, folder: Path) -> dict[str, str]:
     return {"LD_LIBRARY_PATH": os.pathsep.join(filter(None, places))}
 
 
-class Peer:
+class Peer(Closing):
     """The process of the peer; it ends with its context."""
 
     def __init__(self, python: Path) -> None:
@@ -145,14 +145,3 @@ class Peer:
             self._process.stdout.close()
         self._said.close()
         self._links.cleanup()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()

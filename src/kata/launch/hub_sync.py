@@ -12,12 +12,12 @@ import logging
 import shutil
 import threading
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, snapshot_download
 from huggingface_hub.errors import RepositoryNotFoundError
 
+from kata.closing import Closing
 from kata.errors import CheckpointError
 from kata.launch.hub_errors import HUB_ERRORS, reason
 from kata.run.checkpoint_link import BEST, LAST, point, pointed
@@ -32,7 +32,7 @@ POINTERS = "pointers.json"
 _log = logging.getLogger(__name__)
 
 
-class Courier:
+class Courier(Closing):
     """Uploads each new checkpoint of `folder` to `repo_id` while it is entered; the last one on
     leaving.
 
@@ -70,12 +70,8 @@ class Courier:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """Stop the thread, and fetch the rest."""
         self._over.set()
         self._thread.join()
         self._bring()

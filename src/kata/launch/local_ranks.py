@@ -17,9 +17,10 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any, Self
 
+from kata.closing import Closing
 from kata.launch import orphan_reaper
 
 STOPPED = 85
@@ -67,7 +68,7 @@ def log_of(log_dir: Path, rank: int) -> Path:
 
 
 @dataclass
-class _Ranks:
+class _Ranks(Closing):
     log_dir: Path
     running: dict[int, subprocess.Popen[bytes]] = field(default_factory=dict)
     ended: queue.SimpleQueue[tuple[int, int]] = field(default_factory=queue.SimpleQueue)
@@ -90,12 +91,8 @@ class _Ranks:
         )
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """End every rank."""
         self.kill()
         for process in self.running.values():
             process.wait()

@@ -11,8 +11,10 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any, Self
+
+from kata.closing import Closing
 
 STOPPED = 85
 """Exit status of a run that was asked to stop and has saved: start the same command again with
@@ -37,7 +39,7 @@ job step, and the launcher above passes on what it got as well.
 _log = logging.getLogger(__name__)
 
 
-class StopSignal:
+class StopSignal(Closing):
     """A request to stop after the current step. It is a context manager.
 
     The first signal sets it. A second signal that is no echo of the first exits at once.
@@ -102,12 +104,8 @@ class StopSignal:
             }
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """Restore the earlier handlers of the signals."""
         for number, handler in self._before.items():
             signal.signal(number, handler)
 

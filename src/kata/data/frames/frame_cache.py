@@ -18,7 +18,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 import av
@@ -26,6 +25,7 @@ import numpy as np
 import PIL
 from numpy.typing import NDArray
 
+from kata.closing import Closing
 from kata.data.arrays import Int64
 from kata.data.format.fingerprint import digest
 from kata.data.frames.frame_format import RECORDED, FrameFormat
@@ -76,7 +76,7 @@ class CacheOptions:
     frame_format: FrameFormat = RECORDED
 
 
-class FrameCache:
+class FrameCache(Closing):
     """The cached cameras of a dataset, for several threads and processes.
 
     All subsets of a dataset share the files. If the budget does not hold all frames, the first
@@ -209,17 +209,6 @@ class FrameCache:
             for file in self._files.values():
                 file.close(remove=self._temporary)
         self._files.clear()
-
-    def __enter__(self) -> FrameCache:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 class _CameraFile:

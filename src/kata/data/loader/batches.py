@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from types import TracebackType
 from typing import TypeAlias
 
 import numpy as np
 
+from kata.closing import Closing
 from kata.data.arrays import Int64
 from kata.data.loader.reader import PendingBatch, Reader
 from kata.data.sampling.permutation import SampleOrder
@@ -41,7 +41,7 @@ class RankSlice:
 WHOLE = RankSlice()
 
 
-class Batches:
+class Batches(Closing):
     """The batch of any step, or a rank's slice of it; the next steps are read in the background.
 
     Args:
@@ -195,14 +195,3 @@ class Batches:
         """Stop reading ahead; returns when the background thread is idle."""
         self._pool.shutdown(wait=True, cancel_futures=True)
         self._coming.clear()
-
-    def __enter__(self) -> Batches:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()

@@ -9,12 +9,12 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from types import TracebackType
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from kata.closing import Closing
 from kata.data.arrays import Int64, Pixels
 from kata.data.counters import ReadCounters
 from kata.data.dataset.dataset import Dataset
@@ -72,7 +72,7 @@ class _Share(NamedTuple):
     number: int
 
 
-class Reader:
+class Reader(Closing):
     """A reader of samples by the row of their anchor, to be shared by threads.
 
     One pool of decoding threads and one budget of frames serve all datasets. In a mixture of
@@ -384,17 +384,6 @@ class Reader:
         self._pool.close()
         with self.buffer.lock:
             self.buffer.clear()
-
-    def __enter__(self) -> Reader:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 def _check_key(mixture: Mixture, key: str) -> None:

@@ -11,10 +11,11 @@ import os
 from array import array
 from bisect import bisect_right
 from pathlib import Path
-from types import TracebackType
 from typing import Protocol
 
 import pyarrow as pa
+
+from kata.closing import Closing
 
 _LOOK_BYTES = 2**20
 """Bytes read at a time in search of runs. All of a page is read, once. From a cold disk 75 MB take
@@ -38,22 +39,15 @@ class PageError(ValueError):
     """Bytes of a page contradict themselves, or are not there."""
 
 
-class OpenFile:
+class OpenFile(Closing):
     """A file opened for reading at given positions; `bytes_read` counts."""
 
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         self.bytes_read = 0
 
-    def __enter__(self) -> OpenFile:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """Close the file."""
         os.close(self._file)
 
     def stat(self) -> os.stat_result:

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import av
 import numpy as np
@@ -19,6 +18,7 @@ from av.video.codeccontext import VideoCodecContext
 from av.video.stream import VideoStream
 from numpy.typing import NDArray
 
+from kata.closing import Closing
 from kata.data.video.container import open_video
 from kata.errors import DataError
 
@@ -167,7 +167,7 @@ def _set_up(
         context.options |= {"x265-params": "bframes=0:scenecut=0:open-gop=0:log-level=none"}
 
 
-class VideoEncoder:
+class VideoEncoder(Closing):
     """An encoder that writes one episode of one camera to an mp4 file.
 
     The file has a constant frame rate, first pts 0, no B-frames, and its index in front. Frames are
@@ -197,17 +197,6 @@ class VideoEncoder:
         if self._count:
             self._container.mux(self._stream.encode(None))
         self._container.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 def join_videos(parts: Sequence[Path], path: Path, fps: int) -> None:

@@ -16,9 +16,9 @@ import sys
 import threading
 import time
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
+from kata.closing import Closing
 from kata.errors import CheckpointError
 from kata.run.outputs import LOCK
 
@@ -27,7 +27,7 @@ SILENT_S = 4 * BEAT_S
 """A holder on another machine counts as dead after this long without a sign."""
 
 
-class FolderLock:
+class FolderLock(Closing):
     """Holds a folder that exists, from `with` on. note: whose lock was taken over, or None.
 
     Raises CheckpointError naming the process that holds it.
@@ -53,12 +53,8 @@ class FolderLock:
             threading.Thread(target=self._beat, name="kata-lock", daemon=True).start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """Release the folder."""
         self._over.set()
         self.path.unlink(missing_ok=True)
         os.close(self._handle)

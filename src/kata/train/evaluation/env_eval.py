@@ -27,12 +27,12 @@ from concurrent.futures import wait as wait_for
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 from zipfile import ZipFile
 
 import numpy as np
 
+from kata.closing import Closing
 from kata.config import encode
 from kata.dist.engine import Engine
 from kata.files import write_json
@@ -72,7 +72,7 @@ SHOWN = (
 
 
 @dataclass
-class AsyncEnvEval:
+class AsyncEnvEval(Closing):
     """Starts evaluations and logs their results. It is a context manager on all ranks."""
 
     run: Run
@@ -265,15 +265,7 @@ class AsyncEnvEval:
             self._messages.send(STOP, b"")
         return self._messages.has(STOP)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
         """End the process that is still at work when training has failed or was interrupted."""
         self._end()
         self._pool.shutdown(wait=True, cancel_futures=True)

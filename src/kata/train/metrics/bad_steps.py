@@ -15,13 +15,13 @@ import math
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from kata.closing import Closing
 from kata.errors import DivergedError
 from kata.train.metrics.append_log import AppendLog
 from kata.train.metrics.meter import Meter, drop_lines_after, read_metrics, to_json
@@ -37,7 +37,7 @@ ENOUGH = 50
 Samples = Callable[[int], list[dict[str, Any]]]
 
 
-class BadStepMonitor:
+class BadStepMonitor(Closing):
     """Judges each step's loss and gradient norm, and lists the samples of bad ones. Use as a
     context manager.
 
@@ -128,15 +128,8 @@ class BadStepMonitor:
             )
         return said
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """Write the losses that are still in memory, and close both files."""
         self._write_losses()
         self._losses.close()
         self._list_of_bad.close()

@@ -19,12 +19,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from kata.closing import Closing
 from kata.data.counters import ReadCounters
 from kata.errors import DataError
 from kata.train.metrics.append_log import AppendLog
@@ -65,7 +65,7 @@ class StepTimes:
     step_s: float
 
 
-class Meter:
+class Meter(Closing):
     """Collects figures per step without waiting for the device, and writes one line per log
     interval.
 
@@ -203,17 +203,6 @@ class Meter:
         for tracker in self._trackers:
             tracker.close()
         self._record.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def _head(self, kind: str, step: int) -> dict[str, Any]:
         samples = step * self._batch_size
