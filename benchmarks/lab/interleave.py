@@ -3,7 +3,7 @@ disturbs the machine falls on both.
 
 The measured side begins with `begin` and ends with `end`; the measuring side holds a `Child` of
 each and calls `take_turns`. They exchange lines: the child says that it is ready and stops itself,
-then that it has measured, and receives its `Pauses` as JSON. A child that measures as long as the
+then that it has measured, and receives its `ProcessPauses` as JSON. A child that measures as long as the
 other says nothing, and receives them when it is to end.
 """
 
@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from kata.bench import process_stats
-from kata.bench.course import Pauses
+from kata.bench.course import ProcessPauses
 from kata.bench.rounds import last_line, worker_error
 from kata.closing import Closing
 from kata.errors import ConfigError
@@ -52,14 +52,14 @@ def begin() -> None:
     os.kill(os.getpid(), signal.SIGSTOP)
 
 
-def end(*, is_first: bool) -> Pauses:
+def end(*, is_first: bool) -> ProcessPauses:
     """Return the pauses that were made for the partner.
 
     The process that ends first says so; the other waits here for the word to end.
     """
     if is_first:
         print("measured", flush=True)
-    return Pauses(**json.loads(sys.stdin.readline()))
+    return ProcessPauses(**json.loads(sys.stdin.readline()))
 
 
 class Child(Closing):
@@ -139,7 +139,9 @@ class Child(Closing):
         self.stops.append((self._stopped_s, time.perf_counter()))
         os.kill(self.pid, signal.SIGCONT)
 
-    def figures(self, pauses: Pauses | None = None, limit_s: float | None = None) -> dict[str, Any]:
+    def figures(
+        self, pauses: ProcessPauses | None = None, limit_s: float | None = None
+    ) -> dict[str, Any]:
         """Return the figures that it prints at its end.
 
         Args:
@@ -202,6 +204,6 @@ def take_turns(
         child.stop()
         if time.monotonic() > until_s:
             raise first.late(limit_s)
-    found = first.figures(Pauses(first.stops, other.cpu_s - other_cpu_s), limit_s)
+    found = first.figures(ProcessPauses(first.stops, other.cpu_s - other_cpu_s), limit_s)
     other.resume()
-    return found, other.figures(Pauses(other.stops), limit_s)
+    return found, other.figures(ProcessPauses(other.stops), limit_s)

@@ -10,7 +10,7 @@ import json
 import sys
 
 from benchmarks.lab import interleave
-from kata.bench.course import Course, Pauses
+from kata.bench.course import Course, ProcessPauses
 from kata.bench.read_worker import Reading, measure
 
 
@@ -23,7 +23,7 @@ class TurnsCourse(Course):
         """Stand still until the first turn."""
         interleave.begin()
 
-    def end(self, *, is_first: bool) -> Pauses:
+    def end(self, *, is_first: bool) -> ProcessPauses:
         """Return the turns of the partner."""
         return interleave.end(is_first=is_first)
 

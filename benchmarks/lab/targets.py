@@ -28,11 +28,11 @@ MEMORY_BYTES = 1024**3
 
 
 def summarise_all(cases: Sequence[Case], found: Rounds) -> dict[str, dict[str, dict[str, Any]]]:
-    """Return `summarise` of every case."""
-    return {str(case): summarise(case, found[str(case)]) for case in cases}
+    """Return `summarise_case` of every case."""
+    return {str(case): summarise_case(case, found[str(case)]) for case in cases}
 
 
-def summarise(case: Case, ways: Mapping[str, Sequence[Figures]]) -> dict[str, dict[str, Any]]:
+def summarise_case(case: Case, ways: Mapping[str, Sequence[Figures]]) -> dict[str, dict[str, Any]]:
     """Return the medians of each way, the ratio to the peer's CPU time, and the verdicts."""
     summary = summarise_ways(ways)
     for way, figures in summary.items():

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from kata.bench.cases import Case, windows_of
-from kata.bench.course import Course, Pauses
+from kata.bench.course import Course, ProcessPauses
 from kata.bench.decode_floor import decode_floors, open_tracks
 from kata.bench.options import chosen_cases
 from kata.bench.read_worker import AHEAD, Reading, measure
@@ -92,7 +92,7 @@ def test_every_round_and_the_medians_are_kept(result):
 
 def test_the_floor_counts_decoding_and_colour(root):
     tracks = open_tracks(open_dataset("t/t", root=root), [dataset_maker.CAMERA], 2)
-    (floor,) = decode_floors(tracks, 0.1, Pauses).values()
+    (floor,) = decode_floors(tracks, 0.1, ProcessPauses).values()
     assert 0 < floor.decode_ms < floor.rgb_ms < 1e3
     assert floor.frames_s > 10
 
@@ -105,12 +105,12 @@ def test_the_floor_takes_its_cameras_by_stretches_until_it_is_told_to_end(root):
         list[tuple[float, float]](),
     )
 
-    def told() -> Pauses:
+    def told() -> ProcessPauses:
         began_s = time.perf_counter()
         while len(each[key].spans) < 4:
             time.sleep(0.01)
         stood.append((began_s, time.perf_counter()))
-        return Pauses(stood)
+        return ProcessPauses(stood)
 
     floors = decode_floors(tracks, 0.01, told)
     one, two = (list(tracks[0][name].spans) for name in ("one", "two"))
@@ -128,7 +128,7 @@ def test_the_floor_takes_its_cameras_by_stretches_until_it_is_told_to_end(root):
 def test_the_floor_of_images(tmp_path):
     made = dataset_maker.make(tmp_path / "set", camera="image")
     tracks = open_tracks(open_dataset("t/t", root=made), [dataset_maker.CAMERA], 1)
-    (floor,) = decode_floors(tracks, 0.05, Pauses).values()
+    (floor,) = decode_floors(tracks, 0.05, ProcessPauses).values()
     assert 0 < floor.decode_ms < floor.rgb_ms
 
 

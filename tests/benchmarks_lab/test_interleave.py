@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.lab.interleave import TURN_S, Child, take_turns, turn_s
-from kata.bench.course import Pauses
+from kata.bench.course import ProcessPauses
 from kata.errors import ConfigError
 
 ROOT = Path(__file__).parents[2]
@@ -122,10 +122,10 @@ def test_what_stood_still_is_not_counted(measured):
 
 
 def test_a_span_is_counted_without_its_stops():
-    taken = Pauses([(0.0, 1.0), (2.0, 4.0), (9.0, 11.0)])
+    taken = ProcessPauses([(0.0, 1.0), (2.0, 4.0), (9.0, 11.0)])
     assert taken.running_s(0.5, 10.0) == 9.5 - 0.5 - 2.0 - 1.0
     assert taken.running_s(4.0, 9.0) == 5.0
-    assert Pauses().running_s(1.0, 3.0) == 2.0
+    assert ProcessPauses().running_s(1.0, 3.0) == 2.0
 
 
 @pytest.mark.parametrize(

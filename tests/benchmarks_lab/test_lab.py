@@ -9,7 +9,7 @@ import pytest
 from benchmarks.lab import lerobot_env
 from benchmarks.lab.__main__ import LAB
 from benchmarks.lab.lerobot_env import Peer
-from benchmarks.lab.targets import missed, summarise
+from benchmarks.lab.targets import missed, summarise_case
 from kata.bench.cases import Case
 from kata.bench.table import text
 from kata.cli import answer
@@ -29,7 +29,7 @@ def test_ratios_pair_the_rounds_and_targets_are_judged():
         "full": [figures(10.0), figures(20.0), figures(10.0)],
         "peer": [figures(30.0), figures(60.0), figures(20.0)],
     }
-    summary = summarise(Case("a", "act"), found)
+    summary = summarise_case(Case("a", "act"), found)
     assert summary["full"]["peer_ratio"] == 3.0, (
         "a round in which everything took twice as long changes nothing"
     )
@@ -41,9 +41,9 @@ def test_ratios_pair_the_rounds_and_targets_are_judged():
         **found,
         "full": [figures(10.0, peak_bytes=3e9), figures(10.0), figures(60.0, peak_bytes=2e9)],
     }
-    targets = summarise(Case("a", "act"), slow)["full"]["targets"]
+    targets = summarise_case(Case("a", "act"), slow)["full"]["targets"]
     assert not targets["bytes resident"]["reached"]
-    lines = missed({"a:act": summarise(Case("a", "act"), slow)})
+    lines = missed({"a:act": summarise_case(Case("a", "act"), slow)})
     assert lines[-2].startswith("not reached: a:act full: bytes resident")
     assert lines[-1].endswith("of 3 targets reached")
 
@@ -54,7 +54,7 @@ def test_a_peer_that_fails_is_a_result():
         "full": [figures(10.0)],
         "peer": [{"error": "IndexError: 150"}],
     }
-    summary = summarise(Case("multi", "act"), found)
+    summary = summarise_case(Case("multi", "act"), found)
     assert summary["peer"] == {"error": "IndexError: 150"}
     assert "peer_ratio" not in summary["full"]
     lines = text({"settings": {"rounds": 1}, "summary": {"multi:act": summary}})

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Pauses:
+class ProcessPauses:
     """The times at which a process stood still, for a partner that measured meanwhile.
 
     Attributes:
@@ -38,11 +38,11 @@ class Course:
     def begin(self) -> None:
         """Wait until the measurement may begin."""
 
-    def end(self, *, is_first: bool) -> Pauses:
+    def end(self, *, is_first: bool) -> ProcessPauses:
         """Return the pauses that the measurement had.
 
         Args:
             is_first: The measurement is done; otherwise wait until it is to end.
         """
         del is_first
-        return Pauses()
+        return ProcessPauses()

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from av.video.reformatter import VideoReformatter
 from PIL import Image
 
-from kata.bench.course import Pauses
+from kata.bench.course import ProcessPauses
 from kata.data import Dataset
 from kata.data.video.color import ONE_THREAD
 
@@ -51,7 +51,7 @@ def open_tracks(dataset: Dataset, cameras: Sequence[str], threads: int) -> list[
 
 
 def decode_floors(
-    tracks: Sequence[Mapping[str, Track]], seconds: float, until: Callable[[], Pauses]
+    tracks: Sequence[Mapping[str, Track]], seconds: float, until: Callable[[], ProcessPauses]
 ) -> dict[str, Floor]:
     """Decode for a while and return the floor of each camera.
 
@@ -119,7 +119,7 @@ class Track:
         self.spans.append((began_s, time.perf_counter()))
 
 
-def _floor(tracks: Sequence[Track], pauses: Pauses) -> Floor:
+def _floor(tracks: Sequence[Track], pauses: ProcessPauses) -> Floor:
     """Return the floor of a camera over all threads."""
     count = sum(track.count for track in tracks)
     decode_ms = 1e3 * sum(track.decode_s for track in tracks) / count
