@@ -3,8 +3,8 @@ disturbs the machine falls on both.
 
 The measured side begins with `begin` and ends with `end`; the measuring side holds a `Child` of
 each and calls `take_turns`. They exchange lines: the child says that it is ready and stops itself,
-then that it has measured, and receives its `ProcessPauses` as JSON. A child that measures as long as the
-other says nothing, and receives them when it is to end.
+then that it has measured, and receives its `ProcessPauses` as JSON. A child that measures as long
+as the other says nothing, and receives them when it is to end.
 """
 
 from __future__ import annotations
