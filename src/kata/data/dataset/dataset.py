@@ -127,9 +127,7 @@ class Dataset:
 
         They are equal for equal data, wherever it is stored and whenever it was copied.
         """
-        sizes: dict[str, int] = {}
-        for span in self.layout.spans():
-            sizes |= {name: (self.root / name).stat().st_size for name in span.used()}
+        sizes = {name: (self.root / name).stat().st_size for name in self.layout.files()}
         columns = {key: [column.dtype, column.shape] for key, column in self.columns.items()}
         episodes = [self.layout.index.tolist(), self.layout.length.tolist()]
         if self.is_cut:
@@ -300,12 +298,9 @@ def open_dataset(
     available = episodes == "available"
     layout = whole.take(choose(repo_id, whole.index, episodes, exclude_episodes))
     refuse_empty(source.root, layout)
-    files: list[str] = []
-    for span in layout.spans():
-        files += span.used()
     if not available:
-        source.ensure(files)
-    refuse_outside(source.root, files)
+        source.ensure(layout.files())
+    refuse_outside(source.root, layout.files())
     layout, absent = drop_absent_cameras(source.root, info, whole, layout, available=available)
     layout = only_whole(repo_id, source.root, layout, available=available)
     refuse_pointers(source.root, layout)

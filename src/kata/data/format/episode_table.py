@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -153,3 +154,7 @@ class EpisodeTable:
     def spans(self) -> list[Span]:
         """Return the spans of the table files and of all videos."""
         return [self.data, *self.videos.values()]
+
+    def files(self) -> list[str]:
+        """Return all files that hold at least one of the episodes, below the dataset's folder."""
+        return list(itertools.chain.from_iterable(span.used() for span in self.spans()))

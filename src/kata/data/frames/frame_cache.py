@@ -116,6 +116,8 @@ class FrameCache(Closing):
 
     def _fit(self, options: CacheOptions, rows: int) -> int:
         """Return the number of rows that the budget holds, and log it."""
+        # Equally many frames of every camera: a sample with one of its cameras cached would still
+        # wait for the decoder of the others.
         per_row = sum(file.frame_bytes for file in self._files.values())
         if not per_row:
             return 0

@@ -72,6 +72,7 @@ def colours_of_camera(mixture: Mixture, camera: str) -> Colours | str:
     own = [(part.dataset, part.own(camera)) for part in mixture.parts if camera in part.columns]
     if any(dataset.columns[key].dtype == "image" for dataset, key in own):
         return "images"
+    # One conversion serves a whole batch, so all datasets must have the same.
     found = {_first_colours(dataset, key) for dataset, key in own}
     one = found.pop()
     return "other colours in each dataset" if found else one or "not 8-bit 4:2:0"

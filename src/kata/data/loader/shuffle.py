@@ -235,6 +235,7 @@ class ShuffleChoice:
             key: held_frame_bytes(dataset, key, windows.get(key, (0,)), self.frame_format)
             for key in cameras
         }
+        # All decoded frames of the dataset, and those of the batches that are read at a time.
         total = sum(sizes.values()) * dataset.num_frames
         places = {key: self.batch_size * len(windows.get(key, (0,))) for key in cameras}
         batch = sum(

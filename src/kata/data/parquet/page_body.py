@@ -132,6 +132,7 @@ def open_body(file: OpenFile, begin: int, size: int, plain_size: int, codec: str
     Raises:
         PageError: The page does not decompress to `plain_size` bytes.
     """
+    # Uncompressed pages, and runs that snappy left unchanged, need no memory.
     if codec == PLAIN and size != plain_size:
         raise PageError(f"a page of {plain_size} bytes that are not compressed takes {size}")
     if codec == PLAIN or not plain_size:

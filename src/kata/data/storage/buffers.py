@@ -126,6 +126,7 @@ class Slabs:
     def _grow(self, size: int, budget_bytes: int) -> None:
         if self.allocated_bytes + size > budget_bytes:
             self.trim()
+        # As many slots as a slab has room for, or as the budget still allows.
         count = min(max(_SLAB_BYTES // size, 1), (budget_bytes - self.allocated_bytes) // size)
         if count < 1:
             return
@@ -140,6 +141,7 @@ class Slabs:
             free.update(map(id, pieces))
         kept: list[list[NDArray[np.uint8]]] = []
         gone: set[int] = set()
+        # A slab can be freed only as a whole: its slots are views of one array.
         for slab in self._slabs:
             if free.issuperset(map(id, slab)):
                 gone.update(map(id, slab))
