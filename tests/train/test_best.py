@@ -6,14 +6,13 @@ from types import SimpleNamespace
 
 from kata.dist.process_group import ProcessGroup
 from kata.train.checkpoint.folder import best_checkpoints
-from kata.train.components import BestValidation, RunRecord, _best_before, _validation
+from kata.train.evaluation.callbacks import BestValidation, best_before, validation_callback
 
 
 def test_an_error_that_is_no_number_is_never_the_best(vector_run, monkeypatch):
     run, best, notes = vector_run("--save_checkpoint=false"), BestValidation(), []
     errors = iter([math.nan, 0.5, math.inf, math.nan, 0.4])
     meter = SimpleNamespace(note=lambda step, kind, figures: notes.append(figures))
-    record = RunRecord(meter, SimpleNamespace(), SimpleNamespace(), best)
 
     class Judge:
         group = ProcessGroup()
@@ -21,7 +20,7 @@ def test_an_error_that_is_no_number_is_never_the_best(vector_run, monkeypatch):
         def __call__(self, policy):
             return {"action_error": next(errors)}
 
-    validate = _validation(run, Judge(), record, SimpleNamespace())
+    validate = validation_callback(run, Judge(), SimpleNamespace(), meter, best)
     found = []
     for step in range(1, 6):
         validate(SimpleNamespace(step=step, ema=None, policy=None))
@@ -37,7 +36,7 @@ def test_neither_a_resumed_run_nor_its_folder_takes_one_for_the_best(tmp_path):
     ]
     text = "".join(json.dumps(line) + "\n" for line in lines)
     (tmp_path / "metrics.jsonl").write_text(text)
-    assert _best_before(tmp_path, 3)["step"] == 2
+    assert best_before(tmp_path, 3)["step"] == 2
     for step, error in ((1, "NaN"), (2, "0.5"), (3, "NaN")):
         folder = tmp_path / f"best-{step:06d}"
         folder.mkdir()

@@ -25,11 +25,13 @@ def test_the_first_loss_is_the_mean_error_over_real_actions(tiny_run):
     run = tiny_run("--steps=1", "--policy.use_vae=false", "--policy.dropout=0", "--batch_size=40")
     logged = train(run).last["loss"]
     prepared = prepare(run)
-    rows = prepared.rows[Order(len(prepared.rows), run.seed).at(np.arange(40))]
-    with Reader(prepared.dataset, prepared.windows, keys=prepared.keys) as reader:
+    rows = prepared.data.rows[Order(len(prepared.data.rows), run.seed).at(np.arange(40))]
+    with Reader(
+        prepared.data.train, prepared.reading.windows, keys=prepared.reading.keys
+    ) as reader:
         raw = reader.read(rows)
     tensors = {k: torch.from_numpy(v) if isinstance(v, np.ndarray) else v for k, v in raw.items()}
-    batch = prepared.before(frames_to_float(tensors, prepared.cameras))
+    batch = prepared.normalization.before(frames_to_float(tensors, prepared.reading.cameras))
     policy = build_state(prepared.run, Engine(ProcessGroup(), prepared.device)).policy
     real = ~batch["action_is_pad"]
     assert 0 < real.sum() < real.numel(), "some windows must reach over an episode's end"

@@ -27,7 +27,7 @@ def preflight_facts(prepared: Prepared, policy: Policy, folder: str, room: Room)
     rows = [*_data(prepared), *_features(prepared)]
     trained = sum(p.numel() for p in policy.parameters() if p.requires_grad)
     frozen = sum(p.numel() for p in policy.frozen())
-    samples, epoch = run.steps * run.effective_batch, len(prepared.rows)
+    samples, epoch = run.steps * run.effective_batch, len(prepared.data.rows)
     batch = (
         f"{run.batch_size} per rank x {run.ranks} rank{'s' * (run.ranks != 1)} x "
         f"{run.accumulation} accumulated = "
@@ -89,11 +89,11 @@ def _data(prepared: Prepared) -> Facts:
     """What is trained on and held out; of a mixture a row per dataset, with its share and its
     epochs.
     """
-    data, held = prepared.dataset, prepared.val_dataset
+    data, held = prepared.data.train, prepared.data.val_dataset
     if data.is_single:
         rows = [("dataset", _named(data.datasets[0])), ("training data", _amount(data))]
         return [*rows, ("held out", _held(held))] if held is not None else rows
-    shares, sizes = data.shares(prepared.rows), data.sizes(prepared.rows)
+    shares, sizes = data.shares(prepared.data.rows), data.sizes(prepared.data.rows)
     seen = shares.seen(prepared.run.steps * prepared.run.effective_batch)
     rows: Facts = []
     for i, part in enumerate(data.parts):
@@ -129,7 +129,7 @@ def _features(prepared: Prepared) -> Facts:
     """One row per key: as the dataset has it and as the policy wants it; columns that no one
     reads are named.
     """
-    policy, rename, data = prepared.run.policy, prepared.run.rename_map, prepared.dataset
+    policy, rename, data = prepared.run.policy, prepared.run.rename_map, prepared.data.train
     found = prepared.found[0] if data.is_single else []
     features = {**policy.input_features, **policy.output_features}
     rows: Facts = []

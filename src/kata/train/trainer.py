@@ -32,16 +32,18 @@ from kata.train.checkpoint.folder import Resumable, home_of, recover, resumable
 from kata.train.checkpoint.retention import check_space, room_needed
 from kata.train.checkpoint.run_lock import FolderLock
 from kata.train.checkpoint.saver import Saver, checkpoint_bytes, weight_bytes
-from kata.train.components import Job, RunRecord, evaluated_policy, open_job, open_reader
+from kata.train.components import RunRecord, TrainingComponents, build_components
+from kata.train.evaluation.callbacks import evaluated_policy
 from kata.train.evaluation.env_eval import newest_strips
 from kata.train.evaluation.report_samples import SampleBudget, sample_views
 from kata.train.input.feed import Feed
 from kata.train.input.prepare import Prepared, prepare
 from kata.train.input.rank_checks import check_same_run
+from kata.train.input.readers import open_reader
 from kata.train.loop import loop
 from kata.train.metrics.bottleneck import Diagnosis, diagnose, spent_of
 from kata.train.metrics.meter import read_metrics
-from kata.train.model.compile import compile_blocks, uncompiled
+from kata.train.model.compile import CompiledBlock, compile_blocks, uncompiled
 from kata.train.model.device import set_switches
 from kata.train.model.engine import open_engine
 from kata.train.model.oom import explain_out_of_memory
@@ -101,64 +103,87 @@ def train(
     tell: Callable[[Trained], None] = lambda trained: None,
     accept: Accept = accept_any,
 ) -> Trained:
-    """Train to the last step. Everything that can be wrong with options and data is found before
-    step 1.
+    """Train to the last step; nothing is left half-written.
 
-    tell: called on rank 0 when all is saved, before the report is made.
-    group: the ranks that train together (see kata.dist.process_group.join), all of which call this;
-        none is this process alone. What is measured and written is rank 0's: the others return
-        their state alone.
-    accept: called on rank 0 before step 1; raises what speaks against the policy.
+    Args:
+        run: the options.
+        notes: messages about the options, for the table.
+        command: the line that started the run, for the report.
+        console: prints the table; None is the terminal.
+        group: the ranks that train together, all of which call this; None is this process alone.
+        tell: called on rank 0 when all is saved, before the report is made.
+        accept: called on rank 0 when the policy's inputs are known; raises to refuse the run.
 
-    Raises KataError (see kata.errors) and leaves nothing half-written.
+    Returns:
+        What came out. Rank 0 measures and writes; the others return their state alone.
+
+    Raises:
+        KataError: options and data do not fit, which is found before step 1, or the run failed.
     """
+    # 1. Options and data: everything that can be wrong with them is found here.
     group = group or ProcessGroup()
     check_same_run(group, run)
     check_repo_id(run)
     folder = Path(group.broadcast_from_rank0(lambda: str(run_folder(run))))
-    prepared = prepare(run, group)
+    prepared = _prepare(run, group, accept)
     run = prepared.run
-    names = renamed_inputs(prepared.normalization.acting[0])
-    group.broadcast_from_rank0(lambda: accept(run.policy, names))
-    set_switches(tf32=run.tf32, deterministic=run.cudnn_deterministic)
     with ExitStack() as held, ExitStack() as live:
-        source, found_notes = group.broadcast_from_rank0(
-            lambda: lock_run_folder(held, folder, run).plain()
-        )
+        # 2. The run's folder, and the state: a new one, or that of the newest checkpoint.
+        locked = group.broadcast_from_rank0(lambda: lock_run_folder(held, folder, run).plain())
+        source, found_notes = locked
         saver = Saver(run, *prepared.normalization.acting, prepared.normalization.by_dataset)
         engine = open_engine(run, prepared.device, group)
-        state = group.local_rank0_first(
-            lambda: build_state(run, engine, weights_follow=source is not None)
-        )
-        blocks = compile_blocks(state.policy) if run.compile else []
-        state.optimizer = engine.begin(state.policy, state.optimizer)
-        if source is not None:
-            saver.restore(state, Path(source), engine)
+        state, blocks = _open_state(run, saver, source, engine)
+        # 3. The table of what the run will do.
         said = [*(notes or []), *prepared.notes, *found_notes]
         facts = group.on_rank0(lambda: _begin(held, prepared, state, folder, said, console))
-        stop_signal = StopSignal(run.max_time_s, group.vote, saves=run.save_checkpoint)
-        job = open_job(live, prepared, saver, state, folder, stop_signal, engine)
-        held.enter_context(stop_signal)
+        # 4. The components, and the loop.
+        stop = StopSignal(run.max_time_s, group.vote, saves=run.save_checkpoint)
+        parts = build_components(live, prepared, saver, state, folder, stop, engine)
+        held.enter_context(stop)
         with explain_out_of_memory(run, prepared.device):
-            loop(run, state, job.feed, job.meter, job.monitor, job.callbacks, stop_signal, engine)
-        _save_all(run, job, state)
+            loop(run, state, parts.feed, parts.meter, parts.monitor, parts.callbacks, stop, engine)
+        # 5. Everything goes to the disk; then what came out, and the report.
+        _save_all(run, parts, state)
         live.close()
-        stopped = stop_signal.reason if state.step < run.steps else None
+        stopped = stop.reason if state.step < run.steps else None
         ended = Trained(folder, folder / "report.html", state, stopped=stopped)
-        ended.remarks.extend(uncompiled(blocks))
-        ended = group.on_rank0(lambda: _recorded(ended, job.record)) or ended
+        ended = group.on_rank0(lambda: _recorded(ended, parts.record, uncompiled(blocks))) or ended
         group.on_rank0(lambda: tell(ended))
-        views = _views(prepared, job.view_feed, ended, stop_signal, engine)
+        views = _views(prepared, parts.view_feed, ended, stop, engine)
         fault = group.on_rank0(lambda: _report(ended, run, facts or [], said, views, command))
         return replace(ended, report_fault=fault)
 
 
-def _save_all(run: Run, job: Job, state: TrainState) -> None:
+def _prepare(run: Run, group: ProcessGroup, accept: Accept) -> Prepared:
+    """Return what is known before the policy is built, once `accept` has no objection."""
+    prepared = prepare(run, group)
+    names = renamed_inputs(prepared.normalization.acting[0])
+    group.broadcast_from_rank0(lambda: accept(prepared.run.policy, names))
+    set_switches(tf32=run.tf32, deterministic=run.cudnn_deterministic)
+    return prepared
+
+
+def _open_state(
+    run: Run, saver: Saver, source: str | None, engine: Engine
+) -> tuple[TrainState, list[CompiledBlock]]:
+    """Return the state of a new run, or of the checkpoint `source`, and the compiled blocks."""
+    state = engine.group.local_rank0_first(
+        lambda: build_state(run, engine, weights_follow=source is not None)
+    )
+    blocks = compile_blocks(state.policy) if run.compile else []
+    state.optimizer = engine.begin(state.policy, state.optimizer)
+    if source is not None:
+        saver.restore(state, Path(source), engine)
+    return state, blocks
+
+
+def _save_all(run: Run, parts: TrainingComponents, state: TrainState) -> None:
     """Bring everything to the disk."""
-    job.monitor.settle()
+    parts.monitor.settle()
     if run.save_checkpoint:
-        job.meter.flush(state.step)
-        job.saving.finish(state)
+        parts.meter.flush(state.step)
+        parts.saving.finish(state)
 
 
 def _views(
@@ -168,7 +193,7 @@ def _views(
     now.
     """
     run, asked_before = prepared.run, stop_signal.reason
-    shown = prepared.val_dataset or prepared.dataset
+    shown = prepared.data.val_dataset or prepared.data.train
     budget = SampleBudget(
         _VIEWS_OF_A_STOPPED_RUN_S if ended.stopped else _VIEWS_S,
         is_over=lambda: stop_signal.reason != asked_before,
@@ -177,9 +202,11 @@ def _views(
 
     def views() -> list[SampleView]:
         try:
-            with open_reader(prepared, shown, {}) as reader:
+            with open_reader(prepared.reading, shown, {}) as reader:
                 policy = evaluated_policy(run, ended.state)
-                return sample_views(policy, feed, reader, prepared.after, shown, budget)
+                return sample_views(
+                    policy, feed, reader, prepared.normalization.after, shown, budget
+                )
         except Exception as error:  # noqa: BLE001 - whatever a policy or a damaged file raises
             _log.warning("the report shows no samples: %s: %s", type(error).__name__, error)
             return []
@@ -188,7 +215,7 @@ def _views(
     return views() if engine.sharded else engine.group.on_rank0(views) or []
 
 
-def _recorded(ended: Trained, record: RunRecord | None) -> Trained:
+def _recorded(ended: Trained, record: RunRecord | None, remarks: list[str]) -> Trained:
     """Return what ended with what is on record of it."""
     assert record is not None
     _require_in_place(ended, record.meter.path)
@@ -202,7 +229,7 @@ def _recorded(ended: Trained, record: RunRecord | None) -> Trained:
             for line in metrics
             if line["kind"] == "evaluation" and "note" not in line
         },
-        remarks=[*ended.remarks, *record.remarks()],
+        remarks=[*remarks, *record.remarks()],
         saves=[line for line in metrics if line["kind"] == "saved"],
         diagnosis=diagnose(spent_of(metrics)),
     )

@@ -18,7 +18,7 @@ from kata.train.checkpoint.folder import checkpoints
 from kata.train.checkpoint.manifest import MANIFEST
 from kata.train.checkpoint.retention import Keep, room_needed
 from kata.train.checkpoint.snapshot import HostTensors, snapshot_state
-from kata.train.components import open_job
+from kata.train.components import build_components
 from kata.train.metrics.meter import read_metrics
 from tests.train.conftest import fill_up
 
@@ -42,10 +42,10 @@ def started(monkeypatch):
 
     def with_chore(callback):
         def open_with_chore(live, *parts):
-            job = open_job(live, *parts)
+            job = build_components(live, *parts)
             return replace(job, callbacks=[(1, lambda state: callback(job.saving, state))])
 
-        monkeypatch.setattr("kata.train.trainer.open_job", open_with_chore)
+        monkeypatch.setattr("kata.train.trainer.build_components", open_with_chore)
         return begun
 
     return with_chore

@@ -122,8 +122,8 @@ def test_a_divided_dataset_has_the_statistics_of_the_whole(run, roots):
              for i in range(2)]  # fmt: skip
     divided = prepare(run(f"--dataset.mix={json.dumps(parts)}"))
     for key in ("action", "observation.state"):
-        for name, value in whole.stats[key].items():
-            np.testing.assert_array_equal(divided.stats[key][name], value)
+        for name, value in whole.normalization.stats[key].items():
+            np.testing.assert_array_equal(divided.normalization.stats[key][name], value)
 
 
 def test_resumed_equals_straight(run, entries):
@@ -170,7 +170,7 @@ def test_the_report_and_the_checkpoint_name_the_datasets(run, entries):
     assert "Training loss by dataset" in page
     assert "one + two" in page
     folder = trained.folder / "checkpoints/last/pretrained_model"
-    own = {name: prepare(run(entries(name))).stats for name in ("one", "two")}
+    own = {name: prepare(run(entries(name))).normalization.stats for name in ("one", "two")}
     for name, place in (
         ("one", folder / "processors/one"),
         ("two", folder / "processors/two"),
@@ -223,7 +223,9 @@ def test_a_datasets_loss_is_that_of_its_samples_alone():
 def test_the_stream_of_a_run_is_each_datasets_own_order(run, entries):
     prepared = prepare(run(entries(**weighted(3, 1))))
     stream = MixtureOrder.full(
-        prepared.dataset.sizes(prepared.rows), prepared.dataset.shares(prepared.rows), 1000
+        prepared.data.train.sizes(prepared.data.rows),
+        prepared.data.train.shares(prepared.data.rows),
+        1000,
     ).at(np.arange(40))
     assert (stream < 38).sum() == 30
     np.testing.assert_array_equal(stream[stream < 38], Order(38, 1000).at(np.arange(30)))
@@ -292,12 +294,12 @@ def refused(capsys, tmp_path, *args):
 def test_padded_actions_need_a_policy_that_leaves_them_out(run, entries):
     prepared = prepare(run(entries("one", "large"), "--dataset.mix_pad_vectors=true"))
     policy, options = prepared.run.policy, prepared.run.dataset
-    assert check_together(prepared.dataset, policy, options) == []
+    assert check_together(prepared.data.train, policy, options) == []
     counting = config_class("diffusion")().with_features(
         policy.input_features, policy.output_features
     )
     with pytest.raises(KataError, match="diffusion cannot leave padded dimensions out of its loss"):
-        check_together(prepared.dataset, counting, options)
+        check_together(prepared.data.train, counting, options)
 
 
 @pytest.mark.parametrize("name", MISFITS)
@@ -352,7 +354,7 @@ def test_entries_that_make_no_sense_are_refused(capsys, tmp_path, entries, name)
 def test_black_frames_are_read_where_they_are_asked_for(run, entries):
     prepared = prepare(run(entries("seen", one={"fill": True})))
     assert list(prepared.run.policy.cameras) == [CAMERA]
-    assert prepared.dataset.lacking(CAMERA) == ["one"]
+    assert prepared.data.train.lacking(CAMERA) == ["one"]
 
 
 def test_memory_and_caches_change_no_weight(run, tmp_path):
@@ -392,9 +394,14 @@ def test_clips_that_an_overflow_made_are_derived_again_when_the_run_resumes(run,
     prepared = prepare(fresh)
     right = prepared.run.dataset.mix_clips
     choice = ShuffleChoice(
-        Shuffle("clips"), 2**38, 4, fresh.prefetch_factor + 1, prepared.frame_format
+        Shuffle("clips"), 2**38, 4, fresh.prefetch_factor + 1, prepared.reading.frame_format
     )
-    where = prepared.dataset, prepared.windows, prepared.cameras, prepared.rows
+    where = (
+        prepared.data.train,
+        prepared.reading.windows,
+        prepared.reading.cameras,
+        prepared.data.rows,
+    )
     overflowed = [
         [each.clip_pool, each.clip_frames, each.clip_gop]
         for each in choice.choose(*where, in_64_bits=True)[0]
@@ -471,14 +478,18 @@ def test_augmentation_leaves_black_frames_black(run, entries):
     prepared = prepare(run(entries("seen", one={"fill": True}), noise, "--batch_size=8"))
     with ExitStack() as live:
         reader = live.enter_context(
-            Reader(prepared.dataset, prepared.windows, threads=1, keys=prepared.keys)
+            Reader(
+                prepared.data.train, prepared.reading.windows, threads=1, keys=prepared.reading.keys
+            )
         )
         order = MixtureOrder.full(
-            prepared.dataset.sizes(prepared.rows), prepared.dataset.shares(prepared.rows), 1000
+            prepared.data.train.sizes(prepared.data.rows),
+            prepared.data.train.shares(prepared.data.rows),
+            1000,
         )
         feed = Feed(
-            live.enter_context(Batches(reader, prepared.rows, order, 8)), prepared.run.policy, Pipeline("none", ()),  # noqa: E501
-            prepared.device, 8, 0, prepared.cameras, windows=("action",), augment=prepared.augment,
+            live.enter_context(Batches(reader, prepared.data.rows, order, 8)), prepared.run.policy, Pipeline("none", ()),  # noqa: E501
+            prepared.device, 8, 0, prepared.reading.cameras, windows=("action",), augment=prepared.augment,  # noqa: E501
         )  # fmt: skip
         micro = feed.at(0).micros[0]
     dark = micro[CAMERA].flatten(1).abs().amax(1) == 0
@@ -487,7 +498,7 @@ def test_augmentation_leaves_black_frames_black(run, entries):
 
 
 def test_frames_of_other_rates_are_taken_as_they_come_where_that_is_asked_for(run, entries):
-    assert len(prepare(run(entries("one", "fast"), "--dataset.mix_any_fps=true")).rows) == 76
+    assert len(prepare(run(entries("one", "fast"), "--dataset.mix_any_fps=true")).data.rows) == 76
 
 
 def test_the_same_dataset_twice_is_refused(capsys, tmp_path, entries):

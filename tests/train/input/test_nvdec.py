@@ -106,7 +106,7 @@ def test_a_run_on_the_host_says_why(tiny_run):
     from kata.train.input.prepare import prepare
 
     prepared = prepare(tiny_run("--dataset.decoder=auto"))
-    assert not prepared.nvdec
+    assert not prepared.reading.is_on_gpu
     assert any("the policy is on cpu" in note for note in prepared.notes)
 
 

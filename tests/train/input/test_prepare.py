@@ -42,18 +42,22 @@ def test_no_share_holds_out_nothing(data):
 
 def test_statistics_are_of_the_training_frames_alone(tiny_run):
     prepared = prepare(tiny_run("--dataset.eval_split=0.34"))
-    action = prepared.dataset.datasets[0].column("action")
+    action = prepared.data.train.datasets[0].column("action")
     np.testing.assert_allclose(
-        prepared.stats["action"]["mean"], action.astype(np.float64).mean(0), rtol=1e-6
+        prepared.normalization.stats["action"]["mean"], action.astype(np.float64).mean(0), rtol=1e-6
     )
     whole = prepare(tiny_run())
-    assert not np.allclose(whole.stats["action"]["mean"], prepared.stats["action"]["mean"])
+    assert not np.allclose(
+        whole.normalization.stats["action"]["mean"], prepared.normalization.stats["action"]["mean"]
+    )
 
 
 def test_colour_statistics_are_imagenets_unless_refused(tiny_run):
-    imagenet = prepare(tiny_run()).stats["observation.images.top"]
+    imagenet = prepare(tiny_run()).normalization.stats["observation.images.top"]
     assert imagenet["mean"].reshape(3).tolist() == [0.485, 0.456, 0.406]
-    own = prepare(tiny_run("--dataset.use_imagenet_stats=false")).stats["observation.images.top"]
+    own = prepare(tiny_run("--dataset.use_imagenet_stats=false")).normalization.stats[
+        "observation.images.top"
+    ]
     assert not np.allclose(own["mean"], imagenet["mean"])
 
 
@@ -73,7 +77,7 @@ def test_a_chosen_camera_is_the_only_one_that_is_read(tiny_run):
         "32]}, "
         '"observation.state": {"type": "STATE", "shape": [3]}}'
     )
-    assert prepare(tiny_run(chosen)).cameras == ("observation.images.wrist",)
+    assert prepare(tiny_run(chosen)).reading.cameras == ("observation.images.wrist",)
 
 
 def test_renaming_maps_a_dataset_to_a_policys_names(data, tiny_run):
@@ -81,8 +85,8 @@ def test_renaming_maps_a_dataset_to_a_policys_names(data, tiny_run):
     config = fit_features(tiny_run().policy, Mixture.of(data), rename)
     assert "observation.images.front" in config.input_features
     prepared = prepare(tiny_run("--rename_map={observation.images.top: observation.images.front}"))
-    assert "observation.images.front" in prepared.stats
-    assert prepared.cameras == ("observation.images.top", "observation.images.wrist")
+    assert "observation.images.front" in prepared.normalization.stats
+    assert prepared.reading.cameras == ("observation.images.top", "observation.images.wrist")
 
 
 def test_two_keys_under_one_name_are_refused(data, tiny_run):

@@ -41,7 +41,7 @@ def losses(done):
 def test_a_run_on_resized_frames_is_nearly_the_run_on_whole_ones(run, tmp_path):
     options = ("--dataset.resize=reader", "--dataset.frame_memory=100KB")
     prepared = prepare(run("look", *options))
-    assert prepared.frame_format == FrameFormat((36, 48))
+    assert prepared.reading.frame_format == FrameFormat((36, 48))
     assert all(feature.shape == (3, 48, 64) for feature in prepared.run.policy.cameras.values()), (
         "as recorded"
     )

@@ -27,10 +27,10 @@ from kata.dist.engine import Engine
 from kata.dist.process_group import ProcessGroup, join
 from kata.dist.world import read_world
 from kata.run import Run, resolve_run
-from kata.train.components import open_reader, train_feed
+from kata.train.components import open_feed
 from kata.train.input.feed import Feed, StepBatch
-from kata.train.input.frame_caches import frame_caches
 from kata.train.input.prepare import prepare
+from kata.train.input.readers import open_caches, open_reader
 from kata.train.model.device import rank_device, set_switches
 from kata.train.model.engine import open_engine
 from kata.train.model.state import TrainState, build_state
@@ -100,13 +100,12 @@ def measure(asked: Asked) -> dict[str, Any]:
         engine = open_engine(run, prepared.device, group)
         state = group.local_rank0_first(lambda: build_state(run, engine))
         state.optimizer = engine.begin(state.policy, state.optimizer)
-        caches = frame_caches(
-            live, run.dataset, prepared.dataset, prepared.cameras, prepared.frame_format
-        )
+        data, reading = prepared.data.train, prepared.reading
+        caches = open_caches(live, run.dataset, data, reading)
         reader = live.enter_context(
-            open_reader(prepared, prepared.dataset, caches, prepared.frame_memory)
+            open_reader(reading, data, caches, frame_memory=reading.frame_memory)
         )
-        feed = train_feed(live, prepared, reader, group)
+        feed = open_feed(live, prepared, reader, group.world)
         for _ in range(asked.warmup):
             update(state, feed.at(state.step), run, engine)
         figures = _real(state, feed, run, engine, asked.steps)
