@@ -17,7 +17,7 @@ __all__ = ["Trained", "train"]
 
 
 def __getattr__(name: str) -> object:
-    """`train` and `Trained`, with all that a whole run needs."""
+    """Import `train` or `Trained`, with all that a whole run needs."""
     if name in __all__:
         from kata.train import trainer
 

@@ -100,17 +100,17 @@ def build_components(
 
     The work between steps comes in this order: validate, save, evaluate.
     """
-    run, data, reading, group = prepared.run, prepared.data, prepared.reading, engine.group
+    run, group = prepared.run, engine.group
+    data, reading = prepared.data, prepared.reading
     # 1. The batches to train on, and the record of what is read and learned.
     caches = open_caches(live, run.dataset, data.train, reading)
     reader = live.enter_context(
         open_reader(reading, data.train, caches, frame_memory=reading.frame_memory)
     )
-    is_first = group.world.is_first
     pauses: Pauses[TrainState] = Pauses(run.steps)
-    own_meter = (
-        open_meter(live, run, data, folder, state.step, reader, pauses) if is_first else None
-    )
+    own_meter = None
+    if group.world.is_first:
+        own_meter = open_meter(live, run, data, folder, state.step, reader, pauses)
     meter = own_meter or NullMeter()
     bad_frames = BadFrames(folder, meter, state, run, group.world)
     live.callback(bad_frames.close)
@@ -165,7 +165,8 @@ def open_feed(
         world: the ranks.
         bad_frames: finds other samples for those that cannot be decoded; None ends the run.
     """
-    run, data, reading = prepared.run, prepared.data, prepared.reading
+    run = prepared.run
+    data, reading = prepared.data, prepared.reading
     size = run.effective_batch
     rank_slice = RankSlice(world.rank, world.size)
     substitute = None

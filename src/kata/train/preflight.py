@@ -129,7 +129,8 @@ def _features(prepared: Prepared) -> Facts:
     """One row per key: as the dataset has it and as the policy wants it; columns that no one
     reads are named.
     """
-    policy, rename, data = prepared.run.policy, prepared.run.rename_map, prepared.data.train
+    policy, rename = prepared.run.policy, prepared.run.rename_map
+    data = prepared.data.train
     found = prepared.found[0] if data.is_single else []
     features = {**policy.input_features, **policy.output_features}
     rows: Facts = []
