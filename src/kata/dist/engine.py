@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from kata.dist.process_group import ProcessGroup
-from kata.dist.skip_step import clip_gradients, step_unless
+from kata.dist.skip_step import clip_gradients, optimizer_parameters, step_unless
 
 
 class Engine:
@@ -92,9 +92,7 @@ class Engine:
         """
         if scaler is not None:
             scaler.unscale_(optimizer)
-        norm = clip_gradients(
-            [p for group in optimizer.param_groups for p in group["params"]], max_norm
-        )
+        norm = clip_gradients(optimizer_parameters(optimizer), max_norm)
         bad = ~(torch.isfinite(norm) & torch.isfinite(loss))
         step_unless(optimizer, bad, scaler)
         optimizer.zero_grad(set_to_none=True)

@@ -67,7 +67,10 @@ class Heartbeat:
 
     def __init__(self, store: Store, rank: int, who: list[str], silent_s: float) -> None:
         self.failure: Failure | None = None
-        self._store, self._rank, self._who, self._silent_s = store, rank, who, silent_s
+        self._store = store
+        self._rank = rank
+        self._who = who
+        self._silent_s = silent_s
         self._watched = [r for r in range(len(who)) if r != rank] if rank == 0 else [0]
         self._beats: dict[int, tuple[int, float]] = {}
         self._over, self._noticed = threading.Event(), threading.Event()

@@ -11,6 +11,14 @@ from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 
+def optimizer_parameters(optimizer: Optimizer) -> list[nn.Parameter]:
+    """Return the parameters of all groups, in the order of their numbers in the state dict."""
+    parameters: list[nn.Parameter] = []
+    for group in optimizer.param_groups:
+        parameters.extend(group["params"])
+    return parameters
+
+
 def step_unless(optimizer: Optimizer, bad: Tensor, scaler: GradScaler | None = None) -> None:
     """Step the optimizer unless `bad`, a bool scalar on the device, is true.
 

@@ -177,7 +177,9 @@ class _Rollout:
                 if not live:
                     break
                 actions, state = self._act(latest, state, episode_source(seeds, step, device))
-                found, first, step = self._step(actions, live, logs), False, step + 1
+                found = self._step(actions, live, logs)
+                first = False
+                step += 1
         played = zip(numbers, logs, strict=True)
         self.episodes += [log.episode(number) for number, log in played if number in self.share]
 
@@ -202,7 +204,9 @@ class _Rollout:
         self, latest: list[dict[str, NDArray[Any]]], state: ActState, source: Source
     ) -> tuple[NDArray[np.float32], ActState]:
         began_s = time.perf_counter()
-        batch = {key: np.stack([seen[key] for seen in latest]) for key in self.how.views}
+        batch: dict[str, NDArray[Any]] = {}
+        for key in self.how.views:
+            batch[key] = np.stack([seen[key] for seen in latest])
         actions, state = self.acting.act(batch, self.spec.instruction, state, source)
         self.call_s.append(time.perf_counter() - began_s)
         return actions, state
@@ -239,7 +243,10 @@ class _Rollout:
 
 
 def _tally(rollout: _Rollout, filmed: list[int], size: int, total_s: float) -> Tally:
-    spec, acting, facts, how = rollout.spec, rollout.acting, rollout.facts, rollout.how
+    spec = rollout.spec
+    acting = rollout.acting
+    facts = rollout.facts
+    how = rollout.how
     env = dataclasses.asdict(spec)
     del env["options"]  # they stand with their episodes
     return Tally(

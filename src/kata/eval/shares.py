@@ -10,6 +10,7 @@ import json
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -61,18 +62,19 @@ def film_path(folder: Path, number: int) -> Path:
 
 
 def sum_up(tallies: Sequence[Tally], folder: Path | None) -> Result:
-    """The result of shares that together are the whole evaluation; of the films in `folder` some
-    are kept.
+    """Return the result of all shares of an evaluation; keep some of the videos in `folder`.
 
-    What the shares have in common is taken from the first one.
+    Fields that all shares have in common come from the first one.
     """
     first = tallies[0]
-    episodes = sorted((e for tally in tallies for e in tally.episodes), key=lambda e: e.episode)
-    filmed = sorted(number for tally in tallies for number in tally.filmed)
+    episodes = sorted(
+        chain.from_iterable(tally.episodes for tally in tallies), key=lambda e: e.episode
+    )
+    filmed = sorted(chain.from_iterable(tally.filmed for tally in tallies))
     if folder is not None:
         episodes = _keep_films(folder, episodes, filmed, first.videos)
     whole = [episode for episode in episodes if episode.crash is None]
-    notes = list(dict.fromkeys(note for tally in tallies for note in tally.notes))
+    notes = list(dict.fromkeys(chain.from_iterable(tally.notes for tally in tallies)))
     if first.videos and whole and not filmed:
         notes.append(
             f"{first.env['id']} draws no pictures and the policy has no camera, so there are no "

@@ -219,7 +219,9 @@ class RemoteEnvs:
     """
 
     def __init__(self, spec: EnvSpec, views: Mapping[str, View], processes: int) -> None:
-        self._spec, self._views, self._count = spec, dict(views), processes
+        self._spec = spec
+        self._views = dict(views)
+        self._count = processes
         self._spawn = multiprocessing.get_context(
             "spawn"
         )  # fork would copy the threads of torch in mid-work

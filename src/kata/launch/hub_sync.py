@@ -42,7 +42,9 @@ class Courier(Closing):
     """
 
     def __init__(self, repo_id: str, folder: Path) -> None:
-        self.repo_id, self.folder, self.home = repo_id, folder, home_of(folder)
+        self.repo_id = repo_id
+        self.folder = folder
+        self.home = home_of(folder)
         self._api = HfApi()
         self._there: set[str] = set()
         self._warned = False
@@ -115,16 +117,16 @@ def held(api: HfApi, repo_id: str) -> set[str]:
 
 
 def send(api: HfApi, repo_id: str, folder: Path, wanted: list[Path], there: set[str]) -> None:
-    """One commit: the checkpoints `wanted` that are not there, the run's figures; the others are
-    taken away.
+    """Upload absent checkpoints of `wanted` and the run's figures, and delete other checkpoints.
+
+    All of that is one commit.
     """
     home = home_of(folder)
     new = [path for path in wanted if path.name not in there]
-    files = [
-        (f"checkpoints/{path.name}/{file.relative_to(path).as_posix()}", file)
-        for path in new
-        for file in _in(path)
-    ]
+    files: list[tuple[str, Path]] = []
+    for path in new:
+        for file in _in(path):
+            files.append((f"checkpoints/{path.name}/{file.relative_to(path).as_posix()}", file))
     # Figures grow while they are sent: what is sent is read once.
     figures = [
         (path.name, path.read_bytes()) for path in (*folder.glob("*.json"), *folder.glob("*.jsonl"))
@@ -136,16 +138,14 @@ def send(api: HfApi, repo_id: str, folder: Path, wanted: list[Path], there: set[
     pointers = json.dumps(
         {name: target for name, target in targets.items() if (home / target) in wanted}
     )
+    gone = sorted(there - {path.name for path in wanted})
     operations = [
         *(CommitOperationAdd(name, file) for name, file in files),
         *(
             CommitOperationAdd(name, content)
             for name, content in [*figures, (POINTERS, pointers.encode())]
         ),
-        *(
-            CommitOperationDelete(f"checkpoints/{name}/", is_folder=True)
-            for name in sorted(there - {path.name for path in wanted})
-        ),
+        *(CommitOperationDelete(f"checkpoints/{name}/", is_folder=True) for name in gone),
     ]
     api.create_commit(repo_id, operations, commit_message=f"Checkpoint {wanted[0].name}")
 

@@ -38,7 +38,9 @@ class NoiseProcess(nn.Module):
         clip: float | None,
     ) -> None:
         super().__init__()
-        self.steps, self.predicts, self.clip = steps, predicts, clip
+        self.steps = steps
+        self.predicts = predicts
+        self.clip = clip
         betas = _betas(steps, schedule, beta_start, beta_end)
         self.register_buffer("kept", torch.cumprod(1.0 - betas, 0), persistent=False)
 

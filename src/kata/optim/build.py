@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any, Protocol
 
 from torch import nn
@@ -44,7 +45,8 @@ def build_optimizer(groups: Sequence[Group], config: OptimizerConfig) -> Optimiz
         params = [p for p in group.params if p.requires_grad]
         if params:
             table.append({"params": params, "lr": lr, "base_lr": lr, "weight_decay": decay})
-    fused = all(p.device.type in ("cpu", "cuda") for g in table for p in g["params"])
+    trained = list(chain.from_iterable(entry["params"] for entry in table))
+    fused = all(p.device.type in ("cpu", "cuda") for p in trained)
     match config:
         case AdamWConfig():
             return AdamW(table, lr=config.lr, betas=config.betas, eps=config.eps, fused=fused)
@@ -57,10 +59,10 @@ def build_optimizer(groups: Sequence[Group], config: OptimizerConfig) -> Optimiz
                 momentum=config.momentum,
                 dampening=config.dampening,
                 nesterov=config.nesterov,
-                fused=fused and not any(isinstance(p, DTensor) for g in table for p in g["params"]),
+                fused=fused and not any(isinstance(p, DTensor) for p in trained),
             )
         case _:
-            raise AssertionError(f"no optimiser for {type(config).__name__}")
+            raise AssertionError(f"no optimizer for {type(config).__name__}")
 
 
 def set_lr(optimizer: Optimizer, factor: float) -> float:

@@ -26,7 +26,9 @@ def require_files(name: str, what: str, alternatives: Sequence[tuple[str, ...]])
             rule=f"{what}: a folder with {wanted}",
             remedy="correct the path",
         )
-    missing = [[file for file in names if not (folder / file).is_file()] for names in alternatives]
+    missing: list[list[str]] = []
+    for names in alternatives:
+        missing.append([file for file in names if not (folder / file).is_file()])
     if all(missing):
         lacks = "; or ".join(" and ".join(names) for names in missing)
         raise PolicyError(

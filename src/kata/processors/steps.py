@@ -157,12 +157,9 @@ class Normalize(Step):
         cls, features: dict[str, Feature], norm_map: dict[str, NormMode], stats: Stats
     ) -> Normalize:
         """Return the step for a dataset's statistics; it keeps all of them, as LeRobot does."""
-        tensors = {
-            key: {
-                name: torch.as_tensor(value, dtype=torch.float32) for name, value in named.items()
-            }
-            for key, named in stats.items()
-        }
+        tensors: dict[str, StateDict] = {}
+        for key, named in stats.items():
+            tensors[key] = {n: torch.as_tensor(v, dtype=torch.float32) for n, v in named.items()}
         step = cls(features=features, norm_map=norm_map, stats=tensors)
         step.check()
         return step
@@ -251,7 +248,10 @@ class Normalize(Step):
 
     def state(self) -> StateDict:
         """Return the statistics as `<feature>.<statistic>` -> tensor."""
-        return {f"{k}.{n}": t for k, named in self.stats.items() for n, t in named.items()}
+        tensors: StateDict = {}
+        for key, named in self.stats.items():
+            tensors.update({f"{key}.{name}": tensor for name, tensor in named.items()})
+        return tensors
 
     @classmethod
     def build(cls, config: Mapping[str, Any], state: StateDict) -> Normalize:

@@ -90,12 +90,11 @@ def loss_by_dataset(loss: Loss, micro: Batch, shares: Sequence[Share]) -> dict[s
     sums = {
         n: loss.detail[n].new_zeros(bins).index_add_(0, index, loss.detail[n]) for n in loss.terms
     }
-    return {
-        f"loss_by_dataset/{name}": torch.stack(
-            [term.scale * sums[n][number] / weights[n] for n, term in loss.terms.items()]
-        ).sum()
-        for number, name, weights in shares
-    }
+    losses: dict[str, Tensor] = {}
+    for number, name, weights in shares:
+        terms = [term.scale * sums[n][number] / weights[n] for n, term in loss.terms.items()]
+        losses[f"loss_by_dataset/{name}"] = torch.stack(terms).sum()
+    return losses
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from kata.units import bytes_text
@@ -26,8 +27,8 @@ class Finding:
 
 
 def findings(facts: Facts) -> list[Finding]:
-    """Everything that would spoil or slow a run on this machine."""
-    return [finding for check in CHECKS for finding in check(facts)]
+    """Return all that would spoil or slow a run on this machine."""
+    return list(chain.from_iterable(check(facts) for check in CHECKS))
 
 
 def _torch(facts: Facts) -> Iterator[Finding]:

@@ -26,7 +26,9 @@ class MultiHeadAttention(nn.Module):
     def __init__(self, config: Config) -> None:
         super().__init__()
         width = config.dim_model
-        self.width, self.heads, self.dropout = width, config.n_heads, config.dropout
+        self.width = width
+        self.heads = config.n_heads
+        self.dropout = config.dropout
         self.in_proj_weight = nn.Parameter(nn.init.xavier_uniform_(torch.empty(3 * width, width)))
         self.in_proj_bias = nn.Parameter(torch.zeros(3 * width))
         self.out_proj = nn.Linear(width, width)

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import NamedTuple
 
 import torch
@@ -40,7 +41,9 @@ class ACTNetwork(nn.Module):
     def __init__(self, config: Config) -> None:
         super().__init__()
         self.config = config
-        width, state, env_state = config.dim_model, config.state, config.env_state
+        width = config.dim_model
+        state = config.state
+        env_state = config.env_state
         action_dim = config.action.shape[0]
         if config.use_vae:
             self.vae_encoder = TransformerEncoder(config, config.n_vae_encoder_layers)
@@ -232,7 +235,7 @@ class Policy(BasePolicy):
         stacks = [self.model.encoder, self.model.decoder]
         if self.model.config.use_vae:
             stacks.append(self.model.vae_encoder)
-        return [layer for stack in stacks for layer in stack.layers]
+        return list(chain.from_iterable(stack.layers for stack in stacks))
 
     def key_map(self) -> KeyMap:
         """Return an adapter without changes: every name is LeRobot's."""

@@ -169,12 +169,9 @@ class Policy(ChunkPolicy):
 
     def param_groups(self) -> list[ParamGroup]:
         """Return the image encoders, which have another learning rate, and the other parameters."""
-        vision = [
-            p
-            for encoder in self.observation_encoder.cameras()
-            for p in encoder.parameters()
-            if p.requires_grad
-        ]
+        vision: list[nn.Parameter] = []
+        for encoder in self.observation_encoder.cameras():
+            vision += [p for p in encoder.parameters() if p.requires_grad]
         known = {id(p) for p in vision}
         main = [p for p in self.parameters() if p.requires_grad and id(p) not in known]
         rate = self.options.optimizer_lr * self.options.vision_encoder_lr_multiplier

@@ -29,7 +29,9 @@ class RotaryAttention(nn.Module):
 
     def __init__(self, config: Config) -> None:
         super().__init__()
-        self.heads, self.base, self.dropout = config.num_heads, config.rope_base, config.dropout
+        self.heads = config.num_heads
+        self.base = config.rope_base
+        self.dropout = config.dropout
         self.qkv_proj = nn.Linear(config.hidden_dim, 3 * config.hidden_dim)
         self.out_proj = nn.Linear(config.hidden_dim, config.hidden_dim)
 
@@ -87,7 +89,9 @@ class ActionTransformer(nn.Module):
 
     def __init__(self, config: Config, condition: int) -> None:
         super().__init__()
-        actions, width, times = config.action.shape[0], config.hidden_dim, config.timestep_embed_dim
+        actions = config.action.shape[0]
+        width = config.hidden_dim
+        times = config.timestep_embed_dim
         self.time_mlp = nn.Sequential(
             StepSinusoid(times),
             nn.Linear(times, 2 * times),

@@ -210,7 +210,9 @@ class Policy(BasePolicy):
     @torch.no_grad()
     def act(self, batch: Batch, state: ActState) -> tuple[Tensor, ActState]:
         """Return the next action of the queue; plan if the queue is empty."""
-        config, queue, memory = self._options, state.queue, state.memory
+        config = self._options
+        queue = state.queue
+        memory = state.memory
         if queue is None or queue.shape[1] == 0:
             chunk, memory = self._plan(
                 batch, memory.get("mean"), state.drawn(config.act_draws()).get("noise")

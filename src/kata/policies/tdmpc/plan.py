@@ -38,7 +38,9 @@ def plan(
             through the normal
             distribution.
     """
-    size, width, horizon = len(z), config.action.shape[0], config.horizon
+    size = len(z)
+    width = config.action.shape[0]
+    horizon = config.horizon
     own, rounds, last = noise.split(config.plan_parts(), 1)
     own = _policy_plans(world, config, z, own.reshape(size, config.n_pi_samples, horizon, width))
     mean = _warm_start(config, before) if before is not None else z.new_zeros(size, horizon, width)
@@ -75,7 +77,9 @@ def estimate(
     noise: (B, N, A), standard normal, of the last action. picks: (B, 2) shares, which Q functions
         judge it.
     """
-    value, weight, doubt = torch.zeros_like(z[..., 0]), 1.0, config.uncertainty_regularizer_coeff
+    value = torch.zeros_like(z[..., 0])
+    weight = 1.0
+    doubt = config.uncertainty_regularizer_coeff
     for action in actions.unbind(2):
         spread = _disagreement(world.q_values(z, action)) if doubt > 0 else 0.0
         z, reward = world.step(z, action)

@@ -46,7 +46,9 @@ class WorldModel(nn.Module):
 
     def __init__(self, config: Config) -> None:
         super().__init__()
-        latent, action, width = config.latent_dim, config.action.shape[0], config.mlp_dim
+        latent = config.latent_dim
+        action = config.action.shape[0]
+        width = config.mlp_dim
         self._encoder = LatentEncoder(config)
         self._dynamics = nn.Sequential(
             *_trunk(latent + action, width, latent), nn.LayerNorm(latent), nn.Sigmoid()

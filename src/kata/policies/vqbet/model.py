@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import NamedTuple
 
 import torch
@@ -245,8 +246,7 @@ class Policy(ChunkPolicy):
         """
         network, config = self.vqbet, self.vqbet.config
         decay, no_decay = network.policy.groups()
-        apart = (network.policy, self._vqvae)
-        inside = {id(p) for module in apart for p in module.parameters()}
+        inside = {id(p) for p in (*network.policy.parameters(), *self._vqvae.parameters())}
         decay += [p for p in self.parameters() if id(p) not in inside]
         codes = [*self._vqvae.encoder.parameters(), *self._vqvae.decoder.parameters()]
         return [
@@ -259,7 +259,7 @@ class Policy(ChunkPolicy):
 
     def step_sums(self) -> list[Tensor]:
         """Return the sums that move the codebooks."""
-        return [part for book in self._vqvae.vq_layer.books() for part in book.sums]
+        return list(chain.from_iterable(book.sums for book in self._vqvae.vq_layer.books()))
 
     def after_step(self, step: int, bad: Tensor) -> dict[str, Tensor]:
         """Move the codebooks, and fix them after n_vqvae_training_steps.

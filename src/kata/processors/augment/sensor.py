@@ -85,12 +85,12 @@ class JPEGCompression:
         self.range = pair((quality,) * 2 if isinstance(quality, int) else quality, 1, 100)
 
     def __call__(self, frames: Tensor, u: Uniform) -> Tensor:
-        """Frames as they come back from JPEG."""
+        """Return the frames after encoding as JPEG and decoding."""
         host = (frames.clamp(0.0, 1.0) * 255.0).round().to(torch.uint8).cpu()
-        done = [
-            torch.stack([_through_jpeg(frame, int(quality)) for frame in one])
-            for one, quality in zip(host, whole(self.range, u[:, 0]), strict=True)
-        ]
+        done: list[Tensor] = []
+        for sample, quality in zip(host, whole(self.range, u[:, 0]), strict=True):
+            frames_of_sample = [_through_jpeg(frame, int(quality)) for frame in sample]
+            done.append(torch.stack(frames_of_sample))
         return torch.stack(done).to(frames.device, frames.dtype) / 255.0
 
 
@@ -185,7 +185,9 @@ class CoarseDropout:
             and 0.0 <= fill_value <= 1.0
         ):
             raise ValueError("shares lie above 0 and up to 1, fill_value between 0 and 1")
-        self.holes, self.most, self.fill = max_holes, (max_height_frac, max_width_frac), fill_value
+        self.holes = max_holes
+        self.most = (max_height_frac, max_width_frac)
+        self.fill = fill_value
         self.uniforms = 1 + 4 * max_holes
 
     def __call__(self, frames: Tensor, u: Uniform) -> Tensor:

@@ -118,9 +118,10 @@ def _fill(folder: Path, source: Path, policy: Policy, state: _State, to: str) ->
         return
     (folder / SHARDS).mkdir()
     parts = ((WEIGHTS, state.weights), (EMA, state.ema), (OPTIMIZER_STATE, state.optimizer_state))
-    write_shards(
-        folder, {prefix + n: t for prefix, named in parts for n, t in named.items()}, together=False
-    )
+    tensors: dict[str, Tensor] = {}
+    for prefix, named in parts:
+        tensors.update({prefix + name: tensor for name, tensor in named.items()})
+    write_shards(folder, tensors, together=False)
 
 
 def _acting(

@@ -33,7 +33,11 @@ from kata.train.checkpoint.manifest import (
 VALIDATION, CONFIG = "validation.json", "config.json"
 
 
-_PARTIAL, _OLD, _GONE, _DAMAGED, _COPY = ".partial", ".old", ".gone", ".damaged", ".copy"
+_PARTIAL = ".partial"
+_OLD = ".old"
+_GONE = ".gone"
+_DAMAGED = ".damaged"
+_COPY = ".copy"
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,9 @@ from kata.files import fsync
 from kata.units import count_text
 
 MANIFEST = "manifest.json"
-PRETRAINED, PRETRAINED_EMA, TRAINING = "pretrained_model", "pretrained_model_ema", "training_state"
+PRETRAINED = "pretrained_model"
+PRETRAINED_EMA = "pretrained_model_ema"
+TRAINING = "training_state"
 MODEL, SHARDS = "model.safetensors", "sharded_state"
 _LIBRARIES = ("kata", "torch", "safetensors")
 _REQUIRED = (f"{PRETRAINED}/config.json", f"{PRETRAINED}/model.safetensors")

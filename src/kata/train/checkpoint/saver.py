@@ -22,6 +22,7 @@ from torch.optim import Optimizer
 
 from kata.config import encode
 from kata.dist.engine import Engine
+from kata.dist.skip_step import optimizer_parameters
 from kata.errors import CheckpointError
 from kata.files import write_json
 from kata.optim.config import SGDConfig
@@ -187,12 +188,12 @@ def weight_bytes(policy: Policy) -> int:
 
 def _load_optimizer(optimizer: Optimizer, folder: Path, engine: Engine) -> None:
     state: dict[int, dict[str, Tensor]] = {}
-    params = [p for group in optimizer.param_groups for p in group["params"]]
+    params = optimizer_parameters(optimizer)
     for key, tensor in read_tensors(folder / OPTIMIZER).items():
         _, number, name = key.split("/", 2)
         like = params[int(number)]
-        mine = (
-            engine.shard(tensor, like) if tensor.shape == like.shape else tensor
-        )  # a count of steps is no shard
+        # A count of steps has another shape than its parameter, and is the same on every rank.
+        is_sharded = tensor.shape == like.shape
+        mine = engine.shard(tensor, like) if is_sharded else tensor
         state.setdefault(int(number), {})[name] = mine
     load_optimizer_state(optimizer, state)

@@ -27,13 +27,16 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 from torch.optim import Optimizer
 
+from kata.dist.skip_step import optimizer_parameters
 from kata.errors import CheckpointError
 from kata.train.checkpoint.manifest import SHARDS
 from kata.train.checkpoint.snapshot import optimizer_tensors
 from kata.train.model.state import TrainState
 
 METADATA = ".metadata"
-WEIGHTS, EMA, OPTIMIZER_STATE = "weights/", "average/", "moments/"
+WEIGHTS = "weights/"
+EMA = "average/"
+OPTIMIZER_STATE = "moments/"
 _CHECKPOINT = "torch.distributed.checkpoint."
 _TABLE = {
     *(
@@ -46,11 +49,8 @@ _TABLE = {
     ),
     *((_CHECKPOINT + "metadata", "StorageMeta"), (_CHECKPOINT + "filesystem", "_StorageInfo")),
     *(("torch", "Size"), ("torch.serialization", "_get_layout")),
-    *(
-        (module, name)
-        for module in ("pathlib", "pathlib._local")
-        for name in ("PosixPath", "WindowsPath")
-    ),
+    *(("pathlib", name) for name in ("PosixPath", "WindowsPath")),
+    *(("pathlib._local", name) for name in ("PosixPath", "WindowsPath")),
 }
 """Classes that a table of tensors may consist of, beside types of numbers."""
 
@@ -106,17 +106,20 @@ def restore_shards(state: TrainState, checkpoint: Path) -> None:
         for name, tensor in state_tensors(state).items()
         if not name.startswith(OPTIMIZER_STATE)
     }
-    params = [p for group in state.optimizer.param_groups for p in group["params"]]
+    params = optimizer_parameters(state.optimizer)
     found: dict[int, dict[str, Tensor]] = {}
+    # A new optimizer has no state yet, so its tensors are made here from the table.
     for name, entry in reader.table.items():
         if name.startswith(OPTIMIZER_STATE):
-            number, _, moment = name.removeprefix(OPTIMIZER_STATE).partition("/")
+            number, _, kind = name.removeprefix(OPTIMIZER_STATE).partition("/")
             like = params[int(number)].detach()
-            alike = entry.size == like.shape  # a count of steps is no shard
-            kept = torch.empty_like(like) if alike else torch.empty(entry.size)
-            wanted[name] = found.setdefault(int(number), {})[moment] = kept.to(
-                entry.properties.dtype
-            )
+            # A count of steps has another shape than its parameter, and is not sharded.
+            is_sharded = entry.size == like.shape
+            empty = torch.empty_like(like) if is_sharded else torch.empty(entry.size)
+            tensor = empty.to(entry.properties.dtype)
+            found.setdefault(int(number), {})[kind] = tensor
+            wanted[name] = tensor
+    # The read fills tensors in place, so it must not begin before every name is explained.
     _refuse_others(checkpoint, reader.table, wanted)
     reader.read(wanted)
     load_optimizer_state(state.optimizer, found)

@@ -101,13 +101,16 @@ def snapshot_state(
         parts["weights"] = state.policy.state_dict()
     if stored_as != "dcp" and state.ema is not None:
         parts["ema"] = state.ema.state_dict()
-    copies = memory.copy(
-        {f"{part}:{name}": t for part, named in parts.items() for name, t in named.items()}, engine
-    )
-    held = {
-        part: {n: copies[f"{part}:{n}"] for n in named if f"{part}:{n}" in copies}
-        for part, named in parts.items()
-    }
+    # One copy for all parts: on CUDA the device's time for it is measured as a whole.
+    tensors: dict[str, Tensor] = {}
+    for part, named in parts.items():
+        tensors.update({f"{part}:{name}": tensor for name, tensor in named.items()})
+    copies = memory.copy(tensors, engine)
+    # A rank that does not keep copies gets none, and holds empty parts.
+    held: dict[str, dict[str, Tensor]] = {part: {} for part in parts}
+    for key, copied in copies.items():
+        part, _, name = key.partition(":")
+        held[part][name] = copied
     return Snapshot(
         step=state.step,
         weights=held.get("weights"),
@@ -121,11 +124,11 @@ def snapshot_state(
 
 def optimizer_tensors(optimizer: Mapping[str, Any]) -> dict[str, Tensor]:
     """Return the tensors of an optimizer's state_dict as `<number>/<name>`."""
-    return {
-        f"{number}/{name}": torch.as_tensor(value)
-        for number, named in optimizer["state"].items()
-        for name, value in named.items()
-    }
+    tensors: dict[str, Tensor] = {}
+    for number, named in optimizer["state"].items():
+        for name, value in named.items():
+            tensors[f"{number}/{name}"] = torch.as_tensor(value)
+    return tensors
 
 
 def snapshot_weights(policy: nn.Module, step: int, memory: HostTensors, engine: Engine) -> Snapshot:

@@ -52,7 +52,9 @@ WORKER = ("-P", "-m", "kata.eval.env_worker")
 """-P: what lies in the present folder, perhaps downloaded, is not to be imported."""
 
 
-RESULT, TALLY, STOP = "eval.json", "tally.rank{}.json", "stop"
+RESULT = "eval.json"
+TALLY = "tally.rank{}.json"
+STOP = "stop"
 
 
 Found = dict[str, Any]

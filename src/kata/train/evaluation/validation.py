@@ -155,11 +155,9 @@ class _Errors:
 
     def add(self, batch: Batch, chunk_bta: Tensor) -> None:
         part = slice(self.start, self.start + chunk_bta.shape[1])
-        recorded, pad, lacks = (
-            batch[ACTION][:, part],
-            batch.get(pad_key(ACTION)),
-            batch.get(dim_pad_key(ACTION)),
-        )
+        recorded = batch[ACTION][:, part]
+        pad = batch.get(pad_key(ACTION))
+        lacks = batch.get(dim_pad_key(ACTION))
         valid = torch.ones(recorded.shape[:2], dtype=torch.bool) if pad is None else ~pad[:, part]
         valid = valid.to(recorded.device)
         index = batch.get(

@@ -40,14 +40,17 @@ class BadFrames:
         self, folder: Path, meter: Meter | NullMeter, state: TrainState, run: Run, world: World
     ) -> None:
         name = "bad_frames.jsonl" if world.is_first else f"bad_frames.rank{world.rank}.jsonl"
-        self.path, self._meter, self._state, self._run = folder / name, meter, state, run
+        self.path = folder / name
+        self._meter = meter
+        self._state = state
+        self._run = run
         self._record = AppendLog(self.path)
         drop_lines_after(self.path, state.step)
         known = read_metrics(self.path) if self.path.exists() else []
-        self._accounts = {
-            use: Substituted({line["position"]: line for line in known if line["used_to"] == use})
-            for use in USES
-        }
+        self._accounts: dict[str, Substituted] = {}
+        for use in USES:
+            lines = {line["position"]: line for line in known if line["used_to"] == use}
+            self._accounts[use] = Substituted(lines)
 
     def substitute(
         self, use: str, data: Mixture, reader: Reader, rows: Int64, samples: Callable[[int], int]

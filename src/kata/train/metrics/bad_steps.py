@@ -75,7 +75,9 @@ class BadStepMonitor(Closing):
         changes_after: int = 0,
     ) -> None:
         self._meter, self._samples = meter, samples
-        self._max_in_a_row, self._spike, self._changes_after = max_in_a_row, spike, changes_after
+        self._max_in_a_row = max_in_a_row
+        self._spike = spike
+        self._changes_after = changes_after
         self._last_good = last_good
         self.path = folder / "bad_steps.jsonl"
         drop_lines_after(self.path, first_step)

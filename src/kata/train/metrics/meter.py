@@ -92,7 +92,9 @@ class Meter(Closing):
         seen: Callable[[int], Mapping[str, int]] | None = None,
     ) -> None:
         self.path, self._seen = path, seen
-        self._batch_size, self._num_frames, self._steps = batch_size, num_frames, steps
+        self._batch_size = batch_size
+        self._num_frames = num_frames
+        self._steps = steps
         self._trackers, self._progress = trackers, progress
         drop_lines_after(path, first_step)
         path.touch()
@@ -175,7 +177,9 @@ class Meter(Closing):
             line["samples_by_dataset"] = dict(self._seen(step * self._batch_size))
         line["memory_bytes"] = _peak_memory_bytes(self._tensors[0].device)
         line |= self._diagnosis(waited_s)
-        self._names, self._tensors, self._times = [], [], []
+        self._names = []
+        self._tensors = []
+        self._times = []
         self._write(line)
         if self._progress is not None:
             self._progress.show(line)

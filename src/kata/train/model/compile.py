@@ -38,7 +38,9 @@ class CompiledBlock:
     def __init__(self, name: str, module: nn.Module, policy: Policy, said: set[str]) -> None:
         self.name = name
         self.error: str | None = None
-        self._module, self._policy, self._said = module, policy, said
+        self._module = module
+        self._policy = policy
+        self._said = said
         self._compiled = torch.compile(_call_of(module), fullgraph=True, dynamic=False, **HOW)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

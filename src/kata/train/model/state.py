@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -71,13 +72,14 @@ def build_state(run: Run, engine: Engine, *, weights_follow: bool = False) -> Tr
         optimizer=build_optimizer(policy.param_groups(), run.optimizer),
         ema=ema,
         scaler=GradScaler(engine.device.type) if run.precision == "fp16" else None,
-        statistics=tuple(
-            b
-            for module in policy.modules()
-            if isinstance(module, _BatchNorm)
-            for b in module.buffers()
-        ),
+        statistics=tuple(_statistics(policy)),
     )
+
+
+def _statistics(policy: Policy) -> Iterator[Tensor]:
+    for module in policy.modules():
+        if isinstance(module, _BatchNorm):
+            yield from module.buffers()
 
 
 def load_pretrained(policy: Policy, path: str, revision: str | None) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -62,11 +63,16 @@ def column(lines: Sequence[Line], name: str) -> tuple[np.ndarray, np.ndarray]:
     return steps_values[:, 0], steps_values[:, 1]
 
 
+def figure_names(lines: Sequence[Line]) -> list[str]:
+    """Return the names of all figures, in the order of their first appearance."""
+    return list(dict.fromkeys(chain.from_iterable(figures(line) for line in lines)))
+
+
 def validation_figure(lines: Sequence[Line], wanted: Sequence[str]) -> str | None:
     """The figure that validation is judged by: the first wanted one that it has, else the loss,
     else any.
     """
-    names = list(dict.fromkeys(name for line in lines for name in figures(line)))
+    names = figure_names(lines)
     return next((name for name in [*wanted, "loss", *names] if name in names), None)
 
 

@@ -17,6 +17,7 @@ from kata.train.report.curves import (
     best_of,
     charts,
     column,
+    figure_names,
     figures,
     of_kind,
     smoothed_ends,
@@ -169,7 +170,7 @@ def _evaluations(metrics: Sequence[Line]) -> str:
         if kind in {"train", "validation", "checkpoint", "saved"}:
             continue
         lines = of_kind(metrics, kind)
-        names = list(dict.fromkeys(name for line in lines for name in figures(line)))
+        names = figure_names(lines)
         if names:
             sections += section(words(kind).capitalize(), _table(lines, names))
     return sections

@@ -13,7 +13,9 @@ ARM = (150, 152, 160)
 GOAL = (0, 158, 72)
 TOOL = (214, 32, 40)
 
-GOAL_RADIUS, TOOL_RADIUS, ARM_WIDTH = 0.16, 0.085, 0.05
+GOAL_RADIUS = 0.16
+TOOL_RADIUS = 0.085
+ARM_WIDTH = 0.05
 _BASE = np.array([0.0, -1.1])
 _LINK = 1.16  # two links of this length reach every corner of the board from the base
 

@@ -52,11 +52,9 @@ class ReachEnv(gymnasium.Env[Observation, NDArray[np.float32]]):
         place = spaces.Box(-1.0, 1.0, (2,), np.float32)
         self.observation_space = spaces.Dict({"agent_pos": place, "pixels": pixels})
         self.action_space = place
-        self._top, self._wrist, self._large = (
-            SceneCamera(SIZE, 1.1),
-            SceneCamera(SIZE, 0.4),
-            SceneCamera(render_size, 1.1),
-        )
+        self._top = SceneCamera(SIZE, 1.1)
+        self._wrist = SceneCamera(SIZE, 0.4)
+        self._large = SceneCamera(render_size, 1.1)
         self.tool, self.goal = np.zeros(2), np.zeros(2)
         self._held = self._steps = 0
 
