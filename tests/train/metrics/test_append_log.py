@@ -61,6 +61,6 @@ def test_nothing_added_leaves_no_file(tmp_path):
 
 
 def test_other_errors_are_errors(tmp_path):
-    with pytest.raises(OSError, match="No such file") as caught:
-        AppendLog(tmp_path / "absent" / "record").add(b"a")
-    assert caught.value.errno == errno.ENOENT
+    with pytest.raises(OSError, match="Is a directory") as caught:
+        AppendLog(tmp_path).add(b"a")
+    assert caught.value.errno == errno.EISDIR

@@ -27,7 +27,7 @@ class AppendLog:
         """Write these bytes after those left from before.
 
         Raises:
-            OSError: the write failed, and not because the disk is full.
+            OSError: the write failed, and neither a full disk nor a moved folder is the cause.
         """
         said = bool(self._unwritten)
         self._unwritten += raw
