@@ -138,6 +138,12 @@ def test_a_span_is_counted_without_its_stops():
             "second: .*no such frame",
         ),
         ("turns.begin()\nsys.exit(3)", OTHER, 60, "one: ended with 3"),
+        (
+            "turns.begin()\nsys.exit('x lacks files\\n  rule:   whole\\n  remedy: fetch it')",
+            OTHER,
+            60,
+            "one: x lacks files",
+        ),
         (FIRST.format(seconds=60), OTHER, 0.5, "not done within 0.5 s"),
         (
             FIRST.format(seconds=0.1),

@@ -116,5 +116,6 @@ def worker_error(name: str, status: int, stderr: bytes) -> ConfigError:
             "kata data split <folder> --dataset.episodes=available --out=<folder>"
         )
     # A message of kata's begins with its name, and its first line has the value.
-    said = own[-1] if own else lines[-1]
+    first = [line for line in lines if not line.startswith(("  rule:", "  remedy:"))]
+    said = (own or first or lines)[-1].removeprefix("kata.errors.DataError: ")
     return ConfigError(f"{name}: {said}", rule="a measurement ends well", remedy=remedy)
