@@ -1,6 +1,4 @@
-"""What a process uses, as the kernel tells it (Linux): CPU seconds, memory, bytes read, and what
-others use.
-"""
+"""CPU seconds and memory of a process, and the load of the machine, from the kernel (Linux)."""
 
 from __future__ import annotations
 
@@ -17,7 +15,7 @@ _TICK_S = 1 / os.sysconf("SC_CLK_TCK") if sys.platform == "linux" else 0.01
 
 
 def require_linux() -> None:
-    """Raises: ConfigError elsewhere, where memory and other load cannot be told in the same way."""
+    """Raise ConfigError on another system, which has no /proc for memory and load."""
     if sys.platform != "linux":
         raise ConfigError(
             f"this system is {sys.platform}",
@@ -27,12 +25,12 @@ def require_linux() -> None:
 
 
 def cores() -> int:
-    """Cores that this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0))
 
 
 def busy_s() -> float:
-    """CPU seconds that all processes of the machine have used since it started."""
+    """Return the CPU seconds of all processes of the machine since it started."""
     user, nice, system, _, _, irq, softirq = (
         int(word) for word in Path("/proc/stat").read_text().split()[1:8]
     )
@@ -40,7 +38,7 @@ def busy_s() -> float:
 
 
 def cpu_s(process: int) -> float:
-    """CPU seconds that a process of this machine has used."""
+    """Return the CPU seconds that a process of this machine has used."""
     words = (
         Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     )  # the name may hold spaces
@@ -48,12 +46,12 @@ def cpu_s(process: int) -> float:
 
 
 def resident_bytes() -> int:
-    """Memory of this process now."""
+    """Return the resident bytes of this process."""
     return _status("VmRSS")
 
 
 def peak_resident_bytes() -> int:
-    """The most memory this process has had."""
+    """Return the peak of this process's resident bytes."""
     return _status("VmHWM")
 
 
@@ -69,7 +67,7 @@ def _status(name: str) -> int:
 
 
 def machine() -> dict[str, Any]:
-    """Processor, cores, memory and system."""
+    """Return processor, cores, memory and system."""
     models = [
         line
         for line in Path("/proc/cpuinfo").read_text().splitlines()
@@ -84,6 +82,6 @@ def machine() -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """Versions of what reads and decodes."""
+    """Return the versions of the packages that read and decode."""
     names = ("kata", "numpy", "pyarrow", "av", "pillow")
     return {"python": platform.python_version(), **{name: version(name) for name in names}}

@@ -190,7 +190,7 @@ def _steady(reader: Reader, batches: Batches, reading: Reading, course: Course) 
 
     In clip order a fifth of an epoch is read first, which fills the pool, and then whole epochs are
     measured: frames that are decoded for later cancel only over a whole one. In a full order
-    reading goes on until the budget for held frames is used, up to a quarter of an epoch.
+    reading continues until the budget for held frames is used, up to a quarter of an epoch.
     """
     epoch = max(1, len(batches.rows) // batches.batch_size)
     first = 1 + (epoch // 5 if reading.way == "clips" else AHEAD)

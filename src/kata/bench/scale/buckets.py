@@ -1,4 +1,4 @@
-"""Which gradients DDP sends together."""
+"""The gradients that DDP sends together."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ ROBOT = (
     '"observation.state": {"type": "STATE", "shape": [14]}}',
     '--policy.output_features={"action": {"type": "ACTION", "shape": [14]}}',
 )
-"""What a simulated policy sees and does."""
+"""Inputs and outputs of a simulated policy."""
 EPISODES = 8
 """Of the built-in task: more batches than are measured."""
 
@@ -71,14 +71,16 @@ def scale(run: ScaleRun, train: Sequence[str]) -> int:
 
 
 def _measured(run: ScaleRun, train: Sequence[str], threads: int) -> dict[int, list[dict[str, Any]]]:
-    """What rank 0 told in each round, by number of ranks; all numbers of ranks in turn."""
+    """Return the figures of rank 0 in each round, by number of ranks, measured in turn."""
     rounds: dict[int, list[dict[str, Any]]] = {ranks: [] for ranks in run.ranks}
     todo = [ranks for _ in range(run.rounds) for ranks in run.ranks]
     with _data(train) as args, counting("measurements") as told:
         asked = {"args": args, "steps": run.steps, "warmup": run.warmup}
         for done, ranks in enumerate(todo):
             told(done, len(todo))
-            own_s, busy_s, began_s = _own_s(), process_stats.busy_s(), time.perf_counter()
+            own_s = _own_s()
+            busy_s = process_stats.busy_s()
+            began_s = time.perf_counter()
             measured = run_ranks(
                 "kata.bench.scale.scale_worker", asked, ranks, threads, run.timeout
             )
@@ -91,7 +93,7 @@ def _measured(run: ScaleRun, train: Sequence[str], threads: int) -> dict[int, li
 
 
 def _own_s() -> float:
-    """CPU seconds of this process and of those that it has started and that have ended."""
+    """Return the CPU seconds of this process and of its children that have ended."""
     times = os.times()
     return times.user + times.system + times.children_user + times.children_system
 

@@ -22,10 +22,10 @@ LOOK_S = 0.2
 def run_ranks(
     module: str, asked: Mapping[str, Any], size: int, threads: int, limit_s: float
 ) -> Any:
-    """What rank 0 of `size` processes of a module has to tell: the JSON on its last line.
+    """Run a module in `size` processes and return the JSON on the last line of rank 0.
 
-    Raises: ConfigError with the last words of the rank that failed, or did not end within
-        `limit_s`.
+    Raises:
+        ConfigError: A rank failed, with its last words, or did not end within `limit_s`.
     """
     command = [sys.executable, "-m", module, json.dumps(asked)]
     with tempfile.TemporaryDirectory(prefix="kata_scale_") as folder:
@@ -54,7 +54,7 @@ def run_ranks(
 
 
 def _failed(started: Sequence[subprocess.Popen[bytes]], until_s: float) -> int | None:
-    """The first rank that fails, or is there too long; None when all ended well."""
+    """Return the first rank that fails or takes too long; None when all ended well."""
     while True:
         ended = [process.poll() for process in started]
         wrong = [rank for rank, status in enumerate(ended) if status]

@@ -69,7 +69,7 @@ def measured_text(summary: Mapping[int, Mapping[str, Any]]) -> str:
 
 
 def cost_text(figures: Mapping[str, Any]) -> str:
-    """What a step of several ranks costs over one rank's, and on what."""
+    """Return the cost of a step of several ranks over one rank's, by cause."""
     return (
         f"an update of {figures['ranks']} ranks takes {figures['cost']:+.0%} over one rank's with "
         "the same threads: "

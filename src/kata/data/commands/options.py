@@ -74,7 +74,7 @@ class InfoOptions(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class FramesChoice(DatasetChoice):
-    """Where a dataset is, and which of its episodes and frames are taken."""
+    """The place of a dataset, and its episodes and frames that are taken."""
 
     keep_ranges: str | None = option(
         None, "File of the ranges of frames to take, by episode.", form=JSON_FILE

@@ -94,7 +94,7 @@ def _table(data: Dataset, found: Stats) -> list[str]:
 
 
 def dimension_names(column: Column, size: int) -> list[str]:
-    """What the dimensions of a feature are called, `size` words."""
+    """Return the names of the dimensions of a feature, `size` words."""
     if column.is_camera:
         return ["red", "green", "blue"] if size == 3 else [str(number) for number in range(size)]
     if column.names is not None and len(column.names) == size:

@@ -60,7 +60,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class Rules:
-    """How a new dataset is made.
+    """Rules for the making of a new dataset.
 
     robot_type: a name for the result; None keeps that of the sources.
     camera_stats: 'exact' measures cameras whose stored statistics lack figures over all frames;
@@ -270,7 +270,7 @@ class _Assembly:
         frames: Callable[[], Iterator[Pixels]],
         length: int,
     ) -> Summary:
-        """What the dataset brings where it suffices, else measured over all frames."""
+        """Return the stored statistics where they suffice, else measure all frames."""
         basic = set(STATS[:5])
         if set(known) >= (set(STATS) if self.rules.camera_stats == "exact" else basic):
             # counts of some recorders are of pixels; of frames they weigh alike

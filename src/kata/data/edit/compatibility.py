@@ -1,5 +1,5 @@
-"""What the datasets that become one have in common: features, rate, robot, tasks. What differs
-is named.
+"""Declarations that the datasets of a merge share: features, rate, robot, tasks; differences are
+named.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Common:
 
 
 def common(parts: Sequence[Part], robot_type: str | None = None) -> Common:
-    """What the parts agree on; task sentences are united and renumbered.
+    """Return the shared declarations of the parts; task sentences are united and renumbered.
 
     Args:
         parts: at least one.

@@ -79,7 +79,7 @@ class Part:
 
     @property
     def name(self) -> str:
-        """What messages call it."""
+        """Return its name in messages."""
         return str(self.root)
 
     def take(self, positions: Sequence[int]) -> Part:
@@ -93,8 +93,8 @@ class Part:
         return dict(episode_stats(self.dataset, keys))
 
     def extras(self) -> pa.Table:
-        """What the dataset says about its episodes beyond the format, a row for each chosen one;
-        and its 'row'.
+        """Return the columns of the episode table beyond the format, a row per chosen episode,
+        and each one's 'row'.
         """
         if self.dataset.info.is_v3:
             table = episode_table(self.root)
@@ -207,7 +207,7 @@ def _is_unread(spec: Mapping[str, Any]) -> bool:
 
 
 def is_depth(spec: Mapping[str, Any]) -> bool:
-    """Whether an entry of info.json describes depth maps; the mark has stood in three places."""
+    """Return True if an entry of info.json describes depth maps; the mark has three places."""
     extra = [spec.get(place) or {} for place in ("info", "video_info")]
     return any(found.get("is_depth_map") or found.get("video.is_depth_map") for found in extra)
 

@@ -65,8 +65,11 @@ def split(
 
 @dataclass(frozen=True)
 class Encoding:
-    """How cameras are encoded anew: `size` (height, width) or None, `cameras` or None for all
-    colour cameras.
+    """Options for the encoding of cameras.
+
+    Attributes:
+        size: (height, width) of the result; None keeps it.
+        cameras: Their names; None for all color cameras.
     """
 
     video: VideoOptions
@@ -77,8 +80,7 @@ class Encoding:
 def transcode(
     part: Part, out: Path, encoding: Encoding, rules: Rules, progress: Progress, say: Say
 ) -> dict[str, Psnr]:
-    """The dataset with cameras encoded anew; returns how far each is from its source, which meta
-    keeps too.
+    """Encode cameras again, and return how far each is from its source; meta keeps that too.
 
     Raises: DataError for cameras and sizes that cannot be encoded, and as `assemble`.
     """

@@ -1,4 +1,4 @@
-"""Which episodes go into which of several new datasets."""
+"""Assignments of episodes to several new datasets."""
 
 from __future__ import annotations
 

@@ -154,8 +154,9 @@ class TableSeries:
         self.files: list[Path] = []
 
     def place(self, rows: int) -> dict[str, int]:
-        """Return the columns that point at the file of the next `rows` rows, which as many bytes
-        each are expected of as of those before.
+        """Return the columns that point at the file of the next `rows` rows.
+
+        Their size is estimated from the mean size of the rows before.
         """
         if self._writer is not None:
             held_bytes = self._sink.tell()

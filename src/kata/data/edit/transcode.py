@@ -1,4 +1,4 @@
-"""Frames encoded anew, and how far they are from what they were."""
+"""Encoding of frames that were encoded before, and the distance from the originals."""
 
 from __future__ import annotations
 
@@ -40,11 +40,9 @@ class Psnr:
         """Count in a frame and what it has become."""
         difference = one.astype(np.int32) - other
         squares = float((difference * difference).sum(dtype=np.int64))
-        self.squares, self.values, self.frames = (
-            self.squares + squares,
-            self.values + one.size,
-            self.frames + 1,
-        )
+        self.squares += squares
+        self.values += one.size
+        self.frames += 1
         self.worst_db = min(self.worst_db, _db(squares, one.size))
 
     @property
@@ -62,7 +60,7 @@ def _db(squares: float, values: int) -> float:
 
 
 class Recoder:
-    """Encodes cameras anew, one file per episode, which the caller joins.
+    """An encoder of cameras, one file per episode, which the caller joins.
 
     Args:
         work: a folder for these files.
@@ -81,19 +79,17 @@ class Recoder:
         size: tuple[int, int] | None = None,
         cameras: Sequence[str] | None = None,
     ) -> None:
-        self._work, self._fps, self._options, self._size, self._cameras = (
-            work,
-            fps,
-            options,
-            size,
-            cameras,
-        )
+        self._work = work
+        self._fps = fps
+        self._options = options
+        self._size = size
+        self._cameras = cameras
         self._columns: dict[str, Column] = {}
         self._number = 0
         self.psnr: dict[str, Psnr] = {}
 
     def columns(self, columns: Mapping[str, Column], unread: Sequence[str]) -> dict[str, Column]:
-        """The cameras that are encoded anew, as they will be; depth maps keep their bits.
+        """Return the cameras that are encoded, as they will be; depth maps keep their bits.
 
         Raises: DataError for an unknown camera, and for a size that cannot be encoded.
         """

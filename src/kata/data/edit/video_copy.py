@@ -27,7 +27,9 @@ from kata.errors import DataError
 
 
 class Cuts:
-    """Where one video file can be cut. Frames are counted over all packets, in presentation order.
+    """The places where one video file can be cut.
+
+    Frames are counted over all packets, in presentation order.
 
     Args:
         path: a video file with a constant frame rate.
@@ -95,8 +97,8 @@ class Cuts:
 
 
 def refreshes(codec: str, setup: bytes, data: bytes) -> bool:
-    """Whether a key packet resets the decoder: of h264 and hevc only IDR pictures do (H.264
-    7.4.1.2.4, H.265 8.1).
+    """Return True if a key packet resets the decoder: of h264 and hevc only IDR pictures do
+    (H.264 7.4.1.2.4, H.265 8.1).
     """
     if codec not in ("h264", "hevc") or setup[:1] != b"\x01":
         return True
@@ -151,7 +153,9 @@ class VideoSeries:
             not self._series.has_room(more) or not _is_same_coding(last.cuts.index, cuts.index)
         ):
             self.flush()
-            last, joins, more = None, False, cuts.bytes(begin, end)
+            last = None
+            joins = False
+            more = cuts.bytes(begin, end)
         if joins and last is not None:
             last.end = max(last.end, end)
         else:
@@ -207,7 +211,9 @@ def _copy(runs: list[_Run], path: Path, fps: int) -> None:
                 for number in range(run.begin, run.end):
                     offset, size = int(index.offset[number]), int(index.size[number])
                     (packet,) = read_packets(run.cuts.path, file.fileno(), [offset], [size])
-                    packet.stream, packet.time_base, packet.duration = stream, Fraction(1, fps), 1
+                    packet.stream = stream
+                    packet.time_base = Fraction(1, fps)
+                    packet.duration = 1
                     packet.pts, packet.dts = (
                         int(run.cuts.rank[number]) + shift,
                         number + shift - delay,

@@ -41,7 +41,7 @@ def repair_columns(copy: WorkingCopy) -> None:
 
 @dataclass
 class _Columns:
-    """What was found in the files so far. fixed, open: Episodes by column."""
+    """Findings in the files so far. fixed, open: Episodes by column."""
 
     copy: WorkingCopy
     info: Info

@@ -153,7 +153,7 @@ def _outcome(copy: WorkingCopy, report: Report, shown: Path) -> Repaired:
 
 
 def _remedy(problem: Problem, is_dry: bool) -> str:
-    """What a repair has just left alone needs something else first."""
+    """Return another remedy for a problem that the repair has just left alone."""
     if REPAIR not in problem.remedy:
         return problem.remedy
     if is_dry and problem.kind == "statistics":

@@ -17,7 +17,7 @@ from kata.data.video.encoder import probe_video
 from kata.errors import DataError
 
 _PROBED = ("video.codec", "video.pix_fmt", "video.fps", "video.height", "video.width")
-"""What `kata data check` compares with the files."""
+"""Properties that `kata data check` compares with the files."""
 
 
 def repair_totals(copy: WorkingCopy) -> None:

@@ -17,7 +17,7 @@ _IMAGE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
 
 
 def stored(columns: Mapping[str, Column]) -> dict[str, Column]:
-    """The columns that lie in the table; video frames lie in files of their own."""
+    """Return the columns that are stored in the table; video frames have separate files."""
     return {key: column for key, column in columns.items() if column.dtype != "video"}
 
 

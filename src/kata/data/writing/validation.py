@@ -1,6 +1,4 @@
-"""What the writer takes: features at the start, frames as they come. Everything else is a
-DataError.
-"""
+"""Checks of what the writer is given: features at the start, and every frame."""
 
 from __future__ import annotations
 
