@@ -242,6 +242,17 @@ def test_rows_that_the_metadata_do_not_count_get_a_word(
     assert caplog.text == ""
 
 
+@pytest.mark.parametrize("name", ["data/chunk-000/file-000", "meta/episodes/chunk-000/file-000"])
+def test_names_in_a_table_that_are_no_text_are_damage(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    root = make(tmp_path / "a", camera="")
+    path = root / f"{name}.parquet"
+    path.write_bytes(path.read_bytes().replace(b"episode_index", b"episode\xe5index"))
+    assert "cannot be read" in refused(root).what
+    assert checked(root, capsys)["errors"] > 0
+
+
 def test_convert_drops_no_row_in_silence(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

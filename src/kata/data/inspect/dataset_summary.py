@@ -131,8 +131,8 @@ def _video(path: Path) -> dict[str, Any]:
     index, probe = build_index(path), probe_video(path)
     edges = np.flatnonzero(np.diff(index.start, prepend=-1, append=-1))
     return {
-        "codec": probe["video.codec"],
-        "pix_fmt": probe["video.pix_fmt"],
+        "codec": probe["video.codec"] or "unknown",
+        "pix_fmt": probe["video.pix_fmt"] or "unknown",
         "gop": int(np.diff(edges).max()),
         "bytes_per_frame": round(float(index.size.sum()) / len(index), 1),
     }
@@ -148,10 +148,20 @@ def _image(root: Path, name: str, key: str) -> dict[str, Any]:
             for part in parts
             if part.path_in_schema.startswith(f"{key}.")
         )
-        cell = next(file.iter_batches(1, columns=[key]))[key][0].as_py()
+        batch = next(file.iter_batches(1, columns=[key]), None)
+        if batch is None:
+            return {"damaged": f"{name}: no row can be read"}
+        cell = batch[key][0].as_py()
         with Image.open(io.BytesIO(cell["bytes"])) as image:
             kind, mode = str(image.format).lower(), image.mode
-    except (pa.ArrowInvalid, OSError, UnidentifiedImageError, KeyError, TypeError) as error:
+    except (
+        pa.ArrowInvalid,
+        UnicodeDecodeError,
+        OSError,
+        UnidentifiedImageError,
+        KeyError,
+        TypeError,
+    ) as error:
         return {"damaged": f"{name}: {error}"}
     return {"codec": kind, "pix_fmt": mode, "bytes_per_frame": round(size / group.num_rows, 1)}
 
