@@ -318,7 +318,7 @@ def schema_names(path: Path) -> list[str]:
     """
     try:
         return list(pq.read_schema(path).names)
-    except (pa.ArrowInvalid, UnicodeDecodeError, OSError) as error:
+    except (pa.ArrowException, UnicodeDecodeError, OSError) as error:
         refuse_pointer(path)
         raise _damaged(path, error) from error
 
@@ -326,7 +326,7 @@ def schema_names(path: Path) -> list[str]:
 def _read_table(path: Path, keys: list[str]) -> pa.Table:
     try:
         table = pq.ParquetFile(path).read(columns=keys)
-    except (pa.ArrowInvalid, UnicodeDecodeError, OSError) as error:
+    except (pa.ArrowException, UnicodeDecodeError, OSError) as error:
         refuse_pointer(path)
         raise _damaged(path, error) from error
     missing = [key for key in keys if key not in table.column_names]

@@ -75,7 +75,7 @@ class EpisodeRows:
 def _read(path: Path) -> pa.Table:
     try:
         return pq.ParquetFile(path).read()
-    except (pa.ArrowInvalid, UnicodeDecodeError, OSError) as error:
+    except (pa.ArrowException, UnicodeDecodeError, OSError) as error:
         raise _bad(path, f"cannot be read: {error}") from error
 
 

@@ -67,7 +67,7 @@ def _from_parquet(path: Path) -> dict[int, str]:
     """Read a pandas frame whose index is the sentence; in old files that index has no name."""
     try:
         table = pq.read_table(path)
-    except (pa.ArrowInvalid, UnicodeDecodeError, OSError) as error:
+    except (pa.ArrowException, UnicodeDecodeError, OSError) as error:
         refuse_pointer(path)
         raise _bad(path, f"cannot be read: {error}") from error
     sentence = next(

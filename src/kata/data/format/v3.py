@@ -251,7 +251,7 @@ def episode_table(root: Path, prefix: str = "") -> pa.Table:
             else:
                 names = [name for name in names if not name.startswith("stats/")]
             tables.append(file.read(columns=names))
-        except (pa.ArrowInvalid, UnicodeDecodeError, OSError) as error:
+        except (pa.ArrowException, UnicodeDecodeError, OSError) as error:
             refuse_pointer(path)
             raise _bad(root, f"cannot be read: {path.name}: {error}") from error
     return pa.concat_tables(tables, promote_options="permissive")

@@ -74,7 +74,7 @@ class ImageCamera:
         path = self._root / self.span.files[file]
         try:
             self._columns[file] = open_column(path, self._key)
-        except (pa.ArrowInvalid, UnicodeDecodeError, OSError, KeyError) as error:
+        except (pa.ArrowException, UnicodeDecodeError, OSError, KeyError) as error:
             raise self._bad(path, f"cannot be read: {error}") from error
         except PageError as error:
             raise self._bad(path, str(error)) from error
@@ -118,7 +118,7 @@ class ImageCamera:
             raise self._bad_frame(
                 column.path, number, row, f"has damage where row {number} lies: {error}"
             ) from error
-        except (pa.ArrowInvalid, UnicodeDecodeError, OSError, KeyError) as error:
+        except (pa.ArrowException, UnicodeDecodeError, OSError, KeyError) as error:
             raise self._bad(column.path, f"cannot be read: {error}") from error
         if encoded is None:
             raise self._bad_frame(column.path, number, row, f"has no image in row {number}")

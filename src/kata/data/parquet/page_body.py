@@ -144,7 +144,7 @@ def open_body(file: OpenFile, begin: int, size: int, plain_size: int, codec: str
         plain = pa.decompress(
             file.read(begin, size), decompressed_size=plain_size, codec=_CODECS[codec]
         )
-    except (pa.ArrowInvalid, UnicodeDecodeError, OSError) as error:
+    except (pa.ArrowException, UnicodeDecodeError, OSError) as error:
         raise PageError(f"a page does not decompress ({error})") from error
     return InMemory(memoryview(plain))
 

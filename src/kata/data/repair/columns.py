@@ -58,7 +58,7 @@ class _Columns:
             file = pq.ParquetFile(self.copy.root / name)
             present = [key for key in BOOKKEEPING_COLUMNS if key in file.schema_arrow.names]
             table = file.read(columns=present)
-        except (pa.ArrowInvalid, UnicodeDecodeError, OSError):
+        except (pa.ArrowException, UnicodeDecodeError, OSError):
             return
         part = self.layout.take(positions)
         rows = file.metadata.num_rows

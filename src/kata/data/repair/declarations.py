@@ -152,7 +152,7 @@ def _column_types(tables: list[Path]) -> dict[str, pa.DataType]:
     for path in tables:
         try:
             return {field.name: field.type for field in pq.read_schema(path)}
-        except (pa.ArrowInvalid, UnicodeDecodeError, OSError):
+        except (pa.ArrowException, UnicodeDecodeError, OSError):
             continue
     return {}
 
@@ -216,7 +216,7 @@ def _width(tables: list[Path], key: str) -> int | None:
     for path in tables:
         try:
             column: Any = pq.read_table(path, columns=[key])[key].combine_chunks()
-        except (pa.ArrowInvalid, UnicodeDecodeError, OSError, KeyError):
+        except (pa.ArrowException, UnicodeDecodeError, OSError, KeyError):
             return None
         if pa.types.is_fixed_size_list(column.type):
             widths.add(column.type.list_size)

@@ -94,7 +94,7 @@ def _true_lengths(copy: WorkingCopy, info: Info) -> dict[int, int]:
 def _rows(path: Path) -> int | None:
     try:
         return pq.read_metadata(path).num_rows
-    except (pa.ArrowInvalid, UnicodeDecodeError, OSError):
+    except (pa.ArrowException, UnicodeDecodeError, OSError):
         return None
 
 

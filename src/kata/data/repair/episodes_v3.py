@@ -37,7 +37,7 @@ def read_episodes_v3(root: Path) -> pa.Table:
     for path in sorted(root.glob(EPISODE_FILES)):
         try:
             tables.append(pq.ParquetFile(path).read())
-        except (pa.ArrowInvalid, UnicodeDecodeError, OSError) as error:
+        except (pa.ArrowException, UnicodeDecodeError, OSError) as error:
             raise DataError(
                 f"{path} cannot be read: {error}",
                 rule="a complete parquet file",
@@ -170,7 +170,7 @@ def _runs(copy: WorkingCopy, files: list[str]) -> list[_Run] | None:
     for number, name in enumerate(files):
         try:
             table = pq.read_table(copy.root / name, columns=["episode_index", "frame_index"])
-        except (pa.ArrowInvalid, UnicodeDecodeError, OSError, KeyError):
+        except (pa.ArrowException, UnicodeDecodeError, OSError, KeyError):
             return None
         if set(table.column_names) != {"episode_index", "frame_index"} or any(
             table[n].null_count for n in table.column_names

@@ -56,7 +56,7 @@ def drop_features(copy: WorkingCopy) -> None:
 def _columns(copy: WorkingCopy, name: str) -> list[str]:
     try:
         return list(pq.read_schema(copy.root / name).names)
-    except (pa.ArrowInvalid, UnicodeDecodeError, OSError):
+    except (pa.ArrowException, UnicodeDecodeError, OSError):
         return []
 
 
@@ -100,7 +100,7 @@ def repair_layout(copy: WorkingCopy) -> None:
             lists = [
                 key for key in lists if _has_one(pq.read_table(copy.root / name, columns=[key]))
             ]
-        except (pa.ArrowInvalid, UnicodeDecodeError, OSError):
+        except (pa.ArrowException, UnicodeDecodeError, OSError):
             continue
         if lists:
             rewrite_table(copy, name, {}, flat=lists)

@@ -19,7 +19,7 @@ def table_rate(path: Path) -> int | None:
     """Return the frames per second that the time stamps of a data file show, None without one."""
     try:
         table = pq.read_table(path, columns=["timestamp", "episode_index"])
-    except (pa.ArrowInvalid, UnicodeDecodeError, OSError, KeyError):
+    except (pa.ArrowException, UnicodeDecodeError, OSError, KeyError):
         return None
     if table["timestamp"].null_count or table["episode_index"].null_count:
         return None

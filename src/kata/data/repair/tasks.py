@@ -99,7 +99,7 @@ def _from_rows(copy: WorkingCopy, layout: EpisodeTable) -> list[str] | None:
             column = pq.read_table(copy.root / layout.data.files[file], columns=["task_index"])[
                 "task_index"
             ]
-        except (pa.ArrowInvalid, UnicodeDecodeError, OSError, KeyError):
+        except (pa.ArrowException, UnicodeDecodeError, OSError, KeyError):
             return None
         numbers = np.unique(column.slice(first, length).to_numpy())
         if (
