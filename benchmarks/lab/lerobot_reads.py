@@ -31,8 +31,8 @@ PREFETCH = 2
 _OPEN: dict[tuple[str, str], LeRobotDataset] = {}
 
 
-def busy_s() -> float:
-    """CPU seconds of the whole machine since it started."""
+def machine_busy_s() -> float:
+    """Return the CPU seconds of the whole machine since it started."""
     user, nice, system, _, _, irq, softirq = (
         int(word) for word in Path("/proc/stat").read_text().split()[1:8]
     )
@@ -45,8 +45,8 @@ def family() -> list[psutil.Process]:
     return [own, *own.children(recursive=True)]
 
 
-def cpu_s() -> float:
-    """CPU seconds of this process, its workers, and the workers that have ended."""
+def family_cpu_s() -> float:
+    """Return the CPU seconds of this process, its workers, and the workers that have ended."""
     total = 0.0
     for process in family():
         times = process.cpu_times()
@@ -123,21 +123,23 @@ def by_item(dataset: LeRobotDataset, spec: dict) -> dict:
 
 
 def steady(batches, size: int, seconds: float, least: int) -> dict:
-    """Figures from now on: for so many seconds and at least `least` batches, at most to the end
-    of the epoch.
+    """Return figures from now on, over `seconds` and at least `least` batches.
+
+    They end with the epoch at the latest.
     """
-    busy, own, began_s = busy_s(), cpu_s(), time.perf_counter()
+    busy, own = machine_busy_s(), family_cpu_s()
+    began_s = time.perf_counter()
     count = 0
     for _ in batches:
         count += 1
         if count >= least and time.perf_counter() - began_s >= seconds:
             break
-    wall_s, own = time.perf_counter() - began_s, cpu_s() - own
+    wall_s, own = time.perf_counter() - began_s, family_cpu_s() - own
     return {
         "cpu_ms": 1e3 * own / (count * size),
         "samples_s": count * size / wall_s,
         "samples": count * size,
-        "other_cores": max(0.0, busy_s() - busy - own) / wall_s,
+        "other_cores": max(0.0, machine_busy_s() - busy - own) / wall_s,
         "peak_bytes": sum(process.memory_full_info().pss for process in family()),
     }
 

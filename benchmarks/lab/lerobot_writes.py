@@ -21,7 +21,9 @@ import numpy as np
 from lerobot.configs import RGBEncoderConfig
 from lerobot.datasets import LeRobotDataset
 
-HEIGHT, WIDTH, FPS, JOINTS = 480, 640, 30, 14
+HEIGHT, WIDTH = 480, 640
+FPS = 30
+JOINTS = 14
 MARGIN = 64
 NOISE_STD = 2.5
 SIZES = {"a": (20, 300), "b": (10, 300), "c": (10, 300), "d": (3, 150), "multi": (4, 150)}

@@ -49,7 +49,9 @@ def compare_rounds(
     ways = [FLOOR, *run.ways, *(["peer"] if run.peer else [])]
     together = TOGETHER if "clips" in ways else (FLOOR,)
     todo = [together, *((way,) for way in ways if way not in together)]
-    found: Rounds = {str(case): {way: [] for way in ways} for case in cases}
+    found: Rounds = {}
+    for case in cases:
+        found[str(case)] = {way: [] for way in ways}
     done = 0
     count = run.rounds * len(cases) * len(ways)
     with ExitStack() as live:
@@ -66,7 +68,7 @@ def compare_rounds(
 def _measured(
     run: LabRun, case: Case, ways: tuple[str, ...], number: int, peer: Peer | None
 ) -> Sequence[dict[str, Any]]:
-    """Return the figures of one way, or of those that are measured together."""
+    """Return the figures of one way, or of two ways that are measured together."""
     if ways == TOGETHER:
         with ExitStack() as live:
             children: list[Child] = []

@@ -11,7 +11,7 @@ from kata.bench.scale.command import ROBOT
 from kata.bench.scale.layouts import lay_out
 from kata.bench.scale.scale_spawn import run_ranks
 from kata.bench.scale.show import layouts_text, measured_text
-from kata.bench.scale.verdict import bound_by, summarise
+from kata.bench.scale.verdict import bound_by, summarise_ranks
 from kata.cli import BENCH
 from kata.config.verb import read_options
 from kata.errors import ConfigError
@@ -55,7 +55,7 @@ def measured(size, *, step, wait=0.0, apart=1.0, together=None, send=0.2, cpu=1.
 
 def test_what_more_ranks_bring_and_what_a_step_costs():
     one, two = measured(1, step=1.0), measured(2, step=1.5, apart=1.2, together=1.3)
-    found = summarise({1: [one, one], 2: [two, two]})
+    found = summarise_ranks({1: [one, one], 2: [two, two]})
     assert found[1]["efficiency"] == 1.0
     assert found[2]["samples_s"] == pytest.approx(16 / 1.65)
     assert found[2]["efficiency"] == pytest.approx(1 / 1.5)
@@ -76,7 +76,7 @@ def test_what_more_ranks_bring_and_what_a_step_costs():
 
 def test_a_stated_global_batch_has_no_cost_over_one_rank():
     whole, half = measured(1, step=1.0), measured(2, step=0.6, apart=0.5, together=0.6, batch=4)
-    found = summarise({1: [whole], 2: [half]})
+    found = summarise_ranks({1: [whole], 2: [half]})
     assert found[2]["efficiency"] == pytest.approx(1 / 1.2)
     assert "cost" not in found[2]
 

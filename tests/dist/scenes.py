@@ -16,7 +16,7 @@ import huggingface_hub.constants
 import torch
 
 import kata.train.trainer
-from kata.bench.scale.scale_worker import Asked, measure
+from kata.bench.scale.scale_worker import Asked, measure_rank
 from kata.cli import main
 from kata.dist.process_group import join
 from kata.dist.world import read_world
@@ -87,7 +87,7 @@ def train_from_hub(environment: dict[str, str], args: list[str]) -> int:
 
 def measure_scaling(asked: dict[str, Any]) -> int:
     """What a rank of `kata bench scale` tells."""
-    told = measure(Asked(**asked))
+    told = measure_rank(Asked(**asked))
     if os.environ["RANK"] == "0":
         print(json.dumps(told))
     return 0

@@ -44,10 +44,11 @@ class Floor:
 
 def open_tracks(dataset: Dataset, cameras: Sequence[str], threads: int) -> list[dict[str, Track]]:
     """Return each thread's way through each camera's files; threads begin at different places."""
-    return [
-        {key: Track(_frames(dataset, key, number / threads)) for key in cameras}
-        for number in range(threads)
-    ]
+    tracks: list[dict[str, Track]] = []
+    for number in range(threads):
+        begin = number / threads
+        tracks.append({key: Track(_frames(dataset, key, begin)) for key in cameras})
+    return tracks
 
 
 def decode_floors(
@@ -80,7 +81,10 @@ def decode_floors(
             ended.set()
         for future in futures:
             future.result()
-    return {key: _floor([each[key] for each in tracks], pauses) for key in tracks[0]}
+    floors: dict[str, Floor] = {}
+    for key in tracks[0]:
+        floors[key] = _floor([each[key] for each in tracks], pauses)
+    return floors
 
 
 class Track:

@@ -43,7 +43,9 @@ def measure_rounds(
         ConfigError: A measurement fails.
     """
     ways = [FLOOR, *run.ways]
-    found: Rounds = {str(case): {way: [] for way in ways} for case in cases}
+    found: Rounds = {}
+    for case in cases:
+        found[str(case)] = {way: [] for way in ways}
     todo = list(itertools.product(range(run.rounds), cases, ways))
     for done, (number, case, way) in enumerate(todo):
         progress(done, len(todo))

@@ -42,7 +42,10 @@ def is_read_by_kata(way: str) -> bool:
 def medians(rounds: Sequence[Figures]) -> dict[str, float]:
     """Return the median of each number over the rounds."""
     names = [name for name, value in rounds[0].items() if isinstance(value, int | float)]
-    return {name: median(figures[name] for figures in rounds) for name in names}
+    found: dict[str, float] = {}
+    for name in names:
+        found[name] = median(figures[name] for figures in rounds)
+    return found
 
 
 def paired_ratio(over: Sequence[Figures], under: Sequence[Figures]) -> float:

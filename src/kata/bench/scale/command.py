@@ -17,7 +17,7 @@ from kata.bench import process_stats
 from kata.bench.scale.options import BUILT_IN, ScaleRun
 from kata.bench.scale.scale_spawn import run_ranks
 from kata.bench.scale.show import layouts_text, measured_text
-from kata.bench.scale.verdict import summarise
+from kata.bench.scale.verdict import summarise_ranks
 from kata.config import encode, flags_of
 from kata.log import counting
 from kata.policies import policy_types
@@ -55,7 +55,7 @@ def scale(run: ScaleRun, train: Sequence[str]) -> int:
     }
     if run.ranks:
         rounds = _measured(run, train, threads)
-        result |= {"summary": summarise(rounds), "rounds": rounds}
+        result |= {"summary": summarise_ranks(rounds), "rounds": rounds}
         print(measured_text(result["summary"]), end="")
     if run.simulate:
         asked = {"ranks": run.simulate, "policies": [[*ROBOT, *each] for each in _policies(train)]}
@@ -73,7 +73,7 @@ def scale(run: ScaleRun, train: Sequence[str]) -> int:
 def _measured(run: ScaleRun, train: Sequence[str], threads: int) -> dict[int, list[dict[str, Any]]]:
     """Return the figures of rank 0 in each round, by number of ranks, measured in turn."""
     rounds: dict[int, list[dict[str, Any]]] = {ranks: [] for ranks in run.ranks}
-    todo = [ranks for _ in range(run.rounds) for ranks in run.ranks]
+    todo = [*run.ranks] * run.rounds
     with _data(train) as args, counting("measurements") as told:
         asked = {"args": args, "steps": run.steps, "warmup": run.warmup}
         for done, ranks in enumerate(todo):

@@ -1,21 +1,21 @@
-"""How a policy lies on many ranks that are not there: torch's fake process group, weights without
-memory.
+"""The layout of a policy on many ranks, computed in one process without memory for weights.
 
     python -m kata.bench.scale.layouts '{"ranks": 64, "policies": [["--policy.type=act", ...],
     ...]}'
 
-The last line is JSON: what each rank holds under DDP, FSDP2 and HSDP. The numbers come from the
-modules and optimisers themselves, laid out as rank 0, which holds the most, and compared with the
-last rank's and with the whole.
+The last line is JSON: the bytes of each rank under DDP, FSDP2 and HSDP. Torch's fake process group
+stands in for the other ranks, and the meta device for memory. The modules and optimizers themselves
+are laid out as on rank 0, which holds the most. They are checked against the last rank and the
+whole.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
-from itertools import pairwise
 from typing import Any
 
 import torch
@@ -39,11 +39,17 @@ PER_NODE = 8
 
 
 def lay_out(ranks: int, policies: Sequence[Sequence[str]]) -> list[dict[str, Any]]:
-    """Bytes by layout on the fullest of so many ranks, for the policies that these arguments of
-    `kata train` name.
+    """Return the bytes of the fullest rank for each layout of each policy.
 
-    A policy that cannot be built has `error` instead. Raises AssertionError where shards do not
-    make the whole.
+    Args:
+        ranks: The number of ranks.
+        policies: Arguments of `kata train`, which name a policy each.
+
+    Returns:
+        A row per policy and layout; a policy that cannot be built has `error` instead.
+
+    Raises:
+        AssertionError: The shards do not make the whole.
     """
     found: list[dict[str, Any]] = []
     for args in policies:
@@ -68,13 +74,12 @@ def _layouts(ranks: int, run: Run) -> list[dict[str, Any]]:
 
 
 def _ddp(ranks: int, run: Run) -> dict[str, Any]:
-    """Everything on every rank; gradients lie in the buckets that they are sent in."""
+    """Lay out everything on every rank, with the gradients in the buckets that DDP sends."""
     policy = _built(run)
     trained = [p for p in policy.parameters() if p.requires_grad][::-1]
     buckets = gradient_buckets(trained, run.ddp.bucket_mb)
-    assert sorted(i for bucket in buckets for i in bucket) == list(range(len(trained))), (
-        "a gradient lies in one bucket"
-    )
+    sent_once = sorted(itertools.chain(*buckets))
+    assert sent_once == list(range(len(trained))), "a gradient lies in one bucket"
     sizes = _bytes(policy, run)
     sent = 2 * (ranks - 1) * sizes["gradients_bytes"] // ranks
     return {
@@ -86,7 +91,7 @@ def _ddp(ranks: int, run: Run) -> dict[str, Any]:
 
 
 def _sharded(name: str, ranks: int, copies: int, shards: int, run: Run) -> dict[str, Any]:
-    """Laid out as the first rank, which holds the most, and as the last, which holds the least."""
+    """Lay out as the first rank, which holds the most, and as the last, which holds the least."""
     whole = {key: p.shape for key, p in _built(run).named_parameters()}
     sizes: list[dict[str, int]] = []
     for rank, place in ((0, 0), (ranks - 1, shards - 1)):
@@ -112,7 +117,7 @@ def _sharded(name: str, ranks: int, copies: int, shards: int, run: Run) -> dict[
 
 
 def _check_piece(key: str, shard: torch.Size, whole: torch.Size, place: int, shards: int) -> None:
-    """A shard is the rows [place * rows, + rows) of the whole, as far as there are any."""
+    """Assert that a shard is the rows [place * rows, + rows) of the whole that exist."""
     rows = -(-whole[0] // shards)
     expected = (min(rows, max(0, whole[0] - place * rows)), *whole[1:])
     assert shard == expected, (
@@ -121,34 +126,35 @@ def _check_piece(key: str, shard: torch.Size, whole: torch.Size, place: int, sha
 
 
 def _traffic(policy: Policy, copies: int, shards: int) -> tuple[int, int]:
-    """Most bytes of weights that are whole at once, and bytes that a rank sends in a step.
+    """Return the most bytes of weights that are whole at once, and the bytes sent in a step.
 
-    What belongs to no unit stays whole through forward and backward; of the units one is at work
-    and the next on its way. Weights are put together twice, gradients summed once, and over the
-    copies again.
+    Weights outside of every unit stay whole through forward and backward. One unit computes while
+    the next is gathered. A step gathers the weights twice and reduces the gradients once, and once
+    more over the copies.
     """
-    units = [sum(p.nbytes for p in unit.parameters()) for unit in policy.shard_units()]
+    units: list[int] = []
+    for unit in policy.shard_units():
+        units.append(sum(p.nbytes for p in unit.parameters()))
     whole = sum(p.nbytes for p in policy.parameters())
     trained = sum(p.nbytes for p in policy.parameters() if p.requires_grad)
-    together = whole - sum(units) + max((a + b for a, b in pairwise(units)), default=sum(units))
+    together = (
+        whole - sum(units) + max((a + b for a, b in itertools.pairwise(units)), default=sum(units))
+    )
     sent = (shards - 1) * (2 * whole + trained) // shards
     return together, sent + 2 * (copies - 1) * trained // (copies * shards)
 
 
 def _bytes(policy: Policy, run: Run) -> dict[str, int]:
-    """What this rank holds after a step of its optimiser."""
+    """Return the bytes that this rank holds after a step of its optimizer."""
     assert run.optimizer is not None
     optimizer = build_optimizer(policy.param_groups(), run.optimizer)
     trained = [p for p in policy.parameters() if p.requires_grad]
     for p in trained:
         p.grad = torch.empty_like(p)
     optimizer.step()
-    moments = [
-        value
-        for state in optimizer.state.values()
-        for value in state.values()
-        if isinstance(value, Tensor)
-    ]
+    moments: list[Tensor] = []
+    for state in optimizer.state.values():
+        moments += [value for value in state.values() if isinstance(value, Tensor)]
     return {
         "weights_bytes": _nbytes(policy.parameters()),
         "gradients_bytes": _nbytes(p.grad for p in trained if p.grad is not None),
@@ -170,14 +176,14 @@ def _local(tensor: Tensor) -> Tensor:
 
 
 def _built(run: Run) -> Policy:
-    """The policy at its full size, without memory."""
+    """Build the policy at its full size, without memory."""
     with torch.device("meta"):
         return build_policy(run.policy.without_downloads())
 
 
 @contextmanager
 def _as_rank(rank: int, ranks: int) -> Generator[None]:
-    """As if this process were that rank of so many."""
+    """Let torch see this process as rank `rank` of `ranks`."""
     dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=ranks)
     try:
         yield

@@ -1,5 +1,6 @@
-"""What one rank of `kata bench scale` does: real steps, then the same without sending, and with
-sending at their end.
+"""One rank of `kata bench scale`, which times real steps and the same steps sent otherwise.
+
+The other ways send nothing, or everything at the end of the step.
 
     python -m kata.bench.scale.scale_worker '{"args": ["--policy.type=act", ...], "steps": 10,
     "warmup": 3}'
@@ -56,21 +57,22 @@ class Apart(Engine):
         self._engine, self.model = engine, engine.model
 
     def micro(self, *, last: bool) -> AbstractContextManager[object]:
-        """Around forward and backward of a micro-batch, none of which is the last one."""
+        """Enclose forward and backward of a micro-batch, none of which is the last one."""
         del last
         return self._engine.micro(last=False)
 
     def backward(self, loss: Tensor) -> None:
-        """Gradients of this rank alone."""
+        """Compute the gradients of this rank alone."""
         self._engine.backward(loss)
 
     def sum(self, tensors: Sequence[Tensor]) -> None:
-        """Nothing is added."""
+        """Add nothing."""
 
 
 class After(Apart):
-    """The same step, and what the gradients would send goes out when the backward pass is over:
-    nothing hides it.
+    """The same step, which sends as many bytes as the gradients only after the backward pass.
+
+    Nothing hides that communication.
     """
 
     def __init__(self, engine: Engine, send: Callable[[], None]) -> None:
@@ -78,19 +80,19 @@ class After(Apart):
         self._send, self._last = send, True
 
     def micro(self, *, last: bool) -> AbstractContextManager[object]:
-        """Around forward and backward of a micro-batch."""
+        """Enclose forward and backward of a micro-batch."""
         self._last = last
         return super().micro(last=last)
 
     def backward(self, loss: Tensor) -> None:
-        """Gradients of this rank alone; as many bytes as they are travel after the last of them."""
+        """Compute the gradients of this rank alone, and send their bytes after the last."""
         super().backward(loss)
         if self._last:
             self._send()
 
 
-def measure(asked: Asked) -> dict[str, Any]:
-    """Per-step figures of every rank, by name and rank."""
+def measure_rank(asked: Asked) -> dict[str, Any]:
+    """Return the figures of every step, by name and rank."""
     world = read_world(os.environ)
     run, _ = resolve_run(asked.args, world.size, os.environ)
     with join(world, rank_device(run.policy.device, world), LIMIT_S) as group, ExitStack() as live:
@@ -111,7 +113,10 @@ def measure(asked: Asked) -> dict[str, Any]:
         figures = _real(state, feed, run, engine, asked.steps)
         if not engine.sharded:
             figures |= _compared(state, feed.at(state.step), run, engine, asked.steps)
-        every = group.gather(figures)
+        gathered: dict[str, list[list[float]]] = {name: [] for name in figures}
+        for rank in group.gather(figures):
+            for name, seconds in rank.items():
+                gathered[name].append(seconds)
         trained = sum(
             p.numel() * p.element_size() for p in state.policy.parameters() if p.requires_grad
         )
@@ -121,14 +126,14 @@ def measure(asked: Asked) -> dict[str, Any]:
             "gradient_bytes": trained,
             "threads": torch.get_num_threads(),
             "device": str(prepared.device),
-            "steps": {name: [rank[name] for rank in every] for name in figures},
+            "steps": gathered,
         }
 
 
 def _real(
     state: TrainState, feed: Feed, run: Run, engine: Engine, steps: int
 ) -> dict[str, list[float]]:
-    """Steps of the loop: seconds each, of them waiting for data; CPU seconds of the process."""
+    """Time steps of the loop: seconds, the part that waited for data, and CPU seconds."""
     found: dict[str, list[float]] = {"step_s": [], "wait_s": [], "cpu_s": []}
     _meet(engine.group)
     for _ in range(steps):
@@ -145,8 +150,7 @@ def _real(
 def _compared(
     state: TrainState, batch: StepBatch, run: Run, engine: Engine, steps: int
 ) -> dict[str, list[float]]:
-    """Updates with one batch in turn: as they are, with what they send at the end, and without; and
-    the sending alone.
+    """Time the ways of an update in turn, with one batch, and the communication alone.
 
     All ranks begin each of them together.
     """
@@ -163,7 +167,9 @@ def _compared(
             "send": send,
         }
         send()
-    found: dict[str, list[float]] = {f"{way}_{what}": [] for way in ways for what in ("s", "cpu_s")}
+    found: dict[str, list[float]] = {}
+    for way in ways:
+        found |= {f"{way}_s": [], f"{way}_cpu_s": []}
     for _ in range(steps):
         for name, work in ways.items():
             _timed(found, name, work, engine.group, engine.device)
@@ -171,10 +177,12 @@ def _compared(
 
 
 def _sending(state: TrainState, bucket_mb: int, device: torch.device) -> Callable[[], None]:
-    """Nothing but the gradients' way to the others, bucket by bucket as DDP sends them."""
+    """Return a function that only sends the gradients' bytes, in the buckets of DDP."""
     trained = [p for p in state.policy.parameters() if p.requires_grad][::-1]
-    parts = gradient_buckets(trained, bucket_mb)
-    buckets = [torch.zeros(sum(trained[i].numel() for i in part), device=device) for part in parts]
+    buckets: list[Tensor] = []
+    for bucket in gradient_buckets(trained, bucket_mb):
+        numel = sum(trained[i].numel() for i in bucket)
+        buckets.append(torch.zeros(numel, device=device))
 
     def send() -> None:
         for bucket in buckets:
@@ -209,6 +217,6 @@ def _settle(device: torch.device) -> None:
 
 
 if __name__ == "__main__":
-    figures = measure(Asked(**json.loads(sys.argv[1])))
+    figures = measure_rank(Asked(**json.loads(sys.argv[1])))
     if read_world(os.environ).is_first:
         print(json.dumps(figures))

@@ -1,6 +1,6 @@
-"""From the seconds of each step on each rank to what more ranks bring, and what binds.
+"""The verdict of `kata bench scale`, from the seconds of each step on each rank.
 
-Torch-free arithmetic.
+It is arithmetic without torch.
 """
 
 from __future__ import annotations
@@ -12,26 +12,29 @@ from typing import Any
 from kata.train.metrics.bottleneck import WAIT_SHARE
 
 Round = Mapping[str, Any]
-"""What rank 0 told: `ranks`, `batch_size` per rank, under `steps` a list for each rank by name;
-`other_cores` that other programs used meanwhile.
+"""The figures that rank 0 reports.
+
+`ranks` and `batch_size` per rank stand beside `steps`, which holds a list for each rank by name.
+`other_cores` is the number of cores that other programs used meanwhile.
 """
 
 
-def summarise(rounds: Mapping[int, Sequence[Round]]) -> dict[int, dict[str, Any]]:
-    """Figures by number of ranks, each the median over the rounds of a round's median over its
-    steps.
+def summarise_ranks(rounds: Mapping[int, Sequence[Round]]) -> dict[int, dict[str, Any]]:
+    """Return the figures by number of ranks.
 
-    A step ends with its slowest rank. `exposed_s` is what a step with the other ranks takes longer
-    than the same one without them: communication that the backward pass does not hide, and waiting
-    for each other on the way. `unhidden_s` is the same where all is sent after the backward pass,
-    and `hidden` the share of it that sending during the backward pass saves; less than nothing
-    where that costs more.
+    Each is the median over the rounds of a round's median over its steps. A step ends with its
+    slowest rank. `exposed_s` is the time that the other ranks add to a step. It holds communication
+    that the backward pass does not hide, and waiting for each other. `unhidden_s` is that time when
+    everything is sent after the backward pass. `hidden` is the share of it that sending during the
+    backward pass saves, which is negative where that costs more.
     """
     found: dict[int, dict[str, Any]] = {}
     for ranks, measured in rounds.items():
         each = [_of_round(one) for one in measured]
-        figures: dict[str, Any] = {name: median(one[name] for one in each) for name in each[0]}
-        found[ranks] = {"ranks": ranks, "batch_size": measured[0]["batch_size"], **figures}
+        figures: dict[str, Any] = {"ranks": ranks, "batch_size": measured[0]["batch_size"]}
+        for name in each[0]:
+            figures[name] = median(one[name] for one in each)
+        found[ranks] = figures
     base = found[min(found)]
     for figures in found.values():
         figures["efficiency"] = (
@@ -48,9 +51,7 @@ def summarise(rounds: Mapping[int, Sequence[Round]]) -> dict[int, dict[str, Any]
 
 
 def bound_by(figures: Mapping[str, Any]) -> str:
-    """'data', 'communication' or 'compute': the first that takes a share of the step worth
-    naming.
-    """
+    """Return the first of 'data' and 'communication' with a notable share, else 'compute'."""
     if figures["wait_s"] >= WAIT_SHARE * figures["step_s"]:
         return "data"
     if figures.get("exposed_s", 0.0) >= WAIT_SHARE * figures.get("together_s", 1.0):
@@ -61,12 +62,10 @@ def bound_by(figures: Mapping[str, Any]) -> str:
 def _of_round(measured: Round) -> dict[str, float]:
     steps = measured["steps"]
     slowest = {name: _slowest(each) for name, each in steps.items()}
-    cpu = {
-        name: sum(median(rank) for rank in each)
-        for name, each in steps.items()
-        if name.endswith("cpu_s")
-    }
-    figures = {name: median(values) for name, values in slowest.items()} | cpu
+    figures = {name: median(values) for name, values in slowest.items()}
+    for name, each in steps.items():
+        if name.endswith("cpu_s"):
+            figures[name] = sum(median(rank) for rank in each)
     figures["other_cores"] = measured["other_cores"]
     figures["steps_s"] = 1 / figures["step_s"]
     figures["samples_s"] = measured["batch_size"] * measured["ranks"] / figures["step_s"]
@@ -88,10 +87,10 @@ def _slowest(each: Sequence[Sequence[float]]) -> list[float]:
 
 
 def _cost(several: Mapping[str, Any], one: Mapping[str, Any]) -> dict[str, float]:
-    """What a step of several ranks takes over one rank's with the same threads and batch, as shares
-    of that one.
+    """Return the extra time of a step of several ranks, as shares of the step of one rank.
 
-    Without data: the same batch again and again. `cost_cpu` is CPU time per rank.
+    Both have the same threads, and one batch again and again, so that no data is read. `cost_cpu`
+    is CPU time per rank.
     """
     alone_s = one["apart_s"]
     return {
