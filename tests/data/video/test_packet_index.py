@@ -139,7 +139,7 @@ def test_the_table_of_an_mp4_says_what_its_packets_say(
     path = tmp_path / f"a.{kind}"
     write(path, codec, options=options, movflags=movflags)
     quick = build_index(path)
-    monkeypatch.setattr(packet_index, "frame_table", lambda path: None)
+    monkeypatch.setattr(packet_index, "read_sample_table", lambda path: None)
     same(quick, build_index(path))
 
 
@@ -153,7 +153,7 @@ def test_the_tables_of_recordings_say_what_their_packets_say(
     if not videos:
         pytest.skip(f"{SHARED / name} is absent")
     quick = build_index(videos[0])
-    monkeypatch.setattr(packet_index, "frame_table", lambda path: None)
+    monkeypatch.setattr(packet_index, "read_sample_table", lambda path: None)
     same(quick, build_index(videos[0]))
 
 
@@ -319,7 +319,9 @@ def test_a_video_without_frames_is_refused(
     tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(tmp_path / "a.mp4", "libx264")
-    monkeypatch.setattr(packet_index, "frame_table", lambda path: np.zeros((0, 5), dtype=np.int64))
+    monkeypatch.setattr(
+        packet_index, "read_sample_table", lambda path: np.zeros((0, 5), dtype=np.int64)
+    )
     with pytest.raises(DataError, match="holds no frames"):
         build_index(tmp_path / "a.mp4")
 

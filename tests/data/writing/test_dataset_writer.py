@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from kata.data import Reader, open_dataset
-from kata.data.format.feature_stats import ImageCounts, merge, summarise
+from kata.data.format.feature_stats import ImageCounts, merge_summaries, summarise
 from kata.data.video.encoder import ENCODERS
 from kata.data.writing.dataset_writer import DatasetWriter, VideoOptions
 from kata.errors import DataError
@@ -197,7 +197,10 @@ def test_the_statistics_of_pictures_are_exact() -> None:
 
 def test_merged_statistics_equal_those_of_all_values_at_once() -> None:
     values = np.random.default_rng(1).normal(size=(20, 2)) + 1e3
-    merged, whole = merge([summarise(values[:3]), summarise(values[3:])]), summarise(values)
+    merged, whole = (
+        merge_summaries([summarise(values[:3]), summarise(values[3:])]),
+        summarise(values),
+    )
     for name in ("min", "max", "mean", "std", "count"):
         np.testing.assert_allclose(merged[name], whole[name], rtol=1e-9)
 

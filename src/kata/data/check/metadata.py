@@ -16,7 +16,7 @@ from kata.data.check.findings import Findings, numbers_text
 from kata.data.format.episode_table import EpisodeTable, Span
 from kata.data.format.info import Info, raw_info
 from kata.data.format.text import REPAIR, byte_order_mark, read_text
-from kata.data.format.v3 import episode_table
+from kata.data.format.v3 import read_episode_rows
 from kata.errors import nearest
 
 _REPAIR = f"{REPAIR} where the files show what is right; else download the dataset again"
@@ -100,7 +100,7 @@ def check_numbering(layout: EpisodeTable, found: Findings) -> None:
 
 def check_episode_table(root: Path, info: Info, found: Findings) -> None:
     """Report rows of a v3.0 episode table whose lengths, frame ranges and video times disagree."""
-    table = episode_table(root)
+    table = read_episode_rows(root)
     columns = {
         name: np.asarray(table[name].to_numpy())
         for name in table.column_names

@@ -16,7 +16,7 @@ from kata.data.arrays import Int64, ranges
 from kata.data.check.findings import Findings
 from kata.data.dataset.columns import Columns
 from kata.data.format.episode_table import EpisodeTable
-from kata.data.format.feature_stats import Summary, merge, moments
+from kata.data.format.feature_stats import Summary, merge_summaries, moments
 from kata.data.format.info import Info
 from kata.data.format.tasks import check_task_range, task_numbers
 from kata.data.format.text import REPAIR
@@ -112,7 +112,7 @@ class TableCheck:
         """Return min, max, mean, std and count of each column over all frames that could be
         read.
         """
-        return {key: merge(parts) for key, parts in self._figures.items()}
+        return {key: merge_summaries(parts) for key, parts in self._figures.items()}
 
     def _read(self, layout: EpisodeTable, keys: list[str]) -> Values:
         columns = {key: self._columns[key] for key in {*keys, "episode_index", "task_index"}}

@@ -10,7 +10,7 @@ from pathlib import Path
 from kata.data.check import check_dataset
 from kata.data.check.faults import RecordingFaults
 from kata.data.check.findings import Report
-from kata.data.check.recording.page import page
+from kata.data.check.recording.page import check_page
 from kata.data.commands.options import CheckOptions, source_of
 from kata.data.commands.output import new_file, write_whole
 from kata.data.dataset.dataset import open_dataset
@@ -79,6 +79,6 @@ class _Targets:
             if recording.lengths:
                 episodes = list(recording.lengths)
                 data = open_dataset(source.repo_id, root=source.root, episodes=episodes)
-            write_whole(self.report, page(report, data, self.ranges))
+            write_whole(self.report, check_page(report, data, self.ranges))
             said.append(f"written: {self.report}")
         return said

@@ -104,7 +104,7 @@ def run_split(options: SplitOptions) -> int:
 
 
 def run_transcode(options: TranscodeOptions) -> int:
-    """Make a dataset whose cameras are encoded anew."""
+    """Make a dataset whose cameras are encoded again."""
     out, part = Path(options.out), _opened(options)
     size: tuple[int, int] | None = None
     if options.size is not None:

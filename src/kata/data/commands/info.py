@@ -24,7 +24,8 @@ def main(options: InfoOptions) -> int:
 
 
 def _lines(found: dict[str, Any]) -> list[str]:
-    frames, episodes, sizes = found["frames"], found["episodes"], found["bytes"]
+    frames, episodes = found["frames"], found["episodes"]
+    sizes = found["bytes"]
     length = found["episode_frames"]
     lines = [f"{found['name']}  ({found['root']})", ""]
     rows = [

@@ -1,4 +1,4 @@
-"""`kata data stats`: the statistics computed anew, and where the stored ones are others."""
+"""`kata data stats`, which recomputes statistics and compares them with the stored ones."""
 
 from __future__ import annotations
 
@@ -159,9 +159,10 @@ def _difference(data: Dataset, found: Stats, each: Difference) -> list[str]:
 
 
 def _lists(stats: Stats) -> dict[str, dict[str, Any]]:
-    return {
-        key: {name: value.tolist() for name, value in each.items()} for key, each in stats.items()
-    }
+    lists: dict[str, dict[str, Any]] = {}
+    for key, each in stats.items():
+        lists[key] = {name: value.tolist() for name, value in each.items()}
+    return lists
 
 
 def _plain(found: Stats, place: str, off: list[Difference]) -> dict[str, Any]:

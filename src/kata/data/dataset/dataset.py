@@ -350,8 +350,9 @@ def _kept(before: EpisodeTable, after: EpisodeTable) -> str:
 def readable_columns(
     source: Source, info: Info, layout: EpisodeTable, absent: list[str], notes: list[str]
 ) -> tuple[dict[str, Column], set[str]]:
-    """Return the columns that can be read, and the names of those that the files lack and are
-    derived.
+    """Return the columns that can be read, and the names of derived ones.
+
+    A derived column is absent from the files and follows from the episode table.
     """
     first_file = source.root / layout.data.files[layout.data.file[0]]
     first_row = int(layout.data.first[0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -119,7 +120,8 @@ class _Assembly:
         self.old = agreed.columns
         self.changed = recode.columns(agreed.columns, parts[0].unread) if recode else {}
         self.columns = {**agreed.columns, **self.changed, **BOOKKEEPING_COLUMNS}
-        self.notes = [*dict.fromkeys(note for part in parts for note in part.notes), *agreed.notes]
+        of_parts = itertools.chain.from_iterable(part.notes for part in parts)
+        self.notes = [*dict.fromkeys(of_parts), *agreed.notes]
         self.videos: dict[str, VideoSeries] = {}
         for key, column in self.columns.items():
             if column.dtype == "video":

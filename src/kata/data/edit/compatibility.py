@@ -4,6 +4,7 @@ named.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -56,8 +57,11 @@ def common(parts: Sequence[Part], robot_type: str | None = None) -> Common:
                 f"{', '.join(numbered)} of {part.name} may hold task numbers, which stay as they "
                 "were"
             )
-    rest = {k: v for k, v in first.rest.items() if all(part.rest.get(k) == v for part in parts)}
-    lost = sorted({k for part in parts for k in part.rest} - set(rest))
+    rest: dict[str, Any] = {}
+    for key, value in first.rest.items():
+        if all(part.rest.get(key) == value for part in parts):
+            rest[key] = value
+    lost = sorted(set[str]().union(*(part.rest for part in parts)) - set(rest))
     notes += [f"info.json: {', '.join(lost)} differ and are left out"] if lost else []
     features = {key: dict(entry) for key, entry in first.features.items()}
     for key, entry in features.items():
@@ -69,13 +73,14 @@ def common(parts: Sequence[Part], robot_type: str | None = None) -> Common:
 
 
 def shared(infos: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Camera facts that all agree on; null where they differ, as LeRobot writes it."""
-    names = list(dict.fromkeys(name for info in infos for name in info))
+    """Return the camera facts that all agree on; null where they differ, as LeRobot writes it."""
     empty: dict[str, Any] = {"video.extra_options": {}}
-    return {
-        n: infos[0].get(n) if all(i.get(n) == infos[0].get(n) for i in infos) else empty.get(n)
-        for n in names
-    }
+    agreed: dict[str, Any] = {}
+    for name in itertools.chain(*infos):
+        value = infos[0].get(name)
+        is_same = all(info.get(name) == value for info in infos)
+        agreed[name] = value if is_same else empty.get(name)
+    return agreed
 
 
 def _require_equal(parts: Sequence[Part], robot_type: str | None) -> None:

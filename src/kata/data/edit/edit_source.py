@@ -4,6 +4,7 @@ episodes lie.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,7 +21,7 @@ from kata.data.format.info import CAMERA_NAMES, raw_info
 from kata.data.format.json_lines import json_lines
 from kata.data.format.read import read_episode_table
 from kata.data.format.source import Source
-from kata.data.format.v3 import episode_table
+from kata.data.format.v3 import read_episode_rows
 from kata.data.stats.dataset_stats import episode_stats
 from kata.errors import DataError, did_you_mean
 from kata.spec import BOOKKEEPING, Column, Stats
@@ -97,7 +98,7 @@ class Part:
         and each one's 'row'.
         """
         if self.dataset.info.is_v3:
-            table = episode_table(self.root)
+            table = read_episode_rows(self.root)
             names = [
                 n
                 for n in table.column_names
@@ -110,15 +111,12 @@ class Part:
             )
         else:
             rows = json_lines(self.root / "meta" / "episodes.jsonl", ("episode_index",))
-            names = list(
-                dict.fromkeys(name for row in rows for name in row if name not in _EPISODE_FIELDS)
-            )
-            table = pa.table(
-                {
-                    name: pa.array([row.get(name) for row in rows])
-                    for name in ("episode_index", *names)
-                }
-            )
+            named = dict.fromkeys(itertools.chain(*rows))
+            names = [name for name in named if name not in _EPISODE_FIELDS]
+            columns: dict[str, pa.Array] = {}
+            for name in ("episode_index", *names):
+                columns[name] = pa.array([row.get(name) for row in rows])
+            table = pa.table(columns)
             index = np.array([row["episode_index"] for row in rows])
         order = np.argsort(index, kind="stable")
         rows_of = order[np.searchsorted(index[order], self.layout.index)]
@@ -232,7 +230,10 @@ def _with_videos(
         for key, span in chosen.videos.items()
         if key in videos or key in dataset.layout.videos
     }
-    source.ensure([name for key in videos if key in found for name in found[key].used()])
+    used: list[str] = []
+    for key in videos:
+        used += found[key].used() if key in found else []
+    source.ensure(used)
     layout = replace(dataset.layout, videos=found)
     size = np.zeros(len(places))
     for mine, span in [

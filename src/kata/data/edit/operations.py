@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -33,9 +34,10 @@ def convert(part: Part, out: Path, rules: Rules, progress: Progress, say: Say) -
 
 
 def merge(parts: Sequence[Part], out: Path, rules: Rules, progress: Progress, say: Say) -> None:
-    """The episodes of all parts, in order, as one dataset.
+    """Write the episodes of all parts, in order, as one dataset.
 
-    Raises: DataError for parts that differ, and as `assemble`.
+    Raises:
+        DataError: The parts differ, or one of the errors of `assemble`.
     """
     split({"": parts}, out, rules, progress, say)
 
@@ -43,11 +45,11 @@ def merge(parts: Sequence[Part], out: Path, rules: Rules, progress: Progress, sa
 def split(
     groups: Mapping[str, Sequence[Part]], out: Path, rules: Rules, progress: Progress, say: Say
 ) -> None:
-    """One dataset per group in a folder of its name below `out`; the group '' is `out` itself.
+    """Write one dataset per group, in a folder of its name below `out`.
 
-    All appear together. Raises: as `assemble`.
+    The group '' is `out` itself. All appear together. The errors are those of `assemble`.
     """
-    parts = [part for group in groups.values() for part in group]
+    parts = list(itertools.chain(*groups.values()))
     total, before = sum(len(part.layout.index) for part in parts), 0
     need = sum(int(part.bytes.sum()) for part in parts)
     notes: list[str] = []

@@ -83,7 +83,7 @@ def summarise(values: NDArray[Any]) -> Summary:
 
 
 def moments(values: NDArray[Any]) -> Summary:
-    """Return all statistics but the quantiles: those that `merge` joins exactly."""
+    """Return all statistics but the quantiles: which `merge_summaries` joins exactly."""
     flat = _flat(values)
     return {
         "min": flat.min(axis=0),
@@ -157,7 +157,7 @@ class ImageCounts:
         return shaped | {"count": np.array([self._frames])}
 
 
-def merge(parts: Sequence[Summary]) -> Summary:
+def merge_summaries(parts: Sequence[Summary]) -> Summary:
     """Return the statistics of several parts as one.
 
     All but the quantiles are exact; those are the count-weighted mean. Means and variances are

@@ -27,7 +27,7 @@ def read_episode_table(root: Path, info: Info, fetch: Fetch, notes: list[str]) -
     """
     from kata.data.format import v2, v3
 
-    layout = v3.read(root, info) if info.is_v3 else v2.read(root, info, fetch, notes)
+    layout = v3.read_v3(root, info) if info.is_v3 else v2.read_v2(root, info, fetch, notes)
     layout = _as_spelled(root, layout, notes)
     if not len(layout.index):
         raise DataError(

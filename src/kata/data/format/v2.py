@@ -13,7 +13,7 @@ from kata.data.format.info import V2_PATHS, Info, file_name
 from kata.data.format.json_lines import json_lines
 
 
-def read(root: Path, info: Info, fetch: Fetch, notes: list[str]) -> EpisodeTable:
+def read_v2(root: Path, info: Info, fetch: Fetch, notes: list[str]) -> EpisodeTable:
     """Read the episode table from meta/episodes.jsonl, ordered by episode index."""
     rows = sorted(
         json_lines(root / "meta" / "episodes.jsonl", ("episode_index", "length")), key=_number

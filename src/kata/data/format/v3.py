@@ -195,9 +195,9 @@ def stats_columns(summaries: Mapping[str, Summary]) -> dict[str, Any]:
 # --- reading the episode table ------------------------------------------------------------------
 
 
-def read(root: Path, info: Info) -> EpisodeTable:
+def read_v3(root: Path, info: Info) -> EpisodeTable:
     """Read the episode table from meta/episodes, ordered by episode index."""
-    table = episode_table(root)
+    table = read_episode_rows(root)
     index = (
         _ints(root, table, "episode_index")
         if "episode_index" in table.column_names
@@ -229,7 +229,7 @@ def read(root: Path, info: Info) -> EpisodeTable:
     )
 
 
-def episode_table(root: Path, prefix: str = "") -> pa.Table:
+def read_episode_rows(root: Path, prefix: str = "") -> pa.Table:
     """Return all episode rows without their statistics.
 
     Args:

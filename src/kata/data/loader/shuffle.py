@@ -93,7 +93,7 @@ def make_order(
     rows: Int64,
     seed: int,
 ) -> MixtureOrder:
-    """Return the order of a mixture, each dataset in that of its own shuffle.
+    """Return the order of a mixture, each dataset in the order of its shuffle.
 
     Args:
         shuffles: one for each part, with all numbers.

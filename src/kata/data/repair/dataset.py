@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -125,7 +126,7 @@ def _fetch(source: Source) -> None:
         return
     info = read_info(source.root)
     whole = read_episode_table(source.root, info, source.ensure, [])
-    source.ensure([name for span in whole.spans() for name in span.files])
+    source.ensure(list(itertools.chain.from_iterable(span.files for span in whole.spans())))
 
 
 def _need_bytes(root: Path, out: Path) -> int:

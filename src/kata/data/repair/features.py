@@ -32,7 +32,9 @@ def drop_features(copy: WorkingCopy) -> None:
         return
     raw = raw_info(copy.root)
     tables = copy.names("data/**/*.parquet")
-    columns = {name for table in tables for name in _columns(copy, table)}
+    columns: set[str] = set()
+    for table in tables:
+        columns.update(_columns(copy, table))
     for key in keys:
         if key in BOOKKEEPING or (key not in raw["features"] and key not in columns):
             raise ConfigError(

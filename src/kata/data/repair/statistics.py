@@ -22,7 +22,7 @@ from kata.data.format.feature_stats import (
     ImageCounts,
     Summary,
     load_stats,
-    merge,
+    merge_summaries,
     quantiles,
     summarise,
 )
@@ -55,7 +55,7 @@ def _stored_whole(root: Path) -> Stats:
     try:
         return load_stats(path)
     except DataError:
-        return {}  # a damaged file is written anew
+        return {}  # a damaged file is written again
 
 
 def _stored_episodes(data: Dataset) -> list[tuple[int, Stats]]:
@@ -69,17 +69,21 @@ def _stored_episodes(data: Dataset) -> list[tuple[int, Stats]]:
 class _Statistics:
     """The stored figures, and those that take their place.
 
-    whole: Of all episodes, as stored. episodes: Of each, as stored. anew: New ones of episodes, by
-    feature. told: Features by what is said of them.
+    Attributes:
+        whole: The stored figures of all episodes together.
+        episodes: The stored figures of each episode.
+        remeasured: The new figures of episodes, by feature.
+        whole_remeasured: The new figures of all episodes together.
+        changes: Features, by the message about their change.
     """
 
     copy: WorkingCopy
     data: Dataset
     whole: Stats
     episodes: dict[int, Stats]
-    anew: dict[str, dict[int, Summary]] = field(default_factory=dict)
-    whole_anew: Stats = field(default_factory=dict)
-    told: dict[str, list[str]] = field(default_factory=dict)
+    remeasured: dict[str, dict[int, Summary]] = field(default_factory=dict)
+    whole_remeasured: Stats = field(default_factory=dict)
+    changes: dict[str, list[str]] = field(default_factory=dict)
 
     def run(self) -> None:
         """Compare or measure every feature, then write what has changed."""
@@ -88,13 +92,14 @@ class _Statistics:
                 self._camera(key)
             elif column.dtype != "string":
                 self._column(key)
-        for what, keys in self.told.items():
+        for what, keys in self.changes.items():
             self.copy.changed("statistics", f"{what}: {', '.join(keys)}")
-        if self.anew:
+        if self.remeasured:
             (self._write_v3 if self.data.info.is_v3 else self._write_v2)()
-        if self.whole_anew:
+        if self.whole_remeasured:
             whole = {
-                key: self.whole_anew.get(key, self.whole.get(key)) for key in self.data.columns
+                key: self.whole_remeasured.get(key, self.whole.get(key))
+                for key in self.data.columns
             }
             plain = {key: _plain(stats) for key, stats in whole.items() if stats is not None}
             self.copy.write_json(STATS_FILE, plain)
@@ -124,15 +129,15 @@ class _Statistics:
                 found[episode], self.episodes.get(episode, {}).get(key, {})
             ):
                 stale.append(episode)
-        total = merge(list(found.values()))
+        total = merge_summaries(list(found.values()))
         if values.size <= EXACT_VALUES:
             flat = values.reshape(-1, values.shape[-1] if values.ndim > 1 else 1)
             total |= quantiles(flat.astype(np.float64))
         is_stale = self._keeps_whole and not _is_right(total, self.whole.get(key, {}))
         if stale:
-            self.anew[key] = {episode: found[episode] for episode in stale}
+            self.remeasured[key] = {episode: found[episode] for episode in stale}
         if is_stale:
-            self.whole_anew[key] = total
+            self.whole_remeasured[key] = total
         self._tell(key, stale, is_stale, "")
 
     def _tell(self, key: str, stale: list[int], is_stale: bool, how: str) -> None:
@@ -144,7 +149,7 @@ class _Statistics:
             else f"{len(stale)} episodes"
         )
         places = [count] * bool(stale) + ["the dataset"] * is_stale
-        self.told.setdefault(f"ten figures of {' and of '.join(places)}{how}", []).append(key)
+        self.changes.setdefault(f"ten figures of {' and of '.join(places)}{how}", []).append(key)
 
     # --- cameras --------------------------------------------------------------------------------
 
@@ -167,9 +172,11 @@ class _Statistics:
             return
         self._tell(key, stale, is_stale, ", measured over every frame" if lacking else "")
         if stale:
-            self.anew[key] = measured
+            self.remeasured[key] = measured
         if is_stale:
-            self.whole_anew[key] = merge([measured.get(e) or known[e] or {} for e in known])
+            self.whole_remeasured[key] = merge_summaries(
+                [measured.get(e) or known[e] or {} for e in known]
+            )
 
     def _is_whole_right(self, key: str, known: Mapping[int, Summary | None]) -> bool:
         """Return whether the dataset's figures are complete, and over as many frames as those of
@@ -230,7 +237,7 @@ class _Statistics:
     def _write_v3(self) -> None:
         table = read_episodes_v3(self.copy.root)
         index = table["episode_index"].to_pylist()
-        for key, found in self.anew.items():
+        for key, found in self.remeasured.items():
             for stat in STATS:
                 name = f"stats/{key}/{stat}"
                 known = (
@@ -254,7 +261,9 @@ class _Statistics:
         for episode in self.data.episodes.index.tolist():
             figures = {key: _plain(stats) for key, stats in self.episodes.get(episode, {}).items()}
             figures |= {
-                key: _plain(found[episode]) for key, found in self.anew.items() if episode in found
+                key: _plain(found[episode])
+                for key, found in self.remeasured.items()
+                if episode in found
             }
             rows.append({"episode_index": episode, "stats": figures})
         self.copy.write_lines(STATS_V2, rows)

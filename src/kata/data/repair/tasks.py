@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 
@@ -41,11 +42,8 @@ def repair_tasks(copy: WorkingCopy) -> None:
         _write(copy, info, tasks)
         return
     tasks = read_tasks(copy.root, info, layout, [])
-    lacking = [
-        task
-        for task in dict.fromkeys(task for each in layout.tasks for task in each)
-        if task not in tasks
-    ]
+    used = dict.fromkeys(itertools.chain(*layout.tasks))
+    lacking = [task for task in used if task not in tasks]
     if lacking:
         tasks += lacking
         copy.changed("tasks", f"{name} has the sentences of all episodes: {len(lacking)} more")

@@ -18,7 +18,10 @@ def repair_text(copy: WorkingCopy) -> None:
         ConfigError: The named encoding is unknown or does not fit.
     """
     strange: dict[str, bytes] = {}
-    for name in (name for pattern in _TEXTS for name in copy.names(pattern)):
+    names: list[str] = []
+    for pattern in _TEXTS:
+        names += copy.names(pattern)
+    for name in names:
         data = (copy.root / name).read_bytes()
         try:
             text = data.decode("utf-8")

@@ -17,12 +17,12 @@ from kata.data.format.feature_stats import (
     Summary,
     complete,
     load_stats,
-    merge,
+    merge_summaries,
     stat_arrays,
     summarise,
 )
 from kata.data.format.json_lines import json_lines
-from kata.data.format.v3 import episode_table
+from kata.data.format.v3 import read_episode_rows
 from kata.spec import Stats
 
 SAMPLED_FRAMES = 500
@@ -149,7 +149,9 @@ def stored_stats(dataset: Dataset, keys: Sequence[str]) -> tuple[Stats, str]:
         return {}, ""
     parts = _per_episode(dataset, keys)
     merged = {
-        key: merge(found) for key, found in parts.items() if len(found) == len(dataset.layout.index)
+        key: merge_summaries(found)
+        for key, found in parts.items()
+        if len(found) == len(dataset.layout.index)
     }
     return merged, ("the statistics of the episodes" if merged else "")
 
@@ -233,7 +235,7 @@ def episode_stats(dataset: Dataset, keys: Sequence[str]) -> list[tuple[int, Stat
 
 
 def _rows_v3(dataset: Dataset, keys: Sequence[str]) -> list[tuple[int, Stats]]:
-    table = episode_table(dataset.root, prefix="stats/")
+    table = read_episode_rows(dataset.root, prefix="stats/")
     wanted = itertools.product(keys, STATS)
     names = [f"stats/{key}/{stat}" for key, stat in wanted]
     names = [name for name in names if name in table.column_names]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from kata.data.dataset.mixture import Mixture, MixtureEntry, is_vector
-from kata.data.format.feature_stats import STATS, Summary, merge, summarise
+from kata.data.format.feature_stats import STATS, Summary, merge_summaries, summarise
 from kata.data.stats.dataset_stats import camera_stats, dataset_stats
 from kata.spec import Column, Stats
 
@@ -35,7 +35,7 @@ def joint_stats(mixture: Mixture, cameras: bool = True) -> Stats:
     if cameras:
         of_parts = [_renamed(part, camera_stats(part.dataset)) for part in mixture.parts]
         for key in mixture.cameras:
-            stats[key] = merge([own[key] for own in of_parts if key in own])
+            stats[key] = merge_summaries([own[key] for own in of_parts if key in own])
     return stats
 
 

@@ -19,7 +19,7 @@ _CTTS_MAX = 1 << 28
 """FFmpeg treats larger composition offsets as damage."""
 
 
-def frame_table(path: Path) -> Int64 | None:
+def read_sample_table(path: Path) -> Int64 | None:
     """Return the frame table of the only video track of an mp4 file.
 
     Returns:

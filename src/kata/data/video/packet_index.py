@@ -32,7 +32,7 @@ from kata.data.storage.array_file import (
 from kata.data.storage.file_stamp import file_ends, file_identity
 from kata.data.storage.lfs_pointer import refuse_pointer
 from kata.data.video.container import open_video
-from kata.data.video.mp4_boxes import count_setups, frame_table
+from kata.data.video.mp4_boxes import count_setups, read_sample_table
 from kata.errors import DataError
 
 Colour: TypeAlias = tuple[int, int, int, int]
@@ -188,7 +188,7 @@ def build_index(path: Path) -> FrameIndex:
             # end, so the count that it claims is of no use.
             claimed = 0 if is_mp4 else stream.frames
             # The header alone is much faster. Demuxing reads the whole file from the disk.
-            table = frame_table(path) if is_mp4 else None
+            table = read_sample_table(path) if is_mp4 else None
             if table is None and is_mp4 and count_setups(path) > 1:
                 raise _damaged(path, "has several sets of coding parameters")
             if table is None:

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from kata.data.format.feature_stats import STATS, Summary, merge, quantiles
+from kata.data.format.feature_stats import STATS, Summary, merge_summaries, quantiles
 from kata.data.format.flatten import flat_column
 from kata.data.writing.arrow_tables import measured
 from kata.spec import Column
@@ -37,7 +37,7 @@ class Totals:
             summary = {stat: np.array(value) for stat, value in found.items() if value is not None}
             if summary:
                 known = self._summaries.get(key)
-                self._summaries[key] = merge([known, summary]) if known else summary
+                self._summaries[key] = merge_summaries([known, summary]) if known else summary
 
     def stats(self, files: Sequence[Path], frames: int) -> dict[str, Any]:
         """The content of stats.json; quantiles of columns go over all frames while they fit in

@@ -26,7 +26,7 @@ _FRAME_BYTES = 16_000
 _FRAME_WIDTH = 320
 
 
-def page(report: Report, data: Dataset | None, keep_ranges: Path | None) -> bytes:
+def check_page(report: Report, data: Dataset | None, keep_ranges: Path | None) -> bytes:
     """Return the page of a check as HTML that needs no other file.
 
     Args:
