@@ -110,11 +110,13 @@ def sum_up(tallies: Sequence[Tally], folder: Path | None) -> Result:
 def _keep_films(
     folder: Path, episodes: list[Episode], filmed: list[int], wanted: int
 ) -> list[Episode]:
-    """The episodes with the names of their films, of which some of either outcome are kept under
-    telling names.
+    """Return the episodes with the names of their films.
+
+    Some films of either outcome are kept, and renamed after it; the others are deleted.
     """
     episodes = list(episodes)
-    kept = {filmed[i] for i in chosen([episodes[number].success for number in filmed], wanted)}
+    outcomes = [episodes[number].success for number in filmed]
+    kept = {filmed[i] for i in chosen(outcomes, wanted)}
     for number in filmed:
         path, episode = film_path(folder, number), episodes[number]
         if number not in kept:

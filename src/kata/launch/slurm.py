@@ -148,7 +148,7 @@ SCRIPT = r"""#!/bin/bash
 @DIRECTIVES@
 #
 # Written by `kata launch --target=slurm`. @SECONDS@ s before the time limit SLURM signals this shell, the ranks save,
-# and the job goes back into the queue; --resume=true goes on from there.
+# and the job goes back into the queue; --resume=true continues from there.
 @SETUP@
 
 head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)

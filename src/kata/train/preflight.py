@@ -1,4 +1,4 @@
-"""What a run will do, as one table printed before step 1 and kept in the report."""
+"""The plan of a run, as one table printed before step 1 and kept in the report."""
 
 from __future__ import annotations
 
@@ -20,9 +20,7 @@ Facts = list[tuple[str, str]]
 
 
 def preflight_facts(prepared: Prepared, policy: Policy, folder: str, room: Room) -> Facts:
-    """(name, value) rows: data, features on both sides, parameters, batch, epochs, learning
-    rate, device.
-    """
+    """Return (name, value) rows of data, features, parameters, batch, learning rate and device."""
     run = prepared.run
     rows = [*_data(prepared), *_features(prepared)]
     trained = sum(p.numel() for p in policy.parameters() if p.requires_grad)
@@ -86,8 +84,9 @@ def show(console: Console, rows: Facts, notes: list[str]) -> None:
 
 
 def _data(prepared: Prepared) -> Facts:
-    """What is trained on and held out; of a mixture a row per dataset, with its share and its
-    epochs.
+    """Return rows of the training and held-out data.
+
+    A mixture has rows for each dataset, with its share and its epochs.
     """
     data, held = prepared.data.train, prepared.data.val_dataset
     if data.is_single:
@@ -126,8 +125,9 @@ def _held(held: Dataset | Mixture) -> str:
 
 
 def _features(prepared: Prepared) -> Facts:
-    """One row per key: as the dataset has it and as the policy wants it; columns that no one
-    reads are named.
+    """Return a row per key: as the dataset stores it and as the policy reads it.
+
+    Columns that the policy does not read have a row as well.
     """
     policy, rename = prepared.run.policy, prepared.run.rename_map
     data = prepared.data.train
@@ -195,7 +195,7 @@ def _probes(run: Run) -> list[int]:
 
 
 def _checkpoints(run: Run, room: Room) -> str:
-    """What saving takes of the disk, and of the host's memory while the run lasts."""
+    """Say how much disk saving takes, and how much host memory while the run lasts."""
     if not run.save_checkpoint:
         return "none (save_checkpoint=false)"
     whole = {"safetensors": room.checkpoint, "both": room.weights * (1 + run.ema.enable), "dcp": 0}[
@@ -210,9 +210,7 @@ def _checkpoints(run: Run, room: Room) -> str:
 
 
 def _evaluation(run: Run, room: Room) -> Facts:
-    """What is evaluated in an environment, and what that takes beside the training on every
-    rank.
-    """
+    """Return a row of the evaluation in an environment, with the memory that it takes."""
     if run.env is None:
         return []
     ranks = sum(len(run.eval.share(rank, run.ranks)) > 0 for rank in range(run.ranks))
@@ -230,7 +228,7 @@ def _evaluation(run: Run, room: Room) -> Facts:
 
 
 def _engine(run: Run) -> Facts:
-    """What brings the gradients together, where there are several."""
+    """Return a row of the engine that reduces the gradients, where there are several ranks."""
     if run.ranks == 1 and not run.deepspeed.zero_stage:
         return []
     zero = f", DeepSpeed ZeRO {run.deepspeed.zero_stage}" if run.deepspeed.zero_stage else ""

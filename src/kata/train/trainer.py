@@ -62,7 +62,7 @@ def accept_any(policy: PolicyConfig, names: dict[str, str]) -> None:
 
 
 LOG = "log.txt"
-"""What the run printed, in its folder."""
+"""The file in the run's folder that keeps its printed lines."""
 
 _VIEWS_S, _VIEWS_OF_A_STOPPED_RUN_S = 30.0, 5.0
 """Seconds that the report's samples may take: 100 denoising steps on a CPU may take minutes."""
@@ -70,14 +70,21 @@ _VIEWS_S, _VIEWS_OF_A_STOPPED_RUN_S = 30.0, 5.0
 
 @dataclass(frozen=True)
 class Trained:
-    """What a finished run leaves.
+    """The result of a finished run.
 
-    best: figures of the best validation with `step` and `checkpoint`, or None. evaluations: figures
-        by step.
-    stopped: why the run ended before its last step, or None. remarks: what else the user should
-        know. saves: what was written, with the seconds that training stood still for it
-        (`save_stall_s`) and that writing took (`save_s`).
-    diagnosis: what its time was bound by, or None. report_fault: why there is no report, or None.
+    Attributes:
+        folder: The folder of the run.
+        report: The path of its report.
+        state: The state after the last step.
+        last: The figures of the last line of metrics.
+        best: The figures of the best validation with `step` and `checkpoint`, or None.
+        evaluations: The figures of evaluations by step.
+        stopped: The reason for an end before the last step, or None.
+        remarks: Further notes for the user.
+        saves: The saves, with the seconds of training that each stalled (`save_stall_s`) and the
+            seconds that writing took (`save_s`).
+        diagnosis: The stage that bound its time, or None.
+        report_fault: The reason why there is no report, or None.
     """
 
     folder: Path

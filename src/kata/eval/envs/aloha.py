@@ -37,19 +37,16 @@ FPS = 50
 MAX_STEPS = 400
 CAMERA = "top"
 SHAPE = (480, 640, 3)
-JOINTS = tuple(
-    f"{side}_{joint}"
-    for side in ("left", "right")
-    for joint in (
-        "waist",
-        "shoulder",
-        "elbow",
-        "forearm_roll",
-        "wrist_angle",
-        "wrist_rotate",
-        "gripper",
-    )
+_ARM = (
+    "waist",
+    "shoulder",
+    "elbow",
+    "forearm_roll",
+    "wrist_angle",
+    "wrist_rotate",
+    "gripper",
 )
+JOINTS = (*(f"left_{joint}" for joint in _ARM), *(f"right_{joint}" for joint in _ARM))
 SUCCESS_REWARD = 4
 
 Observation = dict[str, Any]

@@ -91,9 +91,8 @@ def sample_views(
     chosen = np.unique(np.linspace(0, len(episodes.index) - 1, count).round().astype(np.int64))
     rows = episodes.start[chosen] + episodes.length[chosen] // 3
     errors = read_alone(reader, rows)
-    for error in filter(
-        None, errors
-    ):  # everything is saved by now: it is no reason to have no report
+    # Everything is saved by now, so that a sample which cannot be read costs only its picture.
+    for error in filter(None, errors):
         _log.warning("left out of the report: %s", error.what)
     rows = rows[[error is None for error in errors]]
     if not len(rows):
@@ -117,17 +116,20 @@ def sample_views(
     part = slice(start, start + predicted.shape[1])
     # Dimensions that the sample's dataset does not have are not shown.
     real = ~raw.get(dim_pad_key(ACTION), np.zeros((len(rows), predicted.shape[2]), dtype=bool))
-    return [
-        SampleView(
-            title=_title(feed, raw, i),
-            frames={key: _now(pictures[key][i], reader.windows.get(key)) for key in feed.cameras},
-            recorded=raw[action][i][part, real[i]],
-            predicted=predicted[i][:, real[i]],
-            action_names=_action_names(dataset, action, raw, i),
-            is_pad=raw[pad_key(action)][i][part] if pad_key(action) in raw else None,
+    views: list[SampleView] = []
+    for i in range(len(chunks)):
+        frames = {key: _now(pictures[key][i], reader.windows.get(key)) for key in feed.cameras}
+        views.append(
+            SampleView(
+                title=_title(feed, raw, i),
+                frames=frames,
+                recorded=raw[action][i][part, real[i]],
+                predicted=predicted[i][:, real[i]],
+                action_names=_action_names(dataset, action, raw, i),
+                is_pad=raw[pad_key(action)][i][part] if pad_key(action) in raw else None,
+            )
         )
-        for i in range(len(chunks))
-    ]
+    return views
 
 
 def _beside(micro: Batch, chunk_bta: Tensor) -> Batch:

@@ -186,19 +186,21 @@ class _Errors:
         }
 
     def by_dataset(self, names: tuple[str, ...]) -> dict[str, dict[str, float]]:
-        """`action_error_by_dataset` and `mean_action_error_by_dataset`; empty for one dataset."""
+        """Return `action_error_by_dataset` and `mean_action_error_by_dataset`.
+
+        Nothing is returned for one dataset.
+        """
         if not names:
             return {}
         sums = {"action_error_by_dataset": self.policy, "mean_action_error_by_dataset": self.mean}
         real = self.steps > 0
-        return {
-            figure: {
-                n: float((s[r] / c[r]).mean())
-                for n, s, c, r in zip(names, total, self.steps, real, strict=True)
-                if r.any()
-            }
-            for figure, total in sums.items()
-        }
+        found: dict[str, dict[str, float]] = {}
+        for figure, total in sums.items():
+            found[figure] = {}
+            for name, errors, counts, is_real in zip(names, total, self.steps, real, strict=True):
+                if is_real.any():
+                    found[figure][name] = float((errors[is_real] / counts[is_real]).mean())
+        return found
 
 
 def spread_rows(rows: np.ndarray, most: int) -> np.ndarray:

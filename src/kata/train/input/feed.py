@@ -1,5 +1,6 @@
-"""Feed: turns step numbers into batches on the device, with what the policy draws and the loss is
-divided by.
+"""The feed, which turns step numbers into batches on the device.
+
+A batch carries the numbers that the policy draws, and the denominators of the loss.
 
 positions -> order -> windows -> frames (threads, read ahead) | numpy
 copy -> float -> rename, normalise -> micro-batches           | torch, on the device
@@ -27,9 +28,7 @@ from kata.spec import ACTION, DATASET_INDEX, Batch, Colours, Draw, dim_pad_key, 
 
 
 class Share(NamedTuple):
-    """A dataset of a mixture in one batch: its number, its name, and the loss denominators over
-    its samples there.
-    """
+    """A dataset of a mixture in one batch, with the loss denominators over its samples there."""
 
     number: int
     name: str
@@ -38,14 +37,17 @@ class Share(NamedTuple):
 
 @dataclass(frozen=True)
 class StepBatch:
-    """What one rank needs for one step.
+    """The input of one rank for one step.
 
-    micros: batches to put through the model one after the other. draws: per micro-batch, the
-        policy's random numbers.
-    weights: denominators of the loss terms over the global batch. positions: where the samples
-        stand in the stream.
-    first_micro: the number of the first micro-batch, counted over all ranks.
-    shares: the part of each dataset of a mixture in the global batch; empty for one dataset.
+    Attributes:
+        micros: The batches that pass through the model one after the other.
+        draws: The policy's random numbers, per micro-batch.
+        weights: The denominators of the loss terms over the global batch.
+        positions: The positions of the samples in the stream (N,).
+        dataloading_s: Host seconds of reading.
+        preprocessing_s: Host seconds of copying and preparing.
+        first_micro: The number of the first micro-batch, counted over all ranks.
+        shares: The part of each dataset of a mixture in the global batch; empty for one dataset.
     """
 
     micros: list[Batch]
@@ -59,26 +61,28 @@ class StepBatch:
 
 
 def pinned(size: int) -> NDArray[np.uint8]:
-    """Fresh page-locked memory (size,), which a CUDA device reads while the host goes on; see
-    `kata.data.storage.buffers`.
+    """Return fresh page-locked memory (size,), which a CUDA device reads beside the host's work.
+
+    `kata.data.storage.buffers` says how it is kept.
     """
     return torch.empty(size, dtype=torch.uint8, pin_memory=True).numpy()
 
 
 class Copying(Protocol):
-    """A copy on its way, as torch.cuda.Event."""
+    """A running copy, as torch.cuda.Event is one."""
 
     def query(self) -> bool:
-        """True once it has ended."""
+        """Return True once it has ended."""
         ...
 
 
 class Copier:
-    """Copies host tensors to the device. On CUDA from pinned memory, on a stream of its own, so
-    that the copy runs while the device still computes the step before.
+    """A copier of host tensors to the device.
 
-    A tensor in pinned memory is held until its copy has ended, so that batches are not written
-    there meanwhile. Another is copied into such memory first, which torch keeps for the next one.
+    On CUDA it copies from pinned memory on a separate stream, so that the copy runs while the
+    device still computes the step before. It holds a tensor in pinned memory until its copy has
+    ended, so that no batch is written there meanwhile. Any other tensor is copied into pinned
+    memory first, which torch keeps for the next one.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -87,9 +91,7 @@ class Copier:
         self._held = deque[tuple[Tensor, Copying]]()
 
     def __call__(self, tensor: Tensor) -> Tensor:
-        """The tensor on the device; usable at once by whatever is launched next on the current
-        stream.
-        """
+        """Return the tensor on the device; work launched next on the current stream may use it."""
         while self._held and self._held[0][1].query():
             self._held.popleft()
         copied, copying = self._copy(tensor)
@@ -98,9 +100,7 @@ class Copier:
         return copied
 
     def _copy(self, tensor: Tensor) -> tuple[Tensor, Copying | None]:
-        """The tensor on the device; and its copying, where that still reads memory that is not
-        torch's own.
-        """
+        """Return the tensor on the device, and its copy while that reads memory not torch's."""
         if self._stream is None:
             return tensor.to(self.device), None
         reused = tensor.is_pinned()
@@ -110,21 +110,21 @@ class Copier:
         copying = self._stream.record_event() if reused else None
         current = torch.cuda.current_stream(self.device)
         current.wait_stream(self._stream)
-        copied.record_stream(
-            current
-        )  # allocated on the other stream: not to be reused before this one is done
+        # The memory belongs to the other stream, which must not reuse it before this one is done.
+        copied.record_stream(current)
         return copied, copying
 
 
 @dataclass(frozen=True)
 class Feed:
-    """Batches by step number. `seed` and `purpose` key the draws, so that validation draws other
-    numbers.
+    """Batches by step number.
 
-    datasets: names of a mixture's datasets; empty for one dataset.
-    `augment` changes the frames, each sample and camera by numbers of its own; None leaves them.
-    colours: of the cameras whose frames come as planes. rename_map: dataset key -> policy key,
-        where they differ.
+    Attributes:
+        seed: With `purpose` the key of the draws, so that validation draws other numbers.
+        datasets: The names of a mixture's datasets; empty for one dataset.
+        augment: Changes the frames, each sample and camera by different numbers; None leaves them.
+        colours: The colours of the cameras whose frames come as planes.
+        rename_map: Dataset key -> policy key, where they differ.
     """
 
     batches: Batches
@@ -146,7 +146,7 @@ class Feed:
         object.__setattr__(self, "copier", Copier(self.device))
 
     def at(self, step: int) -> StepBatch:
-        """The batch of update number `step` (0 is the first). Errors of the reader surface here."""
+        """Return the batch of update `step` (0 is the first), or raise the error of the reader."""
         began_s = time.perf_counter()
         raw = self.batches.at(step)
         read_s = time.perf_counter()
@@ -170,14 +170,16 @@ class Feed:
         return next((old for old, new in self.rename_map.items() if new == key), key)
 
     def weights(self, whole: Batch, size: int) -> dict[str, float]:
-        """Denominators of the loss terms over `size` samples with these masks."""
+        """Return the denominators of the loss terms over `size` samples with these masks."""
         return self.config.loss_weights(size, self._pads(whole))
 
     def ready(self, raw: Batch, lead: int) -> tuple[list[Batch], list[dict[str, Tensor]]]:
-        """Samples as read, turned into micro-batches and their draws.
+        """Turn samples as read into micro-batches and their draws.
 
-        lead: the first position of the batch that these are, or are a part of; what its samples
-            share is drawn there.
+        Args:
+            raw: The samples of a batch, or of a part of one.
+            lead: The first position of that batch, at which the draws that its samples share are
+                drawn.
         """
         positions: np.ndarray = raw["position"]
         drawn = {
@@ -189,9 +191,9 @@ class Feed:
             self.preprocess(self._augmented(self._placed(raw, part), positions[part]))
             for part in parts
         ]
-        draws = [
-            {name: self._tensor(value[part]) for name, value in drawn.items()} for part in parts
-        ]
+        draws: list[dict[str, Tensor]] = []
+        for part in parts:
+            draws.append({name: self._tensor(value[part]) for name, value in drawn.items()})
         return micros, draws
 
     def act_draws(self, raw: Batch) -> list[dict[str, Tensor]]:
@@ -212,9 +214,7 @@ class Feed:
         return drawn
 
     def shares(self, whole: Batch) -> list[Share]:
-        """Which datasets of the mixture are in a batch with these masks, with their
-        denominators.
-        """
+        """Return the datasets of the mixture in a batch with these masks, with denominators."""
         shares: list[Share] = []
         for number, name in enumerate(self.datasets):
             mine = whole[DATASET_INDEX] == number
@@ -231,7 +231,7 @@ class Feed:
         return pads
 
     def _placed(self, raw: Mapping[str, Any], part: slice) -> Batch:
-        """One micro-batch on the device, frames as floats.
+        """Return one micro-batch on the device, frames as floats.
 
         Arrays are views until they are copied there.
         """
@@ -259,9 +259,8 @@ class Feed:
             changed[key] = self.augment(
                 changed[key], draw(self.seed, positions, f"augment/{key}", uniforms)
             )
-            if (
-                missing_key(key) in batch
-            ):  # black stays black, as it is when the policy acts without that camera
+            if missing_key(key) in batch:
+                # Black stays black, as it is when the policy acts without that camera.
                 changed[key][batch[missing_key(key)]] = 0
         return changed
 

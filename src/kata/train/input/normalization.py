@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -118,7 +119,8 @@ def _training_pipelines(
 
 
 def _merged(pipelines: list[Pipeline], kind: type[Normalize]) -> PerDataset:
-    return PerDataset(tuple(step for p in pipelines for step in p.steps if type(step) is kind))
+    steps = itertools.chain.from_iterable(pipeline.steps for pipeline in pipelines)
+    return PerDataset(tuple(step for step in steps if type(step) is kind))
 
 
 def _constant_notes(

@@ -1,10 +1,12 @@
-"""Decoding on the graphics card: NVDEC through torchcodec, where its pixels are nearly those of
-the host's decoder.
+"""Decoding on the GPU by NVDEC, through torchcodec.
+
+It is chosen where its pixels are nearly those of the host's decoder.
 """
 
 from __future__ import annotations
 
 import importlib
+import math
 import threading
 import time
 from collections import OrderedDict
@@ -23,22 +25,24 @@ from kata.data.video.packet_index import open_index
 from kata.errors import DataError
 
 CODECS = ("h264", "hevc")
-"""What is decoded by the cards that train; an A100 or H100 has no circuit for AV1."""
+"""The codecs that GPUs for training decode; an A100 or H100 has no circuit for AV1."""
 
 LEAST_PSNR_DB = 35.0
-"""Of each frame against the host's: rounding and the placing of chroma leave more, a wrong
-colour matrix less.
+"""The least PSNR of each frame against the host's.
+
+Rounding and the placing of chroma leave more, a wrong colour matrix less.
 """
 
 _OPEN_FILES = 16
-"""Per thread."""
+"""The limit of each thread."""
 
 _CHECKED_FRAMES = 8
 
 
 class GpuDecoder:
-    """Frames of video files by number, decoded on `device` and brought to the host; for several
-    threads.
+    """A decoder of video frames by number on `device`, which several threads may call.
+
+    The frames are copied to the host.
     """
 
     def __init__(self, device: str) -> None:
@@ -46,10 +50,11 @@ class GpuDecoder:
         self._device, self._local = device, threading.local()
 
     def __call__(self, gop: Gop) -> Pixels:
-        """The frames of a group (n, H, W, 3).
+        """Return the frames of a group (n, H, W, 3).
 
-        Raises: FrameError for frames that cannot be decoded, DataError for a file that has been
-            replaced.
+        Raises:
+            FrameError: Frames cannot be decoded.
+            DataError: The file has been replaced.
         """
         path = gop.index.path
         if not path.is_file() or Stamp.of(path.stat()) != gop.stamp:
@@ -84,9 +89,10 @@ class GpuDecoder:
 
 
 def gpu_decoder(device: torch.device) -> GpuDecoder:
-    """NVDEC of a CUDA device.
+    """Return NVDEC of a CUDA device.
 
-    Raises: ImportError, RuntimeError or OSError where torchcodec cannot be had.
+    Raises:
+        ImportError, RuntimeError, OSError: Torchcodec is missing or cannot be loaded.
     """
     return GpuDecoder(str(device))
 
@@ -99,10 +105,16 @@ def choose_decoder(
     threads: int,
     make: Callable[[torch.device], Callable[[Gop], Pixels]] = gpu_decoder,
 ) -> tuple[bool, list[str]]:
-    """Whether NVDEC decodes the cameras of each part, and what the user should be told.
+    """Return whether NVDEC decodes the cameras of each part, and notes for the user.
 
-    asked: 'cpu'; 'nvdec', which falls back to the host with a message; or 'auto', which also wants
-        it to be faster than `threads` of the host.
+    Args:
+        asked: 'cpu'; 'nvdec', which falls back to the host with a message; or 'auto', which also
+            wants it to be faster than `threads` of the host.
+        parts: The datasets.
+        cameras: The cameras of each part.
+        device: The device of the policy.
+        threads: The threads of the host that decode.
+        make: Opens NVDEC on a device.
     """
     if asked == "cpu":
         return False, []
@@ -118,11 +130,9 @@ def choose_decoder(
         except (DataError, ImportError, RuntimeError, OSError) as error:
             why_not = str(error).splitlines()[0]
         else:
-            psnr_db, card_s, host_s = (
-                min(f[0] for f in found),
-                sum(f[1] for f in found),
-                sum(f[2] for f in found),
-            )
+            psnr_db = min(f[0] for f in found)
+            card_s = sum(f[1] for f in found)
+            host_s = sum(f[2] for f in found)
             times = (
                 f"{1e3 * card_s:.1f} ms on the card, {1e3 * host_s:.1f} ms on one of "
                 f"{threads} threads of the host"
@@ -146,7 +156,7 @@ def choose_decoder(
 def _unfit(
     parts: Sequence[Dataset], cameras: Sequence[Sequence[str]], device: torch.device
 ) -> str | None:
-    """What rules NVDEC out before anything is decoded."""
+    """Return the reason that rules NVDEC out before anything is decoded, or None."""
     if device.type != "cuda":
         return f"the policy is on {device.type}, NVDEC is part of an NVIDIA card"
     for part, keys in zip(parts, cameras, strict=True):
@@ -166,8 +176,9 @@ def _unfit(
 def _compare(
     part: Dataset, keys: Sequence[str], card: Callable[[Gop], Pixels]
 ) -> tuple[float, float, float]:
-    """The worst PSNR of a few frames, dB, and the seconds for them on the card and on the host,
-    files being open.
+    """Return the worst PSNR of a few frames in dB, and their seconds on the GPU and the host.
+
+    The files are open by then.
     """
     rows = np.unique(np.linspace(0, part.num_frames - 1, _CHECKED_FRAMES).astype(np.int64))
     with (
@@ -182,8 +193,11 @@ def _compare(
             reader.read(rows)
             spent_s.append(time.perf_counter() - began_s)
         wanted, found = host.read(rows), other.read(rows)
-    worst = min(_psnr_db(found[key][i], wanted[key][i]) for key in keys for i in range(len(rows)))
-    return worst, spent_s[1], spent_s[0]
+    worst_db = math.inf
+    for key in keys:
+        for one, other_one in zip(found[key], wanted[key], strict=True):
+            worst_db = min(worst_db, _psnr_db(one, other_one))
+    return worst_db, spent_s[1], spent_s[0]
 
 
 def _psnr_db(one: Pixels, other: Pixels) -> float:

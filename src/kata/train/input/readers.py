@@ -11,7 +11,7 @@ from typing import TypeVar
 import torch
 
 from kata.data import Reader
-from kata.data.dataset.mixture import Mixture
+from kata.data.dataset.mixture import Mixture, MixtureEntry
 from kata.data.frames.frame_cache import CacheOptions, FrameCache
 from kata.data.frames.frame_format import FrameFormat
 from kata.data.loader.shuffle import default_frame_memory
@@ -71,7 +71,9 @@ def choose_reader_settings(
     keys = tuple(in_dataset(named, run.rename_map))
     cameras = tuple(key for key in keys if key in data.cameras)
     frame_format, notes = choose_frame_format(run.dataset, policy, data, cameras)
-    own = [[part.own(key) for key in cameras if key in part.columns] for part in data.parts]
+    own: list[list[str]] = []
+    for part in data.parts:
+        own.append([part.own(key) for key in cameras if key in part.columns])
     is_on_gpu, decoder_notes = group.broadcast_from_rank0(
         lambda: choose_decoder(run.dataset.decoder, data.datasets, own, device, run.num_workers)
     )
@@ -140,13 +142,13 @@ def open_caches(
         return {}
     folder = None if options.cache_dir is None else Path(options.cache_dir).expanduser()
     budget = None if options.cache_size is None else int(num_bytes(options.cache_size))
-    present = {part: [key for key in reading.cameras if key in part.columns] for part in data.parts}
-    frames = {
-        part: len(keys) * int(part.dataset.opened.length.sum()) for part, keys in present.items()
-    }
+    names_of: dict[MixtureEntry, dict[str, str]] = {}
+    frames: dict[MixtureEntry, int] = {}
+    for part in data.parts:
+        names_of[part] = {key: part.own(key) for key in reading.cameras if key in part.columns}
+        frames[part] = len(names_of[part]) * int(part.dataset.opened.length.sum())
     found: dict[str, FrameCache] = {}
-    for part, keys in present.items():
-        names = {key: part.own(key) for key in keys}
+    for part, names in names_of.items():
         share = frames[part] / sum(frames.values())
         frame_format = reading.frame_format.under(names)
         wanted = CacheOptions(options.cache, folder, budget, share, frame_format)

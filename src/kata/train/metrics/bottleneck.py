@@ -84,12 +84,12 @@ _WORDS = {
 
 @dataclass(frozen=True)
 class Spent:
-    """What was measured over `steps` steps.
+    """The times of `steps` steps.
 
-    Host seconds: total_s, and in it wait_s (for batches), copy_s (copying and preparing), update_s,
-    drain_s (waiting for the device in `flushes` stops). Thread seconds of the reader: read_s,
-    decode_s, convert_s, on `threads` threads. pause_s: host seconds between steps, which total_s
-    leaves out. beside: the device computes beside the host, as CUDA does.
+    Host seconds are total_s and its parts: wait_s for batches, copy_s for copying and preparing,
+    update_s, and drain_s for waiting on the device in `flushes` stops. pause_s are host seconds
+    between steps, which total_s leaves out. read_s, decode_s and convert_s are thread seconds of
+    the reader on `threads` threads. beside: the device computes beside the host, as CUDA does.
     """
 
     steps: int = 0

@@ -74,9 +74,9 @@ class Meter(Closing):
         batch_size: samples of one step over all ranks. num_frames: frames of one epoch.
         steps: steps of the whole run.
         first_step: steps already done when this run was resumed; lines of later steps are dropped
-            from the
-            file, so that a resumed run leaves the same lines as a straight one.
-        seen: samples of each dataset of a mixture among the first so many; None for one dataset.
+            from the file, so that a resumed run leaves the same lines as a straight one.
+        seen: Maps a number of samples to the samples of each dataset of a mixture among the first
+            ones; None for one dataset.
     """
 
     def __init__(

@@ -60,7 +60,7 @@ class TrackedRun:
 
 
 def open_trackers(kinds: Sequence[str], run: TrackedRun) -> list[Tracker]:
-    """Return the opened trackers of those names.
+    """Return the opened trackers with these names.
 
     A new run whose tracker fails is refused. A resumed one continues with a warning, because an
     unreachable tracker must not stop a run that restarts by itself at night. If wandb's server does

@@ -100,10 +100,10 @@ def time_spent(train: Sequence[Line], metrics: Sequence[Line] = ()) -> TimeSpent
     pauses_s = sum(line.get("spent", {}).get("pause_s", 0.0) for line in train)
     pauses_s += max([line["time"] for line in metrics], default=0.0) - train[-1]["time"]
     total_s = steps_s + max(0.0, pauses_s)
-    shares = {
-        word: float(sum(n * line[name] for n, line in zip(counts, train, strict=True))) / total_s
-        for word, name in _TIME_PARTS.items()
-    }
+    shares: dict[str, float] = {}
+    for word, name in _TIME_PARTS.items():
+        part_s = sum(n * line[name] for n, line in zip(counts, train, strict=True))
+        shares[word] = float(part_s) / total_s
     shares["other"] = max(0.0, steps_s / total_s - sum(shares.values()))
     shares["validating and saving"] = 1 - steps_s / total_s
     return TimeSpent(total_s, steps_s, shares)
