@@ -43,7 +43,7 @@ def test_gymnasium_knows_the_task_and_finds_nothing_wrong() -> None:
 
 def test_importing_the_task_twice_registers_it_once_without_a_warning() -> None:
     code = (
-        "import kata.eval.envs.reach as task; task.register(); import gymnasium; "
+        "import kata.eval.envs.reach as task; task.register_reach(); import gymnasium; "
         "gymnasium.make(task.ENV_ID)"
     )
     subprocess.run([sys.executable, "-W", "error", "-c", code], check=True)
