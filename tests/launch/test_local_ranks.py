@@ -17,11 +17,11 @@ WAIT_S = 60.0
 LAUNCHER = """
 import os, sys
 from pathlib import Path
-from kata.launch.local_ranks import run_ranks
+from kata.launch.local_ranks import run_local_ranks
 count, log_dir, script = int(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
 after = float(sys.argv[4]) if len(sys.argv) > 4 else None
 envs = [{**os.environ, "RANK": str(rank), "OUT": str(log_dir)} for rank in range(count)]
-sys.exit(run_ranks([sys.executable, "-c", script], envs, log_dir, after))
+sys.exit(run_local_ranks([sys.executable, "-c", script], envs, log_dir, after))
 """
 HEAD = (
     "import os, signal, subprocess, sys, time\nrank = int(os.environ['RANK'])\nout = "

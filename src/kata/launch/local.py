@@ -25,7 +25,7 @@ SAVED = "kata: the run was asked to stop, and has saved"
 
 
 def launch_local(options: Local, args: Sequence[str]) -> int:
-    """Start the ranks of `kata <args>` and return their exit status; see `run_ranks`."""
+    """Start the ranks of `kata <args>` and return their exit status; see `run_local_ranks`."""
     gpus = None if options.ranks is not None else chosen_gpus(options.gpus, visible_gpus())
     ranks = options.ranks or len(gpus or ())
     run = checked_run(args, ranks)
