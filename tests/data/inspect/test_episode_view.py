@@ -5,6 +5,7 @@ nothing.
 from __future__ import annotations
 
 import io
+import json
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +15,8 @@ from PIL import Image
 from kata.cli import main
 from kata.data import open_dataset
 from kata.data.commands.output import write_whole
-from kata.data.inspect.episode_view import page, png, read_sheet
-from tests.data.dataset_maker import CAMERA, TASKS, change_table, level, make
+from kata.data.inspect.episode_view import SECOND, page, png, read_sheet
+from tests.data.dataset_maker import CAMERA, TASKS, change_info, change_table, level, make
 
 
 def test_a_sheet_holds_the_frames_and_values_of_its_episode(tmp_path: Path) -> None:
@@ -41,6 +42,29 @@ def test_state_and_action_of_the_same_joints_share_panels(tmp_path: Path) -> Non
     panels = read_sheet(open_dataset("x/y", root=root, episodes=[0]), 3).panels
     assert [[word for word, _ in panel.lines] for panel in panels[:2]] == [["state", "action"]] * 2
     assert [panel.name for panel in panels[:2]] == ["x", "y"]
+
+
+def test_columns_of_other_names_are_shown_in_their_roles(tmp_path: Path) -> None:
+    root = make(tmp_path, camera="")
+    _rename(root, {"observation.state": "qpos", "action": "actions", "grid": "observation.effort"})
+    sheet = read_sheet(open_dataset("x/y", root=root, episodes=[0]), 3)
+    words = {panel.name: [word for word, _ in panel.lines] for panel in sheet.panels}
+    assert words["state a"] == ["state"]
+    assert words["action x"] == ["action"]
+    assert words["observation.effort 0"] == ["state"]
+    assert words["next.reward"] == ["next.reward"]
+    text = page(sheet).decode()
+    assert "— state" in text
+    assert "— action" in text
+    assert text.count(SECOND) > text.count("— action")
+
+
+def _rename(root: Path, names: dict[str, str]) -> None:
+    features = json.loads((root / "meta/info.json").read_text())["features"]
+    change_info(root, features={names.get(key, key): each for key, each in features.items()})
+    for path in root.glob("data/*/*.parquet"):
+        for old, new in names.items():
+            change_table(path, lambda table, old=old, new=new: table.update({new: table.pop(old)}))
 
 
 @pytest.mark.parametrize(("camera", "episode"), [("video", 1), ("", 0)])

@@ -7,7 +7,7 @@ from __future__ import annotations
 import io
 import re
 import warnings
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from html import escape
@@ -17,9 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kata.data.dataset.dataset import Dataset
+from kata.data.dataset.roles import find_roles
 from kata.data.loader.reader import Reader
 from kata.html import document, jpeg_url, section
-from kata.spec import ACTION, BOOKKEEPING, STATE, Column
+from kata.spec import ACTION, BOOKKEEPING, STATE, Column, Feature, FeatureType, features_of
 from kata.units import seconds_text
 
 INK, MUTED, RULE, ACCENT, SECOND = "#1d2329", "#68717b", "#e4e3df", "#0b6e75", "#c2571a"
@@ -27,6 +28,8 @@ _WIDTH, _MARGIN, _GAP = 14.0, 0.45, 0.06  # inches
 _PANELS_ABREAST, _PANEL_HEIGHT, _PANELS_MAX = 4, 1.2, 80
 _DPI = 110
 _FRAME_BYTES = 40_000
+_WORDS = {FeatureType.STATE: "state", FeatureType.ACTION: "action"}
+_COLOURS = {"state": ACCENT, "action": SECOND}
 _STYLE: dict[Any, Any] = {
     "font.family": "DejaVu Sans",
     "font.size": 8.5,
@@ -48,7 +51,10 @@ _STYLE: dict[Any, Any] = {
 
 @dataclass(frozen=True)
 class Panel:
-    """One dimension over time: its name, and one or two lines (word, values (T,))."""
+    """One dimension over time: its name, and one or two lines (word, values (T,)).
+
+    The word is the role of the line's column, `state` or `action`, or else the column's name.
+    """
 
     name: str
     lines: tuple[tuple[str, NDArray[Any]], ...]
@@ -147,23 +153,25 @@ def _panels(dataset: Dataset) -> list[Panel]:
     values = {
         key: dataset.column(key).astype(np.float64).reshape(dataset.num_frames, -1) for key in keys
     }
-    paired = _are_pair(dataset.columns.get(STATE), dataset.columns.get(ACTION)) and {
-        STATE,
-        ACTION,
-    } <= set(keys)
-    order = [key for key in (STATE, ACTION) if key in keys] + [
-        key for key in keys if key not in (STATE, ACTION)
-    ]
+    found = find_roles(dataset.columns, {}).found
+    features = features_of(dataset.columns, found)
+    bearers = {found.get(key, key): key for key in keys}
+    pair = [bearers[role] for role in (STATE, ACTION) if role in bearers]
+    groups = [[key] for key in pair + [key for key in keys if key not in pair]]
+    if len(pair) == 2 and _are_pair(*(dataset.columns[key] for key in pair)):
+        groups[:2] = [pair]
     panels: list[Panel] = []
-    for key in order:
-        if paired and key == ACTION:
-            continue
-        for place, name in enumerate(
-            _names(key, dataset.columns[key], values[key].shape[1], paired)
-        ):
-            lines = [(_word(key), values[key][:, place])]
-            if paired and key == STATE:
-                lines.append((_word(ACTION), values[ACTION][:, place]))
+    for group in groups:
+        first = group[0]
+        prefix = _word(first, features) if first in pair else first
+        names = _names(
+            first,
+            dataset.columns[first],
+            values[first].shape[1],
+            prefix="" if group == pair and len(pair) == 2 else f"{prefix} ",
+        )
+        for place, name in enumerate(names):
+            lines = [(_word(key, features), values[key][:, place]) for key in group]
             panels.append(Panel(name, tuple(lines)))
     return panels
 
@@ -172,22 +180,22 @@ def _is_drawn(key: str, column: Column) -> bool:
     return not column.is_camera and column.dtype != "string" and key not in BOOKKEEPING
 
 
-def _are_pair(state: Column | None, action: Column | None) -> bool:
-    if state is None or action is None or state.shape != action.shape:
+def _are_pair(state: Column, action: Column) -> bool:
+    if state.shape != action.shape:
         return False
     return state.names == action.names or state.names is None or action.names is None
 
 
-def _names(key: str, column: Column, size: int, paired: bool) -> list[str]:
+def _names(key: str, column: Column, size: int, prefix: str) -> list[str]:
     names = column.names if column.names is not None and len(column.names) == size else None
-    prefix = "" if paired and key == STATE else f"{_word(key)} "
     if size == 1:
         return [key if names is None else f"{prefix}{names[0]}"]
     return [f"{prefix}{name}" for name in (names or range(size))]
 
 
-def _word(key: str) -> str:
-    return {STATE: "state", ACTION: "action"}.get(key, key)
+def _word(key: str, features: Mapping[str, Feature]) -> str:
+    """Return a column's word in the legend: its role, or its own name where it has none."""
+    return _WORDS.get(features[key].type, key) if key in features else key
 
 
 @contextmanager
@@ -275,7 +283,7 @@ def _draw_panels(figure: Any, sheet: Sheet, top: float, height: float) -> None:
         return
     words = list(
         dict.fromkeys(
-            word for panel in sheet.panels for word, _ in panel.lines if word in ("state", "action")
+            word for panel in sheet.panels for word, _ in panel.lines if word in _COLOURS
         )
     )
     for place, word in enumerate(words):
@@ -331,7 +339,7 @@ def _draw_panel(axes: Any, panel: Panel, sheet: Sheet) -> None:
 
 
 def _colour(word: str) -> str:
-    return SECOND if word == "action" else ACCENT
+    return _COLOURS.get(word, MUTED)
 
 
 def _svg(sheet: Sheet) -> str:
