@@ -87,6 +87,15 @@ def test_gains_follow_amdahls_law():
     assert computing.removed == pytest.approx(10 / (10.1 / 4)), "then the reader sets the pace"
 
 
+def test_a_stage_that_is_nearly_all_of_the_time_gives_no_factor():
+    found = verdict(Spent(steps=100, total_s=10.0, wait_s=0.01, update_s=9.8, read_s=0.01))
+    assert found.removed == pytest.approx(50)
+    assert "half of it would make the run 1.96 times as fast, and everything" in found.text
+    assert "everything else takes less than 10% of the time. What helps" in found.text
+    assert "50.00" not in found.text
+    assert "none of it 3.96 times at most" in verdict(KEPT_UP).text
+
+
 def test_nothing_measured_gives_no_verdict():
     assert diagnose(Spent()) is None
     assert diagnose(spent_of([{"kind": "train", "step": 2}])) is None

@@ -36,6 +36,8 @@ catches up.
 """
 BEHIND_SHARE = 0.2
 """Of a step: a device that waits for each launch ends within a few launches of the host."""
+LARGE_GAIN = 10.0
+"""Beyond this factor a stage is nearly all of the time, and the text gives no factor."""
 
 
 class Stage(StrEnum):
@@ -154,11 +156,15 @@ def diagnose(spent: Spent) -> Diagnosis | None:
             f"bound by {what}: {share:.0%} of the time; data kept up (waiting: "
             f"{spent.wait_s / spent.total_s:.0%})"
         )
-    gains = (
-        f"half of it would make the run {halved:.2f} times as fast, none of it {removed:.2f} "
-        "times at most"
-    )
+    gains = f"half of it would make the run {halved:.2f} times as fast, {_without(removed)}"
     return Diagnosis(stage, share, halved, removed, f"{said}; {gains}. What helps: {remedy}.")
+
+
+def _without(removed: float) -> str:
+    """Say what a run without the stage gains; a large factor would only measure the noise."""
+    if removed > LARGE_GAIN:
+        return f"and everything else takes less than {1 / LARGE_GAIN:.0%} of the time"
+    return f"none of it {removed:.2f} times at most"
 
 
 def _binding(spent: Spent) -> Stage:
