@@ -334,8 +334,8 @@ def train_verb(args: Sequence[str]) -> int:
 
     world = read_world(os.environ)
     run, notes = resolve_run(args, world.size, os.environ)
-    check_local_data(run)
-    if world.is_first:  # other machines need not see the folder
+    if world.size == 1:  # several ranks look when they have met, and the fault of one ends all
+        check_local_data(run)
         check_outputs(run)
     checks = []
     if run.env is not None:

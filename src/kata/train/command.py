@@ -8,6 +8,8 @@ from kata import log
 from kata.dist.process_group import join
 from kata.dist.world import read_world
 from kata.run import Run
+from kata.run.data_checks import check_local_data
+from kata.run.outputs import check_outputs
 from kata.train.model.device import rank_device
 from kata.train.stopping import STOPPED
 from kata.train.summary import report_line, run_summary, upload_line
@@ -23,6 +25,9 @@ def train_and_tell(run: Run, notes: list[str], command: str, accept: Accept = ac
     log.outlive_the_terminal()
     world = read_world(os.environ)
     with join(world, rank_device(run.policy.device, world), duration_s(run.dist_timeout)) as group:
+        if world.size > 1:  # a single rank has looked before it imported torch
+            check_local_data(run)
+            group.on_rank0(lambda: check_outputs(run))  # other machines need not see the folder
 
         def tell(trained: Trained) -> None:
             _say(run_summary(run, trained))
