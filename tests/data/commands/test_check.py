@@ -4,7 +4,9 @@ good one.
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -411,3 +413,46 @@ def test_rows_that_no_episode_claims(tmp_path: Path, capsys: pytest.CaptureFixtu
     more = pa.table(rows(2, 1, 16, "")).cast(extra.schema)
     pq.write_table(pa.concat_tables([extra, more]), root / TABLE)
     only(check(root, capsys), "warning", "unused rows", "5 rows", "claim 4")
+
+
+@pytest.mark.parametrize("name", ["videos/*/*/file-000.mp4", "data/*/file-000.parquet"])
+def test_a_file_that_may_not_be_read_is_one_finding_beside_the_others(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = make(tmp_path)
+    closed = next(root.glob(name))
+    cut(next(root.glob("videos/*/*/file-001.mp4")), 0.5)
+    _close(closed, monkeypatch)
+    assert main(["data", "check", str(root), "--json"]) == 1
+    problems = json.loads(capsys.readouterr().out)["problems"]
+    found = {tuple(each["episodes"]): each for each in problems if each["level"] == "error"}
+    assert str(closed) in found[0, 1]["what"]
+    assert "Permission denied" in found[0, 1]["what"]
+    assert "permissions" in found[0, 1]["remedy"]
+    assert "its parts need" in found[2,]["what"]
+
+
+def test_metadata_that_may_not_be_read_is_a_finding(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = make(tmp_path, camera="")
+    _close(root / "meta/info.json", monkeypatch)
+    assert main(["data", "check", str(root)]) == 1
+    said = capsys.readouterr().out
+    assert "ERROR: metadata" in said
+    assert "info.json: Permission denied" in said
+
+
+def _close(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Refuse to open one file, as the system does for a user who may not read it."""
+
+    def refuse(kept: Callable[..., Any]) -> Callable[..., Any]:
+        def opened(name: Any, *args: Any, **kwargs: Any) -> Any:
+            if str(name) == str(path):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+            return kept(name, *args, **kwargs)
+
+        return opened
+
+    monkeypatch.setattr("pathlib.Path.open", refuse(Path.open))
+    monkeypatch.setattr("pyarrow.parquet.read_schema", refuse(pq.read_schema))

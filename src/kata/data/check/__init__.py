@@ -82,7 +82,7 @@ def check_dataset(
         info, notes = read_info(root), [*source.notes]
         whole = read_episode_table(root, info, source.ensure, notes)
         tasks = read_tasks(root, info, whole, notes)
-    except DataError as error:
+    except (DataError, PermissionError) as error:
         found.caught("metadata", error)
         return _report(source, found)
     layout = whole.take(choose(source.repo_id, whole.index, episodes, exclude_episodes))

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from kata.data.check.faults import RecordingFaults
 from kata.data.format.episode_table import EpisodeTable
 from kata.data.format.text import REPAIR
-from kata.errors import DataError
+from kata.errors import DataError, refused_by_system, with_cause
+
+Refusal: TypeAlias = DataError | PermissionError
+"""An error that belongs to a file: the check records it, and continues with the others."""
 
 _TRIES = 64  # attempts to read one file, to separate its good episodes from its bad ones
 _NAMED = 20  # episodes named in a line
@@ -76,9 +79,15 @@ class Findings:
                 rule.kind, fault.what, rule=rule.rule, remedy=rule.remedy, episodes=fault.episodes
             )
 
-    def caught(self, kind: str, error: DataError, episodes: Iterable[int] = ()) -> None:
+    def caught(self, kind: str, error: Refusal, episodes: Iterable[int] = ()) -> None:
         """Record an error that opening or reading the dataset would raise."""
-        self.error(kind, error.what, rule=error.rule, remedy=error.remedy, episodes=episodes)
+        if isinstance(error, PermissionError):
+            said = refused_by_system(error)
+            if said is None:
+                raise error
+        else:
+            said = with_cause(error)
+        self.error(kind, said.what, rule=said.rule, remedy=said.remedy, episodes=episodes)
 
     def attempt(self, kind: str, part: EpisodeTable, act: Callable[[EpisodeTable], None]) -> bool:
         """Call `act` with the episodes of one file, and record which of them fail; return True if
@@ -96,7 +105,7 @@ class Findings:
 
 def _failures(
     part: EpisodeTable, act: Callable[[EpisodeTable], None], tries: list[int]
-) -> list[tuple[DataError, list[int]]]:
+) -> list[tuple[Refusal, list[int]]]:
     """Return the errors of `act`, each with the smallest set of episodes that has it.
 
     The sets are found by bisection, with at most `tries` calls.
@@ -109,9 +118,9 @@ def _failures(
         return [(error, part.index.tolist())]
     halves = [part.take(np.arange(count // 2)), part.take(np.arange(count // 2, count))]
     errors = [_error(half, act, tries) for half in halves]
-    if all(each is not None and each.what == error.what for each in errors):
+    if all(each is not None and str(each) == str(error) for each in errors):
         return [(error, part.index.tolist())]  # a fault of the file, not of an episode
-    found: list[tuple[DataError, list[int]]] = []
+    found: list[tuple[Refusal, list[int]]] = []
     for half, each in zip(halves, errors, strict=True):
         if each is not None:
             found += _failures(half, act, tries)
@@ -120,11 +129,11 @@ def _failures(
 
 def _error(
     part: EpisodeTable, act: Callable[[EpisodeTable], None], tries: list[int]
-) -> DataError | None:
+) -> Refusal | None:
     tries[0] -= 1
     try:
         act(part)
-    except DataError as error:
+    except (DataError, PermissionError) as error:
         return error
     return None
 

@@ -282,9 +282,7 @@ def _draw_panels(figure: Any, sheet: Sheet, top: float, height: float) -> None:
     if not sheet.panels:
         return
     words = list(
-        dict.fromkeys(
-            word for panel in sheet.panels for word, _ in panel.lines if word in _COLOURS
-        )
+        dict.fromkeys(word for panel in sheet.panels for word, _ in panel.lines if word in _COLOURS)
     )
     for place, word in enumerate(words):
         colour = _colour(word)
