@@ -72,14 +72,17 @@ class NoiseProcess(nn.Module):
             later: the noise (B, steps - 1, ...) that DDPM adds after each step but the last; None
                 takes it from torch's generator.
         """
+        # The factors stay on the CPU: reading one from a GPU would wait for it at every step.
         stride = self.steps // steps
         # float32 loses digits of 1 - kept / before, as diffusers does, which LeRobot uses.
         kept, whole = self.kept.cpu(), torch.ones(())
         x = noise
         for t in range((steps - 1) * stride, -1, -stride):
             before = kept[t - stride] if t >= stride else whole
+            # 1. The mean of the sample one stride earlier.
             given = predict(x, torch.full((len(x),), t, device=x.device))
             x = self._step(x, given, kept[t], before, ddim=ddim)
+            # 2. DDPM adds noise of the posterior's variance; the last step is the mean itself.
             if t > 0 and not ddim:
                 variance = (1.0 - before) / (1.0 - kept[t]) * (1.0 - kept[t] / before)
                 fresh = torch.randn_like(x) if later is None else later[:, steps - 1 - t // stride]
@@ -89,7 +92,8 @@ class NoiseProcess(nn.Module):
     def _step(
         self, x: Tensor, given: Tensor, kept: Tensor, before: Tensor, *, ddim: bool
     ) -> Tensor:
-        """The mean of the sample one step earlier."""
+        """Return the mean of the sample one step earlier."""
+        # 1. Both views of the prediction: x = signal * clean + spread * noise.
         signal, spread = kept.sqrt(), (1.0 - kept).sqrt()
         if self.predicts == "epsilon":
             noise, clean = given, (x - spread * given) / signal
@@ -97,8 +101,10 @@ class NoiseProcess(nn.Module):
             noise, clean = (x - signal * given) / spread, given
         if self.clip is not None:
             clean = clean.clamp(-self.clip, self.clip)
+        # 2. DDIM (its equation 12) follows the noise; a clamped sample keeps the same noise.
         if ddim:
             return before.sqrt() * clean + (1.0 - before).sqrt() * noise
+        # 3. DDPM's mean of the posterior (its equation 7), between the clean sample and x.
         ratio = kept / before
         return (
             before.sqrt() * (1.0 - ratio) / (1.0 - kept) * clean
@@ -107,7 +113,7 @@ class NoiseProcess(nn.Module):
 
 
 def _betas(steps: int, schedule: str, start: float, end: float) -> Tensor:
-    """The variance that each step adds, (T,)."""
+    """Return the variance that each step adds, (T,)."""
     if schedule == "linear":
         return torch.linspace(start, end, steps)
     if schedule == "scaled_linear":

@@ -49,6 +49,7 @@ def integrate(network: Velocity, noise: Tensor, steps: int, method: str) -> Tens
         return network(x, torch.full((len(x),), t, dtype=noise.dtype, device=noise.device))
 
     for t, dt in zip(times.tolist(), times.diff().tolist(), strict=False):
+        # Euler costs one pass of the network per step, Runge-Kutta 4 costs four.
         first = slope(x, t)
         if method == "euler":
             x = x + dt * first
@@ -69,7 +70,11 @@ def beta_quantile(share: Tensor, alpha: float, beta: float) -> Tensor:
         return share ** (1 / alpha)
     if alpha == 1:
         return 1 - (1 - share) ** (1 / beta)
+    # A table per half, each over a variable in which its end of [0, 1] is smooth. The tables are
+    # made once per process.
     (low, below), (high, above) = _lower_half(alpha, beta), _lower_half(beta, alpha)
+    # The mass in front of the wanted point, not divided by the whole mass. Both halves are looked
+    # up for all numbers, which is cheaper than sorting them first.
     mass = share.double() * float(below[-1] + above[-1])
     lower = _interpolate(mass, below, low) ** (1 / alpha)
     upper = 1 - _interpolate(float(below[-1] + above[-1]) - mass, above, high) ** (1 / beta)
@@ -80,8 +85,8 @@ def beta_quantile(share: Tensor, alpha: float, beta: float) -> Tensor:
 def _lower_half(alpha: float, beta: float) -> tuple[Tensor, Tensor]:
     """Return x^alpha on a grid of [0, 1/2], and the integrals of the density up to there.
 
-    The density is x^(alpha-1) (1-x)^(beta-1). Over w = x^alpha
-    the integrand is (1-x)^(beta-1) / alpha, which is finite for every alpha.
+    The density is x^(alpha-1) (1-x)^(beta-1). Over w = x^alpha the integrand is
+    (1-x)^(beta-1) / alpha, which is finite for every alpha.
     """
     w = torch.linspace(0, 0.5**alpha, GRID, dtype=torch.float64)
     density = (1 - w ** (1 / alpha)) ** (beta - 1) / alpha
@@ -89,7 +94,7 @@ def _lower_half(alpha: float, beta: float) -> tuple[Tensor, Tensor]:
 
 
 def _interpolate(at: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    """Linear between the points (x, y), x rising; the ends are held."""
+    """Interpolate linearly between the points (x, y), x rising, and hold the ends."""
     x, y = x.to(at.device), y.to(at.device)
     right = torch.searchsorted(x, at).clamp(1, len(x) - 1)
     part = ((at - x[right - 1]) / (x[right] - x[right - 1])).clamp(0, 1)

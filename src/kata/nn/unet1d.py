@@ -20,7 +20,7 @@ class StepSinusoid(nn.Module):
         self.width = width
 
     def forward(self, step: Tensor) -> Tensor:
-        """(B,) -> (B, width), sines first."""
+        """Map step numbers (B,) to (B, width), sines first."""
         half = self.width // 2
         rates = torch.exp(torch.arange(half, device=step.device) * (-math.log(10_000) / (half - 1)))
         angle = step[:, None] * rates
@@ -39,7 +39,7 @@ class ConvBlock(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, channels_in, T) -> (B, channels_out, T)."""
+        """Map (B, channels_in, T) to (B, channels_out, T)."""
         return self.block(x)
 
 
@@ -72,7 +72,7 @@ class ConditionedBlock(nn.Module):
         self.residual_conv = nn.Identity() if same else nn.Conv1d(channels_in, channels_out, 1)
 
     def forward(self, x: Tensor, condition: Tensor) -> Tensor:
-        """(B, channels_in, T), (B, condition) -> (B, channels_out, T)."""
+        """Map (B, channels_in, T) under a condition (B, D) to (B, channels_out, T)."""
         out, condition = self.conv1(x), self.cond_encoder(condition)[..., None]
         if self.scale:
             factor, shift = condition.chunk(2, dim=1)
@@ -95,6 +95,7 @@ class UNet1d(nn.Module):
         self.diffusion_step_encoder = nn.Sequential(
             StepSinusoid(width), nn.Linear(width, 4 * width), nn.Mish(), nn.Linear(4 * width, width)
         )
+        # 1. Down: two blocks per level, then half the time steps, but for the last level.
         pairs = list(pairwise((shape.channels, *levels)))
         self.down_modules = nn.ModuleList(
             nn.ModuleList(
@@ -106,9 +107,11 @@ class UNet1d(nn.Module):
             )
             for number, (before, after) in enumerate(pairs)
         )
+        # 2. The middle has the width of the last level.
         self.mid_modules = nn.ModuleList(
             ConditionedBlock(levels[-1], levels[-1], shape) for _ in range(2)
         )
+        # 3. Up: the skipped activations double the channels that a level's first block reads.
         self.up_modules = nn.ModuleList(
             nn.ModuleList(
                 (
@@ -119,15 +122,18 @@ class UNet1d(nn.Module):
             )
             for before, after in reversed(pairs[1:])
         )
+        # 4. The output, with 8 groups whatever the configuration says, as in LeRobot.
         self.final_conv = nn.Sequential(
             ConvBlock(levels[0], levels[0], shape.kernel, 8),
             nn.Conv1d(levels[0], shape.channels, 1),
         )
 
     def forward(self, x: Tensor, step: Tensor, condition: Tensor) -> Tensor:
-        """Samples (B, T, C), step numbers (B,), conditions (B, D) -> (B, T, C)."""
+        """Map samples (B, T, C), step numbers (B,) and conditions (B, D) to (B, T, C)."""
+        # One condition for all blocks, which each of them projects to its channels.
         condition = torch.cat((self.diffusion_step_encoder(step), condition), dim=-1)
         x = x.transpose(1, 2)
+        # The way down keeps one activation per level until the way up has used it.
         skipped: list[Tensor] = []
         for first, second, half in _levels(self.down_modules):
             x = self._run((first, second), x, condition)
@@ -143,6 +149,7 @@ class UNet1d(nn.Module):
         return [module for module in self.modules() if isinstance(module, ConditionedBlock)]
 
     def _run(self, blocks: Sequence[nn.Module], x: Tensor, condition: Tensor) -> Tensor:
+        # Recomputing costs a second forward pass of each block, and saves its activations.
         for block in blocks:
             if self.recompute and self.training:
                 done: Tensor | None = checkpoint(block, x, condition, use_reentrant=False)

@@ -45,6 +45,7 @@ class ACTNetwork(nn.Module):
         state = config.state
         env_state = config.env_state
         action_dim = config.action.shape[0]
+        # 1. The VAE encoder. Its modules are there only if it is used, as in LeRobot's checkpoints.
         if config.use_vae:
             self.vae_encoder = TransformerEncoder(config, config.n_vae_encoder_layers)
             self.vae_encoder_cls_embed = nn.Embedding(1, width)
@@ -54,6 +55,7 @@ class ACTNetwork(nn.Module):
             self.vae_encoder_latent_output_proj = nn.Linear(width, 2 * config.latent_dim)
             tokens = 1 + bool(state) + config.chunk_size
             self.register_buffer("vae_encoder_pos_enc", line_sinusoid(tokens, width)[None])
+        # 2. The transformer, with a projection for each kind of input token.
         self.encoder = TransformerEncoder(config, config.n_encoder_layers)
         self.decoder = TransformerDecoder(config)
         if state:
@@ -69,6 +71,7 @@ class ACTNetwork(nn.Module):
         self.action_head = nn.Linear(width, action_dim)
         # Derived, so no buffer: depends on the frames' size and on the device alone.
         self._map_positions: dict[tuple[int, int, torch.device], Tensor] = {}
+        # 3. Xavier's initialization for the transformer alone, as DETR has it.
         for module in (self.encoder, self.decoder):
             for parameter in module.parameters():
                 if parameter.dim() > 1:
@@ -91,7 +94,7 @@ class ACTNetwork(nn.Module):
         return Latent(mean, log_variance)
 
     def _camera_tokens(self, frames: Tensor) -> tuple[Tensor, Tensor]:
-        """Frames (B, 3, H, W) -> tokens (B, h * w, D) and their positions (h * w, D)."""
+        """Map frames (B, 3, H, W) to tokens (B, h * w, D) and their positions (h * w, D)."""
         features = self.encoder_img_feat_input_proj(self.backbone(frames))
         height, width = features.shape[-2:]
         key = (height, width, features.device)
@@ -109,6 +112,7 @@ class ACTNetwork(nn.Module):
         if latent_bl is None:
             size = len(batch[next(iter(config.cameras), ENV_STATE)])
             latent_bl = project.weight.new_zeros(size, config.latent_dim)
+        # 1. Tokens: the latent, the vectors, then each camera's feature map in reading order.
         tokens = [project(latent_bl.to(project.weight.dtype))[:, None]]
         if config.state:
             tokens.append(self.encoder_robot_state_input_proj(batch[STATE])[:, None])
@@ -119,6 +123,7 @@ class ACTNetwork(nn.Module):
             camera_tokens, camera_positions = self._camera_tokens(batch[key])
             tokens.append(camera_tokens)
             positions.append(camera_positions.to(positions[0].dtype))
+        # 2. The decoder starts from zeros; the learned position tells each query its time step.
         position = torch.cat(positions)[None]
         memory = self.encoder(torch.cat(tokens, dim=1), position)
         query_position = self.decoder_pos_embed.weight[None]
@@ -149,11 +154,13 @@ class Policy(BasePolicy):
             Sums over real steps and dimensions.
         """
         del draws
+        # 1. A sample of the latent, by the reparameterization trick.
         latent, sample = None, None
         if self.model.config.use_vae and self.training:
             latent = self.model.latent(batch)
             noise = torch.randn_like(latent.mean) if noise is None else noise
             sample = latent.mean + (latent.log_variance / 2).exp() * noise
+        # 2. The error in float32, without steps and dimensions that are only padding.
         error = (batch[ACTION] - self.model(batch, sample).float()).abs()
         if pad_key(ACTION) in batch:
             error = error * ~batch[pad_key(ACTION)][..., None]
@@ -200,6 +207,8 @@ class Policy(BasePolicy):
         """
         calls: int = state.memory.get("calls", 0)
         average = chunk
+        # The newest prediction has the least weight if coeff > 0. A step that `seen` calls have
+        # predicted has an average of the weights 0 to seen - 1 so far.
         if calls:
             steps = chunk.shape[1]
             weight = torch.exp(-coeff * torch.arange(steps, device=chunk.device))

@@ -22,6 +22,7 @@ class DiffusionNetwork(nn.Module):
     def __init__(self, config: Config) -> None:
         super().__init__()
         self.config = config
+        # 1. The encoders, and the width of an encoded observation.
         cameras = list(config.cameras.values())
         width = sum(feature.shape[0] for feature in (config.state, config.env_state) if feature)
         if cameras:
@@ -30,6 +31,7 @@ class DiffusionNetwork(nn.Module):
             else:
                 self.rgb_encoder = _encoder(config)
             width += len(cameras) * 2 * config.spatial_softmax_num_keypoints
+        # 2. The U-Net. Compiling it makes the first step slow, and the later ones faster.
         shape = UNetShape(
             channels=config.action.shape[0],
             condition=width * config.n_obs_steps,
@@ -44,10 +46,13 @@ class DiffusionNetwork(nn.Module):
             self.unet.compile(mode=config.compile_mode)
 
     def condition(self, batch: Batch, place: Tensor | None) -> Tensor:
-        """Observations (B, n_obs_steps, ...) as one vector per sample, (B, D): state, cameras,
-        environment by step.
+        """Return observations (B, n_obs_steps, ...) as one vector per sample, (B, D).
 
-        place: where crops lie (B, cameras, 2), or None for the centre.
+        It holds state, cameras and environment step by step.
+
+        Args:
+            batch: The observations.
+            place: The places of crops (B, cameras, 2), or None for the center.
         """
         parts = [batch[STATE]] if self.config.state else []
         if self.config.cameras:
@@ -58,7 +63,8 @@ class DiffusionNetwork(nn.Module):
         return torch.cat([part.float() for part in parts], dim=-1).flatten(1)
 
     def _features(self, frames: Tensor, place: Tensor | None) -> Tensor:
-        """Frames (B, T, cameras, C, H, W) -> (B, T, cameras * 2 keypoints)."""
+        """Map frames (B, T, cameras, C, H, W) to (B, T, cameras * 2 keypoints)."""
+        # 1. Without an encoder or a crop per camera, all cameras are cropped at one place.
         config = self.config
         if (
             place is not None
@@ -67,6 +73,7 @@ class DiffusionNetwork(nn.Module):
         ):
             place = place[:, :1].expand_as(place)
         frames = resize_and_crop(frames, config.resize_shape, config.crop_shape, place)
+        # 2. A shared encoder takes all cameras in one pass, which keeps the GPU busier.
         steps = frames.shape[:2]
         if isinstance(self.rgb_encoder, nn.ModuleList):
             each = zip(self.rgb_encoder, frames.unbind(2), strict=True)
@@ -95,12 +102,16 @@ class Policy(ChunkPolicy):
         crop: Tensor | None = None,
         **draws: Tensor,
     ) -> Loss:
-        """The sum of squared errors of the predicted noise (or clean actions).
+        """Compute the sum of squared errors of the predicted noise (or clean actions).
 
-        noise: (B, horizon, A), standard normal. time: (B, 1) in [0, 1), the noising step as a share
-            of all. crop: (B, cameras, 2) in [0, 1), used in training alone. Each is drawn where
-            None.
+        Args:
+            batch: Observations, and actions (B, horizon, A).
+            noise: (B, horizon, A), standard normal; None draws it.
+            time: (B, 1) in [0, 1), the noising step as a share of all; None draws it.
+            crop: (B, cameras, 2) in [0, 1), used in training alone; None draws it.
+            draws: Ignored.
         """
+        # 1. The random numbers, drawn here only if the caller gives none.
         del draws
         action, config = batch[ACTION], self.diffusion.config
         noise = torch.randn_like(action) if noise is None else noise
@@ -109,6 +120,7 @@ class Policy(ChunkPolicy):
             crop = None
         elif crop is None:
             crop = torch.rand(len(action), len(config.cameras), 2, device=action.device)
+        # 2. One pass of the network at one noising step per sample; the error is in float32.
         step = (time[:, 0] * config.num_train_timesteps).long()
         condition = self.diffusion.condition(batch, crop)
         given = self.diffusion.unet(self.process.add(action, noise, step), step, condition).float()
@@ -128,12 +140,15 @@ class Policy(ChunkPolicy):
         later: Tensor | None = None,
         **draws: Tensor,
     ) -> Tensor:
-        """Actions (B, n_action_steps, A) from the latest observation on.
+        """Return actions (B, n_action_steps, A) from the latest observation on.
 
-        batch: observations (B, n_obs_steps, ...). noise: (B, horizon, A), what denoising starts
-            from. later: (B, steps - 1, horizon, A), what DDPM adds on the way. From torch\'s stream
-            where None.
+        Args:
+            batch: Observations (B, n_obs_steps, ...).
+            noise: The noise that is denoised (B, horizon, A); None draws from torch's stream.
+            later: The noise that DDPM adds (B, steps - 1, horizon, A); None draws it as well.
+            draws: Ignored.
         """
+        # Observations are encoded once; each denoising step costs one pass of the U-Net.
         del draws
         config = self.diffusion.config
         with evaluating(self):
@@ -149,26 +164,28 @@ class Policy(ChunkPolicy):
                 ddim=config.noise_scheduler_type == "DDIM",
                 later=later,
             )
+        # The horizon begins with the oldest observation, whose actions are over.
         start = config.chunk_start()
         return actions[:, start : start + config.n_action_steps]
 
     def param_groups(self) -> list[ParamGroup]:
-        """All alike."""
+        """Return one group of all trained parameters."""
         return [ParamGroup("main", [p for p in self.parameters() if p.requires_grad])]
 
     def shard_units(self) -> list[nn.Module]:
-        """The U-Net's blocks and the image encoders."""
+        """Return the U-Net's blocks and the image encoders."""
         encoders = [module for module in self.modules() if isinstance(module, KeypointEncoder)]
         return [*self.diffusion.unet.blocks(), *encoders]
 
     def recompute_units(self) -> list[nn.Module]:
-        """The U-Net's blocks, unless they are recomputed already: batch norm must not see its
-        input twice.
+        """Return the U-Net's blocks, unless they are recomputed already.
+
+        The image encoders are left out, since batch norm must not see its input twice.
         """
         return [] if self.diffusion.config.gradient_checkpointing else self.diffusion.unet.blocks()
 
     def key_map(self) -> KeyMap:
-        """Every name is LeRobot's already."""
+        """Return an adapter for compiled modules; every other name is LeRobot's."""
         return COMPILED if self.diffusion.config.compile_model else PLAIN
 
 

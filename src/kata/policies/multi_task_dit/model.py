@@ -34,15 +34,19 @@ class ObservationEncoder(nn.Module):
         self.width = config.n_obs_steps * (config.state.shape[0] + seen + config.hidden_dim)
 
     def cameras(self) -> list[VisionEncoder]:
-        """The image encoders."""
+        """Return the image encoders."""
         return [module for module in self.modules() if isinstance(module, VisionEncoder)]
 
     def forward(self, batch: Batch, place: Tensor | None) -> Tensor:
-        """Observations (B, n_obs_steps, ...) and tokens (B, L) -> (B, width): by step, state,
-        cameras and sentence.
+        """Map observations (B, n_obs_steps, ...) and tokens (B, L) to (B, width).
 
-        place: where crops lie (B, cameras, 2), or None for the centre.
+        The vector holds state, cameras and sentence step by step.
+
+        Args:
+            batch: The observations and tokens.
+            place: The places of crops (B, cameras, 2), or None for the center.
         """
+        # 1. Without an encoder or a crop per camera, all cameras are cropped at one place.
         config = self.config
         frames = torch.stack([batch[key] for key in config.cameras], dim=2)
         if (
@@ -52,6 +56,7 @@ class ObservationEncoder(nn.Module):
         ):
             place = place[:, :1].expand_as(place)
         frames = resize_and_crop(frames, config.image_resize_shape, config.image_crop_shape, place)
+        # 2. A shared encoder takes all cameras in one pass, which keeps the GPU busier.
         steps = frames.shape[:2]
         encoders = self.cameras()
         if config.use_separate_rgb_encoder_per_camera:
@@ -61,6 +66,7 @@ class ObservationEncoder(nn.Module):
             )
         else:
             seen = encoders[0](frames.flatten(0, 2)).reshape(*steps, -1)
+        # 3. The sentence is encoded once per sample, and repeated for every step.
         task = self.text_encoder(batch[LANGUAGE_TOKENS], batch[LANGUAGE_MASK])[:, None].expand(
             -1, steps[1], -1
         )
@@ -90,11 +96,16 @@ class Policy(ChunkPolicy):
         crop: Tensor | None = None,
         **draws: Tensor,
     ) -> Loss:
-        """The sum of squared errors of what the objective predicts.
+        """Compute the sum of squared errors of the objective's prediction.
 
-        noise: (B, horizon, A), standard normal. time: (B, 1), uniform in [0, 1). crop: (B, cameras,
-            2) in [0, 1), used in training alone. Each is drawn where None.
+        Args:
+            batch: Observations, tokens, and actions (B, horizon, A).
+            noise: (B, horizon, A), standard normal; None draws it.
+            time: (B, 1), uniform in [0, 1); None draws it.
+            crop: (B, cameras, 2) in [0, 1), used in training alone; None draws it.
+            draws: Ignored.
         """
+        # 1. The random numbers, drawn here only if the caller gives none.
         del draws
         action, config = batch[ACTION], self.options
         noise = torch.randn_like(action) if noise is None else noise
@@ -103,6 +114,7 @@ class Policy(ChunkPolicy):
             crop = None
         elif crop is None:
             crop = torch.rand(len(action), len(config.cameras), 2, device=action.device)
+        # 2. One pass of the transformer at one time per sample; the error is in float32.
         noisy, at, target = self._task(action, noise, time[:, 0])
         given = self.noise_predictor(noisy, at, self.observation_encoder(batch, crop)).float()
         error = (given - target).square()
@@ -111,16 +123,13 @@ class Policy(ChunkPolicy):
         return Loss({f"{config.objective}_loss": Term(error.sum())}, {})
 
     def _task(self, action: Tensor, noise: Tensor, share: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the transformer's input, its time (B,), and the target output; `share` (B,) is
-        uniform.
-        """
+        """Return the transformer's input, its time (B,), and its target; `share` is uniform."""
         config = self.options
         if config.objective == "diffusion":
             step = (share * config.num_train_timesteps).long()
             return self.process.add(action, noise, step), step, self.process.target(action, noise)
-        if (
-            config.timestep_sampling_strategy == "beta"
-        ):  # most often near the noise, never nearer the data than s
+        # Beta times are most often near the noise, and never nearer the data than s.
+        if config.timestep_sampling_strategy == "beta":
             drawn = beta_quantile(
                 share, config.timestep_sampling_alpha, config.timestep_sampling_beta
             )
@@ -137,12 +146,15 @@ class Policy(ChunkPolicy):
         later: Tensor | None = None,
         **draws: Tensor,
     ) -> Tensor:
-        """Actions (B, n_action_steps, A) from the latest observation on.
+        """Return actions (B, n_action_steps, A) from the latest observation on.
 
-        batch: observations (B, n_obs_steps, ...) and tokens. noise: (B, horizon, A), what is
-            started from. later: (B, steps - 1, horizon, A), what DDPM adds on the way. From
-            torch\'s stream where None.
+        Args:
+            batch: Observations (B, n_obs_steps, ...) and tokens.
+            noise: The noise at the start (B, horizon, A); None draws from torch's stream.
+            later: The noise that DDPM adds (B, steps - 1, horizon, A); None draws it as well.
+            draws: Ignored.
         """
+        # 1. Observations are encoded once; each step of the solver costs passes of the transformer.
         del draws
         config = self.options
         with evaluating(self):
@@ -164,6 +176,7 @@ class Policy(ChunkPolicy):
                 actions = integrate(
                     network, noise, config.num_integration_steps, config.integration_method
                 )
+        # 2. The horizon begins with the oldest observation, whose actions are over.
         start = config.chunk_start()
         return actions[:, start : start + config.n_action_steps]
 
@@ -178,10 +191,10 @@ class Policy(ChunkPolicy):
         return [ParamGroup("main", main), ParamGroup("vision", vision, lr=rate)]
 
     def shard_units(self) -> list[nn.Module]:
-        """The transformer's blocks and the encoders."""
+        """Return the transformer's blocks and the encoders."""
         encoder = self.observation_encoder
         return [*self.noise_predictor.transformer_blocks, *encoder.cameras(), encoder.text_encoder]
 
     def key_map(self) -> KeyMap:
-        """Every name is LeRobot's already."""
+        """Return an adapter without changes: every name is LeRobot's."""
         return KeyMap()

@@ -1,5 +1,6 @@
-"""TD-MPC learnt from recordings: a world model, values by expectiles, a policy by advantages
-(arXiv 2310.16029).
+"""TD-MPC learned from recordings (arXiv 2310.16029).
+
+It has a world model, values by expectiles, and a policy by advantages.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from kata.policies.tdmpc.world import WorldModel
 from kata.spec import ACTION, DONE, REWARD, Batch, pad_key
 
 MOST_ADVANTAGE = 100.0
-"""Exponentiated advantages weigh at most this much."""
+"""The largest weight that an exponentiated advantage may have."""
 
 
 class Rollout(NamedTuple):
@@ -70,36 +71,40 @@ class Policy(BasePolicy):
         shift: Tensor | None = None,
         **draws: Tensor,
     ) -> Loss:
-        """Five sums over samples and steps, later steps weighing less; `q_value` and `v_value` are
-        only measured.
+        """Compute five sums over samples and steps; later steps weigh less.
 
-        batch: observations (B, horizon + 1, ...), actions (B, horizon, A), rewards (B, horizon) or
-            (B, horizon, 1).
-        picks: (B, 2, 2) in [0, 1), which Q functions judge. shift: (B, horizon + 1, 2) in [0, 1),
-            where frames are shifted to in training, as shares of the way, rows first. Each is drawn
-            where None.
+        `q_value` and `v_value` are only measured.
+
+        Args:
+            batch: Observations (B, horizon + 1, ...), actions (B, horizon, A), rewards (B, horizon)
+                or (B, horizon, 1).
+            picks: (B, 2, 2) in [0, 1), the Q functions that judge; None draws it.
+            shift: (B, horizon + 1, 2) in [0, 1), the places of frames in training as shares of the
+                way, rows first; None draws it.
+            draws: Ignored.
         """
         del draws
         config, action = self._options, batch[ACTION]
         reward = batch[REWARD].reshape(action.shape[:2]).float()
         if picks is None:
             picks = torch.rand(1, 2, PICKED, device=action.device).expand(len(action), -1, -1)
+        # 1. Predictions of the trained model, and their targets.
         seen = self._observations(batch, shift)
         found = self._rollout(seen, action)
         acted = ~batch[pad_key(ACTION)]
-        ends = (
-            batch[DONE].reshape(action.shape[:2]).bool()
-            if config.learn_from_ends
-            else torch.zeros_like(acted)
-        )
+        ends = torch.zeros_like(acted)
+        if config.learn_from_ends:
+            ends = batch[DONE].reshape(action.shape[:2]).bool()
         goal = self._goals(seen, action, (reward, ends), found, picks)
         # The observation after the last action of an episode is padded, and teaches nothing.
         seen_after = acted & ~batch[pad_key(next(iter(config.input_features)))][:, 1:]
+        # 2. Weights: expectiles push V toward good actions, advantages make the policy copy them.
         rising = (goal.values > found.values).float()
         expectile = rising * config.expectile_weight + (1 - rising) * (1 - config.expectile_weight)
         weight = (goal.advantage * config.advantage_scaling).exp().clamp(max=MOST_ADVANTAGE)
         miss = (self.model.pi(found.latents[:, :-1].detach()) - action).square().sum(-1)
         decay = config.temporal_decay_coeff ** torch.arange(config.horizon, device=action.device)
+        # 3. Summands (B, horizon), without the steps that padding has made up.
         parts = {
             "consistency_loss": decay
             * seen_after
@@ -113,18 +118,23 @@ class Policy(BasePolicy):
             "q_value": found.q_values.mean(-1).detach(),
             "v_value": found.values.detach(),
         }
-        scales = {
+        scales = self._scales()
+        sums = {name: part.sum(1) for name, part in parts.items()}
+        terms = {name: Term(part.sum(), scales.get(name, 0.0)) for name, part in sums.items()}
+        return Loss(terms, {name: part.detach() for name, part in sums.items()})
+
+    def _scales(self) -> dict[str, float]:
+        """Return the weights of the losses by name."""
+        config = self._options
+        return {
             "consistency_loss": config.consistency_coeff,
             "reward_loss": config.reward_coeff,
             **dict.fromkeys(("q_value_loss", "v_value_loss"), config.value_coeff),
             "pi_loss": config.pi_coeff,
         }
-        sums = {name: part.sum(1) for name, part in parts.items()}
-        terms = {name: Term(part.sum(), scales.get(name, 0.0)) for name, part in sums.items()}
-        return Loss(terms, {name: part.detach() for name, part in sums.items()})
 
     def _observations(self, batch: Batch, shift: Tensor | None) -> dict[str, Tensor]:
-        """The inputs; in training with each frame moved by a few pixels, its edge repeated."""
+        """Return the inputs, in training with each frame moved by a few pixels, edges repeated."""
         config = self._options
         seen: dict[str, Tensor] = {key: batch[key] for key in config.input_features}
         if not self.training or config.max_random_shift_ratio == 0:
@@ -134,6 +144,7 @@ class Policy(BasePolicy):
             rows, columns = (
                 round(config.max_random_shift_ratio * side) for side in frames.shape[-2:]
             )
+            # Cropping a padded frame at a random place moves it, and costs a larger copy.
             place = (
                 torch.rand(len(frames), 2, device=frames.device)
                 if shift is None
@@ -145,7 +156,7 @@ class Policy(BasePolicy):
         return seen
 
     def _rollout(self, seen: dict[str, Tensor], action: Tensor) -> Rollout:
-        """The model's own latents from the first observation on."""
+        """Predict latents, rewards and values, step by step from the first observation."""
         latents = [self.model.encode({key: value[:, 0] for key, value in seen.items()})]
         rewards: list[Tensor] = []
         for one in action.unbind(1):
@@ -166,9 +177,9 @@ class Policy(BasePolicy):
         found: Rollout,
         picks: Tensor,
     ) -> Goals:
-        """Latents and V by the target model, Q by the trained one's V, as in FOWM's own code.
+        """Return latents and V by the target model, Q by the trained one's V, as FOWM's code does.
 
-        earned: rewards, and where the task ends with the action, (B, horizon).
+        earned: rewards, and marks of actions that end the task, (B, horizon).
         """
         reward, ends = earned
         later = {key: value[:, 1:] for key, value in seen.items()}
@@ -176,6 +187,7 @@ class Policy(BasePolicy):
         q_values = reward + self._options.discount * ~ends * self.model.value(
             self.model.encode(later)
         )
+        # Two draws of Q functions: V and the advantage would share their errors with one draw.
         judged = self.model_target.q_values(found.latents[:, :-1], action)
         values, again = (lowest_picked(judged, pick) for pick in picks.unbind(1))
         return Goals(latents, q_values, values, again - found.values)
@@ -184,10 +196,15 @@ class Policy(BasePolicy):
     def predict_chunk(
         self, batch: Batch, *, noise: Tensor | None = None, **draws: Tensor
     ) -> Tensor:
-        """Actions (B, horizon, A) planned from the first observation, (B, 1, A) without planning.
+        """Return actions (B, horizon, A) planned from the first observation.
 
-        batch: observations (B, T, ...). noise: (B, N) as config.act_draws() says, standard normal,
-            from torch's stream where None.
+        Without planning they are (B, 1, A).
+
+        Args:
+            batch: Observations (B, T, ...).
+            noise: (B, N) as config.act_draws() says, standard normal; None draws from torch's
+                stream.
+            draws: Ignored.
         """
         del draws
         return self._plan(
@@ -226,12 +243,13 @@ class Policy(BasePolicy):
         return queue[:, 0], ActState(queue[:, 1:], memory)
 
     def param_groups(self) -> list[ParamGroup]:
-        """The trained model; the target follows it by itself."""
+        """Return the trained model's parameters; the target follows without an optimizer."""
         return [ParamGroup("main", list(self.model.parameters()))]
 
     @torch.no_grad()
     def after_step(self, step: int, bad: Tensor) -> dict[str, Tensor]:
-        """Let the target model follow."""
+        """Let the target model follow, unless the step was bad."""
+        # Multiplied instead of asked: a look at `bad` would make the host wait for the device.
         del step
         share = (1 - self._options.target_model_momentum) * ~bad
         for mine, trained in zip(
@@ -241,13 +259,13 @@ class Policy(BasePolicy):
         return {}
 
     def shard_units(self) -> list[nn.Module]:
-        """The networks of both models."""
+        """Return the networks of both models."""
         return [*self.model.units(), *self.model_target.units()]
 
     def recompute_units(self) -> list[nn.Module]:
-        """The trained model's networks."""
+        """Return the trained model's networks."""
         return self.model.units()
 
     def key_map(self) -> KeyMap:
-        """Every name is LeRobot's already."""
+        """Return an adapter without changes: every name is LeRobot's."""
         return KeyMap()

@@ -1,5 +1,6 @@
-"""VQ-BeT: codes for chunks of actions, and a GPT that predicts codes and offsets from them
-(arXiv 2403.03181).
+"""VQ-BeT (arXiv 2403.03181): codes for chunks of actions, and a GPT that predicts them.
+
+The GPT also predicts an offset from the chunk that the codes stand for.
 """
 
 from __future__ import annotations
@@ -50,9 +51,13 @@ class Head(nn.Module):
         self.map_to_cbet_preds_offset = mlp(width, LAYERS * codes * numbers)
 
     def forward(self, features: Tensor, noise: Tensor) -> Predicted:
-        """features: (B, T, D). noise: (B, T, LAYERS), uniform in [0, 1), which chooses the
-        codes.
+        """Predict codes and chunks.
+
+        Args:
+            features: (B, T, D).
+            noise: (B, T, LAYERS), uniform in [0, 1), which chooses the codes.
         """
+        # 1. Codes of both layers: the second one sees the first choice, or both are independent.
         if self.config.sequentially_select:
             first = self.map_to_cbet_preds_primary_bin(features)
             primary = self._choose(first, noise[..., 0])
@@ -63,6 +68,8 @@ class Head(nn.Module):
         else:
             logits = self.map_to_cbet_preds_bin(features).unflatten(-1, (LAYERS, -1))
             codes = self._choose(logits, noise)
+        # 2. An offset for every code of a layer, of which the chosen ones are summed. The head is
+        # wide: it predicts codes times chunk numbers per layer.
         offsets = self.map_to_cbet_preds_offset(features).unflatten(
             -1, (LAYERS, self.config.vqvae_n_embed, -1)
         )
@@ -72,9 +79,7 @@ class Head(nn.Module):
 
     @torch.no_grad()
     def _choose(self, logits: Tensor, noise: Tensor) -> Tensor:
-        """A code for each (..., codes): the first at which the summed probabilities pass the
-        noise (...).
-        """
+        """Return the first code at which the summed probabilities pass the noise (...)."""
         share = (logits.float() / self.config.bet_softmax_temperature).softmax(-1).cumsum(-1)
         return (share <= noise[..., None]).sum(-1).clamp(max=logits.shape[-1] - 1)
 
@@ -103,13 +108,16 @@ class VQBeTNetwork(nn.Module):
         self.action_head = Head(config)
 
     def features(self, batch: Batch, place: Tensor | None) -> Tensor:
-        """One vector for each chunk, (B, chunks, gpt_output_dim), of observations (B, n_obs_steps,
-        ...).
+        """Return a vector for each chunk, (B, chunks, gpt_output_dim).
 
-        Each observation is a token of the camera, one of the state, and one that asks for the chunk
-        that begins with it; more of the last kind ask for later chunks. place: where crops lie (B,
-        1, 2), or None for the centre.
+        Each observation gives three tokens: the camera, the state, and one that asks for the chunk
+        that begins with it. Further tokens of the last kind ask for later chunks.
+
+        Args:
+            batch: Observations (B, n_obs_steps, ...).
+            place: The places of crops (B, 1, 2), or None for the center.
         """
+        # 1. The tokens, three per observation in turn, then those of later chunks.
         frames, steps = batch[self.camera], self.config.n_obs_steps
         if self.config.crop_shape is not None:
             frames = crop(frames, self.config.crop_shape, None if place is None else place[:, 0])
@@ -118,6 +126,7 @@ class VQBeTNetwork(nn.Module):
         ask = self.action_token.to(inputs[0].dtype).expand(len(frames), self.config.chunks, -1)
         tokens = torch.stack([*inputs, ask[:, :steps]], 2).flatten(1, 2)
         given = self.policy(torch.cat([tokens, ask[:, steps:]], 1))
+        # 2. The outputs at the asking tokens; attention is causal, so they see no later input.
         past = given[:, : tokens.shape[1]][:, INPUTS :: INPUTS + 1]
         return torch.cat([past, given[:, tokens.shape[1] :]], 1)
 
@@ -154,12 +163,14 @@ class Policy(ChunkPolicy):
             crop: (B, 1, 2) in [0, 1), places of crops, used in training only; None draws it.
             draws: ignored.
         """
+        # 1. All chunks of the window, flat, and those that do not reach beyond the episode.
         del draws
         config, chunk = self.vqbet.config, self.vqbet.config.action_chunk_size
         target = batch[ACTION].unfold(1, chunk, 1).transpose(2, 3).flatten(2)
         valid = None
         if config.do_mask_loss_for_padding and pad_key(ACTION) in batch:
             valid = ~padded_chunks(batch[pad_key(ACTION)], chunk)
+        # 2. The summands of the phase that the codebooks are in.
         if not self._vqvae.has_codes():
             parts = self._learn_codes(target, valid)
         else:
@@ -200,6 +211,7 @@ class Policy(ChunkPolicy):
             place = None
         elif place is None:
             place = torch.rand(size[0], 1, 2, device=target.device)
+        # The recorded chunks have codes as well, which are the classes to predict.
         found = self.vqbet.action_head(self.vqbet.features(batch, place), noise)
         wanted = self._vqvae.codes(target.flatten(0, 1)).unflatten(0, size)
         likely = found.logits.log_softmax(-1).gather(-1, wanted[..., None]).squeeze(-1)
@@ -282,5 +294,5 @@ class Policy(ChunkPolicy):
         return list(self.vqbet.policy.transformer.h)
 
     def key_map(self) -> KeyMap:
-        """Own tensor names against LeRobot's."""
+        """Return the adapter from kata's tensor names to LeRobot's."""
         return key_map(self.vqbet.config)
