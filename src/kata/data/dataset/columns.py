@@ -72,8 +72,9 @@ class Columns:
         self._lock = Lock()
 
     def gather(self, key: str, rows: Int64, empty: Empty) -> NDArray[Any]:
-        """Return the column at `rows`, with numbers in an array from `empty`; the rows are not
-        checked.
+        """Return the column at `rows`, with numbers in an array from `empty`.
+
+        The rows are not checked.
         """
         stored = self._open()
         if key in stored.note["strings"]:
@@ -120,6 +121,7 @@ class Columns:
         return arrays
 
     def _open(self) -> ArrayFile:
+        # The first look needs no lock; the second one is for a thread that waited for another.
         if self._stored is not None:
             return self._stored
         with self._lock:
@@ -129,6 +131,7 @@ class Columns:
                 shapes = {
                     key: (_stored_dtype(c), (rows, *_tail(c))) for key, c in self._columns.items()
                 }
+                # One process makes the file while others wait, instead of reading all twice.
                 with alone(place):
                     self._stored = load_or_make(place, shapes, self._fill)
                 self._tell_unclaimed(self._stored.note.get("unclaimed", [0]))
@@ -201,13 +204,14 @@ class Columns:
         bad: dict[str, list[Int64]] = {}
         tasks: list[int] = []
         unclaimed: list[str] = []
+        # 1. One data file is in memory at a time, whatever the size of the dataset.
         for number in np.unique(layout.data.file):
             path = self._root / layout.data.files[number]
             episodes = np.flatnonzero(layout.data.file == number)
             table = _read_table(path, list(stored))
             self._check_rows(path, table.num_rows, episodes)
             whole = self._whole(path, table, stored, strings)
-            # Consecutive episodes are copied together: one copy per run, not one per episode.
+            # 2. Consecutive episodes are copied together: one copy per run, not one per episode.
             beyond = np.ones(table.num_rows, dtype=np.bool_)
             for run in np.split(episodes, np.flatnonzero(np.diff(episodes) != 1) + 1):
                 rows = ranges(layout.data.first[run], layout.length[run])
@@ -215,6 +219,7 @@ class Columns:
                 first = int(self._starts[run[0]])
                 values = {key: array[rows] for key, array in whole.items()}
                 values |= {key: self._derive(key, run) for key in self._derived}
+                # 3. What is checked here is read only once; later runs trust the cache.
                 self._check_episode(values["episode_index"], run)
                 tasks += [int(values["task_index"].min()), int(values["task_index"].max())]
                 for key, part in values.items():
@@ -222,10 +227,11 @@ class Columns:
                     if part.dtype == np.float32 and key not in BOOKKEEPING:
                         wrong = ~np.isfinite(part).reshape(len(part), -1).all(axis=1)
                         bad.setdefault(key, []).append(first + np.flatnonzero(wrong))
+            # 4. Rows that no episode claims, although they name one of them.
             if "episode_index" in whole and beyond.any():
                 theirs = np.isin(whole["episode_index"][beyond], layout.index[episodes])
                 unclaimed += [layout.data.files[number]] * int(theirs.sum())
-        # After all files: the message counts all bad frames, not those of the first file.
+        # 5. After all files, so that the message counts all bad frames.
         for key, rows in bad.items():
             self._check_finite(key, np.sort(np.concatenate(rows)))
         return {
@@ -365,10 +371,12 @@ def _values(
     path: Path, key: str, chunks: pa.ChunkedArray, column: Column, strings: _Strings | None
 ) -> NDArray[Any]:
     """Return one column of one file as (rows, *shape); strings as their numbers."""
+    # 1. Lists of any kind become one flat array, without a copy where Arrow allows that.
     rows = len(chunks)
     array, nulls = flat_column(chunks)
     if len(array) and pa.types.is_string(array.type) != (strings is not None):
         raise _other_type(path, key, array.type, column)
+    # 2. The count must fit the shape; it is compared once per file, not row by row.
     size = int(np.prod(column.shape))
     if nulls or len(array) != rows * size:
         raise DataError(
@@ -376,6 +384,7 @@ def _values(
             rule=f"info.json declares shape {list(column.shape)}: {size} values in every row",
             remedy="repair the file or the shape in meta/info.json",
         )
+    # 3. Numbers of the declared type, which costs a copy only if the file has another one.
     if strings is not None:
         return strings.numbers(array).reshape(rows, *_tail(column))
     try:

@@ -112,8 +112,9 @@ class Mixture:
 
     @cached_property
     def columns(self) -> dict[str, Column]:
-        """Return every part's columns under common names; of vectors of unequal length the
-        longest.
+        """Return every part's columns under common names.
+
+        Of vectors of unequal length it is the longest.
         """
         found: dict[str, Column] = {}
         for part in self.parts:
@@ -135,6 +136,7 @@ class Mixture:
 
         `index` counts within each part.
         """
+        # Rows are counted over all parts, so that an episode starts where the last one ended.
         each = [dataset.episodes for dataset in self.datasets]
         if self.is_single:
             return each[0]
@@ -226,17 +228,19 @@ def vector_names(mixture: Mixture, key: str) -> tuple[str, ...]:
     It is the recorded one if all parts of a mixture that have the dimension agree on it, else its
     number.
     """
+    # 1. All names of each dimension. '' stands for a part that has the dimension without a name.
     given: list[set[str]] = [set() for _ in range(mixture.columns[key].shape[0])]
     for part in mixture.parts:
         column = part.columns.get(key)
         for number in range(0 if column is None else column.shape[0]):
             names = () if column is None or column.names is None else column.names
             given[number].add(names[number] if number < len(names) else "")
-    numbered = enumerate(given)
-    return tuple(
-        "".join(names) if len(names) == 1 and "" not in names else f"{key}[{number}]"
-        for number, names in numbered
-    )
+    # 2. One name if there is exactly one and no part leaves it open.
+    found: list[str] = []
+    for number, names in enumerate(given):
+        is_agreed = len(names) == 1 and "" not in names
+        found.append(names.pop() if is_agreed else f"{key}[{number}]")
+    return tuple(found)
 
 
 def _check_rename(part: MixtureEntry) -> None:
@@ -251,7 +255,7 @@ def _check_rename(part: MixtureEntry) -> None:
     if len(part.columns) < len(known):
         raise DataError(
             f"{part.name}: rename_map {dict(part.rename or {})} gives two keys one name",
-            rule="each key needs a name of its own",
+            rule="each key needs a different name",
             remedy="correct the map",
         )
 
@@ -259,6 +263,7 @@ def _check_rename(part: MixtureEntry) -> None:
 def _refuse_shared_episodes(parts: Sequence[MixtureEntry]) -> None:
     """Refuse frames in two entries: they would have two shares, and be held out in one alone."""
     for number, part in enumerate(parts):
+        # Every pair is compared by its folder first; that costs nothing beside opening datasets.
         for other in parts[:number]:
             if part.dataset.root.resolve() != other.dataset.root.resolve():
                 continue

@@ -116,22 +116,26 @@ class Reader(Closing):
         self.windows = windows
         self.frame_memory = frame_memory
         self._frame_format = frame_format
+        # 1. The columns that batches have.
         columns = mixture.columns
         asked = {*(columns if keys is None else keys), *windows}
         for key in asked:
             _check_key(mixture, key)
-        # A camera can be black; any other column is read only where every dataset has it.
+        # A camera can be black; another column is read only where every dataset has it.
         self._wanted = {
             key: column
             for key, column in columns.items()
             if key in asked and (column.is_camera or not mixture.lacking(key))
         }
+        # 2. The gaps of a mixture: cameras to make black, and vectors to pad.
         self._cameras = [key for key, column in self._wanted.items() if column.is_camera]
         self._black = {key: self._black_frame(key) for key in self._cameras if mixture.lacking(key)}
         self._padded = [
             key for key, column in self._wanted.items() if is_vector(column) and mixture.padded(key)
         ]
         self._first = mixture.first_rows
+        # 3. One pool and one budget for all datasets, however many there are. The budget stays 0
+        # until `reserve_batches` has taken the batches from it.
         self._memory = defaultdict[str, Recycled](Recycled)
         self.buffer = FrameBuffer(budget_bytes=0)
         self._pool = DecodePool(threads)
@@ -141,6 +145,7 @@ class Reader(Closing):
         ]
 
     def _reader(self, part: MixtureEntry, cache: FrameCache | None) -> DatasetReader:
+        # A dataset's reader knows its own names only; this class translates in both directions.
         names = {key: part.own(key) for key in self._wanted if key in part.columns}
         windows = {names[key]: offsets for key, offsets in self.windows.items() if key in names}
         resources = FrameResources(
@@ -185,6 +190,7 @@ class Reader(Closing):
         Raises:
             ConfigError: The budget is smaller than one batch.
         """
+        # Without a budget, or without cameras, there is nothing to divide.
         size = self.batch_bytes(batch_size)
         if not self.frame_memory or not size:
             return batches
@@ -196,6 +202,7 @@ class Reader(Closing):
                 remedy=f"--dataset.frame_memory={-(-size // 10**6)}MB or more, or a smaller "
                 "--batch_size",
             )
+        # Batches come first: reading ahead hides latency, held frames only save decoding.
         count = min(batches, self.frame_memory // size)
         self.buffer.budget_bytes = self.frame_memory - count * size
         return count
@@ -217,9 +224,7 @@ class Reader(Closing):
         return all(found)
 
     def decode_with(self, decode: Callable[[Gop], Pixels]) -> None:
-        """Decode video by this function from now on: it returns frames of a GOP as RGB (n, H, W,
-        3).
-        """
+        """Decode video by this function from now on; it returns frames of a GOP (n, H, W, 3)."""
         for reader in self._readers:
             reader.decode_with(decode)
 
@@ -264,14 +269,16 @@ class Reader(Closing):
                 are used, and those that later steps want are held, within the budget. None holds
                 nothing. Steps are for one thread at a time.
         """
+        # 1. The memory of all frames, into which the threads of every dataset decode.
         rows = np.asarray(rows, dtype=np.int64)
         frames = {
             key: self._memory[key].empty(self._frame_shape(key, len(rows))) for key in self._cameras
         }
         shares = self._divided(rows)
-        # Of several datasets, the arrays of each are copied into a common one. Only that one then
-        # takes memory that is reused.
+        # 2. The memory of vectors. Those of several datasets are copied into a common array, and
+        # only that one then takes memory that is reused.
         empty = self._empty if self.mixture.is_single else _plain
+        # 3. Decoding starts for one dataset after the other; none waits for another's frames.
         named: list[Batch] = []
         pending: list[PendingFrames] = []
         for share in shares:
@@ -369,6 +376,7 @@ class Reader(Closing):
         """
         if self.mixture.is_single:
             return batches[0]
+        # Two datasets cost one more copy of the vectors; frames lie in the batch already.
         number = np.empty(sum(len(share.places) for share in shares), np.int64)
         for share in shares:
             number[share.places] = share.number

@@ -192,12 +192,10 @@ class ShuffleChoice:
         Returns:
             For each part the order with all its numbers, and a sentence that says why.
         """
-        frame = {
-            key: len(windows.get(key, (0,)))
-            * math.prod(self.frame_format.shape(key, mixture.columns[key]))
-            for key in cameras
-        }
+        # 1. The room that batches on their way leave for held frames.
+        frame = self._sample_bytes(mixture, windows, cameras)
         room = max(self.frame_memory - self.ahead * self.batch_size * sum(frame.values()), 0)
+        # 2. The bytes that each dataset holds per sample, for its cameras and formats.
         shares = mixture.shares(rows)
         parts = [(part, *_own(part, windows, cameras)) for part in mixture.parts]
         frame_formats: list[FrameFormat] = []
@@ -211,8 +209,10 @@ class ShuffleChoice:
                 for key in keys
             ]
             held.append(sum(sizes))
+        # 3. The division of the room, in proportion to a dataset's bytes in a batch.
         wanted = [size * count for size, count in zip(held, shares.counts, strict=True)]
         allotted = (_allot_in_64_bits if in_64_bits else _allot)(room, wanted)
+        # 4. Every dataset chooses as if it were alone, with its part of the batch and the room.
         shuffles: list[Shuffle] = []
         notes: list[str] = []
         for i, (part, own, keys) in enumerate(parts):
@@ -227,15 +227,25 @@ class ShuffleChoice:
             notes.append(mixture.labelled(part, note))
         return shuffles, notes
 
+    def _sample_bytes(
+        self, mixture: Mixture, windows: Windows, cameras: Collection[str]
+    ) -> dict[str, int]:
+        """Return the bytes of the frames of one sample, by camera."""
+        found: dict[str, int] = {}
+        for key in cameras:
+            shape = self.frame_format.shape(key, mixture.columns[key])
+            found[key] = len(windows.get(key, (0,))) * math.prod(shape)
+        return found
+
     def _of_dataset(
         self, dataset: Dataset, windows: Windows, cameras: Collection[str], rows: Int64
     ) -> tuple[Shuffle, str]:
         """Return a dataset's order with all its numbers, and a sentence that says why."""
+        # 1. All decoded frames of the dataset, and those of the batches that are read at a time.
         sizes = {
             key: held_frame_bytes(dataset, key, windows.get(key, (0,)), self.frame_format)
             for key in cameras
         }
-        # All decoded frames of the dataset, and those of the batches that are read at a time.
         total = sum(sizes.values()) * dataset.num_frames
         places = {key: self.batch_size * len(windows.get(key, (0,))) for key in cameras}
         batch = sum(
@@ -243,6 +253,7 @@ class ShuffleChoice:
             for key, count in places.items()
         )
         room = max(self.frame_memory - self.ahead * batch, 0)
+        # 2. Where a permutation decodes no more than clips would, it mixes better.
         if self.asked.kind == "full" or not sizes:
             return Shuffle(), "order: full, a permutation of all samples per epoch"
         if self.asked.kind == "auto" and total <= room:
@@ -254,6 +265,7 @@ class ShuffleChoice:
             dataset.columns[key].dtype == "image" for key in cameras
         ):
             return Shuffle(), "order: full, for images are read and decoded one by one"
+        # 3. Clips, unless 'auto' finds too few of them alive to mix a batch well.
         gop = self.asked.clip_gop or _gop(dataset, cameras)
         shuffle = self._fit(dataset, windows, sizes, gop, room)
         order = _order(shuffle, dataset, windows, cameras, rows, 0)
@@ -273,9 +285,12 @@ class ShuffleChoice:
     def _fit(
         self, dataset: Dataset, windows: Windows, sizes: dict[str, int], gop: int, room: int
     ) -> Shuffle:
-        """Return the shortest clips whose windows cost little extra, shorter where the pool would
-        be too small.
+        """Return the shortest clips whose windows cost little extra decoding.
+
+        They become shorter where the pool would be too small.
         """
+        # 1. The GOPs of a clip. Windows reach a halo of GOPs beyond its edge, which are decoded
+        # twice; clips with as many GOPs as this keep that below _EXTRA_DECODING.
         offsets = np.unique(np.concatenate([windows.get(key, (0,)) for key in sizes]))
         stride = clip_stride(windows, sizes, gop)
         longest = int(dataset.episodes.length.max())
@@ -287,9 +302,10 @@ class ShuffleChoice:
             else min(math.ceil(halo / _EXTRA_DECODING) or 1, runs_of_episode)
         )
         runs = max(runs, -(-dataset.num_frames // (_MOST_CLIPS * gop)))
-        # A group is held whole where it begins, half of it on average: the peak exceeds the mean by
-        # half a group per camera.
+        # 2. A GOP is held whole when it is decoded, but half of it on average. The peak exceeds the
+        # mean by half a GOP per camera.
         opening = gop * sum(sizes.values()) / 2
+        # 3. Halve the clips until the pool mixes well; that costs more decoding at their edges.
         while True:
             frames = self.asked.clip_frames or runs * gop
             shuffle = Shuffle("clips", 1, frames - frames % gop or gop, gop)
