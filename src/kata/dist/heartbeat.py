@@ -107,13 +107,16 @@ class Heartbeat:
         return [r for r in others if before[r] == after[r]]
 
     def _run(self) -> None:
+        """Send and check heartbeats, and end the process if the main thread cannot."""
+        # 1. A request or two to the store per second; no other rank waits for them.
         while not self._over.wait(BEAT_S) and self.failure is None:
             try:
                 self._store.add(beat_key(self._rank), 1)
                 self.failure = posted(self._store) or self._look()
                 self._answered_s = time.monotonic()
-            except RuntimeError:  # the meeting place is gone, and rank 0 with it
+            except RuntimeError:  # the store of the rendezvous is gone, and rank 0 with it
                 self.failure = lost(0, self._who[0], BEAT_S)
+        # 2. The main thread sees the failure at its next check, and reports it better than this.
         if self.failure is not None and not self._over.is_set() and not self._noticed.wait(GRACE_S):
             print(f"kata: {self.failure.error()}", file=sys.stderr, flush=True)
             os._exit(1)  # the main thread is inside a collective, which no exception reaches
@@ -133,6 +136,8 @@ class Heartbeat:
                 os._exit(1)
 
     def _look(self) -> Failure | None:
+        """Return the failure of a watched rank whose count has stood still for too long."""
+        # Only this rank's clock counts: the clocks of machines may differ.
         now_s = time.monotonic()
         for rank, count in count_beats(self._store, self._watched).items():
             known, since_s = self._beats.get(rank, (-1, now_s))

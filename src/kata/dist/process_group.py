@@ -95,6 +95,7 @@ class DistributedGroup(ProcessGroup):
         self._store, self._outer = PrefixStore("kata", store), store
         self._calls = 0
         self._voted: tuple[dist.Work, Tensor] | None = None
+        # 1. The collectives. Those of plain values run on the CPU, beside the GPU's.
         limit = timedelta(seconds=limit_s)
         backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
         dist.init_process_group(
@@ -105,8 +106,10 @@ class DistributedGroup(ProcessGroup):
             timeout=limit,
             device_id=device if device.type == "cuda" else None,
         )
+        # 2. The names of all ranks, for messages about any of them.
         self._hosts: list[str] = self.gather(socket.gethostname())
         self._who: list[str] = self.gather(f"process {os.getpid()} on {socket.gethostname()}")
+        # 3. Heartbeats. The barrier makes sure that every rank's count exists before it is read.
         self._store.add(beat_key(world.rank), 1)
         dist.barrier()
         self._heartbeat = Heartbeat(self._connect("kata"), world.rank, self._who, limit_s)
@@ -167,11 +170,13 @@ class DistributedGroup(ProcessGroup):
 
         Several ranks get the answer to the call before, so that nobody waits.
         """
+        # 1. The result of the last vote, which has had a step's time to arrive.
         if self._voted is not None:
             work, votes = self._voted
             work.wait()
             if votes.item() > 0:
                 return self._store.get("stop").decode()
+        # 2. The next vote. The text goes first, so that it is there when the sum says so.
         if reason is not None:
             self._store.set("stop", f"{reason} on rank {self.world.rank}")
         votes = torch.tensor(0 if reason is None else 1)
@@ -198,7 +203,8 @@ class DistributedGroup(ProcessGroup):
         if isinstance(error, KataError) and str(error) == str(
             RankError(found.what, rule=found.rule, remedy=found.remedy)
         ):
-            if self.world.is_first:  # all ranks found the same fault, and one sentence will do
+            # All ranks found the same fault; rank 0 alone prints it.
+            if self.world.is_first:
                 return
             raise SystemExit(2) from error
         if not isinstance(error, RankError):
@@ -223,7 +229,9 @@ class DistributedGroup(ProcessGroup):
         """Return the failure of another rank that ends this one; None if this one failed."""
         me = self.world.rank
         try:
+            # 1. The first failure that a rank has posted wins.
             known = self._heartbeat.failure or posted(self._store)
+            # 2. A collective fails before a lost rank is noticed. Looking again costs a few beats.
             if known is None and isinstance(error, RuntimeError):
                 silent = self._heartbeat.silent(SUSPECT_BEATS)
                 known = posted(self._store)
@@ -231,6 +239,7 @@ class DistributedGroup(ProcessGroup):
                     known = post(
                         self._store, lost(silent[0], self._who[silent[0]], SUSPECT_BEATS * BEAT_S)
                     )
+            # 3. Otherwise this rank is the first, unless another posts in this moment.
             if known is None:
                 known = post(self._store, _described(error, me, self._who[me]))
         except RuntimeError:

@@ -27,7 +27,7 @@ STOPPED = 85
 """A rank's exit status that means: asked to stop, and saved. See `kata.train.stopping`."""
 
 INTERRUPTED = 130
-"""The same, of one that was signalled twice: it did not save."""
+"""The exit status of a rank that was signaled twice, and so did not save."""
 
 GRACE_S = 10.0
 """Time for the other ranks to leave by themselves after one has failed."""
@@ -45,15 +45,21 @@ def run_local_ranks(
     log_dir: Path,
     stop_after_s: float | None = None,
 ) -> int:
-    """Run `command` once per entry of `envs`, its environment. Rank 0's output is shown, others'
-    goes to log files.
+    """Run `command` once per entry of `envs`, its environment.
 
-    When one fails, the others are ended and its last output is shown. After `stop_after_s` all get
-    SIGUSR1, which asks a run to save and leave.
+    Rank 0's output is shown, and the others' goes to log files. When a rank fails, the others are
+    ended, and its last output is shown. No process that the ranks started in their process groups
+    outlives them.
 
-    Returns: 0 when all did; the failed rank's exit status (128 + n where signal n ended it); else
-        85 where a rank left with that. Nothing that the ranks started in their process groups runs
-        on.
+    Args:
+        command: The program and its arguments.
+        envs: The environment of each rank.
+        log_dir: The folder of the log files.
+        stop_after_s: Seconds after which all get SIGUSR1, which asks a run to save and leave.
+
+    Returns:
+        0 when all ranks return 0; the failed rank's exit status, or 128 + n where signal n ended
+        it; otherwise 85 where a rank left with that status.
     """
     log_dir.mkdir(parents=True, exist_ok=True)
     with _Ranks(log_dir) as ranks:
@@ -103,6 +109,7 @@ class _Ranks(Closing):
             signal.signal(number, handler)
 
     def start(self, rank: int, command: Sequence[str], env: Mapping[str, str]) -> None:
+        # 1. The rank keeps its copy of the log's handle, so that this one can be closed at once.
         with contextlib.ExitStack() as files:
             output = (
                 None if rank == 0 else files.enter_context(log_of(self.log_dir, rank).open("wb"))
@@ -115,17 +122,21 @@ class _Ranks(Closing):
                 stderr=None if output is None else subprocess.STDOUT,
                 start_new_session=True,
             )
+        # 2. From here on signals reach it, and the reaper ends it if this process is killed.
         self.running[rank] = process
         self._tell(f"{process.pid}\n")
         for number in self.signals:  # one that came before this rank is meant for it too
             process.send_signal(number)
+        # 3. A thread per rank waits for its end: `wait` reads all ends from one queue.
         threading.Thread(target=lambda: self.ended.put((rank, process.wait())), daemon=True).start()
 
     def wait(self, stop_after_s: float | None) -> int:
+        """Wait for all ranks, end them when one fails, and return the exit status of all."""
         stop_at_s = float("inf") if stop_after_s is None else time.monotonic() + stop_after_s
         failed: tuple[int, int] | None = None
         stopped = False
         while self.running:
+            # 1. The two deadlines: to ask once for a save, and to kill, again every second.
             now_s = time.monotonic()
             if now_s >= stop_at_s:
                 print(
@@ -137,12 +148,14 @@ class _Ranks(Closing):
             if now_s >= self.kill_at_s:
                 self.kill()
                 self.kill_at_s = now_s + 1.0
+            # 2. The next end. At most a second passes without a look at the deadlines.
             try:
                 rank, status = self.ended.get(
                     timeout=max(0.0, min(1.0, stop_at_s - now_s, self.kill_at_s - now_s))
                 )
             except queue.Empty:
                 continue
+            # 3. Its children go with it. Only the first failure is reported: others follow from it.
             _kill_group(self.running.pop(rank).pid)
             stopped = stopped or status == STOPPED
             if status not in (0, STOPPED) and failed is None:
@@ -150,6 +163,7 @@ class _Ranks(Closing):
                 if self.running:
                     self.send(signal.SIGTERM)
                     self.kill_at_s = time.monotonic() + GRACE_S
+        # 4. A rank that the user's signal ended has not failed, and its output tells nothing.
         if failed is None:
             return STOPPED if stopped else 0
         if self.signals and failed[1] in (INTERRUPTED, *(-number for number in self.signals)):
@@ -159,7 +173,7 @@ class _Ranks(Closing):
         return failed[1] if failed[1] > 0 else 128 - failed[1]
 
     def send(self, number: int) -> None:
-        """To the ranks alone: what they started is theirs to end."""
+        """Send a signal to the ranks alone, which end the processes that they started."""
         for process in list(self.running.values()):
             process.send_signal(number)
 
@@ -178,12 +192,12 @@ class _Ranks(Closing):
     def _tell(self, line: str) -> None:
         assert self._keeper is not None
         assert self._keeper.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # somebody ended the keeper; the ranks go on
+        with contextlib.suppress(BrokenPipeError):  # the keeper was killed; the ranks run on
             self._keeper.stdin.write(line)
             self._keeper.stdin.flush()
 
     def _show(self, rank: int, status: int) -> None:
-        """Why the run ended, last of all that is printed."""
+        """Print the reason why the run ended, below all other output."""
         how = (
             f"left with exit status {status}"
             if status > 0
@@ -200,7 +214,7 @@ class _Ranks(Closing):
 
 
 def tail(log: Path) -> str:
-    """The last lines of a log, from its last traceback on where there is one."""
+    """Return the last lines of a log, from its last traceback on where there is one."""
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
     tracebacks = [
         n

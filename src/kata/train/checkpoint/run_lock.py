@@ -28,9 +28,14 @@ SILENT_S = 4 * BEAT_S
 
 
 class FolderLock(Closing):
-    """Holds a folder that exists, from `with` on. note: whose lock was taken over, or None.
+    """A lock that holds an existing folder from `with` on.
 
-    Raises CheckpointError naming the process that holds it.
+    Attributes:
+        path: The lock file.
+        note: A sentence about the dead process whose lock was taken over, or None.
+
+    Raises:
+        CheckpointError: Another process holds the folder; the message names it.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -40,13 +45,16 @@ class FolderLock(Closing):
         self._over = threading.Event()
 
     def __enter__(self) -> Self:
+        # 1. The kernel decides; the file counts only where the kernel does not say.
         kernel = self._open()
         holder = _read(self.path)
         if kernel is False or (kernel is None and holder is not None and self._alive(holder)):
             os.close(self._handle)
             raise _refused(self.path.parent, holder or {})
+        # 2. A holder that is still named here died without removing the file.
         if holder is not None:
             self.note = f"took over the lock of {_named(holder)}, which is gone"
+        # 3. Written in place: a new file would have no lock of the kernel.
         os.ftruncate(self._handle, 0)
         os.pwrite(self._handle, json.dumps(_self()).encode(), 0)
         if kernel is None:
@@ -60,9 +68,7 @@ class FolderLock(Closing):
         os.close(self._handle)
 
     def _open(self) -> bool | None:
-        """Open the file and ask the kernel: True mine, False another's, None the kernel does not
-        say.
-        """
+        """Open the file and lock it: True if it is ours, False if another's, None if unknown."""
         while True:
             self._handle = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
             answer = _flock(self._handle)
@@ -74,6 +80,8 @@ class FolderLock(Closing):
             os.close(self._handle)
 
     def _alive(self, holder: dict[str, Any]) -> bool:
+        # On this machine the process table decides at once; of another one only the file's time
+        # is known, and a dead holder there blocks the folder for SILENT_S.
         mine = _self()
         if (holder.get("host"), holder.get("boot")) == (mine["host"], mine["boot"]) and mine[
             "process_start"
@@ -101,7 +109,7 @@ def _flock(handle: int) -> bool | None:
 
 
 def _self() -> dict[str, Any]:
-    """Who holds the lock, as the file says it."""
+    """Return this process as the lock file describes a holder."""
     boot = Path("/proc/sys/kernel/random/boot_id")
     return {
         "pid": os.getpid(),
@@ -113,8 +121,9 @@ def _self() -> dict[str, Any]:
 
 
 def _process_start(pid: int) -> int | None:
-    """When a process of this machine began, in ticks since boot: with its number it names one
-    process only.
+    """Return the start of a process of this machine in ticks since boot, or None.
+
+    Numbers are reused; number and start together name one process only.
     """
     try:
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
@@ -123,7 +132,7 @@ def _process_start(pid: int) -> int | None:
 
 
 def _read(path: Path) -> dict[str, Any] | None:
-    """The holder that the file names; None for a new file."""
+    """Return the holder that the file names, or None for a new file."""
     text = path.read_bytes()
     if not text:
         return None
