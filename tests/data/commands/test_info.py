@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from kata.cli import main
-from tests.data.dataset_maker import CAMERA, change_info, cut, make
+from tests.data.dataset_maker import CAMERA, change_info, change_table, cut, make
 
 
 def info(root: Path, capsys: pytest.CaptureFixture[str]) -> dict:
@@ -95,3 +97,48 @@ def test_damaged_metadata_is_one_message(
     change_info(make(tmp_path, camera=""), codebase_version="v9")
     assert main(["data", "info", str(tmp_path)]) == 2
     assert "v9" in capsys.readouterr().err
+
+
+def test_a_video_of_unknown_pixels_is_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = make(tmp_path)
+    probe = {"video.codec": "h264", "video.pix_fmt": None}
+    monkeypatch.setattr("kata.data.inspect.dataset_summary.probe_video", lambda path: probe)
+    camera = info(root, capsys)["cameras"][CAMERA]
+    assert (camera["codec"], camera["pix_fmt"]) == ("h264", "unknown")
+    assert main(["data", "info", str(root)]) == 0
+    assert "unknown" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("cell", [None, {"bytes": b"no image", "path": "a.png"}])
+def test_an_image_that_cannot_be_read_is_shown_as_damaged(
+    tmp_path: Path, cell: dict[str, Any] | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = make(tmp_path, camera="image")
+    table = min(root.glob("data/*/*.parquet"))
+
+    def spoil(columns: dict[str, Any]) -> None:
+        columns[CAMERA][0] = cell
+
+    change_table(table, spoil)
+    assert table.name in info(root, capsys)["cameras"][CAMERA]["damaged"]
+    assert main(["data", "info", str(root)]) == 0
+    assert table.name in capsys.readouterr().out
+
+
+def test_a_table_of_a_type_that_arrow_does_not_implement_is_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = make(tmp_path, camera="image")
+
+    def refuse(*_: object, **__: object) -> None:
+        raise pa.ArrowNotImplementedError("no such type")
+
+    monkeypatch.setattr("pyarrow.parquet.ParquetFile.read", refuse)
+    monkeypatch.setattr("pyarrow.parquet.ParquetFile.iter_batches", refuse)
+    monkeypatch.setattr("pyarrow.parquet.read_schema", refuse)
+    assert main(["data", "check", str(root)]) == 1
+    assert "cannot be read: " in capsys.readouterr().out
+    assert main(["data", "info", str(root)]) == 2
+    assert "no such type" in capsys.readouterr().err

@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 
 from kata.data import Dataset, Reader, anchor_rows, open_dataset
-from kata.data.dataset.mixture import Mixture, MixtureEntry
+from kata.data.dataset.mixture import Mixture, MixtureEntry, vector_names
 from kata.data.loader.provenance import sample_locations
 from kata.data.sampling.mixture_order import MixtureOrder
 from kata.data.stats.dataset_stats import dataset_stats
 from kata.data.stats.mixture_stats import joint_stats, part_stats
 from kata.errors import DataError
+from tests.data.dataset_maker import change_info, features, make
 from tests.data.small_maker import CAMERA, small
 
 FRONT = "observation.images.front"
@@ -203,3 +204,17 @@ def test_dimensions_that_a_dataset_lacks_stay_zero_when_normalised(mixture, pair
         expected = dataset_stats(pair[0], cameras=False)["action"] if own else joint["action"]
         np.testing.assert_array_equal(first["action"]["mean"][:2], expected["mean"][:2])
         np.testing.assert_array_equal(second[CAMERA]["mean"], joint[CAMERA]["mean"])
+
+
+def test_a_dimension_is_named_where_all_datasets_that_have_it_agree(tmp_path):
+    parts: list[MixtureEntry] = []
+    for name, names in (("one", ["x", "y"]), ("two", ["x", "z", "grip"]), ("none", None)):
+        shape = [2] if names is None else [len(names)]
+        root = make(tmp_path / name, camera="")
+        action = {"dtype": "float64", "shape": shape, "names": names}
+        change_info(root, features={**features(""), "action": action})
+        parts.append(MixtureEntry(name, open_dataset(f"x/{name}", root=root)))
+    one, two, none = parts
+    assert vector_names(Mixture((one,)), "action") == ("x", "y")
+    assert vector_names(Mixture((one, two)), "action") == ("x", "action[1]", "grip")
+    assert vector_names(Mixture((one, none)), "action") == ("action[0]", "action[1]")

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import logging
+import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from kata.cli import main
 from kata.data import Reader, open_dataset
 from kata.errors import DataError
 from kata.eval.envs.reach import FPS, INSTRUCTION
@@ -72,3 +78,20 @@ def test_failed_attempts_are_dropped_and_counted(
 def test_numbers_below_one_are_refused(tmp_path: Path, episodes: int, workers: int) -> None:
     with pytest.raises(DataError, match=r"(?s)rule:.*remedy:"):
         demonstrations.record(tmp_path / "demo", num_episodes=episodes, workers=workers)
+
+
+def test_a_killed_recording_is_repeated_with_the_same_command(tmp_path: Path) -> None:
+    root = tmp_path / "demo"
+    words = ["data", "demo", str(root), "--episodes=2", "--codec=h264"]
+    process = subprocess.Popen([sys.executable, "-m", "kata", *words], start_new_session=True)
+    until_s = time.monotonic() + 60
+    while not any(tmp_path.iterdir()):
+        assert process.poll() is None
+        assert time.monotonic() < until_s
+        time.sleep(0.005)
+    os.killpg(process.pid, signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    assert not root.exists()
+    assert main(words) == 0
+    assert open_dataset("local/demo", root=root).num_episodes == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["demo"]

@@ -155,7 +155,7 @@ def _image(root: Path, name: str, key: str) -> dict[str, Any]:
         with Image.open(io.BytesIO(cell["bytes"])) as image:
             kind, mode = str(image.format).lower(), image.mode
     except (
-        pa.ArrowInvalid,
+        pa.ArrowException,
         UnicodeDecodeError,
         OSError,
         UnidentifiedImageError,
