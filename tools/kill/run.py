@@ -31,9 +31,10 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 os.environ.setdefault(
@@ -47,7 +48,9 @@ import numpy as np
 from kata.cli import main
 from kata.data.video.packet_index import build_index
 from kata.data.writing.dataset_writer import DatasetWriter, VideoOptions
+from kata.run import checkpoint_link
 from kata.spec import Column
+from kata.train.checkpoint import folder, manifest, retention, snapshot
 from kata.train.metrics.meter import read_metrics
 
 CAMERA, STATE, PLACE, ACTION = (
@@ -59,13 +62,26 @@ CAMERA, STATE, PLACE, ACTION = (
 SAME_SECTIONS = ("Curves", "Where the error is", "Predicted against recorded")
 MEASURED = re.compile(r"(_s|_share|_bytes)$|^(time|spent|bound_by)$|_per_s$")
 COMPARED = (".safetensors", ".json", ".jsonl", ".f32")
+
+
+def stack_lines(*places: Callable[..., Any] | ModuleType) -> re.Pattern[str]:
+    """Match the lines of a stack dump that are in one of these functions or modules."""
+    patterns: list[str] = []
+    for place in places:
+        if isinstance(place, ModuleType):
+            patterns.append(re.escape(f'File "{place.__file__}"'))
+        else:
+            code = place.__code__
+            file, name = re.escape(code.co_filename), re.escape(code.co_name)
+            patterns.append(rf'File "{file}", line \d+ in {name}\b')
+    return re.compile("|".join(patterns))
+
+
 PHASES = {
-    "pruning": re.compile(r"/train/retention\.py\", line \d+ in prune\b"),
-    "publishing": re.compile(
-        r"/train/manifest\.py\", line \d+ in (write_manifest|flush)\b|/run/pointer\.py"
-    ),
-    "writing": re.compile(r"/train/store\.py\", line \d+ in publish\b"),
-    "copying": re.compile(r"/train/snapshot\.py"),
+    "pruning": stack_lines(retention.prune),
+    "publishing": stack_lines(manifest.write_manifest, checkpoint_link),
+    "writing": stack_lines(folder.publish),
+    "copying": stack_lines(snapshot),
 }
 """What a thread that saves is at, the last thing first."""
 DUMP = signal.SIGRTMIN
