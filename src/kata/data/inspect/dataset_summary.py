@@ -1,6 +1,4 @@
-"""What a dataset is, as plain values: what its metadata declares, and what its files turn out to
-be.
-"""
+"""A summary of a dataset as plain values, from its metadata and from its files."""
 
 from __future__ import annotations
 
@@ -167,8 +165,9 @@ def _image(root: Path, name: str, key: str) -> dict[str, Any]:
 
 
 def _statistics(root: Path, info: Info) -> dict[str, Any]:
-    """Which statistics are stored: for the dataset, per episode, and what the former lack of
-    LeRobot's ten figures.
+    """Return which statistics are stored for the dataset and per episode.
+
+    `lacking` lists the ones of LeRobot's ten figures that the dataset's own do not have.
     """
     path = root / "meta" / "stats.json"
     try:
@@ -176,21 +175,28 @@ def _statistics(root: Path, info: Info) -> dict[str, Any]:
     except DataError as error:
         return {"damaged": error.what}
     wanted = [key for key, column in info.columns.items() if column.dtype != "string"]
-    lacking = {key: [stat for stat in STATS if stat not in stored.get(key, {})] for key in wanted}
+    lacking: dict[str, list[str]] = {}
+    for key in wanted:
+        absent = [stat for stat in STATS if stat not in stored.get(key, {})]
+        if absent:
+            lacking[key] = absent
     if info.is_v3:
-        names = [name for path in root.glob(EPISODE_FILES) for name in schema_names(path)]
-        per_episode = any(name.startswith("stats/") for name in names)
+        per_episode = any(_has_episode_stats(path) for path in root.glob(EPISODE_FILES))
     else:
         per_episode = (root / "meta" / "episodes_stats.jsonl").is_file()
     return {
         "dataset": path.is_file(),
         "per_episode": per_episode,
-        "lacking": {key: stats for key, stats in lacking.items() if stats},
+        "lacking": lacking,
     }
 
 
+def _has_episode_stats(path: Path) -> bool:
+    return any(name.startswith("stats/") for name in schema_names(path))
+
+
 def _training(source: Source, here: np.ndarray, notes: list[str], concat: Concat) -> dict[str, Any]:
-    """What `kata train` would read, or the message with which it would refuse."""
+    """Return what `kata train` would read, or the message with which it would refuse."""
     if source.revision is not None and not here.all():
         return {
             "notes": [*notes, f"{int((~here).sum())} episodes are still to be fetched from the Hub"]

@@ -23,9 +23,20 @@ from kata.html import document, jpeg_url, section
 from kata.spec import ACTION, BOOKKEEPING, STATE, Column, Feature, FeatureType, features_of
 from kata.units import seconds_text
 
-INK, MUTED, RULE, ACCENT, SECOND = "#1d2329", "#68717b", "#e4e3df", "#0b6e75", "#c2571a"
-_WIDTH, _MARGIN, _GAP = 14.0, 0.45, 0.06  # inches
-_PANELS_ABREAST, _PANEL_HEIGHT, _PANELS_MAX = 4, 1.2, 80
+INK = "#1d2329"
+MUTED = "#68717b"
+RULE = "#e4e3df"
+ACCENT = "#0b6e75"
+SECOND = "#c2571a"
+
+# Sizes of the picture, in inches.
+_WIDTH = 14.0
+_MARGIN = 0.45
+_GAP = 0.06
+_PANEL_HEIGHT = 1.2
+
+_PANELS_ABREAST = 4
+_PANELS_MAX = 80
 _DPI = 110
 _FRAME_BYTES = 40_000
 _WORDS = {FeatureType.STATE: "state", FeatureType.ACTION: "action"}
@@ -62,9 +73,17 @@ class Panel:
 
 @dataclass(frozen=True)
 class Sheet:
-    """What is drawn of an episode.
+    """The content of a view of one episode.
 
-    time_s: (T,). shown: (N,) frame numbers of the pictures. frames: per camera uint8 (N, H, W, C).
+    Attributes:
+        title: name of the dataset and number of the episode.
+        task: the sentences of its task.
+        facts: length and rate in words.
+        time_s: (T,) seconds since the episode began.
+        shown: (N,) frame numbers of the pictures.
+        frames: per camera, uint8 (N, H, W, C).
+        panels: the charts.
+        left_out: how many charts there is no room for.
     """
 
     title: str
@@ -78,7 +97,7 @@ class Sheet:
 
 
 def read_sheet(dataset: Dataset, num_frames: int) -> Sheet:
-    """Read the one episode of `dataset`, with so many evenly spread frames of each camera.
+    """Read the one episode of `dataset`, with `num_frames` evenly spread frames of each camera.
 
     Raises: DataError for damaged files.
     """
@@ -157,7 +176,8 @@ def _panels(dataset: Dataset) -> list[Panel]:
     features = features_of(dataset.columns, found)
     bearers = {found.get(key, key): key for key in keys}
     pair = [bearers[role] for role in (STATE, ACTION) if role in bearers]
-    groups = [[key] for key in pair + [key for key in keys if key not in pair]]
+    others = [key for key in keys if key not in pair]
+    groups = [[key] for key in (*pair, *others)]
     if len(pair) == 2 and _are_pair(*(dataset.columns[key] for key in pair)):
         groups[:2] = [pair]
     panels: list[Panel] = []
@@ -278,12 +298,14 @@ def _stamp(sheet: Sheet, number: np.int64) -> str:
 
 
 def _draw_panels(figure: Any, sheet: Sheet, top: float, height: float) -> None:
-    """A grid of small charts over one time axis; thin lines mark the times of the pictures."""
+    """Draw small charts over one time axis; thin lines mark the times of the pictures."""
     if not sheet.panels:
         return
-    words = list(
-        dict.fromkeys(word for panel in sheet.panels for word, _ in panel.lines if word in _COLOURS)
-    )
+    words: list[str] = []
+    for panel in sheet.panels:
+        for word, _ in panel.lines:
+            if word in _COLOURS and word not in words:
+                words.append(word)
     for place, word in enumerate(words):
         colour = _colour(word)
         figure.text(
