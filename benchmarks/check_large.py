@@ -1,5 +1,6 @@
-"""How long `kata data check` takes for many episodes: makes a dataset of links to one episode's
-files, and checks it.
+"""Measure how long `kata data check` takes for many episodes.
+
+The script makes a dataset of links to one episode's files, and checks it.
 
     python benchmarks/check_large.py [--folder=<scratch folder>] [--episodes=10000] [--frames=300]
     [--version=v2.1]

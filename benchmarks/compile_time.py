@@ -37,7 +37,7 @@ import torch
 from torch import Tensor
 
 from kata.dist.engine import Engine
-from kata.dist.process_group import Team
+from kata.dist.process_group import ProcessGroup
 from kata.run import Run
 from kata.train.model.compile import compile_blocks, uncompiled
 from kata.train.model.state import TrainState, build_state
@@ -57,7 +57,10 @@ WAYS = ("written", "compiled")
 def measure(policy: str, rounds: int, steps: int) -> dict[str, Any]:
     """One policy in this process."""
     case = argparse.Namespace(policy=policy, cameras=1, precision="no", **CASES[policy])
-    run, engines = make_run(case), {way: Engine(Team(), torch.device("cpu")) for way in WAYS}
+    run, engines = (
+        make_run(case),
+        {way: Engine(ProcessGroup(), torch.device("cpu")) for way in WAYS},
+    )
     states = {way: build_state(run, engine) for way, engine in engines.items()}
     torch.manual_seed(0)
     batch = make_batch(run, torch.device("cpu"))

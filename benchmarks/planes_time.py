@@ -40,7 +40,7 @@ def every_value() -> np.ndarray:
 
 
 def by_formula(planes: np.ndarray) -> np.ndarray:
-    """What `Colours` says, (1024, 1024, 3)."""
+    """Return RGB (1024, 1024, 3) as `Colours` defines it."""
     whole = planes[..., 0].astype(np.int64)
     y = ((whole[:1024] << 3) - COLOURS.offset) * COLOURS.luma >> 16
     u, v = (

@@ -29,7 +29,7 @@ from typing import Any
 import torch
 
 from kata.dist.engine import Engine
-from kata.dist.process_group import Team
+from kata.dist.process_group import ProcessGroup
 from kata.policies import config_class
 from kata.run import AcceleratorConfig, DatasetConfig, Run
 from kata.spec import ACTION, LANGUAGE_MASK, LANGUAGE_TOKENS, STATE, Feature, FeatureType, pad_key
@@ -40,7 +40,7 @@ from kata.train.step import update
 
 @dataclass
 class RandomBatch:
-    """What an update takes, made once on the device."""
+    """A batch for one update, made once on the device."""
 
     micros: list[dict[str, Any]]
     draws: list[dict[str, torch.Tensor]]
@@ -110,7 +110,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     run = make_run(options)
     torch.backends.cudnn.benchmark = torch.backends.cuda.matmul.allow_tf32 = True
-    engine = Engine(Team(), device)
+    engine = Engine(ProcessGroup(), device)
     state, batch = build_state(run, engine), make_batch(run, device)
     blocks = compile_blocks(state.policy) if options.compile else []
     state.optimizer = engine.begin(state.policy, state.optimizer)
