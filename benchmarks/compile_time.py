@@ -40,8 +40,8 @@ from kata.dist.engine import Engine
 from kata.dist.process_group import ProcessGroup
 from kata.run import Run
 from kata.train.model.compile import compile_blocks, uncompiled
-from kata.train.model.state import TrainState, build_state
-from kata.train.step import update, weighted
+from kata.update.state import TrainState, build_state
+from kata.update.step import update, weighted
 from step_time import RandomBatch, make_batch, make_run
 
 CASES: dict[str, dict[str, Any]] = {

@@ -34,8 +34,8 @@ from kata.policies import config_class
 from kata.run import AcceleratorConfig, DatasetConfig, Run
 from kata.spec import ACTION, LANGUAGE_MASK, LANGUAGE_TOKENS, STATE, Feature, FeatureType, pad_key
 from kata.train.model.compile import compile_blocks, uncompiled
-from kata.train.model.state import build_state
-from kata.train.step import update
+from kata.update.state import build_state
+from kata.update.step import update
 
 
 @dataclass

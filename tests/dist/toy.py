@@ -20,9 +20,9 @@ from kata.dist.world import read_world
 from kata.optim.build import build_optimizer
 from kata.policies.base import ActState, KeyMap, Loss, ParamGroup, Policy, Term
 from kata.run import FsdpConfig, resolve_run
-from kata.train.input.feed import StepBatch
-from kata.train.model.state import TrainState
-from kata.train.step import update
+from kata.update.state import TrainState
+from kata.update.step import update
+from kata.update.step_batch import StepBatch
 
 STEPS, CHANGE = 8, 4
 RATES = ("--optimizer.lr=0.05", "--optimizer.weight_decay=0.1")

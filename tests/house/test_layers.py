@@ -30,6 +30,6 @@ def test_models_and_steps_need_no_reader_and_no_flag_parser():
         "import sys; sys.modules.update(av=None, yaml=None, pyarrow=None, rich=None)\n"
         "import kata.policies.act.model, kata.processors, kata.optim.build, kata.policies.load, "
         "kata.policies.pipelines\n"
-        "import kata.train.model.state, kata.train.step"
+        "import kata.update.state, kata.update.step"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

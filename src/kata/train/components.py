@@ -40,8 +40,8 @@ from kata.train.metrics.meter import Meter, NullMeter, read_metrics
 from kata.train.metrics.pauses import Pauses
 from kata.train.metrics.progress import Progress
 from kata.train.metrics.trackers import TrackedRun, Tracker, open_trackers
-from kata.train.model.state import TrainState
 from kata.train.stopping import StopSignal
+from kata.update.state import TrainState
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ from kata.run import Run
 from kata.train.input.feed import Feed
 from kata.train.metrics.bad_steps import BadStepMonitor
 from kata.train.metrics.meter import Meter, NullMeter, StepTimes
-from kata.train.model.state import TrainState
-from kata.train.step import update
 from kata.train.stopping import StopSignal
+from kata.update.state import TrainState
+from kata.update.step import update
 
 Callback = Callable[[TrainState], None]
 """Periodic work between two steps, such as validating or saving."""

@@ -47,9 +47,9 @@ from kata.train.model.compile import CompiledBlock, compile_blocks, uncompiled
 from kata.train.model.device import set_switches
 from kata.train.model.engine import open_engine
 from kata.train.model.oom import explain_out_of_memory
-from kata.train.model.state import TrainState, build_state
 from kata.train.report import ReportContent, SampleView, write_report
 from kata.train.stopping import StopSignal
+from kata.update.state import TrainState, build_state
 
 _log = logging.getLogger(__name__)
 

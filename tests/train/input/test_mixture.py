@@ -25,10 +25,11 @@ from kata.processors.pipeline import POSTPROCESSOR, PREPROCESSOR
 from kata.run import resolve_run
 from kata.spec import ENV_STATE, STATE, Column, Feature, FeatureType
 from kata.train import train
-from kata.train.input.feed import Feed, Share
+from kata.train.input.feed import Feed
 from kata.train.input.mixture_checks import check_together
 from kata.train.input.prepare import prepare
-from kata.train.step import loss_by_dataset
+from kata.update.step import loss_by_dataset
+from kata.update.step_batch import Share
 from tests.conftest import TINY_ACT
 from tests.data.small_maker import CAMERA, small
 from tests.train.test_train import close, equal, numbers, weights

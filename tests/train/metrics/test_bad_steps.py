@@ -27,7 +27,7 @@ from kata.train.checkpoint.saver import last_finite
 from kata.train.input.prepare import prepare
 from kata.train.metrics.bad_steps import ENOUGH, BadStepMonitor
 from kata.train.metrics.meter import Meter, read_metrics
-from kata.train.model.state import build_state
+from kata.update.state import build_state
 from tests.conftest import TINY_ACT
 from tests.train.test_every_policy import TINY
 from tests.train.test_kill import AVERAGED, BF16, FOURTHS, saved

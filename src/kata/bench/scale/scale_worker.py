@@ -29,13 +29,14 @@ from kata.dist.process_group import ProcessGroup, join
 from kata.dist.world import read_world
 from kata.run import Run, resolve_run
 from kata.train.components import open_feed
-from kata.train.input.feed import Feed, StepBatch
+from kata.train.input.feed import Feed
 from kata.train.input.prepare import prepare
 from kata.train.input.readers import open_caches, open_reader
 from kata.train.model.device import rank_device, set_switches
 from kata.train.model.engine import open_engine
-from kata.train.model.state import TrainState, build_state
-from kata.train.step import update
+from kata.update.state import TrainState, build_state
+from kata.update.step import update
+from kata.update.step_batch import StepBatch
 
 LIMIT_S = 600.0
 

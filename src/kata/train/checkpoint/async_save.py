@@ -33,7 +33,7 @@ from kata.train.checkpoint.saver import Saver
 from kata.train.checkpoint.sharded import state_tensors, write_shards
 from kata.train.checkpoint.snapshot import HostTensors, Snapshot, snapshot_state, snapshot_weights
 from kata.train.metrics.meter import Meter, NullMeter
-from kata.train.model.state import TrainState
+from kata.update.state import TrainState
 
 _log = logging.getLogger(__name__)
 

@@ -41,7 +41,7 @@ from kata.train.checkpoint.manifest import (
 )
 from kata.train.checkpoint.sharded import has_shards, load_optimizer_state, restore_shards
 from kata.train.checkpoint.snapshot import Snapshot
-from kata.train.model.state import TrainState
+from kata.update.state import TrainState
 
 
 def last_finite(checkpoints: Path) -> Path | None:

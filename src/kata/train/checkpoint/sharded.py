@@ -31,7 +31,7 @@ from kata.dist.skip_step import optimizer_parameters
 from kata.errors import CheckpointError
 from kata.train.checkpoint.manifest import SHARDS
 from kata.train.checkpoint.snapshot import optimizer_tensors
-from kata.train.model.state import TrainState
+from kata.update.state import TrainState
 
 METADATA = ".metadata"
 WEIGHTS = "weights/"

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from kata.dist.engine import Engine
-from kata.train.model.state import TrainState
+from kata.update.state import TrainState
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from kata.train.evaluation.env_eval import AsyncEnvEval
 from kata.train.evaluation.validation import Validator
 from kata.train.loop import Callback
 from kata.train.metrics.meter import Meter, NullMeter, read_metrics
-from kata.train.model.state import TrainState
+from kata.update.state import TrainState
 
 _log = logging.getLogger(__name__)
 

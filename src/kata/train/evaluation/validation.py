@@ -16,7 +16,7 @@ from kata.policies.base import Policy, evaluating
 from kata.processors import Normalize, Pipeline
 from kata.spec import ACTION, DATASET_INDEX, Batch, FeatureType, Stats, dim_pad_key, pad_key
 from kata.train.input.feed import Feed
-from kata.train.step import autocast
+from kata.update.step import autocast
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import time
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -25,39 +25,7 @@ from kata.policies.config import PolicyConfig
 from kata.processors import Pipeline, frames_to_float, planes_to_rgb
 from kata.processors.augment import Augment
 from kata.spec import ACTION, DATASET_INDEX, Batch, Colours, Draw, dim_pad_key, missing_key, pad_key
-
-
-class Share(NamedTuple):
-    """A dataset of a mixture in one batch, with the loss denominators over its samples there."""
-
-    number: int
-    name: str
-    weights: dict[str, float]
-
-
-@dataclass(frozen=True)
-class StepBatch:
-    """The input of one rank for one step.
-
-    Attributes:
-        micros: The batches that pass through the model one after the other.
-        draws: The policy's random numbers, per micro-batch.
-        weights: The denominators of the loss terms over the global batch.
-        positions: The positions of the samples in the stream (N,).
-        dataloading_s: Host seconds of reading.
-        preprocessing_s: Host seconds of copying and preparing.
-        first_micro: The number of the first micro-batch, counted over all ranks.
-        shares: The part of each dataset of a mixture in the global batch; empty for one dataset.
-    """
-
-    micros: list[Batch]
-    draws: list[dict[str, Tensor]]
-    weights: dict[str, float]
-    positions: np.ndarray
-    dataloading_s: float
-    preprocessing_s: float
-    first_micro: int = 0
-    shares: list[Share] = field(default_factory=list)
+from kata.update.step_batch import Share, StepBatch
 
 
 def pinned(size: int) -> NDArray[np.uint8]:

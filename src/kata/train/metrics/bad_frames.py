@@ -22,7 +22,7 @@ from kata.errors import FrameError
 from kata.run import Run
 from kata.train.metrics.append_log import AppendLog
 from kata.train.metrics.meter import Meter, NullMeter, drop_lines_after, read_metrics
-from kata.train.model.state import TrainState
+from kata.update.state import TrainState
 
 USES = ("train", "validate")
 

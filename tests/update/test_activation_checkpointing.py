@@ -10,7 +10,7 @@ from kata.errors import PolicyError
 from kata.policies import build_policy
 from kata.run import resolve_run
 from kata.train import train
-from kata.train.model.activation_checkpointing import recompute_activations
+from kata.update.activation_checkpointing import recompute_activations
 from tests.conftest import TINY_ACT
 from tests.train.test_every_policy import TINY, figures, policy_run  # noqa: F401  the fixture
 

@@ -16,11 +16,11 @@ from kata.optim.schedule import lr_factor
 from kata.policies.base import Loss
 from kata.run import Run
 from kata.spec import DATASET_INDEX, Batch
-from kata.train.model.state import TrainState
+from kata.update.state import TrainState
 
 if TYPE_CHECKING:
     from kata.dist.engine import Engine
-    from kata.train.input.feed import Share, StepBatch
+    from kata.update.step_batch import Share, StepBatch
 
 PRECISION_TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 

@@ -11,8 +11,8 @@ from kata.policies.base import Loss, Term
 from kata.processors import frames_to_float
 from kata.train import train
 from kata.train.input.prepare import prepare
-from kata.train.model.state import build_state
-from kata.train.step import weighted
+from kata.update.state import build_state
+from kata.update.step import weighted
 
 
 def test_each_sum_is_divided_by_its_own_count_and_scaled():

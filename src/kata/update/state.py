@@ -19,7 +19,7 @@ from kata.policies import build_policy
 from kata.policies.base import Policy
 from kata.policies.load import load_weights
 from kata.run import Run, policy_folder, read_policy_config
-from kata.train.model.activation_checkpointing import recompute_activations
+from kata.update.activation_checkpointing import recompute_activations
 
 
 @dataclass(slots=True)

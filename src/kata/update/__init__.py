@@ -1,0 +1,1 @@
+"""One optimizer update: its state, its batch, losses, gradients, the optimizer's step, the EMA."""
