@@ -19,7 +19,6 @@ import pyarrow.parquet as pq
 from PIL import Image
 
 from kata.data.counters import CounterCollector
-from kata.data.storage.file_stamp import Stamp
 from kata.data.video.decoder import Decoder, Gop
 from kata.data.video.packet_index import FrameIndex
 
@@ -44,9 +43,7 @@ def decoded(index: FrameIndex, frames: np.ndarray) -> dict[int, np.ndarray]:
     """Frames of one group of pictures by number."""
     decoder = Decoder(CounterCollector())
     found: dict[int, np.ndarray] = {}
-    for place, one in decoder.pictures(
-        Gop(index, Stamp.of(index.path.stat()), "c", frames, frames)
-    ):
+    for place, one in decoder.pictures(Gop(index, index.file.stamp(), "c", frames, frames)):
         decoder.to_rgb(
             one,
             found.setdefault(

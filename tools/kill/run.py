@@ -46,6 +46,7 @@ import matplotlib.backends.backend_svg  # noqa: F401 - for the processes to be f
 import numpy as np
 
 from kata.cli import main
+from kata.data.storage.store import local_file
 from kata.data.video.packet_index import build_index
 from kata.data.writing.dataset_writer import DatasetWriter, VideoOptions
 from kata.run import checkpoint_link
@@ -177,7 +178,7 @@ def make_damaged(root: Path, whole: Path) -> None:
     """The same with a frame in the last episode, which is trained on, that cannot be decoded."""
     shutil.copytree(whole, root)
     video = next(root.glob("videos/**/*.mp4"))
-    index = build_index(video)
+    index = build_index(local_file(video))
     data = bytearray(video.read_bytes())
     at, size = int(index.offset[-3]), int(index.size[-3])
     data[at : at + size] = b"\xff" * size

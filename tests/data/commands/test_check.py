@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from kata.cli import main
+from kata.data.storage.store import local_file
 from kata.data.video.packet_index import build_index
 from tests.data.dataset_maker import (
     CAMERA,
@@ -338,7 +339,7 @@ def test_a_frame_that_does_not_decode_is_named(
 ) -> None:
     root = finished(make(tmp_path / "made", lengths=(6, 12), per_file=2))
     path = root / f"videos/{CAMERA}/chunk-000/file-000.mp4"
-    index = build_index(path)
+    index = build_index(local_file(path))
     data = bytearray(path.read_bytes())
     for frame in (2, 12):  # keyframe every 4
         begin, size = int(index.offset[index.packet[frame]]), int(index.size[index.packet[frame]])

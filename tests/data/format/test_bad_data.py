@@ -14,6 +14,7 @@ import pytest
 from kata.data import Dataset, Reader, open_dataset
 from kata.data.format.info import file_name
 from kata.data.stats.dataset_stats import dataset_stats
+from kata.data.storage.store import local_file
 from kata.data.video.packet_index import build_index
 from kata.errors import DataError
 from tests.data.dataset_maker import (
@@ -291,9 +292,9 @@ def test_a_video_that_is_cut_off_is_found_before_the_first_batch(
 
 def test_a_cut_video_is_found_without_its_size_too(tmp_path: Path) -> None:
     path = make(tmp_path, lengths=(9,)) / VIDEO.replace("001", "000")
-    assert len(build_index(path)) == 9
+    assert len(build_index(local_file(path))) == 9
     cut(path, 0.8)
-    refused(lambda: build_index(path), path.name, "complete video")
+    refused(lambda: build_index(local_file(path)), path.name, "complete video")
 
 
 def test_a_video_with_fewer_frames_than_its_episodes_claim(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from kata.data import Reader, open_dataset
 from kata.data.parquet.image_column import EncodedImages
+from kata.data.storage.store import local_file
 from kata.data.video.packet_index import build_index
 from kata.errors import DataError
 from tests.data.dataset_maker import (
@@ -88,7 +89,7 @@ def test_frame_numbers_count_from_the_first_frame_shown(
     """
     path = tmp_path / "a.mp4"
     write_video(path, [picture(0, k) for k in range(20)], b_frames=b_frames, first_pts=first_pts)
-    index = build_index(path)
+    index = build_index(local_file(path))
     assert len(index) == 20
     found: dict[int, int] = {}
     for start in np.unique(index.start):
@@ -106,7 +107,7 @@ def test_frames_that_lead_an_open_group_of_pictures_are_right(tmp_path: Path) ->
     write_video(
         path, [picture(0, k) // 2 + noise[k] for k in range(30)], b_frames=3, gop=6, open_gop=True
     )
-    index = build_index(path)
+    index = build_index(local_file(path))
     with av.open(str(path)) as container:
         whole = [frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]
     key_before = np.maximum.accumulate(

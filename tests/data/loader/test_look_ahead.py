@@ -19,6 +19,7 @@ from kata.data.frames.frame_buffer import Frame, FrameBuffer
 from kata.data.frames.next_use import MAX_STEPS, NEVER, NextUse
 from kata.data.loader.shuffle import Shuffle, ShuffleChoice, make_order
 from kata.data.storage.buffers import Recycled, Slabs
+from kata.data.storage.store import local_file
 from kata.data.video.color import Planes, is_half_size
 from kata.data.video.decoder import Decoder
 from kata.data.video.packet_index import build_index
@@ -145,7 +146,7 @@ def broken(root: Path, number: int, b_frames: int) -> Dataset:
     path = make(root, lengths=(24,)) / f"videos/{CAMERA}/chunk-000/file-000.mp4"
     noise = np.random.default_rng(0).integers(0, 255, (24, HEIGHT, WIDTH, 3), dtype=np.uint8)
     write_video(path, list(noise), gop=12, b_frames=b_frames)
-    index = build_index(path)
+    index = build_index(local_file(path))
     content = bytearray(path.read_bytes())
     packet = index.packet[number]
     at, size = int(index.offset[packet]), int(index.size[packet])

@@ -26,12 +26,17 @@ from kata.data.parquet import image_column, page_body
 from kata.data.parquet.image_column import EncodedImages, ImageColumn, open_column
 from kata.data.parquet.page_body import InFile, InMemory, OpenFile, PageError, open_body
 from kata.data.parquet.pages import Chunk, Strings, find_pages, hybrid
+from kata.data.storage.store import local_file
 from kata.errors import DataError, FrameError
 from tests.data.dataset_maker import CAMERA, SHARED, make
 
 KEY = "observation.images.top"
 IMAGE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
 CODECS = ("none", "snappy", "gzip", "brotli", "zstd", "lz4")
+
+
+def opened(path: Path) -> OpenFile:
+    return OpenFile(local_file(path), local_file(path).stamp())
 
 
 @pytest.fixture(autouse=True)
@@ -78,7 +83,7 @@ def check_all(path: Path, budget_bytes: int = 2**30) -> EncodedImages:
     """Read every cell twice, in random order."""
     want, column, images = (
         expected(path),
-        open_column(path, KEY),
+        open_column(local_file(path), KEY),
         EncodedImages(CounterCollector(), budget_bytes),
     )
     for row in np.random.default_rng(0).permutation(np.repeat(np.arange(len(want)), 2)).tolist():
@@ -105,9 +110,9 @@ def test_cells_equal_those_of_pyarrow(
         dictionary_pagesize_limit=30_000,
         write_batch_size=8,
     )
-    column = open_column(path, KEY)
-    with OpenFile(path) as file:
-        pages = [find_pages(file, chunk) for chunk in column.chunks if isinstance(chunk, Chunk)]
+    column = open_column(local_file(path), KEY)
+    file = opened(path)
+    pages = [find_pages(file, chunk) for chunk in column.chunks if isinstance(chunk, Chunk)]
     assert [len(one.data) > 1 for one in pages] == [True, False, True]
     assert [one.dictionary is not None for one in pages] == [with_dictionary] * 3
     assert {page.refers for page in pages[0].data} == (
@@ -143,10 +148,10 @@ def test_long_headers(tmp_path: Path) -> None:
         write_batch_size=4,
     )
     check_all(path)
-    with OpenFile(path) as file:
-        (chunk,) = open_column(path, KEY).chunks
-        assert isinstance(chunk, Chunk)
-        assert find_pages(file, chunk).data[0].begin > chunk.begin + 6000
+    file = opened(path)
+    (chunk,) = open_column(local_file(path), KEY).chunks
+    assert isinstance(chunk, Chunk)
+    assert find_pages(file, chunk).data[0].begin > chunk.begin + 6000
 
 
 @pytest.mark.skipif(not SHARED.is_dir(), reason="the shared data folder is absent")
@@ -155,7 +160,7 @@ def test_real_images(tmp_path: Path) -> None:
     for key in ("observation.images.image_0", "observation.images.image_2"):
         want, column, images = (
             pq.read_table(path, columns=[key])[key].to_pylist(),
-            open_column(path, key),
+            open_column(local_file(path), key),
             fresh(),
         )
         assert [get(images, column, row) for row in range(len(want))] == [
@@ -174,7 +179,7 @@ def test_an_image_is_read_without_the_rest_of_its_page(tmp_path: Path) -> None:
     images = [rng.bytes(300_000) for _ in range(20)]
     write(path, [[{"bytes": image} for image in images]], compression="snappy")
     counters = CounterCollector()
-    found, column = EncodedImages(counters), open_column(path, KEY)
+    found, column = EncodedImages(counters), open_column(local_file(path), KEY)
     assert get(found, column, 7) == images[7]
     looked = counters.snapshot().bytes_read
     assert looked < path.stat().st_size + 400_000
@@ -190,7 +195,7 @@ def test_the_budget_holds_and_is_counted_right(tmp_path: Path, codec: str) -> No
     write(path, groups, compression=codec, use_dictionary=False)
     images, column, budget = (
         EncodedImages(CounterCollector(), 1_000_000),
-        open_column(path, KEY),
+        open_column(local_file(path), KEY),
         1_000_000,
     )
     with ThreadPoolExecutor(8) as pool:
@@ -218,7 +223,7 @@ def test_who_wants_the_same_page_waits_for_the_first(
 
     together = Barrier(8)
     monkeypatch.setattr(image_column, "read_cells", slow)
-    images, column = EncodedImages(CounterCollector()), open_column(path, KEY)
+    images, column = EncodedImages(CounterCollector()), open_column(local_file(path), KEY)
 
     def ask(row: int) -> bytes | None:
         together.wait(60)
@@ -295,24 +300,24 @@ def test_runs_of_snappy_streams(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         packed, plain = stream(rng, 40)
         assert pa.decompress(packed, len(plain), "snappy", asbytes=True) == plain
         path.write_bytes(b"before" + packed + b"behind")
-        with OpenFile(path) as file:
-            body = open_body(file, 6, len(packed), len(plain), "SNAPPY")
-            assert isinstance(body, InFile)
-            for begin, end in [
-                (0, len(plain)),
-                *np.sort(rng.integers(0, len(plain) + 1, (20, 2))).tolist(),
-            ]:
-                assert body.read(file, begin, end) == plain[begin:end]
+        file = opened(path)
+        body = open_body(file, 6, len(packed), len(plain), "SNAPPY")
+        assert isinstance(body, InFile)
+        for begin, end in [
+            (0, len(plain)),
+            *np.sort(rng.integers(0, len(plain) + 1, (20, 2))).tolist(),
+        ]:
+            assert body.read(file, begin, end) == plain[begin:end]
 
 
 def test_what_snappy_shortens_is_decompressed(tmp_path: Path) -> None:
     path, plain = tmp_path / "a", b"abcdefgh" * 100_000
     path.write_bytes(pa.compress(plain, "snappy", asbytes=True))
-    with OpenFile(path) as file:
-        body = open_body(file, 0, path.stat().st_size, len(plain), "SNAPPY")
-        assert isinstance(body, InMemory)
-        assert file.bytes_read == 2 * path.stat().st_size
-        assert body.read(file, 3, 900) == plain[3:900]
+    file = opened(path)
+    body = open_body(file, 0, path.stat().st_size, len(plain), "SNAPPY")
+    assert isinstance(body, InMemory)
+    assert file.bytes_read == 2 * path.stat().st_size
+    assert body.read(file, 3, 900) == plain[3:900]
 
 
 # --- damage
@@ -336,7 +341,7 @@ def test_changed_bytes_give_errors_or_other_bytes(
     path, rng = tmp_path / "a.parquet", np.random.default_rng(0)
     group: list[Any] = [None, *({"bytes": rng.bytes(300)} for _ in range(12))]
     write(path, [group], compression=codec, use_dictionary=with_dictionary, data_page_version="2.0")
-    column, whole, errors = open_column(path, KEY), path.read_bytes(), 0
+    column, whole, errors = open_column(local_file(path), KEY), path.read_bytes(), 0
     (chunk,) = column.chunks
     assert isinstance(chunk, Chunk)
     begin, end = (
@@ -367,17 +372,17 @@ def test_changed_bytes_give_errors_or_other_bytes(
 def test_counts_beyond_the_bytes_that_are_there(tmp_path: Path) -> None:
     path = tmp_path / "a"
     path.write_bytes(b"\x02\0\0\0ab\x01\0\0\0c")
-    with OpenFile(path) as file:
-        body = open_body(file, 0, 11, 11, "UNCOMPRESSED")
-        strings = Strings(file, body, 0, 2)
-        assert [strings.read(file, number) for number in range(2)] == [b"ab", b"c"]
-        for count in (3, 2**40):
-            with pytest.raises(PageError, match="fewer"):
-                Strings(file, body, 0, count)
-        with pytest.raises(PageError, match="value 2 is wanted of 2"):
-            strings.read(file, 2)
-        with pytest.raises(PageError, match="and it has 11"):
-            file.read(0, 12)
+    file = opened(path)
+    body = open_body(file, 0, 11, 11, "UNCOMPRESSED")
+    strings = Strings(file, body, 0, 2)
+    assert [strings.read(file, number) for number in range(2)] == [b"ab", b"c"]
+    for count in (3, 2**40):
+        with pytest.raises(PageError, match="fewer"):
+            Strings(file, body, 0, count)
+    with pytest.raises(PageError, match="value 2 is wanted of 2"):
+        strings.read(file, 2)
+    with pytest.raises(PageError, match="and it has 11"):
+        file.read(0, 12)
     assert hybrid(b"", 0, 2).tolist() == [0, 0]  # a dictionary of one
     assert hybrid(b"\x03\x88\xc6\xfa", 3, 8).tolist() == [*range(8)]  # the example of Encodings.md
     assert hybrid(b"\x06\x05\x03\x88\xc6\xfa", 3, 9).tolist() == [5, 5, 5, *range(6)]
@@ -389,17 +394,16 @@ def test_counts_beyond_the_bytes_that_are_there(tmp_path: Path) -> None:
 def test_pages_and_streams_that_say_another_length(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     write(path, [[{"bytes": b"abc"}] * 5])
-    (chunk,) = open_column(path, KEY).chunks
+    (chunk,) = open_column(local_file(path), KEY).chunks
     assert isinstance(chunk, Chunk)
-    with (
-        OpenFile(path) as file,
-        pytest.raises(PageError, match="pages have 5 rows, and its row group has 4"),
-    ):
+    file = opened(path)
+    with pytest.raises(PageError, match="pages have 5 rows, and its row group has 4"):
         find_pages(file, replace(chunk, rows=4))
     packed = pa.compress(np.random.default_rng(0).bytes(150), "snappy", asbytes=True)
     path.write_bytes(packed)
     for size, plain_size in ((len(packed), 149), (len(packed), 151), (len(packed) - 1, 150)):
-        with OpenFile(path) as file, pytest.raises(PageError, match="its snappy stream"):
+        file = opened(path)
+        with pytest.raises(PageError, match="its snappy stream"):
             open_body(file, 0, size, plain_size, "SNAPPY")
 
 
@@ -408,7 +412,7 @@ def test_pages_that_pyarrow_leaves_out_are_missed(
 ) -> None:
     path = tmp_path / "a.parquet"
     write(path, [[{"bytes": b"abc"}] * 5], use_dictionary=False)
-    column = open_column(path, KEY)
+    column = open_column(local_file(path), KEY)
     (chunk,) = column.chunks
     assert isinstance(chunk, Chunk)
     keeping_stamp(
@@ -424,7 +428,7 @@ def test_a_file_that_changes_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     write(path, [[{"bytes": b"abc"}] * 5])
     column, images, whole = (
-        open_column(path, KEY),
+        open_column(local_file(path), KEY),
         EncodedImages(CounterCollector()),
         path.read_bytes(),
     )
@@ -441,7 +445,7 @@ def test_a_damaged_page_names_camera_file_and_frame(tmp_path: Path) -> None:
     make(tmp_path, camera="image")
     data = open_dataset("x/y", root=tmp_path)
     path = data.root / data.layout.data.files[1]
-    chunk, *_ = open_column(path, CAMERA).chunks
+    chunk, *_ = open_column(local_file(path), CAMERA).chunks
     assert isinstance(chunk, Chunk)
     keeping_stamp(
         path, lambda data: data.__setitem__(slice(chunk.begin, chunk.begin + 8), b"\xff" * 8)

@@ -16,6 +16,7 @@ import pytest
 
 from kata.data import Reader, open_dataset
 from kata.data.storage.array_file import cache_folder
+from kata.data.storage.store import local_file
 from kata.data.video import packet_index
 from kata.data.video.encoder import first_time_s, probe_video
 from kata.data.video.packet_index import build_index, open_index
@@ -114,7 +115,7 @@ def test_every_frame_of_every_writer_is_the_one_shown_then(
     path = tmp_path / f"a.{kind}"
     write(path, codec, options=options, movflags=movflags)
     expected = in_sequence(path)
-    first, again = open_index(path), open_index(path)
+    first, again = open_index(local_file(path)), open_index(local_file(path))
     same(first, again)
     assert len(again) == len(expected) == 24
     again.check_rate(FPS)
@@ -138,9 +139,9 @@ def test_the_table_of_an_mp4_says_what_its_packets_say(
 ) -> None:
     path = tmp_path / f"a.{kind}"
     write(path, codec, options=options, movflags=movflags)
-    quick = build_index(path)
-    monkeypatch.setattr(packet_index, "read_sample_table", lambda path: None)
-    same(quick, build_index(path))
+    quick = build_index(local_file(path))
+    monkeypatch.setattr(packet_index, "read_sample_table", lambda *_: None)
+    same(quick, build_index(local_file(path)))
 
 
 @pytest.mark.parametrize(
@@ -152,9 +153,9 @@ def test_the_tables_of_recordings_say_what_their_packets_say(
     videos = sorted((SHARED / name).glob("videos/**/*.mp4"))[:1]
     if not videos:
         pytest.skip(f"{SHARED / name} is absent")
-    quick = build_index(videos[0])
-    monkeypatch.setattr(packet_index, "read_sample_table", lambda path: None)
-    same(quick, build_index(videos[0]))
+    quick = build_index(local_file(videos[0]))
+    monkeypatch.setattr(packet_index, "read_sample_table", lambda *_: None)
+    same(quick, build_index(local_file(videos[0])))
 
 
 def test_an_edit_list_that_hides_frames_is_obeyed(tmp_path: Path) -> None:
@@ -174,7 +175,7 @@ def test_an_edit_list_that_hides_frames_is_obeyed(tmp_path: Path) -> None:
                 )
                 target.mux(packet)
     shown = in_sequence(path)
-    found = open_index(path)
+    found = open_index(local_file(path))
     assert len(found) == len(shown)
     np.testing.assert_array_equal(decoded(found, np.array([0]))[0], shown[0])
 
@@ -200,7 +201,7 @@ def test_another_content_has_another_index(tmp_path: Path, cache: Path) -> None:
     """Size and time alone may agree: archives set all times alike."""
     path = tmp_path / "a.mp4"
     write_video(path, [picture(0, k) for k in range(12)])
-    old, time = open_index(path), path.stat().st_mtime_ns
+    old, time = open_index(local_file(path)), path.stat().st_mtime_ns
     write_video(path, [picture(1, k) for k in range(12)], gop=3)
     with path.open("ab") as file:
         short = old.identity[0] - path.stat().st_size
@@ -210,18 +211,18 @@ def test_another_content_has_another_index(tmp_path: Path, cache: Path) -> None:
             else b""
         )
     os.utime(path, ns=(time, time))
-    new = open_index(path)
+    new = open_index(local_file(path))
     assert new.identity[1] == old.identity[1]
-    same(new, build_index(path))
+    same(new, build_index(local_file(path)))
     assert len(np.unique(new.start)) == 4
 
 
 def test_a_file_that_was_touched_is_indexed_again(tmp_path: Path, cache: Path) -> None:
     path = tmp_path / "a.mp4"
     write_video(path, [picture(0, k) for k in range(12)])
-    old = open_index(path)
+    old = open_index(local_file(path))
     os.utime(path, ns=(1, 1))
-    new = open_index(path)
+    new = open_index(local_file(path))
     assert (old.identity[0], 1) == new.identity
     assert len(list(cache.glob("index/*/*.bin"))) == 2
 
@@ -232,15 +233,15 @@ def test_a_damaged_index_is_said_and_built_again(
 ) -> None:
     path = tmp_path / "a.mp4"
     write_video(path, [picture(0, k) for k in range(12)], b_frames=2)
-    first = open_index(path)
+    first = open_index(local_file(path))
     kept = next(cache.glob("index/*/*.bin"))
     raw = bytearray(kept.read_bytes())
     raw[40] ^= damage == "flip"
     raw[-1] ^= damage == "tail"
     kept.write_bytes({"cut": raw[:-30], "empty": b""}.get(damage, bytes(raw)))
-    same(open_index(path), first)
+    same(open_index(local_file(path)), first)
     assert [record.message for record in caplog.records] == [f"{kept} is damaged; it is made again"]
-    same(open_index(path), first)
+    same(open_index(local_file(path)), first)
     assert len(caplog.records) == 1
 
 
@@ -265,19 +266,20 @@ def test_processes_that_build_at_once_do_not_disturb_each_other(
     write_video(path, [picture(0, k) for k in range(40)])
     code = (
         "from pathlib import Path; from kata.data.video.packet_index import open_index; "
-        f"print(len(open_index(Path({str(path)!r}))))"
+        "from kata.data.storage.store import local_file; "
+        f"print(len(open_index(local_file(Path({str(path)!r})))))"
     )
     started = [
         subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) for _ in range(3)
     ]
     assert [process.communicate()[0].strip() for process in started] == [b"40"] * 3
     assert [file.suffix for file in cache.glob("index/*/*")] == [".bin"]
-    same(open_index(path), build_index(path))
+    same(open_index(local_file(path)), build_index(local_file(path)))
 
 
 def refused(path: Path, *words: str) -> None:
     with pytest.raises(DataError) as error:
-        open_index(path)
+        open_index(local_file(path))
     for word in (path.name, "rule:", "remedy:", *words):
         assert word in str(error.value)
 
@@ -310,9 +312,9 @@ def test_texts_in_a_video_need_not_be_utf8(tmp_path: Path, cache: Path) -> None:
     raw = path.read_bytes()
     assert raw.count(b"recorded by kata") == 1
     path.write_bytes(raw.replace(b"recorded by kata", b"recorded by k\xffta"))
-    assert len(build_index(path)) == 1
+    assert len(build_index(local_file(path))) == 1
     assert probe_video(path)["video.codec"] == "h264"
-    assert first_time_s(path) >= 0
+    assert first_time_s(local_file(path)) >= 0
 
 
 def test_a_video_without_frames_is_refused(
@@ -320,10 +322,10 @@ def test_a_video_without_frames_is_refused(
 ) -> None:
     write(tmp_path / "a.mp4", "libx264")
     monkeypatch.setattr(
-        packet_index, "read_sample_table", lambda path: np.zeros((0, 5), dtype=np.int64)
+        packet_index, "read_sample_table", lambda *_: np.zeros((0, 5), dtype=np.int64)
     )
     with pytest.raises(DataError, match="holds no frames"):
-        build_index(tmp_path / "a.mp4")
+        build_index(local_file(tmp_path / "a.mp4"))
 
 
 def test_a_rate_that_varies_is_refused(tmp_path: Path, cache: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from av.codec import CodecContext
 
 from kata.data.counters import CounterCollector
-from kata.data.storage.file_stamp import Stamp
+from kata.data.storage.store import local_file
 from kata.data.video.decoder import Decoder, Gop
 from kata.data.video.packet_index import FrameIndex, build_index
 from kata.data.video.packets import PADDING_BYTES, read_packets
@@ -41,10 +41,10 @@ def test_packets_are_what_the_file_holds_with_zeros_behind_them(
     sizes = [len(data) for data in wanted]
     offsets = [4 + gap + sum(sizes[:number]) + number * gap for number in range(count)]
     for order in (range(count), range(count)[::-1]):
-        with path.open("rb") as file:
-            packets = read_packets(
-                path, file.fileno(), [offsets[n] for n in order], [sizes[n] for n in order]
-            )
+        file = local_file(path)
+        packets = read_packets(
+            file, [offsets[n] for n in order], [sizes[n] for n in order], file.stamp()
+        )
         assert [bytes(packet) for packet in packets] == [wanted[n] for n in order]
         assert {behind(packet) for packet in packets} == {bytes(PADDING_BYTES)}
 
@@ -52,8 +52,9 @@ def test_packets_are_what_the_file_holds_with_zeros_behind_them(
 def test_a_file_that_became_shorter(tmp_path: Path) -> None:
     path = tmp_path / "packets"
     path.write_bytes(bytes(100))
-    with path.open("rb") as file, pytest.raises(DataError, match="is shorter"):
-        read_packets(path, file.fileno(), [0, 90], [90, 11])
+    file = local_file(path)
+    with pytest.raises(DataError, match="is shorter"):
+        read_packets(file, [0, 90], [90, 11], file.stamp())
 
 
 def mpeg4(path: Path) -> FrameIndex:
@@ -68,27 +69,32 @@ def mpeg4(path: Path) -> FrameIndex:
             picture[:32] = number
             target.mux(stream.encode(av.VideoFrame.from_ndarray(picture, "rgb24")))
         target.mux(stream.encode())
-    return build_index(path)
+    return build_index(local_file(path))
+
+
+def path_of(index: FrameIndex) -> Path:
+    assert index.file.path is not None
+    return index.file.path
 
 
 def poisoned(index: FrameIndex, path: Path) -> FrameIndex:
     """The same packets in another file, each followed by bytes that do harm."""
-    data = index.path.read_bytes()
+    data = path_of(index).read_bytes()
     places = list(zip(index.offset.tolist(), index.size.tolist(), strict=True))
     path.write_bytes(b"".join(data[offset : offset + size] + POISON for offset, size in places))
     begin = np.cumsum([0, *(index.size[:-1] + PADDING_BYTES)])
-    return dataclasses.replace(index, path=path, offset=begin)
+    return dataclasses.replace(index, file=local_file(path), offset=begin)
 
 
 def test_what_follows_an_mpeg4_packet_does_no_harm(tmp_path: Path) -> None:
     index = mpeg4(tmp_path / "sound.mp4")
-    with av.open(str(index.path)) as source:
+    with av.open(str(index.file)) as source:
         wanted = [frame.to_ndarray(format="rgb24") for frame in source.decode(video=0)]
     moved = poisoned(index, tmp_path / "packets")
     decoder, seen = Decoder(CounterCollector()), 0
     for start in np.unique(moved.start):
         numbers = np.flatnonzero(moved.start == start)
-        gop = Gop(moved, Stamp.of(moved.path.stat()), "top", numbers, numbers)
+        gop = Gop(moved, moved.file.stamp(), "top", numbers, numbers)
         for place, picture in decoder.pictures(gop):
             found = np.empty((64, 96, 3), np.uint8)
             decoder.to_rgb(picture, found)
@@ -102,7 +108,7 @@ def test_what_follows_an_mpeg4_packet_does_no_harm(tmp_path: Path) -> None:
 )
 def test_that_decoder_does_read_past_the_end(tmp_path: Path) -> None:
     index = mpeg4(tmp_path / "sound.mp4")
-    data, damaged = index.path.read_bytes(), 0
+    data, damaged = path_of(index).read_bytes(), 0
     codec = CodecContext.create("mpeg4", "r")
     codec.thread_type, codec.extradata = "NONE", index.setup[1]
     for offset, size in zip(index.offset.tolist(), index.size.tolist(), strict=True):

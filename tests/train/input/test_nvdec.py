@@ -84,7 +84,7 @@ def test_what_no_card_decodes_is_told(data, tmp_path, monkeypatch):
     images = open_dataset("x/i", root=make(tmp_path / "images", camera="image"))
     assert "stored as images" in chosen(images, "nvdec")[1]
     monkeypatch.setattr(
-        nvdec, "open_index", lambda path: replace(build_index(path), setup=("libdav1d", b"", None))
+        nvdec, "open_index", lambda file: replace(build_index(file), setup=("libdav1d", b"", None))
     )
     assert "is libdav1d; h264 and hevc" in chosen(data, "nvdec")[1]
 

@@ -92,7 +92,9 @@ def check_dataset(
     found.count("episodes", len(layout.index))
     found.count("frames", int(layout.length.sum()))
     _check_metadata(root, info, whole, tasks, found)
-    layout, absent = drop_absent_cameras(root, info, whole, layout, available=episodes == AVAILABLE)
+    layout, absent = drop_absent_cameras(
+        source.store, info, whole, layout, available=episodes == AVAILABLE
+    )
     if episodes != AVAILABLE:
         check_files(root, layout, found)
     job = _Job(source, info, whole, tasks, absent, found, threads or os.cpu_count() or 1, counting)
@@ -175,7 +177,7 @@ class _Job:
         )
         raw = raw_info(self.source.root)["features"]
         cameras = [
-            CameraCheck(self.source.root, self.info, key, layout, self.whole, raw[key])
+            CameraCheck(self.source, self.info, key, layout, self.whole, raw[key])
             for key, column in columns.items()
             if column.is_camera
         ]
@@ -203,7 +205,7 @@ class _Job:
         """Return the episodes whose files exist and whose tables have a footer."""
         root = self.source.root
         try:
-            layout = only_whole(self.source.repo_id, root, layout, available=True)
+            layout = only_whole(self.source.repo_id, self.source.store, layout, available=True)
         except DataError:
             return layout.take(np.empty(0, np.int64))  # each absent file is recorded already
         bad: list[int] = []

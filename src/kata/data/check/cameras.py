@@ -18,11 +18,13 @@ from kata.data.check.findings import Findings
 from kata.data.counters import CounterCollector
 from kata.data.format.episode_table import EpisodeTable, Span
 from kata.data.format.info import Info
+from kata.data.format.source import Source
 from kata.data.format.text import REPAIR
 from kata.data.frames.camera import Camera
 from kata.data.frames.image_camera import ImageCamera
 from kata.data.frames.video_camera import VideoCamera
 from kata.data.parquet.image_column import EncodedImages
+from kata.data.storage.store import StoredFile
 from kata.data.video.encoder import first_time_s, probe_video
 from kata.data.video.packet_index import FrameIndex, open_index
 from kata.errors import FrameError
@@ -41,7 +43,7 @@ class CameraCheck:
     """A check of the files of one camera, file by file, from any thread.
 
     Args:
-        root: the dataset's folder.
+        source: the dataset's files.
         info: its declarations.
         key: of the camera.
         layout: the episodes that are checked.
@@ -51,7 +53,7 @@ class CameraCheck:
 
     def __init__(
         self,
-        root: Path,
+        source: Source,
         info: Info,
         key: str,
         layout: EpisodeTable,
@@ -59,7 +61,7 @@ class CameraCheck:
         declared: dict[str, Any],
     ) -> None:
         self.key = key
-        self._root = root
+        self._root, self._store = source.root, source.store
         self._info = info
         self._layout = layout
         self._whole = whole
@@ -85,7 +87,7 @@ class CameraCheck:
         if isinstance(cameras[0], VideoCamera):
             self._check_length(cameras[0].frames(file), file, found)
             self._check_declared(path, part, found)
-            self._check_times(path, part, found)
+            self._check_times(self.span.files[file], part, found)
         else:
             self._check_cells(path, part, found)
         return True
@@ -116,11 +118,22 @@ class CameraCheck:
         if self._is_video:
             fps = self._info.fps
             camera = VideoCamera(
-                self._root, self.key, column, layout, fps=fps, as_rgb=False, counters=self._counters
+                self._store,
+                self.key,
+                column,
+                layout,
+                fps=fps,
+                as_rgb=False,
+                counters=self._counters,
             )
         else:
             camera = ImageCamera(
-                self._root, self.key, column, layout, encoded=self._encoded, counters=self._counters
+                self._store,
+                self.key,
+                column,
+                layout,
+                encoded=self._encoded,
+                counters=self._counters,
             )
         camera.prepare(file)
         return camera
@@ -154,12 +167,12 @@ class CameraCheck:
                     episodes=part.index.tolist(),
                 )
 
-    def _check_times(self, path: Path, part: EpisodeTable, found: Findings) -> None:
-        off_s, _ = frame_times_off(open_index(path), self._info.fps)
+    def _check_times(self, name: str, part: EpisodeTable, found: Findings) -> None:
+        off_s, _ = frame_times_off(open_index(StoredFile(self._store, name)), self._info.fps)
         if off_s > FRAME_TOLERANCE_S:
             found.warning(
                 "frame times",
-                f"{path.relative_to(self._root)} shows frames up to {off_s:.4f} s off",
+                f"{name} shows frames up to {off_s:.4f} s off",
                 rule="frame k is shown at k / fps; LeRobot refuses more than "
                 f"{FRAME_TOLERANCE_S:g} s",
                 remedy=f"none for kata, which counts frames; {REPAIR}",
@@ -222,7 +235,7 @@ def frame_times_off(index: FrameIndex, fps: int) -> tuple[float, float]:
         Counted from the start of the file, and counted from its first frame.
     """
     off_s = index.pts[index.packet] * index.tick_s - np.arange(len(index)) / fps
-    return float(np.abs(off_s + first_time_s(index.path)).max()), float(np.abs(off_s).max())
+    return float(np.abs(off_s + first_time_s(index.file)).max()), float(np.abs(off_s).max())
 
 
 def run_all(

@@ -21,6 +21,7 @@ from kata.data.format.flatten import flat_column
 from kata.data.storage.array_file import ArrayFile, Note, Put, alone, cache_folder, load_or_make
 from kata.data.storage.buffers import Empty
 from kata.data.storage.lfs_pointer import refuse_pointer
+from kata.data.storage.store import LocalStore
 from kata.errors import DataError
 from kata.spec import BOOKKEEPING, Column
 from kata.units import counted
@@ -160,7 +161,7 @@ class Columns:
             self._task_number.tolist() if self._derived else [],
             *([self._joined_words()] if self.joined else []),
         )
-        return digest(self._root, self.layout, self.layout.data, *words)
+        return digest(LocalStore(self._root), self.layout, self.layout.data, *words)
 
     def _joined_words(self) -> list[Any]:
         words: list[Any] = []

@@ -27,6 +27,7 @@ from kata.data.format.source import Source, locate, refuse_outside
 from kata.data.format.tasks import read_tasks, task_numbers
 from kata.data.parquet.images import is_deep
 from kata.data.storage.buffers import Empty
+from kata.data.storage.store import Store, StoredFile
 from kata.errors import DataError, did_you_mean
 from kata.spec import BOOKKEEPING, Column, Feature, features_of
 
@@ -37,7 +38,8 @@ class Dataset:
 
     Attributes:
         repo_id: name of the dataset.
-        root: its folder.
+        root: its folder, with metadata and tables.
+        store: its files, from which cameras read.
         info: its declarations.
         columns: every readable feature by name, in the order of info.json, cameras as (H, W, C).
             Bookkeeping columns that info.json does not declare come last.
@@ -49,6 +51,7 @@ class Dataset:
 
     repo_id: str
     root: Path
+    store: Store
     info: Info
     columns: dict[str, Column]
     tasks: list[str]
@@ -127,7 +130,8 @@ class Dataset:
 
         They are equal for equal data, wherever it is stored and whenever it was copied.
         """
-        sizes = {name: (self.root / name).stat().st_size for name in self.layout.files()}
+        stamps = self.store.stamps(self.layout.files())
+        sizes = {name: stamp.size for name, stamp in stamps.items()}
         columns = {key: [column.dtype, column.shape] for key, column in self.columns.items()}
         episodes = [self.layout.index.tolist(), self.layout.length.tolist()]
         if self.is_cut:
@@ -301,9 +305,9 @@ def open_dataset(
     if not available:
         source.ensure(layout.files())
     refuse_outside(source.root, layout.files())
-    layout, absent = drop_absent_cameras(source.root, info, whole, layout, available=available)
-    layout = only_whole(repo_id, source.root, layout, available=available)
-    refuse_pointers(source.root, layout)
+    layout, absent = drop_absent_cameras(source.store, info, whole, layout, available=available)
+    layout = only_whole(repo_id, source.store, layout, available=available)
+    refuse_pointers(source.store, layout)
     notes += [f"'{key}' is left out: info.json declares it, but it has no files" for key in absent]
     readable, derived = readable_columns(source, info, layout, absent, notes)
     columns = join_columns(repo_id, readable, concat or {})
@@ -318,7 +322,16 @@ def open_dataset(
         parts_of(readable, concat or {}),
     )
     data = Dataset(
-        repo_id, source.root, info, columns, tasks, layout, notes, len(whole.index), storage
+        repo_id,
+        source.root,
+        source.store,
+        info,
+        columns,
+        tasks,
+        layout,
+        notes,
+        len(whole.index),
+        storage,
     )
     if not keep_ranges:
         return data
@@ -354,9 +367,9 @@ def readable_columns(
 
     A derived column is absent from the files and follows from the episode table.
     """
-    first_file = source.root / layout.data.files[layout.data.file[0]]
+    first_name = layout.data.files[layout.data.file[0]]
     first_row = int(layout.data.first[0])
-    present = schema_names(first_file)
+    present = schema_names(source.root / first_name)
     columns = {key: column for key, column in info.columns.items() if key not in absent}
     lacking = [
         key for key, column in columns.items() if column.dtype != "video" and key not in present
@@ -370,7 +383,7 @@ def readable_columns(
             del columns[key]
     images = [key for key, column in columns.items() if column.dtype == "image"]
     for key in images:
-        if is_deep(first_file, key, first_row):
+        if is_deep(StoredFile(source.store, first_name), key, first_row):
             notes.append(
                 f"'{key}' is left out: its images have more than 8 bits per channel, as depth maps "
                 "do"

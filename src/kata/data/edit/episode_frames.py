@@ -27,7 +27,7 @@ def video_frames(index: FrameIndex, first: int, count: int) -> Iterator[Pixels]:
     wanted = {int(pts): first + place for place, pts in enumerate(index.pts[packets])}
     why = "the decoder gave no picture"
     try:
-        with open_video(index.path) as container:
+        with index.file.open() as data, open_video(index.file.path or data) as container:
             stream = container.streams.video[0]
             stream.thread_type = "AUTO"
             # The index counts from where the file's table does; FFmpeg adds what an empty edit puts
@@ -46,7 +46,7 @@ def video_frames(index: FrameIndex, first: int, count: int) -> Iterator[Pixels]:
     except FFmpegError as error:
         why = str(error)
     if wanted:
-        raise _undecodable(f"frame {min(wanted.values())} of {index.path}", why)
+        raise _undecodable(f"frame {min(wanted.values())} of {index.file}", why)
 
 
 def _rgb(frame: av.VideoFrame) -> Pixels:

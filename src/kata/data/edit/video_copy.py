@@ -19,6 +19,7 @@ from av.video.stream import VideoStream
 
 from kata.data.arrays import Int64
 from kata.data.format.v3 import FileSeries
+from kata.data.storage.store import local_file
 from kata.data.video.container import open_video
 from kata.data.video.encoder import FASTSTART
 from kata.data.video.packet_index import FrameIndex, build_index
@@ -42,7 +43,7 @@ class Cuts:
 
     def __init__(self, path: Path, fps: int | None, *, passing: bool = False) -> None:
         self.path, self.passing = path, passing
-        self.index = build_index(path)
+        self.index = build_index(local_file(path))
         order = np.argsort(self.index.pts, kind="stable")
         self.rank: Int64 = np.empty_like(order)
         self.rank[order] = np.arange(len(order))
@@ -207,19 +208,19 @@ def _copy(runs: list[_Run], path: Path, fps: int) -> None:
         for run in runs:
             index, keys = run.cuts.index, set(run.cuts.keys.tolist())
             shift = run.offset - run.begin
-            with run.cuts.path.open("rb") as file:
-                for number in range(run.begin, run.end):
-                    offset, size = int(index.offset[number]), int(index.size[number])
-                    (packet,) = read_packets(run.cuts.path, file.fileno(), [offset], [size])
-                    packet.stream = stream
-                    packet.time_base = Fraction(1, fps)
-                    packet.duration = 1
-                    packet.pts, packet.dts = (
-                        int(run.cuts.rank[number]) + shift,
-                        number + shift - delay,
-                    )
-                    packet.is_keyframe = number in keys
-                    target.mux(packet)
+            stamp = index.file.stamp()
+            for number in range(run.begin, run.end):
+                offset, size = int(index.offset[number]), int(index.size[number])
+                (packet,) = read_packets(index.file, [offset], [size], stamp)
+                packet.stream = stream
+                packet.time_base = Fraction(1, fps)
+                packet.duration = 1
+                packet.pts, packet.dts = (
+                    int(run.cuts.rank[number]) + shift,
+                    number + shift - delay,
+                )
+                packet.is_keyframe = number in keys
+                target.mux(packet)
 
 
 def _declared_delay(source: InputContainer) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +11,7 @@ from kata.data.arrays import Int64
 from kata.data.format.episode_table import EpisodeTable, Span
 from kata.data.format.info import Info
 from kata.data.storage.lfs_pointer import refuse_pointer
+from kata.data.storage.store import Store
 from kata.errors import DataError
 
 AVAILABLE = "available"
@@ -67,7 +67,7 @@ def _known(repo_id: str, known: Int64, episodes: Sequence[int]) -> Int64:
 
 
 def drop_absent_cameras(
-    root: Path, info: Info, whole: EpisodeTable, chosen: EpisodeTable, *, available: bool = False
+    store: Store, info: Info, whole: EpisodeTable, chosen: EpisodeTable, *, available: bool = False
 ) -> tuple[EpisodeTable, list[str]]:
     """Leave out cameras that were declared but never recorded.
 
@@ -82,17 +82,20 @@ def drop_absent_cameras(
     for key, column in info.columns.items():
         if column.dtype != "video":
             continue
-        is_there = key in whole.videos and (is_named or _any_file(root, whole.videos[key]))
+        is_there = key in whole.videos and (is_named or _any_file(store, whole.videos[key]))
         if not is_there:
             absent.append(key)
     return chosen.without(absent), absent
 
 
-def _any_file(root: Path, span: Span) -> bool:
-    return any((root / name).is_file() for name in span.files)
+def _any_file(store: Store, span: Span) -> bool:
+    # The first one is there as a rule, so that the others need not be looked up.
+    return bool(store.stamps(span.files[:1]) or store.stamps(span.files))
 
 
-def only_whole(repo_id: str, root: Path, layout: EpisodeTable, *, available: bool) -> EpisodeTable:
+def only_whole(
+    repo_id: str, store: Store, layout: EpisodeTable, *, available: bool
+) -> EpisodeTable:
     """Return the episodes whose files all exist. Unless `available`, all episodes must have theirs.
 
     Raises:
@@ -103,7 +106,8 @@ def only_whole(repo_id: str, root: Path, layout: EpisodeTable, *, available: boo
     has_files: list[NDArray[np.bool_]] = []
     missing: list[str] = []
     for span in layout.spans():
-        is_there = np.array([(root / name).is_file() for name in span.files], dtype=bool)
+        found = store.stamps(span.files)
+        is_there = np.array([name in found for name in span.files], dtype=bool)
         has_files.append(is_there[span.file])
         used = np.unique(span.file)
         missing += [span.files[number] for number in used if not is_there[number]]
@@ -114,18 +118,20 @@ def only_whole(repo_id: str, root: Path, layout: EpisodeTable, *, available: boo
     # Cameras without any file are ignored with 'available', so that option may still help.
     usable = np.all([has_files[0], *(each for each in has_files[1:] if each.any())], axis=0)
     raise DataError(
-        f"{repo_id} in {root} lacks files of {count} of {len(whole)} episodes "
+        f"{repo_id} in {store.location('')} lacks files of {count} of {len(whole)} episodes "
         f"({len(missing)} files): {', '.join(missing[:3])}" + (", ..." if len(missing) > 3 else ""),
         rule="every selected episode has its table file and one file per video camera",
         remedy="download the rest" + (", or use --dataset.episodes=available" * bool(usable.any())),
     )
 
 
-def refuse_pointers(root: Path, layout: EpisodeTable) -> None:
+def refuse_pointers(store: Store, layout: EpisodeTable) -> None:
     """Raise DataError if the first file in use of any series is a Git LFS pointer.
 
     A clone has either all files or none, so one of each series is enough.
     """
     for span in layout.spans():
         for name in span.used()[:1]:
-            refuse_pointer(root / name)
+            path = store.path(name)
+            if path is not None:
+                refuse_pointer(path)

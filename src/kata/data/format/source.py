@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 from huggingface_hub import constants, snapshot_download
@@ -18,6 +19,7 @@ from huggingface_hub.errors import (
 )
 
 from kata.data.format.info import VERSIONS
+from kata.data.storage.store import LocalStore, Store
 from kata.errors import DataError
 
 _PATTERNS_MAX = 1000
@@ -39,12 +41,19 @@ class Source:
         root: the folder.
         revision: a tag, branch or commit, or None for a local folder.
         notes: messages for the user.
+        far: the store that has the cameras' files, or None where they are in the folder.
     """
 
     repo_id: str
     root: Path
     revision: str | None = None
     notes: list[str] = field(default_factory=list)
+    far: Store | None = None
+
+    @cached_property
+    def store(self) -> Store:
+        """Return the store that cameras read from."""
+        return self.far or LocalStore(self.root)
 
     def ensure(self, files: Sequence[str]) -> None:
         """Download those files that are missing; do nothing for a local folder.

@@ -348,7 +348,7 @@ def _name(dataset: Dataset, key: str, shape: tuple[int, ...]) -> str:
     span = opened.videos[key] if column.dtype == "video" else opened.data
     pixels = "rgb24" if shape == column.shape else f"rgb24 as {shape}"
     return digest(
-        dataset.root, opened, span, _FORMAT, key, column.dtype, column.shape, pixels, _MADE_BY
+        dataset.store, opened, span, _FORMAT, key, column.dtype, column.shape, pixels, _MADE_BY
     )
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from kata.data.counters import CounterCollector
 from kata.data.dataset.dataset import Dataset
 from kata.data.dataset.mixture import Mixture
-from kata.data.storage.file_stamp import Stamp
+from kata.data.storage.store import StoredFile
 from kata.data.video.color import colours_of, is_half_size
 from kata.data.video.decoder import Decoder, Gop
 from kata.data.video.packet_index import open_index
@@ -81,8 +81,8 @@ def colours_of_camera(mixture: Mixture, camera: str) -> Colours | str:
 def _first_colours(dataset: Dataset, camera: str) -> Colours | None:
     """Return the conversion of the first frame of a camera, or None if it is not 8-bit 4:2:0."""
     span = dataset.layout.videos[camera]
-    path = dataset.root / span.files[int(span.file[0])]
-    index, first = open_index(path), np.zeros(1, np.int64)
-    gop = Gop(index, Stamp.of(path.stat()), camera, first, first)
+    file = StoredFile(dataset.store, span.files[int(span.file[0])])
+    index, first = open_index(file), np.zeros(1, np.int64)
+    gop = Gop(index, file.stamp(), camera, first, first)
     kind = next(picture.kind for _, picture in Decoder(CounterCollector()).pictures(gop))
     return colours_of(kind) if is_half_size(kind.name, kind.width, kind.height) else None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,7 @@ from kata.data.frames.frame_format import RECORDED, FrameFormat
 from kata.data.parquet.image_column import EncodedImages, ImageColumn, open_column
 from kata.data.parquet.images import DeepImageError, open_image
 from kata.data.parquet.page_body import PageError
+from kata.data.storage.store import Store, StoredFile
 from kata.errors import DataError, FrameError
 from kata.spec import Column
 
@@ -34,7 +34,7 @@ class ImageCamera:
     """A camera whose frames are stored encoded in the table; each is read when it is needed.
 
     Args:
-        root: the dataset's folder.
+        store: the dataset's files.
         key: of the camera.
         column: its declaration in the dataset.
         layout: position of the episodes in the table files.
@@ -45,7 +45,7 @@ class ImageCamera:
 
     def __init__(
         self,
-        root: Path,
+        store: Store,
         key: str,
         column: Column,
         layout: EpisodeTable,
@@ -57,7 +57,7 @@ class ImageCamera:
         self.span = layout.data
         self.shape = frame_format.shape(key, column)
         self._recorded = column.shape
-        self._root = root
+        self._store = store
         self._key = key
         self._encoded = encoded
         self._counters = counters
@@ -71,13 +71,13 @@ class ImageCamera:
         """Read where the column's bytes are stored in the row groups of a file."""
         if file in self._columns:
             return
-        path = self._root / self.span.files[file]
+        stored = StoredFile(self._store, self.span.files[file])
         try:
-            self._columns[file] = open_column(path, self._key)
+            self._columns[file] = open_column(stored, self._key)
         except (pa.ArrowException, UnicodeDecodeError, OSError, KeyError) as error:
-            raise self._bad(path, f"cannot be read: {error}") from error
+            raise self._bad(stored, f"cannot be read: {error}") from error
         except PageError as error:
-            raise self._bad(path, str(error)) from error
+            raise self._bad(stored, str(error)) from error
 
     def groups(self, file: Int64, number: Int64) -> tuple[Int64, Int64]:
         """Return each image as a GOP of one frame."""
@@ -86,11 +86,11 @@ class ImageCamera:
 
     def decode(self, file: int, numbers: Int64, rows: Int64) -> Iterator[tuple[int, Picture]]:
         """Decode images of the table, and yield (place in `numbers`, picture)."""
-        path = self._root / self.span.files[file]
+        column = self._columns[file]
         for place, (number, row) in enumerate(zip(numbers.tolist(), rows.tolist(), strict=True)):
-            encoded = self._encoded_image(self._columns[file], number, row)
+            encoded = self._encoded_image(column, number, row)
             began_s = time.perf_counter()
-            picture = self._picture(path, number, row, encoded)
+            picture = self._picture(column.file, number, row, encoded)
             self._counters.add(decode_s=time.perf_counter() - began_s, frames_decoded=1)
             yield place, picture
 
@@ -116,15 +116,15 @@ class ImageCamera:
             encoded = self._encoded.get(column, number)
         except PageError as error:
             raise self._bad_frame(
-                column.path, number, row, f"has damage where row {number} lies: {error}"
+                column.file, number, row, f"has damage where row {number} lies: {error}"
             ) from error
         except (pa.ArrowException, UnicodeDecodeError, OSError, KeyError) as error:
-            raise self._bad(column.path, f"cannot be read: {error}") from error
+            raise self._bad(column.file, f"cannot be read: {error}") from error
         if encoded is None:
-            raise self._bad_frame(column.path, number, row, f"has no image in row {number}")
+            raise self._bad_frame(column.file, number, row, f"has no image in row {number}")
         return encoded
 
-    def _picture(self, path: Path, number: int, row: int, encoded: Any) -> Pixels:
+    def _picture(self, file: StoredFile, number: int, row: int, encoded: Any) -> Pixels:
         """Decode an image, and check its shape."""
         height, width, channels = self._recorded
         try:
@@ -136,7 +136,7 @@ class ImageCamera:
                         f"has an image of (H, W, C) = {found} in row {number}, "
                         f"info.json says {self._recorded}"
                     )
-                    raise self._bad_frame(path, number, row, what, rule=SAME_SHAPE, remedy=_RESHAPE)
+                    raise self._bad_frame(file, number, row, what, rule=SAME_SHAPE, remedy=_RESHAPE)
                 # A palette or an alpha channel is converted: batches hold one or three channels.
                 picture = image.convert("L" if channels == 1 else "RGB")
                 if self.shape != self._recorded:
@@ -146,19 +146,19 @@ class ImageCamera:
                 pixels = np.asarray(picture)
         except (DeepImageError, Image.DecompressionBombError, OSError, SyntaxError) as error:
             raise self._bad_frame(
-                path, number, row, f"has an image in row {number} that cannot be decoded ({error})"
+                file, number, row, f"has an image in row {number} that cannot be decoded ({error})"
             ) from error
         pixels = pixels.reshape(*pixels.shape[:2], -1)  # grey images have no channel axis
         if pixels.shape != self.shape:
-            raise shape_mismatch(self._key, self.shape, pixels.shape, f"row {number} of {path}")
+            raise shape_mismatch(self._key, self.shape, pixels.shape, f"row {number} of {file}")
         return pixels
 
-    def _bad(self, path: Path, what: str) -> DataError:
-        return DataError(f"camera '{self._key}': {path} {what}", rule=_ONE_IMAGE, remedy=_REPAIR)
+    def _bad(self, file: StoredFile, what: str) -> DataError:
+        return DataError(f"camera '{self._key}': {file} {what}", rule=_ONE_IMAGE, remedy=_REPAIR)
 
     def _bad_frame(
         self,
-        path: Path,
+        file: StoredFile,
         number: int,
         row: int,
         what: str,
@@ -167,11 +167,11 @@ class ImageCamera:
         remedy: str = _REPAIR,
     ) -> FrameError:
         return FrameError(
-            f"camera '{self._key}': {path} {what}",
+            f"camera '{self._key}': {file} {what}",
             rule=rule,
             remedy=remedy,
             camera=self._key,
-            file=str(path),
+            file=str(file),
             frame=number,
             row=row,
         )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import numpy as np
 from av.video.frame import VideoFrame
@@ -16,6 +15,7 @@ from kata.data.format.episode_table import EpisodeTable
 from kata.data.frames.camera import Picture, shape_mismatch
 from kata.data.frames.frame_format import RECORDED, FrameFormat
 from kata.data.storage.file_stamp import Stamp
+from kata.data.storage.store import Store, StoredFile
 from kata.data.video.color import Planes, colours_of, is_half_size
 from kata.data.video.decoder import Decoder, Gop
 from kata.data.video.packet_index import FrameIndex, check_whole, open_index
@@ -27,7 +27,7 @@ class VideoCamera:
     """A camera whose frames are stored in video files.
 
     Args:
-        root: the dataset's folder.
+        store: the dataset's files.
         key: of the camera.
         column: its declaration in the dataset.
         layout: position of the episodes in the video files.
@@ -39,7 +39,7 @@ class VideoCamera:
 
     def __init__(
         self,
-        root: Path,
+        store: Store,
         key: str,
         column: Column,
         layout: EpisodeTable,
@@ -52,7 +52,7 @@ class VideoCamera:
         self.span = layout.videos[key]
         self.shape = frame_format.shape(key, column)
         self._recorded = column.shape
-        self._root = root
+        self._store = store
         self._key = key
         self._layout = layout
         self._fps = fps
@@ -68,23 +68,29 @@ class VideoCamera:
         self.elsewhere: Callable[[Gop], Pixels] | None = None
         """Decodes the frames of a GOP to RGB (n, H, W, 3) instead of the host's decoder."""
         for number in self.files():
-            if self.span.files[number].endswith(".mp4"):
-                check_whole(root / self.span.files[number])
+            file = self._file(number)
+            # Of a far file this is checked when it is indexed: here, requests would follow one
+            # another.
+            if file.path is not None and file.name.endswith(".mp4"):
+                check_whole(file)
 
     def files(self) -> Int64:
         """Return the numbers of the video files of the selected episodes."""
         return np.unique(self.span.file)
 
+    def _file(self, number: int) -> StoredFile:
+        return StoredFile(self._store, self.span.files[number])
+
     def prepare(self, file: int) -> None:
         """Index a file, and compare it with what info.json and the episode table declare."""
         if file in self._index:
             return
-        path = self._root / self.span.files[file]
-        stamp = Stamp.of(path.stat())
-        index = open_index(path)
+        stored = self._file(file)
+        stamp = stored.stamp()
+        index = open_index(stored)
         if self._recorded != (index.height, index.width, 3):
             raise shape_mismatch(
-                self._key, self._recorded, (index.height, index.width, 3), str(index.path)
+                self._key, self._recorded, (index.height, index.width, 3), str(index.file)
             )
         index.check_rate(self._fps)
         episodes = np.flatnonzero(self.span.file == file)
@@ -92,7 +98,7 @@ class VideoCamera:
         if (ends > len(index)).any():
             worst = int(np.argmax(ends > len(index)))
             raise DataError(
-                f"{index.path} has {len(index)} frames, but episode "
+                f"{index.file} has {len(index)} frames, but episode "
                 f"{self._layout.index[episodes[worst]]} "
                 f"needs frames up to {ends[worst] - 1}",
                 rule="a video has at least the frames that its episodes claim",
@@ -132,7 +138,7 @@ class VideoCamera:
             is_planar = is_half_size(kind.name, kind.width, kind.height)
             if not is_planar or colours_of(kind) != self._colours:
                 raise DataError(
-                    f"{gop.index.path} (camera '{self._key}') has {kind.name} of other colours "
+                    f"{gop.index.file} (camera '{self._key}') has {kind.name} of other colours "
                     "than the first file",
                     rule="frames that the device converts (--dataset.pixels=yuv) are 8-bit 4:2:0 "
                     "of one colour space",

@@ -23,6 +23,7 @@ from kata.data.format.selection import AVAILABLE
 from kata.data.format.source import Source
 from kata.data.format.tasks import read_tasks
 from kata.data.format.v3 import EPISODE_FILES
+from kata.data.storage.store import local_file
 from kata.data.video.encoder import probe_video
 from kata.data.video.packet_index import build_index
 from kata.errors import DataError
@@ -126,7 +127,7 @@ def _camera(root: Path, info: Info, layout: EpisodeTable, key: str) -> dict[str,
 
 def _video(path: Path) -> dict[str, Any]:
     """Codec and cost of a camera from its first file."""
-    index, probe = build_index(path), probe_video(path)
+    index, probe = build_index(local_file(path)), probe_video(path)
     edges = np.flatnonzero(np.diff(index.start, prepend=-1, append=-1))
     return {
         "codec": probe["video.codec"] or "unknown",

@@ -133,11 +133,11 @@ class DatasetReader:
         return {self._prefix + key: value for key, value in by_key.items()}
 
     def _camera(self, key: str, column: Column) -> Camera:
-        root, layout = self.dataset.root, self.dataset.layout
+        store, layout = self.dataset.store, self.dataset.layout
         if column.dtype == "video":
             as_rgb = held_as_rgb(self.windows.get(key, (0,)))
             return VideoCamera(
-                root,
+                store,
                 key,
                 column,
                 layout,
@@ -147,7 +147,7 @@ class DatasetReader:
                 frame_format=self._frame_format,
             )
         return ImageCamera(
-            root,
+            store,
             key,
             column,
             layout,

@@ -6,7 +6,6 @@ import dataclasses
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
@@ -20,6 +19,7 @@ from kata.data.sampling.clip_order import ClipOrder, Clips, order_quality
 from kata.data.sampling.mixture_order import MixtureOrder, part_seed
 from kata.data.sampling.permutation import PermutationOrder, SampleOrder
 from kata.data.storage.buffers import free_memory
+from kata.data.storage.store import StoredFile
 from kata.data.video.color import stores_half_size
 from kata.data.video.packet_index import open_index
 from kata.spec import Windows
@@ -355,9 +355,9 @@ def held_frame_bytes(
     return rgb
 
 
-def _first_file(dataset: Dataset, key: str) -> Path:
+def _first_file(dataset: Dataset, key: str) -> StoredFile:
     span = dataset.layout.videos[key]
-    return dataset.root / span.files[int(span.file[0])]
+    return StoredFile(dataset.store, span.files[int(span.file[0])])
 
 
 def _gop(dataset: Dataset, cameras: Collection[str]) -> int:

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from itertools import accumulate
-from pathlib import Path
 from threading import Lock
 from typing import Any, Protocol, TypeVar
 
@@ -32,7 +31,8 @@ from kata.data.parquet.pages import (
     read_cells,
     read_dictionary,
 )
-from kata.data.storage.file_stamp import Stamp, replaced
+from kata.data.storage.file_stamp import Stamp
+from kata.data.storage.store import StoredFile
 
 _log = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ class ImageColumn:
     """An image column of a table file.
 
     Attributes:
-        path: of the file.
+        file: the table file.
         key: the camera.
         stamp: of the file when its footer was read.
         first: the first row of each row group, and the number of rows at the end.
@@ -56,14 +56,14 @@ class ImageColumn:
             them.
     """
 
-    path: Path
+    file: StoredFile
     key: str
     stamp: Stamp
     first: array[int]
     chunks: tuple[Chunk | str, ...]
 
 
-def open_column(path: Path, key: str) -> ImageColumn:
+def open_column(file: StoredFile, key: str) -> ImageColumn:
     """Read the footer of a table file.
 
     Raises:
@@ -71,7 +71,9 @@ def open_column(path: Path, key: str) -> ImageColumn:
         PageError: The column holds no encoded images.
         ArrowInvalid, OSError: The file cannot be read.
     """
-    stamp, meta = Stamp.of(path.stat()), pq.read_metadata(path)
+    stamp = file.stamp()
+    with file.open() as data:
+        meta = pq.read_metadata(data)
     leaves = [meta.schema.column(number) for number in range(meta.num_columns)]
     leaf = next((number for number, leaf in enumerate(leaves) if leaf.path == f"{key}.bytes"), None)
     if leaf is None or leaves[leaf].physical_type != "BYTE_ARRAY":
@@ -79,7 +81,7 @@ def open_column(path: Path, key: str) -> ImageColumn:
     groups = range(meta.num_row_groups)
     first = array("q", accumulate((meta.row_group(group).num_rows for group in groups), initial=0))
     return ImageColumn(
-        path, key, stamp, first, tuple(_chunk(meta, group, leaf) for group in groups)
+        file, key, stamp, first, tuple(_chunk(meta, group, leaf) for group in groups)
     )
 
 
@@ -108,7 +110,7 @@ class EncodedImages:
     def __init__(self, counters: CounterCollector, budget_bytes: int = ENCODED_BYTES) -> None:
         self._counters, self._budget = counters, budget_bytes
         self._lock = Lock()
-        self._entries: OrderedDict[tuple[Path, str, int, int], Future[Any]] = OrderedDict()
+        self._entries: OrderedDict[tuple[StoredFile, str, int, int], Future[Any]] = OrderedDict()
         self._said: set[tuple[str, str]] = set()
         self.held_bytes = 0
 
@@ -124,21 +126,14 @@ class EncodedImages:
         """
         began_s = time.perf_counter()
         group = bisect_right(column.first, row) - 1
-        try:
-            file = OpenFile(column.path)
-        except OSError as error:
-            raise replaced(column.path, f"cannot be opened ({error.strerror})") from error
-        with file:
-            # Of the open descriptor: a file that is replaced after this check is not read.
-            if Stamp.of(file.stat()) != column.stamp:
-                raise replaced(column.path, "is another file, or has other content")
-            found = self._find(file, column, group, row - column.first[group])
+        file = OpenFile(column.file, column.stamp)
+        found = self._find(file, column, group, row - column.first[group])
         self._counters.add(read_s=time.perf_counter() - began_s, bytes_read=file.bytes_read)
         return found
 
     def _find(self, file: OpenFile, column: ImageColumn, group: int, row: int) -> Any:
         # 1. The page headers of the row group, or its images if pyarrow had to read them.
-        place = (column.path, column.key, group)
+        place = (column.file, column.key, group)
         pages = self._once((*place, _HEADERS), lambda: self._open(file, column, group))
         if not isinstance(pages, Pages):
             cell: Any = pages.field("bytes")[row]
@@ -173,7 +168,7 @@ class EncodedImages:
                 "the images of '%s' in %s are read a row group at a time, for %s; that takes more "
                 "time and memory",
                 column.key,
-                column.path,
+                column.file,
                 chunk,
             )
         return self._read_group(column, group)
@@ -181,8 +176,10 @@ class EncodedImages:
     def _read_group(self, column: ImageColumn, group: int) -> Any:
         # Through a small buffer: else the encoded column takes as much fresh memory once more. In
         # one thread: to hand one column to pyarrow's pool takes six times as long.
-        file: Any = pq.ParquetFile(column.path, buffer_size=_BUFFER_BYTES, pre_buffer=False)
-        read: Any = file.read_row_group(group, columns=[column.key], use_threads=False)[column.key]
+        with column.file.open() as data:
+            file: Any = pq.ParquetFile(data, buffer_size=_BUFFER_BYTES, pre_buffer=False)
+            rows = file.read_row_group(group, columns=[column.key], use_threads=False)
+        read: Any = rows[column.key]
         array = read.combine_chunks()
         if isinstance(array, pa.ChunkedArray):
             array = pa.concat_arrays(array.chunks)
@@ -192,7 +189,7 @@ class EncodedImages:
         self._counters.add(bytes_read=array.nbytes)
         return array
 
-    def _once(self, place: tuple[Path, str, int, int], make: Callable[[], T]) -> T:
+    def _once(self, place: tuple[StoredFile, str, int, int], make: Callable[[], T]) -> T:
         """Return the entry at `place`; make it if there is none, while other threads that ask
         wait.
         """

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -12,6 +11,7 @@ from PIL import Image
 from kata.data.counters import CounterCollector
 from kata.data.parquet.image_column import EncodedImages, open_column
 from kata.data.parquet.page_body import PageError
+from kata.data.storage.store import StoredFile
 from kata.errors import DataError
 
 _FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "TIFF")
@@ -38,14 +38,14 @@ def open_image(encoded: Any) -> Image.Image:
     return image
 
 
-def is_deep(path: Path, key: str, row: int) -> bool:
+def is_deep(file: StoredFile, key: str, row: int) -> bool:
     """Return whether a row of a table file holds an image of more than 8 bits per channel.
 
     Returns:
         False too where the image cannot be read: the reader of that row reports it.
     """
     try:
-        encoded = EncodedImages(CounterCollector()).get(open_column(path, key), row)
+        encoded = EncodedImages(CounterCollector()).get(open_column(file, key), row)
         if encoded is not None:
             open_image(encoded).close()
     except DeepImageError:

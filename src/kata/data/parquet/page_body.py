@@ -7,15 +7,14 @@ compressed page without the rest. Format: github.com/google/snappy, format_descr
 
 from __future__ import annotations
 
-import os
 from array import array
 from bisect import bisect_right
-from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import pyarrow as pa
 
-from kata.closing import Closing
+from kata.data.storage.file_stamp import Stamp
+from kata.data.storage.store import StoredFile
 
 _LOOK_BYTES = 2**20
 """Bytes read at a time in search of runs. All of a page is read, once. From a cold disk 75 MB take
@@ -35,32 +34,38 @@ CODECS = frozenset({PLAIN, *_CODECS})
 """Compressions that can be read, in pyarrow's names."""
 
 
+Plain: TypeAlias = bytes | bytearray | memoryview
+"""Bytes as they were written, before compression."""
+
+
 class PageError(ValueError):
     """Bytes of a page contradict themselves, or are not there."""
 
 
-class OpenFile(Closing):
-    """A file opened for reading at given positions; `bytes_read` counts."""
+class OpenFile:
+    """A file that is read at given positions; `bytes_read` counts.
 
-    def __init__(self, path: Path) -> None:
-        self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    Args:
+        file: the file.
+        stamp: of the file when its footer was read.
+    """
+
+    def __init__(self, file: StoredFile, stamp: Stamp) -> None:
+        self._file, self._stamp = file, stamp
         self.bytes_read = 0
 
-    def close(self) -> None:
-        """Close the file."""
-        os.close(self._file)
+    @property
+    def size(self) -> int:
+        """Return the bytes of the file."""
+        return self._stamp.size
 
-    def stat(self) -> os.stat_result:
-        """Return the stat of the open file."""
-        return os.fstat(self._file)
-
-    def read(self, begin: int, size: int) -> bytes:
+    def read(self, begin: int, size: int) -> bytearray:
         """Read exactly `size` bytes at `begin`, or raise PageError."""
-        found = os.pread(self._file, size, begin)
-        self.bytes_read += len(found)
-        if len(found) != size:
-            raise PageError(f"{size} bytes are wanted at {begin}, and it has {len(found)}")
-        return found
+        there = max(self.size - begin, 0)
+        if begin < 0 or size < 0 or size > there:
+            raise PageError(f"{size} bytes are wanted at {begin}, and it has {min(there, size)}")
+        self.bytes_read += size
+        return self._file.read(begin, size, self._stamp)
 
 
 class Body(Protocol):
@@ -74,7 +79,7 @@ class Body(Protocol):
     size: int
     nbytes: int
 
-    def read(self, file: OpenFile, begin: int, end: int) -> bytes | memoryview:
+    def read(self, file: OpenFile, begin: int, end: int) -> Plain:
         """Return bytes `begin` to `end` of the body; `file` is the one that holds the page."""
         ...
 
@@ -108,9 +113,9 @@ class InFile:
         self.size = size
         self.nbytes = 2 * len(starts) * starts.itemsize
 
-    def read(self, file: OpenFile, begin: int, end: int) -> bytes:
+    def read(self, file: OpenFile, begin: int, end: int) -> Plain:
         """Read the bytes from the file, run by run."""
-        starts, parts = self._starts, list[bytes]()
+        starts, parts = self._starts, list[bytearray]()
         run = bisect_right(starts, begin) - 1
         while begin < end:
             stop = min(starts[run + 1], end) if run + 1 < len(starts) else end
@@ -157,9 +162,9 @@ def _runs(file: OpenFile, begin: int, size: int, plain_size: int) -> InFile | No
     """
     starts, places = array("q"), array("q")
     end, at = begin + size, begin
-    seen, seen_at = b"", begin
+    seen, seen_at = bytearray(), begin
 
-    def look(num_bytes: int) -> bytes:
+    def look(num_bytes: int) -> bytearray:
         """Return the next `num_bytes` bytes of the stream, padded with zeros at its end."""
         nonlocal seen, seen_at
         if at + num_bytes > seen_at + len(seen):
@@ -221,7 +226,7 @@ def _repeat(starts: array[int], places: array[int], made: int, back: int, length
         made, source = made + took, source + took
 
 
-def varint(data: bytes, at: int) -> tuple[int, int]:
+def varint(data: Plain, at: int) -> tuple[int, int]:
     """Read a number of seven bits per byte, lowest first.
 
     Returns:

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from kata.data.parquet.page_body import CODECS, Body, OpenFile, PageError, open_body, varint
+from kata.data.parquet.page_body import CODECS, Body, OpenFile, PageError, Plain, open_body, varint
 from kata.data.parquet.page_header import Page, UnknownPageError, read_page
 
 _PAGE_BYTES = 400
@@ -77,7 +77,7 @@ class Strings:
             self._begins.append(begin)
         self.nbytes = body.nbytes + 8 * count
 
-    def read(self, file: OpenFile, number: int) -> bytes | memoryview:
+    def read(self, file: OpenFile, number: int) -> Plain:
         """Return one of the strings."""
         if not 0 <= number < len(self._begins) - 1:
             raise PageError(f"value {number} is wanted of {len(self._begins) - 1}")
@@ -130,7 +130,7 @@ def find_pages(file: OpenFile, chunk: Chunk) -> Pages:
         PageError: A header is damaged, or the pages do not hold the row group's rows.
     """
     at = chunk.begin
-    last = file.stat().st_size
+    last = file.size
     rows = 0
     first = array("q")
     data: list[Page] = []
@@ -209,7 +209,7 @@ def _levels_of(file: OpenFile, body: Body) -> tuple[bytes, int]:
     return bytes(body.read(file, 4, end)), end
 
 
-def hybrid(data: bytes, width: int, count: int) -> NDArray[np.int32]:
+def hybrid(data: bytes | bytearray, width: int, count: int) -> NDArray[np.int32]:
     """Decode parquet's hybrid of run-length encoding and bit packing.
 
     Args:

@@ -20,6 +20,7 @@ from kata.data.repair.episodes_v2 import EPISODES_V2, STATS_V2, repair_episodes_
 from kata.data.repair.episodes_v3 import read_episodes_v3, repair_episodes_v3, write_episodes_v3
 from kata.data.repair.table_file import rewrite_table
 from kata.data.repair.working_copy import WorkingCopy
+from kata.data.storage.store import LocalStore
 from kata.errors import ConfigError
 
 
@@ -32,7 +33,7 @@ def repair_episodes(copy: WorkingCopy) -> None:
     info = read_info(copy.root)
     (repair_episodes_v3 if info.is_v3 else repair_episodes_v2)(copy, info)
     whole = read_episode_table(copy.root, info, lambda _: None, [])
-    layout, _ = drop_absent_cameras(copy.root, info, whole, whole)
+    layout, _ = drop_absent_cameras(LocalStore(copy.root), info, whole, whole)
     keep = _kept(copy, info, layout)
     if len(keep) == len(whole.index) and np.array_equal(whole.index, np.arange(len(keep))):
         return

@@ -16,6 +16,7 @@ from kata.data.format.json_lines import json_lines
 from kata.data.format.read import read_episode_table
 from kata.data.format.selection import drop_absent_cameras
 from kata.data.repair.working_copy import WorkingCopy
+from kata.data.storage.store import LocalStore, local_file
 from kata.data.video.packet_index import open_index
 from kata.errors import DataError
 
@@ -65,7 +66,7 @@ def _single(copy: WorkingCopy, rows: list[dict[str, Any]]) -> list[dict[str, Any
 def _true_lengths(copy: WorkingCopy, info: Info) -> dict[int, int]:
     """Return the lengths that every file of an episode has, where the metadata have another."""
     whole = read_episode_table(copy.root, info, lambda _: None, [])
-    layout, _ = drop_absent_cameras(copy.root, info, whole, whole)
+    layout, _ = drop_absent_cameras(LocalStore(copy.root), info, whole, whole)
     lengths: dict[int, int] = {}
     for position, (episode, claimed) in enumerate(
         zip(layout.index.tolist(), layout.length.tolist(), strict=True)
@@ -100,7 +101,7 @@ def _rows(path: Path) -> int | None:
 
 def _frames(path: Path) -> int | None:
     try:
-        return len(open_index(path))
+        return len(open_index(local_file(path)))
     except (DataError, FileNotFoundError):
         return None
 

@@ -17,6 +17,7 @@ from kata.data.format.info import Info, file_name
 from kata.data.format.v3 import EPISODE_FILES, EPISODES_PATH
 from kata.data.repair.declarations import name_pattern
 from kata.data.repair.working_copy import WorkingCopy
+from kata.data.storage.store import local_file
 from kata.data.video.packet_index import open_index
 from kata.errors import DataError
 
@@ -284,7 +285,7 @@ def _frames(copy: WorkingCopy, name: str) -> int | None:
     if not (copy.root / name).is_file():
         return None
     try:
-        return len(open_index(copy.root / name))
+        return len(open_index(local_file(copy.root / name)))
     except DataError:
         return None
 

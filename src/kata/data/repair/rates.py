@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from kata.data.storage.store import local_file
 from kata.data.video.packet_index import open_index
 from kata.errors import DataError
 
@@ -31,7 +32,7 @@ def table_rate(path: Path) -> int | None:
 def video_rate(path: Path) -> int | None:
     """Return the frames per second of a video file, None when it is damaged or has no one rate."""
     try:
-        index = open_index(path)
+        index = open_index(local_file(path))
     except DataError:
         return None
     return _whole_rate(np.diff(index.pts[index.packet]) * index.tick_s)

@@ -30,6 +30,7 @@ from kata.data.repair.episodes_v2 import STATS_V2
 from kata.data.repair.episodes_v3 import read_episodes_v3, write_episodes_v3
 from kata.data.repair.working_copy import WorkingCopy
 from kata.data.stats.dataset_stats import differences, episode_stats
+from kata.data.storage.store import local_file
 from kata.data.video.packet_index import open_index
 from kata.data.writing.arrow_tables import stat_type
 from kata.data.writing.running_stats import EXACT_VALUES
@@ -228,7 +229,7 @@ class _Statistics:
         span = layout.videos[key] if column.dtype == "video" else layout.data
         path, first = self.copy.root / span.files[span.file[position]], int(span.first[position])
         if column.dtype == "video":
-            return video_frames(open_index(path), first, length)
+            return video_frames(open_index(local_file(path)), first, length)
         chunks = pq.read_table(path, columns=[key])[key].slice(first, length).chunks
         return image_frames(path, pa.concat_arrays(chunks), first, column.shape)
 

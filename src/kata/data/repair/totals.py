@@ -13,6 +13,7 @@ from kata.data.format.selection import drop_absent_cameras
 from kata.data.format.tasks import read_tasks
 from kata.data.format.v3 import totals, whole_split
 from kata.data.repair.working_copy import WorkingCopy
+from kata.data.storage.store import LocalStore
 from kata.data.video.encoder import probe_video
 from kata.errors import DataError
 
@@ -29,7 +30,7 @@ def repair_totals(copy: WorkingCopy) -> None:
     info, raw = read_info(copy.root), raw_info(copy.root)
     before = copying.deepcopy(raw)
     whole = read_episode_table(copy.root, info, lambda _: None, [])
-    layout, _ = drop_absent_cameras(copy.root, info, whole, whole)
+    layout, _ = drop_absent_cameras(LocalStore(copy.root), info, whole, whole)
     tasks = read_tasks(copy.root, info, layout, [])
     _count(copy, raw, _counts(info, layout, len(tasks)))
     for key, span in layout.videos.items():

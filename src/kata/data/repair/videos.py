@@ -14,6 +14,7 @@ from kata.data.format.read import read_episode_table
 from kata.data.format.selection import drop_absent_cameras
 from kata.data.repair.rates import video_rate
 from kata.data.repair.working_copy import WorkingCopy
+from kata.data.storage.store import LocalStore, local_file
 from kata.data.video.packet_index import open_index
 from kata.errors import DataError
 
@@ -26,7 +27,7 @@ def repair_videos(copy: WorkingCopy) -> None:
     """
     info = read_info(copy.root)
     whole = read_episode_table(copy.root, info, lambda _: None, [])
-    layout, _ = drop_absent_cameras(copy.root, info, whole, whole)
+    layout, _ = drop_absent_cameras(LocalStore(copy.root), info, whole, whole)
     for key, span in layout.videos.items():
         exact: list[str] = []
         open_: list[str] = []
@@ -51,7 +52,7 @@ def _retime(
     span = layout.videos[key]
     path = copy.root / span.files[number]
     try:
-        index = open_index(path)
+        index = open_index(local_file(path))
     except (DataError, FileNotFoundError):
         return None
     off_s, even_s = frame_times_off(index, info.fps)

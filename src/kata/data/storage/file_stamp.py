@@ -10,36 +10,42 @@ from kata.errors import DataError
 
 
 class Stamp(NamedTuple):
-    """Size, modification time and inode of a file; another stamp means another content."""
+    """Size and identity of a file; another stamp means another content.
+
+    Attributes:
+        size: in bytes.
+        version: modification time in nanoseconds of a file on a disk, or the entity tag of an
+            object in a store.
+        inode: of a file on a disk, else 0.
+    """
 
     size: int
-    mtime_ns: int
-    inode: int
+    version: int | str
+    inode: int = 0
 
     @staticmethod
     def of(stat: os.stat_result) -> Stamp:
         """Return the stamp in the result of `stat`."""
         return Stamp(stat.st_size, stat.st_mtime_ns, stat.st_ino)
 
+    @property
+    def identity(self) -> tuple[int, int | str]:
+        """Return size and version, which name the content in caches; copies keep both."""
+        return self.size, self.version
 
-def replaced(path: Path, how: str) -> DataError:
+
+def replaced(location: str, how: str) -> DataError:
     """Return the error for a file that has changed since the run began; `how` completes the
     message.
     """
     return DataError(
-        f"{path} has changed since the run began: it {how}",
+        f"{location} has changed since the run began: it {how}",
         rule="the files of a dataset stay as they are while it is read",
         remedy="restore the file, or start again once the dataset is complete",
     )
 
 
 _END_BYTES = 64 * 1024
-
-
-def file_identity(path: Path) -> tuple[int, int]:
-    """Return (size in bytes, mtime_ns) of a file; another pair means that it was replaced."""
-    found = path.stat()
-    return found.st_size, found.st_mtime_ns
 
 
 def file_ends(path: Path, size: int) -> bytes:

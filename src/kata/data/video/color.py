@@ -13,7 +13,6 @@ import logging
 import threading
 import weakref
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import av
@@ -24,6 +23,7 @@ from av.video.frame import VideoFrame
 from av.video.reformatter import ColorRange, Interpolation, VideoReformatter
 from numpy.typing import NDArray
 
+from kata.data.storage.store import StoredFile
 from kata.data.video.container import open_video
 from kata.spec import Colours
 
@@ -44,13 +44,13 @@ def is_half_size(name: str, width: int, height: int) -> bool:
     return name in _HALF_SIZE and width % 2 == 0 and height % 4 == 0
 
 
-def stores_half_size(path: Path) -> bool:
+def stores_half_size(file: StoredFile) -> bool:
     """Return whether a video file holds 8-bit 4:2:0 frames that `is_half_size` accepts.
 
     An unreadable file gives False; indexing it reports the fault.
     """
     try:
-        with open_video(path) as container:
+        with file.open() as data, open_video(file.path or data) as container:
             codec: Any = container.streams.video[0].codec_context
             if codec is None:
                 return False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import BinaryIO
 
 import av
 from av.container import InputContainer
@@ -13,9 +14,10 @@ follow a playlist with the name of a video to other files.
 """
 
 
-def open_video(path: Path) -> InputContainer:
+def open_video(file: Path | BinaryIO) -> InputContainer:
     """Open a video file to be read; texts in it that are no UTF-8 are of no consequence.
 
     Raises: FFmpegError, OSError.
     """
-    return av.open(str(path), options=FORMATS, metadata_errors="replace")
+    source = str(file) if isinstance(file, Path) else file
+    return av.open(source, "r", options=FORMATS, metadata_errors="replace")

@@ -6,14 +6,11 @@ container.
 
 from __future__ import annotations
 
-import os
 import threading
 import time
-import weakref
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import av
@@ -23,7 +20,7 @@ from av.video.frame import PictureType, VideoFrame
 
 from kata.data.arrays import Int64, Pixels
 from kata.data.counters import CounterCollector
-from kata.data.storage.file_stamp import Stamp, replaced
+from kata.data.storage.file_stamp import Stamp
 from kata.data.video.color import Planes, RgbConverter
 from kata.data.video.packet_index import FrameIndex
 from kata.data.video.packets import PADDING_BYTES, read_packets
@@ -31,11 +28,6 @@ from kata.errors import FrameError
 
 _OPEN_DECODERS = 8
 """Decoders per thread: one per codec and stream parameters, which the files of a camera share."""
-
-
-_OPEN_FILES = 16
-"""Files open per thread. To open and close a file for each GOP of two frames took 1 % of reading.
-"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,24 +52,16 @@ class Gop:
         """Return the error for the frame at `place` of `frames`, with the reason."""
         index, number = self.index, int(self.frames[place])
         return FrameError(
-            f"frame {number} of {index.path} (camera '{self.camera}') cannot be decoded: {why}",
+            f"frame {number} of {index.file} (camera '{self.camera}') cannot be decoded: {why}",
             rule=f"every one of its {len(index)} frames decodes to {index.width}x{index.height} "
             "pixels",
             remedy="download the file again, or leave its episodes out with "
             "--dataset.exclude_episodes",
             camera=self.camera,
-            file=str(index.path),
+            file=str(index.file),
             frame=number,
             row=int(self.rows[place]),
         )
-
-
-class _File:
-    """A file descriptor `number` that is closed with this object."""
-
-    def __init__(self, path: Path) -> None:
-        self.number = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        weakref.finalize(self, os.close, self.number)
 
 
 class Decoder:
@@ -94,7 +78,7 @@ class Decoder:
 
         Raises:
             FrameError: A frame cannot be decoded.
-            DataError: The file has been replaced since it was indexed.
+            DataError: The file has been replaced since it was indexed, or cannot be read.
         """
         # 1. The packets from the keyframe to the last wanted one, and the frames to return by time
         #    stamp. Lists: a GOP is short, and numpy costs more per call than such loops.
@@ -109,7 +93,7 @@ class Decoder:
         # 2. One read for all packets.
         began_s = time.perf_counter()
         offsets, sizes = index.offset[span].tolist(), index.size[span].tolist()
-        packets = read_packets(index.path, self._open(gop).number, offsets, sizes)
+        packets = read_packets(index.file, offsets, sizes, gop.stamp)
         read_s = time.perf_counter() - began_s
         # 3. Decode. Only `next` is timed, because the caller converts frames between two of them.
         decode_s, count = 0.0, 0
@@ -139,30 +123,6 @@ class Decoder:
             )
         if wanted:
             raise gop.bad(min(wanted.values())[0], "the decoder gave no picture")
-
-    def _open(self, gop: Gop) -> _File:
-        """Return the open file of a GOP, once it is clear that it is still the one that was
-        indexed.
-        """
-        files: OrderedDict[Path, _File] = self._local.__dict__.setdefault("files", OrderedDict())
-        path = gop.index.path
-        file = files.pop(path, None)
-        try:
-            if file is None:
-                file = _File(path)
-                found = Stamp.of(os.fstat(file.number))
-            else:
-                found = Stamp.of(path.stat())
-        except OSError as error:
-            raise replaced(path, f"cannot be opened ({error.strerror})") from error
-        if found != gop.stamp:
-            raise replaced(path, "is another file, or has other content")
-        # Kept only after the check: a file that replaced the indexed one must not stay open, or it
-        # would be used again once the indexed one is back in place.
-        files[path] = file
-        if len(files) > _OPEN_FILES:
-            files.popitem(last=False)
-        return file
 
     def _decode(
         self, index: FrameIndex, packets: list[av.Packet], pts: list[int]

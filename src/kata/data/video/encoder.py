@@ -19,6 +19,7 @@ from av.video.stream import VideoStream
 from numpy.typing import NDArray
 
 from kata.closing import Closing
+from kata.data.storage.store import StoredFile
 from kata.data.video.container import open_video
 from kata.errors import DataError
 
@@ -264,11 +265,11 @@ def _unprobed(path: Path, why: str) -> DataError:
     )
 
 
-def first_time_s(path: Path) -> float:
+def first_time_s(file: StoredFile) -> float:
     """Return the time in seconds at which a player shows the first frame.
 
     It is the start time that the container declares.
     """
-    with open_video(path) as source:
+    with file.open() as data, open_video(file.path or data) as source:
         stream = source.streams.video[0]
         return float((stream.start_time or 0) * (stream.time_base or 0))

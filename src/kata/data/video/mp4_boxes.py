@@ -7,7 +7,6 @@ returned and FFmpeg's demuxer reads the file.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
@@ -19,31 +18,33 @@ _CTTS_MAX = 1 << 28
 """FFmpeg treats larger composition offsets as damage."""
 
 
-def read_sample_table(path: Path) -> Int64 | None:
+def read_sample_table(file: BinaryIO, file_bytes: int) -> Int64 | None:
     """Return the frame table of the only video track of an mp4 file.
+
+    Args:
+        file: open for reading.
+        file_bytes: size of the file.
 
     Returns:
         (P, 5) int64: presentation time stamp, offset and size in bytes, is key, is hidden, for
         every packet in decoding order. None where only the packets have this: fragmented files,
         edit lists that hide frames, several sets of coding parameters.
     """
-    with path.open("rb") as file:
-        moov = _read(file, b"moov")
+    moov = _read(file, b"moov")
     if moov is None or _find(moov, b"mvex") is not None:
         return None
     tracks = [track for track in _all(moov, b"trak") if _is_video(track)]
     if len(tracks) != 1:
         return None
     try:
-        return _samples(tracks[0], _time_scale(_need(moov, b"mvhd")), path.stat().st_size)
+        return _samples(tracks[0], _time_scale(_need(moov, b"mvhd")), file_bytes)
     except ValueError:
         return None
 
 
-def count_setups(path: Path) -> int:
+def count_setups(file: BinaryIO) -> int:
     """Return the largest number of sets of coding parameters that a video track declares."""
-    with path.open("rb") as file:
-        moov = _read(file, b"moov") or b""
+    moov = _read(file, b"moov") or b""
     counts = [0]
     for track in _all(moov, b"trak"):
         if _is_video(track):
@@ -205,6 +206,7 @@ def _find(box: bytes, kind: bytes) -> bytes | None:
 
 def _read(file: BinaryIO, kind: bytes) -> bytes | None:
     """Return the content of the first box of this kind at the top level of the file."""
+    file.seek(0)
     while len(head := file.read(16)) >= 8:
         length, skip = int.from_bytes(head[:4], "big"), 8
         if length == 1:

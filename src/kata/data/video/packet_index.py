@@ -29,8 +29,9 @@ from kata.data.storage.array_file import (
     save,
     say_unwritable,
 )
-from kata.data.storage.file_stamp import file_ends, file_identity
+from kata.data.storage.file_stamp import file_ends
 from kata.data.storage.lfs_pointer import refuse_pointer
+from kata.data.storage.store import StoredFile
 from kata.data.video.container import open_video
 from kata.data.video.mp4_boxes import count_setups, read_sample_table
 from kata.errors import DataError
@@ -58,8 +59,8 @@ class FrameIndex:
     product does not.
 
     Attributes:
-        path: of the file.
-        identity: (size in bytes, mtime_ns) of the file when it was indexed.
+        file: that holds the packets.
+        identity: (size in bytes, version) of the file when it was indexed; see `Stamp`.
         width: in pixels.
         height: in pixels.
         setup: codec name, codec parameters and color tags; files with equal ones share a decoder.
@@ -71,8 +72,8 @@ class FrameIndex:
         start: (N,) the key packet from which decoding must begin to reach frame n.
     """
 
-    path: Path
-    identity: tuple[int, int]
+    file: StoredFile
+    identity: tuple[int, int | str]
     width: int
     height: int
     setup: tuple[str, bytes, Colour]
@@ -101,7 +102,7 @@ class FrameIndex:
         step_s = float(np.median(np.diff(time_s)))
         shown = f"; most frames are 1 / {1 / step_s:.5g} s apart" if step_s > 0 else ""
         return DataError(
-            f"{self.path} shows frame {frame} at {time_s[frame]:.3f} s; {fps} fps want "
+            f"{self.file} shows frame {frame} at {time_s[frame]:.3f} s; {fps} fps want "
             f"{frame / fps:.3f} s{shown}",
             rule=f"frames follow each other at the fps of info.json, {fps}, without gaps",
             remedy="`kata data repair <folder> --out=<folder> --fps=<rate>` gives tables and "
@@ -110,42 +111,46 @@ class FrameIndex:
         )
 
 
-def check_whole(path: Path) -> None:
+def check_whole(file: StoredFile) -> None:
     """Check that an mp4 file is as long as its boxes say; reads a few bytes per box.
 
     Raises:
         DataError: The file is cut off, or is a Git LFS pointer.
     """
-    refuse_pointer(path)
-    size = path.stat().st_size
+    if file.path is not None:
+        refuse_pointer(file.path)
+    with file.open() as data:
+        _check_length(file, data, file.stamp().size)
+
+
+def _check_length(file: StoredFile, data: BinaryIO, size: int) -> None:
     place = 0
-    with path.open("rb") as file:
-        while place < size:
-            file.seek(place)
-            head = file.read(16)
-            # 1 means that 64 bits follow with the length, 0 that the box reaches to the file's end.
-            length = int.from_bytes(head[:4], "big")
-            if length == 1:
-                length = int.from_bytes(head[8:16], "big")
-            elif length == 0:
-                return
-            place += max(length, 8)
+    while place < size:
+        data.seek(place)
+        head = data.read(16)
+        # 1 means that 64 bits follow with the length, 0 that the box reaches to the file's end.
+        length = int.from_bytes(head[:4], "big")
+        if length == 1:
+            length = int.from_bytes(head[8:16], "big")
+        elif length == 0:
+            return
+        place += max(length, 8)
     if place != size or size == 0:
-        raise _damaged(path, f"has {size} bytes, but its parts need {place or 'more'}")
+        raise _damaged(file, f"has {size} bytes, but its parts need {place or 'more'}")
 
 
-def open_index(path: Path) -> FrameIndex:
+def open_index(file: StoredFile) -> FrameIndex:
     """Return the index of a video file from the cache folder; build and store it if it is not
     there.
 
     Raises:
         DataError: See `build_index`.
     """
-    place = _place(path)
+    place = _place(file)
     kept = load(place)
     if kept is not None:
-        return _from_bundle(path, kept)
-    index = build_index(path)
+        return _from_bundle(file, kept)
+    index = build_index(file)
     arrays, note = _to_bundle(index)
 
     def fill(put: Put) -> Note:
@@ -160,74 +165,83 @@ def open_index(path: Path) -> FrameIndex:
     return index
 
 
-def build_index(path: Path) -> FrameIndex:
+def build_index(file: StoredFile) -> FrameIndex:
     """Index the packets of a video file without decoding them.
 
     Raises:
         DataError: The file is no video, is cut off, does not start with a keyframe or has several
             sets of coding parameters. Or its packets cannot be read without its container.
     """
-    refuse_pointer(path)
-    identity = file_identity(path)
+    if file.path is not None:
+        refuse_pointer(file.path)
+    stamp = file.stamp()
     try:
-        with open_video(path) as container:
+        with file.open() as data, open_video(file.path or data) as container:
             if not container.streams.video:
-                raise _damaged(path, "holds no video")
+                raise _damaged(file, "holds no video")
             stream = container.streams.video[0]
             # None where FFmpeg has no decoder; PyAV's stubs do not declare that.
             codec: Any = stream.codec_context
             if codec is None:
-                raise _unknown(path)
+                raise _unknown(file)
             setup = (codec.codec.name, bytes(codec.extradata or b""), _colour(codec))
             shape = (codec.width, codec.height)
             tick_s = float(stream.time_base or 0)
             is_mp4 = "mp4" in container.format.name
-            if is_mp4:
-                check_whole(path)
-            # An mp4 file was just checked by its boxes, and its edit list may drop frames at either
-            # end, so the count that it claims is of no use.
+            # An mp4 file is checked by its boxes, and its edit list may drop frames at either end,
+            # so the count that it claims is of no use.
             claimed = 0 if is_mp4 else stream.frames
             # The header alone is much faster. Demuxing reads the whole file from the disk.
-            table = read_sample_table(path) if is_mp4 else None
-            if table is None and is_mp4 and count_setups(path) > 1:
-                raise _damaged(path, "has several sets of coding parameters")
+            table = _from_header(file, data, stamp.size) if is_mp4 else None
             if table is None:
-                packets = list(_packets(path, container.demux(stream)))
+                packets = list(_packets(file, container.demux(stream)))
                 table = np.array(packets, dtype=np.int64).reshape(-1, 5)
     except (FFmpegError, OSError) as error:
-        raise _damaged(path, f"cannot be read ({error})") from error
+        raise _damaged(file, f"cannot be read ({error})") from error
     pts, offset, size, key, hidden = table.T
-    if len(table) < claimed or (offset + size).max(initial=0) > identity[0]:
-        whole = int(((offset + size) <= identity[0]).sum())
-        raise _damaged(path, f"is cut off: {whole} of {max(claimed, len(table))} frames are whole")
+    if len(table) < claimed or (offset + size).max(initial=0) > stamp.size:
+        whole = int(((offset + size) <= stamp.size).sum())
+        raise _damaged(file, f"is cut off: {whole} of {max(claimed, len(table))} frames are whole")
     # Presentation order; hidden packets are decoded, because others depend on them, but have no
     # frame number.
     shown = np.flatnonzero(hidden == 0)
     packet = shown[np.argsort(pts[shown], kind="stable")]
     if not len(packet):
-        raise _damaged(path, "holds no frames")
+        raise _damaged(file, "holds no frames")
     pts = pts - pts[packet[:1]]
-    start = _starts(path, pts, np.flatnonzero(key), packet)
-    if file_identity(path) != identity:
-        raise _damaged(path, "was written while it was read")
+    start = _starts(file, pts, np.flatnonzero(key), packet)
+    if file.stamp().identity != stamp.identity:
+        raise _damaged(file, "was written while it was read")
     return FrameIndex(
-        path, identity, *shape, setup, tick_s, *_narrow(pts, offset, size, packet, start)
+        file, stamp.identity, *shape, setup, tick_s, *_narrow(pts, offset, size, packet, start)
     )
 
 
-def _packets(path: Path, packets: Iterator[Any]) -> Iterator[tuple[int, int, int, int, int]]:
+def _from_header(file: StoredFile, data: BinaryIO, size: int) -> Int64 | None:
+    """Return the frame table in the boxes of an mp4 file, or None if its packets must be read."""
+    # FFmpeg may read the same file object, and expects it where it left it.
+    place = data.tell()
+    _check_length(file, data, size)
+    table = read_sample_table(data, size)
+    if table is None and count_setups(data) > 1:
+        raise _damaged(file, "has several sets of coding parameters")
+    data.seek(place)
+    return table
+
+
+def _packets(file: StoredFile, packets: Iterator[Any]) -> Iterator[tuple[int, int, int, int, int]]:
     """Yield (pts, offset, size, is key, is hidden) of every packet that FFmpeg's demuxer finds."""
-    with path.open("rb") as file:
+    with file.open() as data:
         for packet in packets:
             if not packet.size:
                 continue
             if packet.is_corrupt or packet.pos is None or packet.pos < 0:
-                raise _damaged(path, "has a damaged packet")
+                raise _damaged(file, "has a damaged packet")
             if packet.pts is None:
-                raise _damaged(path, "has a frame without a time stamp")
-            place = _payload(file, packet.pos, bytes(packet))
+                raise _damaged(file, "has a frame without a time stamp")
+            place = _payload(data, packet.pos, bytes(packet))
             if place is None:
-                raise _damaged(path, "stores its packets in pieces or compressed")
+                raise _damaged(file, "stores its packets in pieces or compressed")
             yield packet.pts, place, packet.size, packet.is_keyframe, packet.is_discard
 
 
@@ -241,18 +255,18 @@ def _payload(file: BinaryIO, near: int, data: bytes) -> int | None:
     return None if found < 0 else near + found
 
 
-def _place(path: Path) -> Path:
+def _place(file: StoredFile) -> Path:
     """Return the path of the index in the cache, by the identity of the video.
 
     Another path to the same file finds the same index; another content does not.
     """
-    size, mtime_ns = file_identity(path)
-    digest = hashlib.sha256(
-        json.dumps([_FORMAT, av.__version__, path.name, size, mtime_ns]).encode()
-    )
-    digest.update(file_ends(path, size))
-    name = digest.hexdigest()[:32]
-    return cache_folder() / "index" / name[:2] / f"{name[2:]}.bin"
+    size, version = file.stamp().identity
+    name = file.name.rpartition("/")[2]
+    digest = hashlib.sha256(json.dumps([_FORMAT, av.__version__, name, size, version]).encode())
+    if file.path is not None:
+        digest.update(file_ends(file.path, size))
+    found = digest.hexdigest()[:32]
+    return cache_folder() / "index" / found[:2] / f"{found[2:]}.bin"
 
 
 def _narrow(*arrays: Int64) -> list[Int64]:
@@ -280,17 +294,17 @@ def _to_bundle(index: FrameIndex) -> tuple[dict[str, Int64], Note]:
     return arrays, note
 
 
-def _from_bundle(path: Path, kept: ArrayFile) -> FrameIndex:
+def _from_bundle(file: StoredFile, kept: ArrayFile) -> FrameIndex:
     codec, extradata, colour = kept.note["setup"]
-    size, mtime_ns = kept.note["identity"]
+    size, version = kept.note["identity"]
     width, height = kept.note["size"]
     setup = (codec, base64.b64decode(extradata), tuple(colour))
     return FrameIndex(
-        path, (size, mtime_ns), width, height, setup, kept.note["tick_s"], **kept.arrays
+        file, (size, version), width, height, setup, kept.note["tick_s"], **kept.arrays
     )
 
 
-def _starts(path: Path, pts: Int64, keys: Int64, packet: Int64) -> Int64:
+def _starts(file: StoredFile, pts: Int64, keys: Int64, packet: Int64) -> Int64:
     """Return for each frame the last key packet before it that is also shown before it.
 
     The leading frames of an open GOP are shown before their keyframe, so they are decoded from the
@@ -299,7 +313,7 @@ def _starts(path: Path, pts: Int64, keys: Int64, packet: Int64) -> Int64:
     # The last key packet before each frame in decoding order.
     place = np.searchsorted(keys, packet, side="right") - 1
     if (place < 0).any():
-        raise _damaged(path, f"has {(place < 0).sum()} frames before its first keyframe")
+        raise _damaged(file, f"has {(place < 0).sum()} frames before its first keyframe")
     # One GOP back for leading frames; several where short open GOPs follow each other.
     early = (pts[keys[place]] > pts[packet]) & (place > 0)
     while early.any():
@@ -308,9 +322,9 @@ def _starts(path: Path, pts: Int64, keys: Int64, packet: Int64) -> Int64:
     return keys[place]
 
 
-def _unknown(path: Path) -> DataError:
+def _unknown(file: StoredFile) -> DataError:
     return DataError(
-        f"{path} is in a codec that FFmpeg does not know",
+        f"{file} is in a codec that FFmpeg does not know",
         rule="PyAV has a decoder for every video of a dataset",
         remedy="download the file again, or encode it as h264 or AV1",
     )
@@ -321,9 +335,9 @@ def _colour(codec: Any) -> Colour:
     return codec.color_range, codec.colorspace, codec.color_primaries, codec.color_trc
 
 
-def _damaged(path: Path, what: str) -> DataError:
+def _damaged(file: StoredFile, what: str) -> DataError:
     return DataError(
-        f"{path} {what}",
+        f"{file} {what}",
         rule="a complete video file",
         remedy="download the file again, or leave its episodes out with --dataset.exclude_episodes",
     )

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
 from typing import Any
 
 import av
 
-from kata.data.storage.file_stamp import replaced
+from kata.data.storage.file_stamp import Stamp
+from kata.data.storage.store import StoredFile
 
 PADDING_BYTES = 64
 """Zero bytes that must follow a packet in memory: FFmpeg's AV_INPUT_BUFFER_PADDING_SIZE."""
@@ -20,10 +19,12 @@ _DROPPED = memoryview(bytearray(_GAP_BYTES))
 """Receives the bytes of gaps. All threads write here and none reads."""
 
 _MAX_PIECES = 1000
-"""Buffers per call of preadv; Linux and macOS allow 1024."""
+"""Buffers per read: preadv of Linux and macOS allows 1024."""
 
 
-def read_packets(path: Path, file: int, offsets: list[int], sizes: list[int]) -> list[av.Packet]:
+def read_packets(
+    file: StoredFile, offsets: list[int], sizes: list[int], stamp: Stamp
+) -> list[av.Packet]:
     """Read packets of a file into one buffer, each followed by FFmpeg's padding.
 
     Decoders read past the end of a packet: the one for MPEG-4 part 2 parses some bytes there as
@@ -31,16 +32,16 @@ def read_packets(path: Path, file: int, offsets: list[int], sizes: list[int]) ->
     themselves; PyAV 17 and newer decode from the memory that they are given.
 
     Args:
-        path: of the file, for errors.
-        file: descriptor of the open file.
+        file: that holds them.
         offsets: (P,) position of each packet in the file, in bytes.
         sizes: (P,) bytes of each packet.
+        stamp: of the file when it was indexed.
 
     Returns:
         (P,) packets without time stamps. They share one buffer, which lives as long as any of them.
 
     Raises:
-        DataError: The file ends before a packet does, so it has changed since it was indexed.
+        DataError: The file has changed since it was indexed, or cannot be read.
     """
     buffer = memoryview(bytearray(sum(sizes) + len(sizes) * PADDING_BYTES))
     views: list[Any] = []  # PyAV's stubs allow only bytes
@@ -50,7 +51,7 @@ def read_packets(path: Path, file: int, offsets: list[int], sizes: list[int]) ->
     for offset, size in zip(offsets, sizes, strict=True):
         gap = offset - end
         if not 0 <= gap <= _GAP_BYTES or len(pieces) + 2 > _MAX_PIECES:
-            _read_all(path, file, pieces, begin)
+            file.read_into(begin, pieces, stamp)
             pieces = []
             begin = offset
             gap = 0
@@ -60,11 +61,5 @@ def read_packets(path: Path, file: int, offsets: list[int], sizes: list[int]) ->
         pieces.append(views[-1])
         end = offset + size
         place += size + PADDING_BYTES
-    _read_all(path, file, pieces, begin)
+    file.read_into(begin, pieces, stamp)
     return [av.Packet(view) for view in views]
-
-
-def _read_all(path: Path, file: int, pieces: list[memoryview], begin: int) -> None:
-    """Fill buffers one after the other from position `begin` of the file on."""
-    if os.preadv(file, pieces, begin) < sum(map(len, pieces)):
-        raise replaced(path, "is shorter")

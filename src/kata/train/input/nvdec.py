@@ -20,6 +20,7 @@ import torch
 from kata.data import Dataset, Reader
 from kata.data.arrays import Pixels
 from kata.data.storage.file_stamp import Stamp
+from kata.data.storage.store import StoredFile
 from kata.data.video.decoder import Gop
 from kata.data.video.packet_index import open_index
 from kata.errors import DataError
@@ -56,7 +57,8 @@ class GpuDecoder:
             FrameError: Frames cannot be decoded.
             DataError: The file has been replaced.
         """
-        path = gop.index.path
+        path = gop.index.file.path
+        assert path is not None, "files elsewhere are ruled out when the decoder is chosen"
         if not path.is_file() or Stamp.of(path.stat()) != gop.stamp:
             raise DataError(
                 f"{path} has changed since the run began",
@@ -164,7 +166,10 @@ def _unfit(
             if part.columns[key].dtype != "video":
                 return f"{key} of {part.repo_id} is stored as images"
             span = part.layout.videos[key]
-            codec = open_index(part.root / span.files[int(span.file[0])]).setup[0]
+            first = StoredFile(part.store, span.files[int(span.file[0])])
+            if first.path is None:
+                return f"{key} of {part.repo_id} is streamed, torchcodec reads files on a disk"
+            codec = open_index(first).setup[0]
             if codec not in CODECS:
                 return (
                     f"{key} of {part.repo_id} is {codec}; {' and '.join(CODECS)} are what it "
