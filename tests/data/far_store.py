@@ -1,4 +1,4 @@
-"""A store whose bytes are far away: the files of a disk behind delays, out of order, with faults."""
+"""A store whose bytes are far away: the files of a disk, behind delays and out of order."""
 
 from __future__ import annotations
 

@@ -70,22 +70,22 @@ def test_few_files_stay_open_however_many_threads_read(
 
 
 def test_a_far_file_reads_as_a_near_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store_module, "_BLOCK_BYTES", 1000)
-    data = np.random.default_rng(0).bytes(10_500)
+    monkeypatch.setattr(store_module, "_BLOCK_BYTES", 10_000)
+    data = np.random.default_rng(0).bytes(105_000)
     (tmp_path / "a").write_bytes(data)
     store = FarStore(tmp_path)
     with StoredFile(store, "a").open() as file:
         assert file.read() == data
-        for begin, size in ((0, 10), (10_400, 1000), (995, 10), (3000, 5000), (20_000, 1)):
+        for begin, size in ((0, 10), (104_000, 2000), (9995, 10), (30_000, 50_000), (200_000, 1)):
             file.seek(begin)
             assert file.read(size) == data[begin : begin + size]
-        assert file.seek(-5, os.SEEK_END) == 10_495
+        assert file.seek(-5, os.SEEK_END) == 104_995
     store.read.clear()
     with StoredFile(store, "a").open() as file:
-        for begin in (0, 10_000, 16, 10_016):
+        for begin in (0, 100_000, 16, 100_016):
             file.seek(begin)
             file.read(8)
-    assert store.read == [("a", 0, 1000), ("a", 10_000, 10_500)]
+    assert store.read == [("a", 0, 10_000), ("a", 100_000, 105_000)]
 
 
 def test_a_far_video_has_the_index_of_a_near_one(

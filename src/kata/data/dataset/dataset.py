@@ -312,26 +312,19 @@ def open_dataset(
     readable, derived = readable_columns(source, info, layout, absent, notes)
     columns = join_columns(repo_id, readable, concat or {})
     tasks = read_tasks(source.root, info, layout, notes)
+    tables = {key: column for key, column in columns.items() if not column.is_camera}
     storage = Columns(
         source.root,
         layout,
-        {key: column for key, column in columns.items() if not column.is_camera},
+        tables,
         derived,
         info.fps,
         task_numbers(layout, tasks),
         parts_of(readable, concat or {}),
     )
+    total = len(whole.index)
     data = Dataset(
-        repo_id,
-        source.root,
-        source.store,
-        info,
-        columns,
-        tasks,
-        layout,
-        notes,
-        len(whole.index),
-        storage,
+        repo_id, source.root, source.store, info, columns, tasks, layout, notes, total, storage
     )
     if not keep_ranges:
         return data
