@@ -308,7 +308,6 @@ def open_dataset(
     layout, absent = drop_absent_cameras(source.store, info, whole, layout, available=available)
     layout = only_whole(repo_id, source.store, layout, available=available)
     refuse_pointers(source.store, layout)
-    notes += [f"'{key}' is left out: info.json declares it, but it has no files" for key in absent]
     readable, derived = readable_columns(source, info, layout, absent, notes)
     columns = join_columns(repo_id, readable, concat or {})
     tasks = read_tasks(source.root, info, layout, notes)
@@ -328,8 +327,12 @@ def open_dataset(
     )
     if not keep_ranges:
         return data
-    lengths = dict(zip(whole.index.tolist(), whole.length.tolist(), strict=True))
-    return data.keep(keep_ranges, lengths)
+    return data.keep(keep_ranges, _recorded_lengths(whole))
+
+
+def _recorded_lengths(whole: EpisodeTable) -> dict[int, int]:
+    """Return the frames of every recorded episode by its index."""
+    return dict(zip(whole.index.tolist(), whole.length.tolist(), strict=True))
 
 
 def _located(repo_id: str, root: str | Path | None, revision: str | None) -> Source:
@@ -360,6 +363,7 @@ def readable_columns(
 
     A derived column is absent from the files and follows from the episode table.
     """
+    notes += [f"'{key}' is left out: info.json declares it, but it has no files" for key in absent]
     first_name = layout.data.files[layout.data.file[0]]
     first_row = int(layout.data.first[0])
     present = schema_names(source.root / first_name)
