@@ -36,7 +36,7 @@ class Store(Protocol):
         ...
 
     def stamps(self, names: Iterable[str]) -> dict[str, Stamp]:
-        """Return the stamps of those files that exist.
+        """Return the stamps of the files that exist.
 
         Raises:
             DataError: The store does not answer, or refuses to.
@@ -139,7 +139,7 @@ class LocalStore:
         return str(self._root / name)
 
     def stamps(self, names: Iterable[str]) -> dict[str, Stamp]:
-        """Return the stamps of those files that exist."""
+        """Return the stamps of the files that exist."""
         found: dict[str, Stamp] = {}
         for name in names:
             try:
