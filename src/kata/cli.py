@@ -330,11 +330,13 @@ def train_verb(args: Sequence[str]) -> int:
     from kata.dist.world import read_world
     from kata.run import resolve_run
     from kata.run.data_checks import check_local_data
+    from kata.run.device import check_device
     from kata.run.outputs import check_outputs
 
     world = read_world(os.environ)
     run, notes = resolve_run(args, world.size, os.environ)
     if world.size == 1:  # several ranks look when they have met, and the fault of one ends all
+        check_device(run)
         check_local_data(run)
         check_outputs(run)
     checks = []

@@ -77,6 +77,7 @@ def test_help_imports_nothing_that_computes(verb):
 WRONG = [
     "--stpes=3",
     "--policy.device=gpu",
+    "--policy.device=cuda:0" if sys.platform == "darwin" else "--policy.device=mps",
     "--dataset.root=/nowhere/at/all",
     "--policy.path=/nowhere/at/all",
     "--config=/nowhere.yaml",
