@@ -152,6 +152,20 @@ def test_groups_that_kata_lacks_are_refused_by_name(flag):
         run_of(flag)
 
 
+@pytest.mark.parametrize(
+    ("flag", "remedy"),
+    [
+        ("--eval_freq=100", "use --env_eval_freq"),
+        ("--job.target=a10g", "kata launch --target=hf:"),
+        ("--tolerance_s=1", "leave out --tolerance_s"),
+    ],
+)
+def test_the_remedy_names_the_option_that_does_the_same(flag, remedy):
+    with pytest.raises(ConfigError) as caught:
+        run_of(flag)
+    assert remedy in str(caught.value)
+
+
 def test_a_saved_lerobot_config_is_accepted_where_its_other_options_change_nothing(tmp_path):
     saved = {
         "dataset": {

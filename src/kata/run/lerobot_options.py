@@ -25,8 +25,8 @@ ABSENT: dict[str, tuple[tuple[Any, ...], str]] = {
     "parallelism.context_parallel.ring_degree": ((1,), _NOT_YET),
     "parallelism.context_parallel.ulysses_degree": ((1,), _NOT_YET),
     "parallelism.context_parallel": (({},), _NOT_YET),
-    "job": ((), "kata trains on this machine only so far"),
-    "checkpoint_path": ((None,), "use --resume=true with --output_dir"),
+    "job": ((), "`kata train` trains where it is started"),
+    "checkpoint_path": ((None,), "a run is continued in its folder"),
     "tolerance_s": (
         (1e-4,),
         "kata counts frames in whole numbers, so there is no tolerance to set",
@@ -52,6 +52,13 @@ ABSENT: dict[str, tuple[tuple[Any, ...], str]] = {
 }
 """Dotted name -> (values without effect, why it is refused otherwise)."""
 
+_REMEDIES = {
+    "eval_freq": "use --env_eval_freq",
+    "job": "`kata launch --target=hf:<flavor> -- train ...` starts it as a job",
+    "checkpoint_path": "use --resume=true with --output_dir",
+}
+"""Dotted name -> what to do where it is more than to leave the option out."""
+
 _GROUP_DEFAULTS: dict[str, dict[str, Any]] = {
     "job": {"target": None, "image": ..., "timeout": ..., "detach": False, "tags": []},
 }
@@ -75,7 +82,9 @@ def drop_foreign(raw: dict[str, Any]) -> dict[str, Any]:
             _check_group(dotted, value, why)
         elif not any(value is h or value == h for h in harmless):
             raise ConfigError(
-                f"{dotted}={value}: not in kata", rule=why, remedy=f"leave out --{dotted}"
+                f"{dotted}={value}: not in kata",
+                rule=why,
+                remedy=_REMEDIES.get(dotted, f"leave out --{dotted}"),
             )
     return kept
 
@@ -87,7 +96,7 @@ def _check_group(group: str, values: dict[str, Any], why: str) -> None:
             raise ConfigError(
                 f"{group}.{name}={value}: not in kata",
                 rule=why,
-                remedy=f"leave out --{group}.{name}",
+                remedy=_REMEDIES.get(group, f"leave out --{group}.{name}"),
             )
 
 
