@@ -4,13 +4,11 @@ import ctypes
 import importlib
 import os
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
-from torchvision import models
-from torchvision.models.resnet import BasicBlock, ResNet
 
 from kata.data.writing.dataset_writer import DatasetWriter, VideoOptions
 from kata.run import resolve_run
@@ -25,6 +23,8 @@ def one_thread():
 
     Sub-processes too: their sums must be ordered as ours are where a test compares bits.
     """
+    import torch  # here, for the process that hands out the tests reads this file too
+
     torch.set_num_threads(1)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("OMP_NUM_THREADS", "1")
@@ -128,27 +128,33 @@ def tiny_args(tiny_dataset, tmp_path) -> list[str]:
     ]
 
 
-class NarrowResNet(ResNet):
-    """A ResNet with a quarter of the channels in each stage, under torchvision's names.
-
-    It has 0.7 million parameters instead of 11 million, so steps and checkpoints are quick.
-    """
-
-    def _make_layer(self, block, planes, *args, **kwargs):
-        return super()._make_layer(block, planes // 4, *args, **kwargs)
-
-
 @pytest.fixture
 def narrow_backbone(monkeypatch):
     """Build ResNet-18 narrow in this process. Sub-processes build the one of torchvision."""
+    from torchvision import models
+
+    from tests.narrow_resnet import build_narrow
+
     real = models.get_model
+    monkeypatch.setattr(models, "get_model", partial(build_narrow, real))
 
-    def build(name, weights=None, **options):
-        if name != "resnet18":
-            return real(name, weights=weights, **options)
-        return NarrowResNet(BasicBlock, [2, 2, 2, 2], **options)
 
-    monkeypatch.setattr(models, "get_model", build)
+@pytest.fixture
+def plain_charts(monkeypatch):
+    """Let reports hold each chart's numbers as text: drawing takes longer than a tiny run.
+
+    `tests/train/report` has the drawn charts.
+    """
+
+    def curves(series, *, level=None):
+        lines = [f"{one.label} {one.x.tolist()} {one.y.tolist()}" for one in series]
+        return f"<svg><!-- {lines} {level} --></svg>"
+
+    def chunk(recorded_t, predicted_t, valid):
+        return f"<svg><!-- {recorded_t.tolist()} {predicted_t.tolist()} {valid} --></svg>"
+
+    monkeypatch.setattr("kata.train.report.curves.curve_chart", curves)
+    monkeypatch.setattr("kata.train.report.views.action_chart", chunk)
 
 
 @pytest.fixture

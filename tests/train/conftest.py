@@ -19,6 +19,11 @@ def quick_cameras(narrow_backbone):
     """Policies with cameras train within a second. `tests/policies` has the real backbones."""
 
 
+@pytest.fixture(autouse=True)
+def quick_reports(plain_charts):
+    """Reports are written within milliseconds. `tests/train/report` has the drawn charts."""
+
+
 @pytest.fixture(scope="session")
 def light_dataset(tmp_path_factory) -> Path:
     """Four episodes of 12 frames: state, state of the environment, action."""

@@ -15,10 +15,17 @@ import pytest
 from PIL import Image
 
 from kata.html import jpeg_url
+from kata.train import train
 from kata.train.report import Filmstrip, ReportContent, SampleView, write_report
 from kata.train.report.charts import INK, POINTS_MAX, Series, curve_chart, smoothed, thinned
 from kata.train.report.curves import best_of, charts, time_spent, validation_figure
 from kata.train.trainer import again
+
+
+@pytest.fixture
+def quick_reports():
+    """Draw the charts here."""
+
 
 VOID = {"meta", "img", "br", "path", "use", "rect", "stop"}
 
@@ -309,3 +316,14 @@ def test_images_keep_their_shape_and_their_limit() -> None:
     assert image.width / image.height == pytest.approx(4 / 3, rel=0.05)
     grey = jpeg_url(frame[..., :1], width=320, bytes_max=40_000)
     assert Image.open(io.BytesIO(base64.b64decode(grey.split(",")[1]))).mode == "L"
+
+
+def test_the_report_of_a_run_has_drawn_charts(light_run):
+    """Loss, learning rate and gradient norm, and two actions of each sample."""
+    trained = train(light_run("--steps=1"))
+    page = Page(trained.report.read_text())
+    samples = page.words.count("predicted")
+    assert samples >= 1
+    assert page.tags.count("svg") == 3 + 2 * samples
+    assert page.tags.count("path") > 3 * page.tags.count("svg")
+    assert "text" in page.tags
