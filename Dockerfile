@@ -15,7 +15,7 @@ COPY src ./src
 COPY configs ./configs
 COPY scripts ./scripts
 RUN pip install --no-cache-dir --constraint constraints.txt uv \
-    && uv pip install --system --no-cache --constraint constraints.txt '.[wandb,tensorboard,pusht,aloha]'
+    && uv pip install --system --no-cache --compile-bytecode --constraint constraints.txt '.[wandb,tensorboard,pusht,aloha]'
 
 # Wheels hold no compiler cache; ranks share memory through /dev/shm, see --shm-size above.
 ENV PYTHONUNBUFFERED=1 MUJOCO_GL=egl

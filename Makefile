@@ -2,6 +2,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 export MPLBACKEND := Agg
+# Some images set it. Every process would then compile the sources that it imports, which takes it seconds.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: train test check setup format long peer bench kill slurm constraints clean
 
@@ -25,7 +27,7 @@ setup: .venv/.ready
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; set PYTHON=<path>")'
 	$(PYTHON) -m venv --clear .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt uv
-	$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/python --constraint constraints.txt --editable '.[dev]'
 	touch $@
 
 format: setup
