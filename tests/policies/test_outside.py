@@ -3,22 +3,22 @@ kata.
 """
 
 import json
-import os
 import re
-import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from kata import policies
+from kata.cli import main
 from kata.errors import ConfigError
 
 PAGE = Path(__file__).parents[2] / "docs" / "adding_a_policy.md"
 
 
 @pytest.fixture
-def package(tmp_path) -> Path:
+def package(tmp_path) -> Iterator[Path]:
     """A folder to put on Python's path: the package and the record of its entry point."""
     blocks = dict(
         re.findall(r"```python\n# (toy_policy/\w+\.py)\n(.*?)```", PAGE.read_text(), re.DOTALL)
@@ -33,28 +33,22 @@ def package(tmp_path) -> Path:
     record.mkdir()
     (record / "METADATA").write_text("Metadata-Version: 2.1\nName: toy-policy\nVersion: 1.0\n")
     (record / "entry_points.txt").write_text("[kata.policies]\ntoy = toy_policy\n")
-    return site
+    yield site
+    for name in [name for name in sys.modules if name.partition(".")[0] == "toy_policy"]:
+        del sys.modules[name]
 
 
-def kata(package, *arguments):
-    path = os.pathsep.join([str(package), *sys.path])
-    env = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "kata", *arguments]
-    return subprocess.run(
-        command, env=env, capture_output=True, text=True, check=False, timeout=300
-    )
-
-
-def test_a_policy_of_another_package_trains_and_resumes(package, tiny_dataset, tmp_path):
+def test_a_policy_of_another_package_trains_and_resumes(
+    package, tiny_dataset, tmp_path, monkeypatch, plain_charts
+):
+    monkeypatch.syspath_prepend(package)
     run = [
         "train", "--policy.type=toy", "--policy.width=8", "--policy.device=cpu", "--policy.push_to_hub=false",  # noqa: E501
         "--dataset.repo_id=tests/tiny", f"--dataset.root={tiny_dataset}", f"--output_dir={tmp_path}/run",  # noqa: E501
         "--batch_size=4", "--save_freq=2", "--log_freq=1",
     ]  # fmt: skip
-    done = kata(package, *run, "--steps=2")
-    assert done.returncode == 0, done.stderr
-    done = kata(package, *run, "--steps=4", "--resume=true")
-    assert done.returncode == 0, done.stderr
+    assert main([*run, "--steps=2"]) == 0
+    assert main([*run, "--steps=4", "--resume=true"]) == 0
     last = tmp_path / "run" / "checkpoints" / "last" / "pretrained_model"
     assert json.loads((last / "config.json").read_text())["width"] == 8
 

@@ -1,13 +1,14 @@
 """A run that was killed and started again ends with the same bytes as one that nobody touched."""
 
+import runpy
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from kata.train import train
+from tests import forked
 from tests.train.test_train import numbers
 
 KILL = Path(__file__).parents[2] / "tools" / "kill" / "run.py"
@@ -94,18 +95,15 @@ def test_with_pictures_too(tiny_run, tmp_path):
     assert numbers(resumed) == numbers(straight)
 
 
+def killing(options: list[str]) -> None:
+    sys.argv = [str(KILL), *options]
+    runpy.run_path(str(KILL), run_name="__main__")
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="forks and kills")
 def test_killed_runs_end_as_the_straight_one(tmp_path):
-    command = [
-        sys.executable,
-        str(KILL),
-        "--kills",
-        "4",
-        "--seed",
-        "3",
-        "--only",
-        "vectors, EMA, accumulation 4",
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "4 kills in" in done.stdout
+    options = ["--kills=4", "--seed=3", "--only=vectors, EMA, accumulation 4"]
+    said = tmp_path / "said.txt"
+    team = forked.Team([forked.start(killing, [options], said)], [said])
+    assert team.ended(300) == [0], team.said()
+    assert "4 kills in" in team.said()

@@ -4,8 +4,6 @@ happened.
 
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -17,6 +15,7 @@ from kata.errors import ConfigError
 from kata.train import stopping as guards
 from kata.train import train
 from kata.train.stopping import ECHO_S, SIGNALS, STOPPED, StopSignal
+from tests import forked
 from tests.conftest import TINY_ACT
 
 
@@ -93,57 +92,48 @@ def test_a_guard_in_another_thread_minds_the_clock_alone():
     assert seen == [True]
 
 
-def test_a_signal_ends_the_command_with_its_own_status_and_a_checkpoint(tiny_args, tmp_path):
-    command = [sys.executable, "-m", "kata", "train", *tiny_args, "--steps=100000", "--log_freq=1"]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
-        record = tmp_path / "run" / "metrics.jsonl"
-        until_s = time.monotonic() + 120
-        while not (record.exists() and record.stat().st_size) and time.monotonic() < until_s:
-            time.sleep(0.05)
-        process.send_signal(signal.SIGTERM)
-        out, err = process.communicate(timeout=60)
-    assert process.returncode == STOPPED, err
-    assert "stopped after" in out
-    assert "--resume=true" in out
-    assert (
-        tmp_path / "run" / "checkpoints" / "last" / "training_state" / "training_step.json"
-    ).is_file()
-
-
-def started(vector_run, *more):
-    """A process that trains and saves at every step, and its folder of checkpoints; returns
-    while it saves.
-    """
+def command(vector_run, tmp_path, *more) -> forked.Team:
+    """`kata train` in a process of its own, saving at every step."""
     run = vector_run()
-    args = [
-        f"--dataset.root={run.dataset.root}",
-        "--dataset.repo_id=tests/vectors",
-        *TINY_ACT,
-        "--save_freq=1",
-        *more,
-    ]
-    command = [sys.executable, "-m", "kata", "train", *args, f"--output_dir={run.output_dir}"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    checkpoints = Path(run.output_dir) / "checkpoints"
+    data = [f"--dataset.root={run.dataset.root}", "--dataset.repo_id=tests/vectors"]
+    options = [*data, *TINY_ACT, "--save_freq=1", *more, f"--output_dir={run.output_dir}"]
+    return forked.kata(["train", *options], tmp_path / "said.txt")
+
+
+def until(condition, process: forked.Team) -> None:
     until_s = time.monotonic() + 120
-    while process.poll() is None and time.monotonic() < until_s:
-        if checkpoints.is_dir() and any(name.startswith(".") for name in os.listdir(checkpoints)):
-            return process, checkpoints
+    while not condition():
+        assert process.processes[0].is_alive(), process.said()
+        assert time.monotonic() < until_s, process.said()
         time.sleep(0.002)
-    raise AssertionError(process.communicate()[0])
+
+
+def saving(checkpoints: Path) -> bool:
+    return checkpoints.is_dir() and any(name.startswith(".") for name in os.listdir(checkpoints))
+
+
+def test_a_signal_ends_the_command_with_its_own_status_and_a_checkpoint(vector_run, tmp_path):
+    process = command(vector_run, tmp_path, "--steps=100000", "--log_freq=1", "--save_freq=100000")
+    record = tmp_path / "run" / "metrics.jsonl"
+    until(lambda: record.exists() and record.stat().st_size, process)
+    process.send_signal(signal.SIGTERM)
+    assert process.ended(60) == [STOPPED], process.said()
+    assert "stopped after" in process.said()
+    assert "--resume=true" in process.said()
+    last = tmp_path / "run" / "checkpoints" / "last"
+    assert (last / "training_state" / "training_step.json").is_file()
 
 
 def test_a_signal_during_a_save_leaves_the_save_whole(vector_run, tmp_path):
-    process, checkpoints = started(vector_run, "--steps=60")
+    process = command(vector_run, tmp_path, "--steps=60")
+    checkpoints = tmp_path / "run" / "checkpoints"
+    until(lambda: saving(checkpoints), process)
     process.send_signal(signal.SIGUSR1)
-    said = process.communicate(timeout=60)[0]
-    assert process.returncode == STOPPED, said
+    assert process.ended(60) == [STOPPED], process.said()
     done = sorted(p.name for p in checkpoints.iterdir() if p.name.isdigit())
     assert 0 < len(done) < 60
     assert (checkpoints / "last").readlink().name == done[-1]
-    resumed = train(vector_run("--steps=60", "--save_freq=1", "--resume=true"))
+    resumed = train(vector_run("--steps=60", "--save_freq=60", "--resume=true"))
     straight = train(
         vector_run("--steps=60", "--save_freq=60", f"--output_dir={tmp_path}/straight")
     )
@@ -151,13 +141,14 @@ def test_a_signal_during_a_save_leaves_the_save_whole(vector_run, tmp_path):
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
 
 
-def test_a_second_signal_leaves_at_once(vector_run):
-    process, checkpoints = started(vector_run, "--steps=100000", "--keep_last=2")
+def test_a_second_signal_leaves_at_once(vector_run, tmp_path):
+    process = command(vector_run, tmp_path, "--steps=100000", "--keep_last=2")
+    checkpoints = tmp_path / "run" / "checkpoints"
+    until(lambda: saving(checkpoints), process)
     process.send_signal(signal.SIGTERM)
     process.send_signal(signal.SIGINT)
-    said = process.communicate(timeout=60)[0]
-    assert process.returncode == 130, said
-    assert "interrupted" in said
+    assert process.ended(60) == [130], process.said()
+    assert "interrupted" in process.said()
     assert (checkpoints / "last").exists() == any(p.name.isdigit() for p in checkpoints.iterdir())
 
 

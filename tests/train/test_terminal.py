@@ -26,7 +26,10 @@ needs_hangup = pytest.mark.skipif(sys.platform == "win32", reason="Windows has n
 
 @needs_hangup
 def test_a_run_outlives_its_terminal_and_its_log_file_goes_on(vector_dataset, tmp_path):
-    """As `kata train | head` in a terminal that is closed; then the same command goes on."""
+    """As `kata train | head` in a terminal that is closed; then the same command goes on.
+
+    Python itself is started here, for it writes to its closed output once more when it ends.
+    """
     args = [f"--dataset.root={vector_dataset}", "--dataset.repo_id=tests/vectors", *TINY_ACT]
     command = [
         sys.executable, "-m", "kata", "train", *args, "--steps=1000000", "--log_freq=1",

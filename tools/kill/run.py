@@ -42,8 +42,9 @@ os.environ.setdefault(
 )  # a forked process must not find the threads of another
 os.environ.setdefault("MPLBACKEND", "Agg")
 
-import matplotlib.backends.backend_svg  # noqa: F401 - for the processes to be forked, which would each import it for seconds
+import matplotlib.backends.backend_svg  # noqa: F401 - each forked process would import it
 import numpy as np
+import torch._dynamo  # noqa: F401 - the same: every optimizer imports it
 
 from kata.cli import main
 from kata.data.storage.store import local_file
