@@ -169,7 +169,7 @@ def _header(file: OpenFile, at: int, last: int) -> tuple[Fields, int]:
 class _Compact:
     """A reader of one value after the other; values beyond the end of the data raise IndexError."""
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: bytes | bytearray) -> None:
         self._data = data
         self.at = 0
         self._depth = 0
