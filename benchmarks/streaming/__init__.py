@@ -1,0 +1,1 @@
+"""Benchmarks of streaming, and the servers that they and the tests stream from."""
