@@ -39,7 +39,7 @@ class HubServer(FileServer):
 class HubHandler(FileHandler):
     """The answers of the Hub: revisions, listings, files with redirects, and commits."""
 
-    def do_POST(self) -> None:
+    def do_POST(self) -> None:  # noqa: N802 - the name that the base class calls
         """Answer a request for paths, or a commit."""
         self._answer()
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
+from urllib.parse import unquote, urlsplit
 
 from kata.config.option import Form, Options, option
 from kata.errors import ConfigError
@@ -14,6 +17,22 @@ from kata.errors import ConfigError
 EPISODES = Form(
     "episode numbers from 0 on in a list, or 'available'", "[0,3]", lambda text: text == "available"
 )
+
+
+_ADDRESS = re.compile(r"(?!file://)[A-Za-z][A-Za-z0-9+.-]*://")
+
+
+def is_address(root: str | Path | None) -> bool:
+    """Return whether a dataset's root is an address in a store, such as s3://bucket/folder."""
+    return isinstance(root, str) and _ADDRESS.match(root) is not None
+
+
+def folder_of(root: str | Path) -> Path:
+    """Return the folder that a root names: a path, or file:// and a path."""
+    text = str(root)
+    if text.startswith("file://"):
+        return Path(unquote(urlsplit(text).path))
+    return Path(text).expanduser()
 
 
 def _repo_id() -> Any:
@@ -26,7 +45,13 @@ def _repo_id() -> Any:
 
 
 def _root() -> Any:
-    return option(None, "Folder of the dataset on this machine.", per_machine=True, is_common=True)
+    return option(
+        None,
+        "Folder of the dataset on this machine, or its address in a store: s3://bucket/folder, "
+        "hf://datasets/owner/name, gs://, https://.",
+        per_machine=True,
+        is_common=True,
+    )
 
 
 def _revision() -> Any:
@@ -45,6 +70,7 @@ class DatasetPlace(Options):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        refuse_credentials(f"{self.at}root", self.root)
         refuse_revision(self.at, self.root, self.revision)
 
 
@@ -71,13 +97,39 @@ class DatasetChoice(Options):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        refuse_credentials(f"{self.at}root", self.root)
         refuse_revision(self.at, self.root, self.revision)
         refuse_repeated(f"{self.at}episodes", self.episodes)
         refuse_repeated(f"{self.at}exclude_episodes", self.exclude_episodes)
 
 
+def refuse_credentials(name: str, root: str | None) -> None:
+    """Refuse an address with credentials, which would be written into configs and logs.
+
+    The message does not repeat them.
+    """
+    if root is None or not is_address(root):
+        return
+    parts = urlsplit(root)
+    found = "a user or password" if "@" in parts.netloc else ""
+    if parts.query or parts.fragment:
+        found = "a query, which may hold a signature"
+    if found:
+        raise ConfigError(
+            f"{name}: the address has {found}",
+            rule="credentials come from the environment: AWS_PROFILE, HF_TOKEN, KATA_HTTP_TOKEN",
+            remedy=f"--{name}={parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}",
+        )
+
+
 def refuse_revision(at: str, root: str | None, revision: str | None) -> None:
     """Refuse a revision of a folder, which would have no effect."""
+    if root is not None and root.startswith("hf://") and revision is not None:
+        raise ConfigError(
+            f"{at}revision={revision} with {at}root={root}",
+            rule="the address of a dataset on the Hub ends with its revision",
+            remedy=f"--{at}root={root.partition('@')[0]}@{revision}",
+        )
     if root is not None and revision is not None:
         raise ConfigError(
             f"{at}revision={revision} with {at}root={root}",

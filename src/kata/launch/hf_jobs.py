@@ -14,6 +14,7 @@ from typing import Any
 from huggingface_hub import HfApi, JobInfo, get_token
 
 from kata.config import encode, parse_flags, plain, read_config
+from kata.config.dataset import is_address
 from kata.errors import ConfigError, KataError
 from kata.launch.flavors import Flavor, chosen_flavor
 from kata.launch.hub_errors import HUB_ERRORS, reason
@@ -151,7 +152,7 @@ def _word(value: Any) -> str:
 
 def _check_reach(run: Run, options: Jobs) -> None:
     roots = [run.dataset.root, *(entry.root for entry in run.dataset.mix or ())]
-    local = [("dataset.root", root) for root in roots if root is not None]
+    local = [("dataset.root", root) for root in roots if root and not is_address(root)]
     pretrained = run.policy.pretrained_path
     if pretrained is not None and Path(str(pretrained)).expanduser().exists():
         local.append(("policy.path", str(pretrained)))

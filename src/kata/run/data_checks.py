@@ -6,9 +6,9 @@ Torch-free.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
+from kata.config.dataset import folder_of, is_address
 from kata.data.dataset.concat import Concat, join_columns
 from kata.data.format.info import read_info
 from kata.errors import ConfigError, did_you_mean
@@ -30,19 +30,19 @@ class _Place(NamedTuple):
 def check_local_data(run: Run) -> None:
     """Refuse a folder that holds no dataset, keys that the dataset does not have, unclear roles.
 
-    Datasets without a folder are left to opening, which may have to ask the Hub.
+    Datasets without a folder are left to opening, which may have to ask the Hub or another store.
 
     Raises: ConfigError for a rename or a role, DataError for a folder or a joined column.
     """
     places = _places(run)
-    columns = [_columns(place) for place in places if place.root is not None]
+    columns = [_columns(place) for place in places if place.root and not is_address(place.root)]
     if len(columns) == len(places):
         with_roles(run, columns)
 
 
 def _columns(place: _Place) -> Mapping[str, Column]:
     """Return the columns that the metadata declares, joined, for a dataset on this machine."""
-    declared = read_info(Path(str(place.root)).expanduser()).columns
+    declared = read_info(folder_of(str(place.root))).columns
     columns = join_columns(place.name, declared, place.concat)
     for old in place.renamed:
         if old not in columns:

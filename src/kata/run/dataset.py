@@ -14,6 +14,7 @@ from kata.config.dataset import (
     EPISODES,
     DatasetChoice,
     check_concat,
+    refuse_credentials,
     refuse_repeated,
     refuse_revision,
 )
@@ -41,7 +42,9 @@ class MixEntry(Options):
     at: ClassVar[str] = "dataset.mix[]."
 
     repo_id: str = option(REQUIRED, "Dataset as <owner>/<name>.")
-    root: str | None = option(None, "Folder of the dataset on this machine.", per_machine=True)
+    root: str | None = option(
+        None, "Folder of the dataset, or its address in a store.", per_machine=True
+    )
     revision: str | None = option(None, "Branch, tag or commit of a dataset on the Hub.")
     name: str | None = option(
         None, "Name in tables, metrics and folders; null takes the end of repo_id.", form=NAME
@@ -250,6 +253,7 @@ class DatasetConfig(DatasetChoice):
         check_entries(self.mix)
         for number, entry in enumerate(self.mix):
             at = f"dataset.mix[{number}]."
+            refuse_credentials(f"{at}root", entry.root)
             refuse_revision(at, entry.root, entry.revision)
             refuse_repeated(f"{at}episodes", entry.episodes)
             refuse_repeated(f"{at}exclude_episodes", entry.exclude_episodes)

@@ -31,7 +31,7 @@ from kata.data.check.recording import check_recording
 from kata.data.check.stats import check_constant, check_stored
 from kata.data.check.tables import TableCheck
 from kata.data.dataset.columns import schema_names
-from kata.data.dataset.dataset import Dataset, open_dataset, readable_columns
+from kata.data.dataset.dataset import Dataset, open_source, readable_columns
 from kata.data.format.episode_table import EpisodeTable
 from kata.data.format.info import Info, raw_info, read_info
 from kata.data.format.read import read_episode_table, refuse_empty
@@ -86,7 +86,7 @@ def check_dataset(
         found.caught("metadata", error)
         return _report(source, found)
     layout = whole.take(choose(source.repo_id, whole.index, episodes, exclude_episodes))
-    if episodes != AVAILABLE:
+    if episodes != AVAILABLE or source.mirror is not None:
         source.ensure(layout.files())
     layout = _with_frames(root, layout, found)
     found.count("episodes", len(layout.index))
@@ -96,7 +96,7 @@ def check_dataset(
         source.store, info, whole, layout, available=episodes == AVAILABLE
     )
     if episodes != AVAILABLE:
-        check_files(root, layout, found)
+        check_files(source.store, layout, found)
     job = _Job(source, info, whole, tasks, absent, found, threads or os.cpu_count() or 1, counting)
     layout = job.run(layout, decode)
     recording = None if sampled_frames is None else job.record(layout, sampled_frames)
@@ -114,7 +114,7 @@ def _with_frames(root: Path, layout: EpisodeTable, found: Findings) -> EpisodeTa
 
 def _report(source: Source, found: Findings, recording: RecordingFaults | None = None) -> Report:
     problems = tuple(found.problems)
-    return Report(source.repo_id, problems, found.seen, str(source.root), recording)
+    return Report(source.repo_id, problems, found.seen, source.place, recording)
 
 
 def open_good(source: Source, episodes: Sequence[int], found: Findings) -> Dataset | None:
@@ -126,7 +126,7 @@ def open_good(source: Source, episodes: Sequence[int], found: Findings) -> Datas
     if not good:
         return None
     try:
-        data = open_dataset(source.repo_id, root=source.root, episodes=good)
+        data = open_source(source, episodes=good)
         data.task_range()
     except DataError:
         return None  # recorded already
@@ -248,9 +248,7 @@ class _Job:
         statistics.
         """
         try:
-            data = open_dataset(
-                self.source.repo_id, root=self.source.root, episodes=layout.index.tolist()
-            )
+            data = open_source(self.source, episodes=layout.index.tolist())
             figures = {
                 key: figure
                 for key, figure in tables.figures().items()

@@ -83,13 +83,14 @@ class CameraCheck:
             f"camera '{self.key}'", part, lambda layout: cameras.append(self._ready(layout, file))
         ):
             return False
-        path = self._root / self.span.files[file]
+        stored = StoredFile(self._store, self.span.files[file])
         if isinstance(cameras[0], VideoCamera):
             self._check_length(cameras[0].frames(file), file, found)
-            self._check_declared(path, part, found)
-            self._check_times(self.span.files[file], part, found)
+            self._check_declared(stored, part, found)
+            self._check_times(stored, part, found)
         else:
-            self._check_cells(path, part, found)
+            # The footer is in the folder, also where the images are in a store.
+            self._check_cells(self._root / stored.name, part, found)
         return True
 
     def num_frames(self, file: int) -> int:
@@ -150,16 +151,16 @@ class CameraCheck:
                 remedy="none needed: these frames are never read",
             )
 
-    def _check_declared(self, path: Path, part: EpisodeTable, found: Findings) -> None:
+    def _check_declared(self, file: StoredFile, part: EpisodeTable, found: Findings) -> None:
         declared = {
             name: said for name in _DECLARED if (said := self._declared.get(name)) is not None
         }
-        probe = probe_video(path) if declared else {}
+        probe = probe_video(file) if declared else {}
         for name, said in declared.items():
             if said != probe[name]:
                 found.warning(
                     "declared video",
-                    f"{path.relative_to(self._root)} has {name.removeprefix('video.')} "
+                    f"{file.name} has {name.removeprefix('video.')} "
                     f"{probe[name]}, "
                     f"info.json says {said}",
                     rule="the camera's info in meta/info.json describes its files",
@@ -167,12 +168,12 @@ class CameraCheck:
                     episodes=part.index.tolist(),
                 )
 
-    def _check_times(self, name: str, part: EpisodeTable, found: Findings) -> None:
-        off_s, _ = frame_times_off(open_index(StoredFile(self._store, name)), self._info.fps)
+    def _check_times(self, file: StoredFile, part: EpisodeTable, found: Findings) -> None:
+        off_s, _ = frame_times_off(open_index(file), self._info.fps)
         if off_s > FRAME_TOLERANCE_S:
             found.warning(
                 "frame times",
-                f"{name} shows frames up to {off_s:.4f} s off",
+                f"{file.name} shows frames up to {off_s:.4f} s off",
                 rule="frame k is shown at k / fps; LeRobot refuses more than "
                 f"{FRAME_TOLERANCE_S:g} s",
                 remedy=f"none for kata, which counts frames; {REPAIR}",

@@ -17,6 +17,7 @@ from kata.data.format.episode_table import EpisodeTable, Span
 from kata.data.format.info import Info, raw_info
 from kata.data.format.text import REPAIR, byte_order_mark, read_text
 from kata.data.format.v3 import read_episode_rows
+from kata.data.storage.store import Store
 from kata.errors import nearest
 
 _REPAIR = f"{REPAIR} where the files show what is right; else download the dataset again"
@@ -268,11 +269,12 @@ def _check_overlap(name: str, span: Span, layout: EpisodeTable, found: Findings)
         )
 
 
-def check_files(root: Path, layout: EpisodeTable, found: Findings) -> None:
+def check_files(store: Store, layout: EpisodeTable, found: Findings) -> None:
     """Report files that episodes need and that do not exist."""
     for span in layout.spans():
+        present = store.stamps(span.used())
         for number in np.unique(span.file):
-            if not (root / span.files[number]).is_file():
+            if span.files[number] not in present:
                 episodes = layout.index[span.file == number]
                 found.error(
                     "missing files",

@@ -13,7 +13,7 @@ from kata.data.check.findings import Report
 from kata.data.check.recording.page import check_page
 from kata.data.commands.options import CheckOptions, source_of
 from kata.data.commands.output import new_file, write_whole
-from kata.data.dataset.dataset import open_dataset
+from kata.data.dataset.dataset import open_source
 from kata.data.format.source import Source
 from kata.log import counting
 
@@ -78,7 +78,7 @@ class _Targets:
             data = None
             if recording.lengths:
                 episodes = list(recording.lengths)
-                data = open_dataset(source.repo_id, root=source.root, episodes=episodes)
+                data = open_source(source, episodes=episodes)
             write_whole(self.report, check_page(report, data, self.ranges))
             said.append(f"written: {self.report}")
         return said

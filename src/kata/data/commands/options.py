@@ -8,7 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kata.config import REQUIRED, Form, Options, option
-from kata.config.dataset import DatasetChoice, DatasetPlace, check_concat
+from kata.config.dataset import (
+    DatasetChoice,
+    DatasetPlace,
+    check_concat,
+    folder_of,
+    is_address,
+)
 from kata.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -47,7 +53,11 @@ def source_of(dataset: DatasetPlace | DatasetChoice) -> Source:
                 "--dataset.repo_id=<owner>/<name>"
             ),
         )
-    name = dataset.repo_id or Path(str(dataset.root)).expanduser().resolve().name
+    name = dataset.repo_id
+    if name is None and is_address(dataset.root):
+        name = str(dataset.root).rstrip("/").rpartition("/")[2]
+    if name is None:
+        name = folder_of(str(dataset.root)).resolve().name
     return locate(name, dataset.root, dataset.revision)
 
 

@@ -13,7 +13,7 @@ from kata.config.keep_ranges import read_keep_ranges
 from kata.data.arrays import Int64
 from kata.data.commands.options import StatsOptions, source_of
 from kata.data.commands.output import new_file, write_whole
-from kata.data.dataset.dataset import Dataset, open_dataset
+from kata.data.dataset.dataset import Dataset, open_source
 from kata.data.format.feature_stats import STATS, complete, is_quantile
 from kata.data.stats.dataset_stats import (
     Difference,
@@ -36,18 +36,16 @@ def main(options: StatsOptions) -> int:
     """Compute, compare, print, and write where asked to."""
     images = "sampled" if options.images is True else options.images or "none"
     dataset = options.dataset
-    root = source_of(dataset).root
+    source = source_of(dataset)
     ranges = dataset.keep_ranges
     target = None
     if options.write is not None:
-        target = new_file("write", options.write, dataset=root, overwrite=options.overwrite)
-    data = open_dataset(
-        dataset.repo_id or root.name,
-        root=dataset.root,
+        target = new_file("write", options.write, dataset=source.root, overwrite=options.overwrite)
+    data = open_source(
+        source,
         episodes=dataset.episodes,
         exclude_episodes=dataset.exclude_episodes,
         keep_ranges=None if ranges is None else read_keep_ranges(Path(ranges).expanduser()),
-        revision=dataset.revision,
     )
     for note in data.notes:
         _say("%s", note)

@@ -6,7 +6,7 @@ import logging
 
 from kata.data.commands.options import ViewOptions, source_of
 from kata.data.commands.output import new_file, write_whole
-from kata.data.dataset.dataset import open_dataset
+from kata.data.dataset.dataset import open_source
 from kata.data.format.selection import choose
 
 _say = logging.getLogger(__name__).info
@@ -15,14 +15,12 @@ _say = logging.getLogger(__name__).info
 def main(options: ViewOptions) -> int:
     """Draw the episode and write the file."""
     dataset = options.dataset
-    root = source_of(dataset).root
-    target = new_file("out", options.out, dataset=root, overwrite=options.overwrite)
-    data = open_dataset(
-        dataset.repo_id or root.name,
-        root=dataset.root,
+    source = source_of(dataset)
+    target = new_file("out", options.out, dataset=source.root, overwrite=options.overwrite)
+    data = open_source(
+        source,
         episodes=[options.episode] if dataset.episodes is None else dataset.episodes,
         exclude_episodes=dataset.exclude_episodes,
-        revision=dataset.revision,
     )
     data = data.subset(choose(data.repo_id, data.episodes.index, [options.episode], None).tolist())
     from kata.data.inspect.episode_view import page, png, read_sheet

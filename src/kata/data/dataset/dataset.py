@@ -277,32 +277,54 @@ def open_dataset(
     keep_ranges: KeepRanges | None = None,
     revision: str | None = None,
     concat: Concat | None = None,
+    streaming: bool = False,
 ) -> Dataset:
     """Open a LeRobot dataset of format v3.0, v2.1 or v2.0; nothing is converted.
 
     Args:
         repo_id: '<owner>/<name>'; with `root` only a name for messages.
-        root: the dataset's folder. Without it $HF_LEROBOT_HOME/<repo_id> is taken, else the Hub.
+        root: the dataset's folder, or its address in a store: s3://bucket/folder and so on.
+            Without it $HF_LEROBOT_HOME/<repo_id> is taken, else the Hub.
         episodes: episode indices; 'available' for those whose files are all here; None for all.
         exclude_episodes: episode indices to leave out.
         keep_ranges: ranges [first, end) of frames to read, by episode index; see `Dataset.keep`.
         revision: tag, branch or commit on the Hub; without it the newest format tag, else main.
         concat: columns to join, {"action": ["action.joints", "action.gripper"]}; see
             `kata.data.dataset.concat`.
+        streaming: True to read videos of a dataset on the Hub from there, without a download.
 
     Raises:
         DataError: a dataset that is absent, damaged or incomplete; unknown episodes, ranges or
             columns.
         ConfigError: ranges that no dataset has.
     """
-    source = _located(repo_id, root, revision)
+    return open_source(
+        locate(repo_id, root, revision, streaming=streaming),
+        episodes=episodes,
+        exclude_episodes=exclude_episodes,
+        keep_ranges=keep_ranges,
+        concat=concat,
+    )
+
+
+def open_source(
+    source: Source,
+    *,
+    episodes: Sequence[int] | str | None = None,
+    exclude_episodes: Sequence[int] | None = None,
+    keep_ranges: KeepRanges | None = None,
+    concat: Concat | None = None,
+) -> Dataset:
+    """Open a dataset that has been located; see `open_dataset`."""
+    repo_id = source.repo_id
+    _refuse_links(source)
     info = read_info(source.root)
     notes = [*source.notes, *info.notes]
     whole = read_episode_table(source.root, info, source.ensure, notes)
     available = episodes == "available"
     layout = whole.take(choose(repo_id, whole.index, episodes, exclude_episodes))
     refuse_empty(source.root, layout)
-    if not available:
+    if not available or source.mirror is not None:
         source.ensure(layout.files())
     refuse_outside(source.root, layout.files())
     layout, absent = drop_absent_cameras(source.store, info, whole, layout, available=available)
@@ -335,12 +357,10 @@ def _recorded_lengths(whole: EpisodeTable) -> dict[int, int]:
     return dict(zip(whole.index.tolist(), whole.length.tolist(), strict=True))
 
 
-def _located(repo_id: str, root: str | Path | None, revision: str | None) -> Source:
-    """Return where the dataset's files are; refuse links out of its metadata."""
-    source = locate(repo_id, root, revision)
+def _refuse_links(source: Source) -> None:
+    """Refuse links out of the metadata."""
     meta = (str(path.relative_to(source.root)) for path in (source.root / "meta").rglob("*"))
     refuse_outside(source.root, ["meta/info.json", *meta])
-    return source
 
 
 def _kept(before: EpisodeTable, after: EpisodeTable) -> str:

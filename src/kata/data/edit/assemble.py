@@ -47,6 +47,7 @@ from kata.data.format.v3 import (
     video_times,
     whole_split,
 )
+from kata.data.storage.store import local_file
 from kata.data.video.encoder import probe_video
 from kata.data.writing.arrow_tables import episode_table, stored, task_table
 from kata.data.writing.running_stats import Totals
@@ -340,7 +341,7 @@ class _Assembly:
             if key in self.changed and self.recode:
                 features[key] = self.recode.entry(key, features[key])
             entry = features[key]
-            probed = shared([probe_video(path) for path in self.videos[key].files])
+            probed = shared([probe_video(local_file(path)) for path in self.videos[key].files])
             if key in self.parts[0].unread:
                 del probed["video.channels"]  # a depth map has one
             entry["info"] = {**entry.get("info", {}), **probed}

@@ -1,4 +1,4 @@
-"""Sources of a dataset's files: a folder, LeRobot's local home, or the Hub."""
+"""Sources of a dataset's files: a folder, LeRobot's local home, the Hub, or another store."""
 
 from __future__ import annotations
 
@@ -11,25 +11,24 @@ from pathlib import Path
 from huggingface_hub import constants, snapshot_download
 from huggingface_hub.errors import (
     GatedRepoError,
-    HfHubHTTPError,
     HFValidationError,
     LocalEntryNotFoundError,
     RepositoryNotFoundError,
     RevisionNotFoundError,
 )
 
-from kata.data.format.info import VERSIONS
+from kata.config.dataset import folder_of, is_address
+from kata.data.format.info import VERSIONS, read_info
+from kata.data.remote.addresses import open_objects
+from kata.data.remote.http_ranges import TRANSPORT_ERROR
+from kata.data.remote.hub_objects import newest_revision
+from kata.data.remote.mirror import Mirror
+from kata.data.remote.remote_store import RemoteStore
 from kata.data.storage.store import LocalStore, Store
 from kata.errors import DataError
 
 _PATTERNS_MAX = 1000
 """Files above which a download asks for whole folders: matching costs files times patterns."""
-
-
-_TRANSPORT_ERROR: type[Exception] = HfHubHTTPError.__bases__[0]
-"""Base class of the HTTP library's errors, including lost connections. It is derived, because
-huggingface_hub has changed that library twice.
-"""
 
 
 @dataclass
@@ -42,6 +41,7 @@ class Source:
         revision: a tag, branch or commit, or None for a local folder.
         notes: messages for the user.
         far: the store that has the cameras' files, or None where they are in the folder.
+        mirror: the local copy of metadata and tables in that store, whose folder is `root`.
     """
 
     repo_id: str
@@ -49,6 +49,12 @@ class Source:
     revision: str | None = None
     notes: list[str] = field(default_factory=list)
     far: Store | None = None
+    mirror: Mirror | None = None
+
+    @property
+    def place(self) -> str:
+        """Return the folder, or the address in a store, for messages."""
+        return str(self.root) if self.far is None else self.far.location("")
 
     @cached_property
     def store(self) -> Store:
@@ -58,9 +64,16 @@ class Source:
     def ensure(self, files: Sequence[str]) -> None:
         """Download those files that are missing; do nothing for a local folder.
 
-        An interrupted download continues where it stopped. The processes of a node wait for each
-        other, because huggingface_hub locks each file.
+        Of a dataset in a store only tables are brought, without images, and absent files are left
+        out. An interrupted download continues where it stopped. The processes of a node wait for
+        each other, because every file is locked.
         """
+        if self.mirror is not None:
+            columns = read_info(self.root).columns
+            images = [key for key, column in columns.items() if column.dtype == "image"]
+            tables = [name for name in files if name.endswith(".parquet")]
+            self.mirror.bring(tables, images)
+            return
         missing = [name for name in files if not (self.root / name).is_file()]
         if self.revision is None or not missing:
             return
@@ -77,7 +90,9 @@ def lerobot_home() -> Path:
     ).expanduser()
 
 
-def locate(repo_id: str, root: str | Path | None, revision: str | None) -> Source:
+def locate(
+    repo_id: str, root: str | Path | None, revision: str | None, *, streaming: bool = False
+) -> Source:
     """Find a dataset.
 
     The order is: `root` if given, $HF_LEROBOT_HOME/<repo_id>, a snapshot of the Hub in
@@ -85,14 +100,17 @@ def locate(repo_id: str, root: str | Path | None, revision: str | None) -> Sourc
 
     Args:
         repo_id: <owner>/<name>.
-        root: folder of the dataset, or None.
+        root: folder of the dataset, its address in a store, or None.
         revision: tag, branch or commit on the Hub, or None.
+        streaming: True to leave the cameras' files of a dataset of the Hub there.
 
     Raises:
         DataError: There is no such dataset; the message names the folders that were searched.
     """
+    if is_address(root):
+        return _in_store(repo_id, str(root))
     if root is not None:
-        return Source(repo_id, Path(root).expanduser())
+        return Source(repo_id, folder_of(root))
     home = lerobot_home() / repo_id
     if (home / "meta" / "info.json").is_file():
         notes = (
@@ -101,7 +119,27 @@ def locate(repo_id: str, root: str | Path | None, revision: str | None) -> Sourc
             else []
         )
         return Source(repo_id, home, notes=notes)
+    if streaming:
+        return _in_store(repo_id, _streamed_address(repo_id, revision))
     return _from_hub(repo_id, revision)
+
+
+def _in_store(repo_id: str, address: str) -> Source:
+    """Return a dataset whose metadata has been brought to this machine."""
+    store = RemoteStore(open_objects(address))
+    mirror = Mirror(store)
+    notes = mirror.bring_metadata()
+    return Source(repo_id, mirror.root, notes=notes, far=store, mirror=mirror)
+
+
+def _streamed_address(repo_id: str, revision: str | None) -> str:
+    """Return the address of a revision, else of the newest format tag that exists, else of main."""
+    candidates = [revision] if revision else [*VERSIONS, "main"]
+    address = f"hf://datasets/{repo_id}"
+    found = newest_revision(repo_id, candidates)
+    if found is None:
+        raise _no_revision(repo_id, candidates)
+    return f"{address}@{found.replace('/', '%2F')}"
 
 
 def _from_hub(repo_id: str, revision: str | None) -> Source:
@@ -124,9 +162,13 @@ def _from_hub(repo_id: str, revision: str | None) -> Source:
         return Source(repo_id, folder, name)
     if unreachable is not None:
         raise _offline(repo_id, unreachable) from unreachable
-    raise DataError(
-        f"dataset '{repo_id}' has no revision {' or '.join(repr(name) for name in candidates)} on "
-        "the Hub",
+    raise _no_revision(repo_id, candidates)
+
+
+def _no_revision(repo_id: str, candidates: Sequence[str]) -> DataError:
+    names = " or ".join(repr(name) for name in candidates)
+    return DataError(
+        f"dataset '{repo_id}' has no revision {names} on the Hub",
         rule="--dataset.revision is a tag, branch or commit of the dataset",
         remedy=f"see https://huggingface.co/datasets/{repo_id}",
     )
@@ -150,7 +192,7 @@ def _download(repo_id: str, revision: str, patterns: list[str], *, local_only: b
             rule="a repo id is <owner>/<name> of a dataset that you may read",
             remedy="check --dataset.repo_id, log in with `hf auth login`, or give a --dataset.root",
         ) from error
-    except (_TRANSPORT_ERROR, OSError) as error:
+    except (TRANSPORT_ERROR, OSError) as error:
         raise _offline(repo_id, error) from error
     return Path(folder)
 

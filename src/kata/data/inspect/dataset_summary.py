@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from PIL import Image, UnidentifiedImageError
 
 from kata.data.dataset.columns import schema_names
 from kata.data.dataset.concat import Concat
-from kata.data.dataset.dataset import Dataset, open_dataset
+from kata.data.dataset.dataset import Dataset, open_source
 from kata.data.dataset.roles import find_roles
 from kata.data.format.episode_table import EpisodeTable
 from kata.data.format.feature_stats import STATS, load_stats
@@ -23,7 +24,8 @@ from kata.data.format.selection import AVAILABLE
 from kata.data.format.source import Source
 from kata.data.format.tasks import read_tasks
 from kata.data.format.v3 import EPISODE_FILES
-from kata.data.storage.store import local_file
+from kata.data.remote.remote_store import RemoteStore
+from kata.data.storage.store import Store, StoredFile
 from kata.data.video.encoder import probe_video
 from kata.data.video.packet_index import build_index
 from kata.errors import DataError
@@ -42,11 +44,11 @@ def facts(source: Source, concat: Concat | None = None) -> dict[str, Any]:
     info = read_info(root)
     notes = [*source.notes, *info.notes]
     layout = read_episode_table(root, info, source.ensure, notes)
-    here = _here(root, layout)
+    here = _here(source.store, layout)
     length = layout.length
     return {
         "name": source.repo_id,
-        "root": str(root),
+        "root": source.place,
         "version": info.version,
         "robot_type": info.robot_type,
         "fps": info.fps,
@@ -62,38 +64,50 @@ def facts(source: Source, concat: Concat | None = None) -> dict[str, Any]:
             "median": float(np.median(length)),
             "max": int(length.max()),
         },
-        "bytes": _sizes(root),
+        "bytes": _sizes(source),
         "tasks": read_tasks(root, info, layout, notes),
         "columns": {
             key: _column(info, key) for key, column in info.columns.items() if not column.is_camera
         },
         "cameras": {
-            key: _camera(root, info, layout, key) for key, c in info.columns.items() if c.is_camera
+            key: _camera(source, info, layout, key)
+            for key, c in info.columns.items()
+            if c.is_camera
         },
         "statistics": _statistics(root, info),
         "training": _training(source, here, notes, concat or {}),
     }
 
 
-def _here(root: Path, layout: EpisodeTable) -> np.ndarray:
+def _here(store: Store, layout: EpisodeTable) -> np.ndarray:
     """(E,) whether every file of an episode exists; a camera without any file does not count."""
     whole = np.ones(len(layout.index), dtype=bool)
     for span in layout.spans():
-        present = np.array([(root / name).is_file() for name in span.files], dtype=bool)
+        stamps = store.stamps(span.files)
+        present = np.array([name in stamps for name in span.files], dtype=bool)
         if present.any() or span is layout.data:
             whole &= present[span.file]
     return whole
 
 
-def _sizes(root: Path) -> dict[str, int]:
-    """Bytes on the disk by top folder, of the files beside these, and in all."""
+def _sizes(source: Source) -> dict[str, int]:
+    """Bytes by top folder, of the files beside these, and in all."""
     sizes: dict[str, int] = {}
-    for path in root.rglob("*"):
-        if path.is_file():
-            parts = path.relative_to(root).parts
-            top = parts[0] if len(parts) > 1 else "other"
-            sizes[top] = sizes.get(top, 0) + path.stat().st_size
+    for name, size in _files(source):
+        top = name.partition("/")[0] if "/" in name else "other"
+        sizes[top] = sizes.get(top, 0) + size
     return {**dict(sorted(sizes.items())), "total": sum(sizes.values())}
+
+
+def _files(source: Source) -> Iterator[tuple[str, int]]:
+    """Yield names and sizes of the files of a dataset; of a web server only the metadata's."""
+    if isinstance(source.far, RemoteStore) and (listed := source.far.listing()) is not None:
+        for name, stamp in listed.items():
+            yield name, stamp.size
+        return
+    for path in source.root.rglob("*"):
+        if path.is_file():
+            yield path.relative_to(source.root).as_posix(), path.stat().st_size
 
 
 def _column(info: Info, key: str) -> dict[str, Any]:
@@ -107,27 +121,26 @@ def _column(info: Info, key: str) -> dict[str, Any]:
     }
 
 
-def _camera(root: Path, info: Info, layout: EpisodeTable, key: str) -> dict[str, Any]:
+def _camera(source: Source, info: Info, layout: EpisodeTable, key: str) -> dict[str, Any]:
     column = info.columns[key]
     span = layout.videos.get(key) if column.dtype == "video" else layout.data
     known: dict[str, Any] = {"dtype": column.dtype, "shape": list(column.shape), "files": 0}
     if span is None:
         return known
-    present = [name for name in span.used() if (root / name).is_file()]
+    present = list(source.store.stamps(span.used()))
     known["files"] = len(present)
     if not present:
         return known
     try:
-        return known | (
-            _video(root / present[0]) if column.dtype == "video" else _image(root, present[0], key)
-        )
+        first = StoredFile(source.store, present[0])
+        return known | (_video(first) if column.dtype == "video" else _image(first, key))
     except DataError as error:
         return known | {"damaged": error.what}
 
 
-def _video(path: Path) -> dict[str, Any]:
+def _video(file: StoredFile) -> dict[str, Any]:
     """Codec and cost of a camera from its first file."""
-    index, probe = build_index(local_file(path)), probe_video(path)
+    index, probe = build_index(file), probe_video(file)
     edges = np.flatnonzero(np.diff(index.start, prepend=-1, append=-1))
     return {
         "codec": probe["video.codec"] or "unknown",
@@ -137,9 +150,10 @@ def _video(path: Path) -> dict[str, Any]:
     }
 
 
-def _image(root: Path, name: str, key: str) -> dict[str, Any]:
+def _image(stored: StoredFile, key: str) -> dict[str, Any]:
+    name = stored.name
     try:
-        file = pq.ParquetFile(root / name)
+        file = pq.ParquetFile(stored.open(), pre_buffer=False)
         group = file.metadata.row_group(0)
         parts = [group.column(number) for number in range(group.num_columns)]
         size = sum(
@@ -204,13 +218,13 @@ def _training(source: Source, here: np.ndarray, notes: list[str], concat: Concat
         }
     refused = None
     try:
-        data = open_dataset(source.repo_id, root=source.root, concat=concat)
+        data = open_source(source, concat=concat)
     except DataError as error:
         refused = str(error)
         if not here.any():
             return {"refused": refused, "notes": notes}
         try:
-            data = open_dataset(source.repo_id, root=source.root, episodes=AVAILABLE, concat=concat)
+            data = open_source(source, episodes=AVAILABLE, concat=concat)
         except DataError:
             return {"refused": refused, "notes": notes}
     seen = _seen(data)

@@ -62,8 +62,11 @@ class S3Objects(FsspecObjects):
 
     def read(self, name: str, begin: int, size: int, stamp: Stamp) -> bytes:
         """Return `size` bytes of an object from `begin` on, if it still has its entity tag."""
-        system = self.system
-        return self.asked(name, lambda: sync(system.loop, self._get, name, begin, size, stamp))
+        system: Any = self.system
+        found: Any = self.asked(
+            name, lambda: sync(system.loop, self._get, name, begin, size, stamp)
+        )
+        return found
 
     async def _get(self, name: str, begin: int, size: int, stamp: Stamp) -> bytes:
         bucket, _, key = self.path(name).partition("/")

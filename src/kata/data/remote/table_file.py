@@ -40,7 +40,7 @@ def footer_range(size: int, read: Callable[[Range], bytearray], location: str) -
     """
     tail = read(Range(max(size - _TAIL_BYTES, 0), min(size, _TAIL_BYTES)))
     footer_bytes = int.from_bytes(tail[-8:-4], "little") + 8
-    if tail[-4:] != _MAGIC or footer_bytes > size:
+    if not tail.endswith(_MAGIC) or footer_bytes > size:
         raise _damaged(location, "does not end with a footer")
     return Range(size - footer_bytes, footer_bytes)
 

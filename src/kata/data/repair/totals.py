@@ -13,7 +13,7 @@ from kata.data.format.selection import drop_absent_cameras
 from kata.data.format.tasks import read_tasks
 from kata.data.format.v3 import totals, whole_split
 from kata.data.repair.working_copy import WorkingCopy
-from kata.data.storage.store import LocalStore
+from kata.data.storage.store import LocalStore, local_file
 from kata.data.video.encoder import probe_video
 from kata.errors import DataError
 
@@ -67,7 +67,7 @@ def _declare(copy: WorkingCopy, key: str, entry: dict[str, Any], names: list[str
     probes: list[dict[str, Any]] = []
     for name in names:
         try:
-            probes.append(probe_video(copy.root / name))
+            probes.append(probe_video(local_file(copy.root / name)))
         except (DataError, FileNotFoundError):
             continue  # a damaged file, which the check at the end names
     if not probes:

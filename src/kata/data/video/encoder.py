@@ -232,18 +232,18 @@ def join_videos(parts: Sequence[Path], path: Path, fps: int) -> None:
                 offset += given.frames * ticks
 
 
-def probe_video(path: Path) -> dict[str, Any]:
+def probe_video(file: StoredFile) -> dict[str, Any]:
     """Return the stream's part of a camera's `info` in info.json, read from the file itself.
 
     Raises:
         DataError: The file is damaged, or holds no video that FFmpeg knows.
     """
     try:
-        with open_video(path) as source:
+        with file.open() as data, open_video(file.path or data) as source:
             stream = next(iter(source.streams.video), None)
             codec: Any = stream and stream.codec_context  # None if FFmpeg does not know the codec
             if stream is None or codec is None or stream.average_rate is None:
-                raise _unprobed(path, "no video in a codec that FFmpeg knows")
+                raise _unprobed(file, "no video in a codec that FFmpeg knows")
             return {
                 "video.height": stream.height,
                 "video.width": stream.width,
@@ -254,12 +254,12 @@ def probe_video(path: Path) -> dict[str, Any]:
                 "has_audio": bool(source.streams.audio),
             }
     except FFmpegError as error:
-        raise _unprobed(path, str(error)) from error
+        raise _unprobed(file, str(error)) from error
 
 
-def _unprobed(path: Path, why: str) -> DataError:
+def _unprobed(file: StoredFile, why: str) -> DataError:
     return DataError(
-        f"{path} cannot be read: {why}",
+        f"{file} cannot be read: {why}",
         rule="a complete video file",
         remedy="download the file again",
     )

@@ -29,6 +29,7 @@ from kata.data.format.v3 import (
     video_times,
     whole_split,
 )
+from kata.data.storage.store import local_file
 from kata.data.video.encoder import join_videos, probe_video
 from kata.data.writing.arrow_tables import episode_table, frame_schema, task_table
 from kata.data.writing.episode_buffer import DATA, copy_frames
@@ -99,7 +100,7 @@ class Publisher:
             joined = work / series.name
             join_videos([folder / f"{key}.mp4" for folder in folders], joined, self.info["fps"])
             entry = self.info["features"][key]
-            entry["info"] = probe_video(joined) | (entry.get("info") or {})
+            entry["info"] = probe_video(local_file(joined)) | (entry.get("info") or {})
         copy_frames(folders, frame_schema(self.columns), work / self._data.name)
         table = episode_table(self.columns, self._placed(rows))
         pq.write_table(table, work / self._episodes.name, compression="snappy")
