@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import sys
 import threading
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -42,6 +43,11 @@ class FileServer(ThreadingHTTPServer):
         self.has_etags = True
         self.statuses: dict[str, int] = {}
         self.token: str | None = None
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Print nothing for a connection that the client or a proxy has reset."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
 
     @cached_property
     def port(self) -> int:

@@ -13,7 +13,7 @@ from threading import Lock
 from typing import Any
 from urllib.parse import quote, urljoin
 
-from huggingface_hub import BucketFile, HfApi, RepoFile, constants, hf_hub_url
+from huggingface_hub import BucketFile, HfApi, RepoFile, constants
 from huggingface_hub.errors import (
     HfHubHTTPError,
     HFValidationError,
@@ -133,7 +133,8 @@ class HubObjects:
 
     def read(self, name: str, begin: int, size: int, stamp: Stamp) -> bytes:
         """Return `size` bytes of a file from `begin` on."""
-        # The storage has entity tags of its own kind. A commit does not change, so sizes suffice.
+        # The storage has other entity tags than the Hub. A commit does not change, so the size
+        # suffices.
         untagged = Stamp(stamp.size, "")
         address, headers = self._address(name)
         try:
@@ -152,7 +153,7 @@ class HubObjects:
             raise RefusedError(405, "kata writes no files into buckets")
         below = f"{self._place.folder}/{name}" if self._place.folder else name
         try:
-            HfApi().upload_file(
+            HfApi(constants.ENDPOINT).upload_file(
                 path_or_fileobj=data,
                 path_in_repo=below,
                 repo_id=self._place.repo_id,
@@ -175,7 +176,9 @@ class HubObjects:
     def _ask_commit(self) -> str:
         place = self._place
         try:
-            info = HfApi().dataset_info(place.repo_id, revision=place.revision, timeout=_TIMEOUT_S)
+            info = HfApi(constants.ENDPOINT).dataset_info(
+                place.repo_id, revision=place.revision, timeout=_TIMEOUT_S
+            )
         except (RepositoryNotFoundError, RevisionNotFoundError, HFValidationError) as error:
             raise RefusedError(404, type(error).__name__) from error
         except HfHubHTTPError as error:
@@ -185,7 +188,7 @@ class HubObjects:
         return str(info.sha)
 
     def _tree(self, below: str) -> Iterable[Any]:
-        api, repo = HfApi(), self._place.repo_id
+        api, repo = HfApi(constants.ENDPOINT), self._place.repo_id
         if self._place.kind == "buckets":
             prefix = f"{below}/" if below else None
             return list(api.list_bucket_tree(repo, prefix, recursive=True))
@@ -216,7 +219,9 @@ class HubObjects:
         below = f"{self._place.folder}/{name}" if self._place.folder else name
         if self._place.kind == "buckets":
             return f"{constants.ENDPOINT}/buckets/{self._place.repo_id}/resolve/{quote(below)}"
-        return hf_hub_url(self._place.repo_id, below, repo_type="dataset", revision=self.commit())
+        revision = quote(self.commit(), safe="")
+        repo = f"{constants.ENDPOINT}/datasets/{self._place.repo_id}"
+        return f"{repo}/resolve/{revision}/{quote(below)}"
 
     def _head(self, url: str, headers: dict[str, str], location: str) -> Any:
         session: Any = get_session()

@@ -11,7 +11,7 @@ class Objects(Protocol):
     """The objects below one address. Any thread may call any method.
 
     All methods raise TransientError where another attempt may succeed, RefusedError where it would
-    not, and DataError for what has a message of its own.
+    not, and DataError for the rest.
 
     Attributes:
         url: the address, without credentials and without a slash at the end.

@@ -71,7 +71,7 @@ class RemoteStore:
         return {name: stamp for name, stamp in self._stamps.items() if stamp is not None}
 
     def stamps(self, names: Iterable[str]) -> dict[str, Stamp]:
-        """Return the stamps of those files that exist; see `Store.stamps`."""
+        """Return the stamps of the files that exist; see `Store.stamps`."""
         wanted = list(names)
         if self.listing() is None:
             unknown = [name for name in wanted if name not in self._stamps]
