@@ -1,0 +1,1 @@
+"""The needs of a run before it starts: a traced training step, and memory computed from it."""

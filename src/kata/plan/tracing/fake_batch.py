@@ -1,0 +1,95 @@
+"""A batch of a run on the device, in shapes alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from kata.plan.tracing.recorder import StepRecorder
+from kata.policies.config import PolicyConfig
+from kata.processors import Normalize, frames_to_float
+from kata.run import Run
+from kata.spec import (
+    BOOKKEEPING,
+    LANGUAGE_MASK,
+    LANGUAGE_TOKENS,
+    Batch,
+    Feature,
+    FeatureType,
+    Stats,
+    pad_key,
+)
+from kata.update.step_batch import StepBatch
+
+_STATISTICS = ("min", "max", "mean", "std", "q01", "q10", "q50", "q90", "q99")
+_TOKENS = 512
+"""Length of a tokenized sentence where a policy states none, as `kata.processors.Tokenize` has."""
+
+
+def fake_batch(run: Run, size: int, recorder: StepRecorder | None = None) -> StepBatch:
+    """Return the batch of a step with one micro-batch of `size` samples, made like a feed's.
+
+    The policy's features must be known. Call it inside a FakeTensorMode.
+    """
+    config = run.policy
+    # 1. What is copied from the host.
+    raw = _raw(config, size)
+    draws = {
+        name: torch.empty(size, *draw.shape, dtype=torch.float32)
+        for name, draw in config.draws().items()
+    }
+    if recorder is not None:
+        recorder.label("raw_inputs", _tensors((raw, draws)))
+    # 2. Frames become floats, then everything is normalized.
+    converted = normalization(config)(frames_to_float(raw, config.cameras))
+    pads = {name: np.zeros(value.shape, bool) for name, value in raw.items() if "_is_pad" in name}
+    weights = config.loss_weights(size, pads)
+    return StepBatch([converted], [draws], weights, np.arange(size), 0.0, 0.0)
+
+
+def normalization(config: PolicyConfig) -> Normalize:
+    """Return the step that normalizes a policy's features, with statistics that mean nothing."""
+    features = {**config.input_features, **config.output_features}
+    stats: Stats = {}
+    for key, feature in features.items():
+        shape = (feature.shape[0], 1, 1) if feature.type is FeatureType.VISUAL else feature.shape
+        stats[key] = {name: np.ones(shape, np.float32) for name in _STATISTICS}
+    return Normalize.from_stats(features, dict(config.normalization_mapping), stats)
+
+
+def _raw(config: PolicyConfig, size: int) -> Batch:
+    features = {**config.input_features, **config.output_features}
+    windows = config.windows()
+    batch: Batch = {}
+    for key in {**features, **dict.fromkeys(windows)}:
+        steps = (len(windows[key]),) if key in windows else ()
+        feature = features.get(key, Feature(FeatureType.REWARD, (1,)))
+        batch[key] = _empty(feature, (size, *steps))
+        if key in windows:
+            batch[pad_key(key)] = torch.empty(size, *steps, dtype=torch.bool)
+    for key in BOOKKEEPING:
+        batch[key] = torch.empty(size, dtype=torch.int64)
+    tokenizer = config.tokenizer()
+    if tokenizer is not None:
+        length = int(tokenizer.get("max_length", _TOKENS))
+        batch[LANGUAGE_TOKENS] = torch.empty(size, length, dtype=torch.int64)
+        batch[LANGUAGE_MASK] = torch.empty(size, length, dtype=torch.bool)
+    return batch
+
+
+def _empty(feature: Feature, leading: tuple[int, ...]) -> Tensor:
+    """Return values as they come from the host: frames as uint8 (..., H, W, C)."""
+    if feature.type is FeatureType.VISUAL:
+        channels, height, width = feature.shape
+        return torch.empty(*leading, height, width, channels, dtype=torch.uint8)
+    return torch.empty(*leading, *feature.shape, dtype=torch.float32)
+
+
+def _tensors(batches: Iterable[Batch]) -> list[Tensor]:
+    found: list[Tensor] = []
+    for batch in batches:
+        found += [value for value in batch.values() if isinstance(value, Tensor)]
+    return found

@@ -1,0 +1,164 @@
+"""Kind, launched kernels, floating-point operations and bytes of one operation of torch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._ops import OpOverload
+from torch.utils import flop_counter
+
+aten = torch.ops.aten
+
+_NAMES: dict[str, tuple[str, ...]] = {
+    "gemm": ("mm", "addmm", "bmm", "baddbmm", "addmv", "mv", "dot"),
+    "convolution": ("convolution", "convolution_backward"),
+    "normalization": (
+        *("native_layer_norm", "native_layer_norm_backward"),
+        *("native_group_norm", "native_group_norm_backward"),
+        *("native_batch_norm", "native_batch_norm_backward"),
+        *("_fused_rms_norm", "_fused_rms_norm_backward"),
+    ),
+    "reduction": (
+        *("sum", "mean", "prod", "amax", "amin", "max", "min", "argmax", "argmin", "any", "all"),
+        *("linalg_vector_norm", "cumsum", "logsumexp", "_softmax", "_softmax_backward_data"),
+        *("_log_softmax", "_log_softmax_backward_data", "var_mean", "max_pool2d_with_indices"),
+        *("max_pool2d_with_indices_backward", "sort", "topk"),
+    ),
+    "gather": (
+        *("index", "index_select", "gather", "embedding", "scatter", "scatter_add", "index_put"),
+        *("index_put_", "index_add_", "embedding_dense_backward", "take", "scatter_"),
+        *("_unsafe_index", "_unsafe_index_put", "scatter_add_"),
+    ),
+    "copy": (
+        *("_to_copy", "clone", "copy_", "copy", "cat", "stack", "constant_pad_nd", "roll", "flip"),
+        *("fill_", "zero_", "zeros", "ones", "full", "zeros_like", "ones_like", "full_like"),
+        *("new_zeros", "new_ones", "new_full", "scalar_tensor", "arange", "slice_backward"),
+        *("select_backward", "repeat", "replication_pad2d", "unfold_backward", "eye", "tril"),
+    ),
+    "random": ("bernoulli_", "bernoulli", "uniform_", "normal_", "rand", "randn", "native_dropout"),
+}
+_KIND_OF: dict[str, str] = {}
+for _kind, _names in _NAMES.items():
+    _KIND_OF |= dict.fromkeys(_names, _kind)
+
+_WITHOUT_KERNEL = {
+    *("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "_unsafe_view"),
+    *("detach", "alias", "lift_fresh", "lift_fresh_copy", "_reshape_alias", "set_", "resize_"),
+}
+
+_KERNELS = {
+    "native_layer_norm_backward": 2,
+    "native_group_norm": 2,
+    "native_group_norm_backward": 3,
+    "_scaled_dot_product_flash_attention_backward": 3,
+    "_scaled_dot_product_efficient_attention_backward": 2,
+    "slice_backward": 2,
+    "select_backward": 2,
+    "embedding_dense_backward": 6,
+    "index_put_": 2,
+    "cumsum": 2,
+    "sort": 4,
+}
+"""Kernels of operations that start several; those of others is 1."""
+
+_LIST_TENSORS = 30
+_LIST_CHUNK = 65536
+_LIST_BLOCKS = 320
+"""Limits of one launch over lists of tensors (aten/src/ATen/native/cuda/MultiTensorApply.cuh):
+tensors of a list of depth five, elements per chunk, and chunks.
+"""
+
+
+def name_of(func: OpOverload) -> str:
+    """Return an operation's name without namespace and overload, such as 'addmm'."""
+    return func.overloadpacket.__name__
+
+
+def has_kernel(func: OpOverload) -> bool:
+    """Return True if the operation computes or moves something, False for views and metadata."""
+    if func.namespace == "prim" or func.is_view:
+        return False
+    name = name_of(func)
+    return name not in _WITHOUT_KERNEL and not name.startswith(("sym_", "is_"))
+
+
+def kind_of(name: str) -> str:
+    """Return the class of an operation, one of `kata.plan.step_trace.KINDS`."""
+    if "attention" in name:
+        return "attention"
+    if name.startswith(("_fused_adam", "_fused_sgd", "_foreach", "_amp_")):
+        return "optimizer"
+    return _KIND_OF.get(name, "elementwise")
+
+
+def launches_of(name: str, args: Sequence[Any]) -> int:
+    """Return the kernels that an operation starts on a GPU, copies of memory included."""
+    if name == "convolution_backward":
+        return sum(args[-1])
+    if kind_of(name) == "optimizer":
+        return _list_launches(next((arg for arg in args if isinstance(arg, (list, tuple))), ()))
+    return _KERNELS.get(name, 1)
+
+
+def _list_launches(tensors: Sequence[Any]) -> int:
+    """Return the launches over a list of tensors, whose chunks are dealt out in order."""
+    chunks = 0
+    for tensor in tensors:
+        chunks += max(1, math.ceil(tensor.numel() / _LIST_CHUNK))
+    return max(1, math.ceil(len(tensors) / _LIST_TENSORS), math.ceil(chunks / _LIST_BLOCKS))
+
+
+Flops = Callable[..., int]
+
+
+def _attention_forward(query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any) -> int:
+    return flop_counter.sdpa_flop_count(query.shape, key.shape, value.shape)
+
+
+def _attention_backward(
+    grad: Tensor, query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any
+) -> int:
+    return flop_counter.sdpa_backward_flop_count(grad.shape, query.shape, key.shape, value.shape)
+
+
+_FLOPS: Mapping[Any, Flops] = {
+    **flop_counter.flop_registry,
+    # torch's own counter leaves out what attention runs on a CPU.
+    aten._scaled_dot_product_flash_attention_for_cpu: _attention_forward,
+    aten._scaled_dot_product_flash_attention_for_cpu_backward: _attention_backward,
+}
+
+
+def flops_of(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> int:
+    """Return the floating-point operations of products, convolutions and attention; others: 0."""
+    count = _FLOPS.get(func.overloadpacket)
+    return 0 if count is None else int(count(*args, **kwargs, out_val=out))
+
+
+def bytes_of(tensors: Sequence[Tensor]) -> int:
+    """Return the bytes of these tensors; an expanded one is read once."""
+    total = 0
+    for tensor in tensors:
+        size = tensor.numel() * tensor.element_size()
+        total += min(size, tensor.untyped_storage().nbytes())
+    return total
+
+
+def read_bytes_of(name: str, inputs: Sequence[Tensor], written: int) -> int:
+    """Return the bytes that an operation reads; a gather reads only what it takes."""
+    if kind_of(name) == "gather":
+        return min(bytes_of(inputs), 2 * written)
+    return bytes_of(inputs)
+
+
+def dtype_of(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> str:
+    """Return the type in which an operation computes: that of its first floating-point tensor."""
+    for tensor in (*inputs, *outputs):
+        if tensor.is_floating_point():
+            return str(tensor.dtype).removeprefix("torch.")
+    first = next(iter((*inputs, *outputs)), None)
+    return "none" if first is None else str(first.dtype).removeprefix("torch.")
