@@ -43,7 +43,7 @@ _NAMES: dict[str, tuple[str, ...]] = {
 }
 _KIND_OF: dict[str, str] = {}
 for _kind, _names in _NAMES.items():
-    _KIND_OF |= dict.fromkeys(_names, _kind)
+    _KIND_OF.update(dict.fromkeys(_names, _kind))
 
 _WITHOUT_KERNEL = {
     *("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "_unsafe_view"),
