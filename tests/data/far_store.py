@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from threading import Lock
 
 from kata.data.dataset.dataset import Dataset
+from kata.data.storage.fetch_pool import FarFiles, FetchPool
 from kata.data.storage.file_stamp import Stamp
 from kata.data.storage.store import LocalStore
 
@@ -68,3 +70,13 @@ def far(dataset: Dataset, delay_s: float = 0.0) -> tuple[Dataset, FarStore]:
     """The same dataset with its cameras' files far away, and the store that has them."""
     store = FarStore(dataset.root, delay_s)
     return replace(dataset, store=store), store
+
+
+@contextmanager
+def streamed(
+    dataset: Dataset, *, delay_s: float = 0.0, budget: int = 10**9, requests: int = 16
+) -> Iterator[tuple[Dataset, FarStore, FetchPool]]:
+    """The same dataset from afar, fetched ahead; the store; and the pool of its bytes."""
+    there, store = far(dataset, delay_s)
+    with FetchPool(budget, requests) as pool:
+        yield replace(there, store=FarFiles(store, pool)), store, pool

@@ -23,6 +23,9 @@ class ReadCounters:
         frames_decoded: pictures that decoders returned, including those that were only needed to
             decode another one.
         bytes_read: encoded bytes.
+        requests: requests to stores that are far.
+        request_s: seconds that these took, summed over all of them.
+        bytes_fetched: bytes that these brought.
     """
 
     read_s: float = 0.0
@@ -32,6 +35,9 @@ class ReadCounters:
     frames_held: int = 0
     frames_decoded: int = 0
     bytes_read: int = 0
+    requests: int = 0
+    request_s: float = 0.0
+    bytes_fetched: int = 0
 
     def since(self, before: ReadCounters) -> ReadCounters:
         """Return the difference to an earlier snapshot."""

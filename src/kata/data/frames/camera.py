@@ -7,6 +7,7 @@ from typing import Protocol, TypeAlias
 
 from kata.data.arrays import Int64, Pixels
 from kata.data.format.episode_table import Span
+from kata.data.storage.fetch_pool import ByteRange
 from kata.data.video.color import Planes
 from kata.errors import DataError
 
@@ -37,6 +38,18 @@ class Camera(Protocol):
 
     def groups(self, file: Int64, number: Int64) -> tuple[Int64, Int64]:
         """Return the first frame and the end of the GOP of each frame, both (n,)."""
+        ...
+
+    def byte_ranges(self, file: int, numbers: Int64) -> list[ByteRange]:
+        """Return the bytes of a far file that `decode` will read for these frames.
+
+        Args:
+            file: number of the file.
+            numbers: (n,) of the frames in the file, ascending.
+
+        Returns:
+            Whole GOPs, and nothing where the file is on this machine.
+        """
         ...
 
     def decode(self, file: int, numbers: Int64, rows: Int64) -> Iterator[tuple[int, Picture]]:

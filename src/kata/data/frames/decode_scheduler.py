@@ -11,7 +11,9 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import CancelledError
 from contextlib import ExitStack
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,12 +30,16 @@ from kata.data.frames.frame_cache import FrameCache
 from kata.data.frames.frame_delivery import Out, PendingFrames, Target
 from kata.data.frames.gop_rows import GroupRows, Members, beyond_last_asked
 from kata.data.frames.next_use import NEVER, NextUse, UsePlan
+from kata.data.storage.fetch_pool import ByteRange, FetchPool, Lease
 from kata.log import counting
 
 _COPIES_PER_TASK = 16
 """Held frames that one task copies. With fewer, threads switch more often, and each switch waits
 for the interpreter's lock.
 """
+
+_NOW = -1
+"""The step of a batch outside of the plan: its bytes come before all others."""
 
 _AHEAD = 0.93
 """Fraction of the budget up to which frames are prefetched. Frames that batches ask for meanwhile
@@ -56,6 +62,7 @@ class DecodeScheduler:
         cache: it is asked before anything is decoded or held, and is given decoded frames. Frames
             that it takes are not held.
         buffer: held frames; schedulers of other datasets share it, with other camera keys.
+        fetched: bytes of far files; None if all files are on this machine.
     """
 
     def __init__(
@@ -67,11 +74,12 @@ class DecodeScheduler:
         pool: DecodePool,
         cache: FrameCache | None,
         buffer: FrameBuffer,
+        fetched: FetchPool | None = None,
     ) -> None:
         self.buffer = buffer
         # RGB, an estimate: frames held as planes take half. It becomes exact with the first frame.
         sizes = {key: math.prod(camera.shape) for key, camera in cameras.items()}
-        self._context = DecodeContext(self.buffer, cache, dataset, counters, sizes)
+        self._context = DecodeContext(self.buffer, cache, dataset, counters, sizes, fetched)
         self._cameras = cameras
         self._pool = pool
         self._members = {
@@ -89,10 +97,12 @@ class DecodeScheduler:
         """
         new = [place for place in files if place not in self._prepared]
         began_s = time.monotonic()
+        # Far files are indexed on the threads that wait for stores: there are more of them.
+        threads = self._context.fetched or self._pool
         with ExitStack() as live:
             show: Callable[[int, int], None] | None = None
             for done, _ in enumerate(
-                self._pool.map(lambda at: self._cameras[at[0]].prepare(at[1]), new), start=1
+                threads.map(lambda at: self._cameras[at[0]].prepare(at[1]), new), start=1
             ):
                 if show is None and time.monotonic() - began_s > 1:
                     show = live.enter_context(counting("indexing files"))
@@ -133,7 +143,7 @@ class DecodeScheduler:
         for key, wanted in rows.items():
             missing += self._fill_camera(key, wanted, outs[key], pending, step)
         self._is_begun |= step is not None
-        self._submit(missing)
+        self._submit(missing, _NOW if step is None else step)
         return pending
 
     def prefetch(self, rows: dict[str, Int64], step: int) -> bool:
@@ -156,8 +166,37 @@ class DecodeScheduler:
                 held = [self.buffer.get((key, row)) is not None for row in unique.tolist()]
                 tasks = self._decode_tasks(key, unique[~np.array(held, bool)], step - 1, {})
                 enough &= all(self.buffer.get((key, row)) is not None for row in unique.tolist())
-            self._submit(tasks)
+            self._submit(tasks, step)
         return enough
+
+    def fetch_ahead(self, rows: dict[str, Int64], step: int) -> None:
+        """Fetch the bytes of frames that are neither held nor being decoded, if they are far.
+
+        Args:
+            rows: (N,) rows of the dataset by camera.
+            step: the first step that wants them.
+        """
+        fetched = self._context.fetched
+        if fetched is None:
+            return
+        ranges: list[ByteRange] = []
+        for key, wanted in rows.items():
+            unique = np.unique(wanted[~self._cached(key, wanted)])
+            with self.buffer.lock:
+                held = [self.buffer.get((key, row)) is not None for row in unique.tolist()]
+            ranges += self._byte_ranges(key, unique[~np.array(held, bool)])
+        fetched.fetch_ahead(ranges, step)
+
+    def _byte_ranges(self, key: str, rows: Int64) -> list[ByteRange]:
+        """Return the bytes of the GOPs of some rows, (n,) ascending."""
+        camera, episodes = self._cameras[key], self._context.dataset.episodes
+        episode = episode_of(rows, episodes)
+        file = camera.span.file[episode]
+        number = rows - episodes.start[episode] + camera.span.first[episode]
+        found: list[ByteRange] = []
+        for one in np.unique(file).tolist():
+            found += camera.byte_ranges(one, np.unique(number[file == one]))
+        return found
 
     @property
     def has_leisure(self) -> bool:
@@ -319,11 +358,30 @@ class DecodeScheduler:
         # A batch that waits gets its frame even where there is no room to hold it.
         return frame if kept or frame.waiting else None
 
-    def _submit(self, tasks: list[DecodeGopTask]) -> None:
-        """Submit decoding tasks."""
+    def _submit(self, tasks: list[DecodeGopTask], step: int) -> None:
+        """Submit decoding tasks, each when its bytes are on this machine."""
         with self.buffer.lock:
             self._context.gops_queued += len(tasks)
-        self._pool.put(tasks)
+        near: list[DecodeGopTask] = []
+        for task in tasks:
+            ranges = task.camera.byte_ranges(task.file, task.numbers)
+            if ranges and self._context.fetched is not None:
+                task.lease = Lease(ranges)
+                self._context.fetched.bring(task.lease, step, partial(self._begin, task))
+            else:
+                near.append(task)
+        self._pool.put(near)
+
+    def _begin(self, task: DecodeGopTask, error: BaseException | None) -> None:
+        """Submit a task whose bytes are here, or end it if they cannot be had."""
+        try:
+            if error is None:
+                self._pool.put([task])
+        except RuntimeError:
+            # The reader was closed meanwhile; the pool of bytes may serve others and lives on.
+            error = CancelledError()
+        if error is not None:
+            task.done(error)
 
 
 def _by_group(members: Members, places: Int64) -> list[Int64]:

@@ -15,6 +15,7 @@ from kata.data.frames.camera import Camera, Picture
 from kata.data.frames.frame_buffer import Frame, FrameBuffer
 from kata.data.frames.frame_cache import FrameCache
 from kata.data.frames.frame_delivery import PendingFrames, Target, write_picture
+from kata.data.storage.fetch_pool import FetchPool, Lease
 from kata.errors import DataError, FrameError
 
 
@@ -28,6 +29,7 @@ class DecodeContext:
         dataset: the dataset whose rows are decoded.
         counters: to count the work in.
         frame_bytes: size of a held frame by camera; an estimate until the first one is decoded.
+        fetched: the bytes of far files, if there are any.
         gops_queued: tasks that were submitted and are not done.
     """
 
@@ -36,6 +38,7 @@ class DecodeContext:
     dataset: Dataset
     counters: CounterCollector
     frame_bytes: dict[str, int]
+    fetched: FetchPool | None = None
     gops_queued: int = 0
 
 
@@ -49,6 +52,7 @@ class DecodeGopTask:
         file: number of the file.
         numbers: (n,) numbers of the frames in the file that batches wait for or later steps want.
         frames: the same frames, in this order.
+        lease: of the bytes of a far file.
     """
 
     context: DecodeContext
@@ -56,6 +60,7 @@ class DecodeGopTask:
     file: int
     numbers: Int64
     frames: list[Frame]
+    lease: Lease | None = None
 
     def run(self) -> None:
         """Decode the GOP in one pass, and deliver each picture as it comes."""
@@ -79,6 +84,8 @@ class DecodeGopTask:
         """After an error, forget the frames that were not decoded, and fail the batches that
         wait.
         """
+        if self.lease is not None and self.context.fetched is not None:
+            self.context.fetched.release(self.lease)
         targets: list[Target] = []
         buffer = self.context.buffer
         with buffer.lock:

@@ -19,6 +19,7 @@ from kata.data.frames.frame_format import RECORDED, FrameFormat
 from kata.data.parquet.image_column import EncodedImages, ImageColumn, open_column
 from kata.data.parquet.images import DeepImageError, open_image
 from kata.data.parquet.page_body import PageError
+from kata.data.storage.fetch_pool import ByteRange, FarFiles
 from kata.data.storage.store import Store, StoredFile
 from kata.errors import DataError, FrameError
 from kata.spec import Column
@@ -83,6 +84,13 @@ class ImageCamera:
         """Return each image as a GOP of one frame."""
         del file
         return number, number + 1
+
+    def byte_ranges(self, file: int, numbers: Int64) -> list[ByteRange]:
+        """Return the bytes of these images, if the file is far."""
+        files = self._store
+        if not isinstance(files, FarFiles):
+            return []
+        return []
 
     def decode(self, file: int, numbers: Int64, rows: Int64) -> Iterator[tuple[int, Picture]]:
         """Decode images of the table, and yield (place in `numbers`, picture)."""

@@ -14,6 +14,7 @@ from kata.data.counters import CounterCollector
 from kata.data.format.episode_table import EpisodeTable
 from kata.data.frames.camera import Picture, shape_mismatch
 from kata.data.frames.frame_format import RECORDED, FrameFormat
+from kata.data.storage.fetch_pool import ByteRange, FarFiles
 from kata.data.storage.file_stamp import Stamp
 from kata.data.storage.store import Store, StoredFile
 from kata.data.video.color import Planes, colours_of, is_half_size
@@ -124,6 +125,18 @@ class VideoCamera:
             first[mine] = np.searchsorted(start, key)
             end[mine] = np.searchsorted(start, key, side="right")
         return first, end
+
+    def byte_ranges(self, file: int, numbers: Int64) -> list[ByteRange]:
+        """Return the bytes of the GOPs of these frames, if the file is far."""
+        files = self._store
+        if not isinstance(files, FarFiles):
+            return []
+        index, name, stamp = self._index[file], self.span.files[file], self._stamp[file]
+        first, begin, end = index.gops
+        found: list[ByteRange] = []
+        for gop in np.unique(first.searchsorted(numbers, side="right") - 1).tolist():
+            found.append(ByteRange(files, name, stamp, int(begin[gop]), int(end[gop])))
+        return found
 
     def decode(self, file: int, numbers: Int64, rows: Int64) -> Iterator[tuple[int, Picture]]:
         """Decode a GOP up to the last of `numbers`, and yield (place in `numbers`, picture)."""

@@ -26,6 +26,10 @@ _FURTHER = 32
 """Steps per batch in which frames to prefetch are sought, after the batches being read."""
 
 
+_CHUNK_STEPS, _CHUNKS = 16, 16
+"""Steps whose byte ranges are asked for together, and how many of these at a time."""
+
+
 SubstituteFn: TypeAlias = Callable[[Int64, Int64], Int64]
 """substitute(positions, anchors), both (B,), returns anchors (B,) that can all be decoded."""
 
@@ -39,6 +43,24 @@ class RankSlice:
 
 
 WHOLE = RankSlice()
+
+
+class _Anchors:
+    """The anchors at positions of the stream, computed a block at a time."""
+
+    def __init__(self, rows: Int64, order: SampleOrder) -> None:
+        self._rows, self._order = rows, order
+        self._known: tuple[int, Int64] = (0, np.empty(0, np.int64))
+
+    def at(self, positions: Int64) -> Int64:
+        """Return the anchors at ascending positions (n,)."""
+        begin, end = int(positions[0]), int(positions[-1]) + 1
+        first, rows = self._known
+        if not first <= begin <= end <= first + len(rows):
+            first = begin
+            rows = self._rows[self._order.at(np.arange(begin, max(end, begin + _BLOCK)))]
+            self._known = (first, rows)  # one assignment, so that other threads see both or none
+        return rows[positions - first]
 
 
 class Batches(Closing):
@@ -83,9 +105,11 @@ class Batches(Closing):
         self._substitute, self._replaced = substitute, dict[int, Int64]()
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="kata-batches")
         self._coming: dict[int, Future[PendingBatch]] = {}
-        self._known: tuple[int, Int64] = (0, np.empty(0, np.int64))
+        self._anchors = _Anchors(rows, order)
+        self._far_anchors = _Anchors(rows, order)
         self._foreseen = range(0)
-        self._fetched = 0
+        self._prefetched = 0
+        self._asked = 0
         # Two epochs, so that the plan has the next use of every frame: a dataset that fits into the
         # budget is then decoded once.
         steps = min(FORESEEN // self.slice_size, -(-2 * order.cycle // batch_size))
@@ -115,6 +139,7 @@ class Batches(Closing):
                 self._coming[number] = self._pool.submit(self._start, number)
         if self.reader.looks_ahead:
             self._pool.submit(self._further, step + self.ahead + 1)
+        self._pool.submit(self._fetch_ahead, step + 1)
         coming = self._coming.pop(step).result()
         try:
             return coming.result()
@@ -123,12 +148,12 @@ class Batches(Closing):
                 raise
         # Rare, so this batch is simply read again, in this thread.
         positions = self._positions(step, step + 1)
-        self._replaced[step] = self._substitute(positions, self._anchors(positions))
+        self._replaced[step] = self._substitute(positions, self._anchors.at(positions))
         return self.reader.read(self._replaced[step]) | {"position": positions}
 
     def anchors(self, step: int) -> Int64:
         """Return the anchors (B,) of all samples of a step, with the substitutes read here."""
-        anchors = self._anchors(np.arange(step * self.batch_size, (step + 1) * self.batch_size))
+        anchors = self._anchors.at(np.arange(step * self.batch_size, (step + 1) * self.batch_size))
         if step in self._replaced:
             first = self.rank_slice.number * self.slice_size
             anchors[first : first + self.slice_size] = self._replaced[step]
@@ -141,13 +166,13 @@ class Batches(Closing):
         substitute.
         """
         return self.reader.masks(
-            self._anchors(np.arange(step * self.batch_size, (step + 1) * self.batch_size))
+            self._anchors.at(np.arange(step * self.batch_size, (step + 1) * self.batch_size))
         )
 
     def _start(self, step: int) -> PendingBatch:
         self._look_ahead(step)
         positions = self._positions(step, step + 1)
-        reading = self.reader.start(self._anchors(positions), step)
+        reading = self.reader.start(self._anchors.at(positions), step)
         reading.batch["position"] = positions
         return reading
 
@@ -156,16 +181,6 @@ class Batches(Closing):
         steps = np.arange(begin, end, dtype=np.int64)
         firsts = steps * self.batch_size + self.rank_slice.number * self.slice_size
         return (firsts[:, None] + np.arange(self.slice_size)).reshape(-1)
-
-    def _anchors(self, positions: Int64) -> Int64:
-        """Return the anchors at ascending positions (n,)."""
-        begin, end = int(positions[0]), int(positions[-1]) + 1
-        first, rows = self._known
-        if not first <= begin <= end <= first + len(rows):
-            first = begin
-            rows = self.rows[self.order.at(np.arange(begin, max(end, begin + _BLOCK)))]
-            self._known = (first, rows)  # one assignment, so that other threads see both or none
-        return rows[positions - first]
 
     def _look_ahead(self, step: int) -> None:
         """Plan the steps from this one on; renew the plan when half of it is used."""
@@ -180,16 +195,35 @@ class Batches(Closing):
 
     def _further(self, step: int) -> None:
         """Keep idle decoders busy with the steps that come after those being read."""
-        if not step <= self._fetched <= self._foreseen.stop:
-            self._fetched = step
+        if not step <= self._prefetched <= self._foreseen.stop:
+            self._prefetched = step
         for _ in range(_FURTHER):
-            if self._fetched >= self._foreseen.stop:
+            if self._prefetched >= self._foreseen.stop:
                 return
             if not self.reader.prefetch(
-                self._anchors(self._positions(self._fetched, self._fetched + 1)), self._fetched
+                self._anchors.at(self._positions(self._prefetched, self._prefetched + 1)),
+                self._prefetched,
             ):
                 return
-            self._fetched += 1
+            self._prefetched += 1
+
+    def _fetch_ahead(self, step: int) -> None:
+        """Ask for the bytes of the steps to come, if files are far, until the pool has enough."""
+        # No further than the plan: beyond it are bytes that were here before.
+        stop = step + self._span // 2
+        if not step <= self._asked <= stop:
+            self._asked = step
+        for _ in range(_CHUNKS):
+            if self._asked >= stop or not self.reader.may_fetch:
+                return
+            # Few steps at first, so that the first batches need not wait for later ones; then many,
+            # so that neighbouring ranges share a request.
+            count = min(max(self._asked - step, 1), _CHUNK_STEPS)
+            end = min(self._asked + count, stop)
+            self.reader.fetch_ahead(
+                self._far_anchors.at(self._positions(self._asked, end)), self._asked
+            )
+            self._asked = end
 
     def close(self) -> None:
         """Stop reading ahead; returns when the background thread is idle."""

@@ -25,6 +25,7 @@ from kata.data.frames.next_use import NextUse, held_as_rgb
 from kata.data.frames.video_camera import VideoCamera
 from kata.data.parquet.image_column import EncodedImages
 from kata.data.storage.buffers import Empty
+from kata.data.storage.fetch_pool import FarFiles
 from kata.data.video.decoder import Gop
 from kata.spec import BOOKKEEPING, TASK, Batch, Column, Windows, features_of, pad_key
 
@@ -107,6 +108,7 @@ class DatasetReader:
         self._tasks = np.array(dataset.tasks, dtype=object)
         self._counters = CounterCollector()
         self._encoded = EncodedImages(self._counters)
+        self._far = dataset.store if isinstance(dataset.store, FarFiles) else None
         self._cameras = {
             key: self._camera(key, column) for key, column in chosen.items() if column.is_camera
         }
@@ -119,6 +121,7 @@ class DatasetReader:
             pool=resources.pool,
             cache=resources.cache,
             buffer=resources.buffer,
+            fetched=None if self._far is None else self._far.pool,
         )
         # Index files now, at least one per camera, so that faults are found before the first step.
         files: list[tuple[str, int]] = []
@@ -164,7 +167,8 @@ class DatasetReader:
 
     def work(self) -> ReadCounters:
         """Return the cost of reading so far."""
-        return self._counters.snapshot()
+        done = self._counters.snapshot()
+        return done if self._far is None else done + self._far.counters.snapshot()
 
     def start(
         self, rows: Int64, step: int | None, slots: BatchSlots, empty: Callable[[str], Empty]
@@ -242,12 +246,28 @@ class DatasetReader:
         """Decode ahead for a step, while a decoder is idle; see `Reader.prefetch`."""
         if not self._frames.has_leisure:
             return False
-        wanted = {
+        wanted = self._wanted(rows)
+        self._prepare(wanted)
+        return self._frames.prefetch(self._prefixed(wanted), step)
+
+    @property
+    def may_fetch(self) -> bool:
+        """Return True if the files are far, and the pool of their bytes has room."""
+        return self._far is not None and self._far.pool.has_room
+
+    def fetch_ahead(self, rows: Int64, step: int) -> None:
+        """Fetch the bytes that the anchors `rows` (n,) of coming steps need; see `Reader`."""
+        if self._far is not None:
+            wanted = self._wanted(rows)
+            self._prepare(wanted)
+            self._frames.fetch_ahead(self._prefixed(wanted), step)
+
+    def _wanted(self, rows: Int64) -> dict[str, Int64]:
+        """Return the rows of the frames that anchors want, (n * T,) by camera."""
+        return {
             key: window_rows(rows, self.windows.get(key, (0,)), self._episodes)[0].reshape(-1)
             for key in self._cameras
         }
-        self._prepare(wanted)
-        return self._frames.prefetch(self._prefixed(wanted), step)
 
     def _prepare(self, wanted: dict[str, Int64]) -> None:
         if self._all_at_once:

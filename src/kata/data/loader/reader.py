@@ -223,6 +223,16 @@ class Reader(Closing):
         found = [share.reader.prefetch(share.rows, step) for share in self._divided(rows)]
         return all(found)
 
+    @property
+    def may_fetch(self) -> bool:
+        """Return True if some files are far, and the pool of their bytes has room."""
+        return any(reader.may_fetch for reader in self._readers)
+
+    def fetch_ahead(self, rows: Int64, step: int) -> None:
+        """Fetch the bytes that the anchors `rows` (N,) of steps from `step` on need."""
+        for share in self._divided(rows):
+            share.reader.fetch_ahead(share.rows, step)
+
     def decode_with(self, decode: Callable[[Gop], Pixels]) -> None:
         """Decode video by this function from now on; it returns frames of a GOP (n, H, W, 3)."""
         for reader in self._readers:

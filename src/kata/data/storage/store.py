@@ -113,6 +113,11 @@ class StoredFile:
         return io.BufferedReader(_BlockReader(self))
 
 
+def is_far(store: Store) -> bool:
+    """Return True if a store's files are not on this machine."""
+    return store.path("") is None
+
+
 def local_file(path: Path) -> StoredFile:
     """Return a file on this machine as one of a store."""
     return StoredFile(LocalStore(path.parent), path.name)

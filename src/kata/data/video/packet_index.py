@@ -11,6 +11,7 @@ import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias
 
@@ -86,6 +87,22 @@ class FrameIndex:
 
     def __len__(self) -> int:
         return len(self.packet)
+
+    @cached_property
+    def gops(self) -> tuple[Int64, Int64, Int64]:
+        """Return (G,) first frame, first byte and end of the bytes of each GOP.
+
+        The bytes are those of the packets from the GOP's keyframe to its last frame.
+        """
+        first = np.flatnonzero(np.diff(self.start, prepend=-1))
+        end_packet = np.maximum.reduceat(self.packet, first) + 1
+        # `reduceat` takes pairs: the packets of one GOP, and those up to the next, left out below.
+        pairs = np.stack([self.start[first], end_packet], axis=1).reshape(-1)
+        offset = self.offset.astype(np.int64)
+        ends = offset + self.size
+        begin = np.minimum.reduceat(np.append(offset, offset[-1]), pairs)[::2]
+        end = np.maximum.reduceat(np.append(ends, ends[-1]), pairs)[::2]
+        return first, begin, end
 
     def check_rate(self, fps: int) -> None:
         """Check that frame n is the one shown nearest to n / fps after the first.

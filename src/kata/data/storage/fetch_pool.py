@@ -1,0 +1,485 @@
+"""Bytes of far files, fetched before decoders need them, within a budget.
+
+    fetch_ahead: byte ranges that later steps need --+
+    bring:       byte ranges of a task --------------+-> queue by step -> requests, many at a time
+                                                          -> ranges in memory -> FarFiles.read_into
+
+A task of the decode pool begins when its bytes are here, so no decoding thread waits for a store.
+"""
+
+from __future__ import annotations
+
+import heapq
+import time
+from bisect import bisect_left, bisect_right, insort
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import CancelledError, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Lock
+from typing import NamedTuple, TypeAlias, TypeVar
+
+from kata.closing import Closing
+from kata.data.counters import CounterCollector
+from kata.data.storage.file_stamp import Stamp
+from kata.data.storage.store import Store
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+REQUESTS = 64
+"""Requests at a time. With 200 ms of latency these are 320 requests in a second."""
+
+_GAP_BYTES = 64 * 1024
+"""Bytes between two ranges that are fetched and dropped, for one request less. A request of 20 ms
+costs as much time as 5 MB at the 270 MiB/s that one host gets, but bytes are scarcer than requests.
+"""
+
+_REQUEST_BYTES = 8 * 1024**2
+"""Most bytes of a request that several ranges share."""
+
+_REFILL = 0.75
+"""Fraction of the budget below which more is planned. To search the plan for a few bytes after each
+step would cost more than it gives.
+"""
+
+_DROPPED = memoryview(bytearray(_GAP_BYTES))
+"""Receives the bytes of gaps. All threads write here and none reads."""
+
+Then: TypeAlias = Callable[[BaseException | None], None]
+"""then(error) is called once, when all bytes of a lease are here, or cannot be had."""
+
+
+_Key: TypeAlias = tuple["FarFiles", str, int]
+
+
+class ByteRange(NamedTuple):
+    """Bytes [begin, end) of a file; `stamp` is the file's when it was indexed."""
+
+    files: FarFiles
+    name: str
+    stamp: Stamp
+    begin: int
+    end: int
+
+
+@dataclass(eq=False, slots=True)
+class Lease:
+    """Byte ranges that a task needs. They stay in the pool from `bring` until `release`.
+
+    Attributes:
+        ranges: the byte ranges.
+        missing: how many of them are not here yet.
+        then: to be called when all are here.
+        is_complete: True from the moment when all were here.
+        held: the same ranges in the pool.
+    """
+
+    ranges: Sequence[ByteRange]
+    missing: int = 0
+    is_complete: bool = False
+    then: Then | None = None
+    held: list[_Held] = field(default_factory=list["_Held"])
+
+
+@dataclass(eq=False, slots=True)
+class _Held:
+    """A range in the pool, or on its way.
+
+    Attributes:
+        range: the range.
+        due: the first step that needs it.
+        is_asked: True once a request for it has begun; from then on its bytes count.
+        data: the bytes, once they are here.
+        users: leases that keep it.
+        waiting: those of them that wait for its bytes.
+    """
+
+    range: ByteRange
+    due: int
+    is_asked: bool = False
+    data: bytearray | None = None
+    users: int = 0
+    waiting: list[Lease] = field(default_factory=list[Lease])
+
+    @property
+    def size(self) -> int:
+        return self.range.end - self.range.begin
+
+
+@dataclass(eq=False, slots=True)
+class _Request:
+    """Neighbouring ranges of one file that are fetched together."""
+
+    held: list[_Held]
+
+
+class FarFiles:
+    """A store whose reads are served from a pool where the pool has the bytes.
+
+    Args:
+        store: the far store.
+        pool: of fetched bytes, which several stores may share.
+
+    Attributes:
+        counters: of requests and their bytes.
+    """
+
+    def __init__(self, store: Store, pool: FetchPool) -> None:
+        self.store, self.pool = store, pool
+        self.counters = CounterCollector()
+
+    def path(self, name: str) -> Path | None:
+        """Return the path of a file on this machine, or None."""
+        return self.store.path(name)
+
+    def location(self, name: str) -> str:
+        """Return what messages call a file."""
+        return self.store.location(name)
+
+    def stamps(self, names: Iterable[str]) -> dict[str, Stamp]:
+        """Return the stamps of the files that exist."""
+        return self.store.stamps(names)
+
+    def read_into(self, name: str, begin: int, pieces: Sequence[memoryview], stamp: Stamp) -> None:
+        """Fill buffers from the pool, else with a request; see `Store.read_into`."""
+        found = self.pool.find(self, name, begin, begin + sum(map(len, pieces)))
+        if found is None:
+            self.fetch(name, begin, pieces, stamp)
+            return
+        at = 0
+        for piece in pieces:
+            piece[:] = found[at : at + len(piece)]
+            at += len(piece)
+
+    def fetch(self, name: str, begin: int, pieces: Sequence[memoryview], stamp: Stamp) -> None:
+        """Fill buffers with a request, and count it."""
+        began_s = time.perf_counter()
+        self.store.read_into(name, begin, pieces, stamp)
+        request_s = time.perf_counter() - began_s
+        size = sum(map(len, pieces))
+        self.counters.add(requests=1, request_s=request_s, bytes_fetched=size)
+
+
+class FetchPool(Closing):
+    """A pool of byte ranges of far files, and the threads that fetch them.
+
+    Requests begin in the order of the steps that need them. A request begins when there is room for
+    its bytes: ranges that no task uses any more are dropped first, then those that only later
+    steps need. So `held_bytes` exceeds the budget only by a range that is larger than all of it.
+
+    Args:
+        budget_bytes: limit of the bytes that are here or on their way.
+        requests: most requests at a time.
+    """
+
+    def __init__(self, budget_bytes: int, requests: int = REQUESTS) -> None:
+        self.budget_bytes = budget_bytes
+        self.held_bytes = 0
+        self._requests = requests
+        self._lock = Lock()
+        self._threads = ThreadPoolExecutor(requests, thread_name_prefix="kata-fetch")
+        self._held: dict[_Key, _Held] = {}
+        self._begins: dict[tuple[FarFiles, str], list[int]] = defaultdict(list)
+        self._spare: OrderedDict[_Key, _Held] = OrderedDict()
+        self._planned_bytes = 0
+        # Heaps of (step, number of the entry, request), and of (-step, number, range that is here).
+        self._queue: list[tuple[int, int, _Request]] = []
+        self._farthest: list[tuple[int, int, _Held]] = []
+        self._pushed = 0
+        self._under_way = 0
+        self._complete = 0
+        self._waiting = _Stopwatch()
+        self._closed = False
+
+    @property
+    def has_room(self) -> bool:
+        """Return True while so little is planned that `fetch_ahead` is worth its search."""
+        return self._planned_bytes < _REFILL * self.budget_bytes
+
+    @property
+    def waited_s(self) -> float:
+        """Return the seconds during which some task waited for bytes."""
+        with self._lock:
+            return self._waiting.total_s()
+
+    def map(self, function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
+        """Call a function on the threads that fetch, and return its results in order."""
+        return self._threads.map(function, items)
+
+    def fetch_ahead(self, ranges: Iterable[ByteRange], due: int) -> None:
+        """Fetch ranges that are needed from step `due` on."""
+        with self._lock:
+            if not self._closed:
+                self._plan(ranges, due)
+                self._begin_requests()
+
+    def bring(self, lease: Lease, due: int, then: Then) -> None:
+        """Call `then` once the bytes of a lease are here: now, or later on another thread.
+
+        Args:
+            lease: of the ranges; `release` ends it.
+            due: the step that needs them.
+            then: gets None, or the error of a range that cannot be had.
+
+        Raises:
+            RuntimeError: The pool is closed.
+        """
+        with self._lock:
+            if self._closed:
+                raise RuntimeError("bytes are wanted of a pool that was closed")
+            self._plan(lease.ranges, due)
+            lease.held = [self._held[_key(each)] for each in lease.ranges]
+            for held in lease.held:
+                held.users += 1
+                if held.data is None:
+                    held.waiting.append(lease)
+                    lease.missing += 1
+                    if due < held.due:
+                        # Only a later step has asked for it so far, so it moves forward.
+                        self._push(_Request([held]), due)
+                        held.due = due
+            if lease.missing:
+                lease.then = then
+                self._waiting.start()
+                self._begin_requests()
+                return
+            self._complete += 1
+            lease.is_complete = True
+        then(None)
+
+    def release(self, lease: Lease) -> None:
+        """Let the pool drop the ranges of a lease when it needs room."""
+        with self._lock:
+            self._complete -= lease.is_complete
+            lease.is_complete = False
+            for held in lease.held:
+                held.users -= 1
+                if not held.users and held.data is not None:
+                    self._spare[_key(held.range)] = held
+                    self._planned_bytes -= held.size
+            lease.held = []
+            self._begin_requests()
+
+    def find(self, files: FarFiles, name: str, begin: int, end: int) -> memoryview | None:
+        """Return bytes [begin, end) of a file if the pool has all of them in one range."""
+        with self._lock:
+            begins = self._begins.get((files, name), ())
+            place = bisect_right(begins, begin) - 1
+            if place < 0:
+                return None
+            held = self._held[files, name, begins[place]]
+            if held.data is None or end > held.range.end:
+                return None
+            at = begin - held.range.begin
+            return memoryview(held.data)[at : at + end - begin]
+
+    def close(self) -> None:
+        """Cancel what waits; return when the requests under way have ended."""
+        with self._lock:
+            self._closed = True
+            self._queue.clear()
+            waiting: list[Lease] = []
+            for held in self._held.values():
+                waiting += held.waiting
+                held.waiting = []
+            ended = self._end_waits(waiting)
+        for then in ended:
+            then(CancelledError())
+        self._threads.shutdown(wait=True, cancel_futures=True)
+
+    # --- what is planned; each with the lock ------------------------------------------------------
+
+    def _plan(self, ranges: Iterable[ByteRange], due: int) -> None:
+        """Queue requests for the ranges that are neither here nor planned."""
+        new: list[_Held] = []
+        for each in ranges:
+            key = _key(each)
+            if key not in self._held:
+                held = self._held[key] = _Held(each, due)
+                insort(self._begins[key[:2]], each.begin)
+                self._planned_bytes += held.size
+                new.append(held)
+            elif held := self._spare.pop(key, None):
+                held.due = due
+                self._planned_bytes += held.size
+                self._offer(held)
+        for request in _joined(new):
+            self._push(request, due)
+
+    def _push(self, request: _Request, due: int) -> None:
+        self._pushed += 1
+        heapq.heappush(self._queue, (due, self._pushed, request))
+
+    def _begin_requests(self) -> None:
+        """Begin requests in the order of their steps, as far as there is room."""
+        while self._queue and self._under_way < self._requests:
+            due, _, request = self._queue[0]
+            # A range may have come meanwhile by another request.
+            request.held = [held for held in request.held if self._is_absent(held)]
+            size = sum(held.size for held in request.held)
+            if size and not self._make_room(size, due):
+                return
+            heapq.heappop(self._queue)
+            if size:
+                for held in request.held:
+                    held.is_asked = True
+                self.held_bytes += size
+                self._under_way += 1
+                self._threads.submit(self._run, request, due)
+
+    def _is_absent(self, held: _Held) -> bool:
+        return not held.is_asked and self._held.get(_key(held.range)) is held
+
+    def _make_room(self, size: int, due: int) -> bool:
+        """Drop what is spare, then what only steps after `due` need; return False if in vain."""
+        while self.held_bytes + size > self.budget_bytes:
+            if self._spare:
+                self._drop(self._spare.popitem(last=False)[1])
+            elif (later := self._latest(due)) is not None:
+                self._planned_bytes -= later.size
+                self._drop(later)
+            else:
+                # With nothing under way and no task at work, waiting would not end.
+                return not self._under_way and not self._complete
+        return True
+
+    def _latest(self, due: int) -> _Held | None:
+        """Return the range that is here and needed last, if that is after step `due`."""
+        while self._farthest and -self._farthest[0][0] > due:
+            later, _, held = heapq.heappop(self._farthest)
+            is_current = self._held.get(_key(held.range)) is held and held.due == -later
+            if is_current and not held.users and _key(held.range) not in self._spare:
+                return held
+        return None
+
+    def _offer(self, held: _Held) -> None:
+        """Let a range that no task uses yet be dropped for one that is needed sooner."""
+        self._pushed += 1
+        heapq.heappush(self._farthest, (-held.due, self._pushed, held))
+
+    def _drop(self, held: _Held) -> None:
+        """Forget a range that was asked for, with its bytes."""
+        key = _key(held.range)
+        del self._held[key]
+        begins = self._begins[key[:2]]
+        del begins[bisect_left(begins, held.range.begin)]
+        self.held_bytes -= held.size
+
+    # --- requests, on the threads of the pool -----------------------------------------------------
+
+    def _run(self, request: _Request, due: int) -> None:
+        error: BaseException | None = None
+        try:
+            _fetch(request)
+        except BaseException as found:  # noqa: BLE001 - the batches that wait raise it
+            error = found
+        with self._lock:
+            self._under_way -= 1
+            ended = self._landed(request, error, due)
+            self._begin_requests()
+        for then in ended:
+            then(error)
+
+    def _landed(self, request: _Request, error: BaseException | None, due: int) -> list[Then]:
+        """Count a request that has ended; return what its leases want to be called."""
+        if error is not None and len(request.held) > 1 and not self._closed:
+            # One of the ranges may be at fault: each is asked for by itself.
+            for held in request.held:
+                held.is_asked = False
+                held.data = None
+                self.held_bytes -= held.size
+                self._push(_Request([held]), due)
+            return []
+        waiting: list[Lease] = []
+        for held in request.held:
+            waiting += held.waiting
+            held.waiting = []
+            if error is not None:
+                self._planned_bytes -= held.size
+                held.data = None
+                self._drop(held)
+            elif not held.users:
+                self._offer(held)
+        return self._end_waits(waiting, is_failed=error is not None)
+
+    def _end_waits(self, leases: list[Lease], *, is_failed: bool = True) -> list[Then]:
+        """Count ranges that leases no longer wait for; return what the complete ones called."""
+        ended: list[Then] = []
+        for lease in leases:
+            lease.missing -= not is_failed
+            if lease.then is None or (lease.missing and not is_failed):
+                continue
+            lease.is_complete = not lease.missing
+            self._complete += lease.is_complete
+            ended.append(lease.then)
+            lease.then = None
+            self._waiting.stop()
+        return ended
+
+
+class _Stopwatch:
+    """The seconds during which at least one thing was under way."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._since_s = 0.0
+        self._total_s = 0.0
+
+    def start(self) -> None:
+        if not self._count:
+            self._since_s = time.perf_counter()
+        self._count += 1
+
+    def stop(self) -> None:
+        self._count -= 1
+        if not self._count:
+            self._total_s += time.perf_counter() - self._since_s
+
+    def total_s(self) -> float:
+        return self._total_s + (time.perf_counter() - self._since_s if self._count else 0.0)
+
+
+def _key(wanted: ByteRange) -> _Key:
+    return wanted.files, wanted.name, wanted.begin
+
+
+def _joined(new: list[_Held]) -> list[_Request]:
+    """Return requests for ranges, neighbours of one file together."""
+    requests: list[_Request] = []
+    for held in sorted(
+        new, key=lambda held: (id(held.range.files), held.range.name, held.range.begin)
+    ):
+        last = requests[-1].held if requests else []
+        if last and _are_near(last[0].range, last[-1].range, held.range):
+            last.append(held)
+        else:
+            requests.append(_Request([held]))
+    return requests
+
+
+def _are_near(first: ByteRange, last: ByteRange, after: ByteRange) -> bool:
+    """Return True if `after` may be fetched together with the ranges `first` to `last`."""
+    return (
+        (last.files, last.name) == (after.files, after.name)
+        and 0 <= after.begin - last.end <= _GAP_BYTES
+        and after.end - first.begin <= _REQUEST_BYTES
+    )
+
+
+def _fetch(request: _Request) -> None:
+    """Fetch the ranges of a request with one read, and drop the bytes between them."""
+    first = request.held[0].range
+    end = first.begin
+    pieces: list[memoryview] = []
+    parts: list[bytearray] = []
+    for held in request.held:
+        if held.range.begin > end:
+            pieces.append(_DROPPED[: held.range.begin - end])
+        parts.append(bytearray(held.size))
+        pieces.append(memoryview(parts[-1]))
+        end = held.range.end
+    first.files.fetch(first.name, first.begin, pieces, first.stamp)
+    for held, data in zip(request.held, parts, strict=True):
+        held.data = data
