@@ -50,8 +50,7 @@ def lost(rank: int, who: str, silent_s: float) -> Failure:
         f"no sign of life for {silent_s:.0f} s; killed, out of memory, or cut off",
         rule="a step needs every rank",
         remedy="look at that machine and that rank's output; the same command with --resume=true "
-        "goes on from the last "
-        "checkpoint",
+        "continues from the last checkpoint",
     )
 
 

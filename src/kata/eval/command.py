@@ -56,7 +56,7 @@ def result_folder(run: EvalRun) -> Path:
     if taken or (folder.exists() and not folder.is_dir()):
         raise CheckpointError(
             f"output_dir={folder}: holds {' and '.join(taken) or 'no folder'} already",
-            rule="each evaluation gets a folder of its own",
+            rule="each evaluation gets its own folder",
             remedy="choose another --output_dir, or delete that one",
         )
     return folder

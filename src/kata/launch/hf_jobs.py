@@ -236,7 +236,7 @@ def follow_job(
         job = api.wait_for_job(job_id, namespace=namespace)
     except KeyboardInterrupt:
         print(
-            f"\nkata: detached; the job goes on: kata launch logs {job_id} --follow",
+            f"\nkata: detached; the job continues: kata launch logs {job_id} --follow",
             file=sys.stderr,
         )
         return 0, False

@@ -134,8 +134,7 @@ def _check_folder(run: Run) -> None:
     if run.output_dir is None:
         raise ConfigError(
             "output_dir: not given",
-            rule="after a requeue the run goes on from its folder, on a file system that all nodes "
-            "share",
+            rule="after a requeue the run continues from its folder, which all nodes can read",
             remedy="add --output_dir=<folder> to the options of train",
         )
     refuse_taken(run, Path(run.output_dir).expanduser())

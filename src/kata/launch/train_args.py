@@ -39,6 +39,6 @@ def refuse_taken(run: Run, folder: Path) -> None:
         raise option_error(
             "output_dir",
             folder,
-            "a new run gets a folder of its own",
+            "a new run gets its own folder",
             "add --resume=true to continue the run in it, or choose another --output_dir",
         )

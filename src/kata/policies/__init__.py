@@ -51,7 +51,7 @@ def config_class(name: str) -> type[PolicyConfig]:
     if other != known[name]:
         raise ConfigError(
             f"policy.type={name}: kata has this policy, and {other} offers another",
-            rule="each policy has a name of its own",
+            rule="each policy has its own name",
             remedy=f"rename the entry point of {other}, or remove that package",
         )
     try:

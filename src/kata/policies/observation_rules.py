@@ -159,6 +159,6 @@ def same_size_rules(config: PolicyConfig) -> Iterator[Rule]:
         "cameras: " + ", ".join(f"{key} {shape[1]}x{shape[2]}" for key, shape in sizes.items()),
         f"{config.type} takes cameras of one size: their frames are stacked",
         "keep cameras of one size among the policy's inputs (--policy.input_features), or write "
-        "the dataset anew with "
+        "the dataset again with "
         "`kata data transcode --size=HxW`",
     )

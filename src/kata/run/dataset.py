@@ -362,7 +362,7 @@ def check_entries(entries: Sequence[MixEntry]) -> None:
         if names.index(name) < number:
             raise ConfigError(
                 f"{at} and dataset.mix[{names.index(name)}] are both called {name}",
-                rule="each dataset of a mixture has a name of its own",
+                rule="each dataset of a mixture has its own name",
                 remedy=f"add name: {name}-{number} to one of them",
             )
         weight = entries[number].weight

@@ -63,13 +63,13 @@ def refuse_used_folder(folder: Path, run: Run) -> None:
     except OSError as error:
         raise CheckpointError(
             f"output_dir={folder}: cannot be read ({error.strerror})",
-            rule="a run writes into a folder of its own",
+            rule="a run writes into its own folder",
             remedy="choose another --output_dir, or change its permissions",
         ) from error
     if is_taken:
         raise CheckpointError(
             f"output_dir={folder}: exists already",
-            rule="a new run gets a folder of its own",
+            rule="a new run gets its own folder",
             remedy="add --resume=true to continue the run in it, or choose another --output_dir",
         )
 

@@ -90,7 +90,7 @@ class DeepSpeedConfig(Options):
         if stated:
             raise ConfigError(
                 f"deepspeed.zero_optimization: {', '.join(stated)}",
-                rule="what has an option of its own is set there",
+                rule="what has its own option is set there",
                 remedy=(
                     "--deepspeed.zero_stage, --deepspeed.offload_optimizer_device, "
                     "--deepspeed.offload_param_device"

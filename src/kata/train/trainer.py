@@ -331,7 +331,7 @@ def lock_run_folder(live: ExitStack, folder: Path, run: Run) -> Resumable:
     except OSError as error:
         raise CheckpointError(
             f"output_dir={folder}: cannot be made ({error.strerror})",
-            rule="a run writes into a folder of its own",
+            rule="a run writes into its own folder",
             remedy="choose another --output_dir",
         ) from error
 

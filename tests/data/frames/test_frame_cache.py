@@ -320,7 +320,7 @@ def test_a_cache_that_is_not_whole_is_said_and_filled_anew(
         assert not present(cache).any()
         np.testing.assert_array_equal(read(video, cache), read(video, None))
         assert present(cache).all()
-    assert f"the frame cache {pixels} is not whole; it is filled anew" in [
+    assert f"the frame cache {pixels} is not whole; it is filled again" in [
         r.message for r in caplog.records
     ]
 
@@ -332,7 +332,7 @@ def test_a_folder_that_cannot_be_written_is_said_and_the_run_goes_on(
     with open_cache(video, CacheOptions("disk", tmp_path / "file")) as cache:
         np.testing.assert_array_equal(read(video, cache), read(video, None))
     assert len(caplog.records) == 1
-    assert "goes on without" in caplog.text
+    assert "continues without" in caplog.text
 
 
 def test_memory_of_a_killed_process_is_freed_by_the_next(

@@ -195,7 +195,7 @@ def test_a_disk_that_fills_costs_that_save_and_not_the_run(light_run, small_disk
     home = trained.folder / "checkpoints"
     assert [path.name for path in checkpoints(home)] == ["000001", "000005", "000006"]
     assert (home / "last").resolve().name == "000006"
-    assert "Training goes on" in caplog.text
+    assert "Training continues" in caplog.text
     found = saves(trained)
     assert [(line["step"], "error" in line) for line in found] == [
         (1, False),

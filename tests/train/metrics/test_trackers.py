@@ -136,7 +136,7 @@ def test_a_tracker_that_will_not_start_refuses_a_fresh_run_and_lets_a_resumed_on
         open_trackers(["wandb"], described(tmp_path, project="refused"))
     assert "not logged in" in caught.value.what
     assert open_trackers(["wandb"], described(tmp_path, project="refused", resumed_at=7)) == []
-    assert "goes on without it" in caplog.text
+    assert "continues without it" in caplog.text
 
 
 def test_a_wandb_server_that_does_not_answer_costs_no_run_and_no_record(

@@ -29,7 +29,7 @@ class ScaleRun(Options):
 
     ranks: list[int] = option(
         lambda: [1, 2],
-        "Numbers of ranks, each measured in processes of its own; empty measures none.",
+        "Numbers of ranks, each measured in its own processes; empty measures none.",
         least=1,
     )
     threads: int = option(

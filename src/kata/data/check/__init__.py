@@ -262,7 +262,7 @@ class _Job:
             self.found.warning(
                 "oddities",
                 note,
-                rule="what is unusual is said",
+                rule="what is unusual is reported",
                 remedy="none needed" if "is left out" in note else f"none for kata; {REPAIR}",
             )
 

@@ -262,8 +262,8 @@ def _check_clock(
             f"({len(rows)} frames are off, by up to {furthest:.4f} s)"
         )
 
-    anew = "frames are swapped or doubled: record the episode again or leave it out"
-    tell(found.error, "time order", unordered, disorder, anew)
+    repair = "frames are swapped or doubled: record the episode again or leave it out"
+    tell(found.error, "time order", unordered, disorder, repair)
     cut = "frames were lost while recording: leave the episode out, or cut it at the gap"
     tell(found.error, "time gaps", jumps, gap, cut)
     refused = f"none for kata, which counts frames. LeRobot refuses {_TOLERANCE_S:g} s; {REPAIR}"

@@ -183,7 +183,7 @@ class RepairOptions(Options):
         if self.out is None and not self.dry_run:
             raise ConfigError(
                 "out: not given",
-                rule="the copy gets a folder of its own",
+                rule="the copy gets its own folder",
                 remedy="add --out=<folder>, or --dry_run",
             )
 

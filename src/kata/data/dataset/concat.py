@@ -104,7 +104,7 @@ def _check(repo_id: str, columns: Mapping[str, Column], key: str, parts: Sequenc
     if key in columns and key not in parts:
         raise DataError(
             f"dataset.concat: {key} is a column of {repo_id} already",
-            rule="a joined column has a name of its own, or that of one of its parts",
+            rule="a joined column has its own name, or that of one of its parts",
             remedy=f"choose another name, or put {key} among its parts",
         )
 

@@ -214,7 +214,9 @@ class _Assembly:
             off_s = float(np.abs(given - time_s).max())
             time_s = given if off_s <= TIME_TOLERANCE_S else time_s
             if off_s > TIME_TOLERANCE_S:
-                self._note(f"time stamps of {part.name} are off frame / fps and were made anew")
+                self._note(
+                    f"time stamps of {part.name} are off frame / fps and were computed again"
+                )
         start = part.dataset.episodes.start[position]
         task = part.dataset.column("task_index")[start : start + count]
         return {

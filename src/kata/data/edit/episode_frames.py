@@ -74,6 +74,6 @@ def image_frames(path: Path, cells: Any, first: int, shape: tuple[int, ...]) -> 
 def _undecodable(where: str, why: str) -> DataError:
     return DataError(
         f"{where} cannot be decoded: {why}",
-        rule="every frame that is measured or encoded anew can be decoded",
+        rule="every frame that is measured or encoded again can be decoded",
         remedy="download the file again, or leave the episode out with --exclude",
     )

@@ -27,7 +27,7 @@ def by_fractions(text: str, count: int, seed: int) -> dict[str, list[int]]:
             or name in shares
             or not re.fullmatch(r"[0-9]*\.?[0-9]+", number)
         ):
-            raise _bad(text, f"'{word}' is no share of its own")
+            raise _bad(text, f"'{word}' is no share, or its name stands twice")
         shares[name] = float(number)
     if sum(shares.values()) > 1 + _SLACK:
         raise _bad(text, f"the shares add up to {sum(shares.values()):g}")

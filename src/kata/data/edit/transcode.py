@@ -98,7 +98,7 @@ class Recoder:
         for key in chosen:
             if key not in colour:
                 raise DataError(
-                    f"cameras: '{key}' cannot be encoded anew",
+                    f"cameras: '{key}' cannot be encoded again",
                     rule="a colour camera of the dataset",
                     remedy=did_you_mean(key, colour),
                 )

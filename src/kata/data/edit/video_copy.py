@@ -63,7 +63,7 @@ class Cuts:
                 f"{self.path} holds hidden frames at odd times",
                 rule="its packets can be copied when every frame, shown or not, is 1 / fps after "
                 "the one before",
-                remedy="encode it anew with `kata data transcode`",
+                remedy="encode it again with `kata data transcode`",
             )
 
     def frame(self, number: int) -> int:

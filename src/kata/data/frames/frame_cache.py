@@ -194,7 +194,7 @@ class FrameCache(Closing):
                 return
             self._stopped = True
         _log.warning(
-            "the frame cache in %s is filled no further (%s); the run goes on without",
+            "the frame cache in %s is filled no further (%s); the run continues without",
             self._folder,
             error,
         )
@@ -244,7 +244,7 @@ class _CameraFile:
         sizes = [path.stat().st_size if path.exists() else -1 for path in self._paths]
         if sizes == [_HEAD_BYTES + rows, rows * self.frame_bytes]:
             return True
-        _log.warning("the frame cache %s is not whole; it is filled anew", self._paths[1])
+        _log.warning("the frame cache %s is not whole; it is filled again", self._paths[1])
         return False
 
     def _make(self, rows: int, head: bytes) -> None:

@@ -133,9 +133,9 @@ def _need_bytes(root: Path, out: Path) -> int:
     """Return what the copy takes: everything on another disk, else tables and metadata at most."""
     beside = next(folder for folder in out.absolute().parents if folder.exists())
     is_linked = beside.stat().st_dev == root.stat().st_dev
-    anew = (".parquet", ".json", ".jsonl")
+    rewritten = (".parquet", ".json", ".jsonl")
     files = [path for path in root.rglob("*") if path.is_file()]
-    return sum(path.stat().st_size for path in files if not is_linked or path.suffix in anew)
+    return sum(path.stat().st_size for path in files if not is_linked or path.suffix in rewritten)
 
 
 def _outcome(copy: WorkingCopy, report: Report, shown: Path) -> Repaired:

@@ -258,7 +258,7 @@ def _require_empty(root: Path) -> None:
     if root.exists() and (not root.is_dir() or any(root.iterdir())):
         raise DataError(
             f"{root} exists and is not empty",
-            rule="a new dataset needs a folder of its own",
+            rule="a new dataset needs its own folder",
             remedy="name another folder, or append with DatasetWriter.resume",
         )
 

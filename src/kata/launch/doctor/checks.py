@@ -52,7 +52,7 @@ def _driver(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             f"{facts['device_files']} GPU device files, but nvidia-smi does not answer",
             "the driver is not loaded or does not fit its library: reboot, or install the driver "
-            "anew",
+            "again",
         )
     if not gpus:
         return

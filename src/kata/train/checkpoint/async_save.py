@@ -240,7 +240,7 @@ class AsyncSaver:
                 ) from error
             job.lost()
             _log.warning(
-                "%s was not written: %s. Training goes on, and saves again when a save is due; "
+                "%s was not written: %s. Training continues, and saves again when a save is due; "
                 "free some space",
                 job.target,
                 error.strerror,

@@ -179,7 +179,7 @@ def resumable(home: Path) -> Resumable:
             f"{home}: no checkpoint that can be continued\n"
             + "\n".join(f"          {path.name}: {reason}" for path, reason in faults),
             rule="a run continues from the newest checkpoint whose files are as they were written",
-            remedy="copy one of them again from where it is whole; or start anew in another "
+            remedy="copy one of them again from where it is whole; or start again in another "
             "--output_dir",
         )
     return Resumable(None)

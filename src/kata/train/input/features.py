@@ -33,7 +33,7 @@ def fit_features(
     if len(renamed) < len(columns):
         raise PolicyError(
             f"rename_map: {rename_map} gives two keys one name",
-            rule="each key needs a name of its own",
+            rule="each key needs its own name",
             remedy="correct the map",
         )
     actions = {k: f for k, f in renamed.items() if f.type is FeatureType.ACTION}

@@ -190,7 +190,7 @@ class BadStepMonitor(Closing):
         good = self._last_good()
         raise DivergedError(
             f"step {step}: loss or gradient not finite for {row} steps in a row",
-            rule=f"a run goes on over fewer than max_bad_steps={self._max_in_a_row}; their "
+            rule=f"a run continues over fewer than max_bad_steps={self._max_in_a_row}; their "
             f"samples: {self.path}",
             remedy=(
                 f"go on from {good} in another folder (--policy.path)" if good else "start again"

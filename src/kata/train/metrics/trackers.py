@@ -90,7 +90,9 @@ def _open(kind: str, run: TrackedRun) -> Tracker | None:
         return Guarded(_OPENERS[kind](module, run), kind)
     except Exception as error:  # foreign code: each package raises its own kinds
         if run.resumed_at:
-            _log.warning("%s did not start (%s); the run goes on without it", kind, _reason(error))
+            _log.warning(
+                "%s did not start (%s); the run continues without it", kind, _reason(error)
+            )
             return None
         raise ConfigError(
             f"{kind} did not start: {_reason(error)}",
@@ -134,7 +136,7 @@ class Guarded:
         if not self._said:
             self._said = True
             _log.warning(
-                "%s failed (%s); the run goes on and metrics.jsonl keeps everything. "
+                "%s failed (%s); the run continues and metrics.jsonl keeps everything. "
                 "It is tried again after %.0f s and left off after %d failures in a row.",
                 self._name,
                 _reason(error),

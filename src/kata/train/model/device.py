@@ -25,7 +25,7 @@ def rank_device(asked: str | None, world: World) -> torch.device:
     if device != torch.device(device.type) or not cards:
         raise ConfigError(
             f"policy.device={device} on {world.size} ranks",
-            rule="each rank has a card of its own; several ranks train on cuda or cpu",
+            rule="each rank has its own GPU; several ranks train on cuda or cpu",
             remedy="--policy.device=cuda, with the cards chosen by CUDA_VISIBLE_DEVICES",
         )
     index = 0 if cards == 1 and world.local_rank > 0 and _one_card_each() else world.local_rank
@@ -33,7 +33,7 @@ def rank_device(asked: str | None, world: World) -> torch.device:
         raise ConfigError(
             f"rank {world.rank} is number {world.local_rank} on its machine, which shows {cards} "
             "cards",
-            rule="each rank has a card of its own",
+            rule="each rank has its own GPU",
             remedy=f"start {cards} ranks on that machine, or show it more cards "
             "(CUDA_VISIBLE_DEVICES)",
         )
