@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 export MPLBACKEND := Agg
-# Some images set it. Every process would then compile the sources that it imports, which takes it seconds.
+# Some images set it. Every process would then compile what it imports, which takes seconds.
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: train test check setup format long peer bench kill slurm constraints clean

@@ -26,7 +26,7 @@ from typing import IO, Any
 
 from kata.bench import process_stats
 from kata.bench.course import ProcessPauses
-from kata.bench.rounds import last_line, worker_error
+from kata.bench.worker_result import last_line, worker_error
 from kata.closing import Closing
 from kata.errors import ConfigError
 

@@ -74,7 +74,7 @@ def gone(pid: int) -> bool:
 def measured():
     """Of several turns: on a busy machine one may take as long as all of them should."""
     for _ in range(4):
-        with set_up(FIRST.format(seconds=2)) as first, set_up(OTHER) as other:
+        with set_up(FIRST.format(seconds=1.6)) as first, set_up(OTHER) as other:
             found = take_turns(first, other)
         if len(found[0]["stops"]) > 3:
             return found

@@ -16,7 +16,7 @@ from kata.bench import process_stats
 from kata.bench.cases import Case
 from kata.bench.options import BenchRun
 from kata.bench.read_worker import Reading
-from kata.errors import ConfigError
+from kata.bench.worker_result import last_line, worker_error
 from kata.units import num_bytes
 
 LEAST_BATCHES = 16
@@ -100,24 +100,3 @@ def measure_alone(run: BenchRun, case: Case, way: str, number: int) -> dict[str,
     if done.returncode:
         raise worker_error(f"{case} {way}", done.returncode, done.stderr)
     return last_line(done.stdout)
-
-
-def last_line(output: bytes) -> dict[str, Any]:
-    """Return the figures, which a measuring process prints as JSON on its last line."""
-    return json.loads(output.strip().splitlines()[-1])
-
-
-def worker_error(name: str, status: int, stderr: bytes) -> ConfigError:
-    """Return the error of a measuring process that ended with `status`, with its last words."""
-    lines = stderr.decode(errors="replace").strip().splitlines() or [f"ended with {status}"]
-    own = [line.removeprefix("kata: ") for line in lines if line.startswith("kata: ")]
-    remedy = "`kata data check` says what is wrong with a dataset, docs/data.md what it must hold"
-    if any("episodes=available" in line for line in lines):
-        remedy = (
-            "make a dataset of the episodes whose files are here: "
-            "kata data split <folder> --dataset.episodes=available --out=<folder>"
-        )
-    # A message of kata's begins with its name, and its first line has the value.
-    first = [line for line in lines if not line.startswith(("  rule:", "  remedy:"))]
-    said = (own or first or lines)[-1].removeprefix("kata.errors.DataError: ")
-    return ConfigError(f"{name}: {said}", rule="a measurement ends well", remedy=remedy)
