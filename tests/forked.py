@@ -25,7 +25,6 @@ PRELOADED = (
     "torch._dynamo", "accelerate", "matplotlib.figure", "matplotlib.backends.backend_svg",
 )  # fmt: skip
 """What `kata train` imports, some of it late: each process of each test would."""
-NONE: Mapping[str, str] = {}
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(list(PRELOADED))
 
@@ -67,14 +66,14 @@ def start(
     work: Callable[..., Any],
     args: list[Any],
     file: Path,
-    environment: Mapping[str, str] = NONE,
+    environment: Mapping[str, str] | None = None,
 ) -> ForkServerProcess:
     """Call work(*args) in a process whose output goes to the file; what it returns is its status.
 
-    Its environment is the present one, with these variables changed.
+    Its environment is the present one, unless another is given.
     """
     file.parent.mkdir(parents=True, exist_ok=True)
-    variables = {**os.environ, **environment}
+    variables = dict(os.environ if environment is None else environment)
     target = (work, args, file, variables)
     process = _context.Process(target=_run, args=target, daemon=True)
     process.start()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -37,7 +38,7 @@ def start(
         }  # fmt: skip
         files.append(folder / f"rank-{rank}.txt")
         wanted = (each or {}).get(rank, list(args))
-        processes.append(start_process(work, wanted, files[-1], own))
+        processes.append(start_process(work, wanted, files[-1], {**os.environ, **own}))
     return Team(processes, files)
 
 

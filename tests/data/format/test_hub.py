@@ -1,40 +1,45 @@
 """The Hub path, against a small server on this machine.
 
-huggingface_hub reads its address when it is imported, so each case runs in a process of its own.
+huggingface_hub reads its address and folders when it is imported, so each case runs in a process of
+its own.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import importlib
 import json
 import os
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import huggingface_hub
+import numpy as np
 import pytest
 
+from kata.data import Reader, open_dataset
+from kata.errors import DataError
+from tests import forked
 from tests.data.dataset_maker import make
 
 COMMIT = "c" * 40
 NONE: Mapping[str, str] = {}
-READ = """
-import json, sys
-import numpy as np
-from kata.data import Reader, open_dataset
-from kata.errors import DataError
-try:
-    data = open_dataset("x/y", **json.loads(sys.argv[1]))
-    with Reader(data, {}) as reader:
-        frames = len(reader.read(np.arange(data.num_frames))["task"])
-    print(json.dumps({"frames": frames, "version": data.version, "root": str(data.root)}))
-except DataError as error:
-    print(json.dumps({"error": str(error)}))
-"""
+
+
+def read_in_process(options: dict[str, object], found: Path) -> None:
+    """Read a dataset where the Hub is what the environment says; runs in another process."""
+    importlib.reload(huggingface_hub.constants)
+    try:
+        data = open_dataset("x/y", **options)
+        with Reader(data, {}) as reader:
+            frames = len(reader.read(np.arange(data.num_frames))["task"])
+        answer = {"frames": frames, "version": data.version, "root": str(data.root)}
+    except DataError as error:
+        answer = {"error": str(error)}
+    found.write_text(json.dumps(answer))
 
 
 class Hub(BaseHTTPRequestHandler):
@@ -113,13 +118,12 @@ def hub(folder: Path, *tags: str) -> Iterator[tuple[str, list[str]]]:
 def read(
     home: Path, endpoint: str, variables: Mapping[str, str] = NONE, **options: object
 ) -> dict[str, object]:
-    command = [sys.executable, "-c", READ, json.dumps(options)]
+    said, found = home.with_name("said.txt"), home.with_name("found.json")
     environment = {**pointed(home, endpoint), **variables}
-    done = subprocess.run(
-        command, env=environment, capture_output=True, text=True, timeout=60, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+    process = forked.start(read_in_process, [options, found], said, environment)
+    team = forked.Team([process], [said])
+    assert team.ended(60) == [0], team.said()
+    return json.loads(found.read_text())
 
 
 def pointed(home: Path, endpoint: str) -> dict[str, str]:
