@@ -40,6 +40,11 @@ def show_any_letter() -> None:
 
 
 _IN_ADDRESS = re.compile(r"(?<=://)[^/@\s:]*:[^/@\s]+(?=@)")
+_IN_QUERY = re.compile(
+    r"([?&](?:X-(?:Amz|Goog)-(?:Signature|Credential|Security-Token)|Signature|sig|Policy"
+    r"|AWSAccessKeyId|Key-Pair-Id|(?:access_)?token)=)[^&\s\"'>)]+",
+    re.IGNORECASE,
+)
 _TOKEN = re.compile(r"\bhf_[A-Za-z0-9]{20,}\b")
 _SECRET_NAME = re.compile(r"(TOKEN|PASSWORD|SECRET|API_KEY|ACCESS_KEY|CREDENTIALS?)$")
 _SHORTEST = 8  # characters of a secret; a shorter value is as likely a word of the text
@@ -48,10 +53,12 @@ _SHORTEST = 8  # characters of a secret; a shorter value is as likely a word of 
 def redacted(text: str) -> str:
     """Replace secrets in a text by `***`.
 
-    These are user and password in addresses, Hugging Face tokens, and the values of environment
-    variables whose names say that they are secret, such as HF_TOKEN and WANDB_API_KEY.
+    These are user and password in addresses, signatures in addresses, Hugging Face tokens, and the
+    values of environment variables whose names say that they are secret, such as HF_TOKEN,
+    AWS_SECRET_ACCESS_KEY and WANDB_API_KEY.
     """
     text = _TOKEN.sub("***", _IN_ADDRESS.sub("***", text))
+    text = _IN_QUERY.sub(r"\1***", text)
     for name, value in os.environ.items():
         if len(value) >= _SHORTEST and _SECRET_NAME.search(name.upper()):
             text = text.replace(value, "***")
