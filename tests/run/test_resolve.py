@@ -352,7 +352,7 @@ steps max_time resume output_dir num_workers prefetch_factor batch_size compile 
 max_bad_steps on_bad_frame loss_spike save_freq save_checkpoint checkpoint_format
 gradient_checkpointing keep_last keep_every keep_best accelerator.gradient_accumulation ddp.bucket_mb
 parallelism engine fsdp deepspeed dataset.cache dataset.cache_dir dataset.cache_size
-dataset.frame_memory eval_steps env_eval_freq env_eval_at_start env eval wandb tensorboard trackio
+dataset.frame_memory dataset.streaming dataset.buffer_gb eval_steps env_eval_freq env_eval_at_start env eval wandb tensorboard trackio
 job_name scheduler policy.device policy.push_to_hub policy.repo_id policy.private policy.tags
 policy.license
 """  # noqa: E501
@@ -366,6 +366,7 @@ def test_options_that_ranks_may_set_differently_are_a_machines_own():
     mix = "--dataset.mix=[{repo_id: a/b, root: x}, {repo_id: c/d}]"
     run = resolve_run(["--policy.type=act", mix])[0]
     own = {"dataset.root", "dataset.cache_dir", "dataset.cache_size", "dataset.frame_memory"}
+    own |= {"dataset.streaming", "dataset.buffer_gb"}
     own |= {"dataset.mix[0].root", "dataset.mix[1].root"}
     assert set(names_where(run, lambda each: each.per_machine)) == own
 

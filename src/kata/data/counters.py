@@ -26,6 +26,7 @@ class ReadCounters:
         requests: requests to stores that are far.
         request_s: seconds that these took, summed over all of them.
         bytes_fetched: bytes that these brought.
+        store_wait_s: seconds during which at least one decoding task waited for such bytes.
     """
 
     read_s: float = 0.0
@@ -38,6 +39,7 @@ class ReadCounters:
     requests: int = 0
     request_s: float = 0.0
     bytes_fetched: int = 0
+    store_wait_s: float = 0.0
 
     def since(self, before: ReadCounters) -> ReadCounters:
         """Return the difference to an earlier snapshot."""

@@ -14,12 +14,14 @@ from kata.config.dataset import (
     EPISODES,
     DatasetChoice,
     check_concat,
+    is_address,
     refuse_credentials,
     refuse_repeated,
     refuse_revision,
 )
 from kata.config.keep_ranges import check_keep_ranges
 from kata.errors import ConfigError, did_you_mean
+from kata.units import num_bytes
 
 SHUFFLES = ("auto", "full", "clips")
 RESIZES = ("device", "reader")
@@ -196,6 +198,21 @@ class DatasetConfig(DatasetChoice):
         may_change=True,
         per_machine=True,
     )
+    streaming: bool = option(
+        False,
+        "Read videos and images of a dataset on the Hub from there, without a download. An "
+        "address as dataset.root streams from any store.",
+        may_change=True,
+        per_machine=True,
+    )
+    buffer_gb: float | None = option(
+        None,
+        "Host memory of a streamed dataset in GB: decoded frames (frame_memory, else three "
+        "quarters) and fetched bytes. null takes a share of what is free.",
+        above=0,
+        may_change=True,
+        per_machine=True,
+    )
     resize: str = option(
         "device",
         "Place where frames get the policy's size: the device, or the reader, which copies less "
@@ -222,7 +239,8 @@ class DatasetConfig(DatasetChoice):
     )
     cache_dir: str | None = option(
         None,
-        "Folder of the disk cache; null takes $KATA_CACHE.",
+        "Folder of the disk cache, null takes $KATA_CACHE; or, of a streamed dataset, the folder "
+        "that keeps the bytes it has fetched.",
         may_change=True,
         per_machine=True,
     )
@@ -312,18 +330,41 @@ class DatasetConfig(DatasetChoice):
                 )
 
     def _check_cache(self) -> None:
-        if self.cache_dir is not None and self.cache != "disk":
+        if self.cache_dir is not None and self.cache != "disk" and not self.may_stream:
             raise ConfigError(
                 f"dataset.cache_dir={self.cache_dir} with dataset.cache={self.cache}",
-                rule="a folder belongs to frames that are kept on a disk",
+                rule="a folder belongs to frames that are kept on a disk, or to a streamed dataset",
                 remedy="add --dataset.cache=disk, or leave the folder out",
             )
+        if self.buffer_gb is not None:
+            self._check_buffer(self.buffer_gb)
         if self.cache_size is not None and self.cache == "none":
             raise ConfigError(
                 f"dataset.cache_size={self.cache_size} with dataset.cache=none",
                 rule="a size belongs to a cache",
                 remedy="add --dataset.cache=frames or --dataset.cache=disk, or leave the size out",
             )
+
+    def _check_buffer(self, buffer_gb: float) -> None:
+        if not self.may_stream:
+            raise ConfigError(
+                f"dataset.buffer_gb={buffer_gb:g} with a dataset on this machine",
+                rule="the buffer holds what is fetched from a store",
+                remedy="--dataset.frame_memory limits decoded frames; or add "
+                "--dataset.streaming=true",
+            )
+        if self.frame_memory is not None and num_bytes(self.frame_memory) >= buffer_gb * 1e9:
+            raise ConfigError(
+                f"dataset.buffer_gb={buffer_gb:g} with dataset.frame_memory={self.frame_memory}",
+                rule="the buffer holds decoded frames and fetched bytes, so it is the larger one",
+                remedy="leave out --dataset.frame_memory, or raise --dataset.buffer_gb",
+            )
+
+    @property
+    def may_stream(self) -> bool:
+        """Return True if some dataset may be read from a store."""
+        roots = [self.root, *(entry.root for entry in self.mix or ())]
+        return self.streaming or any(is_address(root) for root in roots)
 
     @property
     def name(self) -> str:

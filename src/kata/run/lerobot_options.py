@@ -12,6 +12,8 @@ from kata.errors import ConfigError
 
 _NOT_YET = "kata does not have this yet"
 
+_BUFFER = "kata's buffer of a stream has a limit in bytes, --dataset.buffer_gb"
+
 ABSENT: dict[str, tuple[tuple[Any, ...], str]] = {
     "eval_freq": ((), "LeRobot renamed it to env_eval_freq"),
     "eval.recording": ((False,), _NOT_YET),
@@ -36,10 +38,11 @@ ABSENT: dict[str, tuple[tuple[Any, ...], str]] = {
         ("spawn", None),
         "kata reads with threads, not with worker processes",
     ),
-    "dataset.streaming": ((False,), _NOT_YET),
+    "buffer_size": ((), _BUFFER),
+    "dataset.buffer_size": ((), _BUFFER),
     "dataset.repo_type": (
         ("dataset",),
-        "buckets are read by streaming, which kata does not have yet",
+        "a bucket is read by its address, --dataset.root=hf://buckets/<owner>/<name>",
     ),
     "dataset.video_backend": (("pyav", "torchcodec", None), "kata decodes with PyAV"),
     "dataset.return_uint8": (

@@ -32,7 +32,7 @@ from kata.train.evaluation.validation import Validator, mean_actions, spread_row
 from kata.train.input.feed import Feed
 from kata.train.input.normalization import NormalizationSetup
 from kata.train.input.prepare import Prepared, TrainingData
-from kata.train.input.readers import open_caches, open_reader
+from kata.train.input.readers import open_caches, open_fetch_pool, open_reader
 from kata.train.loop import Callback
 from kata.train.metrics.bad_frames import BadFrames
 from kata.train.metrics.bad_steps import BadStepMonitor
@@ -104,11 +104,11 @@ def build_components(
     data, reading = prepared.data, prepared.reading
     # 1. The batches to train on, and the record of what is read and learned.
     caches = open_caches(live, run.dataset, data.train, reading)
+    fetched = open_fetch_pool(live, data.train, reading)
     reader = live.enter_context(
-        open_reader(reading, data.train, caches, frame_memory=reading.frame_memory)
+        open_reader(reading, data.train, caches, fetched=fetched, frame_memory=reading.frame_memory)
     )
-    pauses: Pauses[TrainState] = Pauses(run.steps)
-    own_meter = None
+    pauses, own_meter = Pauses[TrainState](run.steps), None
     if group.world.is_first:
         own_meter = open_meter(live, run, data, folder, state.step, reader, pauses)
     meter = own_meter or NullMeter()
@@ -129,7 +129,7 @@ def build_components(
     callbacks: list[tuple[int, Callback]] = []
     view_feed = replace(feed, augment=None)
     if data.val_dataset is not None:
-        held_reader = live.enter_context(open_reader(reading, data.val_dataset, caches))
+        held_reader = live.enter_context(open_reader(reading, data.val_dataset, caches, fetched))
         validator = open_validator(
             live, run, data, feed, held_reader, prepared.normalization, bad_frames, group
         )

@@ -40,6 +40,23 @@ CUDA = dataclasses.replace(KEPT_UP, beside=True, update_s=3.0, drain_s=6.4, flus
 """A GPU that is many steps behind when the host stops."""
 LAUNCHING = dataclasses.replace(CUDA, update_s=9.3, drain_s=0.02)
 WAITING = dataclasses.replace(KEPT_UP, wait_s=6.0, update_s=3.5, decode_s=28.0, convert_s=8.0)
+STARVED = dataclasses.replace(
+    WAITING,
+    decode_s=3.0,
+    convert_s=1.0,
+    store_wait_s=8.0,
+    requests=500,
+    request_s=100.0,
+    bytes_fetched=50 * 2**20,
+)
+
+
+def test_a_slow_store_is_named_with_its_latency_and_what_would_help() -> None:
+    text = verdict(STARVED).text
+    for words in ("the store", "500 requests took 200 ms each", "5.0 MiB per second"):
+        assert words in text
+    assert "--dataset.cache_dir" in text
+    assert "--dataset.buffer_gb" in text
 
 
 def verdict(spent: Spent) -> Diagnosis:
@@ -55,6 +72,9 @@ def verdict(spent: Spent) -> Diagnosis:
         (WAITING, Stage.DECODE),
         (dataclasses.replace(WAITING, read_s=30.0), Stage.READ),
         (dataclasses.replace(WAITING, convert_s=30.0), Stage.CONVERT),
+        (STARVED, Stage.FETCH),
+        # Bytes are waited for now and then, but decoding takes longer.
+        (dataclasses.replace(WAITING, store_wait_s=4.0), Stage.DECODE),
         (dataclasses.replace(KEPT_UP, copy_s=6.0, update_s=3.8), Stage.COPY),
         (CUDA, Stage.COMPUTE),
         (LAUNCHING, Stage.LAUNCH),

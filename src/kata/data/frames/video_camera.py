@@ -131,8 +131,8 @@ class VideoCamera:
         files = self._store
         if not isinstance(files, FarFiles):
             return []
-        index, name, stamp = self._index[file], self.span.files[file], self._stamp[file]
-        first, begin, end = index.gops
+        name, stamp = self.span.files[file], self._stamp[file]
+        first, begin, end = self._index[file].gops
         found: list[ByteRange] = []
         for gop in np.unique(first.searchsorted(numbers, side="right") - 1).tolist():
             found.append(ByteRange(files, name, stamp, int(begin[gop]), int(end[gop])))

@@ -255,6 +255,11 @@ class DatasetReader:
         """Return True if the files are far, and the pool of their bytes has room."""
         return self._far is not None and self._far.pool.has_room
 
+    @property
+    def store_wait_s(self) -> float:
+        """Return the seconds during which some task waited for bytes of a store."""
+        return 0.0 if self._far is None else self._far.pool.waited_s
+
     def fetch_ahead(self, rows: Int64, step: int) -> None:
         """Fetch the bytes that the anchors `rows` (n,) of coming steps need; see `Reader`."""
         if self._far is not None:

@@ -249,7 +249,9 @@ class Reader(Closing):
         """Return the totals of all work so far; the difference of two results is the work in
         between.
         """
-        return sum((reader.work() for reader in self._readers[1:]), self._readers[0].work())
+        done = sum((reader.work() for reader in self._readers[1:]), self._readers[0].work())
+        # Datasets share one pool, so its time counts once.
+        return done + ReadCounters(store_wait_s=max(each.store_wait_s for each in self._readers))
 
     def read(self, rows: Int64) -> Batch:
         """Read samples.

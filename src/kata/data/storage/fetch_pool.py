@@ -305,7 +305,8 @@ class FetchPool(Closing):
                 held.due = due
                 self._planned_bytes += held.size
                 self._offer(held)
-        for request in _joined(new):
+        # Of a small pool a request takes a part, so that several are under way.
+        for request in _joined(new, min(_REQUEST_BYTES, self.budget_bytes // 8)):
             self._push(request, due)
 
     def _push(self, request: _Request, due: int) -> None:
@@ -445,27 +446,27 @@ def _key(wanted: ByteRange) -> _Key:
     return wanted.files, wanted.name, wanted.begin
 
 
-def _joined(new: list[_Held]) -> list[_Request]:
-    """Return requests for ranges, neighbours of one file together."""
+def _joined(new: list[_Held], most_bytes: int) -> list[_Request]:
+    """Return requests for ranges, neighbours of one file together up to `most_bytes`."""
     requests: list[_Request] = []
-    for held in sorted(
-        new, key=lambda held: (id(held.range.files), held.range.name, held.range.begin)
-    ):
+    for held in sorted(new, key=_place):
         last = requests[-1].held if requests else []
-        if last and _are_near(last[0].range, last[-1].range, held.range):
+        is_short = bool(last) and held.range.end - last[0].range.begin <= most_bytes
+        if is_short and _are_near(last[-1].range, held.range):
             last.append(held)
         else:
             requests.append(_Request([held]))
     return requests
 
 
-def _are_near(first: ByteRange, last: ByteRange, after: ByteRange) -> bool:
-    """Return True if `after` may be fetched together with the ranges `first` to `last`."""
-    return (
-        (last.files, last.name) == (after.files, after.name)
-        and 0 <= after.begin - last.end <= _GAP_BYTES
-        and after.end - first.begin <= _REQUEST_BYTES
-    )
+def _place(held: _Held) -> tuple[int, str, int]:
+    return id(held.range.files), held.range.name, held.range.begin
+
+
+def _are_near(one: ByteRange, after: ByteRange) -> bool:
+    """Return True if few bytes of one file lie between two ranges."""
+    is_one_file = (one.files, one.name) == (after.files, after.name)
+    return is_one_file and 0 <= after.begin - one.end <= _GAP_BYTES
 
 
 def _fetch(request: _Request) -> None:

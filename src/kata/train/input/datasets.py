@@ -20,15 +20,15 @@ def open_data(options: DatasetConfig) -> Mixture:
     """Open the datasets that a run names: a mixture, of one for `dataset.repo_id`."""
     if options.mix is None:
         assert options.repo_id is not None
-        return Mixture.of(_open(options.repo_id, options))
+        return Mixture.of(_open(options.repo_id, options, options.streaming))
     parts: list[MixtureEntry] = []
     for entry in options.mix:
-        data = _open(entry.repo_id, entry)
+        data = _open(entry.repo_id, entry, options.streaming)
         parts.append(MixtureEntry(entry.called, data, entry.weight, entry.rename_map, entry.fill))
     return Mixture(tuple(parts))
 
 
-def _open(repo_id: str, chosen: DatasetConfig | MixEntry) -> Dataset:
+def _open(repo_id: str, chosen: DatasetConfig | MixEntry, streaming: bool) -> Dataset:
     return open_dataset(
         repo_id,
         root=chosen.root,
@@ -37,6 +37,7 @@ def _open(repo_id: str, chosen: DatasetConfig | MixEntry) -> Dataset:
         keep_ranges=chosen.keep_ranges,
         revision=chosen.revision,
         concat=chosen.concat,
+        streaming=streaming,
     )
 
 

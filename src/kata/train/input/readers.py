@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
 import torch
 
-from kata.data import Reader
+from kata.data import Dataset, Reader
 from kata.data.dataset.mixture import Mixture, MixtureEntry
 from kata.data.frames.frame_cache import CacheOptions, FrameCache
 from kata.data.frames.frame_format import FrameFormat
 from kata.data.loader.shuffle import default_frame_memory
+from kata.data.storage.buffers import free_memory
+from kata.data.storage.fetch_pool import FarFiles, FetchPool
+from kata.data.storage.store import is_far
 from kata.dist.process_group import ProcessGroup
 from kata.policies.config import PolicyConfig
 from kata.run import Run
@@ -27,6 +30,11 @@ from kata.units import num_bytes
 
 T = TypeVar("T")
 
+_ENCODED_BYTES = 10**9
+"""Default bytes of streamed datasets that are here or on their way: at 100 kB for a GOP, these are
+10,000 of them. 270 MiB/s fill it in four seconds.
+"""
+
 
 @dataclass(frozen=True)
 class ReaderSettings:
@@ -38,6 +46,7 @@ class ReaderSettings:
         cameras: those of them that are cameras.
         threads: decoding threads of a reader.
         frame_memory: bytes for decoded frames of the training reader.
+        encoded_memory: bytes of streamed datasets that are here or on their way.
         frame_format: format of frames in batches.
         device: the device that batches are copied to.
         is_on_gpu: True decodes video by NVDEC.
@@ -49,6 +58,7 @@ class ReaderSettings:
     cameras: tuple[str, ...]
     threads: int
     frame_memory: int
+    encoded_memory: int
     frame_format: FrameFormat
     device: torch.device
     is_on_gpu: bool
@@ -77,19 +87,33 @@ def choose_reader_settings(
     is_on_gpu, decoder_notes = group.broadcast_from_rank0(
         lambda: choose_decoder(run.dataset.decoder, data.datasets, own, device, run.num_workers)
     )
-    asked = run.dataset.frame_memory
+    frame_memory, encoded_memory = _memory(run.dataset)
     settings = ReaderSettings(
         windows=in_dataset(policy.windows(), run.rename_map),
         keys=keys,
         cameras=cameras,
         threads=run.num_workers,
-        frame_memory=default_frame_memory() if asked is None else int(num_bytes(asked)),
+        frame_memory=frame_memory,
+        encoded_memory=encoded_memory,
         frame_format=frame_format,
         device=device,
         is_on_gpu=is_on_gpu,
         rename_map=run.rename_map,
     )
     return settings, [*notes, *decoder_notes]
+
+
+def _memory(options: DatasetConfig) -> tuple[int, int]:
+    """Return the bytes for decoded frames, and those for fetched bytes."""
+    asked = None if options.frame_memory is None else int(num_bytes(options.frame_memory))
+    if options.buffer_gb is None:
+        # The same for a streamed dataset as for a local one: clips, and so the order, follow from
+        # it.
+        frames = default_frame_memory() if asked is None else asked
+        return frames, min(_ENCODED_BYTES, free_memory() // 16)
+    total = int(options.buffer_gb * 1e9)
+    frames = total * 3 // 4 if asked is None else asked
+    return frames, total - frames
 
 
 def in_dataset(by_key: Mapping[str, T], rename_map: dict[str, str]) -> dict[str, T]:
@@ -102,6 +126,7 @@ def open_reader(
     settings: ReaderSettings,
     data: Mixture,
     caches: Mapping[str, FrameCache],
+    fetched: FetchPool | None = None,
     *,
     frame_memory: int = 0,
 ) -> Reader:
@@ -111,10 +136,11 @@ def open_reader(
         settings: those of the run.
         data: the episodes to read.
         caches: frame caches by name of the dataset.
+        fetched: bytes of datasets in stores; None waits for each range where it is decoded.
         frame_memory: bytes for decoded frames; 0 holds none for later batches.
     """
     reader = Reader(
-        data,
+        data if fetched is None else read_through(fetched, data),
         settings.windows,
         threads=settings.threads,
         keys=settings.keys,
@@ -128,6 +154,24 @@ def open_reader(
     if settings.device.type == "cuda":
         reader.allocate_with(pinned)
     return reader
+
+
+def open_fetch_pool(live: ExitStack, data: Mixture, reading: ReaderSettings) -> FetchPool | None:
+    """Open the pool of fetched bytes that all readers share, if some dataset is in a store."""
+    if not any(is_far(part.dataset.store) for part in data.parts):
+        return None
+    return live.enter_context(FetchPool(reading.encoded_memory))
+
+
+def read_through(fetched: FetchPool, data: Mixture) -> Mixture:
+    """Return the same data, with the files that are far read through a pool of their bytes."""
+    datasets: list[Dataset] = []
+    for dataset in data.datasets:
+        store = dataset.store
+        if is_far(store) and not isinstance(store, FarFiles):
+            dataset = replace(dataset, store=FarFiles(store, fetched))
+        datasets.append(dataset)
+    return data.with_datasets(datasets)
 
 
 def open_caches(

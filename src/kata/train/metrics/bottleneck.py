@@ -1,6 +1,7 @@
 """Diagnosis: which stage a run was bound by, and what it would gain from a faster one. Pure
 arithmetic, no torch.
 
+    store:  fetch                       many requests at a time, ahead of the reader
     reader: read -> decode -> convert   in threads, ahead of the loop
     loop:   wait for a batch -> copy -> update                          on the host
     device:                            compute                          beside the host where it is
@@ -12,7 +13,7 @@ work on that one makes it faster. Rules, in this order:
 1. A device beside the host, as CUDA, that is more than BACKLOG_STEPS steps behind when the host
 stops to log: compute.
 2. The host waits for batches for WAIT_SHARE of the time: the reader; of its stages the one with
-most thread time.
+most thread time. While a task waits for bytes of a store, that is the time of all threads.
 3. Such a device that is at least BEHIND_SHARE of a step behind: compute. Otherwise the host is:
 copy or launch,
    whichever takes more of it.
@@ -25,6 +26,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from enum import StrEnum
 from typing import Any
+
+from kata.units import bytes_text, count_text
 
 WAIT_SHARE = 0.1
 """Shorter waits come from uneven steps, and a faster reader would not shorten a run that
@@ -43,6 +46,7 @@ LARGE_GAIN = 10.0
 class Stage(StrEnum):
     """A stage of a batch on its way to an update."""
 
+    FETCH = "fetch"
     READ = "read"
     DECODE = "decode"
     CONVERT = "convert"
@@ -51,9 +55,15 @@ class Stage(StrEnum):
     LAUNCH = "launch"
 
 
-_READER = (Stage.READ, Stage.DECODE, Stage.CONVERT)
+_READER = (Stage.FETCH, Stage.READ, Stage.DECODE, Stage.CONVERT)
 
 _WORDS = {
+    Stage.FETCH: (
+        "the store that the dataset is read from",
+        "--dataset.cache_dir keeps what was fetched on a disk of this machine, a larger "
+        "--dataset.buffer_gb fetches further ahead, and a store nearer to this machine answers "
+        "sooner",
+    ),
     Stage.READ: (
         "reading bytes",
         "keep the dataset on a faster or local disk, or --dataset.cache=disk on one",
@@ -91,7 +101,9 @@ class Spent:
     Host seconds are total_s and its parts: wait_s for batches, copy_s for copying and preparing,
     update_s, and drain_s for waiting on the device in `flushes` stops. pause_s are host seconds
     between steps, which total_s leaves out. read_s, decode_s and convert_s are thread seconds of
-    the reader on `threads` threads. beside: the device computes beside the host, as CUDA does.
+    the reader on `threads` threads. store_wait_s are seconds during which some task of the reader
+    waited for bytes of a store; requests, request_s and bytes_fetched are those of the store.
+    beside: the device computes beside the host, as CUDA does.
     """
 
     steps: int = 0
@@ -105,6 +117,10 @@ class Spent:
     decode_s: float = 0.0
     convert_s: float = 0.0
     pause_s: float = 0.0
+    store_wait_s: float = 0.0
+    requests: int = 0
+    request_s: float = 0.0
+    bytes_fetched: int = 0
     threads: int = 1
     beside: bool = False
 
@@ -116,8 +132,13 @@ class Spent:
 
     @property
     def reader_s(self) -> float:
-        """Thread seconds of the reader."""
-        return self.read_s + self.decode_s + self.convert_s
+        """Thread seconds of the reader, with those in which it waits for a store."""
+        return self.read_s + self.decode_s + self.convert_s + self.fetch_s
+
+    @property
+    def fetch_s(self) -> float:
+        """Thread seconds in which the reader may have waited for a store."""
+        return self.threads * self.store_wait_s
 
 
 @dataclass(frozen=True)
@@ -144,12 +165,15 @@ def diagnose(spent: Spent) -> Diagnosis | None:
     halved, removed = (_gain(spent, stage, left) for left in (0.5, 0.0))
     if stage in _READER:
         share = spent.wait_s / spent.total_s
-        busy = min(1.0, spent.reader_s / (spent.threads * spent.total_s))
+        decoding_s = spent.reader_s - spent.fetch_s
+        busy = min(1.0, decoding_s / (spent.threads * spent.total_s))
         said = (
             f"bound by {what}: the loop waited {share:.0%} of the time for data, while "
             f"{spent.threads} reading "
             f"{'thread was' if spent.threads == 1 else 'threads were'} busy {busy:.0%} of it"
         )
+        if stage is Stage.FETCH:
+            said += _of_the_store(spent)
     else:
         share = _host_s(spent, stage) / spent.total_s
         said = (
@@ -158,6 +182,17 @@ def diagnose(spent: Spent) -> Diagnosis | None:
         )
     gains = f"half of it would make the run {halved:.2f} times as fast, {_without(removed)}"
     return Diagnosis(stage, share, halved, removed, f"{said}; {gains}. What helps: {remedy}.")
+
+
+def _of_the_store(spent: Spent) -> str:
+    """Say what the store's requests took and brought."""
+    latency_ms = 1000 * spent.request_s / max(spent.requests, 1)
+    per_s = bytes_text(spent.bytes_fetched / spent.total_s)
+    size = bytes_text(spent.bytes_fetched / max(spent.requests, 1))
+    return (
+        f"; {count_text(spent.requests)} requests took {latency_ms:.0f} ms each and brought {size} "
+        f"each, {per_s} per second"
+    )
 
 
 def _without(removed: float) -> str:
@@ -198,9 +233,12 @@ def _gain(spent: Spent, stage: Stage, left: float) -> float:
 
 
 def _reader_s(spent: Spent, stage: Stage) -> float:
-    return {Stage.READ: spent.read_s, Stage.DECODE: spent.decode_s, Stage.CONVERT: spent.convert_s}[
-        stage
-    ]
+    return {
+        Stage.FETCH: spent.fetch_s,
+        Stage.READ: spent.read_s,
+        Stage.DECODE: spent.decode_s,
+        Stage.CONVERT: spent.convert_s,
+    }[stage]
 
 
 def _host_s(spent: Spent, stage: Stage) -> float:
