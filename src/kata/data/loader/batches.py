@@ -58,7 +58,9 @@ class _Anchors:
         first, rows = self._known
         if not first <= begin <= end <= first + len(rows):
             first = begin
-            rows = self._rows[self._order.at(np.arange(begin, max(end, begin + _BLOCK)))]
+            # An epoch at most: those of a tiny dataset are short, and each costs several sorts.
+            ahead = min(_BLOCK, self._order.cycle)
+            rows = self._rows[self._order.at(np.arange(begin, max(end, begin + ahead)))]
             self._known = (first, rows)  # one assignment, so that other threads see both or none
         return rows[positions - first]
 
