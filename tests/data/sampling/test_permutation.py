@@ -74,11 +74,11 @@ def test_the_stream_never_changes() -> None:
     assert Order(10, 42).at(np.arange(10)).tolist() == STREAM
 
 
-def test_a_million_positions_take_less_than_a_second() -> None:
+def test_a_million_positions_take_less_than_a_second_of_cpu_time() -> None:
     order = Order(1_000_003, 5)
-    began = time.perf_counter()
+    began = time.thread_time()
     order.at(np.arange(1_000_000))
-    assert time.perf_counter() - began < 1.0
+    assert time.thread_time() - began < 1.0
 
 
 STREAM = [3, 1, 4, 8, 2, 6, 5, 7, 0, 9]
