@@ -23,6 +23,7 @@ from typing import NamedTuple, TypeAlias, TypeVar
 from kata.closing import Closing
 from kata.data.counters import CounterCollector
 from kata.data.storage.file_stamp import Stamp
+from kata.data.storage.kept_ranges import KeptRanges
 from kata.data.storage.store import Store
 
 T = TypeVar("T")
@@ -122,12 +123,15 @@ class FarFiles:
         store: the far store.
         pool: of fetched bytes, which several stores may share.
 
+        kept: ranges on a disk of this machine, read instead of the store's; None keeps none.
+
     Attributes:
         counters: of requests and their bytes.
     """
 
-    def __init__(self, store: Store, pool: FetchPool) -> None:
+    def __init__(self, store: Store, pool: FetchPool, kept: KeptRanges | None = None) -> None:
         self.store, self.pool = store, pool
+        self.kept = kept
         self.counters = CounterCollector()
 
     def path(self, name: str) -> Path | None:
@@ -154,7 +158,19 @@ class FarFiles:
             at += len(piece)
 
     def fetch(self, name: str, begin: int, pieces: Sequence[memoryview], stamp: Stamp) -> None:
-        """Fill buffers with a request, and count it."""
+        """Fill buffers from the kept ranges, else with a request."""
+        if self.kept is None:
+            self._request(name, begin, pieces, stamp)
+            return
+        if self.kept.read(name, begin, pieces, stamp):
+            return
+        with self.kept.claim(name, begin, begin + sum(map(len, pieces)), stamp):
+            # Another rank of this machine may have fetched the bytes meanwhile.
+            if not self.kept.read(name, begin, pieces, stamp):
+                self._request(name, begin, pieces, stamp)
+                self.kept.write(name, begin, pieces, stamp)
+
+    def _request(self, name: str, begin: int, pieces: Sequence[memoryview], stamp: Stamp) -> None:
         began_s = time.perf_counter()
         self.store.read_into(name, begin, pieces, stamp)
         request_s = time.perf_counter() - began_s
@@ -473,11 +489,14 @@ def _fetch(request: _Request) -> None:
     """Fetch the ranges of a request with one read, and drop the bytes between them."""
     first = request.held[0].range
     end = first.begin
+    # Kept ranges have no gaps, so that there the bytes in between are wanted.
+    is_kept = first.files.kept is not None
     pieces: list[memoryview] = []
     parts: list[bytearray] = []
     for held in request.held:
         if held.range.begin > end:
-            pieces.append(_DROPPED[: held.range.begin - end])
+            gap = held.range.begin - end
+            pieces.append(memoryview(bytearray(gap)) if is_kept else _DROPPED[:gap])
         parts.append(bytearray(held.size))
         pieces.append(memoryview(parts[-1]))
         end = held.range.end

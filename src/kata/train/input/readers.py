@@ -17,6 +17,7 @@ from kata.data.frames.frame_format import FrameFormat
 from kata.data.loader.shuffle import default_frame_memory
 from kata.data.storage.buffers import free_memory
 from kata.data.storage.fetch_pool import FarFiles, FetchPool
+from kata.data.storage.kept_ranges import KeptRanges
 from kata.data.storage.store import is_far
 from kata.dist.process_group import ProcessGroup
 from kata.policies.config import PolicyConfig
@@ -47,6 +48,7 @@ class ReaderSettings:
         threads: decoding threads of a reader.
         frame_memory: bytes for decoded frames of the training reader.
         encoded_memory: bytes of streamed datasets that are here or on their way.
+        kept_folder: keeps the bytes of streamed datasets on a disk; None keeps none.
         frame_format: format of frames in batches.
         device: the device that batches are copied to.
         is_on_gpu: True decodes video by NVDEC.
@@ -59,6 +61,7 @@ class ReaderSettings:
     threads: int
     frame_memory: int
     encoded_memory: int
+    kept_folder: Path | None
     frame_format: FrameFormat
     device: torch.device
     is_on_gpu: bool
@@ -95,12 +98,24 @@ def choose_reader_settings(
         threads=run.num_workers,
         frame_memory=frame_memory,
         encoded_memory=encoded_memory,
+        kept_folder=_cache_folder(run.dataset),
         frame_format=frame_format,
         device=device,
         is_on_gpu=is_on_gpu,
         rename_map=run.rename_map,
     )
-    return settings, [*notes, *decoder_notes]
+    return settings, [*notes, *decoder_notes, *_streaming_notes(run.dataset, data)]
+
+
+def _streaming_notes(options: DatasetConfig, data: Mixture) -> list[str]:
+    """Return a message where options of streaming have no effect."""
+    if not options.may_stream or any(is_far(part.dataset.store) for part in data.parts):
+        return []
+    return ["nothing is streamed: the dataset is on this machine, which is no slower"]
+
+
+def _cache_folder(options: DatasetConfig) -> Path | None:
+    return None if options.cache_dir is None else Path(options.cache_dir).expanduser()
 
 
 def _memory(options: DatasetConfig) -> tuple[int, int]:
@@ -140,7 +155,7 @@ def open_reader(
         frame_memory: bytes for decoded frames; 0 holds none for later batches.
     """
     reader = Reader(
-        data if fetched is None else read_through(fetched, data),
+        data if fetched is None else read_through(fetched, data, settings.kept_folder),
         settings.windows,
         threads=settings.threads,
         keys=settings.keys,
@@ -163,13 +178,20 @@ def open_fetch_pool(live: ExitStack, data: Mixture, reading: ReaderSettings) -> 
     return live.enter_context(FetchPool(reading.encoded_memory))
 
 
-def read_through(fetched: FetchPool, data: Mixture) -> Mixture:
-    """Return the same data, with the files that are far read through a pool of their bytes."""
+def read_through(fetched: FetchPool, data: Mixture, folder: Path | None = None) -> Mixture:
+    """Return the same data, with the files that are far read through a pool of their bytes.
+
+    Args:
+        fetched: the pool.
+        data: the episodes.
+        folder: keeps the bytes that were fetched; None keeps none.
+    """
     datasets: list[Dataset] = []
     for dataset in data.datasets:
         store = dataset.store
         if is_far(store) and not isinstance(store, FarFiles):
-            dataset = replace(dataset, store=FarFiles(store, fetched))
+            kept = None if folder is None else KeptRanges(folder, store.location(""))
+            dataset = replace(dataset, store=FarFiles(store, fetched, kept))
         datasets.append(dataset)
     return data.with_datasets(datasets)
 
@@ -184,7 +206,7 @@ def open_caches(
     """
     if options.cache == "none" or not reading.cameras:
         return {}
-    folder = None if options.cache_dir is None else Path(options.cache_dir).expanduser()
+    folder = _cache_folder(options)
     budget = None if options.cache_size is None else int(num_bytes(options.cache_size))
     names_of: dict[MixtureEntry, dict[str, str]] = {}
     frames: dict[MixtureEntry, int] = {}
