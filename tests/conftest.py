@@ -128,19 +128,16 @@ def tiny_args(tiny_dataset, tmp_path) -> list[str]:
     ]
 
 
-@pytest.fixture
-def narrow_backbone(monkeypatch):
+def narrow_backbones(patch: pytest.MonkeyPatch) -> None:
     """Build ResNet-18 narrow in this process. Sub-processes build the one of torchvision."""
     from torchvision import models
 
     from tests.narrow_resnet import build_narrow
 
-    real = models.get_model
-    monkeypatch.setattr(models, "get_model", partial(build_narrow, real))
+    patch.setattr(models, "get_model", partial(build_narrow, models.get_model))
 
 
-@pytest.fixture
-def plain_charts(monkeypatch):
+def undrawn_charts(patch: pytest.MonkeyPatch) -> None:
     """Let reports hold each chart's numbers as text: drawing takes longer than a tiny run.
 
     `tests/train/report` has the drawn charts.
@@ -153,8 +150,18 @@ def plain_charts(monkeypatch):
     def chunk(recorded_t, predicted_t, valid):
         return f"<svg><!-- {recorded_t.tolist()} {predicted_t.tolist()} {valid} --></svg>"
 
-    monkeypatch.setattr("kata.train.report.curves.curve_chart", curves)
-    monkeypatch.setattr("kata.train.report.views.action_chart", chunk)
+    patch.setattr("kata.train.report.curves.curve_chart", curves)
+    patch.setattr("kata.train.report.views.action_chart", chunk)
+
+
+@pytest.fixture
+def narrow_backbone(monkeypatch):
+    narrow_backbones(monkeypatch)
+
+
+@pytest.fixture
+def plain_charts(monkeypatch):
+    undrawn_charts(monkeypatch)
 
 
 @pytest.fixture

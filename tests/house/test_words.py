@@ -8,6 +8,7 @@ that remain with:
 """
 
 import ast
+import functools
 import re
 import sys
 import tomllib
@@ -28,6 +29,13 @@ PROSE = re.compile(
 )
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+
+
+@functools.cache
+def parsed(path: Path) -> tuple[str, ast.Module]:
+    """Return the text of a file and its tree."""
+    text = path.read_text()
+    return text, ast.parse(text)
 
 
 def docstrings(tree: ast.Module) -> Iterator[tuple[int, str]]:
@@ -97,8 +105,7 @@ def found_by(rule: str) -> list[str]:
         return names_in_two_files()
     places: list[str] = []
     for path in SOURCES:
-        text = path.read_text()
-        for line, what in RULES[rule](text, ast.parse(text)):
+        for line, what in RULES[rule](*parsed(path)):
             shown = " ".join(what.split())[:90]
             places.append(f"{path.relative_to(ROOT)}:{line}: {shown}")
     return places
@@ -111,7 +118,7 @@ def names_in_two_files() -> list[str]:
     """
     files = defaultdict[str, set[str]](set)
     for path in SOURCES:
-        for node in ast.parse(path.read_text()).body:
+        for node in parsed(path)[1].body:
             if isinstance(node, DOCUMENTED[1:]) and not node.name.startswith("_"):
                 files[node.name].add(str(path.relative_to(ROOT)))
     shared = {"Config", "Policy", "main"}

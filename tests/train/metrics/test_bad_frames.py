@@ -14,7 +14,7 @@ from kata.run import resolve_run
 from kata.train import train
 from kata.train.metrics.meter import read_metrics
 from kata.train.summary import run_summary
-from tests.conftest import TINY_ACT
+from tests.conftest import TINY_ACT, narrow_backbones, undrawn_charts
 from tests.data.loader.test_substitutes import corrupt
 from tests.train.test_kill import saved
 from tests.train.test_train import numbers
@@ -37,9 +37,20 @@ def damage(whole, root, packets):
     return root
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(autouse=True, scope="module")
 def quick_cameras():
-    """Replace the narrow backbone: here sub-processes continue what this process began."""
+    """Replace the function's fixture: all tests here compare with one run."""
+    with pytest.MonkeyPatch.context() as patch:
+        narrow_backbones(patch)
+        yield
+
+
+@pytest.fixture(autouse=True, scope="module")
+def quick_reports():
+    """Replace the function's fixture too."""
+    with pytest.MonkeyPatch.context() as patch:
+        undrawn_charts(patch)
+        yield
 
 
 @pytest.fixture(scope="module")
