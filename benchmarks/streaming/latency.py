@@ -24,7 +24,8 @@ from threading import Event, Thread
 from kata.data import Batches, Dataset, Reader, anchor_rows, open_dataset
 from kata.data.dataset.mixture import Mixture
 from kata.data.loader.shuffle import Shuffle, ShuffleChoice, make_order
-from kata.data.storage.fetch_pool import FarFiles, FetchPool
+from kata.data.storage.far_files import FarFiles
+from kata.data.storage.fetch_pool import FetchPool
 from kata.data.storage.file_stamp import Stamp
 from kata.data.storage.store import LocalStore
 

@@ -11,7 +11,8 @@ from pathlib import Path
 from threading import Lock
 
 from kata.data.dataset.dataset import Dataset
-from kata.data.storage.fetch_pool import FarFiles, FetchPool
+from kata.data.storage.far_files import FarFiles
+from kata.data.storage.fetch_pool import FetchPool
 from kata.data.storage.file_stamp import Stamp
 from kata.data.storage.store import LocalStore
 

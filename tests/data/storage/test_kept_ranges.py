@@ -12,7 +12,8 @@ import pytest
 
 from kata.data import Reader, open_dataset
 from kata.data.storage import kept_ranges
-from kata.data.storage.fetch_pool import FarFiles, FetchPool
+from kata.data.storage.far_files import FarFiles
+from kata.data.storage.fetch_pool import FetchPool
 from kata.data.storage.file_stamp import Stamp
 from kata.data.storage.kept_ranges import KeptRanges
 from kata.data.storage.store import StoredFile

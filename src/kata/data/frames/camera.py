@@ -7,7 +7,7 @@ from typing import Protocol, TypeAlias
 
 from kata.data.arrays import Int64, Pixels
 from kata.data.format.episode_table import Span
-from kata.data.storage.fetch_pool import ByteRange
+from kata.data.storage.far_files import ByteRange
 from kata.data.video.color import Planes
 from kata.errors import DataError
 

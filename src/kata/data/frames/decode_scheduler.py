@@ -30,7 +30,8 @@ from kata.data.frames.frame_cache import FrameCache
 from kata.data.frames.frame_delivery import Out, PendingFrames, Target
 from kata.data.frames.gop_rows import GroupRows, Members, beyond_last_asked
 from kata.data.frames.next_use import NEVER, NextUse, UsePlan
-from kata.data.storage.fetch_pool import ByteRange, FetchPool, Lease
+from kata.data.storage.far_files import ByteRange
+from kata.data.storage.fetch_pool import FetchPool, Lease
 from kata.log import counting
 
 _COPIES_PER_TASK = 16

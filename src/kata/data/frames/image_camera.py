@@ -19,7 +19,7 @@ from kata.data.frames.frame_format import RECORDED, FrameFormat
 from kata.data.parquet.image_column import EncodedImages, ImageColumn, open_column
 from kata.data.parquet.images import DeepImageError, open_image
 from kata.data.parquet.page_body import PageError
-from kata.data.storage.fetch_pool import ByteRange, FarFiles
+from kata.data.storage.far_files import ByteRange, FarFiles
 from kata.data.storage.store import Store, StoredFile
 from kata.errors import DataError, FrameError
 from kata.spec import Column

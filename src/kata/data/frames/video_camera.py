@@ -14,7 +14,7 @@ from kata.data.counters import CounterCollector
 from kata.data.format.episode_table import EpisodeTable
 from kata.data.frames.camera import Picture, shape_mismatch
 from kata.data.frames.frame_format import RECORDED, FrameFormat
-from kata.data.storage.fetch_pool import ByteRange, FarFiles
+from kata.data.storage.far_files import ByteRange, FarFiles
 from kata.data.storage.file_stamp import Stamp
 from kata.data.storage.store import Store, StoredFile
 from kata.data.video.color import Planes, colours_of, is_half_size

@@ -25,7 +25,7 @@ from kata.data.frames.next_use import NextUse, held_as_rgb
 from kata.data.frames.video_camera import VideoCamera
 from kata.data.parquet.image_column import EncodedImages
 from kata.data.storage.buffers import Empty
-from kata.data.storage.fetch_pool import FarFiles
+from kata.data.storage.far_files import FarFiles
 from kata.data.video.decoder import Gop
 from kata.spec import BOOKKEEPING, TASK, Batch, Column, Windows, features_of, pad_key
 

@@ -16,15 +16,11 @@ from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from pathlib import Path
 from threading import Lock
-from typing import NamedTuple, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 from kata.closing import Closing
-from kata.data.counters import CounterCollector
-from kata.data.storage.file_stamp import Stamp
-from kata.data.storage.kept_ranges import KeptRanges
-from kata.data.storage.store import Store
+from kata.data.storage.far_files import ByteRange, FarFiles
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -52,17 +48,7 @@ Then: TypeAlias = Callable[[BaseException | None], None]
 """then(error) is called once, when all bytes of a lease are here, or cannot be had."""
 
 
-_Key: TypeAlias = tuple["FarFiles", str, int]
-
-
-class ByteRange(NamedTuple):
-    """Bytes [begin, end) of a file; `stamp` is the file's when it was indexed."""
-
-    files: FarFiles
-    name: str
-    stamp: Stamp
-    begin: int
-    end: int
+_Key: TypeAlias = tuple[FarFiles, str, int]
 
 
 @dataclass(eq=False, slots=True)
@@ -114,68 +100,6 @@ class _Request:
     """Neighbouring ranges of one file that are fetched together."""
 
     held: list[_Held]
-
-
-class FarFiles:
-    """A store whose reads are served from a pool where the pool has the bytes.
-
-    Args:
-        store: the far store.
-        pool: of fetched bytes, which several stores may share.
-
-        kept: ranges on a disk of this machine, read instead of the store's; None keeps none.
-
-    Attributes:
-        counters: of requests and their bytes.
-    """
-
-    def __init__(self, store: Store, pool: FetchPool, kept: KeptRanges | None = None) -> None:
-        self.store, self.pool = store, pool
-        self.kept = kept
-        self.counters = CounterCollector()
-
-    def path(self, name: str) -> Path | None:
-        """Return the path of a file on this machine, or None."""
-        return self.store.path(name)
-
-    def location(self, name: str) -> str:
-        """Return what messages call a file."""
-        return self.store.location(name)
-
-    def stamps(self, names: Iterable[str]) -> dict[str, Stamp]:
-        """Return the stamps of the files that exist."""
-        return self.store.stamps(names)
-
-    def read_into(self, name: str, begin: int, pieces: Sequence[memoryview], stamp: Stamp) -> None:
-        """Fill buffers from the pool, else with a request; see `Store.read_into`."""
-        found = self.pool.find(self, name, begin, begin + sum(map(len, pieces)))
-        if found is None:
-            self.fetch(name, begin, pieces, stamp)
-            return
-        at = 0
-        for piece in pieces:
-            piece[:] = found[at : at + len(piece)]
-            at += len(piece)
-
-    def fetch(self, name: str, begin: int, pieces: Sequence[memoryview], stamp: Stamp) -> None:
-        """Fill buffers from the kept ranges, else with a request."""
-        if self.kept is None:
-            self._request(name, begin, pieces, stamp)
-            return
-        if self.kept.read(name, begin, pieces, stamp):
-            return
-        with self.kept.claim(name, begin, begin + sum(map(len, pieces)), stamp):
-            # Another rank of this machine may have fetched the bytes meanwhile.
-            if not self.kept.read(name, begin, pieces, stamp):
-                self._request(name, begin, pieces, stamp)
-                self.kept.write(name, begin, pieces, stamp)
-
-    def _request(self, name: str, begin: int, pieces: Sequence[memoryview], stamp: Stamp) -> None:
-        began_s = time.perf_counter()
-        self.store.read_into(name, begin, pieces, stamp)
-        request_s = time.perf_counter() - began_s
-        size = sum(map(len, pieces))
-        self.counters.add(requests=1, request_s=request_s, bytes_fetched=size)
 
 
 class FetchPool(Closing):

@@ -16,7 +16,8 @@ from kata.data.frames.frame_cache import CacheOptions, FrameCache
 from kata.data.frames.frame_format import FrameFormat
 from kata.data.loader.shuffle import default_frame_memory
 from kata.data.storage.buffers import free_memory
-from kata.data.storage.fetch_pool import FarFiles, FetchPool
+from kata.data.storage.far_files import FarFiles
+from kata.data.storage.fetch_pool import FetchPool
 from kata.data.storage.kept_ranges import KeptRanges
 from kata.data.storage.store import is_far
 from kata.dist.process_group import ProcessGroup
