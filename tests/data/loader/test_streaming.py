@@ -122,6 +122,23 @@ def test_many_requests_are_under_way_and_their_bytes_are_counted(tmp_path: Path)
         assert pool.waited_s > 0
 
 
+def test_images_are_fetched_with_their_row_group_then_one_by_one(tmp_path: Path) -> None:
+    root = make(tmp_path, lengths=(30,), camera="image")
+    data = open_dataset("x/y", root=root)
+    with streamed(data) as (there, store, pool), Reader(there, {}, threads=2) as reader:
+        first = reader.read(np.arange(30))[CAMERA]
+        assert len(store.read) == 2, "the footer, and all images"
+        # As if other data had taken their room: positions stay known.
+        with pool._lock:
+            while pool._spare:
+                pool._drop(pool._spare.popitem()[1])
+        again = reader.read(np.array([3, 20]))[CAMERA]
+        np.testing.assert_array_equal(again, first[[3, 20]])
+        sizes = [end - begin for _, begin, end in store.read[2:]]
+        assert len(sizes) == 2
+        assert max(sizes) < 1000
+
+
 def test_a_file_that_changes_is_named_and_the_next_batch_is_read(tmp_path: Path) -> None:
     root = make(tmp_path / "d", lengths=(30, 30), per_file=1)
     data = open_dataset("x/y", root=root)

@@ -90,7 +90,13 @@ class ImageCamera:
         files = self._store
         if not isinstance(files, FarFiles):
             return []
-        return []
+        column = self._columns[file]
+        found: list[ByteRange] = []
+        for number in numbers.tolist():
+            place = self._encoded.byte_range(column, number)
+            if place is not None:
+                found.append(ByteRange(files, column.file.name, column.stamp, *place))
+        return list(dict.fromkeys(found))
 
     def decode(self, file: int, numbers: Int64, rows: Int64) -> Iterator[tuple[int, Picture]]:
         """Decode images of the table, and yield (place in `numbers`, picture)."""

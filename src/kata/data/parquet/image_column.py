@@ -131,6 +131,40 @@ class EncodedImages:
         self._counters.add(read_s=time.perf_counter() - began_s, bytes_read=file.bytes_read)
         return found
 
+    def byte_range(self, column: ImageColumn, row: int) -> tuple[int, int] | None:
+        """Return the range of the file that `get` will read for a row.
+
+        Returns:
+            The image, the page, or all pages of the row group, by what is known of their positions.
+            None where nothing is read, or pyarrow reads it.
+        """
+        group = bisect_right(column.first, row) - 1
+        chunk = column.chunks[group]
+        if isinstance(chunk, str):
+            return None
+        place = (column.file, column.key, group)
+        everything = (chunk.begin, chunk.begin + chunk.size)
+        pages = self._made((*place, _HEADERS))
+        if not isinstance(pages, Pages):
+            return everything if pages is None else None
+        number, row = find_cell(pages, row - column.first[group])
+        cells = self._made((*place, number))
+        if cells is None:
+            page = pages.data[number]
+            return page.begin - (page.level_size or 0), page.begin + page.size
+        value = int(cells.numbers[row])
+        strings = cells.strings or self._made((*place, _DICTIONARY))
+        if value < 0 or strings is None:
+            return None if value < 0 else everything
+        return strings.place(value)
+
+    def _made(self, place: tuple[StoredFile, str, int, int]) -> Any:
+        """Return the entry at `place`, or None if it is not there yet."""
+        with self._lock:
+            coming = self._entries.get(place)
+        is_made = coming is not None and coming.done() and coming.exception() is None
+        return coming.result() if coming is not None and is_made else None
+
     def _find(self, file: OpenFile, column: ImageColumn, group: int, row: int) -> Any:
         # 1. The page headers of the row group, or its images if pyarrow had to read them.
         place = (column.file, column.key, group)

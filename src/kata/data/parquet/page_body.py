@@ -83,6 +83,10 @@ class Body(Protocol):
         """Return bytes `begin` to `end` of the body; `file` is the one that holds the page."""
         ...
 
+    def place(self, begin: int, end: int) -> tuple[int, int] | None:
+        """Return the range of the file that `read` reads, or None if it reads none, or several."""
+        ...
+
 
 class InMemory:
     """A body that was decompressed into memory."""
@@ -96,6 +100,10 @@ class InMemory:
         """Return a view of the bytes."""
         del file
         return self._plain[begin:end]
+
+    def place(self, begin: int, end: int) -> None:
+        """Return None: the bytes are here."""
+        del begin, end
 
 
 class InFile:
@@ -122,6 +130,15 @@ class InFile:
             parts.append(file.read(self._places[run] + begin - starts[run], stop - begin))
             begin, run = stop, run + 1
         return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def place(self, begin: int, end: int) -> tuple[int, int] | None:
+        """Return the range of the file with the bytes, or None if they are not close together."""
+        first = bisect_right(self._starts, begin) - 1
+        last = bisect_right(self._starts, end - 1) - 1
+        at = self._places[first] + begin - self._starts[first]
+        stop = self._places[last] + end - self._starts[last]
+        is_close = 0 <= stop - at <= 2 * (end - begin) + _LOOK_BYTES
+        return (at, stop) if is_close else None
 
 
 def open_body(file: OpenFile, begin: int, size: int, plain_size: int, codec: str) -> Body:

@@ -28,12 +28,14 @@ class Chunk:
 
     Attributes:
         begin: position of its first page in the file.
+        size: bytes of all its pages.
         rows: number of cells.
         level: the definition level of a cell that is not null; 0 if no cell may be null.
         codec: name of the compression.
     """
 
     begin: int
+    size: int
     rows: int
     level: int
     codec: str
@@ -83,6 +85,10 @@ class Strings:
             raise PageError(f"value {number} is wanted of {len(self._begins) - 1}")
         return self._body.read(file, self._begins[number] + 4, self._begins[number + 1])
 
+    def place(self, number: int) -> tuple[int, int] | None:
+        """Return the range of the file that holds one of the strings; see `Body.place`."""
+        return self._body.place(self._begins[number] + 4, self._begins[number + 1])
+
 
 @dataclass(frozen=True)
 class Cells:
@@ -117,9 +123,9 @@ def find_chunk(meta: pq.FileMetaData, group: int, leaf: int) -> Chunk:
     if column.file_path:
         raise UnknownPageError(f"it lies in another file ({column.file_path})")
     begin = min(column.dictionary_page_offset or column.data_page_offset, column.data_page_offset)
-    return Chunk(
-        begin, meta.row_group(group).num_rows, kind.max_definition_level, column.compression
-    )
+    rows = meta.row_group(group).num_rows
+    size = column.total_compressed_size
+    return Chunk(begin, size, rows, kind.max_definition_level, column.compression)
 
 
 def find_pages(file: OpenFile, chunk: Chunk) -> Pages:

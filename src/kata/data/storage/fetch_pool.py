@@ -41,6 +41,9 @@ _REFILL = 0.75
 step would cost more than it gives.
 """
 
+_OVERLAPS = 8
+"""Ranges that are looked into for bytes: those of a file may overlap, though GOPs seldom do."""
+
 _DROPPED = memoryview(bytearray(_GAP_BYTES))
 """Receives the bytes of gaps. All threads write here and none reads."""
 
@@ -206,14 +209,13 @@ class FetchPool(Closing):
         """Return bytes [begin, end) of a file if the pool has all of them in one range."""
         with self._lock:
             begins = self._begins.get((files, name), ())
-            place = bisect_right(begins, begin) - 1
-            if place < 0:
-                return None
-            held = self._held[files, name, begins[place]]
-            if held.data is None or end > held.range.end:
-                return None
-            at = begin - held.range.begin
-            return memoryview(held.data)[at : at + end - begin]
+            place = bisect_right(begins, begin)
+            # An image may lie in the range of its page, behind ranges of other images.
+            for first in reversed(begins[max(place - _OVERLAPS, 0) : place]):
+                held = self._held[files, name, first]
+                if held.data is not None and end <= held.range.end:
+                    return memoryview(held.data)[begin - first : end - first]
+            return None
 
     def close(self) -> None:
         """Cancel what waits; return when the requests under way have ended."""
