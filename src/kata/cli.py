@@ -241,11 +241,24 @@ LAUNCH = Verb(
     ),
 )
 
+PLAN = Verb(
+    says="say what a run will need: memory, time, price, disk",
+    usage="--gpu=<name> [options] <options of kata train>",
+    work="kata.launch.planning.command:main",
+    options="kata.launch.planning.options:PlanOptions",
+    is_raw=True,
+    footer=(
+        "All options of `kata train` are taken too, and mean the same. No GPU is needed, no "
+        "weights and no network.",
+    ),
+)
+
 KATA = Verb(
     says="kata trains robot policies: LeRobot datasets in, LeRobot checkpoints out.",
     usage="<verb> [options]",
     verbs={
         "train": TRAIN,
+        "plan": PLAN,
         "eval": EVAL,
         "checkpoint": CHECKPOINT,
         "data": DATA,

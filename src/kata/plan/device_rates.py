@@ -40,6 +40,7 @@ KERNEL_S = 3e-6
 HOST_LAUNCH_S = 7e-6
 """Time of the host for a kernel that eager PyTorch launches, autograd and Python included."""
 
+
 @dataclass(frozen=True, slots=True)
 class DeviceRates:
     """Rates of one device.

@@ -1,0 +1,1 @@
+"""`kata plan`: what a run will need, before it runs."""

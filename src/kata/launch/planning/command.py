@@ -1,0 +1,91 @@
+"""`kata plan`: from its arguments to a table, or to JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from kata.launch.planning.comparison import (
+    cheapest,
+    compared,
+    comparison_json,
+    comparison_text,
+    device_of,
+)
+from kata.launch.planning.options import PlanOptions, split_args
+from kata.launch.planning.show import forecast_json, forecast_text, memory_parts, time_parts
+from kata.launch.planning.subject import described, flavor_machine, machine_of, opened
+from kata.plan.data_size import DataSize
+from kata.plan.forecast import Forecast, forecast
+from kata.plan.picture import forecast_picture
+from kata.plan.remedies import Remedy, remedies
+from kata.plan.trace_store import step_trace_of
+from kata.run import Run, resolve_run
+
+
+def main(args: Sequence[str]) -> int:
+    """Plan what these arguments ask for, print it, and return the exit status.
+
+    Raises:
+        KataError: options or data are wrong, or the step cannot be traced.
+    """
+    options, train = split_args(args)
+    if options.gpu == "auto":
+        run, data, notes = subject(options, train, options.gpus * options.nodes)
+        found = cheapest(run, data, options.gpus * options.nodes)
+        _print(options, found, [], notes)
+        return 0
+    ranks = _ranks(options)
+    run, data, notes = subject(options, train, ranks)
+    machine, remarks = machine_of(options, run)
+    notes += remarks
+    if options.compare:
+        given = options.gpu is not None or options.flavor is not None
+        forecasts = compared(run, data, machine, is_gpu_given=given)
+        plain = comparison_json(forecasts)
+        print(json.dumps(plain, indent=1) if options.json else comparison_text(forecasts), end="")
+        return 0
+    found = forecast(run, step_trace_of(run, device_of(machine)), data, machine)
+    changes = [] if found.fits else remedies(run, machine.gpu, device_of(machine))
+    _print(options, found, changes, notes)
+    return 0
+
+
+def subject(
+    options: PlanOptions, train: Sequence[str], ranks: int
+) -> tuple[Run, DataSize, list[str]]:
+    """Return the run with its policy's features, the size of its data, and notes.
+
+    Nothing of the run is downloaded but the dataset's metadata.
+    """
+    run, notes = resolve_run(train, ranks)
+    run = dataclasses.replace(run, policy=run.policy.without_downloads())
+    run, data = described(run, options.dataset) if options.dataset.is_stated else opened(run)
+    if run.compile:
+        notes.append("--compile is not part of the plan")
+    return run, data, notes
+
+
+def _ranks(options: PlanOptions) -> int:
+    """Return the number of ranks: GPUs of all nodes, or those of the flavor."""
+    if options.flavor is None:
+        return options.gpus * options.nodes
+    return flavor_machine(options.flavor).ranks
+
+
+def _print(
+    options: PlanOptions, found: Forecast, changes: Sequence[Remedy], notes: Sequence[str]
+) -> None:
+    if options.picture is not None:
+        picture = forecast_picture(
+            memory_parts(found), found.machine.gpu.memory_bytes, time_parts(found)
+        )
+        Path(options.picture).expanduser().write_bytes(picture)
+    if options.json:
+        plain: dict[str, Any] = forecast_json(found, changes, notes)
+        print(json.dumps(plain, indent=1))
+    else:
+        print(forecast_text(found, changes, notes), end="")

@@ -1,0 +1,199 @@
+"""The run and the machine that a plan is about."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import platform
+import sys
+from pathlib import Path
+
+from kata.data import anchor_rows
+from kata.data.dataset.mixture import Mixture
+from kata.errors import ConfigError, PolicyError, did_you_mean
+from kata.launch.flavors import known_flavors
+from kata.launch.gpus import nvidia_smi
+from kata.launch.planning.options import DescribedDataset, PlanOptions
+from kata.plan.catalogue import MIB, Gpu, gpu_named, gpu_of_device
+from kata.plan.data_size import VIDEO_BYTES_PER_PIXEL, DataSize
+from kata.plan.forecast import Machine
+from kata.plan.profiles import kept_profile
+from kata.policies.config import PolicyConfig
+from kata.run import Run
+from kata.spec import ACTION, STATE, Feature, FeatureType
+from kata.train.input.datasets import open_data, split_data, take_roles
+from kata.train.input.features import fit_features
+
+CPU = "cpu"
+_VECTOR_BYTES = 4
+
+
+def described(run: Run, data: DescribedDataset) -> tuple[Run, DataSize]:
+    """Return the run with the features of a described dataset, and its size.
+
+    Raises:
+        PolicyError: the policy's own features contradict the description.
+        ConfigError: the batch is larger than the dataset.
+    """
+    number, height, width = data.camera_sizes
+    inputs: dict[str, Feature] = {}
+    if data.state_dim is not None:
+        inputs[STATE] = Feature(FeatureType.STATE, (data.state_dim,))
+    for camera in range(number):
+        key = f"observation.images.camera{camera}"
+        inputs[key] = Feature(FeatureType.VISUAL, (3, height, width))
+    assert data.action_dim is not None
+    outputs = {ACTION: Feature(FeatureType.ACTION, (data.action_dim,))}
+    _refuse_other_features(run.policy, inputs, outputs)
+    policy = run.policy.with_features(inputs, outputs)
+    policy.validate_features()
+    frames = data.frames or 0
+    episodes = data.episodes_count or 0
+    samples = frames - policy.drop_last_frames() * episodes
+    if samples < run.effective_batch:
+        raise ConfigError(
+            f"batch of {run.effective_batch} samples, dataset of {max(samples, 0)}",
+            rule="a batch is no larger than the dataset",
+            remedy="--batch_size=1, or more frames",
+        )
+    values = (data.state_dim or 0) + data.action_dim
+    pixels = number * height * width
+    disk = frames * (pixels * VIDEO_BYTES_PER_PIXEL + values * _VECTOR_BYTES)
+    size = DataSize(samples, episodes, data.fps or 0.0, int(disk), is_described=True)
+    return dataclasses.replace(run, policy=policy), size
+
+
+def _refuse_other_features(
+    policy: PolicyConfig, inputs: dict[str, Feature], outputs: dict[str, Feature]
+) -> None:
+    """Refuse a policy whose own inputs or outputs are not those of the description."""
+    sizes = sorted(feature.shape for feature in inputs.values())
+    for mine, theirs in ((policy.input_features, sizes), (policy.output_features, None)):
+        wanted = theirs or sorted(feature.shape for feature in outputs.values())
+        if mine and sorted(feature.shape for feature in mine.values()) != wanted:
+            shapes = ", ".join(f"{key} {feature.shape}" for key, feature in mine.items())
+            raise PolicyError(
+                f"the policy wants {shapes}, and the description gives {wanted}",
+                rule="policy and dataset have the same sizes",
+                remedy="change --dataset.cameras, state_dim or action_dim, or the policy's "
+                "features",
+            )
+
+
+def opened(run: Run) -> tuple[Run, DataSize]:
+    """Return the run with the features of its dataset, and the dataset's size.
+
+    Raises:
+        KataError: the dataset cannot be opened, or does not suit the policy.
+    """
+    run, whole, _ = take_roles(run, open_data(run.dataset))
+    policy = fit_features(run.policy, whole, run.rename_map)
+    policy.validate_features()
+    train, _ = split_data(whole, run.dataset.eval_split)
+    rows = anchor_rows(train, policy.drop_last_frames())
+    size = DataSize(len(rows), train.num_episodes, float(whole.datasets[0].fps), _disk_bytes(whole))
+    return dataclasses.replace(run, policy=policy), size
+
+
+def _disk_bytes(data: Mixture) -> int | None:
+    """Return the bytes of the files of local datasets; None if one is elsewhere."""
+    total = 0
+    for dataset in data.datasets:
+        folder = Path(str(dataset.root))
+        if not folder.is_dir():
+            return None
+        total += sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    return total
+
+
+def machine_of(options: PlanOptions, run: Run) -> tuple[Machine, list[str]]:
+    """Return the machine that a plan is for, and notes for the user.
+
+    Raises:
+        ConfigError: the GPU or the flavor is unknown, or there is neither here.
+    """
+    if options.flavor is not None:
+        return flavor_machine(options.flavor), []
+    ranks = options.gpus * options.nodes
+    if options.gpu not in (None, CPU):
+        machine = Machine(gpu=gpu_named(options.gpu or ""), ranks=ranks, nodes=options.nodes)
+        return _measured(machine, machine.gpu.name, run.precision)
+    here = None if options.gpu == CPU else gpu_here()
+    if here is not None:
+        machine = Machine(gpu=here, ranks=ranks, nodes=options.nodes, cores=cores() // ranks or 1)
+        return _measured(machine, here.name, run.precision)
+    profile = kept_profile(processor(), run.precision)
+    if profile is None:
+        raise ConfigError(
+            "gpu: not given, and there is no profile of this machine's processor"
+            if options.gpu is None
+            else f"gpu={CPU}: there is no profile of {processor()}",
+            rule="a plan is for a GPU of the catalogue, or for a device that was measured",
+            remedy="for example --gpu=rtx4090, or --gpu=auto; `kata plan --calibrate` measures "
+            "this machine",
+        )
+    cpu = Gpu(CPU, profile.memory_bytes, profile.bytes_s, 0, 0, 0, True, 0.0, "none")
+    return _measured(Machine(gpu=cpu, ranks=ranks, cores=cores()), processor(), run.precision)
+
+
+def _measured(machine: Machine, device: str, precision: str) -> tuple[Machine, list[str]]:
+    """Return the machine with the rates of its profile, if there is one."""
+    profile = kept_profile(device, precision)
+    if profile is None:
+        return machine, []
+    rates, warning = profile.rates()
+    notes = [warning] if warning else []
+    found = dataclasses.replace(machine, rates=rates, s_per_pixel=profile.s_per_pixel)
+    return found, notes
+
+
+def flavor_machine(name: str) -> Machine:
+    """Return a machine of Hugging Face Jobs.
+
+    Raises:
+        ConfigError: there is none of that name, or it has no GPU.
+    """
+    offered = known_flavors()
+    if name not in offered:
+        raise ConfigError(
+            f"flavor={name}: no such machine",
+            rule="one of the flavors of Hugging Face Jobs; `kata launch flavors` lists them",
+            remedy=did_you_mean(name, offered),
+        )
+    flavor = offered[name]
+    if not flavor.gpus:
+        raise ConfigError(
+            f"flavor={name}: has no GPU",
+            rule="a plan is for a machine with a GPU",
+            remedy="for example --flavor=l4x1",
+        )
+    return Machine(
+        gpu=gpu_named(flavor.gpu),
+        ranks=flavor.gpus,
+        cores=max(1, flavor.cores // flavor.gpus),
+        usd_per_hour=flavor.usd_per_hour,
+    )
+
+
+def gpu_here() -> Gpu | None:
+    """Return the first GPU of this machine, if the catalogue has it."""
+    answer = nvidia_smi("--query-gpu=name,memory.total", "--format=csv,noheader,nounits")
+    if not answer or not answer.strip():
+        return None
+    name, _, memory = answer.splitlines()[0].rpartition(",")
+    return gpu_of_device(name.strip(), int(float(memory)) * MIB)
+
+
+def processor() -> str:
+    """Return the name of this machine's processor."""
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    except OSError:
+        return platform.processor() or platform.machine()
+    names = [line.partition(":")[2] for line in text.splitlines() if line.startswith("model name")]
+    return names[0].strip() if names else platform.machine()
+
+
+def cores() -> int:
+    """Return the cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
