@@ -141,7 +141,7 @@ def _figure(text: str) -> float:
 
 
 @functools.cache
-def gpus() -> dict[str, Gpu]:
+def known_gpus() -> dict[str, Gpu]:
     """Return all GPUs by name."""
     found: dict[str, Gpu] = {}
     for line in _TABLE.strip().splitlines():
@@ -166,7 +166,7 @@ def gpu_named(name: str) -> Gpu:
     Raises:
         ConfigError: the catalogue has none; the message has the nearest names.
     """
-    known = gpus()
+    known = known_gpus()
     plain = {_plain(each): each for each in known}
     plain |= {_plain(alias): each for alias, each in _ALIASES.items()}
     if _plain(name) in plain:
@@ -188,7 +188,7 @@ def gpu_of_device(device: str, memory_bytes: int) -> Gpu | None:
         memory_bytes: its whole memory, which tells models of one name apart.
     """
     words = _plain(device)
-    fitting = [gpu for gpu in gpus().values() if _plain(gpu.name.split("-")[0]) in words]
+    fitting = [gpu for gpu in known_gpus().values() if _plain(gpu.name.split("-")[0]) in words]
     if not fitting:
         return None
     is_pcie = "pcie" in words

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from kata.errors import ConfigError, PolicyError
-from kata.plan.catalogue import Gpu, gpus
+from kata.plan.catalogue import Gpu, known_gpus
 from kata.plan.forecast import largest_batch, memory_of
 from kata.plan.trace_store import step_trace_of
 from kata.run import Run
@@ -99,7 +99,7 @@ def _other_gpu(run: Run, gpu: Gpu, device: str) -> Remedy | None:
     if not gpu.is_cuda:
         return None
     trace = step_trace_of(run, device)
-    for other in sorted(gpus().values(), key=lambda each: each.memory_bytes):
+    for other in sorted(known_gpus().values(), key=lambda each: each.memory_bytes):
         computes = other.is_cuda and (run.precision != "bf16" or other.has_bf16)
         if computes and other.memory_bytes > gpu.memory_bytes:
             total = memory_of(run, trace, other, run.batch_size).total_bytes

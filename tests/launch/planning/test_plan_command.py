@@ -7,7 +7,7 @@ import pytest
 from kata.cli import main
 from kata.errors import ConfigError
 from kata.launch.planning.options import split_args
-from kata.plan.catalogue import gpus
+from kata.plan.catalogue import known_gpus
 from kata.plan.tracing.trace import trace_step
 from tests.plan.conftest import small_run
 
@@ -75,8 +75,8 @@ def test_what_does_not_fit_comes_with_changes_that_do(capsys):
     assert found["memory"]["margin_bytes"] < 0
     assert found["remedies"]
     for remedy in found["remedies"]:
-        room = next((gpu for gpu in gpus() if f"--gpu={gpu}" in remedy["flags"]), "rtx3060")
-        assert remedy["peak_bytes"] <= gpus()[room].memory_bytes
+        room = next((gpu for gpu in known_gpus() if f"--gpu={gpu}" in remedy["flags"]), "rtx3060")
+        assert remedy["peak_bytes"] <= known_gpus()[room].memory_bytes
     first = found["remedies"][0]["flags"]
     assert "--accelerator.gradient_accumulation.steps" in first
     # The change is believed: planned with it, the run fits.

@@ -17,7 +17,7 @@ from kata.launch.planning.comparison import (
 )
 from kata.launch.planning.options import PlanOptions, split_args
 from kata.launch.planning.show import forecast_json, forecast_text, memory_parts, time_parts
-from kata.launch.planning.subject import described, flavor_machine, machine_of, opened
+from kata.launch.planning.subject import described, flavor_machine, machine_of, with_dataset
 from kata.plan.data_size import DataSize
 from kata.plan.forecast import Forecast, forecast
 from kata.plan.picture import forecast_picture
@@ -63,7 +63,7 @@ def subject(
     """
     run, notes = resolve_run(train, ranks)
     run = dataclasses.replace(run, policy=run.policy.without_downloads())
-    run, data = described(run, options.dataset) if options.dataset.is_stated else opened(run)
+    run, data = described(run, options.dataset) if options.dataset.is_stated else with_dataset(run)
     if run.compile:
         notes.append("--compile is not part of the plan")
     return run, data, notes

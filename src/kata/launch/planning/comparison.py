@@ -9,7 +9,7 @@ from typing import Any
 from kata.errors import ConfigError, KataError
 from kata.launch.flavors import known_flavors
 from kata.launch.planning.show import forecast_json
-from kata.plan.catalogue import gpu_named, gpus
+from kata.plan.catalogue import gpu_named, known_gpus
 from kata.plan.data_size import DataSize
 from kata.plan.forecast import Forecast, Machine, forecast
 from kata.plan.trace_store import step_trace_of
@@ -142,7 +142,7 @@ def cheapest(run: Run, data: DataSize, ranks: int) -> Forecast:
     raise ConfigError(
         f"gpu=auto with gpus={ranks}: the run{needs} fits on no machine of Hugging Face Jobs",
         rule=f"they have {', '.join(map(str, sizes))} GPUs",
-        remedy=f"name a GPU: {', '.join(gpus())}; or --accelerator.mixed_precision=bf16, or a "
+        remedy=f"name a GPU: {', '.join(known_gpus())}; or --accelerator.mixed_precision=bf16, or a "
         "smaller --batch_size",
     )
 

@@ -79,7 +79,7 @@ _NEEDED = ("frames", "action_dim")
 
 @dataclass(frozen=True, kw_only=True)
 class PlanOptions(Options):
-    """What is planned, and for which machine."""
+    """The machine that a plan is for, and the form of its answer."""
 
     gpu: str | None = option(
         None,

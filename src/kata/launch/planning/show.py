@@ -15,7 +15,8 @@ def forecast_json(
     found: Forecast, changes: Sequence[Remedy], notes: Sequence[str]
 ) -> dict[str, Any]:
     """Return a forecast as values of JSON."""
-    run, memory, time, machine = found.run, found.memory, found.time, found.machine
+    run, machine = found.run, found.machine
+    memory, time = found.memory, found.time
     epochs: dict[str, Any] = {}
     for number in EPOCHS:
         epochs[f"{number}_epochs"] = _span(found, number * found.steps_per_epoch)

@@ -80,7 +80,7 @@ def _refuse_other_features(
             )
 
 
-def opened(run: Run) -> tuple[Run, DataSize]:
+def with_dataset(run: Run) -> tuple[Run, DataSize]:
     """Return the run with the features of its dataset, and the dataset's size.
 
     Raises:
@@ -120,7 +120,9 @@ def machine_of(options: PlanOptions, run: Run) -> tuple[Machine, list[str]]:
         return _measured(machine, machine.gpu.name, run.precision)
     here = None if options.gpu == CPU else gpu_here()
     if here is not None:
-        machine = Machine(gpu=here, ranks=ranks, nodes=options.nodes, cores=cores() // ranks or 1)
+        machine = Machine(
+            gpu=here, ranks=ranks, nodes=options.nodes, cores=num_cores() // ranks or 1
+        )
         return _measured(machine, here.name, run.precision)
     profile = kept_profile(processor(), run.precision)
     if profile is None:
@@ -133,7 +135,7 @@ def machine_of(options: PlanOptions, run: Run) -> tuple[Machine, list[str]]:
             "this machine",
         )
     cpu = Gpu(CPU, profile.memory_bytes, profile.bytes_s, 0, 0, 0, True, 0.0, "none")
-    return _measured(Machine(gpu=cpu, ranks=ranks, cores=cores()), processor(), run.precision)
+    return _measured(Machine(gpu=cpu, ranks=ranks, cores=num_cores()), processor(), run.precision)
 
 
 def _measured(machine: Machine, device: str, precision: str) -> tuple[Machine, list[str]]:
@@ -194,6 +196,6 @@ def processor() -> str:
     return names[0].strip() if names else platform.machine()
 
 
-def cores() -> int:
+def num_cores() -> int:
     """Return the cores that this process may use."""
     return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
