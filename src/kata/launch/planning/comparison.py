@@ -142,7 +142,7 @@ def cheapest(run: Run, data: DataSize, ranks: int) -> Forecast:
     raise ConfigError(
         f"gpu=auto with gpus={ranks}: the run{needs} fits on no machine of Hugging Face Jobs",
         rule=f"they have {', '.join(map(str, sizes))} GPUs",
-        remedy=f"name a GPU: {', '.join(known_gpus())}; or --accelerator.mixed_precision=bf16, or a "
+        remedy=f"name a GPU: {', '.join(known_gpus())}; --accelerator.mixed_precision=bf16, or a "
         "smaller --batch_size",
     )
 
