@@ -142,6 +142,11 @@ DATA = Verb(
             "find damaged files, wrong counts, gaps in time, NaN and the like",
             "<folder> [options]",
         ),
+        "index": _data_verb(
+            "index",
+            "index all videos, so that no run in a store has to open them first",
+            "<folder or address> [--upload]",
+        ),
         "repair": _data_verb(
             "repair",
             "write a corrected copy, as far as a fault has one mechanical answer",

@@ -44,6 +44,9 @@ class FarStore:
         found = self._near.stamps(names)
         return {name: Stamp(stamp.size, f'"{stamp.version}"') for name, stamp in found.items()}
 
+    def packed_index(self, name: str, stamp: Stamp) -> None:
+        return None
+
     def read_into(self, name: str, begin: int, pieces: Sequence[memoryview], stamp: Stamp) -> None:
         with self._lock:
             self.read.append((name, begin, begin + sum(map(len, pieces))))

@@ -143,6 +143,15 @@ class CheckOptions(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
+class IndexOptions(Options):
+    """Options of `kata data index`."""
+
+    dataset: DatasetPlace = option(DatasetPlace, "")
+    upload: bool = option(False, "Store the file beside a dataset in a store.")
+    threads: int = option(16, "Videos that are indexed at a time.", least=1)
+
+
+@dataclass(frozen=True, kw_only=True)
 class ViewOptions(Options):
     """Options of `kata data view`."""
 

@@ -12,11 +12,12 @@ import errno
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
+from kata.data.remote.packed_file import PACKED_NAME, open_packed
 from kata.data.remote.remote_store import RemoteStore
 from kata.data.remote.table_file import Range, footer_range, needed_ranges
 from kata.data.storage.array_file import alone, cache_folder
@@ -33,6 +34,7 @@ _NAMES = (
     "meta/tasks.jsonl",
     "meta/episodes.jsonl",
     "meta/episodes_stats.jsonl",
+    PACKED_NAME,
 )
 """Metadata of all format versions, for stores without listings."""
 
@@ -85,7 +87,7 @@ class Mirror:
         state = hashlib.sha256(facts.encode()).hexdigest()[:16]
         self.root = self._folder / "snapshots" / state
         count = self.bring(names)
-        return self._changes(state, count)
+        return [*self._changes(state, count), *self._open_packed(listed)]
 
     def bring(self, names: Iterable[str], skipped: Sequence[str] = ()) -> int:
         """Bring those files that exist and are not here yet, under a lock.
@@ -142,6 +144,24 @@ class Mirror:
         return [
             f"{self._store.url} has changed since it was last read here: "
             f"{counted(count, 'file')} of its metadata brought again"
+        ]
+
+    def _open_packed(self, listed: Mapping[str, Stamp]) -> list[str]:
+        """Give the store the packet indexes beside the dataset; say which of them do not fit."""
+        if PACKED_NAME not in listed:
+            return []
+        packed = open_packed(self.root / PACKED_NAME)
+        place = self._store.location(PACKED_NAME)
+        remedy = f"`kata data index --dataset.root={self._store.url} --upload` renews it"
+        if packed is None:
+            return [f"{place} is damaged or of another version, and is not used; {remedy}"]
+        self._store.packed = packed
+        outdated = packed.outdated(listed, self._store.url)
+        if not outdated:
+            return []
+        return [
+            f"{place} does not fit {counted(len(outdated), 'video')}, first {outdated[0]}, which "
+            f"will be indexed again; {remedy}"
         ]
 
     def _blob(self, name: str, stamp: Stamp, skipped: Sequence[str]) -> Path:

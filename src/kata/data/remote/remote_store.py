@@ -9,6 +9,7 @@ from threading import Lock
 from typing import TypeVar
 
 from kata.data.remote.objects import Objects
+from kata.data.remote.packed_file import PackedFile
 from kata.data.remote.refusals import ABSENT, RefusedError, refusal
 from kata.data.remote.retry import Retry, RetryLimits
 from kata.data.storage.file_stamp import Stamp, replaced
@@ -28,6 +29,9 @@ class RemoteStore:
     Args:
         objects: the store.
         limits: of retries.
+
+    Attributes:
+        packed: the packet indexes that are stored beside the dataset, once its metadata is here.
     """
 
     def __init__(self, objects: Objects, limits: RetryLimits | None = None) -> None:
@@ -36,6 +40,7 @@ class RemoteStore:
         self._lock = Lock()
         self._stamps: dict[str, Stamp | None] = {}
         self._is_listed: bool | None = None
+        self.packed: PackedFile | None = None
 
     @property
     def url(self) -> str:
@@ -82,6 +87,10 @@ class RemoteStore:
             if stamp is not None:
                 found[name] = stamp
         return found
+
+    def packed_index(self, name: str, stamp: Stamp) -> bytes | None:
+        """Return the packet index of a video that is stored beside the dataset, or None."""
+        return None if self.packed is None else self.packed.block(name, stamp, self.url)
 
     def read_into(self, name: str, begin: int, pieces: Sequence[memoryview], stamp: Stamp) -> None:
         """Fill buffers with a range of a file; see `Store.read_into`."""

@@ -46,6 +46,10 @@ class FarFiles:
         """Return the stamps of the files that exist."""
         return self.store.stamps(names)
 
+    def packed_index(self, name: str, stamp: Stamp) -> bytes | None:
+        """Return the packet index of a video that is stored beside the dataset, or None."""
+        return self.store.packed_index(name, stamp)
+
     def read_into(self, name: str, begin: int, pieces: Sequence[memoryview], stamp: Stamp) -> None:
         """Fill buffers from the pool, else with a request; see `Store.read_into`."""
         found = self.pool.find(self, name, begin, begin + sum(map(len, pieces)))

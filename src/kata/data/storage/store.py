@@ -43,6 +43,10 @@ class Store(Protocol):
         """
         ...
 
+    def packed_index(self, name: str, stamp: Stamp) -> bytes | None:
+        """Return the packet index of a video that is stored beside the dataset, or None."""
+        ...
+
     def read_into(self, name: str, begin: int, pieces: Sequence[memoryview], stamp: Stamp) -> None:
         """Fill buffers one after the other with the bytes of a file from `begin` on.
 
@@ -154,6 +158,10 @@ class LocalStore:
             if S_ISREG(about.st_mode):
                 found[name] = Stamp.of(about)
         return found
+
+    def packed_index(self, name: str, stamp: Stamp) -> bytes | None:
+        """Return None: to index a file of a disk takes a few milliseconds."""
+        del name, stamp
 
     def read_into(self, name: str, begin: int, pieces: Sequence[memoryview], stamp: Stamp) -> None:
         """Fill buffers in one system call; see `Store.read_into`."""

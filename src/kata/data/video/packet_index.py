@@ -17,6 +17,7 @@ from typing import Any, BinaryIO, TypeAlias
 
 import av
 import numpy as np
+from av.codec.codec import Codec, UnknownCodecError
 from av.error import FFmpegError
 from numpy.typing import NDArray
 
@@ -35,6 +36,7 @@ from kata.data.storage.lfs_pointer import refuse_pointer
 from kata.data.storage.store import StoredFile
 from kata.data.video.container import open_video
 from kata.data.video.mp4_boxes import count_setups, read_sample_table
+from kata.data.video.packed_index import pack_index, unpack_index
 from kata.errors import DataError
 
 Colour: TypeAlias = tuple[int, int, int, int]
@@ -157,8 +159,8 @@ def _check_length(file: StoredFile, data: BinaryIO, size: int) -> None:
 
 
 def open_index(file: StoredFile) -> FrameIndex:
-    """Return the index of a video file from the cache folder; build and store it if it is not
-    there.
+    """Return the index of a video file from the cache folder. If it is not there, take the one that
+    is stored beside the dataset, or build it, and store it in the cache.
 
     Raises:
         DataError: See `build_index`.
@@ -167,7 +169,7 @@ def open_index(file: StoredFile) -> FrameIndex:
     kept = load(place)
     if kept is not None:
         return _from_bundle(file, kept)
-    index = build_index(file)
+    index = _packed(file) or build_index(file)
     arrays, note = _to_bundle(index)
 
     def fill(put: Put) -> Note:
@@ -180,6 +182,28 @@ def open_index(file: StoredFile) -> FrameIndex:
     except OSError as error:
         say_unwritable(error)
     return index
+
+
+def pack(index: FrameIndex) -> bytes:
+    """Return an index as the bytes that are stored beside the dataset."""
+    arrays, note = _to_bundle(index)
+    return pack_index(arrays, note)
+
+
+def _packed(file: StoredFile) -> FrameIndex | None:
+    """Return the index that is stored beside the dataset, if it fits the file and this machine."""
+    stamp = file.stamp()
+    block = file.store.packed_index(file.name, stamp)
+    found = None if block is None else unpack_index(block)
+    if found is None:
+        return None
+    try:
+        Codec(found.note["setup"][0], "r")
+    except UnknownCodecError:
+        return None  # made by an FFmpeg with other decoders
+    names = ["pts", "offset", "size", "packet", "start"]
+    arrays = dict(zip(names, _narrow(*map(found.arrays.__getitem__, names)), strict=True))
+    return _from_bundle(file, ArrayFile(arrays, {**found.note, "identity": stamp.identity}))
 
 
 def build_index(file: StoredFile) -> FrameIndex:
