@@ -43,7 +43,7 @@ def test_a_packed_index_is_the_index(tmp_path, b_frames, open_gop):
         path, [picture(0, n) for n in range(50)], b_frames=b_frames, open_gop=open_gop, gop=7
     )
     index = build_index(local_file(path))
-    block = packet_index.pack(index)
+    block = packet_index.packed_bytes(index)
     assert len(block) < 1200
     found = unpack_index(block)
     for name, values in found.arrays.items():
@@ -55,7 +55,7 @@ def test_a_packed_index_is_the_index(tmp_path, b_frames, open_gop):
 def test_a_damaged_block_is_none(tmp_path, cut):
     path = tmp_path / "video.mp4"
     write_video(path, [picture(0, n) for n in range(8)])
-    block = packet_index.pack(build_index(local_file(path)))
+    block = packet_index.packed_bytes(build_index(local_file(path)))
     assert unpack_index(block[:cut]) is None
     assert unpack_index(b"\0" * 40) is None
 

@@ -14,7 +14,7 @@ from kata.data.remote.remote_store import RemoteStore
 from kata.data.storage.array_file import cache_folder
 from kata.data.storage.file_stamp import Stamp
 from kata.data.storage.store import StoredFile
-from kata.data.video.packet_index import open_index, pack
+from kata.data.video.packet_index import open_index, packed_bytes
 from kata.errors import ConfigError
 from kata.log import counting
 from kata.units import bytes_text, counted
@@ -62,7 +62,7 @@ def _blocks(data: Dataset, threads: int) -> dict[str, tuple[Stamp, bytes]]:
 
     def index(name: str) -> tuple[Stamp, bytes]:
         file = StoredFile(data.store, name)
-        return file.stamp(), pack(open_index(file))
+        return file.stamp(), packed_bytes(open_index(file))
 
     blocks: dict[str, tuple[Stamp, bytes]] = {}
     with ThreadPoolExecutor(threads, "kata-index") as pool, counting("videos indexed") as progress:

@@ -184,7 +184,7 @@ def open_index(file: StoredFile) -> FrameIndex:
     return index
 
 
-def pack(index: FrameIndex) -> bytes:
+def packed_bytes(index: FrameIndex) -> bytes:
     """Return an index as the bytes that are stored beside the dataset."""
     arrays, note = _to_bundle(index)
     return pack_index(arrays, note)
