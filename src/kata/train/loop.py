@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from kata.dist.engine import Engine
 from kata.run import Run
 from kata.train.input.feed import Feed
 from kata.train.metrics.bad_steps import BadStepMonitor
 from kata.train.metrics.meter import Meter, NullMeter, StepTimes
+from kata.train.model.oom import MicroBatchHalver
 from kata.train.stopping import StopSignal
 from kata.update.state import TrainState
 from kata.update.step import update
@@ -34,7 +34,7 @@ def loop(
     monitor: BadStepMonitor | NullMeter,
     callbacks: list[tuple[int, Callback]],
     stop_signal: StopSignal,
-    engine: Engine,
+    halver: MicroBatchHalver,
 ) -> None:
     """Train until `run.steps`, or until the stop signal ends the run between two steps.
 
@@ -46,13 +46,13 @@ def loop(
         monitor: takes losses and gradient norms to find bad steps.
         callbacks: pairs (interval in steps, work), called in order, also after the last step.
         stop_signal: ends the run between two steps.
-        engine: sums gradients over ranks and steps the optimizer.
+        halver: takes a step, and again with smaller micro-batches when memory is full.
     """
     while state.step < run.steps and not stop_signal.should_stop():
         began_s = time.perf_counter()
         batch = feed.at(state.step)
         ready_s = time.perf_counter()
-        losses, grad_norm, lr = update(state, batch, run, engine)
+        losses, grad_norm, lr = halver(update, state, batch, run)
         ended_s = time.perf_counter()
         times = StepTimes(
             batch.dataloading_s, batch.preprocessing_s, ended_s - ready_s, ended_s - began_s

@@ -46,7 +46,7 @@ from kata.train.metrics.meter import read_metrics
 from kata.train.model.compile import CompiledBlock, compile_blocks, uncompiled
 from kata.train.model.device import set_switches
 from kata.train.model.engine import open_engine
-from kata.train.model.oom import explain_out_of_memory
+from kata.train.model.oom import MicroBatchHalver, explain_out_of_memory
 from kata.train.report import ReportContent, SampleView, write_report
 from kata.train.stopping import StopSignal
 from kata.update.state import TrainState, build_state
@@ -149,13 +149,16 @@ def train(
         parts = build_components(live, prepared, saver, state, folder, stop, engine)
         held.enter_context(stop)
         with explain_out_of_memory(run, prepared.device):
-            loop(run, state, parts.feed, parts.meter, parts.monitor, parts.callbacks, stop, engine)
+            halver = MicroBatchHalver(engine)
+            work = (parts.feed, parts.meter, parts.monitor, parts.callbacks)
+            loop(run, state, *work, stop, halver)
         # 5. Everything goes to the disk; then what came out, and the report.
         _save_all(run, parts, state)
         live.close()
         stopped = stop.reason if state.step < run.steps else None
         ended = Trained(folder, folder / "report.html", state, stopped=stopped)
-        ended = group.on_rank0(lambda: _recorded(ended, parts.record, uncompiled(blocks))) or ended
+        remarks = [*uncompiled(blocks), *halver.remarks]
+        ended = group.on_rank0(lambda: _recorded(ended, parts.record, remarks)) or ended
         group.on_rank0(lambda: tell(ended))
         views = _views(prepared, parts.view_feed, ended, stop, engine)
         fault = group.on_rank0(lambda: _report(ended, run, facts or [], said, views, command))

@@ -22,6 +22,11 @@ if TYPE_CHECKING:
     from kata.dist.engine import Engine
     from kata.update.step_batch import Share, StepBatch
 
+
+class GradientsOutOfMemory(torch.OutOfMemoryError):
+    """The device ran out of memory before a step changed anything: it can be taken again."""
+
+
 PRECISION_TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -35,25 +40,18 @@ def update(
     is not finite changes neither weights, optimizer state, statistics nor EMA; the step counts as
     taken, since rate, order and draws are keyed by it. Nothing here waits for the device.
 
+    Raises: GradientsOutOfMemory where the micro-batches do not fit. The state is then as before.
+
     Returns: loss, its terms and the policy's own figures as device scalars; the gradient norm
         before clipping; the first group's rate.
     """
     assert run.optimizer is not None
-    losses: dict[str, Tensor] = {}
     statistics = [buffer.clone() for buffer in state.statistics]
-    for number, (micro, draws) in enumerate(zip(batch.micros, batch.draws, strict=True)):
-        _key_dropout(run.seed, state.step, batch.first_micro + number)
-        with engine.micro(last=number + 1 == len(batch.micros)):
-            with autocast(run.precision, engine.device):
-                loss = engine.model(micro, **draws)
-            total, terms = weighted(loss, batch.weights)
-            engine.backward(total if state.scaler is None else state.scaler.scale(total))
-        for name, value in {
-            "loss": total,
-            **terms,
-            **loss_by_dataset(loss, micro, batch.shares),
-        }.items():
-            losses[name] = losses[name] + value.detach() if name in losses else value.detach()
+    try:
+        losses = _gradients(state, batch, run, engine)
+    except torch.OutOfMemoryError as error:
+        _forget_gradients(state, statistics)
+        raise GradientsOutOfMemory(str(error)) from error
     engine.sum([*losses.values(), *state.policy.step_sums()])
     engine.average(state.statistics)
     lr = set_lr(state.optimizer, run.lr_scale * lr_factor(run.scheduler, state.step, run.steps))
@@ -67,6 +65,34 @@ def update(
     if state.ema is not None:
         ema_update(state.ema, state.policy, ema_decay(run.ema, state.step), bad)
     return losses, grad_norm, lr
+
+
+def _gradients(state: TrainState, batch: StepBatch, run: Run, engine: Engine) -> dict[str, Tensor]:
+    """Compute the gradients of all micro-batches, and return the sums of their losses."""
+    losses: dict[str, Tensor] = {}
+    for number, (micro, draws) in enumerate(zip(batch.micros, batch.draws, strict=True)):
+        _key_dropout(run.seed, state.step, batch.first_micro + number)
+        with engine.micro(last=number + 1 == len(batch.micros)):
+            with autocast(run.precision, engine.device):
+                loss = engine.model(micro, **draws)
+            total, terms = weighted(loss, batch.weights)
+            engine.backward(total if state.scaler is None else state.scaler.scale(total))
+        for name, value in {
+            "loss": total,
+            **terms,
+            **loss_by_dataset(loss, micro, batch.shares),
+        }.items():
+            losses[name] = losses[name] + value.detach() if name in losses else value.detach()
+    return losses
+
+
+def _forget_gradients(state: TrainState, statistics: Sequence[Tensor]) -> None:
+    """Return the state to that before the step, while only gradients have been computed."""
+    state.optimizer.zero_grad(set_to_none=True)
+    for buffer, before in zip(state.statistics, statistics, strict=True):
+        buffer.copy_(before)
+    for total in state.policy.step_sums():
+        total.zero_()
 
 
 def weighted(loss: Loss, weights: dict[str, float]) -> tuple[Tensor, dict[str, Tensor]]:

@@ -1,14 +1,25 @@
-"""The message of a run that does not fit into memory."""
+"""What a run does when memory is full: smaller micro-batches, and else a message."""
 
 from __future__ import annotations
 
-from collections.abc import Generator
+import logging
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, TypeVar
 
 import torch
 
+from kata.dist.engine import Engine
 from kata.errors import ConfigError
 from kata.run import Run
+from kata.update.state import TrainState
+from kata.update.step import GradientsOutOfMemory
+from kata.update.step_batch import StepBatch
+
+_log = logging.getLogger(__name__)
+
+Update = TypeVar("Update")
 
 _CPU_IS_FULL = "DefaultCPUAllocator: can't allocate memory"
 
@@ -33,6 +44,82 @@ def explain_out_of_memory(run: Run, device: torch.device) -> Generator[None]:
             "device",
             remedy=_remedy(run),
         ) from error
+
+
+class MicroBatchHalver:
+    """A taker of steps that halves micro-batches when memory is full, and takes the step again.
+
+    The global batch stays: there are twice as many micro-batches. No step is lost, and later steps
+    keep the smaller size. Several ranks would have to agree while they wait for each other's
+    gradients, so there the error ends the run.
+
+    Args:
+        engine: sums gradients over ranks and steps the optimizer.
+
+    Attributes:
+        parts: pieces into which each micro-batch is cut, 1 at first.
+        remarks: messages for the end of the run.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self.parts = 1
+        self._engine = engine
+        self.remarks: list[str] = []
+
+    def __call__(
+        self,
+        take: Callable[[TrainState, StepBatch, Run, Engine], Update],
+        state: TrainState,
+        batch: StepBatch,
+        run: Run,
+    ) -> Update:
+        """Take a step by `take`, as often as it needs smaller micro-batches."""
+        while True:
+            try:
+                return take(state, cut_micro_batches(batch, self.parts), run, self._engine)
+            except GradientsOutOfMemory:
+                if self._engine.group.world.size > 1 or 2 * self.parts > run.batch_size:
+                    raise
+            self._halve(state, run)
+
+    def _halve(self, state: TrainState, run: Run) -> None:
+        self.parts *= 2
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+        size = -(-run.batch_size // self.parts)
+        steps = run.accumulation * self.parts
+        text = (
+            f"memory was full at step {state.step + 1}: micro-batches of {size} samples from then "
+            f"on, {steps} in a step instead of {run.accumulation}; the global batch of "
+            f"{run.effective_batch} stays, with other dropout masks. Start the next run with "
+            f"--batch_size={size} --accelerator.gradient_accumulation.steps={steps}"
+        )
+        _log.warning("%s", text)
+        self.remarks = [text]
+
+
+def cut_micro_batches(batch: StepBatch, parts: int) -> StepBatch:
+    """Return the batch with each micro-batch cut into pieces of nearly equal size.
+
+    Args:
+        batch: of one step on one rank.
+        parts: pieces of a micro-batch, at most its samples.
+    """
+    if parts == 1:
+        return batch
+    micros: list[Any] = []
+    draws: list[Any] = []
+    for micro, drawn in zip(batch.micros, batch.draws, strict=True):
+        size = max(len(value) for value in micro.values())
+        for part in range(parts):
+            piece = slice(part * size // parts, (part + 1) * size // parts)
+            micros.append(_piece(micro, piece))
+            draws.append(_piece(drawn, piece))
+    return replace(batch, micros=micros, draws=draws, first_micro=batch.first_micro * parts)
+
+
+def _piece(values: Mapping[str, Any], piece: slice) -> dict[str, Any]:
+    return {name: value[piece] for name, value in values.items()}
 
 
 def _remedy(run: Run) -> str:
