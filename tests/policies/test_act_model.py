@@ -279,3 +279,15 @@ def test_features_that_do_not_suit_are_refused_when_building() -> None:
     config = dataclasses.replace(small().model.config, input_features={"observation.state": STATE})
     with pytest.raises(PolicyError, match="at least one camera"):
         Policy(config)
+
+
+def test_an_observation_is_needed_only_where_the_queue_is_empty() -> None:
+    policy = small(n_action_steps=2).eval()
+    batch = batch_of(policy, 2)
+    state = policy.init_state(2)
+    assert policy.needs_observation(state)
+    first, state = policy.act(batch, state)
+    assert not policy.needs_observation(state)
+    second, state = policy.act({}, state)
+    assert policy.needs_observation(state)
+    assert torch.equal(torch.stack((first, second), 1), policy.predict_chunk(batch)[:, :2])

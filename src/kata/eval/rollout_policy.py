@@ -64,15 +64,21 @@ class Acting:
             state: what `policy.init_state(B)` or the last call gave.
             source: random numbers for policies that draw as they act; None is torch's stream.
         """
-        batch: Batch = {
-            key: torch.from_numpy(value).to(self.device) for key, value in observations.items()
-        }
-        size = len(next(iter(batch.values())))
-        batch = self.before(frames_to_float({**batch, TASK: [task] * size}, self.config.cameras))
+        batch: Batch = {}
+        if self.policy.needs_observation(state):
+            batch = self._prepared(observations, task)
         action, state = self.policy.act(batch, dataclasses.replace(state, source=source))
         # The copy waits for the device; one that does not wait hands over numbers that are not
         # there yet.
         return self.after({ACTION: action.float().cpu()})[ACTION].numpy(), state
+
+    def _prepared(self, observations: Mapping[str, NDArray[Any]], task: str) -> Batch:
+        """Return observations as the policy reads them, on its device."""
+        batch: Batch = {
+            key: torch.from_numpy(value).to(self.device) for key, value in observations.items()
+        }
+        tasks = [task] * len(next(iter(batch.values())))
+        return self.before(frames_to_float({**batch, TASK: tasks}, self.config.cameras))
 
 
 def episode_source(seeds: Sequence[int], step: int, device: torch.device) -> Source:

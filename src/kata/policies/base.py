@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
@@ -162,6 +162,14 @@ class Policy(nn.Module, ABC):
     def act(self, batch: Batch, state: ActState) -> tuple[Tensor, ActState]:
         """Return the next action, normalized float (B, A), and the state for the next step."""
 
+    def needs_observation(self, state: ActState) -> bool:
+        """Return True if the next call of `act` reads the observation.
+
+        If not, the caller need not prepare images and sentences, and may pass an empty batch.
+        """
+        del state
+        return True
+
     @abstractmethod
     def param_groups(self) -> list[ParamGroup]:
         """Return all trainable parameters, each in exactly one group."""
@@ -197,6 +205,19 @@ class Policy(nn.Module, ABC):
     def frozen(self) -> list[nn.Parameter]:
         """Return parameters that are never trained."""
         return [p for p in self.parameters() if not p.requires_grad]
+
+    def frozen_modules(self) -> list[nn.Module]:
+        """Return modules whose weights never change. They stay in eval mode, and the EMA shares
+        them.
+        """
+        return []
+
+    def train(self, mode: bool = True) -> Self:
+        """Set training mode, in which frozen modules stay in eval mode."""
+        super().train(mode)
+        for module in self.frozen_modules():
+            module.eval()
+        return self
 
     @abstractmethod
     def key_map(self) -> KeyMap:

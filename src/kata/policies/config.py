@@ -24,6 +24,14 @@ CONFIG, OWN_CONFIG = "config.json", "kata.json"
 know.
 """
 
+SHARED_STEPS = (
+    "rename_observations_processor",
+    "to_batch_processor",
+    "device_processor",
+    "normalizer_processor",
+)
+"""The steps before every policy: renaming, the batch axis, the device, normalization."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyConfig(Chosen):
@@ -142,6 +150,16 @@ class PolicyConfig(Chosen):
         sentences.
         """
         return None
+
+    def processor_steps(self) -> list[tuple[str, dict[str, Any]]]:
+        """Return the steps before the policy in order, as LeRobot's names and their options.
+
+        The steps of `SHARED_STEPS` have no options here: `canonical_pipelines` makes them.
+        """
+        tokenizer = self.tokenizer()
+        sentences = [] if tokenizer is None else [("tokenizer_processor", tokenizer)]
+        rename, add_axis, move, normalize = ((name, {}) for name in SHARED_STEPS)
+        return [rename, add_axis, *sentences, move, normalize]
 
     def without_downloads(self) -> PolicyConfig:
         """Return a copy that builds without pretrained parts, for weights that come from a

@@ -1,14 +1,22 @@
-"""The processing steps that most policies share.
+"""The pipelines around a policy, built from the steps that its config lists.
 
-They rename keys, add a batch axis, tokenize, move to the device and normalize; actions go back.
+The steps rename keys, add a batch axis, tokenize, move to the device and normalize; actions go
+back.
 """
 
 from __future__ import annotations
 
 from kata.policies.config import PolicyConfig
 from kata.processors.pipeline import Pipeline, build_pipelines
-from kata.processors.steps import AddBatchAxis, Normalize, Rename, ToDevice, Unnormalize
-from kata.processors.tokenize import Tokenize
+from kata.processors.steps import (
+    STEPS,
+    AddBatchAxis,
+    Normalize,
+    Rename,
+    Step,
+    ToDevice,
+    Unnormalize,
+)
 from kata.spec import Stats
 
 
@@ -27,20 +35,21 @@ def canonical_pipelines(
     """Return the pipelines before and after a policy, in LeRobot's order of steps.
 
     Args:
-        config: gives features and normalization modes.
+        config: gives features, normalization modes and the list of steps.
         stats: of the frames that are trained on, by the policy's names.
         rename_map: dataset key -> policy key.
         device: the policy's device. Actions come back on the CPU.
     """
     features = {**config.input_features, **config.output_features}
     modes = dict(config.normalization_mapping)
-    tokenizer = config.tokenizer()
-    before = (
-        Rename(rename_map),
-        AddBatchAxis(),
-        *([] if tokenizer is None else [Tokenize(**tokenizer)]),
-        ToDevice(device),
-        Normalize.from_stats(features, modes, stats),
-    )
+    shared: dict[str, Step] = {
+        Rename.registry_name: Rename(rename_map),
+        AddBatchAxis.registry_name: AddBatchAxis(),
+        ToDevice.registry_name: ToDevice(device),
+        Normalize.registry_name: Normalize.from_stats(features, modes, stats),
+    }
+    before: list[Step] = []
+    for name, options in config.processor_steps():
+        before.append(shared[name] if name in shared else STEPS[name].build(options, {}))
     after = (Unnormalize.from_stats(dict(config.output_features), modes, stats), ToDevice("cpu"))
     return build_pipelines(before, after)

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from kata.errors import DataError
+from kata.errors import DataError, PolicyError
 from kata.processors.pretrained import require_files, unreadable
 from kata.processors.steps import STEPS, Step
 from kata.spec import LANGUAGE_MASK, LANGUAGE_TOKENS, TASK, Batch
@@ -30,6 +30,9 @@ class Tokenize(Step):
     padding: str = "max_length"
     truncation: bool = True
     _tokenizer: Any = field(init=False, repr=False, compare=False)
+    _known: dict[str, list[int]] = field(
+        init=False, repr=False, compare=False, default_factory=dict
+    )
 
     def __post_init__(self) -> None:
         require_files(self.tokenizer_name, "a tokenizer", FILES)
@@ -52,16 +55,33 @@ class Tokenize(Step):
                 rule="this policy is told in a sentence what to do",
                 remedy="give each sample its task",
             )
-        tokens = self._tokenizer(
-            list(tasks),
-            max_length=self.max_length,
-            truncation=self.truncation,
-            padding=self.padding,
-            padding_side=self.padding_side,
-            return_tensors="pt",
-        )
-        mask = tokens["attention_mask"].to(torch.bool)
-        return {**batch, LANGUAGE_TOKENS: tokens["input_ids"], LANGUAGE_MASK: mask}
+        rows = [self._ids(task) for task in tasks]
+        length = max(len(row) for row in rows)
+        if self.padding == "max_length":
+            length = max(length, self.max_length)
+        tokens = torch.full((len(rows), length), self._pad_id())
+        mask = torch.zeros(tokens.shape, dtype=torch.bool)
+        for i, row in enumerate(rows):
+            start = length - len(row) if self.padding_side == "left" else 0
+            tokens[i, start : start + len(row)] = torch.tensor(row)
+            mask[i, start : start + len(row)] = True
+        return {**batch, LANGUAGE_TOKENS: tokens, LANGUAGE_MASK: mask}
+
+    def _ids(self, task: str) -> list[int]:
+        """Return a sentence's tokens. A dataset has few sentences, and each is read once."""
+        if task not in self._known:
+            found = self._tokenizer(task, max_length=self.max_length, truncation=self.truncation)
+            self._known[task] = found["input_ids"]
+        return self._known[task]
+
+    def _pad_id(self) -> int:
+        if self._tokenizer.pad_token_id is None:
+            raise PolicyError(
+                f"{self.tokenizer_name}: its tokenizer has no padding token",
+                rule="sentences of different lengths are padded to one",
+                remedy="add pad_token to its tokenizer_config.json",
+            )
+        return self._tokenizer.pad_token_id
 
     def config(self) -> dict[str, Any]:
         """Return the fields."""
@@ -76,3 +96,22 @@ class Tokenize(Step):
 
 
 STEPS[Tokenize.registry_name] = Tokenize
+
+
+@dataclass(frozen=True)
+class EndWithNewline(Step):
+    """A step that ends each task sentence with a newline, as the prompts of SmolVLA do."""
+
+    registry_name: ClassVar[str] = "smolvla_new_line_processor"
+
+    def __call__(self, batch: Batch) -> Batch:
+        """Return the batch with sentences that end with a newline; DataError comes later."""
+        tasks = batch.get(TASK)
+        if isinstance(tasks, str):
+            tasks = [tasks]
+        if not tasks or not all(isinstance(task, str) for task in tasks):
+            return batch
+        return {**batch, TASK: [t if t.endswith("\n") else f"{t}\n" for t in tasks]}
+
+
+STEPS[EndWithNewline.registry_name] = EndWithNewline

@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from kata.dist.engine import Engine
 from kata.errors import PolicyError
 from kata.optim.build import build_optimizer
-from kata.optim.ema import ema_copy
+from kata.optim.ema import ema_copy, share_constants
 from kata.policies import build_policy
 from kata.policies.base import Policy
 from kata.policies.load import load_weights
@@ -31,6 +31,7 @@ class TrainState:
         ema: the EMA of the weights, or None.
         scaler: used in fp16 only, else None.
         statistics: buffers that a forward pass changes, those of batch norms.
+        constant: names of the parameters of frozen modules.
     """
 
     step: int
@@ -39,6 +40,7 @@ class TrainState:
     ema: Policy | None = None
     scaler: GradScaler | None = None
     statistics: tuple[Tensor, ...] = ()
+    constant: frozenset[str] = frozenset()
 
 
 def build_state(run: Run, engine: Engine, *, weights_follow: bool = False) -> TrainState:
@@ -66,6 +68,9 @@ def build_state(run: Run, engine: Engine, *, weights_follow: bool = False) -> Tr
     for module in (policy, ema):
         if module is not None:
             engine.place(module, module.shard_units())
+    constant = _constant_names(policy)
+    if ema is not None:
+        share_constants(ema, policy, constant)
     return TrainState(
         step=0,
         policy=policy,
@@ -73,7 +78,15 @@ def build_state(run: Run, engine: Engine, *, weights_follow: bool = False) -> Tr
         ema=ema,
         scaler=GradScaler(engine.device.type) if run.precision == "fp16" else None,
         statistics=tuple(_statistics(policy)),
+        constant=constant,
     )
+
+
+def _constant_names(policy: Policy) -> frozenset[str]:
+    kept: set[int] = set()
+    for module in policy.frozen_modules():
+        kept.update(id(parameter) for parameter in module.parameters())
+    return frozenset(name for name, p in policy.named_parameters() if id(p) in kept)
 
 
 def _statistics(policy: Policy) -> Iterator[Tensor]:

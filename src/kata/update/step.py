@@ -63,7 +63,8 @@ def update(
     state.step += 1
     losses |= state.policy.after_step(state.step, bad)
     if state.ema is not None:
-        ema_update(state.ema, state.policy, ema_decay(run.ema, state.step), bad)
+        decay = ema_decay(run.ema, state.step)
+        ema_update(state.ema, state.policy, decay, bad, state.constant)
     return losses, grad_norm, lr
 
 

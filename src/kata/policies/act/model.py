@@ -193,9 +193,15 @@ class Policy(BasePolicy):
         if config.temporal_ensemble_coeff is not None:
             return self._ensemble(self.predict_chunk(batch), state, config.temporal_ensemble_coeff)
         queue = state.queue
-        if queue is None or queue.shape[1] == 0:
+        if queue is None or self.needs_observation(state):
             queue = self.predict_chunk(batch)[:, : config.n_action_steps]
         return queue[:, 0], ActState(queue[:, 1:], state.memory)
+
+    def needs_observation(self, state: ActState) -> bool:
+        """Return True if the queue of actions is empty, or if each step is predicted anew."""
+        if self.model.config.temporal_ensemble_coeff is not None:
+            return True
+        return state.queue is None or state.queue.shape[1] == 0
 
     @staticmethod
     def _ensemble(chunk: Tensor, state: ActState, coeff: float) -> tuple[Tensor, ActState]:
