@@ -17,6 +17,7 @@ SIZES = {  # inputs by key, the action's width, parameters, tensors in LeRobot's
         248_855_302,
         465,
     ),
+    "smolvla": ({TOP: (3, 480, 640), STATE: (6,)}, 6, 450_046_176, 500),
     "tdmpc": ({TOP: (3, 84, 84), STATE: (4,)}, 4, 5_469_146, 196),
     "vqbet": ({TOP: (3, 96, 96), STATE: (2,)}, 2, 37_515_530, 267),
 }

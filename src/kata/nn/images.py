@@ -59,6 +59,21 @@ def resize_and_crop(
     )
 
 
+def resize_with_padding(frames: Tensor, size: Size) -> Tensor:
+    """Resize frames (B, C, H, W) in [0, 1] to fit into `size` (h, w), and pad left and above.
+
+    Proportions are kept; padding is black. As in LeRobot, frames are not smoothed beforehand.
+    """
+    height, width = frames.shape[-2:]
+    if (height, width) == tuple(size):
+        return frames
+    ratio = max(width / size[1], height / size[0])
+    fitted = (int(height / ratio), int(width / ratio))
+    small = nn.functional.interpolate(frames, fitted, mode="bilinear", align_corners=False)
+    padding = (size[1] - fitted[1], 0, size[0] - fitted[0], 0)
+    return nn.functional.pad(small, padding, value=0.0)
+
+
 class SpatialSoftmax(nn.Module):
     """Expected (x, y) in [-1, 1] of `keypoints` learned maps under a softmax over pixels.
 

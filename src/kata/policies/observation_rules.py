@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from kata.config import Options, option
+from kata.config import Options, encode, option
 from kata.policies.config import PolicyConfig
 from kata.policies.rules import Rule
-from kata.spec import ACTION, Draw, Feature, Windows
+from kata.spec import ACTION, STATE, Draw, Feature, Windows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,6 +149,23 @@ def shape_rules(config: PolicyConfig, name: str) -> Iterator[Rule]:
             "the encoder takes colour images of shape (3, H, W)",
             "leave this camera out",
         )
+
+
+def state_and_cameras_rules(config: PolicyConfig, name: str) -> Iterator[Rule]:
+    """Yield the rule that the inputs are a state and cameras, and nothing else."""
+    kept: dict[str, Any] = {}
+    for key, feature in config.input_features.items():
+        if key == STATE or key in config.cameras:
+            kept[key] = encode(feature)
+    is_enough = STATE in kept and len(kept) > 1
+    yield (
+        set(kept) != set(config.input_features) or not is_enough,
+        f"inputs of {name}: {', '.join(config.input_features) or 'none'}",
+        f"'{STATE}' and cameras: nothing else is read",
+        f"--policy.input_features='{json.dumps(kept)}'"
+        if is_enough
+        else "choose a dataset that has both, or another policy",
+    )
 
 
 def same_size_rules(config: PolicyConfig) -> Iterator[Rule]:

@@ -198,7 +198,7 @@ class Policy(BasePolicy):
         return queue[:, 0], ActState(queue[:, 1:], state.memory)
 
     def needs_observation(self, state: ActState) -> bool:
-        """Return True if the queue of actions is empty, or if each step is predicted anew."""
+        """Return True if the queue of actions is empty, or if actions are ensembled."""
         if self.model.config.temporal_ensemble_coeff is not None:
             return True
         return state.queue is None or state.queue.shape[1] == 0

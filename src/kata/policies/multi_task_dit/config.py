@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, ClassVar
 
-from kata.config import encode, option
+from kata.config import option
 from kata.policies.denoising import DenoisingConfig
-from kata.policies.observation_rules import crop_draws, fit_rule, same_size_rules, vector_rules
+from kata.policies.observation_rules import (
+    crop_draws,
+    fit_rule,
+    same_size_rules,
+    state_and_cameras_rules,
+    vector_rules,
+)
 from kata.policies.rules import Rule, refuse_broken_rules
-from kata.spec import STATE, Draw
+from kata.spec import Draw
 
 CLIP = "openai/clip-vit-base-patch16"
 
@@ -194,23 +199,8 @@ class Config(DenoisingConfig):
         refuse_broken_rules(
             chain(
                 vector_rules(self, "Multi-Task DiT"),
-                self._input_rules(),
+                state_and_cameras_rules(self, "Multi-Task DiT"),
                 same_size_rules(self),
                 fits,
             )
-        )
-
-    def _input_rules(self) -> Iterator[Rule]:
-        kept = {
-            key: encode(f)
-            for key, f in self.input_features.items()
-            if key == STATE or key in self.cameras
-        }
-        yield (
-            set(kept) != set(self.input_features) or STATE not in kept or not self.cameras,
-            f"inputs of Multi-Task DiT: {', '.join(self.input_features) or 'none'}",
-            f"'{STATE}' and cameras: nothing else is read",
-            f"--policy.input_features='{json.dumps(kept)}'"
-            if STATE in kept and self.cameras
-            else "choose a dataset that has both, or another policy",
         )

@@ -1,0 +1,70 @@
+"""Attention of queries to keys and values that may come from earlier tokens."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+
+class KeysValues(NamedTuple):
+    """Keys and values of a run of tokens, each (B, key-value heads, L, D); keys are rotated."""
+
+    keys: Tensor
+    values: Tensor
+
+    def followed_by(self, other: KeysValues) -> KeysValues:
+        """Return these tokens and then the other ones."""
+        keys = torch.cat((self.keys, other.keys), dim=2)
+        return KeysValues(keys, torch.cat((self.values, other.values), dim=2))
+
+
+def split_heads(x: Tensor, width: int) -> Tensor:
+    """Return (B, L, heads * width) as (B, heads, L, width)."""
+    return x.unflatten(-1, (-1, width)).transpose(1, 2)
+
+
+def attend(query: Tensor, given: KeysValues, mask: Tensor) -> Tensor:
+    """Return what queries collect from values, (B, T, heads * D).
+
+    Neighboring query heads share a key-value head (grouped-query attention, arXiv 2305.13245).
+
+    Args:
+        query: (B, heads, T, D).
+        given: keys and values, whose number of heads divides that of the queries.
+        mask: bool (B, 1, T or 1, L), True where a query sees a key. Each row needs one True.
+    """
+    shared = query.shape[1] // given.keys.shape[1]
+    keys, values = given
+    if shared > 1:
+        keys = keys.repeat_interleave(shared, dim=1)
+        values = values.repeat_interleave(shared, dim=1)
+    # Under autocast, keys are rotated in float32 and may differ from the values in dtype.
+    query, keys = query.to(values.dtype), keys.to(values.dtype)
+    found = F.scaled_dot_product_attention(query, keys, values, attn_mask=mask)
+    return found.transpose(1, 2).flatten(2)
+
+
+def positions_of(valid: Tensor) -> Tensor:
+    """Return the position of each token among the valid ones of its row, int64 (B, L).
+
+    Padding repeats the position before it, so that it takes up no room.
+    """
+    return valid.long().cumsum(1) - 1
+
+
+def seen_then_causal(valid: Tensor, steps: int) -> Tensor:
+    """Return the mask of tokens that see a prefix and, of each other, those before them.
+
+    Args:
+        valid: bool (B, P), False for padding in the prefix.
+        steps: number T of the tokens after the prefix.
+
+    Returns:
+        Bool (B, 1, T, P + T).
+    """
+    causal = torch.ones(steps, steps, dtype=torch.bool, device=valid.device).tril()
+    seen = valid[:, None].expand(-1, steps, -1)
+    return torch.cat((seen, causal.expand(len(valid), -1, -1)), dim=2)[:, None]

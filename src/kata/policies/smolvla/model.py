@@ -1,0 +1,283 @@
+"""SmolVLA: an action expert reads the keys and values of a vision-language model.
+
+Cameras, the sentence and the state form a prefix, which never sees the actions. It passes through
+the language model first; the expert then reads its keys and values, in training as in acting.
+"""
+
+from __future__ import annotations
+
+import math
+from contextlib import nullcontext
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from kata.errors import PolicyError
+from kata.nn.attention import KeysValues, positions_of, seen_then_causal
+from kata.nn.decoder import CrossLayer, DecoderSizes, LlamaLayer, RMSNorm
+from kata.nn.flow import time_sinusoid
+from kata.nn.images import resize_with_padding
+from kata.nn.rope import rotation_at
+from kata.nn.siglip import SiglipVision, pixel_shuffle
+from kata.policies.base import KeyMap
+from kata.policies.smolvla.backbone import TextModel, load_vlm, mark_tokens, vlm_sizes
+from kata.policies.smolvla.config import Config
+from kata.policies.vla_policy import VlaPolicy, latest, padded
+from kata.spec import LANGUAGE_MASK, LANGUAGE_TOKENS, STATE, Batch, pad_key
+
+ROPE_BASE = 10_000.0
+"""Base of the rotary positions, which the published weights were trained with. The language model
+itself has another.
+"""
+
+VLM = "model.vlm_with_expert.vlm."
+"""Beginning of the vision-language model's names in LeRobot's files."""
+
+PREFIXES = (
+    ("vision.", f"{VLM}model.vision_model."),
+    ("connector.", f"{VLM}model.connector.modality_projection.proj."),
+    ("text.", f"{VLM}model.text_model."),
+    ("lm_head.", f"{VLM}lm_head."),
+    ("expert.", "model.vlm_with_expert.lm_expert."),
+    ("state_proj.", "model.state_proj."),
+    ("action_", "model.action_"),
+)
+TIED = {f"{VLM}model.text_model.embed_tokens.weight": f"{VLM}lm_head.weight"}
+
+
+class Encoded(NamedTuple):
+    """An encoded observation: keys and values of each layer, and which tokens are real, (B, P)."""
+
+    layers: list[KeysValues]
+    valid: Tensor
+
+
+class ActionExpert(nn.Module):
+    """The action expert's layers and its last norm."""
+
+    def __init__(self, config: Config, text: DecoderSizes, layers: int) -> None:
+        super().__init__()
+        width = int(text.width * config.expert_width_multiplier)
+        # LeRobot's width of the perceptron: two thirds of four times the width, rounded up.
+        mlp = 256 * math.ceil(4 * int(2 * width / 3) / 256)
+        sizes = DecoderSizes(width, mlp, text.heads, text.kv_heads, text.head_dim, text.eps)
+        every = config.self_attn_every_n_layers
+        made: list[LlamaLayer] = []
+        for i in range(layers):
+            is_self = config.attention_mode == "self_attn" or (every > 0 and i % every == 0)
+            inner = text.kv_heads * text.head_dim
+            made.append(LlamaLayer(sizes) if is_self else CrossLayer(sizes, kv_input=inner))
+        self.width = width
+        self.layers = nn.ModuleList(made)
+        self.norm = RMSNorm(width, text.eps)
+
+
+class Policy(VlaPolicy[Encoded]):
+    """SmolVLA with its loss and acting."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.options: Config = config
+        # 1. The vision-language model, cut to its first layers.
+        sizes = vlm_sizes(config.vlm_model_name)
+        layers = config.num_vlm_layers if config.num_vlm_layers > 0 else sizes.layers
+        self.sizes = sizes
+        self._refuse_sizes(layers)
+        text = sizes.text
+        self.vision = SiglipVision(sizes.vision)
+        self.connector = nn.Linear(sizes.vision.width * sizes.shuffle**2, text.width, bias=False)
+        self.text = TextModel(sizes, layers)
+        if not sizes.is_tied:
+            # Nothing reads it; LeRobot's files have it.
+            self.lm_head = nn.Linear(text.width, sizes.vocabulary, bias=False)
+        # 2. The expert, and the maps of state, actions and time.
+        self.expert = ActionExpert(config, text, layers)
+        width = self.expert.width
+        self.state_proj = nn.Linear(config.max_state_dim, text.width)
+        self.action_in_proj = nn.Linear(config.max_action_dim, width)
+        self.action_out_proj = nn.Linear(width, config.max_action_dim)
+        self.action_time_mlp_in = nn.Linear(2 * width, width)
+        self.action_time_mlp_out = nn.Linear(width, width)
+        self.marks: tuple[list[int], list[int]] = ([], [])
+        if config.add_image_special_tokens:
+            self.marks = mark_tokens(config.vlm_model_name)
+        # 3. What is trained, and where the rest starts from.
+        for module in self.frozen_modules():
+            module.requires_grad_(False)
+        self.state_proj.requires_grad_(config.train_state_proj)
+        if config.load_vlm_weights:
+            self._load_vlm()
+
+    def _refuse_sizes(self, layers: int) -> None:
+        config, vision = self.options, self.sizes.vision
+        if layers > self.sizes.layers:
+            raise PolicyError(
+                f"policy.num_vlm_layers={layers}",
+                rule=f"{config.vlm_model_name} has {self.sizes.layers} layers",
+                remedy=f"--policy.num_vlm_layers={self.sizes.layers}",
+            )
+        if int(self.sizes.text.width * config.expert_width_multiplier) % 2:
+            raise PolicyError(
+                f"policy.expert_width_multiplier={config.expert_width_multiplier}",
+                rule=f"an even width out of {self.sizes.text.width}: sines and cosines",
+                remedy="--policy.expert_width_multiplier=0.75",
+            )
+        step = vision.patch * self.sizes.shuffle
+        for key, camera in config.cameras.items():
+            height, width = config.image_size or camera.shape[1:]
+            if height != width or height % step:
+                raise PolicyError(
+                    f"{key}: frames of {height}x{width} in the image encoder",
+                    rule=f"squares with a side that {step} divides, best {vision.image}",
+                    remedy=f"--policy.resize_imgs_with_padding=[{vision.image},{vision.image}]",
+                )
+
+    def _load_vlm(self) -> None:
+        wanted: dict[str, Tensor] = {}
+        key_map = self.key_map()
+        for name, tensor in self.state_dict().items():
+            stored = key_map.to_lerobot(name)
+            if stored.startswith(VLM):
+                wanted[stored.removeprefix(VLM)] = tensor
+        load_vlm(self.options.vlm_model_name, wanted)
+
+    def encode(self, batch: Batch) -> Encoded:
+        """Return keys and values of cameras, sentence and state in each layer."""
+        config = self.options
+        # 1. Cameras and sentence see each other, and not the state. If all of the model is frozen,
+        # their keys and values are constants, and no activation is kept for a backward pass.
+        with torch.no_grad() if config.train_expert_only else nullcontext():
+            tokens, valid = self._context(batch)
+            context = self._through_text(tokens, positions_of(valid), valid[:, None, None], None)
+        # 2. The state is one token after them, which sees all.
+        is_constant = config.train_expert_only and not config.train_state_proj
+        with torch.no_grad() if is_constant else nullcontext():
+            state = self.state_proj(padded(latest(batch[STATE], 2), config.max_state_dim))
+            seen = nn.functional.pad(valid, (0, 1), value=True)
+            position = positions_of(seen)[:, -1:]
+            layers = self._through_text(state[:, None], position, seen[:, None, None], context)
+        return Encoded(layers, seen)
+
+    def _through_text(
+        self, x: Tensor, positions: Tensor, mask: Tensor, past: list[KeysValues] | None
+    ) -> list[KeysValues]:
+        """Return the keys and values of each layer of the language model, those of `past` first."""
+        rotation = rotation_at(positions, self.sizes.text.head_dim, ROPE_BASE)
+        found: list[KeysValues] = []
+        last = len(self.text.layers) - 1
+        for i, layer in enumerate(self.text.layers):
+            before = None if past is None else past[i]
+            x, given = layer(x, rotation, mask, before, is_last=i == last)
+            found.append(given)
+        return found
+
+    def _context(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Return the tokens of cameras and sentence (B, P, width), and which are real (B, P)."""
+        scale = math.sqrt(self.sizes.text.width)
+        words = self.text.embed_tokens(batch[LANGUAGE_TOKENS]) * scale
+        size = len(words)
+        parts: list[Tensor] = []
+        valid: list[Tensor] = []
+        # 1. Each camera between its marks, if there are any. Nothing sees an empty camera, so that
+        # it has its marks alone.
+        before, after = (self._mark(mark, size) for mark in self.marks)
+        present, frames = self._frames(batch)
+        seen = self._image_tokens(frames) * scale
+        for key, tokens in zip(present, seen.split(size), strict=True):
+            parts += [before, tokens, after]
+            real = self._camera_mask(batch, key, size).to(tokens.device)
+            inner = real[:, None].expand(-1, tokens.shape[1])
+            valid += [_true_like(before), inner, _true_like(after)]
+        for _ in range(self.options.empty_cameras):
+            parts += [before, after]
+            valid += [_true_like(before), _true_like(after)]
+        # 2. The sentence.
+        parts.append(words.to(seen.dtype))
+        valid.append(batch[LANGUAGE_MASK])
+        return torch.cat(parts, dim=1), torch.cat(valid, dim=1)
+
+    def _mark(self, mark: list[int], size: int) -> Tensor:
+        """Return the tokens of a mark for each sample, (B, 0 to 2, width), which are not scaled."""
+        ids = torch.tensor(mark, dtype=torch.int64, device=self.text.embed_tokens.weight.device)
+        return self.text.embed_tokens(ids).expand(size, -1, -1)
+
+    def _frames(self, batch: Batch) -> tuple[list[str], Tensor]:
+        """Return the cameras that the batch has, and their frames (cameras * B, 3, H, W)."""
+        size = self.options.image_size
+        frames: dict[str, Tensor] = {}
+        for key in self.options.cameras:
+            if key in batch:
+                images = latest(batch[key], 4)
+                fitted = images if size is None else resize_with_padding(images, size)
+                frames[key] = fitted * 2.0 - 1.0
+        if not frames:
+            raise PolicyError(
+                f"a batch without any of {', '.join(self.options.cameras)}",
+                rule="SmolVLA sees at least one camera",
+                remedy="give the policy the cameras that it was trained with",
+            )
+        return list(frames), torch.cat(list(frames.values()))
+
+    def _image_tokens(self, frames: Tensor) -> Tensor:
+        """Map frames (N, 3, H, W) to tokens (N, L, width); all cameras pass in one batch."""
+        is_frozen = self.options.freeze_vision_encoder or self.options.train_expert_only
+        with torch.no_grad() if is_frozen else nullcontext():
+            patches = self.vision(frames)
+        return self.connector(pixel_shuffle(patches, self.sizes.shuffle))
+
+    def _camera_mask(self, batch: Batch, key: str, size: int) -> Tensor:
+        """Return which samples have this camera, bool (B,)."""
+        if f"{key}_padding_mask" in batch:
+            return batch[f"{key}_padding_mask"].bool()
+        if pad_key(key) in batch:
+            return ~latest(batch[pad_key(key)], 1)
+        return torch.ones(size, dtype=torch.bool)
+
+    def velocity(self, prefix: Encoded, noisy: Tensor, time: Tensor) -> Tensor:
+        """Return the velocity; see `VlaPolicy.velocity`."""
+        config = self.options
+        # 1. A token for each action, which holds the time as well.
+        action = self.action_in_proj(noisy)
+        at = time_sinusoid(time, self.expert.width, config.min_period, config.max_period)
+        at = at.to(action.dtype)[:, None].expand_as(action)
+        hidden = F.silu(self.action_time_mlp_in(torch.cat((action, at), dim=2)))
+        x = self.action_time_mlp_out(hidden)
+        # 2. Layers that read the actions continue the prefix's positions; the others start at 0.
+        steps = torch.arange(x.shape[1], device=x.device)[None].expand(len(x), -1)
+        width = self.sizes.text.head_dim
+        own = rotation_at(steps, width, ROPE_BASE)
+        continued = rotation_at(prefix.valid.sum(1, keepdim=True) + steps, width, ROPE_BASE)
+        mask = seen_then_causal(prefix.valid, x.shape[1])
+        for layer, past in zip(self.expert.layers, prefix.layers, strict=True):
+            if isinstance(layer, CrossLayer):
+                x, _ = layer(x, own, prefix.valid[:, None, None], past)
+            else:
+                x, _ = layer(x, continued, mask, past)
+        return self.action_out_proj(self.expert.norm(x).float()).float()
+
+    def integration_steps(self) -> int:
+        """Return `num_steps`."""
+        return self.options.num_steps
+
+    def frozen_modules(self) -> list[nn.Module]:
+        """Return what the options keep as it is, and what nothing reads."""
+        head = [] if self.sizes.is_tied else [self.lm_head]
+        if self.options.train_expert_only:
+            return [self.vision, self.connector, self.text, *head]
+        unread = [*head, self.text.norm, self.text.layers[-1]]
+        return [self.vision, *unread] if self.options.freeze_vision_encoder else unread
+
+    def shard_units(self) -> list[nn.Module]:
+        """Return the layers of image encoder, language model and expert."""
+        return [*self.vision.layers, *self.text.layers, *self.expert.layers]
+
+    def key_map(self) -> KeyMap:
+        """Return the adapter to LeRobot's names."""
+        return KeyMap(PREFIXES, aliases=TIED if self.sizes.is_tied else {})
+
+
+def _true_like(tokens: Tensor) -> Tensor:
+    """Return True for each token (B, L, width) of the argument, bool (B, L)."""
+    return torch.ones(tokens.shape[:2], dtype=torch.bool, device=tokens.device)

@@ -1,0 +1,133 @@
+"""Config base class of policies that read cameras, a state and a sentence, and predict a chunk by
+flow matching. Torch-free.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from kata.config import option
+from kata.optim.config import AdamWConfig, CosineDecayWithWarmupConfig
+from kata.policies.config import AdamPolicyConfig
+from kata.policies.observation_rules import shape_rules, state_and_cameras_rules
+from kata.policies.rules import Rule
+from kata.spec import ACTION, STATE, Draw, FeatureType, NormMode, Windows, dim_pad_key, pad_key
+
+EMPTY_CAMERA = "observation.images.empty_camera_"
+"""Beginning of the names that LeRobot gives to empty cameras in config.json."""
+
+
+def _modes() -> dict[str, NormMode]:
+    vectors = {kind.value: NormMode.MEAN_STD for kind in (FeatureType.STATE, FeatureType.ACTION)}
+    return {FeatureType.VISUAL.value: NormMode.IDENTITY, **vectors}
+
+
+@dataclass(frozen=True, kw_only=True)
+class VlaConfig(AdamPolicyConfig):
+    """Options that vision-language-action policies share."""
+
+    masks_action_dims: ClassVar[bool] = True
+
+    chunk_size: int = option(50, "Actions predicted at once.", least=1)
+    n_action_steps: int = option(
+        50, "Actions of a chunk that are executed before the next prediction.", least=1
+    )
+    normalization_mapping: dict[str, NormMode] = field(default_factory=_modes)
+    max_state_dim: int = option(32, "Numbers that states are padded to.", least=1)
+    max_action_dim: int = option(32, "Numbers that actions are padded to.", least=1)
+    empty_cameras: int = option(
+        0, "Cameras that the policy knows and no dataset has; nothing of them is seen.", least=0
+    )
+    tokenizer_max_length: int = option(48, "Tokens of a task sentence.", least=1)
+    optimizer_lr: float = 1e-4
+    optimizer_betas: tuple[float, float] = (0.9, 0.95)
+    optimizer_weight_decay: float = 1e-10
+    optimizer_grad_clip_norm: float = option(10.0, "Gradient norm of the preset.", least=0)
+    scheduler_warmup_steps: int = option(1000, "Warm-up steps of the preset.", least=0)
+    scheduler_decay_steps: int = option(
+        30_000, "Step at which the preset reaches scheduler_decay_lr.", least=1
+    )
+    scheduler_decay_lr: float = option(2.5e-6, "Learning rate at the preset's end.", least=0)
+    min_period: float = option(4e-3, "Shortest period of the embedding of time.", above=0)
+    max_period: float = option(4.0, "Longest period of the embedding of time.", above=0)
+
+    @classmethod
+    def completed(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a config.json without the empty cameras that LeRobot lists among the inputs."""
+        found = dict(raw)
+        inputs: Mapping[str, Any] = found.get("input_features") or {}
+        kept = {k: v for k, v in inputs.items() if not k.startswith(EMPTY_CAMERA)}
+        return {**found, "input_features": kept}
+
+    def windows(self) -> Windows:
+        """Return offsets of the chunk of actions. Observations are read at the anchor."""
+        return {ACTION: tuple(range(self.chunk_size))}
+
+    def draws(self) -> dict[str, Draw]:
+        """Return the noise of a chunk, and a uniform number that the time follows from."""
+        return {**self.act_draws(), "time": Draw("uniform", (1,))}
+
+    def act_draws(self) -> dict[str, Draw]:
+        """Return the noise that a chunk is computed from."""
+        return {"noise": Draw("normal", (self.chunk_size, self.max_action_dim))}
+
+    def loss_weights(self, size: int, pads: Mapping[str, Any]) -> dict[str, float]:
+        """Return the number of real action values of the global batch."""
+        import numpy as np  # here, so that help need not import it
+
+        pad, dim_pad = pads.get(pad_key(ACTION)), pads.get(dim_pad_key(ACTION))
+        steps = np.full(size, self.chunk_size) if pad is None else (~pad).sum(1)
+        dims = np.full(size, self.action.shape[0]) if dim_pad is None else (~dim_pad).sum(1)
+        return {"flow_matching_loss": float(max(int((steps * dims).sum()), 1))}
+
+    def optimizer_preset(self) -> AdamWConfig:
+        """Return AdamW with the options of this config."""
+        return AdamWConfig(
+            lr=self.optimizer_lr,
+            betas=self.optimizer_betas,
+            eps=self.optimizer_eps,
+            weight_decay=self.optimizer_weight_decay,
+            grad_clip_norm=self.optimizer_grad_clip_norm,
+        )
+
+    def scheduler_preset(self) -> CosineDecayWithWarmupConfig:
+        """Return a schedule with warm-up and cosine decay."""
+        return CosineDecayWithWarmupConfig(
+            num_warmup_steps=self.scheduler_warmup_steps,
+            num_decay_steps=self.scheduler_decay_steps,
+            peak_lr=self.optimizer_lr,
+            decay_lr=self.scheduler_decay_lr,
+        )
+
+    def chunk_rules(self) -> Iterator[Rule]:
+        """Yield rules on the numbers of steps."""
+        yield (
+            self.n_obs_steps != 1,
+            f"policy.n_obs_steps={self.n_obs_steps}",
+            f"{self.type} sees one observation step",
+            "leave out --policy.n_obs_steps",
+        )
+        yield (
+            self.n_action_steps > self.chunk_size,
+            f"policy.n_action_steps={self.n_action_steps} with policy.chunk_size={self.chunk_size}",
+            "no more actions are executed than a chunk holds",
+            f"--policy.n_action_steps={self.chunk_size} or less",
+        )
+
+    def feature_rules(self) -> Iterator[Rule]:
+        """Yield rules on inputs and outputs: cameras, a state, an action, none too wide."""
+        yield from shape_rules(self, self.type)
+        yield from state_and_cameras_rules(self, self.type)
+        for name, key, most in (
+            ("max_state_dim", STATE, self.max_state_dim),
+            ("max_action_dim", ACTION, self.max_action_dim),
+        ):
+            feature = {**self.input_features, **self.output_features}[key]
+            yield (
+                feature.shape[0] > most,
+                f"{key}: {feature.shape[0]} numbers with policy.{name}={most}",
+                f"no more numbers than policy.{name}",
+                f"--policy.{name}={feature.shape[0]}, where training starts without a checkpoint",
+            )

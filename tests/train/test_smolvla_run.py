@@ -1,0 +1,64 @@
+"""A run of a tiny SmolVLA: it continues exactly, and what is frozen stays as it was."""
+
+import importlib
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from kata.policies import build_policy
+from kata.run import resolve_run
+from kata.train import train
+from kata.train.stopping import StopSignal
+
+FEATURES = (
+    '{"observation.images.top": {"type": "VISUAL", "shape": [3, 48, 64]}, '
+    '"observation.state": {"type": "STATE", "shape": [3]}}'
+)
+TINY = (
+    "--policy.chunk_size=4", "--policy.n_action_steps=2", "--policy.num_vlm_layers=2", "--policy.num_steps=2",  # noqa: E501
+    "--policy.resize_imgs_with_padding=[32,32]", "--policy.max_state_dim=6", "--policy.max_action_dim=5",  # noqa: E501
+    f"--policy.input_features={FEATURES}",
+)  # fmt: skip
+
+
+@pytest.fixture
+def smolvla_run(tiny_dataset, tmp_path):
+    sys.path.insert(0, str(Path(__file__).parents[2] / "tools/peer"))
+    try:
+        folder = importlib.import_module("tiny_smolvlm").write(tmp_path / "smolvlm")
+    finally:
+        sys.path.pop(0)
+
+    def make(name, *options):
+        return resolve_run(
+            [
+                "--policy.type=smolvla", *TINY, f"--policy.vlm_model_name={folder}",
+                "--dataset.repo_id=tests/tiny", f"--dataset.root={tiny_dataset}", "--policy.device=cpu",  # noqa: E501
+                "--policy.push_to_hub=false", "--batch_size=4", "--steps=2", "--log_freq=1", "--save_freq=1",  # noqa: E501
+                "--num_workers=1", "--ema.enable=true", f"--output_dir={tmp_path}/{name}", *options,
+            ]
+        )[0]  # fmt: skip
+
+    return make
+
+
+def test_a_resumed_run_equals_a_straight_one_and_frozen_parts_stay(smolvla_run, monkeypatch):
+    straight = train(smolvla_run("straight")).state
+    answers = iter([False, True])
+    with monkeypatch.context() as patched:
+        patched.setattr(StopSignal, "should_stop", lambda stop_signal: next(answers))
+        assert train(smolvla_run("half")).state.step == 1
+    resumed = train(smolvla_run("half", "--resume=true")).state
+    for before, after in ((straight.policy, resumed.policy), (straight.ema, resumed.ema)):
+        for key, tensor in before.state_dict().items():
+            assert torch.equal(after.state_dict()[key], tensor), key
+    torch.manual_seed(smolvla_run("straight").seed)
+    new = dict(build_policy(straight.policy.config).named_parameters())
+    average = dict(straight.ema.named_parameters())
+    for name, parameter in straight.policy.named_parameters():
+        is_constant = name in straight.constant
+        assert is_constant == (not parameter.requires_grad)
+        assert torch.equal(parameter, new[name]) == is_constant, name
+        assert (average[name].data_ptr() == parameter.data_ptr()) == is_constant
