@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
 from kata.data import Batches, Dataset, Order, Reader, anchor_rows, open_dataset
@@ -124,6 +125,8 @@ def test_many_requests_are_under_way_and_their_bytes_are_counted(tmp_path: Path)
 
 def test_images_are_fetched_with_their_row_group_then_one_by_one(tmp_path: Path) -> None:
     root = make(tmp_path, lengths=(30,), camera="image")
+    (table,) = (root / "data").rglob("*.parquet")
+    pq.write_table(pq.read_table(table), table, compression="NONE")
     data = open_dataset("x/y", root=root)
     with streamed(data) as (there, store, pool), Reader(there, {}, threads=2) as reader:
         first = reader.read(np.arange(30))[CAMERA]

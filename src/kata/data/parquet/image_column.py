@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 
 from kata.data.counters import CounterCollector
 from kata.data.parquet.page_body import OpenFile, PageError
-from kata.data.parquet.page_header import UnknownPageError
+from kata.data.parquet.page_header import LOOK_BYTES, UnknownPageError
 from kata.data.parquet.pages import (
     Chunk,
     Pages,
@@ -143,7 +143,9 @@ class EncodedImages:
         if isinstance(chunk, str):
             return None
         place = (column.file, column.key, group)
-        everything = (chunk.begin, chunk.begin + chunk.size)
+        # A header is read with a few bytes more, in case it is a long one.
+        end = min(chunk.begin + chunk.size + LOOK_BYTES, column.stamp.size)
+        everything = (chunk.begin, end)
         pages = self._made((*place, _HEADERS))
         if not isinstance(pages, Pages):
             return everything if pages is None else None

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 from kata.data.parquet.page_body import PLAIN, OpenFile, PageError, varint
 
-_LOOK_BYTES = 512
+LOOK_BYTES = 512
 """Bytes that are read of a header at first; nearly all headers are shorter."""
 
 _LONGEST_BYTES = 16 * 2**20
@@ -154,7 +154,7 @@ def _fields(fields: Fields, key: int) -> Fields:
 
 def _header(file: OpenFile, at: int, last: int) -> tuple[Fields, int]:
     """Return the fields of the header at `at`, and the position after it."""
-    look = _LOOK_BYTES
+    look = LOOK_BYTES
     while True:
         thrift = _Compact(file.read(at, max(min(look, last - at), 0)))
         try:
