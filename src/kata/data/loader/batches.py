@@ -215,6 +215,8 @@ class Batches(Closing):
         stop = step + self._span // 2
         if not step <= self._asked <= stop:
             self._asked = step
+            self.reader.forget_fetches()
+        self.reader.pass_steps(step)
         for _ in range(_CHUNKS):
             if self._asked >= stop or not self.reader.may_fetch:
                 return

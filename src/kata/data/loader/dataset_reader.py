@@ -260,6 +260,16 @@ class DatasetReader:
         """Return the seconds during which some task waited for bytes of a store."""
         return 0.0 if self._far is None else self._far.pool.waited_s
 
+    def forget_fetches(self) -> None:
+        """Let go of bytes that were fetched ahead; see `Reader.forget_fetches`."""
+        if self._far is not None:
+            self._far.pool.forget_plan()
+
+    def pass_steps(self, step: int) -> None:
+        """Let go of bytes that only steps before this one needed."""
+        if self._far is not None:
+            self._far.pool.pass_steps(step)
+
     def fetch_ahead(self, rows: Int64, step: int) -> None:
         """Fetch the bytes that the anchors `rows` (n,) of coming steps need; see `Reader`."""
         if self._far is not None:

@@ -228,6 +228,16 @@ class Reader(Closing):
         """Return True if some files are far, and the pool of their bytes has room."""
         return any(reader.may_fetch for reader in self._readers)
 
+    def forget_fetches(self) -> None:
+        """Let go of bytes that were fetched ahead, because other steps come next."""
+        for reader in self._readers:
+            reader.forget_fetches()
+
+    def pass_steps(self, step: int) -> None:
+        """Let go of bytes that only steps before this one needed."""
+        for reader in self._readers:
+            reader.pass_steps(step)
+
     def fetch_ahead(self, rows: Int64, step: int) -> None:
         """Fetch the bytes that the anchors `rows` (N,) of steps from `step` on need."""
         for share in self._divided(rows):

@@ -51,7 +51,11 @@ Then: TypeAlias = Callable[[BaseException | None], None]
 """then(error) is called once, when all bytes of a lease are here, or cannot be had."""
 
 
+_NEVER_USED = -2
+"""A step before any other: all ranges are needed later than that."""
+
 _Key: TypeAlias = tuple[FarFiles, str, int]
+_Queue: TypeAlias = list[tuple[int, int, "_Request"]]
 
 
 @dataclass(eq=False, slots=True)
@@ -127,9 +131,13 @@ class FetchPool(Closing):
         self._begins: dict[tuple[FarFiles, str], list[int]] = defaultdict(list)
         self._spare: OrderedDict[_Key, _Held] = OrderedDict()
         self._planned_bytes = 0
-        # Heaps of (step, number of the entry, request), and of (-step, number, range that is here).
-        self._queue: list[tuple[int, int, _Request]] = []
+        # Heaps of (step, number of the entry, request): those that tasks await come first.
+        self._awaited: _Queue = []
+        self._planned: _Queue = []
+        # Heaps of ranges that are here and not used yet, by -step and by step. Entries of ranges
+        # that are used or gone stay until they come up.
         self._farthest: list[tuple[int, int, _Held]] = []
+        self._soonest: list[tuple[int, int, _Held]] = []
         self._pushed = 0
         self._under_way = 0
         self._complete = 0
@@ -155,8 +163,30 @@ class FetchPool(Closing):
         """Fetch ranges that are needed from step `due` on."""
         with self._lock:
             if not self._closed:
-                self._plan(ranges, due)
+                self._plan(ranges, due, self._planned)
                 self._begin_requests()
+
+    def pass_steps(self, step: int) -> None:
+        """Let go of what only steps before `step` needed: they found their frames elsewhere."""
+        with self._lock:
+            while self._soonest and self._soonest[0][0] < step:
+                due, _, held = heapq.heappop(self._soonest)
+                if held.due == due:
+                    self._set_aside(held)
+
+    def forget_plan(self) -> None:
+        """Let go of all that is planned, because other steps come next."""
+        with self._lock:
+            self._soonest.clear()
+            self._farthest.clear()
+            for key, held in list(self._held.items()):
+                if held.users or key in self._spare:
+                    continue
+                if held.data is not None:
+                    self._set_aside(held)
+                elif not held.is_asked:
+                    self._planned_bytes -= held.size
+                    self._remove(held)
 
     def bring(self, lease: Lease, due: int, then: Then) -> None:
         """Call `then` once the bytes of a lease are here: now, or later on another thread.
@@ -172,17 +202,16 @@ class FetchPool(Closing):
         with self._lock:
             if self._closed:
                 raise RuntimeError("bytes are wanted of a pool that was closed")
-            self._plan(lease.ranges, due)
+            self._plan(lease.ranges, due, self._awaited)
             lease.held = [self._held[_key(each)] for each in lease.ranges]
             for held in lease.held:
                 held.users += 1
                 if held.data is None:
                     held.waiting.append(lease)
                     lease.missing += 1
-                    if due < held.due:
-                        # Only a later step has asked for it so far, so it moves forward.
-                        self._push(_Request([held]), due)
-                        held.due = due
+                    if not held.is_asked and held.users == 1:
+                        # Planned so far: it moves forward.
+                        self._push(_Request([held]), due, self._awaited)
             if lease.missing:
                 lease.then = then
                 self._waiting.start()
@@ -199,9 +228,7 @@ class FetchPool(Closing):
             lease.is_complete = False
             for held in lease.held:
                 held.users -= 1
-                if not held.users and held.data is not None:
-                    self._spare[_key(held.range)] = held
-                    self._planned_bytes -= held.size
+                self._set_aside(held)
             lease.held = []
             self._begin_requests()
 
@@ -221,7 +248,8 @@ class FetchPool(Closing):
         """Cancel what waits; return when the requests under way have ended."""
         with self._lock:
             self._closed = True
-            self._queue.clear()
+            self._awaited.clear()
+            self._planned.clear()
             waiting: list[Lease] = []
             for held in self._held.values():
                 waiting += held.waiting
@@ -233,7 +261,7 @@ class FetchPool(Closing):
 
     # --- what is planned; each with the lock ------------------------------------------------------
 
-    def _plan(self, ranges: Iterable[ByteRange], due: int) -> None:
+    def _plan(self, ranges: Iterable[ByteRange], due: int, queue: _Queue) -> None:
         """Queue requests for the ranges that are neither here nor planned."""
         new: list[_Held] = []
         for each in ranges:
@@ -249,22 +277,25 @@ class FetchPool(Closing):
                 self._offer(held)
         # Of a small pool a request takes a part, so that several are under way.
         for request in _joined(new, min(_REQUEST_BYTES, self.budget_bytes // 8)):
-            self._push(request, due)
+            self._push(request, due, queue)
 
-    def _push(self, request: _Request, due: int) -> None:
+    def _push(self, request: _Request, due: int, queue: _Queue) -> None:
         self._pushed += 1
-        heapq.heappush(self._queue, (due, self._pushed, request))
+        heapq.heappush(queue, (due, self._pushed, request))
 
     def _begin_requests(self) -> None:
         """Begin requests in the order of their steps, as far as there is room."""
-        while self._queue and self._under_way < self._requests:
-            due, _, request = self._queue[0]
+        while self._under_way < self._requests:
+            queue = self._awaited or self._planned
+            if not queue:
+                return
+            due, _, request = queue[0]
             # A range may have come meanwhile by another request.
             request.held = [held for held in request.held if self._is_absent(held)]
             size = sum(held.size for held in request.held)
-            if size and not self._make_room(size, due):
+            if size and not self._make_room(size, due, is_awaited=queue is self._awaited):
                 return
-            heapq.heappop(self._queue)
+            heapq.heappop(queue)
             if size:
                 for held in request.held:
                     held.is_asked = True
@@ -275,17 +306,19 @@ class FetchPool(Closing):
     def _is_absent(self, held: _Held) -> bool:
         return not held.is_asked and self._held.get(_key(held.range)) is held
 
-    def _make_room(self, size: int, due: int) -> bool:
+    def _make_room(self, size: int, due: int, *, is_awaited: bool) -> bool:
         """Drop what is spare, then what only steps after `due` need; return False if in vain."""
+        # With nothing under way and no task at work, a task would wait for ever.
+        is_stuck = is_awaited and not self._under_way and not self._complete
         while self.held_bytes + size > self.budget_bytes:
             if self._spare:
                 self._drop(self._spare.popitem(last=False)[1])
-            elif (later := self._latest(due)) is not None:
-                self._planned_bytes -= later.size
-                self._drop(later)
-            else:
-                # With nothing under way and no task at work, waiting would not end.
-                return not self._under_way and not self._complete
+                continue
+            later = self._latest(_NEVER_USED if is_stuck else due)
+            if later is None:
+                return is_stuck
+            self._planned_bytes -= later.size
+            self._drop(later)
         return True
 
     def _latest(self, due: int) -> _Held | None:
@@ -301,14 +334,26 @@ class FetchPool(Closing):
         """Let a range that no task uses yet be dropped for one that is needed sooner."""
         self._pushed += 1
         heapq.heappush(self._farthest, (-held.due, self._pushed, held))
+        heapq.heappush(self._soonest, (held.due, self._pushed, held))
+
+    def _set_aside(self, held: _Held) -> None:
+        """Count a range as spare if it is here and no task uses it."""
+        key = _key(held.range)
+        is_here = held.data is not None and self._held.get(key) is held
+        if is_here and not held.users and key not in self._spare:
+            self._spare[key] = held
+            self._planned_bytes -= held.size
 
     def _drop(self, held: _Held) -> None:
         """Forget a range that was asked for, with its bytes."""
+        self._remove(held)
+        self.held_bytes -= held.size
+
+    def _remove(self, held: _Held) -> None:
         key = _key(held.range)
         del self._held[key]
         begins = self._begins[key[:2]]
         del begins[bisect_left(begins, held.range.begin)]
-        self.held_bytes -= held.size
 
     # --- requests, on the threads of the pool -----------------------------------------------------
 
@@ -333,7 +378,7 @@ class FetchPool(Closing):
                 held.is_asked = False
                 held.data = None
                 self.held_bytes -= held.size
-                self._push(_Request([held]), due)
+                self._push(_Request([held]), due, self._awaited if held.users else self._planned)
             return []
         waiting: list[Lease] = []
         for held in request.held:

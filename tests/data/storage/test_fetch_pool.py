@@ -1,0 +1,129 @@
+"""The pool of fetched bytes: its limit holds, near steps come first, faults stay with theirs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import CancelledError, Future
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from kata.data.storage.far_files import ByteRange, FarFiles
+from kata.data.storage.fetch_pool import FetchPool, Lease
+from kata.data.storage.file_stamp import Stamp
+from kata.errors import DataError
+from tests.data.far_store import FarStore
+
+DATA = np.random.default_rng(0).bytes(2_000_000)
+
+
+class Ranges:
+    """Ranges of a far file, through a pool."""
+
+    def __init__(self, folder: Path, pool: FetchPool, delay_s: float = 0.0) -> None:
+        (folder / "a").write_bytes(DATA)
+        self.pool, self.store = pool, FarStore(folder, delay_s)
+        self.files = FarFiles(self.store, pool)
+        self.stamp = self.store.stamps(["a"])["a"]
+
+    def of(self, begin: int, size: int = 1000, stamp: Stamp | None = None) -> ByteRange:
+        return ByteRange(self.files, "a", stamp or self.stamp, begin, begin + size)
+
+    def bring(self, *ranges: ByteRange, due: int = 0) -> tuple[Lease, Future[None]]:
+        lease, done = Lease(ranges), Future[None]()
+
+        def then(error: BaseException | None) -> None:
+            done.set_result(None) if error is None else done.set_exception(error)
+
+        self.pool.bring(lease, due, then)
+        return lease, done
+
+    def is_right(self, wanted: ByteRange) -> bool:
+        out = bytearray(wanted.end - wanted.begin)
+        self.files.read_into("a", wanted.begin, [memoryview(out)], self.stamp)
+        return out == DATA[wanted.begin : wanted.end]
+
+
+def wait_until(is_true: Callable[[], bool]) -> None:
+    end_s = time.monotonic() + 20
+    while not is_true():
+        assert time.monotonic() < end_s
+        time.sleep(0.002)
+
+
+def test_neighbours_share_a_request_and_come_from_memory(tmp_path: Path) -> None:
+    with FetchPool(10**7) as pool:
+        ranges = Ranges(tmp_path, pool)
+        wanted = [ranges.of(begin) for begin in (5000, 1000, 2000, 500_000)]
+        lease, done = ranges.bring(*wanted)
+        done.result(20)
+        assert sorted(ranges.store.read) == [("a", 1000, 6000), ("a", 500_000, 501_000)]
+        assert all(map(ranges.is_right, wanted))
+        assert ranges.is_right(ranges.of(1100, 100))
+        assert len(ranges.store.read) == 2
+        assert ranges.is_right(ranges.of(3500)), "the gap was dropped, and is fetched"
+        assert len(ranges.store.read) == 3
+        pool.release(lease)
+        assert ranges.files.counters.snapshot().bytes_fetched == ranges.store.bytes_read
+
+
+def test_the_limit_holds_and_room_goes_to_the_steps_that_come_first(tmp_path: Path) -> None:
+    with FetchPool(5000) as pool:
+        ranges = Ranges(tmp_path, pool, delay_s=0.001)
+        for step in range(20):
+            pool.fetch_ahead([ranges.of(100_000 * step % 1_900_000)], step + 1)
+        assert not pool.has_room
+        wait_until(lambda: pool.held_bytes == 5000 and not ranges.store.now)
+        assert len(ranges.store.read) == 5
+        # A range that is needed at once takes the place of the one that is needed last.
+        urgent = ranges.of(50_000)
+        lease, done = ranges.bring(urgent, due=0)
+        done.result(20)
+        assert pool.held_bytes <= 5000
+        assert ranges.is_right(urgent)
+        assert len(ranges.store.read) == 6
+        assert ranges.is_right(ranges.of(0))
+        assert len(ranges.store.read) == 6
+        pool.release(lease)
+        wait_until(lambda: len(ranges.store.read) == 7 and not ranges.store.now)
+        assert pool.held_bytes <= 5000
+
+
+def test_tasks_of_more_bytes_than_the_budget_take_turns(tmp_path: Path) -> None:
+    with FetchPool(2500) as pool:
+        ranges = Ranges(tmp_path, pool, delay_s=0.001)
+        coming = [ranges.bring(ranges.of(70_000 * number), due=number) for number in range(10)]
+        huge = ranges.bring(ranges.of(1_500_000, 9000), due=99)
+        for lease, done in [*coming, huge]:
+            done.result(20)
+            assert pool.held_bytes <= max(2500, lease.ranges[0].end - lease.ranges[0].begin)
+            assert ranges.is_right(lease.ranges[0])
+            pool.release(lease)
+        assert len(ranges.store.read) == 11
+
+
+def test_a_fault_is_that_of_its_range_alone(tmp_path: Path) -> None:
+    with FetchPool(10**7) as pool:
+        ranges = Ranges(tmp_path, pool)
+        good, beyond = ranges.of(1_998_500, 500), ranges.of(1_999_500)
+        pool.fetch_ahead([good, beyond], 5)
+        lease, done = ranges.bring(good)
+        _, fails = ranges.bring(beyond)
+        done.result(20)
+        assert ranges.is_right(good)
+        with pytest.raises(DataError, match="is shorter"):
+            fails.result(20)
+        pool.release(lease)
+
+
+def test_closing_ends_what_waits(tmp_path: Path) -> None:
+    with FetchPool(10**7, requests=1) as pool:
+        ranges = Ranges(tmp_path, pool, delay_s=0.05)
+        coming = [ranges.bring(ranges.of(100_000 * number)) for number in range(8)]
+    failed = [done for _, done in coming if isinstance(done.exception(1), CancelledError)]
+    assert len(failed) >= 6
+    with pytest.raises(RuntimeError, match="closed"):
+        ranges.bring(ranges.of(0))
+    pool.fetch_ahead([ranges.of(0)], 1)
