@@ -1,7 +1,7 @@
 """Processes for tests, forked from one that has imported everything: each starts in a moment.
 
-They have their own environment, output, signals and exit status. Tests of the start itself, and of
-the interpreter's end, start Python.
+They have their own environment, output, signals and exit status; charts in their reports are text.
+Tests of the start itself, and of the interpreter's end, start Python.
 """
 
 from __future__ import annotations
@@ -19,10 +19,14 @@ from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from tests.conftest import undrawn_charts
+
 LIMIT_S = 120.0
 PRELOADED = (
     "kata.train.command", "kata.policies.act.model", "kata.policies.vqbet.model",
-    "torch._dynamo", "accelerate", "matplotlib.figure", "matplotlib.backends.backend_svg",
+    "torch._dynamo", "accelerate", "tests.conftest",
 )  # fmt: skip
 """What `kata train` imports, some of it late: each process of each test would."""
 _context = multiprocessing.get_context("forkserver")
@@ -98,6 +102,7 @@ def _run(
         os.dup2(output, number)
     sys.stdout = os.fdopen(1, "w", buffering=1, closefd=False)
     sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
+    undrawn_charts(pytest.MonkeyPatch())
     try:
         status = work(*args)
     except SystemExit as ended:

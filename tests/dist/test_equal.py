@@ -98,6 +98,7 @@ def test_one_two_three_and_four_ranks_make_the_same_run(trained):
         assert not said, "only rank 0 speaks"
 
 
+@pytest.mark.long
 def test_dropout_and_average_too_where_micro_batches_are_equally_large(trained):
     """And the stop of one run and start on another number of ranks is no interruption."""
     options = (*SGD, "--ema.enable=true", "--policy.dropout=0.3")

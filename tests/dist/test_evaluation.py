@@ -47,6 +47,7 @@ def evaluations(folder):
     return [line for line in read_metrics(folder / "metrics.jsonl") if line["kind"] == "evaluation"]
 
 
+@pytest.mark.long
 def test_two_ranks_find_what_one_finds(args, tmp_path):
     """Bit for bit, also where weights lie in shards.
 
@@ -126,6 +127,7 @@ def when_all_play(folder):
         time.sleep(0.1)
 
 
+@pytest.mark.long
 def test_a_signal_to_one_rank_ends_the_evaluation_of_all(args, tmp_path):
     """After the last step, with everything saved, only the evaluation is left, and it would take
     hours.
@@ -140,6 +142,7 @@ def test_a_signal_to_one_rank_ends_the_evaluation_of_all(args, tmp_path):
     assert "the evaluation ended with status -15" in line["error"]
 
 
+@pytest.mark.long
 def test_a_rank_that_is_gone_is_not_waited_for(args, tmp_path):
     options = args("--dist_timeout=10s")
     group = ranks.start(

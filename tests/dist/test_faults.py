@@ -105,6 +105,7 @@ def test_ranks_that_see_other_data_are_refused(args, tiny_dataset, tmp_path):
     assert "ranks disagree: dataset tests/vectors is" in group.said(0) + group.said(1)
 
 
+@pytest.mark.long
 def test_what_rank_0_does_alone_outlasts_the_time_limit(args, tmp_path):
     """The limit is two seconds, the work takes three times as long: with ten minutes, half an
     hour.

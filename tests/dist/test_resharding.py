@@ -2,6 +2,7 @@
 that was not stopped.
 """
 
+import pytest
 import torch
 from safetensors.torch import load_file
 
@@ -28,6 +29,7 @@ SEGMENTS = (  # ranks, ranks per copy, what checkpoints hold, the step up to whi
 FILES = ("pretrained_model/model", "pretrained_model_ema/model", "training_state/optimizer_state")
 
 
+@pytest.mark.long
 def test_four_two_one_three_and_two_ranks_make_one_run(vector_dataset, tmp_path):
     data = [
         f"--dataset.root={vector_dataset}",

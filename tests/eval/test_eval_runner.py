@@ -23,6 +23,11 @@ from tests.eval import fakes
 from tests.eval.acting import Scripted, drawing_policy, plain, tiny_policy, towards_green
 
 
+@pytest.fixture(autouse=True)
+def quick_cameras(narrow_backbone):
+    """Policies with cameras act within milliseconds. `tests/policies` has the real backbones."""
+
+
 def toy(**options) -> EnvSpec:
     return resolve_env(EnvConfig(type="gym", id="tests.eval.fakes:fakes/Toy-v0", **options))
 
