@@ -203,8 +203,10 @@ class FetchPool(Closing):
             if self._closed:
                 raise RuntimeError("bytes are wanted of a pool that was closed")
             self._plan(lease.ranges, due, self._awaited)
-            lease.held = [self._held[_key(each)] for each in lease.ranges]
-            for held in lease.held:
+            for each in lease.ranges:
+                held = self._covering(each.files, each.name, each.begin, each.end)
+                assert held is not None, "it was planned above"
+                lease.held.append(held)
                 held.users += 1
                 if held.data is None:
                     held.waiting.append(lease)
@@ -235,14 +237,11 @@ class FetchPool(Closing):
     def find(self, files: FarFiles, name: str, begin: int, end: int) -> memoryview | None:
         """Return bytes [begin, end) of a file if the pool has all of them in one range."""
         with self._lock:
-            begins = self._begins.get((files, name), ())
-            place = bisect_right(begins, begin)
-            # An image may lie in the range of its page, behind ranges of other images.
-            for first in reversed(begins[max(place - _OVERLAPS, 0) : place]):
-                held = self._held[files, name, first]
-                if held.data is not None and end <= held.range.end:
-                    return memoryview(held.data)[begin - first : end - first]
-            return None
+            held = self._covering(files, name, begin, end)
+            if held is None or held.data is None:
+                return None
+            first = held.range.begin
+            return memoryview(held.data)[begin - first : end - first]
 
     def close(self) -> None:
         """Cancel what waits; return when the requests under way have ended."""
@@ -265,19 +264,31 @@ class FetchPool(Closing):
         """Queue requests for the ranges that are neither here nor planned."""
         new: list[_Held] = []
         for each in ranges:
-            key = _key(each)
-            if key not in self._held:
+            held = self._covering(each.files, each.name, each.begin, each.end)
+            if held is None:
+                key = _key(each)
                 held = self._held[key] = _Held(each, due)
                 insort(self._begins[key[:2]], each.begin)
                 self._planned_bytes += held.size
                 new.append(held)
-            elif held := self._spare.pop(key, None):
+            elif self._spare.pop(_key(held.range), None) is not None:
                 held.due = due
                 self._planned_bytes += held.size
                 self._offer(held)
         # Of a small pool a request takes a part, so that several are under way.
         for request in _joined(new, min(_REQUEST_BYTES, self.budget_bytes // 8)):
             self._push(request, due, queue)
+
+    def _covering(self, files: FarFiles, name: str, begin: int, end: int) -> _Held | None:
+        """Return a range with bytes [begin, end) that is here, under way or planned."""
+        begins = self._begins.get((files, name), ())
+        place = bisect_right(begins, begin)
+        # An image may lie in the range of its page, behind ranges of other images.
+        for first in reversed(begins[max(place - _OVERLAPS, 0) : place]):
+            held = self._held[files, name, first]
+            if end <= held.range.end:
+                return held
+        return None
 
     def _push(self, request: _Request, due: int, queue: _Queue) -> None:
         self._pushed += 1
