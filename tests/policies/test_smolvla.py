@@ -230,6 +230,28 @@ def test_weights_return_from_their_file_and_the_pipeline_is_lerobots(smolvlm, tm
     assert told[LANGUAGE_TOKENS].shape == (1, 5)  # four letters and the newline
 
 
+def test_the_frozen_model_may_be_held_and_written_in_bfloat16(smolvlm, tmp_path):
+    narrow, wide = build(smolvlm, frozen_dtype="bfloat16"), build(smolvlm)
+    with torch.no_grad():
+        for own, other in zip(wide.parameters(), narrow.parameters(), strict=True):
+            own.copy_(other)  # so that both have the same numbers
+    losses = [summed(policy.train(), batch(), draws()) for policy in (narrow, wide)]
+    torch.testing.assert_close(losses[0], losses[1], rtol=2e-2, atol=0)
+    losses[0].backward()
+    for name, parameter in narrow.named_parameters():
+        kind = torch.float32 if parameter.requires_grad else torch.bfloat16
+        assert parameter.dtype == kind, name
+        assert (parameter.grad is not None) == parameter.requires_grad, name
+    save_weights(narrow, tmp_path / "model.safetensors")
+    load_weights(wide, tmp_path / "model.safetensors")
+    assert torch.equal(wide.lm_head.weight, narrow.lm_head.weight.float())
+    torch.testing.assert_close(
+        narrow.eval().predict_chunk(batch(), noise=draws()["noise"]),
+        wide.eval().predict_chunk(batch(), noise=draws()["noise"]),
+        rtol=0, atol=5e-2,
+    )  # fmt: skip
+
+
 def test_empty_cameras_of_a_lerobot_file_are_not_asked_of_a_dataset(smolvlm, tmp_path):
     config(smolvlm, empty_cameras=1).save(tmp_path)
     file = tmp_path / "config.json"
@@ -272,6 +294,7 @@ def test_pretrained_weights_come_from_the_models_own_files(smolvlm, tmp_path):
         ({"num_expert_layers": 1}, "num_expert_layers=1"),
         ({"rtc_config": {"enabled": True}}, "real-time chunking"),
         ({"compile_model": True}, "compile_model=true"),
+        ({"frozen_dtype": "bfloat16", "train_expert_only": False}, "held in float32"),
         ({"num_vlm_layers": 7}, "has 6 layers"),
         ({"resize_imgs_with_padding": (64, 32)}, "squares"),
         ({"resize_imgs_with_padding": None}, "squares"),

@@ -7,15 +7,20 @@ from pathlib import Path
 import pytest
 import torch
 
+from kata.dist.engine import Engine
+from kata.dist.process_group import ProcessGroup
 from kata.policies import build_policy
 from kata.run import resolve_run
 from kata.train import train
+from kata.train.checkpoint.snapshot import HostTensors, snapshot_state
 from kata.train.stopping import StopSignal
+from kata.update.state import build_state
 
 FEATURES = (
     '{"observation.images.top": {"type": "VISUAL", "shape": [3, 48, 64]}, '
     '"observation.state": {"type": "STATE", "shape": [3]}}'
 )
+ACTION = '{"action": {"type": "ACTION", "shape": [2]}}'
 TINY = (
     "--policy.chunk_size=4", "--policy.n_action_steps=2", "--policy.num_vlm_layers=2", "--policy.num_steps=2",  # noqa: E501
     "--policy.resize_imgs_with_padding=[32,32]", "--policy.max_state_dim=6", "--policy.max_action_dim=5",  # noqa: E501
@@ -62,3 +67,19 @@ def test_a_resumed_run_equals_a_straight_one_and_frozen_parts_stay(smolvla_run, 
         assert is_constant == (not parameter.requires_grad)
         assert torch.equal(parameter, new[name]) == is_constant, name
         assert (average[name].data_ptr() == parameter.data_ptr()) == is_constant
+
+
+def test_constant_weights_are_copied_for_one_checkpoint_and_written_with_all(smolvla_run):
+    engine, memory = Engine(ProcessGroup(), torch.device("cpu")), HostTensors()
+    state = build_state(smolvla_run("run", "--policy.output_features=" + ACTION), engine)
+    first = snapshot_state(state, memory, engine)
+    before = {name: tensor.clone() for name, tensor in first.weights.items()}
+    with torch.no_grad():
+        for parameter in state.policy.parameters():
+            parameter.add_(1)
+    again = snapshot_state(state, memory, engine)
+    for name, tensor in again.weights.items():
+        assert torch.equal(tensor, before[name]) == (name in state.constant), name
+    assert again.weights.keys() == again.ema.keys() == state.policy.state_dict().keys()
+    for name in state.constant:
+        assert again.ema[name] is again.weights[name]

@@ -80,6 +80,13 @@ class Config(VlaConfig):
         False, "LeRobot's switch for torch.compile; true is refused, kata has --compile."
     )
     compile_mode: str = option("max-autotune", "Mode of torch.compile with compile_model.")
+    frozen_dtype: str = option(
+        "float32",
+        "Precision in which the frozen model is held, computed and written. bfloat16, in which "
+        "SmolVLM is published, halves its memory.",
+        choices=("float32", "bfloat16"),
+        is_own=True,
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -115,6 +122,12 @@ class Config(VlaConfig):
             "policy.rtc_config",
             "kata has no real-time chunking",
             "--policy.rtc_config=null",
+        )
+        yield (
+            self.frozen_dtype != "float32" and not self.train_expert_only,
+            f"policy.frozen_dtype={self.frozen_dtype} with policy.train_expert_only=false",
+            "weights that are trained are held in float32",
+            "--policy.train_expert_only=true, or --policy.frozen_dtype=float32",
         )
         yield (
             self.compile_model,

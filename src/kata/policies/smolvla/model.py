@@ -32,6 +32,8 @@ ROPE_BASE = 10_000.0
 itself has another.
 """
 
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
 VLM = "model.vlm_with_expert.vlm."
 """Beginning of the vision-language model's names in LeRobot's files."""
 
@@ -105,7 +107,7 @@ class Policy(VlaPolicy[Encoded]):
             self.marks = mark_tokens(config.vlm_model_name)
         # 3. What is trained, and where the rest starts from.
         for module in self.frozen_modules():
-            module.requires_grad_(False)
+            module.requires_grad_(False).to(DTYPES[config.frozen_dtype])
         self.state_proj.requires_grad_(config.train_state_proj)
         if config.load_vlm_weights:
             self._load_vlm()
@@ -164,6 +166,7 @@ class Policy(VlaPolicy[Encoded]):
         self, x: Tensor, positions: Tensor, mask: Tensor, past: list[KeysValues] | None
     ) -> list[KeysValues]:
         """Return the keys and values of each layer of the language model, those of `past` first."""
+        x = x.to(self.text.norm.weight.dtype)
         rotation = rotation_at(positions, self.sizes.text.head_dim, ROPE_BASE)
         found: list[KeysValues] = []
         last = len(self.text.layers) - 1
@@ -224,7 +227,7 @@ class Policy(VlaPolicy[Encoded]):
         """Map frames (N, 3, H, W) to tokens (N, L, width); all cameras pass in one batch."""
         is_frozen = self.options.freeze_vision_encoder or self.options.train_expert_only
         with torch.no_grad() if is_frozen else nullcontext():
-            patches = self.vision(frames)
+            patches = self.vision(frames.to(self.vision.post_layernorm.weight.dtype))
         return self.connector(pixel_shuffle(patches, self.sizes.shuffle))
 
     def _camera_mask(self, batch: Batch, key: str, size: int) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,15 +45,19 @@ class HostTensors:
 
     def __init__(self) -> None:
         self._memory: dict[str, Tensor] = {}
+        self._constant: set[str] = set()
         self._events: tuple[torch.cuda.Event, torch.cuda.Event] | None = None
 
-    def copy(self, tensors: Mapping[str, Tensor], engine: Engine) -> dict[str, Tensor]:
+    def copy(
+        self, tensors: Mapping[str, Tensor], engine: Engine, constant: Collection[str] = ()
+    ) -> dict[str, Tensor]:
         """Return host copies of the tensors as they are now. Collective: all ranks gather shards in
         order.
 
         `engine.keeps` says whether this rank keeps the copies. On CUDA the copies are only queued,
         on the training stream. The device runs them before its next kernel, and the host does not
         wait. Call `wait` before reading, and do not call `copy` again before reading is over.
+        Tensors named in `constant` never change: later calls return the first copy of each.
         """
         cuda = any(tensor.is_cuda for tensor in tensors.values())
         events = (
@@ -65,9 +69,13 @@ class HostTensors:
             events[0].record()
         copies: dict[str, Tensor] = {}
         for name, tensor in tensors.items():
-            whole = engine.full(tensor.detach())
+            if name not in self._constant:
+                whole = engine.full(tensor.detach())
+                if engine.keeps:
+                    self._copy(name, whole)
             if engine.keeps:
-                copies[name] = self._copy(name, whole)
+                copies[name] = self._memory[name]
+        self._constant.update(constant)
         if events is not None:
             events[1].record()
         self._events = events
@@ -81,18 +89,22 @@ class HostTensors:
         ended.synchronize()
         return began.elapsed_time(ended) / 1000
 
-    def _copy(self, name: str, tensor: Tensor) -> Tensor:
+    def _copy(self, name: str, tensor: Tensor) -> None:
         memory = self._memory.get(name)
         if memory is None or memory.shape != tensor.shape or memory.dtype != tensor.dtype:
             memory = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
             self._memory[name] = memory
-        return memory.copy_(tensor, non_blocking=tensor.is_cuda)
+        memory.copy_(tensor, non_blocking=tensor.is_cuda)
 
 
 def snapshot_state(
     state: TrainState, memory: HostTensors, engine: Engine, stored_as: str = "safetensors"
 ) -> Snapshot:
-    """Return the parts of a checkpoint that are not in shards. Collective."""
+    """Return the parts of a checkpoint that are not in shards. Collective.
+
+    Weights that never change are copied by the first snapshot in this memory alone, and the EMA's
+    are those of the policy.
+    """
     optimizer = state.optimizer.state_dict()
     parts: dict[str, Mapping[str, Tensor]] = {}
     if stored_as == "safetensors":
@@ -100,17 +112,21 @@ def snapshot_state(
     if stored_as != "dcp":
         parts["weights"] = state.policy.state_dict()
     if stored_as != "dcp" and state.ema is not None:
-        parts["ema"] = state.ema.state_dict()
+        average = state.ema.state_dict()
+        parts["ema"] = {name: t for name, t in average.items() if name not in state.constant}
     # One copy for all parts: on CUDA the device's time for it is measured as a whole.
     tensors: dict[str, Tensor] = {}
     for part, named in parts.items():
         tensors.update({f"{part}:{name}": tensor for name, tensor in named.items()})
-    copies = memory.copy(tensors, engine)
+    copies = memory.copy(tensors, engine, [f"weights:{name}" for name in state.constant])
     # A rank that does not keep copies gets none, and holds empty parts.
     held: dict[str, dict[str, Tensor]] = {part: {} for part in parts}
     for key, copied in copies.items():
         part, _, name = key.partition(":")
         held[part][name] = copied
+    if "ema" in held:
+        weights = held["weights"]
+        held["ema"] |= {name: weights[name] for name in state.constant if name in weights}
     return Snapshot(
         step=state.step,
         weights=held.get("weights"),
