@@ -352,6 +352,10 @@ def train_verb(args: Sequence[str]) -> int:
     from kata.run.outputs import check_outputs
 
     world = read_world(os.environ)
+    if any("auto" in arg for arg in args):
+        from kata.launch.planning.auto_batch import with_batch_size
+
+        args = with_batch_size(args, world.size)
     run, notes = resolve_run(args, world.size, os.environ)
     if world.size == 1:  # several ranks look when they have met, and the fault of one ends all
         check_device(run)

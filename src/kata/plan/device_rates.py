@@ -6,7 +6,7 @@ A profile that was measured on the device replaces all of them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kata.errors import ConfigError
 from kata.plan.catalogue import Gpu
@@ -76,6 +76,17 @@ class DeviceRates:
             "convolution": self.convolution_flop_s,
             "attention": self.attention_flop_s,
         }[kind]
+
+    def faster(self, factor: float) -> DeviceRates:
+        """Return the rates of a device that takes 1 / factor of the time for everything."""
+        return replace(
+            self,
+            gemm_flop_s=self.gemm_flop_s * factor,
+            convolution_flop_s=self.convolution_flop_s * factor,
+            attention_flop_s=self.attention_flop_s * factor,
+            bytes_s=self.bytes_s * factor,
+            kernel_s=self.kernel_s / factor,
+        )
 
 
 UNCALIBRATED_SPREAD = 0.30

@@ -12,6 +12,7 @@ from kata.plan.catalogue import Gpu
 from kata.plan.data_size import DataSize, frames_per_sample, reading_s
 from kata.plan.device_rates import DeviceRates, rates_of
 from kata.plan.memory import MemoryPlan, RankLayout, plan_memory
+from kata.plan.profiles import StepLine
 from kata.plan.step_time import StepTime, step_time
 from kata.plan.step_trace import StepTrace
 from kata.run import Run
@@ -37,6 +38,7 @@ class Machine:
         usd_per_hour: price of all nodes; None if unknown.
         rates: measured rates; None takes those of the catalogue.
         s_per_pixel: measured time of a core to decode a pixel, or None.
+        step_line: measured times of this very step, or None.
     """
 
     gpu: Gpu
@@ -46,6 +48,7 @@ class Machine:
     usd_per_hour: float | None = None
     rates: DeviceRates | None = None
     s_per_pixel: float | None = None
+    step_line: StepLine | None = None
 
     @property
     def link(self) -> str:
@@ -137,6 +140,10 @@ def forecast(run: Run, trace: StepTrace, data: DataSize, machine: Machine) -> Fo
     """
     layout = layout_of(run)
     rates = machine.rates or rates_of(machine.gpu, run.precision, tf32=run.tf32)
+    if machine.step_line is not None:
+        # One step in proportion to what was measured; its parts keep their shares.
+        plain_s = step_time(trace, run.batch_size, rates).compute_s
+        rates = rates.faster(plain_s / machine.step_line.at(run.batch_size))
     time = step_time(
         trace,
         run.batch_size,

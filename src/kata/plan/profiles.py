@@ -75,6 +75,44 @@ class Profile:
         ), warning
 
 
+@dataclass(frozen=True, slots=True)
+class StepLine:
+    """The measured time of a policy's step as a line over its micro-batch.
+
+    Attributes:
+        fixed_s: time that does not depend on the batch.
+        per_sample_s: time of each sample.
+    """
+
+    fixed_s: float
+    per_sample_s: float
+
+    def at(self, batch: int) -> float:
+        """Return the seconds of a step with `batch` samples."""
+        return self.fixed_s + self.per_sample_s * batch
+
+
+def line_path(device: str, trace: str) -> Path:
+    """Return the file that keeps the line of a step whose trace has the name `trace`."""
+    path = profile_path(device, trace)
+    return path.with_name(f"{path.stem}-step.json")
+
+
+def keep_line(line: StepLine, device: str, trace: str) -> None:
+    """Write the measured line of a step."""
+    path = line_path(device, trace)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_json(path, asdict(line))
+
+
+def kept_line(device: str, trace: str) -> StepLine | None:
+    """Return the measured line of a step, or None."""
+    try:
+        return StepLine(**json.loads(line_path(device, trace).read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
+        return None
+
+
 def profile_path(device: str, precision: str) -> Path:
     """Return the file of a device's profile."""
     plain = re.sub(r"[^a-z0-9]+", "-", device.lower()).strip("-")

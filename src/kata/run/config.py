@@ -118,7 +118,8 @@ class Run(Options):
     prefetch_factor: int = option(4, "Batches that are read ahead.", least=1, may_change=True)
     batch_size: int = option(
         8,
-        "Samples per rank in a micro-batch, which goes through the model at once.",
+        "Samples per rank in a micro-batch, which goes through the model at once. The flag takes "
+        "auto for the largest that fits.",
         section="batch and ranks",
         least=1,
         is_common=True,
@@ -164,6 +165,11 @@ class Run(Options):
         None,
         "Time after which this start saves and stops, such as 90s, 45m, 2h or 1d.",
         form=DURATION,
+        may_change=True,
+    )
+    force: bool = option(
+        False,
+        "Start even if the plan says that a step does not fit the GPU.",
         may_change=True,
     )
     log_freq: int = option(

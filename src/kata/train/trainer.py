@@ -22,6 +22,7 @@ from kata.dist.process_group import ProcessGroup
 from kata.errors import CheckpointError
 from kata.files import write_json
 from kata.log import kept_in
+from kata.plan.forecast import Forecast
 from kata.policies.config import PolicyConfig
 from kata.policies.pipelines import renamed_inputs
 from kata.run import Run
@@ -47,6 +48,7 @@ from kata.train.model.compile import CompiledBlock, compile_blocks, uncompiled
 from kata.train.model.device import set_switches
 from kata.train.model.engine import open_engine
 from kata.train.model.oom import MicroBatchHalver, explain_out_of_memory
+from kata.train.plan_check import plan_of, plan_remark, plan_rows, refuse_what_cannot_fit
 from kata.train.report import ReportContent, SampleView, write_report
 from kata.train.stopping import StopSignal
 from kata.update.state import TrainState, build_state
@@ -134,6 +136,7 @@ def train(
     folder = Path(group.broadcast_from_rank0(lambda: str(run_folder(run))))
     prepared = _prepare(run, group, accept)
     run = prepared.run
+    plan = group.on_rank0(lambda: _plan(prepared))
     with ExitStack() as held, ExitStack() as live:
         # 2. The run's folder, and the state: a new one, or that of the newest checkpoint.
         locked = group.broadcast_from_rank0(lambda: lock_run_folder(held, folder, run).plain())
@@ -143,26 +146,38 @@ def train(
         state, blocks = _open_state(run, saver, source, engine)
         # 3. The table of what the run will do.
         said = [*(notes or []), *prepared.notes, *found_notes]
-        facts = group.on_rank0(lambda: _begin(held, prepared, state, folder, said, console))
+        facts = group.on_rank0(lambda: _begin(held, prepared, state, folder, said, console, plan))
         # 4. The components, and the loop.
         stop = StopSignal(run.max_time_s, group.vote, saves=run.save_checkpoint)
         parts = build_components(live, prepared, saver, state, folder, stop, engine)
         held.enter_context(stop)
-        with explain_out_of_memory(run, prepared.device):
-            halver = MicroBatchHalver(engine)
-            work = (parts.feed, parts.meter, parts.monitor, parts.callbacks)
-            loop(run, state, *work, stop, halver)
+        remarks = _take_steps(run, state, parts, stop, engine)
         # 5. Everything goes to the disk; then what came out, and the report.
         _save_all(run, parts, state)
         live.close()
         stopped = stop.reason if state.step < run.steps else None
         ended = Trained(folder, folder / "report.html", state, stopped=stopped)
-        remarks = [*uncompiled(blocks), *halver.remarks]
-        ended = group.on_rank0(lambda: _recorded(ended, parts.record, remarks)) or ended
+        ended = (
+            group.on_rank0(
+                lambda: _recorded(ended, parts.record, [*uncompiled(blocks), *remarks], plan)
+            )
+            or ended
+        )
         group.on_rank0(lambda: tell(ended))
         views = _views(prepared, parts.view_feed, ended, stop, engine)
         fault = group.on_rank0(lambda: _report(ended, run, facts or [], said, views, command))
         return replace(ended, report_fault=fault)
+
+
+def _take_steps(
+    run: Run, state: TrainState, parts: TrainingComponents, stop: StopSignal, engine: Engine
+) -> list[str]:
+    """Train, and return what the user should know of a full memory."""
+    halver = MicroBatchHalver(engine)
+    with explain_out_of_memory(run, engine.device):
+        work = (parts.feed, parts.meter, parts.monitor, parts.callbacks)
+        loop(run, state, *work, stop, halver)
+    return halver.remarks
 
 
 def _prepare(run: Run, group: ProcessGroup, accept: Accept) -> Prepared:
@@ -172,6 +187,13 @@ def _prepare(run: Run, group: ProcessGroup, accept: Accept) -> Prepared:
     group.broadcast_from_rank0(lambda: accept(prepared.run.policy, names))
     set_switches(tf32=run.tf32, deterministic=run.cudnn_deterministic)
     return prepared
+
+
+def _plan(prepared: Prepared) -> Forecast | None:
+    """Return the plan of the run, where it has a GPU that is known, unless it cannot fit."""
+    found = plan_of(prepared)
+    refuse_what_cannot_fit(found, force=prepared.run.force)
+    return found
 
 
 def _open_state(
@@ -225,7 +247,9 @@ def _views(
     return views() if engine.sharded else engine.group.on_rank0(views) or []
 
 
-def _recorded(ended: Trained, record: RunRecord | None, remarks: list[str]) -> Trained:
+def _recorded(
+    ended: Trained, record: RunRecord | None, remarks: list[str], plan: Forecast | None
+) -> Trained:
     """Return what ended with what is on record of it."""
     assert record is not None
     _require_in_place(ended, record.meter.path)
@@ -239,7 +263,7 @@ def _recorded(ended: Trained, record: RunRecord | None, remarks: list[str]) -> T
             for line in metrics
             if line["kind"] == "evaluation" and "note" not in line
         },
-        remarks=[*remarks, *record.remarks()],
+        remarks=[*remarks, *record.remarks(), *plan_remark(plan, metrics)],
         saves=[line for line in metrics if line["kind"] == "saved"],
         diagnosis=diagnose(spent_of(metrics)),
     )
@@ -366,6 +390,7 @@ def _begin(
     folder: Path,
     said: list[str],
     console: Console | None,
+    plan: Forecast | None,
 ) -> preflight.Facts:
     """Write the resolved config where there is room for the run, and print what it will do.
 
@@ -389,5 +414,6 @@ def _begin(
     check_space(folder, room)
     write_json(folder / "train_config.json", encode(run))
     facts = preflight.preflight_facts(prepared, state.policy, str(folder), room)
+    facts += plan_rows(plan)
     preflight.show(console or Console(), facts, said)
     return facts

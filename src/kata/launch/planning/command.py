@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,14 +16,16 @@ from kata.launch.planning.comparison import (
     comparison_text,
     device_of,
 )
+from kata.launch.planning.measure import calibrated_steps_text, calibrated_text, verified_text
 from kata.launch.planning.options import PlanOptions, split_args
-from kata.launch.planning.show import forecast_json, forecast_text, memory_parts, time_parts
+from kata.launch.planning.show import forecast_json, forecast_text
 from kata.launch.planning.subject import described, flavor_machine, machine_of, with_dataset
 from kata.plan.data_size import DataSize
 from kata.plan.forecast import Forecast, forecast
 from kata.plan.picture import forecast_picture
 from kata.plan.remedies import Remedy, remedies
 from kata.plan.trace_store import step_trace_of
+from kata.plan.verdict import memory_parts, time_parts
 from kata.run import Run, resolve_run
 
 
@@ -33,6 +36,10 @@ def main(args: Sequence[str]) -> int:
         KataError: options or data are wrong, or the step cannot be traced.
     """
     options, train = split_args(args)
+    if options.calibrate:
+        _tell(options, calibrated_text(train))
+        if not any("policy." in arg for arg in train):
+            return 0
     if options.gpu == "auto":
         run, data, notes = subject(options, train, options.gpus * options.nodes)
         found = cheapest(run, data, options.gpus * options.nodes)
@@ -42,6 +49,9 @@ def main(args: Sequence[str]) -> int:
     run, data, notes = subject(options, train, ranks)
     machine, remarks = machine_of(options, run)
     notes += remarks
+    if options.calibrate:
+        _tell(options, calibrated_steps_text(run, device_of(machine)))
+        machine, _ = machine_of(options, run)
     if options.compare:
         given = options.gpu is not None or options.flavor is not None
         forecasts = compared(run, data, machine, is_gpu_given=given)
@@ -49,9 +59,16 @@ def main(args: Sequence[str]) -> int:
         print(json.dumps(plain, indent=1) if options.json else comparison_text(forecasts), end="")
         return 0
     found = forecast(run, step_trace_of(run, device_of(machine)), data, machine)
+    if options.verify:
+        notes.append(verified_text(found))
     changes = [] if found.fits else remedies(run, machine.gpu, device_of(machine))
     _print(options, found, changes, notes)
     return 0
+
+
+def _tell(options: PlanOptions, text: str) -> None:
+    """Print what was measured; JSON stays alone on the standard output."""
+    print(text, end="", file=sys.stderr if options.json else sys.stdout)
 
 
 def subject(

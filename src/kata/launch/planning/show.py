@@ -7,6 +7,7 @@ from typing import Any
 
 from kata.plan.forecast import EPOCHS, Forecast, schedule_facts
 from kata.plan.remedies import Remedy
+from kata.plan.verdict import memory_parts, time_parts, verdict
 from kata.tables import table_lines
 from kata.units import bytes_text, count_text, counted, rate_text, seconds_text
 
@@ -82,45 +83,6 @@ def _span(found: Forecast, steps: int) -> dict[str, Any]:
         "wall_clock_high_s": high,
         "price_usd": found.price_usd(steps),
     }
-
-
-def memory_parts(found: Forecast) -> dict[str, int]:
-    """Return the bytes of each part of the memory, in the order in which they are shown."""
-    memory, parts = found.memory, found.memory.parts
-    inputs = parts["raw_inputs"] + parts["inputs"]
-    return {
-        "weights": parts["weights"] + parts["frozen_weights"],
-        "gradients": parts["gradients"],
-        "optimizer": parts["optimizer_state"],
-        "ema": parts["ema"],
-        "activations": parts["activations"] + parts["cast_weights"] + parts["temporaries"],
-        "inputs": inputs,
-        "communication": parts["communication"] + memory.nccl_bytes,
-        "allocator": memory.allocator_bytes + memory.workspace_bytes,
-        "cuda_context": memory.context_bytes,
-    }
-
-
-def time_parts(found: Forecast) -> dict[str, float]:
-    """Return the seconds of a step by part; they run beside each other."""
-    return {
-        "compute": found.time.compute_s,
-        "launch": found.time.launch_s,
-        "communication": found.time.communication_s,
-        "data": found.time.data_s,
-    }
-
-
-def verdict(found: Forecast) -> str:
-    """Return in a sentence whether the step fits."""
-    capacity = bytes_text(found.machine.gpu.memory_bytes)
-    needs = f"{bytes_text(found.memory.total_bytes)} of {capacity} on {found.machine.gpu.name}"
-    if not found.fits:
-        return f"does not fit: {needs}, {bytes_text(-found.margin_bytes)} too much"
-    margin = f"{bytes_text(found.margin_bytes)} stay free"
-    if found.is_tight:
-        return f"fits, but is tight: {needs}, {margin}"
-    return f"fits: {needs}, {margin}"
 
 
 def forecast_text(found: Forecast, changes: Sequence[Remedy], notes: Sequence[str]) -> str:

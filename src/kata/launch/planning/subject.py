@@ -17,7 +17,8 @@ from kata.launch.planning.options import DescribedDataset, PlanOptions
 from kata.plan.catalogue import MIB, Gpu, gpu_named, gpu_of_device
 from kata.plan.data_size import VIDEO_BYTES_PER_PIXEL, DataSize
 from kata.plan.forecast import Machine
-from kata.plan.profiles import kept_profile
+from kata.plan.profiles import kept_line, kept_profile
+from kata.plan.trace_store import trace_path
 from kata.policies.config import PolicyConfig
 from kata.run import Run
 from kata.spec import ACTION, STATE, Feature, FeatureType
@@ -117,13 +118,13 @@ def machine_of(options: PlanOptions, run: Run) -> tuple[Machine, list[str]]:
     ranks = options.gpus * options.nodes
     if options.gpu not in (None, CPU):
         machine = Machine(gpu=gpu_named(options.gpu or ""), ranks=ranks, nodes=options.nodes)
-        return _measured(machine, machine.gpu.name, run.precision)
+        return _measured(machine, machine.gpu.name, run)
     here = None if options.gpu == CPU else gpu_here()
     if here is not None:
         machine = Machine(
             gpu=here, ranks=ranks, nodes=options.nodes, cores=num_cores() // ranks or 1
         )
-        return _measured(machine, here.name, run.precision)
+        return _measured(machine, here.name, run)
     profile = kept_profile(processor(), run.precision)
     if profile is None:
         raise ConfigError(
@@ -135,17 +136,18 @@ def machine_of(options: PlanOptions, run: Run) -> tuple[Machine, list[str]]:
             "this machine",
         )
     cpu = Gpu(CPU, profile.memory_bytes, profile.bytes_s, 0, 0, 0, True, 0.0, "none")
-    return _measured(Machine(gpu=cpu, ranks=ranks, cores=num_cores()), processor(), run.precision)
+    return _measured(Machine(gpu=cpu, ranks=ranks, cores=num_cores()), processor(), run)
 
 
-def _measured(machine: Machine, device: str, precision: str) -> tuple[Machine, list[str]]:
+def _measured(machine: Machine, device: str, run: Run) -> tuple[Machine, list[str]]:
     """Return the machine with the rates of its profile, if there is one."""
-    profile = kept_profile(device, precision)
+    profile = kept_profile(device, run.precision)
     if profile is None:
         return machine, []
+    trace = trace_path(run, CPU if machine.gpu.name == CPU else "cuda").stem
     rates, warning = profile.rates()
     notes = [warning] if warning else []
-    found = dataclasses.replace(machine, rates=rates, s_per_pixel=profile.s_per_pixel)
+    found = dataclasses.replace(machine, rates=rates, step_line=kept_line(device, trace))
     return found, notes
 
 

@@ -1,4 +1,4 @@
-"""What a run does when memory is full: smaller micro-batches, and else a message."""
+"""The answer of a run to a full memory: smaller micro-batches, else a message."""
 
 from __future__ import annotations
 

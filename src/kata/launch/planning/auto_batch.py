@@ -1,0 +1,61 @@
+"""`kata train --batch_size=auto`: the largest micro-batch that fits this machine. Torch-free."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from kata.config import parse_flags
+from kata.errors import ConfigError
+from kata.launch.planning.comparison import device_of
+from kata.launch.planning.options import PlanOptions
+from kata.launch.planning.subject import gpu_here, machine_of, processor, with_dataset
+from kata.plan.forecast import largest_batch
+from kata.plan.profiles import kept_profile
+from kata.plan.trace_store import step_trace_of
+from kata.run import resolve_run
+
+_log = logging.getLogger(__name__)
+
+AUTO = "auto"
+
+
+def with_batch_size(args: Sequence[str], ranks: int) -> list[str]:
+    """Return the arguments of `kata train` with a number for `--batch_size=auto`.
+
+    Every rank finds the same number, since it follows from the options and the model of GPU.
+
+    Args:
+        args: flags, without the verb.
+        ranks: the number of processes that train.
+
+    Raises:
+        ConfigError: this machine's device is unknown, or not even one sample fits.
+    """
+    flags = parse_flags(args)
+    if str(flags.get("batch_size")) != AUTO:
+        return list(args)
+    rest = [
+        f"--{name}" if value is True else f"--{name}={value}"
+        for name, value in flags.items()
+        if name != "batch_size"
+    ]
+    run, data = with_dataset(resolve_run([*rest, "--batch_size=1"], ranks)[0])
+    if gpu_here() is None and kept_profile(processor(), run.precision) is None:
+        raise ConfigError(
+            "batch_size=auto: the memory of this machine's device is not known",
+            rule="a GPU of the catalogue, or a processor with a profile",
+            remedy="--batch_size=8, or measure this machine first: kata plan --calibrate",
+        )
+    machine, _ = machine_of(PlanOptions(gpus=ranks), run)
+    trace = step_trace_of(run, device_of(machine))
+    most = max(1, data.samples // (ranks * run.accumulation))
+    size = largest_batch(run, trace, machine.gpu, min(most, 4096))
+    if size == 0:
+        raise ConfigError(
+            f"batch_size=auto on {machine.gpu.name}: not even one sample fits",
+            rule="a training step fits the memory",
+            remedy="`kata plan` with the same options lists changes with which it does",
+        )
+    _log.warning("batch_size=auto: %d samples on %s", size, machine.gpu.name)
+    return [*rest, f"--batch_size={size}"]

@@ -1,0 +1,102 @@
+"""Steps of a run's policy on the device at hand, with made-up data: time and memory."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from kata.dist.engine import Engine
+from kata.dist.process_group import ProcessGroup
+from kata.plan.measuring.calibration import device_here, times_s
+from kata.plan.profiles import StepLine
+from kata.plan.tracing.fake_batch import fake_batch
+from kata.run import Run
+from kata.spec import Batch
+from kata.update.state import build_state
+from kata.update.step import update
+from kata.update.step_batch import StepBatch
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredSteps:
+    """The figures of some steps.
+
+    Attributes:
+        step_s: median time of a step.
+        peak_bytes: most memory that torch reserved; 0 on a CPU.
+    """
+
+    step_s: float
+    peak_bytes: int
+
+
+LINE_BATCHES = (2, 4)
+"""Micro-batches through whose times a line is drawn."""
+
+
+def measure_line(run: Run, kind: str | None = None) -> StepLine:
+    """Measure steps of two batch sizes, and return the line through their times."""
+    small, large = LINE_BATCHES
+    one = with_micro_batch(run, small)
+    first_s = measure_steps(one, kind).step_s
+    second_s = measure_steps(with_micro_batch(run, large), kind).step_s
+    slope_s = max(0.0, (second_s - first_s) / (large - small))
+    return StepLine(fixed_s=max(0.0, first_s - slope_s * small), per_sample_s=slope_s)
+
+
+def with_micro_batch(run: Run, size: int) -> Run:
+    """Return the run with micro-batches of `size` samples, one of them in a step."""
+    accelerator = replace(
+        run.accelerator,
+        gradient_accumulation=replace(run.accelerator.gradient_accumulation, steps=1),
+    )
+    return replace(run, batch_size=size, global_batch_size=size, accelerator=accelerator)
+
+
+def measure_steps(
+    run: Run, kind: str | None = None, count: int = 3, warmup: int = 2
+) -> MeasuredSteps:
+    """Take steps with random data and weights, and measure them.
+
+    Args:
+        run: the options, with the policy's features filled in.
+        kind: 'cpu' or 'cuda'; None takes a GPU if there is one.
+        count: steps that are measured.
+        warmup: steps before them, in which kernels are chosen and memory is taken.
+    """
+    device = device_here(kind)
+    engine = Engine(ProcessGroup(), device)
+    state = build_state(run, engine, weights_follow=True)
+    state.optimizer = engine.begin(state.policy, state.optimizer)
+    batch = random_batch(run, device)
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    taken = times_s(lambda: update(state, batch, run, engine), device, warmup + count)
+    peak = torch.cuda.max_memory_reserved(device) if device.type == "cuda" else 0
+    return MeasuredSteps(statistics.median(taken[warmup:]), peak)
+
+
+def random_batch(run: Run, device: torch.device) -> StepBatch:
+    """Return a batch of a run's shapes whose frames and vectors are random."""
+    made = fake_batch(run, run.batch_size)
+    micros = [_filled(micro, device) for micro in made.micros] * run.accumulation
+    draws = [_filled(drawn, device) for drawn in made.draws] * run.accumulation
+    weights = {name: value * run.accumulation for name, value in made.weights.items()}
+    return StepBatch(micros, draws, weights, np.arange(run.batch_size), 0.0, 0.0)
+
+
+def _filled(values: Batch, device: torch.device) -> Batch:
+    """Return tensors with values between 0 and 1, and zeros for whole numbers and masks."""
+    filled: Batch = {}
+    for name, value in values.items():
+        if isinstance(value, Tensor) and value.is_floating_point():
+            filled[name] = torch.rand(value.shape, dtype=value.dtype, device=device)
+        elif isinstance(value, Tensor):
+            filled[name] = torch.zeros(value.shape, dtype=value.dtype, device=device)
+        else:
+            filled[name] = value
+    return filled

@@ -1,0 +1,85 @@
+"""What a run says about its plan, and that it refuses what cannot fit."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from kata.errors import ConfigError
+from kata.plan.catalogue import gpu_named
+from kata.plan.data_size import DataSize
+from kata.plan.forecast import Machine, forecast
+from kata.plan.tracing.trace import trace_step
+from kata.plan.verdict import compared_text
+from kata.run.batch_layout import share_out
+from kata.train import train, trainer
+from kata.train.plan_check import gpu_of, plan_remark, plan_rows, refuse_what_cannot_fit
+from tests.plan.conftest import small_run
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    """A forecast of a small run on a GPU with plenty of room."""
+    run = share_out(small_run(), 1, [], keep_micro=True)
+    machine = Machine(gpu=gpu_named("l4"))
+    return forecast(run, trace_step(run), DataSize(1000, 3, 30.0, None), machine)
+
+
+def on_small_gpu(found):
+    """The same on a GPU with too little."""
+    gpu = dataclasses.replace(found.machine.gpu, memory_bytes=400 * 2**20)
+    return dataclasses.replace(found, machine=dataclasses.replace(found.machine, gpu=gpu))
+
+
+def test_a_run_that_cannot_fit_is_refused_unless_forced(found, monkeypatch, tmp_path):
+    monkeypatch.setenv("KATA_CACHE", str(tmp_path))
+    monkeypatch.setattr("kata.plan.remedies.step_trace_of", lambda run, device: found.trace)
+    full = on_small_gpu(found)
+    with pytest.raises(ConfigError, match="does not fit") as refused:
+        refuse_what_cannot_fit(full, force=False)
+    assert "--force=true" in refused.value.remedy
+    refuse_what_cannot_fit(full, force=True)
+    refuse_what_cannot_fit(found, force=False)
+    refuse_what_cannot_fit(None, force=False)
+
+
+def test_the_rows_give_verdict_and_time(found):
+    rows = dict(plan_rows(found))
+    assert rows["plan"].startswith("fits")
+    assert "a step, bound by" in rows[""]
+    assert plan_rows(None) == []
+
+
+def test_a_slow_run_says_what_to_look_at(found):
+    planned_s = found.time.step_s
+    assert "Look at" not in compared_text(found, 1.2 * planned_s)
+    slow = compared_text(found, 1.5 * planned_s)
+    assert "50% slower. Look at" in slow
+    assert "faster" in compared_text(found, 0.5 * planned_s)
+
+
+def test_the_remark_leaves_out_the_start(found):
+    lines = [{"kind": "train", "step_s": s * found.time.step_s} for s in (9.0, 1.1, 1.1)]
+    [text] = plan_remark(found, [*lines, {"kind": "saved"}])
+    assert "10% slower" in text
+    assert plan_remark(found, lines[:1]) == []
+    assert plan_remark(None, lines) == []
+
+
+def test_a_cpu_has_no_plan_to_wait_for():
+    assert gpu_of(torch.device("cpu")) is None
+
+
+def test_a_run_prints_its_plan_and_compares_it(vector_run, monkeypatch, found, tmp_path):
+    monkeypatch.setattr(trainer, "plan_of", lambda prepared: found)
+    ended = train(vector_run("--steps=4", "--log_freq=1"))
+    assert any("a step was planned at" in remark for remark in ended.remarks)
+    assert "plan           fits" in (tmp_path / "run/log.txt").read_text()
+
+
+def test_a_refused_run_leaves_nothing(vector_run, monkeypatch, found, tmp_path):
+    monkeypatch.setattr(trainer, "plan_of", lambda prepared: on_small_gpu(found))
+    monkeypatch.setattr("kata.plan.remedies.step_trace_of", lambda run, device: found.trace)
+    with pytest.raises(ConfigError, match="does not fit"):
+        train(vector_run())
+    assert not (tmp_path / "run").exists()
