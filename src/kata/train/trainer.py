@@ -151,18 +151,13 @@ def train(
         stop = StopSignal(run.max_time_s, group.vote, saves=run.save_checkpoint)
         parts = build_components(live, prepared, saver, state, folder, stop, engine)
         held.enter_context(stop)
-        remarks = _take_steps(run, state, parts, stop, engine)
+        remarks = [*_take_steps(run, state, parts, stop, engine), *uncompiled(blocks)]
         # 5. Everything goes to the disk; then what came out, and the report.
         _save_all(run, parts, state)
         live.close()
         stopped = stop.reason if state.step < run.steps else None
         ended = Trained(folder, folder / "report.html", state, stopped=stopped)
-        ended = (
-            group.on_rank0(
-                lambda: _recorded(ended, parts.record, [*uncompiled(blocks), *remarks], plan)
-            )
-            or ended
-        )
+        ended = group.on_rank0(lambda: _recorded(ended, parts.record, remarks, plan)) or ended
         group.on_rank0(lambda: tell(ended))
         views = _views(prepared, parts.view_feed, ended, stop, engine)
         fault = group.on_rank0(lambda: _report(ended, run, facts or [], said, views, command))
