@@ -65,6 +65,7 @@ class Round:
     first_batch_s: float
     bytes_per_video_byte: float
     requests: int
+    wall_s: float
     store_wait_s: float
     peak_memory_mb: float
     digest: str
@@ -139,6 +140,7 @@ def measure(source: str, data: Dataset, latency_s: float | None, args: argparse.
         first_batch_s=first_s,
         bytes_per_video_byte=work.bytes_fetched / videos,
         requests=work.requests,
+        wall_s=wall_s,
         store_wait_s=work.store_wait_s,
         peak_memory_mb=peak.mb,
         digest=digest.hexdigest()[:16],
@@ -180,14 +182,26 @@ def main() -> None:
         mine = [asdict(each) for each in rounds if each.source == source]
         numbers = [name for name, value in mine[0].items() if not isinstance(value, str)]
         medians[source] = {name: statistics.median(each[name] for each in mine) for name in numbers}
-        medians[source]["of_local"] = (
-            medians[source]["samples_per_s"] / medians["local"]["samples_per_s"]
+        # Turns of one round see about the same other load.
+        locals_ = [each for each in rounds if each.source == "local"]
+        own = [each for each in rounds if each.source == source]
+        pairs = list(zip(own, locals_, strict=True))
+        medians[source]["of_local"] = statistics.median(
+            one.samples_per_s / near.samples_per_s for one, near in pairs
+        )
+        medians[source]["cpu_of_local"] = statistics.median(
+            one.cpu_s_per_sample / near.cpu_s_per_sample for one, near in pairs
         )
     print(json.dumps(medians, indent=1))
     if args.out is not None:
         settings = {name: str(value) for name, value in vars(args).items() if name != "out"}
         settings["dataset"] = args.dataset.name
-        kept = {"settings": settings, "medians": medians, "rounds": [asdict(r) for r in rounds]}
+        kept = {
+            "settings": settings,
+            "load_average": os.getloadavg(),
+            "medians": medians,
+            "rounds": [asdict(r) for r in rounds],
+        }
         args.out.write_text(json.dumps(kept, indent=1) + "\n")
 
 
