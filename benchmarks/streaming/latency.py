@@ -49,6 +49,9 @@ class SleepingStore:
         """Return the stamps of the folder's files."""
         return self._near.stamps(names)
 
+    def packed_index(self, name: str, stamp: Stamp) -> bytes | None:
+        """Return None: the index is built from the file, with requests."""
+
     def read_into(self, name: str, begin: int, pieces: Sequence[memoryview], stamp: Stamp) -> None:
         """Read after the latency."""
         time.sleep(self._latency_s)
