@@ -38,6 +38,7 @@ EXPORTS = {
         "open_dataset",
     ],
     "kata.eval": ["Acting", "load_for_acting"],
+    "kata.loader": ["Loader"],
     "kata.policies": ["POLICIES", "build_policy", "config_class", "policy_types"],
 }
 

@@ -19,6 +19,9 @@ def test_the_examples_run_from_top_to_bottom(tmp_path, monkeypatch):
         exec(compile(block, f"{PAGE.name}, block {number + 1}", "exec"), names)
     assert np.array_equal(names["stats"]["action"]["mean"], names["actions"].mean(axis=0))
     assert names["first_two"].num_frames == 30
+    assert names["images"].shape == (8, 3, 48, 64)
+    assert names["saved"] == {"position": 40}
+    assert names["rest"] == [5]
     assert names["trained"].state.step == 2
     assert names["action"].shape == (1, 2)
 

@@ -39,8 +39,12 @@ class World:
         return self.rank == 0
 
 
-def read_world(environment: Mapping[str, str]) -> World:
+def read_world(environment: Mapping[str, str], *, must_meet: bool = True) -> World:
     """Return the world that these environment variables describe.
+
+    Args:
+        environment: the variables.
+        must_meet: True wants an address at which several ranks meet.
 
     Raises: ConfigError for numbers that do not fit together, or without an address of rank 0.
     """
@@ -59,18 +63,18 @@ def read_world(environment: Mapping[str, str]) -> World:
         )
     else:
         return World()
-    _check(world)
+    _check(world, must_meet)
     return world
 
 
-def _check(world: World) -> None:
+def _check(world: World, must_meet: bool) -> None:
     if not 0 <= world.rank < world.size:
         raise ConfigError(
             f"RANK={world.rank} of WORLD_SIZE={world.size}",
             rule="ranks count from 0 to WORLD_SIZE - 1",
             remedy="start with torchrun, accelerate launch, srun or kata launch, which set both",
         )
-    if world.size > 1 and not world.address:
+    if must_meet and world.size > 1 and not world.address:
         raise ConfigError(
             f"MASTER_ADDR and MASTER_PORT: not set, for rank {world.rank} of {world.size}",
             rule="several ranks meet at an address of rank 0",

@@ -11,6 +11,7 @@ from kata.config import encode
 from kata.data import Batches, Order, Reader, anchor_rows
 from kata.data.dataset.mixture import Mixture, vector_names
 from kata.data.loader.batches import RankSlice
+from kata.data.loader.far_data import open_fetch_pool
 from kata.data.loader.provenance import step_locations
 from kata.dist.engine import Engine
 from kata.dist.process_group import ProcessGroup
@@ -32,7 +33,7 @@ from kata.train.evaluation.validation import Validator, mean_actions, spread_row
 from kata.train.input.feed import Feed
 from kata.train.input.normalization import NormalizationSetup
 from kata.train.input.prepare import Prepared, TrainingData
-from kata.train.input.readers import open_caches, open_fetch_pool, open_reader
+from kata.train.input.readers import open_caches, open_reader
 from kata.train.loop import Callback
 from kata.train.metrics.bad_frames import BadFrames
 from kata.train.metrics.bad_steps import BadStepMonitor
@@ -104,7 +105,7 @@ def build_components(
     data, reading = prepared.data, prepared.reading
     # 1. The batches to train on, and the record of what is read and learned.
     caches = open_caches(live, run.dataset, data.train, reading)
-    fetched = open_fetch_pool(live, data.train, reading)
+    fetched = open_fetch_pool(live, data.train, reading.encoded_memory)
     reader = live.enter_context(
         open_reader(reading, data.train, caches, fetched=fetched, frame_memory=reading.frame_memory)
     )

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 import torch
 
-from kata.data import Dataset, Reader
+from kata.data import Reader
 from kata.data.dataset.mixture import Mixture, MixtureEntry
 from kata.data.frames.frame_cache import CacheOptions, FrameCache
 from kata.data.frames.frame_format import FrameFormat
+from kata.data.loader.far_data import read_through
 from kata.data.loader.shuffle import default_frame_memory
 from kata.data.storage.buffers import free_memory
-from kata.data.storage.far_files import FarFiles
 from kata.data.storage.fetch_pool import FetchPool
-from kata.data.storage.kept_ranges import KeptRanges
 from kata.data.storage.store import is_far
 from kata.dist.process_group import ProcessGroup
 from kata.policies.config import PolicyConfig
@@ -170,31 +169,6 @@ def open_reader(
     if settings.device.type == "cuda":
         reader.allocate_with(pinned)
     return reader
-
-
-def open_fetch_pool(live: ExitStack, data: Mixture, reading: ReaderSettings) -> FetchPool | None:
-    """Open the pool of fetched bytes that all readers share, if some dataset is in a store."""
-    if not any(is_far(part.dataset.store) for part in data.parts):
-        return None
-    return live.enter_context(FetchPool(reading.encoded_memory))
-
-
-def read_through(fetched: FetchPool, data: Mixture, folder: Path | None = None) -> Mixture:
-    """Return the same data, with the files that are far read through a pool of their bytes.
-
-    Args:
-        fetched: the pool.
-        data: the episodes.
-        folder: keeps the bytes that were fetched; None keeps none.
-    """
-    datasets: list[Dataset] = []
-    for dataset in data.datasets:
-        store = dataset.store
-        if is_far(store) and not isinstance(store, FarFiles):
-            kept = None if folder is None else KeptRanges(folder, store.location(""))
-            dataset = replace(dataset, store=FarFiles(store, fetched, kept))
-        datasets.append(dataset)
-    return data.with_datasets(datasets)
 
 
 def open_caches(
