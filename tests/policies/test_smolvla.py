@@ -308,6 +308,17 @@ def test_what_cannot_run_is_refused_by_name(smolvlm, options, message):
         build(smolvlm, **options)
 
 
+def test_a_policy_accepts_fewer_cameras_and_other_widths(smolvlm):
+    c = config(smolvlm)
+    camera, state = c.input_features[TOP], Feature(FeatureType.STATE, (6,))
+    dataset = {TOP: camera, STATE: state, ACTION: Feature(FeatureType.ACTION, (4,))}
+    assert all(c.accepts(key, dataset) for key in (TOP, WRIST, STATE, ACTION))
+    assert not c.accepts(WRIST, {"observation.images.front": camera, STATE: state})
+    assert not c.accepts(ACTION, {TOP: camera, STATE: state})
+    assert not c.accepts(STATE, {**dataset, STATE: Feature(FeatureType.STATE, (2, 3))})
+    assert not c.accepts(TOP, {TOP: Feature(FeatureType.VISUAL, (1, 24, 32))})
+
+
 def test_inputs_that_nothing_reads_are_refused(smolvlm):
     c = config(smolvlm)
     more = {**c.input_features, "observation.environment_state": Feature(FeatureType.ENV, (2,))}

@@ -10,7 +10,9 @@ import torch
 from kata.dist.engine import Engine
 from kata.dist.process_group import ProcessGroup
 from kata.policies import build_policy
+from kata.policies.load import save_weights
 from kata.run import resolve_run
+from kata.spec import Feature, FeatureType
 from kata.train import train
 from kata.train.checkpoint.snapshot import HostTensors, snapshot_state
 from kata.train.stopping import StopSignal
@@ -83,3 +85,33 @@ def test_constant_weights_are_copied_for_one_checkpoint_and_written_with_all(smo
     assert again.weights.keys() == again.ema.keys() == state.policy.state_dict().keys()
     for name in state.constant:
         assert again.ema[name] is again.weights[name]
+
+
+def test_a_checkpoint_continues_on_a_dataset_with_fewer_cameras_and_other_widths(
+    smolvla_run, tiny_dataset, tmp_path, caplog
+):
+    first = smolvla_run("first").policy
+    camera = first.input_features["observation.images.top"]
+    inputs = {
+        "observation.images.top": camera,
+        "observation.images.front": camera,
+        "observation.state": Feature(FeatureType.STATE, (5,)),
+    }
+    base = build_policy(first.with_features(inputs, {"action": Feature(FeatureType.ACTION, (4,))}))
+    folder = tmp_path / "base"
+    folder.mkdir()
+    base.config.save(folder)
+    save_weights(base, folder / "model.safetensors")
+    run, _ = resolve_run(
+        [
+            f"--policy.path={folder}", "--dataset.repo_id=tests/tiny", f"--dataset.root={tiny_dataset}",  # noqa: E501
+            "--policy.device=cpu", "--policy.push_to_hub=false", "--batch_size=4", "--steps=1", "--num_workers=1",  # noqa: E501
+            f"--output_dir={tmp_path}/tuned",
+        ]
+    )  # fmt: skip
+    tuned = train(run).state.policy
+    assert "observation.images.front: not in the dataset" in caplog.text
+    assert tuned.config.action.shape == (2,)
+    assert set(tuned.config.input_features) == {"observation.images.top", "observation.state"}
+    assert torch.equal(tuned.vision.post_layernorm.weight, base.vision.post_layernorm.weight)
+    assert torch.equal(tuned.lm_head.weight, base.lm_head.weight)

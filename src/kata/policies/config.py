@@ -171,6 +171,19 @@ class PolicyConfig(Chosen):
         """Raise PolicyError if the inputs and outputs do not suit this policy."""
         raise NotImplementedError
 
+    def accepts(self, key: str, available: Mapping[str, Feature]) -> bool:
+        """Return True if this policy's feature `key` can be had from a dataset with these features.
+
+        By default the dataset has an equal one. Frames may have another size, since they pass
+        through the same convolutions.
+        """
+        feature = {**self.input_features, **self.output_features}[key]
+        have = available.get(key)
+        if have is None or have.type is not feature.type:
+            return False
+        is_camera = feature.type is FeatureType.VISUAL
+        return have.shape[0] == feature.shape[0] if is_camera else have == feature
+
     def loss_changes_after(self) -> int:
         """Return the number of steps after which the loss has another meaning; 0 if it never
         changes.

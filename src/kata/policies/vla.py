@@ -13,7 +13,17 @@ from kata.optim.config import AdamWConfig, CosineDecayWithWarmupConfig
 from kata.policies.config import AdamPolicyConfig
 from kata.policies.observation_rules import shape_rules, state_and_cameras_rules
 from kata.policies.rules import Rule
-from kata.spec import ACTION, STATE, Draw, FeatureType, NormMode, Windows, dim_pad_key, pad_key
+from kata.spec import (
+    ACTION,
+    STATE,
+    Draw,
+    Feature,
+    FeatureType,
+    NormMode,
+    Windows,
+    dim_pad_key,
+    pad_key,
+)
 
 EMPTY_CAMERA = "observation.images.empty_camera_"
 """Beginning of the names that LeRobot gives to empty cameras in config.json."""
@@ -60,6 +70,18 @@ class VlaConfig(AdamPolicyConfig):
         inputs: Mapping[str, Any] = found.get("input_features") or {}
         kept = {k: v for k, v in inputs.items() if not k.startswith(EMPTY_CAMERA)}
         return {**found, "input_features": kept}
+
+    def accepts(self, key: str, available: Mapping[str, Feature]) -> bool:
+        """Return True as `PolicyConfig.accepts` does, also if another camera is there instead, or
+        for a vector of another width, which is padded.
+        """
+        have = available.get(key)
+        if super().accepts(key, available):
+            return True
+        if have is None:
+            return key in self.cameras and any(name in available for name in self.cameras)
+        vectors = (FeatureType.STATE, FeatureType.ACTION)
+        return key in (STATE, ACTION) and have.type in vectors and len(have.shape) == 1
 
     def windows(self) -> Windows:
         """Return offsets of the chunk of actions. Observations are read at the anchor."""

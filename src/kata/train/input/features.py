@@ -39,8 +39,10 @@ def fit_features(
     actions = {k: f for k, f in renamed.items() if f.type is FeatureType.ACTION}
     inputs = {k: f for k, f in renamed.items() if f.type is not FeatureType.ACTION}
     wanted = {**config.input_features, **config.output_features}
-    problems = [_mismatch(key, feature, renamed) for key, feature in wanted.items()]
-    problems = [text for text in problems if text]
+    problems: list[str] = []
+    for key, feature in wanted.items():
+        if not config.accepts(key, renamed):
+            problems.append(_mismatch(key, feature, renamed))
     if problems:
         raise PolicyError(
             "the dataset does not have what the policy wants:\n    " + "\n    ".join(problems),
@@ -51,23 +53,15 @@ def fit_features(
         )
     # Frames may have another size than the checkpoint's; what is saved says which size was trained
     # on.
-    kept = {key: renamed[key] for key in config.input_features}
-    return config.with_features(kept or inputs, config.output_features or actions)
+    kept = {key: renamed[key] for key in config.input_features if key in renamed}
+    predicted = {key: renamed[key] for key in config.output_features}
+    return config.with_features(kept or inputs, predicted or actions)
 
 
 def _mismatch(key: str, feature: Feature, columns: dict[str, Feature]) -> str:
     if key not in columns:
         return f"{key} {feature.shape}: not in the dataset ({did_you_mean(key, columns)})"
-    have = columns[key]
-    if (
-        feature.type is FeatureType.VISUAL
-        and have.type is FeatureType.VISUAL
-        and have.shape[0] == feature.shape[0]
-    ):
-        return ""  # frames of another size pass through the same convolutions
-    return (
-        "" if have == feature else f"{key}: policy wants {feature.shape}, dataset has {have.shape}"
-    )
+    return f"{key}: policy wants {feature.shape}, dataset has {columns[key].shape}"
 
 
 def refuse_missing_columns(

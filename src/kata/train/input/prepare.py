@@ -127,6 +127,9 @@ def _fit(run: Run, whole: Mixture) -> tuple[PolicyConfig, list[str]]:
     policy.validate_features()
     refuse_missing_columns(whole, in_dataset(policy.windows(), run.rename_map), run.rename_map)
     notes = check_together(whole, policy, run.dataset)
+    absent = [key for key in run.policy.input_features if key not in policy.input_features]
+    if absent:
+        notes.append(f"{', '.join(absent)}: not in the dataset; the policy trains without")
     refuse_episodes(whole.datasets, policy)
     return policy, notes
 
