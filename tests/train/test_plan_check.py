@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from kata.errors import ConfigError
+from kata.launch.planning.time_limit import check_limit
 from kata.plan.catalogue import gpu_named
 from kata.plan.data_size import DataSize
 from kata.plan.forecast import Machine, forecast
@@ -64,6 +65,14 @@ def test_the_remark_leaves_out_the_start(found):
     assert "10% slower" in text
     assert plan_remark(found, lines[:1]) == []
     assert plan_remark(None, lines) == []
+
+
+def test_a_job_that_would_end_too_early_is_refused(found):
+    low, _, high = found.wall_clock_s(found.run.steps)
+    check_limit(found, low + 1)
+    with pytest.raises(ConfigError, match="the run is planned at") as refused:
+        check_limit(found, low / 2)
+    assert f"--timeout={int(high) + 1}s" in refused.value.remedy
 
 
 def test_a_cpu_has_no_plan_to_wait_for():

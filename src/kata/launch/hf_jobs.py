@@ -21,6 +21,7 @@ from kata.launch.hub_errors import HUB_ERRORS, reason
 from kata.launch.local import SAVED
 from kata.launch.local_ranks import STOPPED
 from kata.launch.options import Jobs, option_error
+from kata.launch.planning.time_limit import refuse_short_limit
 from kata.launch.train_args import checked_run
 from kata.log import redacted
 from kata.run import Run
@@ -98,6 +99,8 @@ def planned(options: Jobs, flavor: Flavor, args: Sequence[str]) -> JobPlan:
     _check_reach(run, options)
     stated = SERVICE_TIMEOUT_S if options.timeout is None else duration_s(options.timeout)
     timeout_s = max(1, int(stated))
+    if flavor.gpus and not options.restarts:
+        refuse_short_limit(run, flavor.name, timeout_s)
     ranks = f"--gpus={flavor.gpus}" if flavor.gpus else "--ranks=1"
     launcher = [
         "kata",

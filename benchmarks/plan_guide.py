@@ -1,0 +1,166 @@
+"""Plans beside public figures: memory, wall-clock times, steps on four GPUs, scaling, throughput.
+
+    python benchmarks/plan_guide.py [result.json]
+
+The figures are those of LeRobot's hardware guide and of a table of ACT on LIBERO; the latter were
+not looked at when the constants were chosen. No GPU is needed. Each policy is traced once, which
+takes about ten seconds.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from kata.plan.catalogue import gpu_named
+from kata.plan.data_size import DataSize
+from kata.plan.forecast import Forecast, Machine, forecast
+from kata.plan.trace_store import step_trace_of
+from kata.policies import config_class
+from kata.run import AcceleratorConfig, DatasetConfig, Run
+from kata.run.batch_layout import share_out
+from kata.spec import Feature, FeatureType
+
+FRAMES = 45_000
+"""The guide's dataset: 50 episodes of 30 s at 30 fps."""
+
+MEMORY_GB = {
+    "act": (2, 6),
+    "vqbet": (2, 6),
+    "tdmpc": (2, 6),
+    "diffusion": (8, 14),
+    "multi_task_dit": (8, 14),
+}
+"""Peak memory at batch 8 by group of policies."""
+
+WALL_CLOCK_H = (
+    ("rtx4090", 1, "act", 8, 0.5, 1.0),
+    ("rtx3090", 1, "act", 8, 0.5, 1.0),
+    ("rtx4090", 1, "diffusion", 8, 2.0, 4.0),
+    ("rtx3090", 1, "diffusion", 8, 2.0, 4.0),
+    ("l4", 1, "act", 8, 1.0, 2.0),
+    ("a10g", 1, "act", 8, 1.0, 2.0),
+    ("h100", 4, "diffusion", 32, 0.5, 1.0),
+    ("m1-max", 1, "act", 4, 6.0, 14.0),
+    ("m3-max", 1, "act", 4, 6.0, 14.0),
+)
+"""GPU, number, policy, batch, hours for five epochs: the scenarios of policies that kata has."""
+
+DIFFUSION_UPDATE_S = 0.167
+"""Measured on four H100 with batch 32."""
+
+SCALING = {2: 1.9, 4: 3.7, 8: 7.2}
+"""Speedups on A100."""
+
+LIBERO_SAMPLES_S = {"h100": 1200, "a100-80gb": 615, "l4": 183}
+"""ACT, two cameras of 256x256, batch 160, augmentation on the GPU, the network as the bound."""
+
+
+def guide_run(policy: str, batch: int, ranks: int = 1, side: tuple[int, int] = (480, 640)) -> Run:
+    """Return a run of a policy's defaults on two cameras; tdmpc takes one square camera."""
+    cameras, size = (1, (side[0], side[0])) if policy == "tdmpc" else (2, side)
+    cameras = 1 if policy == "vqbet" else cameras
+    inputs = {"observation.state": Feature(FeatureType.STATE, (14,))}
+    for number in range(cameras):
+        inputs[f"observation.images.camera{number}"] = Feature(FeatureType.VISUAL, (3, *size))
+    config = config_class(policy)(
+        input_features=inputs,
+        output_features={"action": Feature(FeatureType.ACTION, (14,))},
+        push_to_hub=False,
+    ).without_downloads()
+    run = Run(
+        dataset=DatasetConfig(repo_id="described/dataset"),
+        policy=config,
+        optimizer=config.optimizer_preset(),
+        accelerator=AcceleratorConfig(),
+        batch_size=batch,
+    )
+    return share_out(run, ranks, [], keep_micro=True)
+
+
+def guide_forecast(run: Run, gpu: str) -> Forecast:
+    """Return the forecast for the guide's dataset."""
+    data = DataSize(FRAMES, 50, 30.0, None, is_described=True)
+    machine = Machine(gpu=gpu_named(gpu), ranks=run.ranks)
+    return forecast(run, step_trace_of(run), data, machine)
+
+
+def memory_rows() -> list[dict[str, Any]]:
+    """Return the peak memory of each policy at batch 8 beside its group's range."""
+    rows: list[dict[str, Any]] = []
+    for policy, (low, high) in MEMORY_GB.items():
+        found = guide_forecast(guide_run(policy, 8), "a100-80gb")
+        rows.append(_row({"policy": policy}, found.memory.total_bytes / 1e9, low, high, "gb"))
+    return rows
+
+
+def wall_clock_rows() -> list[dict[str, Any]]:
+    """Return the hours of five epochs beside the guide's ranges."""
+    rows: list[dict[str, Any]] = []
+    for gpu, ranks, policy, batch, low, high in WALL_CLOCK_H:
+        found = guide_forecast(guide_run(policy, batch, ranks), gpu)
+        hours = found.wall_clock_s(5 * found.steps_per_epoch)[1] / 3600
+        named = {"gpu": gpu, "gpus": ranks, "policy": policy, "batch": batch}
+        rows.append(_row(named, hours, low, high, "h"))
+    return rows
+
+
+def update_rows() -> list[dict[str, Any]]:
+    """Return the step on four H100 beside the measured one, within 30 %."""
+    found = guide_forecast(guide_run("diffusion", 32, 4), "h100").time.update_s
+    low, high = 0.7 * DIFFUSION_UPDATE_S, 1.3 * DIFFUSION_UPDATE_S
+    return [_row({"policy": "diffusion", "gpus": 4}, found, low, high, "s")]
+
+
+def scaling_rows() -> list[dict[str, Any]]:
+    """Return the speedups on A100 beside the guide's, within 10 %."""
+    one = guide_forecast(guide_run("act", 8), "a100-80gb").time.update_s
+    rows: list[dict[str, Any]] = []
+    for ranks, speedup in SCALING.items():
+        several = guide_forecast(guide_run("act", 8, ranks), "a100-80gb").time.update_s
+        found = ranks * one / several
+        rows.append(_row({"gpus": ranks}, found, 0.9 * speedup, 1.1 * speedup, "x"))
+    return rows
+
+
+def libero_rows() -> list[dict[str, Any]]:
+    """Return the samples per second of ACT on LIBERO beside the measured ones, within 50 %."""
+    rows: list[dict[str, Any]] = []
+    for gpu, rate in LIBERO_SAMPLES_S.items():
+        run = guide_run("act", 160, side=(256, 256))
+        found = 160 / guide_forecast(run, gpu).time.update_s
+        rows.append(
+            _row({"gpu": gpu, "measured": rate}, found, rate / 1.5, rate * 1.5, "samples_s")
+        )
+    return rows
+
+
+def _row(named: dict[str, Any], value: float, low: float, high: float, unit: str) -> dict[str, Any]:
+    within = "yes" if low <= value <= high else "no"
+    # The guide's figures deviate by half, as it says itself.
+    if within == "no" and 0.5 * low <= value <= 1.5 * high:
+        within = "within the guide's own 50 %"
+    limits = {f"low_{unit}": round(low, 4), f"high_{unit}": round(high, 4)}
+    return {**named, f"planned_{unit}": round(value, 4), **limits, "inside": within}
+
+
+def main(path: Path) -> None:
+    """Compute all rows, print them, and write them."""
+    rows = {
+        "memory_at_batch_8": memory_rows(),
+        "five_epochs": wall_clock_rows(),
+        "four_h100": update_rows(),
+        "scaling_on_a100": scaling_rows(),
+        "held_out_act_on_libero": libero_rows(),
+    }
+    for name, each in rows.items():
+        print(name)
+        for row in each:
+            print("  ", row)
+    path.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1] if sys.argv[1:] else "benchmarks/results/plan_guide_20261122.json"))
