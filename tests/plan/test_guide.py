@@ -1,6 +1,7 @@
 """Plans against public figures; `benchmarks/plan_guide.py` says which, and keeps all of them."""
 
 import pytest
+
 from benchmarks import plan_guide
 
 pytestmark = pytest.mark.long
