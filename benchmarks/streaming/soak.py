@@ -1,0 +1,178 @@
+"""A long streamed read through a faulty proxy: its order and pixels are those of the disk, its
+memory stays flat.
+
+    python -m benchmarks.streaming.soak <dataset> --batches=2000 [--out=<file>]
+
+The dataset is served over HTTP by a process of its own, and a proxy in another one adds latency,
+limits the bandwidth, and fails a share of the requests: 429 with Retry-After, 500, resets,
+truncated bodies, wrong lengths. The same batches are read from the disk, and hashes are compared.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import hashlib
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Generator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from benchmarks.streaming.servers.files import FileServer, serving
+from kata.data import Batches, Dataset, Order, Reader, anchor_rows, open_dataset
+from kata.data.remote.remote_store import RemoteStore
+from kata.data.storage.far_files import FarFiles
+from kata.data.storage.fetch_pool import FetchPool
+
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+_POINTS = 40
+"""Moments at which memory is noted."""
+
+
+@dataclass(frozen=True)
+class Pass:
+    """The figures of one pass over the batches."""
+
+    source: str
+    order: str
+    pixels: str
+    wall_s: float
+    cpu_s: float
+    retries: int
+    requests: int
+    resident_mb: list[float]
+
+
+def read(source: str, data: Dataset, args: argparse.Namespace) -> Pass:
+    """Read all batches, and hash what they hold."""
+    rows = anchor_rows(data)
+    order, pixels = hashlib.sha256(), hashlib.sha256()
+    resident_mb: list[float] = []
+    began_s = time.perf_counter()
+    began_cpu_s = time.process_time()
+    with (
+        Reader(data, {}, threads=2, frame_memory=int(args.frame_memory_mb * 1e6)) as reader,
+        Batches(reader, rows, Order(len(rows), seed=args.seed), args.batch_size) as batches,
+    ):
+        for step in range(args.batches):
+            batch = batches.at(step)
+            order.update(batches.anchors(step).tobytes())
+            for key in data.cameras:
+                pixels.update(batch[key].data)
+            if step % max(args.batches // _POINTS, 1) == 0:
+                resident_mb.append(round(_resident_mb(), 1))
+        requests = reader.work().requests
+    store = data.store.store if isinstance(data.store, FarFiles) else None
+    return Pass(
+        source=source,
+        order=order.hexdigest(),
+        pixels=pixels.hexdigest(),
+        wall_s=round(time.perf_counter() - began_s, 2),
+        cpu_s=round(time.process_time() - began_cpu_s, 2),
+        retries=store.retries if isinstance(store, RemoteStore) else 0,
+        requests=requests,
+        resident_mb=resident_mb,
+    )
+
+
+def _resident_mb() -> float:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE_BYTES / 1e6
+
+
+@contextlib.contextmanager
+def served(folder: Path, args: argparse.Namespace) -> Generator[str]:
+    """Serve a folder through the proxy, both in processes that end with the context."""
+    with contextlib.ExitStack() as stack:
+        server = _started(
+            stack, [sys.executable, "-m", "benchmarks.streaming.soak", str(folder), "--serve"]
+        )
+        proxy = [sys.executable, "-m", "benchmarks.streaming.servers.proxy"]
+        upstream = server.removeprefix("http://")
+        yield _started(
+            stack,
+            [
+                *proxy,
+                f"--upstream={upstream}",
+                f"--latency_ms={args.latency_ms}",
+                f"--mib_per_s={args.mib_per_s}",
+                f"--share={args.share}",
+                f"--seed={args.seed}",
+            ],
+        )
+
+
+def _started(stack: contextlib.ExitStack, command: Sequence[str]) -> str:
+    """Start a process that prints its address first and ends when its input is closed."""
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    stack.callback(process.wait, 10)
+    stack.callback(process.stdin.close)
+    return process.stdout.readline().strip()
+
+
+def serve(folder: Path) -> None:
+    """Serve a folder until the standard input is closed."""
+    server = FileServer(folder)
+    with serving(server):
+        print(server.url, flush=True)
+        sys.stdin.read()
+
+
+def main() -> None:
+    """Read both ways, compare, and write the result."""
+    args = _arguments()
+    if args.serve:
+        serve(args.dataset)
+        return
+    with tempfile.TemporaryDirectory() as cache:
+        os.environ["KATA_CACHE"] = cache
+        near = read("disk", open_dataset("soak/set", root=args.dataset), args)
+        print(f"disk: {near.wall_s} s", flush=True)
+        with (
+            served(args.dataset.resolve(), args) as address,
+            FetchPool(int(args.encoded_memory_mb * 1e6)) as pool,
+        ):
+            data = open_dataset("soak/set", root=address)
+            far = read("store", replace(data, store=FarFiles(data.store, pool)), args)
+    half = len(far.resident_mb) // 2
+    growth_mb = max(far.resident_mb[half:]) - max(far.resident_mb[:half])
+    result = {
+        "command": " ".join(["python -m benchmarks.streaming.soak", *sys.argv[1:]]),
+        "machine": {"cores": os.cpu_count(), "system": platform.platform()},
+        "settings": {name: str(value) for name, value in vars(args).items()},
+        "same_order": near.order == far.order,
+        "same_pixels": near.pixels == far.pixels,
+        "growth_mb_second_half": round(growth_mb, 1),
+        "passes": [asdict(near), asdict(far)],
+    }
+    text = json.dumps(result, indent=1)
+    print(text)
+    if args.out is not None:
+        args.out.write_text(text + "\n")
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("dataset", type=Path)
+    parser.add_argument("--batches", type=int, default=2000)
+    parser.add_argument("--batch_size", type=int, default=8)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--latency_ms", type=float, default=20)
+    parser.add_argument("--mib_per_s", type=float, default=270)
+    parser.add_argument("--share", type=float, default=0.05)
+    parser.add_argument("--frame_memory_mb", type=float, default=64)
+    parser.add_argument("--encoded_memory_mb", type=float, default=32)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
