@@ -41,6 +41,9 @@ _REFILL = 0.75
 step would cost more than it gives.
 """
 
+_SPARE_ENTRIES = 1000
+"""Entries of a heap beyond twice the ranges, from which those of past steps are removed."""
+
 _OVERLAPS = 8
 """Ranges that are looked into for bytes: those of a file may overlap, though GOPs seldom do."""
 
@@ -346,6 +349,18 @@ class FetchPool(Closing):
         self._pushed += 1
         heapq.heappush(self._farthest, (-held.due, self._pushed, held))
         heapq.heappush(self._soonest, (held.due, self._pushed, held))
+        if len(self._farthest) > _SPARE_ENTRIES + 2 * len(self._held):
+            self._forget_past()
+
+    def _forget_past(self) -> None:
+        """Remove entries of ranges that are gone: those of past steps never come to the top."""
+        kept: list[tuple[int, int, _Held]] = []
+        for entry in self._farthest:
+            held = entry[2]
+            if self._held.get(_key(held.range)) is held and held.due == -entry[0]:
+                kept.append(entry)
+        heapq.heapify(kept)
+        self._farthest = kept
 
     def _set_aside(self, held: _Held) -> None:
         """Count a range as spare if it is here and no task uses it."""
