@@ -338,9 +338,9 @@ class FetchPool(Closing):
     def _latest(self, due: int) -> _Held | None:
         """Return the range that is here and needed last, if that is after step `due`."""
         while self._farthest and -self._farthest[0][0] > due:
-            later, _, held = heapq.heappop(self._farthest)
-            is_current = self._held.get(_key(held.range)) is held and held.due == -later
-            if is_current and not held.users and _key(held.range) not in self._spare:
+            entry = heapq.heappop(self._farthest)
+            held = entry[2]
+            if self._is_current(entry) and not held.users and _key(held.range) not in self._spare:
                 return held
         return None
 
@@ -350,17 +350,13 @@ class FetchPool(Closing):
         heapq.heappush(self._farthest, (-held.due, self._pushed, held))
         heapq.heappush(self._soonest, (held.due, self._pushed, held))
         if len(self._farthest) > _SPARE_ENTRIES + 2 * len(self._held):
-            self._forget_past()
+            # Entries of past steps never come to the top.
+            self._farthest = [entry for entry in self._farthest if self._is_current(entry)]
+            heapq.heapify(self._farthest)
 
-    def _forget_past(self) -> None:
-        """Remove entries of ranges that are gone: those of past steps never come to the top."""
-        kept: list[tuple[int, int, _Held]] = []
-        for entry in self._farthest:
-            held = entry[2]
-            if self._held.get(_key(held.range)) is held and held.due == -entry[0]:
-                kept.append(entry)
-        heapq.heapify(kept)
-        self._farthest = kept
+    def _is_current(self, entry: tuple[int, int, _Held]) -> bool:
+        later, _, held = entry
+        return self._held.get(_key(held.range)) is held and held.due == -later
 
     def _set_aside(self, held: _Held) -> None:
         """Count a range as spare if it is here and no task uses it."""
