@@ -72,7 +72,8 @@ def test_the_image_installs_what_is_pinned():
         assert needed in copied
         assert (ROOT / needed).exists()
         assert f"!{needed}" in (ROOT / ".dockerignore").read_text().splitlines()
-    assert "uv pip install --system --no-cache --constraint constraints.txt '.[" in text
+    assert "uv pip install --system --no-cache --compile-bytecode --constraint " in text
+    assert "--constraint constraints.txt '.[" in text
     extras = re.search(r"'\.\[([\w,]+)\]'", text)[1].split(",")
     offered = (ROOT / "pyproject.toml").read_text().partition("[project.optional-dependencies]")[2]
     assert all(re.search(rf"^{extra} = \[", offered, re.MULTILINE) for extra in extras)

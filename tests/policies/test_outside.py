@@ -33,7 +33,9 @@ def package(tmp_path) -> Iterator[Path]:
     record.mkdir()
     (record / "METADATA").write_text("Metadata-Version: 2.1\nName: toy-policy\nVersion: 1.0\n")
     (record / "entry_points.txt").write_text("[kata.policies]\ntoy = toy_policy\n")
+    policies._outside.cache_clear()
     yield site
+    policies._outside.cache_clear()
     for name in [name for name in sys.modules if name.partition(".")[0] == "toy_policy"]:
         del sys.modules[name]
 
