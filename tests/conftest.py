@@ -95,6 +95,15 @@ def vector_dataset(tmp_path_factory) -> Path:
     return root
 
 
+@pytest.fixture(scope="session")
+def small_trace():
+    """A traced step of a small ACT without cameras, for CUDA."""
+    from kata.plan.tracing.trace import trace_step
+    from tests.plan.small import small_run
+
+    return trace_step(small_run())
+
+
 TINY_ACT = (
     "--policy.type=act",
     "--policy.pretrained_backbone_weights=null",

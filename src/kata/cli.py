@@ -200,7 +200,7 @@ DATA = Verb(
 )
 
 BENCH = Verb(
-    says="measure reading and scaling",
+    says="measure reading, scaling and training steps",
     usage="<verb> [options]",
     verbs={
         "data": Verb(
@@ -217,6 +217,12 @@ BENCH = Verb(
             options="kata.bench.scale.options:ScaleRun",
             has_rest=True,
             footer=("Without options of kata train: a small ACT on the built-in task.",),
+        ),
+        "step": Verb(
+            says="count kernels, saved bytes and operations of a training step, without a GPU",
+            usage="[options]",
+            work="kata.bench.step.command:step",
+            options="kata.bench.step.options:StepBench",
         ),
     },
 )

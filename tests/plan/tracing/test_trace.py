@@ -10,7 +10,8 @@ from kata.plan.memory import plan_memory
 from kata.plan.step_trace import KINDS, PARTS, PHASES, StepTrace
 from kata.plan.tracing.trace import trace_step
 from kata.policies import build_policy
-from tests.plan.conftest import small_run
+from kata.run import AcceleratorConfig
+from tests.plan.small import small_run
 
 
 def test_weights_gradients_and_optimizer_state_are_exact(small_trace):
@@ -37,21 +38,14 @@ def test_a_trace_survives_json(small_trace):
     assert StepTrace.from_json(json.loads(json.dumps(small_trace.to_json()))) == small_trace
 
 
-def test_memory_grows_with_the_batch_and_activations_halve_in_bf16(small_trace):
-    from kata.run import AcceleratorConfig
-
+def test_bf16_halves_activations_and_torch_stays_as_it_was(small_trace):
+    state = torch.get_rng_state()
     half = trace_step(small_run(accelerator=AcceleratorConfig(mixed_precision="bf16")))
-    assert plan_memory(small_trace, 64).tensor_bytes > plan_memory(small_trace, 8).tensor_bytes
     assert 0 < half.part_bytes("activations", 8) < small_trace.part_bytes("activations", 8)
     assert half.part_bytes("cast_weights", 8) > 0
     assert half.flops(8) == small_trace.flops(8)
-
-
-def test_tracing_leaves_torch_as_it_was(small_trace):
-    state = torch.get_rng_state()
-    trace_step(small_run())
+    assert plan_memory(half, 64).tensor_bytes < plan_memory(small_trace, 64).tensor_bytes
     assert torch.equal(torch.get_rng_state(), state)
-    torch.manual_seed(0)
     kept = torch.nn.functional.dropout(torch.ones(8, requires_grad=True), 0.5)
     assert kept.grad_fn is not None
     assert "NativeDropout" not in type(kept.grad_fn).__name__

@@ -18,9 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._ops import OpOverload
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.library import Library
-from torch.utils import _foreach_utils
 
 aten = torch.ops.aten
 
@@ -76,16 +74,6 @@ def _register(library: Library, name: str, rule: Callable[..., Any]) -> None:
         full = name if overload == "default" else f"{name}.{overload}"
         if not torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{full}", "AutocastCPU"):
             library.impl(full, functools.partial(rule, operation), "AutocastCPU")
-
-
-@contextmanager
-def fake_lists() -> Generator[None]:
-    """Let torch take lists of fake tensors through its kernels for lists, as it takes real ones."""
-    _foreach_utils._foreach_supported_types.append(FakeTensor)
-    try:
-        yield
-    finally:
-        _foreach_utils._foreach_supported_types.remove(FakeTensor)
 
 
 def _in_float32(operation: OpOverload, *args: Any, **kwargs: Any) -> Any:

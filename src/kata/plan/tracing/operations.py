@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._ops import OpOverload
+from torch._prims_common import suggest_memory_format
 from torch.utils import flop_counter
 
 aten = torch.ops.aten
@@ -80,7 +81,7 @@ def name_of(func: OpOverload) -> str:
 
 def has_kernel(func: OpOverload) -> bool:
     """Return True if the operation computes or moves something, False for views and metadata."""
-    if func.namespace == "prim" or func.is_view:
+    if func.namespace in ("prim", "profiler") or func.is_view:
         return False
     name = name_of(func)
     return name not in _WITHOUT_KERNEL and not name.startswith(("sym_", "is_"))
@@ -93,6 +94,30 @@ def kind_of(name: str) -> str:
     if name.startswith(("_fused_adam", "_fused_sgd", "_foreach", "_amp_")):
         return "optimizer"
     return _KIND_OF.get(name, "elementwise")
+
+
+_BLOCKED_CHANNELS = 8
+"""From this number of channels on, oneDNN convolves in blocks of channels."""
+
+
+def hidden_copies(func: OpOverload, args: Sequence[Any], device: str) -> list[int]:
+    """Return the bytes of each copy that an operation makes of an argument, and frees at its end.
+
+    cuDNN and oneDNN take input, weight and gradient of a convolution in one memory format: that
+    of channels last if input or weight has it (aten/src/ATen/native/ConvUtils.h). Without it,
+    oneDNN makes copies in blocks of channels.
+    """
+    name = name_of(func)
+    if name not in ("convolution", "convolution_backward"):
+        return []
+    takes = args[:2] if name == "convolution" else args[:3]
+    *_, x, weight = takes
+    formats = (suggest_memory_format(x), suggest_memory_format(weight))
+    is_last = torch.channels_last in formats and x.dim() == 4
+    if device == "cpu" and not is_last and x.dim() == 4 and x.shape[1] >= _BLOCKED_CHANNELS:
+        return [bytes_of([one]) for one in takes]
+    wanted = torch.channels_last if is_last else torch.contiguous_format
+    return [bytes_of([one]) for one in takes if not one.is_contiguous(memory_format=wanted)]
 
 
 def launches_of(name: str, args: Sequence[Any]) -> int:

@@ -73,13 +73,14 @@ class StepRecorder(TorchDispatchMode):
     """A mode that sees every operation below autograd and autocast.
 
     A storage ends when torch frees it: a weak reference tells. `resident` tensors are those of the
-    training state; all others belong to the step.
+    training state; all others belong to the step. `device` is the one whose libraries would run it.
     """
 
-    def __init__(self, resident: Mapping[str, Iterable[Tensor]]) -> None:
+    def __init__(self, resident: Mapping[str, Iterable[Tensor]], device: str = "cuda") -> None:
         super().__init__()
         self.recording = Recording()
         self.phase = ""
+        self.device = device
         self._live: dict[int, tuple[RecordedStorage, weakref.ref[UntypedStorage]]] = {}
         for part, tensors in resident.items():
             for tensor in tensors:
@@ -89,6 +90,12 @@ class StepRecorder(TorchDispatchMode):
         """Let the operations from now on belong to `phase`."""
         self.phase = phase
         self.recording.begins.setdefault(phase, len(self.recording.operations))
+
+    def end_forward(self) -> None:
+        """Label what is alive now: the forward pass has left it for the backward pass."""
+        for storage in self.alive():
+            if not storage.part:
+                storage.part = "cast_weights" if storage.is_cast else "activations"
 
     def alive(self) -> Iterator[RecordedStorage]:
         """Yield the storages that are alive."""
@@ -101,6 +108,12 @@ class StepRecorder(TorchDispatchMode):
             found = self._live.get(tensor.untyped_storage()._cdata)
             if found is not None:
                 found[0].part = part
+
+    def turn_into_transfers(self) -> None:
+        """Let the operations so far be copies from the host, which read nothing on the device."""
+        for operation in self.recording.operations:
+            operation.name, operation.kind = "copy_from_host", "transfer"
+            operation.read_bytes = 0
 
     def __torch_dispatch__(
         self,
@@ -134,16 +147,20 @@ class StepRecorder(TorchDispatchMode):
     ) -> None:
         name = operations.name_of(func)
         written = operations.bytes_of(outputs or _changed(func, args))
+        number = len(self.recording.operations)
+        copies = operations.hidden_copies(func, args, self.device)
+        for size in copies:
+            self.recording.storages.append(RecordedStorage("temporaries", size, number, number))
         self.recording.operations.append(
             RecordedOperation(
                 name=name,
                 kind=operations.kind_of(name),
                 phase=self.phase,
                 dtype=operations.dtype_of(inputs, outputs),
-                launches=operations.launches_of(name, args),
+                launches=operations.launches_of(name, args) + len(copies),
                 flops=operations.flops_of(func, args, kwargs, out),
-                read_bytes=operations.read_bytes_of(name, inputs, written),
-                written_bytes=written,
+                read_bytes=operations.read_bytes_of(name, inputs, written) + sum(copies),
+                written_bytes=written + sum(copies),
             )
         )
 

@@ -22,8 +22,9 @@ from kata.dist.engine import Engine
 from kata.dist.process_group import ProcessGroup
 from kata.errors import PolicyError
 from kata.plan.step_trace import StepTrace
-from kata.plan.tracing.cuda_rules import cuda_rules, fake_lists
-from kata.plan.tracing.fake_batch import fake_batch
+from kata.plan.tracing.blank_batch import blank_batch
+from kata.plan.tracing.cuda_rules import cuda_rules
+from kata.plan.tracing.fake_tensors import treated_as_real
 from kata.plan.tracing.lines import fit_lines
 from kata.plan.tracing.recorder import Recording, StepRecorder
 from kata.run import Run
@@ -77,8 +78,8 @@ def trace_step(run: Run, *, device: str = "cuda") -> StepTrace:
         )
     with _tracing(run, device):
         engine = TracedEngine()
-        state = _warm_state(run, engine)
-        recordings = [_recorded(run, state, engine, size) for size in SIZES]
+        state = warm_state(run, engine)
+        recordings = [_recorded(run, state, engine, size, device) for size in SIZES]
         return StepTrace(
             policy=run.policy.type,
             device=device,
@@ -111,9 +112,7 @@ class TracedEngine(Engine):
     def backward(self, loss: Tensor) -> None:
         """Compute gradients; what is alive before is what the forward pass has left."""
         if self.recorder is not None:
-            for storage in self.recorder.alive():
-                if not storage.part:
-                    storage.part = "cast_weights" if storage.is_cast else "activations"
+            self.recorder.end_forward()
             self.recorder.enter_phase("backward")
         super().backward(loss)
 
@@ -135,7 +134,7 @@ def _tracing(run: Run, device: str) -> Generator[None]:
         held.enter_context(warnings.catch_warnings())
         # Copies of modules ask for it, and do without.
         warnings.filterwarnings("ignore", "Accessing the data pointer of FakeTensor")
-        held.enter_context(fake_lists())
+        held.enter_context(treated_as_real())
         if device == "cuda":
             held.enter_context(cuda_rules())
         held.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
@@ -151,8 +150,8 @@ def _tracing(run: Run, device: str) -> Generator[None]:
             ) from error
 
 
-def _warm_state(run: Run, engine: TracedEngine) -> TrainState:
-    """Return the state after a first step, with the optimizer's state.
+def warm_state(run: Run, engine: Engine) -> TrainState:
+    """Return the state after a first step, with new weights and the optimizer's state.
 
     A policy whose loss changes takes the last step with the first loss, and one with the other.
     """
@@ -161,19 +160,21 @@ def _warm_state(run: Run, engine: TracedEngine) -> TrainState:
     changes_after = run.policy.loss_changes_after()
     state.step = max(0, changes_after - 1)
     for _ in range(2 if changes_after else 1):
-        update(state, fake_batch(run, SIZES[0]), run, engine)
+        update(state, blank_batch(run, SIZES[0]), run, engine)
     return state
 
 
-def _recorded(run: Run, state: TrainState, engine: TracedEngine, size: int) -> Recording:
+def _recorded(
+    run: Run, state: TrainState, engine: TracedEngine, size: int, device: str
+) -> Recording:
     """Return what one step with `size` samples does."""
     # A cycle of references would end at another operation each time.
     gc.collect()
     gc.disable()
     try:
-        with StepRecorder(_resident(state)) as recorder:
+        with StepRecorder(_resident(state), device) as recorder:
             recorder.enter_phase("input")
-            batch = fake_batch(run, size, recorder)
+            batch = blank_batch(run, size, recorder)
             for storage in recorder.alive():
                 storage.part = storage.part or "inputs"
             engine.recorder = recorder

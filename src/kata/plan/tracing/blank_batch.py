@@ -1,4 +1,4 @@
-"""A batch of a run on the device, in shapes alone."""
+"""A batch with the shapes of a run's batches, and zeros."""
 
 from __future__ import annotations
 
@@ -29,20 +29,24 @@ _TOKENS = 512
 """Length of a tokenized sentence where a policy states none, as `kata.processors.Tokenize` has."""
 
 
-def fake_batch(run: Run, size: int, recorder: StepRecorder | None = None) -> StepBatch:
+def blank_batch(run: Run, size: int, recorder: StepRecorder | None = None) -> StepBatch:
     """Return the batch of a step with one micro-batch of `size` samples, made like a feed's.
 
-    The policy's features must be known. Call it inside a FakeTensorMode.
+    Args:
+        run: its policy's features are known.
+        size: samples.
+        recorder: sees the making of the batch; the zeros stand for the copy from the host.
     """
     config = run.policy
     # 1. What is copied from the host.
     raw = _raw(config, size)
     draws = {
-        name: torch.empty(size, *draw.shape, dtype=torch.float32)
+        name: torch.zeros(size, *draw.shape, dtype=torch.float32)
         for name, draw in config.draws().items()
     }
     if recorder is not None:
         recorder.label("raw_inputs", _tensors((raw, draws)))
+        recorder.turn_into_transfers()
     # 2. Frames become floats, then everything is normalized.
     converted = normalization(config)(frames_to_float(raw, config.cameras))
     pads = {name: np.zeros(value.shape, bool) for name, value in raw.items() if "_is_pad" in name}
@@ -67,25 +71,25 @@ def _raw(config: PolicyConfig, size: int) -> Batch:
     for key in {**features, **dict.fromkeys(windows)}:
         steps = (len(windows[key]),) if key in windows else ()
         feature = features.get(key, Feature(FeatureType.REWARD, (1,)))
-        batch[key] = _empty(feature, (size, *steps))
+        batch[key] = _zeros(feature, (size, *steps))
         if key in windows:
-            batch[pad_key(key)] = torch.empty(size, *steps, dtype=torch.bool)
+            batch[pad_key(key)] = torch.zeros(size, *steps, dtype=torch.bool)
     for key in BOOKKEEPING:
-        batch[key] = torch.empty(size, dtype=torch.int64)
+        batch[key] = torch.zeros(size, dtype=torch.int64)
     tokenizer = config.tokenizer()
     if tokenizer is not None:
         length = int(tokenizer.get("max_length", _TOKENS))
-        batch[LANGUAGE_TOKENS] = torch.empty(size, length, dtype=torch.int64)
-        batch[LANGUAGE_MASK] = torch.empty(size, length, dtype=torch.bool)
+        batch[LANGUAGE_TOKENS] = torch.zeros(size, length, dtype=torch.int64)
+        batch[LANGUAGE_MASK] = torch.zeros(size, length, dtype=torch.bool)
     return batch
 
 
-def _empty(feature: Feature, leading: tuple[int, ...]) -> Tensor:
+def _zeros(feature: Feature, leading: tuple[int, ...]) -> Tensor:
     """Return values as they come from the host: frames as uint8 (..., H, W, C)."""
     if feature.type is FeatureType.VISUAL:
         channels, height, width = feature.shape
-        return torch.empty(*leading, height, width, channels, dtype=torch.uint8)
-    return torch.empty(*leading, *feature.shape, dtype=torch.float32)
+        return torch.zeros(*leading, height, width, channels, dtype=torch.uint8)
+    return torch.zeros(*leading, *feature.shape, dtype=torch.float32)
 
 
 def _tensors(batches: Iterable[Batch]) -> list[Tensor]:

@@ -1,8 +1,5 @@
-"""A small run whose step is traced once."""
+"""A small run whose step is traced."""
 
-import pytest
-
-from kata.plan.tracing.trace import trace_step
 from kata.policies import config_class
 from kata.run import DatasetConfig, Run
 from kata.spec import Feature, FeatureType
@@ -33,9 +30,3 @@ def small_run(inputs=None, options=None, **fields):
         optimizer=config.optimizer_preset(),
         **fields,
     )
-
-
-@pytest.fixture(scope="session")
-def small_trace():
-    """The trace of that run for CUDA."""
-    return trace_step(small_run())

@@ -1,0 +1,1 @@
+"""`kata bench step`: kernels, saved bytes and floating-point operations of a training step."""
