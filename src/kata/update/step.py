@@ -17,6 +17,7 @@ from kata.policies.base import Loss
 from kata.run import Run
 from kata.spec import DATASET_INDEX, Batch
 from kata.update.state import TrainState
+from kata.update.statistics import kept_aside, put_back, put_back_if
 
 if TYPE_CHECKING:
     from kata.dist.engine import Engine
@@ -46,7 +47,7 @@ def update(
         before clipping; the first group's rate.
     """
     assert run.optimizer is not None
-    statistics = [buffer.clone() for buffer in state.statistics]
+    statistics = kept_aside(state.statistics)
     try:
         losses = _gradients(state, batch, run, engine)
     except torch.OutOfMemoryError as error:
@@ -58,8 +59,7 @@ def update(
     grad_norm, bad = engine.step(
         state.optimizer, losses["loss"], run.optimizer.grad_clip_norm, state.scaler
     )
-    for buffer, before in zip(state.statistics, statistics, strict=True):
-        buffer.copy_(torch.where(bad, before, buffer))
+    put_back_if(bad, state.statistics, statistics)
     state.step += 1
     losses |= state.policy.after_step(state.step, bad)
     if state.ema is not None:
@@ -90,8 +90,7 @@ def _gradients(state: TrainState, batch: StepBatch, run: Run, engine: Engine) ->
 def _forget_gradients(state: TrainState, statistics: Sequence[Tensor]) -> None:
     """Return the state to that before the step, while only gradients have been computed."""
     state.optimizer.zero_grad(set_to_none=True)
-    for buffer, before in zip(state.statistics, statistics, strict=True):
-        buffer.copy_(before)
+    put_back(state.statistics, statistics)
     for total in state.policy.step_sums():
         total.zero_()
 

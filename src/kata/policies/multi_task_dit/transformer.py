@@ -6,6 +6,8 @@ Module names are LeRobot's.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -14,12 +16,25 @@ from kata.nn.unet1d import StepSinusoid
 from kata.policies.multi_task_dit.config import Config
 
 
-def rotated(x: Tensor, base: float) -> Tensor:
-    """Rotary positions (arXiv 2104.09864) on (B, heads, T, width): pairs are halves apart."""
+class Rotation(NamedTuple):
+    """Cosines and sines (T, width / 2) of rotary positions (arXiv 2104.09864)."""
+
+    cos: Tensor
+    sin: Tensor
+
+
+def rotation(steps: int, width: int, base: float, device: torch.device) -> Rotation:
+    """Return the rotation of each step and pair of a head of this width. All blocks share it."""
+    half = width // 2
+    rates = 1.0 / base ** (torch.arange(half, device=device) / half)
+    angle = torch.arange(steps, device=device)[:, None] * rates
+    return Rotation(angle.cos(), angle.sin())
+
+
+def rotated(x: Tensor, by: Rotation) -> Tensor:
+    """Rotate x (..., T, width); pairs are halves apart."""
     half = x.shape[-1] // 2
-    rates = 1.0 / base ** (torch.arange(half, device=x.device) / half)
-    angle = torch.arange(x.shape[-2], device=x.device)[:, None] * rates
-    cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
+    cos, sin = by.cos.to(x.dtype), by.sin.to(x.dtype)
     first, second = x[..., :half], x[..., half:]
     return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
 
@@ -30,16 +45,16 @@ class RotaryAttention(nn.Module):
     def __init__(self, config: Config) -> None:
         super().__init__()
         self.heads = config.num_heads
-        self.base = config.rope_base
         self.dropout = config.dropout
         self.qkv_proj = nn.Linear(config.hidden_dim, 3 * config.hidden_dim)
         self.out_proj = nn.Linear(config.hidden_dim, config.hidden_dim)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, by: Rotation) -> Tensor:
         """(B, T, D) -> (B, T, D)."""
-        q, k, v = self.qkv_proj(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        qkv = self.qkv_proj(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
         dropout = self.dropout if self.training else 0.0
-        q, k = rotated(q, self.base), rotated(k, self.base)
+        q, k = rotated(qkv[:2], by).unbind(0)
+        v = qkv[2]
         return self.out_proj(
             F.scaled_dot_product_attention(q, k, v, dropout_p=dropout).transpose(1, 2).flatten(2)
         )
@@ -53,8 +68,7 @@ class DiTBlock(nn.Module):
     def __init__(self, config: Config, condition: int) -> None:
         super().__init__()
         width = config.hidden_dim
-        self.rotary = config.use_rope
-        if self.rotary:
+        if config.use_rope:
             self.attn = RotaryAttention(config)
         else:
             self.multihead_attn = nn.MultiheadAttention(
@@ -70,14 +84,14 @@ class DiTBlock(nn.Module):
         nn.init.zeros_(modulation.bias)
         self.adaLN_modulation = nn.Sequential(nn.SiLU(), modulation)
 
-    def forward(self, x: Tensor, condition: Tensor) -> Tensor:
-        """x: (B, T, D). condition: (B, C)."""
+    def forward(self, x: Tensor, condition: Tensor, by: Rotation | None) -> Tensor:
+        """x: (B, T, D). condition: (B, C). by: None without rotary positions."""
         shift, scale, gate, shift2, scale2, gate2 = self.adaLN_modulation(condition)[:, None].chunk(
             6, dim=-1
         )
         seen = self.norm1(x) * (1 + scale) + shift
         x = x + gate * (
-            self.attn(seen) if self.rotary else self.multihead_attn(seen, seen, seen)[0]
+            self.multihead_attn(seen, seen, seen)[0] if by is None else self.attn(seen, by)
         )
         return x + gate2 * self.mlp(self.norm2(x) * (1 + scale2) + shift2)
 
@@ -92,6 +106,8 @@ class ActionTransformer(nn.Module):
         actions = config.action.shape[0]
         width = config.hidden_dim
         times = config.timestep_embed_dim
+        self.rotary_base = config.rope_base if config.use_rope else None
+        self.head_width = width // config.num_heads
         self.time_mlp = nn.Sequential(
             StepSinusoid(times),
             nn.Linear(times, 2 * times),
@@ -119,6 +135,9 @@ class ActionTransformer(nn.Module):
         x = self.input_proj(actions)
         if self.pos_embedding is not None:
             x = x + self.pos_embedding
+        by = None
+        if self.rotary_base is not None:
+            by = rotation(x.shape[1], self.head_width, self.rotary_base, x.device)
         for block in self.transformer_blocks:
-            x = block(x, steered)
+            x = block(x, steered, by)
         return self.output_proj(x)
