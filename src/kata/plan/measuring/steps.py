@@ -13,7 +13,7 @@ from kata.dist.engine import Engine
 from kata.dist.process_group import ProcessGroup
 from kata.plan.measuring.calibration import device_here, times_s
 from kata.plan.profiles import StepLine
-from kata.plan.tracing.fake_batch import fake_batch
+from kata.plan.tracing.blank_batch import blank_batch
 from kata.run import Run
 from kata.spec import Batch
 from kata.update.state import build_state
@@ -82,7 +82,7 @@ def measure_steps(
 
 def random_batch(run: Run, device: torch.device) -> StepBatch:
     """Return a batch of a run's shapes whose frames and vectors are random."""
-    made = fake_batch(run, run.batch_size)
+    made = blank_batch(run, run.batch_size)
     micros = [_filled(micro, device) for micro in made.micros] * run.accumulation
     draws = [_filled(drawn, device) for drawn in made.draws] * run.accumulation
     weights = {name: value * run.accumulation for name, value in made.weights.items()}
