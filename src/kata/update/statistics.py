@@ -4,6 +4,9 @@ A policy has dozens of them, each of a few numbers. On a GPU a copy of each woul
 of them joined, so those of one type are joined.
 """
 
+# pyright: reportPrivateImportUsage=false, reportPrivateUsage=false
+# torch's operations on lists of tensors have no public name.
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -23,7 +26,7 @@ def put_back(buffers: Sequence[Tensor], values: Sequence[Tensor]) -> None:
         parts = joined.split([b.numel() for b in alike])
         shaped = [part.view_as(b) for part, b in zip(parts, alike, strict=True)]
         with torch.no_grad():
-            torch._foreach_copy_(alike, shaped)  # pyright: ignore[reportPrivateImportUsage]: one kernel
+            torch._foreach_copy_(alike, shaped)
 
 
 def put_back_if(bad: Tensor, buffers: Sequence[Tensor], values: Sequence[Tensor]) -> None:
