@@ -89,6 +89,7 @@ def test_the_limit_holds_and_room_goes_to_the_steps_that_come_first(tmp_path: Pa
         pool.release(lease)
         wait_until(lambda: len(ranges.store.read) == 7 and not ranges.store.now)
         assert pool.held_bytes <= 5000
+        assert sum(len(entry[2].data or b"") for entry in pool._farthest) <= 5000
 
 
 def test_tasks_of_more_bytes_than_the_budget_take_turns(tmp_path: Path) -> None:

@@ -370,6 +370,8 @@ class FetchPool(Closing):
         """Forget a range that was asked for, with its bytes."""
         self._remove(held)
         self.held_bytes -= held.size
+        # Entries of the heaps may keep the object for long, but not its bytes.
+        held.data = None
 
     def _remove(self, held: _Held) -> None:
         key = _key(held.range)
