@@ -351,6 +351,7 @@ def _refused(error: KataError) -> int:
 
 def train_verb(args: Sequence[str]) -> int:
     """Train with these arguments, on this rank."""
+    from kata.config import parse_flags
     from kata.dist.world import read_world
     from kata.run import resolve_run
     from kata.run.data_checks import check_local_data
@@ -358,7 +359,7 @@ def train_verb(args: Sequence[str]) -> int:
     from kata.run.outputs import check_outputs
 
     world = read_world(os.environ)
-    if any("auto" in arg for arg in args):
+    if parse_flags(args).get("batch_size") == "auto":
         from kata.launch.planning.auto_batch import with_batch_size
 
         args = with_batch_size(args, world.size)

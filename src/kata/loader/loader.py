@@ -131,7 +131,7 @@ class Loader(Closing):
 
     @property
     def position(self) -> int:
-        """Return the position of the next sample: the number of those that all ranks have taken.
+        """Return the position of the next sample, which is the number that all ranks have taken.
 
         At the end of an iteration, samples that `drop_last` leaves out count as taken.
         """
