@@ -17,7 +17,7 @@ from kata.plan.forecast import (
 )
 from kata.run.batch_layout import share_out
 from kata.spec import Feature, FeatureType
-from tests.plan.conftest import VECTORS, small_run
+from tests.plan.small import VECTORS, small_run
 
 CAMERA = {"observation.images.top": Feature(FeatureType.VISUAL, (3, 40, 50))}
 

@@ -20,7 +20,7 @@ from kata.plan.profiles import (
     profile_path,
 )
 from kata.run.batch_layout import share_out
-from tests.plan.conftest import small_run
+from tests.plan.small import small_run
 
 
 @pytest.fixture

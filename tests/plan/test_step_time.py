@@ -10,7 +10,7 @@ from kata.plan.device_rates import DeviceRates, rates_of
 from kata.plan.memory import RankLayout
 from kata.plan.step_time import HALF_BANDWIDTH_BYTES, all_reduce_s, operation_s, step_time
 from kata.plan.step_trace import Linear, TracedOperation
-from tests.plan.conftest import small_run
+from tests.plan.small import small_run
 
 RATES = DeviceRates("test", 1e12, 5e11, 1e12, 1e9, 1e-6, 2e-6, 3, 0.3)
 

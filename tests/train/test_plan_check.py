@@ -15,7 +15,7 @@ from kata.plan.verdict import compared_text
 from kata.run.batch_layout import share_out
 from kata.train import train, trainer
 from kata.train.plan_check import gpu_of, plan_remark, plan_rows, refuse_what_cannot_fit
-from tests.plan.conftest import small_run
+from tests.plan.small import small_run
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from kata.errors import ConfigError
 from kata.launch.planning.options import split_args
 from kata.plan.catalogue import known_gpus
 from kata.plan.tracing.trace import trace_step
-from tests.plan.conftest import small_run
+from tests.plan.small import small_run
 
 SMALL = (
     *("--policy.type=act", "--policy.dim_model=64", "--policy.dim_feedforward=64"),
