@@ -143,10 +143,10 @@ def main() -> None:
             far = read("store", replace(data, store=FarFiles(data.store, pool)), args)
     half = len(far.resident_mb) // 2
     growth_mb = max(far.resident_mb[half:]) - max(far.resident_mb[:half])
+    settings = {name: value for name, value in vars(args).items() if name not in ("out", "serve")}
     result = {
-        "command": " ".join(["python -m benchmarks.streaming.soak", *sys.argv[1:]]),
         "machine": {"cores": os.cpu_count(), "system": platform.platform()},
-        "settings": {name: str(value) for name, value in vars(args).items()},
+        "settings": settings | {"dataset": args.dataset.name},
         "same_order": near.order == far.order,
         "same_pixels": near.pixels == far.pixels,
         "growth_mb_second_half": round(growth_mb, 1),
