@@ -70,7 +70,8 @@ class Loader(Closing):
         encoded_memory: bytes of a dataset in a store that are here or on their way.
         cache_dir: folder that keeps the bytes of a dataset in a store; None keeps none.
         rank: of this process. None takes it from torch.distributed, or from the launcher.
-        world_size: number of ranks. None takes it from the same place.
+        world_size: number of ranks. None takes it from the same place. Both attributes then have
+            what was found.
 
     Raises:
         ConfigError: a setting that is impossible.
@@ -103,6 +104,7 @@ class Loader(Closing):
     def __post_init__(self, dataset: str | Path | Dataset | Mixture) -> None:
         self._check()
         self._rank, self._world_size = _place(self.rank, self.world_size)
+        self.rank, self.world_size = self._rank, self._world_size
         mixture = _opened(dataset)
         self._windows = windows_of_times(self.delta_timestamps or {}, mixture)
         self._rows = anchor_rows(mixture, self.drop_n_last_frames)
