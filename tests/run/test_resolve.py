@@ -353,7 +353,7 @@ max_bad_steps on_bad_frame loss_spike save_freq save_checkpoint checkpoint_forma
 gradient_checkpointing keep_last keep_every keep_best accelerator.gradient_accumulation ddp.bucket_mb
 parallelism engine fsdp deepspeed dataset.cache dataset.cache_dir dataset.cache_size
 dataset.frame_memory dataset.streaming dataset.buffer_gb eval_steps env_eval_freq env_eval_at_start env eval wandb tensorboard trackio
-job_name scheduler policy.device policy.push_to_hub policy.repo_id policy.private policy.tags
+job_name force scheduler policy.device policy.push_to_hub policy.repo_id policy.private policy.tags
 policy.license
 """  # noqa: E501
 
