@@ -17,7 +17,7 @@ from torch import Tensor
 
 def kept_aside(buffers: Sequence[Tensor]) -> list[Tensor]:
     """Return the values of all buffers, joined by type in the order of `_by_type`."""
-    return [torch.cat([b.reshape(-1) for b in alike]) for alike in _by_type(buffers)]
+    return [_joined(alike) for alike in _by_type(buffers)]
 
 
 def put_back(buffers: Sequence[Tensor], values: Sequence[Tensor]) -> None:
@@ -37,6 +37,11 @@ def put_back_if(bad: Tensor, buffers: Sequence[Tensor], values: Sequence[Tensor]
     now = kept_aside(buffers)
     chosen = [torch.where(bad, old, new) for old, new in zip(values, now, strict=True)]
     put_back(buffers, chosen)
+
+
+def _joined(buffers: Sequence[Tensor]) -> Tensor:
+    """Return the values of buffers of one type, one after the other."""
+    return torch.cat([buffer.reshape(-1) for buffer in buffers])
 
 
 def _by_type(buffers: Sequence[Tensor]) -> list[list[Tensor]]:

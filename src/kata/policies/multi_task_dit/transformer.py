@@ -16,22 +16,22 @@ from kata.nn.unet1d import StepSinusoid
 from kata.policies.multi_task_dit.config import Config
 
 
-class Rotation(NamedTuple):
+class StepRotation(NamedTuple):
     """Cosines and sines (T, width / 2) of rotary positions (arXiv 2104.09864)."""
 
     cos: Tensor
     sin: Tensor
 
 
-def rotation(steps: int, width: int, base: float, device: torch.device) -> Rotation:
+def rotation(steps: int, width: int, base: float, device: torch.device) -> StepRotation:
     """Return the rotation of each step and pair of a head of this width. All blocks share it."""
     half = width // 2
     rates = 1.0 / base ** (torch.arange(half, device=device) / half)
     angle = torch.arange(steps, device=device)[:, None] * rates
-    return Rotation(angle.cos(), angle.sin())
+    return StepRotation(angle.cos(), angle.sin())
 
 
-def rotated(x: Tensor, by: Rotation) -> Tensor:
+def rotated(x: Tensor, by: StepRotation) -> Tensor:
     """Rotate x (..., T, width); pairs are halves apart."""
     half = x.shape[-1] // 2
     cos, sin = by.cos.to(x.dtype), by.sin.to(x.dtype)
@@ -49,7 +49,7 @@ class RotaryAttention(nn.Module):
         self.qkv_proj = nn.Linear(config.hidden_dim, 3 * config.hidden_dim)
         self.out_proj = nn.Linear(config.hidden_dim, config.hidden_dim)
 
-    def forward(self, x: Tensor, by: Rotation) -> Tensor:
+    def forward(self, x: Tensor, by: StepRotation) -> Tensor:
         """(B, T, D) -> (B, T, D)."""
         qkv = self.qkv_proj(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
         dropout = self.dropout if self.training else 0.0
@@ -84,7 +84,7 @@ class DiTBlock(nn.Module):
         nn.init.zeros_(modulation.bias)
         self.adaLN_modulation = nn.Sequential(nn.SiLU(), modulation)
 
-    def forward(self, x: Tensor, condition: Tensor, by: Rotation | None) -> Tensor:
+    def forward(self, x: Tensor, condition: Tensor, by: StepRotation | None) -> Tensor:
         """x: (B, T, D). condition: (B, C). by: None without rotary positions."""
         shift, scale, gate, shift2, scale2, gate2 = self.adaLN_modulation(condition)[:, None].chunk(
             6, dim=-1
