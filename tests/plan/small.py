@@ -14,6 +14,7 @@ SMALL_ACT = {
     **dict.fromkeys(("chunk_size", "n_action_steps"), 5),
     "n_heads": 2,
     "pretrained_backbone_weights": None,
+    "use_vae": False,
     "push_to_hub": False,
 }
 
