@@ -116,19 +116,28 @@ class Proxy:
         ready.set()
         await ended.wait()
         server.close()
-        for task in asyncio.all_tasks() - {asyncio.current_task()}:
+        connections = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in connections:
             task.cancel()
+        await asyncio.gather(*connections, return_exceptions=True)
+        # A transport closes its socket in a later turn of the loop.
+        await asyncio.sleep(0.01)
 
     async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Forward the requests of one connection, one after the other."""
         upstream: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
-        await asyncio.sleep(self.faults.latency_s)
         try:
+            await asyncio.sleep(self.faults.latency_s)
             upstream = await asyncio.open_connection(*self._upstream, limit=_HEAD_BYTES)
             while await self._exchange((reader, writer), upstream):
                 pass
-        except (OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
+        except (OSError, asyncio.IncompleteReadError):
             pass  # one side has closed: the other one sees that too
+        except asyncio.CancelledError:
+            # The proxy ends, and nobody may read what is left to send.
+            writer.transport.abort()
+            if upstream is not None:
+                upstream[1].transport.abort()
         finally:
             for end in (writer, *(upstream[1:] if upstream else ())):
                 with suppress(OSError):
@@ -272,8 +281,6 @@ def proxied(host: str, port: int, faults: Faults | None = None) -> Generator[Pro
     finally:
         loop.call_soon_threadsafe(ended.set)
         thread.join(10)
-        # The tasks of connections end once the loop has seen that they were cancelled.
-        loop.run_until_complete(asyncio.sleep(0))
         loop.close()
 
 

@@ -55,7 +55,7 @@ class Stage(StrEnum):
     LAUNCH = "launch"
 
 
-_READER = (Stage.FETCH, Stage.READ, Stage.DECODE, Stage.CONVERT)
+_READER = (Stage.READ, Stage.FETCH, Stage.DECODE, Stage.CONVERT)
 
 _WORDS = {
     Stage.FETCH: (
