@@ -101,6 +101,7 @@ class Proxy:
         self.failed: Counter[str] = Counter()
         self._seen: Counter[str] = Counter()
         self._free_at_s = 0.0
+        self._open: set[asyncio.StreamWriter] = set()
 
     @property
     def url(self) -> str:
@@ -115,16 +116,26 @@ class Proxy:
         self.port = server.sockets[0].getsockname()[1]
         ready.set()
         await ended.wait()
+        # A closed server cannot take connections that were just accepted, and loses their sockets.
+        for listening in server.sockets:
+            asyncio.get_running_loop().remove_reader(listening.fileno())
+        await asyncio.sleep(0.01)
         server.close()
-        connections = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in connections:
-            task.cancel()
-        await asyncio.gather(*connections, return_exceptions=True)
+        # Connections end because their transports do. To cancel their tasks would leave sockets of
+        # those open that have not begun.
+        for _ in range(100):
+            for writer in self._open:
+                writer.transport.abort()
+            left = asyncio.all_tasks() - {asyncio.current_task()}
+            if not left:
+                break
+            await asyncio.wait(left, timeout=0.05)
         # A transport closes its socket in a later turn of the loop.
         await asyncio.sleep(0.01)
 
     async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Forward the requests of one connection, one after the other."""
+        self._open.add(writer)
         upstream: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
         try:
             await asyncio.sleep(self.faults.latency_s)
@@ -133,12 +144,8 @@ class Proxy:
                 pass
         except (OSError, asyncio.IncompleteReadError):
             pass  # one side has closed: the other one sees that too
-        except asyncio.CancelledError:
-            # The proxy ends, and nobody may read what is left to send.
-            writer.transport.abort()
-            if upstream is not None:
-                upstream[1].transport.abort()
         finally:
+            self._open.discard(writer)
             for end in (writer, *(upstream[1:] if upstream else ())):
                 with suppress(OSError):
                     end.close()
