@@ -14,7 +14,7 @@ import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
 from kata.data.remote.packed_file import PACKED_NAME, open_packed
@@ -87,7 +87,9 @@ class Mirror:
         state = hashlib.sha256(facts.encode()).hexdigest()[:16]
         self.root = self._folder / "snapshots" / state
         count = self.bring(names)
-        return [*self._changes(state, count), *self._open_packed(listed)]
+        with self._alone():
+            changes = self._changes(state, count)
+        return [*changes, *self._open_packed(listed)]
 
     def bring(self, names: Iterable[str], skipped: Sequence[str] = ()) -> int:
         """Bring those files that exist and are not here yet, under a lock.
@@ -100,7 +102,7 @@ class Mirror:
             The number of files that were brought.
         """
         stamps = self._store.stamps(names)
-        with alone(self._folder / "files"):
+        with self._alone():
             self._clean()
             count = 0
             for name, stamp in stamps.items():
@@ -110,6 +112,10 @@ class Mirror:
                     count += 1
                 self._link(name, blob)
         return count
+
+    def _alone(self) -> AbstractContextManager[None]:
+        """Keep other processes and threads from writing to this copy."""
+        return alone(self._folder / "files")
 
     def _probed(self) -> dict[str, Stamp]:
         """Return the stamps of the metadata of a store without listings."""
@@ -136,7 +142,7 @@ class Mirror:
         path = self._folder / "state"
         before = path.read_text() if path.is_file() else state
         if before != state or not path.is_file():
-            beside = path.with_name(f"state.{os.getpid()}.part")
+            beside = path.with_name("state.part")
             beside.write_text(state)
             os.replace(beside, path)
         if before == state:
@@ -181,7 +187,7 @@ class Mirror:
         with suppress(OSError):
             if path.readlink() == Path(target):
                 return
-        beside = path.with_name(f"{path.name}.{os.getpid()}.part")
+        beside = path.with_name(f"{path.name}.part")
         beside.unlink(missing_ok=True)
         beside.symlink_to(target)
         os.replace(beside, path)
