@@ -5,6 +5,7 @@ import socket
 import time
 
 import pytest
+import torch
 from safetensors.torch import load_file
 
 from kata.train.stopping import STOPPED
@@ -79,6 +80,36 @@ def test_an_error_on_one_rank_reaches_all_in_its_words(args, tmp_path):
     assert "the third wheel is loose" in group.said(0)
     assert "rank 1 (process" in group.said(0)
     assert "Traceback" in group.said(1)
+
+
+SGD = ("--policy.dropout=0", "--optimizer.type=sgd", "--optimizer.lr=0.01", "--log_freq=1")
+
+
+def test_one_full_memory_halves_the_micro_batches_of_all_ranks(args, tmp_path):
+    for name, step in (("plain", 0), ("crowded", 2)):
+        options = args(*SGD, "--steps=4", name=name)
+        group = ranks.start(
+            2, scenes.train_with_full_memory, step, 1, options, folder=tmp_path / f"{name}-out"
+        )
+        assert group.ended() == [0, 0], group.said(0) + group.said(1)
+    plain, crowded = (
+        load_file(tmp_path / name / "checkpoints/last/pretrained_model/model.safetensors")
+        for name in ("plain", "crowded")
+    )
+    for name, weight in plain.items():
+        torch.testing.assert_close(crowded[name], weight, rtol=1e-4, atol=1e-6)
+    log = (tmp_path / "crowded/log.txt").read_text()
+    assert "memory was full at step 2: micro-batches of 2 samples" in log
+
+
+def test_a_memory_that_is_full_later_ends_all_ranks(args, tmp_path):
+    options = args(*SGD, "--steps=6")
+    group = ranks.start(
+        2, scenes.train_with_full_memory, 4, 1, options, folder=tmp_path / "out"
+    )
+    assert group.ended() == [2, 2], group.said(0) + group.said(1)
+    assert "cpu is out of memory" in group.said(1)
+    assert "rank 1 (process" in group.said(0)
 
 
 def test_a_rank_without_the_dataset_is_named(args, tmp_path):

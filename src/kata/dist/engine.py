@@ -1,5 +1,8 @@
 """Engines: they sum the gradients of all ranks, since losses are sums (see kata.policies.base)."""
 
+# pyright: reportPrivateImportUsage=false, reportPrivateUsage=false
+# torch's operations on lists of tensors have no public name.
+
 from __future__ import annotations
 
 import warnings
@@ -73,6 +76,18 @@ class Engine:
         """Compute gradients of this rank's loss, summed over ranks in the last micro-batch."""
         loss.backward()
 
+    @property
+    def agrees(self) -> bool:
+        """Return True if every rank learns in this step that one of them is out of memory."""
+        return self.group.world.size == 1
+
+    def out_of_memory(self, *, here: bool) -> bool:
+        """Return True if this rank is out of memory, or any rank where they agree.
+
+        All ranks call it after the last micro-batch, whether their memory was enough or not.
+        """
+        return here
+
     def sum(self, tensors: Sequence[Tensor]) -> None:
         """Add the other ranks' tensors to these, in place."""
         self.group.sum(tensors)
@@ -119,11 +134,21 @@ class Replicas(Engine):
             tensor.div_(self.group.world.size)
 
 
+GUARDED_STEPS = 2
+"""Steps before DDP wraps the policy. The second one has the optimizer state, so that later steps
+need no more memory.
+"""
+
+
 class Ddp(Replicas):
     """Native DistributedDataParallel: gradients are views of its buckets, summed in the backward.
 
     DDP divides gradients by the number of ranks, so losses are multiplied by it. A Python hook that
     does not divide would cost more, and would need the GIL in the middle of the backward pass.
+
+    A rank that is out of memory would leave the others waiting inside the backward pass. So ranks
+    compute the first steps alone, agree that memory was enough, and only then sum gradients. These
+    steps do not hide the communication. Afterwards DDP does, and a full memory ends the run.
 
     Args:
         group: the ranks.
@@ -146,13 +171,63 @@ class Ddp(Replicas):
         super().__init__(group, device)
         self._bucket_mb, self._bf16 = bucket_mb, bf16
         self._changes = self._knows_graph = changes
+        self._guarded_steps = GUARDED_STEPS
+        self._room: list[Tensor] = []
 
     def begin(self, policy: nn.Module, optimizer: Optimizer) -> Optimizer:
         """Set `model` for the first step, and return the same optimizer."""
+        self.model = self._policy = policy
+        return optimizer
+
+    @property
+    def agrees(self) -> bool:
+        """Return True if every rank learns in this step that one of them is out of memory."""
+        return self._guarded_steps > 0
+
+    def out_of_memory(self, *, here: bool) -> bool:
+        """Return True if any rank is out of memory; sum the gradients if none is.
+
+        After the guarded steps only this rank's memory counts, and nothing is left to sum.
+        """
+        if not self.agrees:
+            return here
+        self._room.clear()  # the sum takes as much memory
+        votes = torch.tensor(float(here), device=self.device)
+        self.group.sum([votes])
+        if votes.item() > 0:
+            self._guarded_steps = GUARDED_STEPS
+            return True
+        self._sum_gradients()
+        return False
+
+    def _sum_gradients(self) -> None:
+        """Sum gradients over ranks, divided by their number and sent in the type that DDP uses."""
+        held = [p.grad for p in self._policy.parameters() if p.grad is not None]
+        size = self.group.world.size
+        if self._bf16:
+            sent = [gradient.bfloat16().div_(size) for gradient in held]
+            self.group.sum(sent)
+            torch._foreach_copy_(held, sent)
+        else:
+            torch._foreach_mul_(held, 1 / size)
+            self.group.sum(held)
+
+    def step(
+        self, optimizer: Optimizer, loss: Tensor, max_norm: float, scaler: GradScaler | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Step as `Engine.step` does; after the last guarded step, let DDP wrap the policy."""
+        found = super().step(optimizer, loss, max_norm, scaler)
+        if self.agrees:
+            self._guarded_steps -= 1
+            if not self.agrees:
+                self._wrap()
+        return found
+
+    def _wrap(self) -> None:
         # Of a 1x1 kernel every stride is the same memory: the warning costs nothing but attention.
         warnings.filterwarnings("ignore", "Grad strides do not match bucket view strides")
         self.model = self._ddp = self._wrapped(
-            policy,
+            self._policy,
             broadcast_buffers=False,
             gradient_as_bucket_view=True,
             static_graph=not self._changes,
@@ -161,7 +236,12 @@ class Ddp(Replicas):
         )
         if self._bf16:
             self._ddp.register_comm_hook(None, bf16_compress_hook)
-        return optimizer
+
+    def _reserve(self) -> None:
+        """Hold as much memory as DDP's buckets will, so that a step that fits now fits later."""
+        if not self._room:
+            trained = [p for p in self._policy.parameters() if p.requires_grad]
+            self._room = [torch.empty_like(parameter) for parameter in trained]
 
     def _wrapped(self, policy: nn.Module, **options: Any) -> DistributedDataParallel:
         return DistributedDataParallel(policy, **options)
@@ -174,6 +254,10 @@ class Ddp(Replicas):
         micro-batches follow in that step, rank 0 alone keeps the sum, times the number of ranks
         that DDP will divide by.
         """
+        if self.agrees:
+            self._reserve()
+            yield
+            return
         with nullcontext() if last or not self._knows_graph else self._ddp.no_sync():
             yield
         if not last and not self._knows_graph:

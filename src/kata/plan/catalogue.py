@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kata.errors import ConfigError, closest
 from kata.plan.overheads import Overheads, overheads_of
@@ -110,6 +110,7 @@ class Gpu:
         has_bf16: True if it computes in bf16.
         compute_capability: such as 8.9; 0 for GPUs that are not NVIDIA's.
         link: key of LINKS.
+        context_bytes: measured size of a CUDA context; None takes a typical one.
     """
 
     name: str
@@ -121,6 +122,7 @@ class Gpu:
     has_bf16: bool
     compute_capability: float
     link: str
+    context_bytes: int | None = None
 
     @property
     def is_cuda(self) -> bool:
@@ -130,7 +132,12 @@ class Gpu:
     @property
     def overheads(self) -> Overheads:
         """Return the memory that a process takes there beside its tensors."""
-        return overheads_of(self.compute_capability) if self.is_cuda else Overheads(0, 0, 0)
+        if not self.is_cuda:
+            return Overheads(0, 0, 0)
+        typical = overheads_of(self.compute_capability)
+        if self.context_bytes is None:
+            return typical
+        return replace(typical, context_bytes=self.context_bytes)
 
 
 def _figure(text: str) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
@@ -11,6 +12,8 @@ from pathlib import Path
 from kata.data.storage.array_file import cache_folder
 from kata.files import write_json
 from kata.plan.device_rates import DeviceRates
+
+_log = logging.getLogger(__name__)
 
 CALIBRATED_SPREAD = 0.10
 OTHER_TORCH_SPREAD = 0.20
@@ -128,9 +131,19 @@ def keep_profile(profile: Profile) -> Path:
 
 
 def kept_profile(device: str, precision: str) -> Profile | None:
-    """Return the profile of a device; None if it was not measured, or its file is damaged."""
+    """Return the profile of a device; None if it was not measured.
+
+    A damaged file is reported and left out.
+    """
+    path = profile_path(device, precision)
     try:
-        text = profile_path(device, precision).read_text(encoding="utf-8")
-        return Profile(**json.loads(text))
-    except (OSError, ValueError, TypeError):
+        return Profile(**json.loads(path.read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, TypeError) as error:
+        _log.warning(
+            "%s is no profile (%s) and is not used; `kata plan --calibrate` writes a new one",
+            path,
+            error,
+        )
         return None

@@ -48,12 +48,13 @@ def verdict(found: Forecast) -> str:
     return f"fits: {needs}, {margin}"
 
 
-def compared_text(found: Forecast, measured_s: float) -> str:
-    """Return the planned and the measured time of a step, and what to look at if it is slow.
+def compared_text(found: Forecast, measured_s: float, reserved_bytes: int = 0) -> str:
+    """Return the planned and the measured step, and what to look at if it is slow.
 
     Args:
         found: the forecast.
         measured_s: time of a step as measured.
+        reserved_bytes: most memory that torch reserved; 0 if it is unknown.
     """
     planned_s = found.time.step_s
     change = measured_s / planned_s - 1
@@ -62,6 +63,11 @@ def compared_text(found: Forecast, measured_s: float) -> str:
         f"a step was planned at {seconds_text(planned_s)} and took {seconds_text(measured_s)}: "
         f"{abs(change):.0%} {word}"
     )
+    if reserved_bytes:
+        text += (
+            f"; memory was planned at {bytes_text(found.memory.reserved_bytes)}, and "
+            f"{bytes_text(reserved_bytes)} were reserved"
+        )
     if change <= SLOWER_SHARE:
         return text
     looks = {

@@ -14,11 +14,13 @@ from kata.errors import ConfigError, PolicyError
 from kata.plan.catalogue import Gpu, gpu_of_device
 from kata.plan.data_size import DataSize
 from kata.plan.forecast import Forecast, Machine, forecast
+from kata.plan.picture import forecast_picture
 from kata.plan.profiles import kept_profile
 from kata.plan.remedies import remedies
 from kata.plan.trace_store import step_trace_of
-from kata.plan.verdict import compared_text, verdict
+from kata.plan.verdict import compared_text, memory_parts, time_parts, verdict
 from kata.train.input.prepare import Prepared
+from kata.train.report import PlanView
 from kata.units import seconds_text
 
 _log = logging.getLogger(__name__)
@@ -105,4 +107,17 @@ def plan_remark(found: Forecast | None, metrics: Sequence[Mapping[str, Any]]) ->
     measured = [float(line["step_s"]) for line in metrics if line["kind"] == "train"][1:]
     if found is None or not measured:
         return []
-    return [compared_text(found, statistics.median(measured))]
+    reserved = torch.cuda.max_memory_reserved() if torch.cuda.is_available() else 0
+    return [compared_text(found, statistics.median(measured), reserved)]
+
+
+def plan_view(
+    found: Forecast | None, metrics: Sequence[Mapping[str, Any]]
+) -> PlanView | None:
+    """Return the plan beside what was measured, for the report; None without a plan."""
+    if found is None:
+        return None
+    capacity = found.machine.gpu.memory_bytes
+    picture = forecast_picture(memory_parts(found), capacity, time_parts(found))
+    said = [text for _, text in plan_rows(found)]
+    return PlanView([*said, *plan_remark(found, metrics)], picture)

@@ -48,7 +48,13 @@ from kata.train.model.compile import CompiledBlock, compile_blocks, uncompiled
 from kata.train.model.device import set_switches
 from kata.train.model.engine import open_engine
 from kata.train.model.oom import MicroBatchHalver, explain_out_of_memory
-from kata.train.plan_check import plan_of, plan_remark, plan_rows, refuse_what_cannot_fit
+from kata.train.plan_check import (
+    plan_of,
+    plan_remark,
+    plan_rows,
+    plan_view,
+    refuse_what_cannot_fit,
+)
 from kata.train.report import ReportContent, SampleView, write_report
 from kata.train.stopping import StopSignal
 from kata.update.state import TrainState, build_state
@@ -87,6 +93,7 @@ class Trained:
             seconds that writing took (`save_s`).
         diagnosis: The stage that bound its time, or None.
         report_fault: The reason why there is no report, or None.
+        plan: The plan that was made before step 1, or None.
     """
 
     folder: Path
@@ -100,6 +107,7 @@ class Trained:
     saves: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     diagnosis: Diagnosis | None = None
     report_fault: str | None = None
+    plan: Forecast | None = None
 
 
 def train(
@@ -261,6 +269,7 @@ def _recorded(
         remarks=[*remarks, *record.remarks(), *plan_remark(plan, metrics)],
         saves=[line for line in metrics if line["kind"] == "saved"],
         diagnosis=diagnose(spent_of(metrics)),
+        plan=plan,
     )
 
 
@@ -306,11 +315,11 @@ def _content(
     views: list[SampleView],
     command: str,
 ) -> ReportContent:
-    best = ended.best
+    best, metrics = ended.best, read_metrics(ended.folder / "metrics.jsonl")
     return ReportContent(
         title=f"{run.name} on {run.dataset.name}",
         facts=facts,
-        metrics=read_metrics(ended.folder / "metrics.jsonl"),
+        metrics=metrics,
         samples=views,
         strips=newest_strips(ended.folder),
         warnings=ended.remarks,
@@ -320,6 +329,7 @@ def _content(
         if best
         else None,
         baseline={"action_error": best["mean_action_error"]} if best else {},
+        plan=plan_view(ended.plan, metrics),
     )
 
 

@@ -41,18 +41,24 @@ def update(
     is not finite changes neither weights, optimizer state, statistics nor EMA; the step counts as
     taken, since rate, order and draws are keyed by it. Nothing here waits for the device.
 
-    Raises: GradientsOutOfMemory where the micro-batches do not fit. The state is then as before.
+    Raises: GradientsOutOfMemory where the micro-batches do not fit, on all ranks that agree on it.
+        The state is then as before.
 
     Returns: loss, its terms and the policy's own figures as device scalars; the gradient norm
         before clipping; the first group's rate.
     """
     assert run.optimizer is not None
     statistics = kept_aside(state.statistics)
+    losses: dict[str, Tensor] = {}
+    reason: str | None = None
     try:
         losses = _gradients(state, batch, run, engine)
     except torch.OutOfMemoryError as error:
+        reason = str(error)
+    # Outside of the handler, since the error holds the frames whose tensors fill the memory.
+    if engine.out_of_memory(here=reason is not None):
         _forget_gradients(state, statistics)
-        raise GradientsOutOfMemory(str(error)) from error
+        raise GradientsOutOfMemory(reason or "another rank is out of memory")
     engine.sum([*losses.values(), *state.policy.step_sums()])
     engine.average(state.statistics)
     lr = set_lr(state.optimizer, run.lr_scale * lr_factor(run.scheduler, state.step, run.steps))

@@ -13,7 +13,7 @@ from kata.plan.trace_store import trace_path
 from kata.plan.verdict import compared_text
 from kata.run import Run
 from kata.run.config import PRECISIONS
-from kata.units import bytes_text, seconds_text
+from kata.units import seconds_text
 
 
 def calibrated_text(train: Sequence[str]) -> str:
@@ -79,11 +79,4 @@ def verified_text(found: Forecast) -> str:
             remedy=f"leave out --verify, or --gpu={name}",
         )
     measured = measure_steps(found.run, CPU if here is None else "cuda")
-    text = compared_text(found, measured.step_s)
-    if not measured.peak_bytes:
-        return text
-    planned = found.memory.reserved_bytes
-    return (
-        f"{text}; memory was planned at {bytes_text(planned)} and "
-        f"{bytes_text(measured.peak_bytes)} were reserved"
-    )
+    return compared_text(found, measured.step_s, measured.peak_bytes)

@@ -1,7 +1,7 @@
-"""Two things that torch does with real tensors and not with fake ones."""
+"""Three things that torch does with real tensors and not with fake ones."""
 
 # pyright: reportPrivateUsage=false
-# torch has no public switch for either.
+# torch has no public switch for them.
 
 from __future__ import annotations
 
@@ -17,17 +17,27 @@ from torch.utils import _foreach_utils
 
 @contextmanager
 def treated_as_real() -> Generator[None]:
-    """Let lists of fake tensors use the kernels for lists, and modules with fake tensors be copied,
-    inside the block.
+    """Let lists of fake tensors use the kernels for lists, and modules with fake tensors be copied
+    and converted, inside the block.
     """
+    swap = torch.utils.swap_tensors
+    torch.utils.swap_tensors = _take_data
     _foreach_utils._foreach_supported_types.append(FakeTensor)
     copying: Any = FakeTensor
     copying.__deepcopy__ = _deepcopy
     try:
         yield
     finally:
+        torch.utils.swap_tensors = swap
         del copying.__deepcopy__
         _foreach_utils._foreach_supported_types.remove(FakeTensor)
+
+
+def _take_data(tensor: Tensor, converted: Tensor) -> None:
+    """Let a parameter hold its converted values. torch would exchange the two Python objects, which
+    it refuses for a fake tensor that something refers to weakly.
+    """
+    tensor.data = converted.data
 
 
 def _deepcopy(tensor: FakeTensor, memo: dict[int, Tensor]) -> Tensor:

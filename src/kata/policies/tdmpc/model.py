@@ -157,7 +157,9 @@ class Policy(BasePolicy):
 
     def _rollout(self, seen: dict[str, Tensor], action: Tensor) -> Rollout:
         """Predict latents, rewards and values, step by step from the first observation."""
-        latents = [self.model.encode({key: value[:, 0] for key, value in seen.items()})]
+        # A copy, since the backward pass would keep all frames for a view of the first ones.
+        first = {key: value[:, 0].contiguous() for key, value in seen.items()}
+        latents = [self.model.encode(first)]
         rewards: list[Tensor] = []
         for one in action.unbind(1):
             z, reward = self.model.step(latents[-1], one)

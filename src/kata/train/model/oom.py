@@ -50,8 +50,8 @@ class MicroBatchHalver:
     """A taker of steps that halves micro-batches when memory is full, and takes the step again.
 
     The global batch stays: there are twice as many micro-batches. No step is lost, and later steps
-    keep the smaller size. Several ranks would have to agree while they wait for each other's
-    gradients, so there the error ends the run.
+    keep the smaller size. Several ranks halve in the same step, where the engine lets them agree;
+    elsewhere the error ends the run.
 
     Args:
         engine: sums gradients over ranks and steps the optimizer.
@@ -78,7 +78,7 @@ class MicroBatchHalver:
             try:
                 return take(state, cut_micro_batches(batch, self.parts), run, self._engine)
             except GradientsOutOfMemory:
-                if self._engine.group.world.size > 1 or 2 * self.parts > run.batch_size:
+                if not self._engine.agrees or 2 * self.parts > run.batch_size:
                     raise
             self._halve(state, run)
 

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from kata.train.report.page import write_report
-from kata.train.report.parts import Filmstrip, ReportContent, SampleView
+from kata.train.report.parts import Filmstrip, PlanView, ReportContent, SampleView
 
-__all__ = ["Filmstrip", "ReportContent", "SampleView", "write_report"]
+__all__ = ["Filmstrip", "PlanView", "ReportContent", "SampleView", "write_report"]

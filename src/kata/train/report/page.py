@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import os
 from collections.abc import Mapping, Sequence
 from html import escape
@@ -25,7 +26,7 @@ from kata.train.report.curves import (
     validation_figure,
     words,
 )
-from kata.train.report.parts import ReportContent
+from kata.train.report.parts import PlanView, ReportContent
 from kata.train.report.views import samples_html, strips_html
 from kata.units import count_text, rate_text, seconds_text
 
@@ -45,6 +46,7 @@ def write_report(path: Path, report: ReportContent) -> None:
         section("Curves", _curves(charts(train, validation, judged_by, report.baseline))),
         "" if report.metrics else '<p class="remark">Nothing was logged yet.</p>',
         section("Where the time went", _time(spent, diagnose(spent_of(train)))) if spent else "",
+        section("Planned and measured", _plan(report.plan)),
         section("Datasets", _details(train, "Training")),
         section("Where the error is", _details(validation, "Validation")),
         section("Predicted against recorded", samples_html(report.samples)),
@@ -136,6 +138,16 @@ def _time(spent: TimeSpent, found: Diagnosis | None) -> str:
         f'<div class="card">{said}<div class="bar">{bar}</div><div '
         f'class="shares">{shares}</div></div>'
     )
+
+
+def _plan(plan: PlanView | None) -> str:
+    """Memory and time by part as a picture, below what the plan said and what was measured."""
+    if plan is None:
+        return ""
+    said = "".join(f"<p>{escape(line)}</p>" for line in plan.lines)
+    data = base64.b64encode(plan.picture).decode()
+    image = f'<img alt="memory and time by part" src="data:image/png;base64,{data}">'
+    return f'<div class="card">{said}<figure>{image}</figure></div>'
 
 
 def _details(lines: Sequence[Line], title: str) -> str:

@@ -35,6 +35,14 @@ class Filmstrip:
 
 
 @dataclass(frozen=True)
+class PlanView:
+    """The plan of the run: what it said, how it compares with what was measured, a picture (PNG)."""
+
+    lines: Sequence[str]
+    picture: bytes
+
+
+@dataclass(frozen=True)
 class ReportContent:
     """All that a report shows; every part but the title may be empty.
 
@@ -43,6 +51,7 @@ class ReportContent:
     best: the best validation (`step`, `checkpoint`, and its figures).
     baseline: the figures of always predicting the mean action, under the names that validation
         lines use.
+    plan: the plan of the run, where its device is known.
     """
 
     title: str
@@ -55,3 +64,4 @@ class ReportContent:
     command: str = ""
     best: Mapping[str, Any] | None = None
     baseline: Mapping[str, float] = field(default_factory=dict)
+    plan: PlanView | None = None
