@@ -104,9 +104,7 @@ def test_one_full_memory_halves_the_micro_batches_of_all_ranks(args, tmp_path):
 
 def test_a_memory_that_is_full_later_ends_all_ranks(args, tmp_path):
     options = args(*SGD, "--steps=6")
-    group = ranks.start(
-        2, scenes.train_with_full_memory, 4, 1, options, folder=tmp_path / "out"
-    )
+    group = ranks.start(2, scenes.train_with_full_memory, 4, 1, options, folder=tmp_path / "out")
     assert group.ended() == [2, 2], group.said(0) + group.said(1)
     assert "cpu is out of memory" in group.said(1)
     assert "rank 1 (process" in group.said(0)

@@ -111,9 +111,7 @@ def plan_remark(found: Forecast | None, metrics: Sequence[Mapping[str, Any]]) ->
     return [compared_text(found, statistics.median(measured), reserved)]
 
 
-def plan_view(
-    found: Forecast | None, metrics: Sequence[Mapping[str, Any]]
-) -> PlanView | None:
+def plan_view(found: Forecast | None, metrics: Sequence[Mapping[str, Any]]) -> PlanView | None:
     """Return the plan beside what was measured, for the report; None without a plan."""
     if found is None:
         return None

@@ -13,6 +13,9 @@ CAMERA = "observation.images.cam0"
 FRAMES = {"diffusion": (96, 96), "vqbet": (96, 96), "tdmpc": (84, 84), "multi_task_dit": (224, 224)}
 """Height and width of the camera for policies that are used with small frames."""
 
+CAMERAS = {"tdmpc": "observation.image"}
+"""Cameras with another name. LeRobot's TD-MPC shifts the frames of this one alone."""
+
 LARGE = (480, 640)
 JOINTS = 14
 
@@ -23,7 +26,7 @@ def step_run(policy: str, precision: str) -> Run:
     frames = FRAMES.get(policy, LARGE)
     config = kind(
         input_features={
-            CAMERA: Feature(FeatureType.VISUAL, (3, *frames)),
+            CAMERAS.get(policy, CAMERA): Feature(FeatureType.VISUAL, (3, *frames)),
             STATE: Feature(FeatureType.STATE, (JOINTS,)),
         },
         output_features={ACTION: Feature(FeatureType.ACTION, (JOINTS,))},

@@ -36,7 +36,7 @@ class Filmstrip:
 
 @dataclass(frozen=True)
 class PlanView:
-    """The plan of the run: what it said, how it compares with what was measured, a picture (PNG)."""
+    """The plan of a run, its comparison with what was measured, and a picture as PNG."""
 
     lines: Sequence[str]
     picture: bytes
