@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kata.data.arrays import Int64, ranges
@@ -182,13 +183,17 @@ class CameraCheck:
 
     def _check_cells(self, path: Path, part: EpisodeTable, found: Findings) -> None:
         """Report images that are absent according to the footer."""
-        meta = pq.read_metadata(path)
-        empty = 0
-        for group in range(meta.num_row_groups):
-            for number in range(meta.num_columns):
-                column = meta.row_group(group).column(number)
-                if column.path_in_schema == f"{self.key}.bytes" and column.is_stats_set:
-                    empty += column.statistics.null_count or 0
+        try:
+            empty = _empty_cells(path, f"{self.key}.bytes")
+        except (pa.ArrowException, UnicodeDecodeError, OSError) as error:
+            found.error(
+                f"camera '{self.key}'",
+                f"{path.relative_to(self._root)} cannot be read: {error}",
+                rule="a complete parquet file",
+                remedy="download the file again, or leave its episodes out",
+                episodes=part.index.tolist(),
+            )
+            return
         if empty:
             found.error(
                 f"camera '{self.key}'",
@@ -237,6 +242,18 @@ def frame_times_off(index: FrameIndex, fps: int) -> tuple[float, float]:
     """
     off_s = index.pts[index.packet] * index.tick_s - np.arange(len(index)) / fps
     return float(np.abs(off_s + first_time_s(index.file)).max()), float(np.abs(off_s).max())
+
+
+def _empty_cells(path: Path, leaf: str) -> int:
+    """Return how many cells of a leaf are null according to the footer of a table file."""
+    meta = pq.read_metadata(path)
+    empty = 0
+    for group in range(meta.num_row_groups):
+        for number in range(meta.num_columns):
+            column = meta.row_group(group).column(number)
+            if column.path_in_schema == leaf and column.is_stats_set:
+                empty += column.statistics.null_count or 0
+    return empty
 
 
 def run_all(

@@ -156,7 +156,11 @@ def _image(stored: StoredFile, key: str) -> dict[str, Any]:
         with stored.open() as data:
             file = pq.ParquetFile(data, pre_buffer=False)
             group = file.metadata.row_group(0)
-            parts = [group.column(number) for number in range(group.num_columns)]
+            size = 0
+            for number in range(group.num_columns):
+                part = group.column(number)
+                if part.path_in_schema.startswith(f"{key}."):
+                    size += part.total_compressed_size
             batch = next(file.iter_batches(1, columns=[key]), None)
         if batch is None:
             return {"damaged": f"{name}: no row can be read"}
@@ -172,10 +176,6 @@ def _image(stored: StoredFile, key: str) -> dict[str, Any]:
         TypeError,
     ) as error:
         return {"damaged": f"{name}: {error}"}
-    size = 0
-    for part in parts:
-        if part.path_in_schema.startswith(f"{key}."):
-            size += part.total_compressed_size
     return {"codec": kind, "pix_fmt": mode, "bytes_per_frame": round(size / group.num_rows, 1)}
 
 

@@ -56,27 +56,29 @@ def needed_ranges(path: Path, skipped: Sequence[str], location: str) -> list[Ran
     Raises:
         DataError: The footer is damaged.
     """
+    found: list[Range] = []
     try:
         meta = pq.read_metadata(path)
-    except (pa.ArrowException, OSError) as error:
+        names: list[str] = meta.schema.to_arrow_schema().names
+        for group in range(meta.num_row_groups):
+            for leaf in range(meta.num_columns):
+                column = meta.row_group(group).column(leaf)
+                if _column_of(column.path_in_schema, names) in skipped:
+                    continue
+                begin = column.data_page_offset
+                if column.dictionary_page_offset is not None:
+                    begin = min(begin, column.dictionary_page_offset)
+                found.append(Range(begin, column.total_compressed_size))
+    except (pa.ArrowException, UnicodeDecodeError, OSError) as error:
         raise _damaged(location, str(error)) from error
-    names: list[str] = meta.schema.to_arrow_schema().names
-    found: list[Range] = []
-    for group in range(meta.num_row_groups):
-        for leaf in range(meta.num_columns):
-            column = meta.row_group(group).column(leaf)
-            if _column_of(column.path_in_schema, names) in skipped:
-                continue
-            begin = column.data_page_offset
-            if column.dictionary_page_offset is not None:
-                begin = min(begin, column.dictionary_page_offset)
-            found.append(Range(begin, column.total_compressed_size))
     return _joined(sorted(found))
 
 
 def _column_of(path: str, names: Sequence[str]) -> str:
     """Return the column that a leaf belongs to; names of columns have dots, as paths do."""
     owners = [name for name in names if path == name or path.startswith(f"{name}.")]
+    if not owners:
+        raise pa.ArrowInvalid(f"the footer names a column {path!r} that the schema lacks")
     return max(owners, key=len)
 
 
