@@ -11,20 +11,16 @@ truncated bodies, wrong lengths. The same batches are read from the disk, and ha
 from __future__ import annotations
 
 import argparse
-import contextlib
 import hashlib
 import json
 import os
 import platform
-import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Generator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from benchmarks.streaming.servers.files import FileServer, serving
+from benchmarks.streaming.servers.processes import served
 from kata.data import Batches, Dataset, Order, Reader, anchor_rows, open_dataset
 from kata.data.remote.remote_store import RemoteStore
 from kata.data.storage.far_files import FarFiles
@@ -33,6 +29,9 @@ from kata.data.storage.fetch_pool import FetchPool
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _POINTS = 40
 """Moments at which memory is noted."""
+
+_OF_THE_PROXY = ("latency_ms", "mib_per_s", "share", "seed")
+"""Options that the proxy takes too."""
 
 
 @dataclass(frozen=True)
@@ -85,65 +84,23 @@ def _resident_mb() -> float:
     return int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE_BYTES / 1e6
 
 
-@contextlib.contextmanager
-def served(folder: Path, args: argparse.Namespace) -> Generator[str]:
-    """Serve a folder through the proxy, both in processes that end with the context."""
-    with contextlib.ExitStack() as stack:
-        server = _started(
-            stack, [sys.executable, "-m", "benchmarks.streaming.soak", str(folder), "--serve"]
-        )
-        proxy = [sys.executable, "-m", "benchmarks.streaming.servers.proxy"]
-        upstream = server.removeprefix("http://")
-        yield _started(
-            stack,
-            [
-                *proxy,
-                f"--upstream={upstream}",
-                f"--latency_ms={args.latency_ms}",
-                f"--mib_per_s={args.mib_per_s}",
-                f"--share={args.share}",
-                f"--seed={args.seed}",
-            ],
-        )
-
-
-def _started(stack: contextlib.ExitStack, command: Sequence[str]) -> str:
-    """Start a process that prints its address first and ends when its input is closed."""
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    assert process.stdin is not None
-    assert process.stdout is not None
-    stack.callback(process.wait, 10)
-    stack.callback(process.stdin.close)
-    return process.stdout.readline().strip()
-
-
-def serve(folder: Path) -> None:
-    """Serve a folder until the standard input is closed."""
-    server = FileServer(folder)
-    with serving(server):
-        print(server.url, flush=True)
-        sys.stdin.read()
-
-
 def main() -> None:
     """Read both ways, compare, and write the result."""
     args = _arguments()
-    if args.serve:
-        serve(args.dataset)
-        return
+    faults = [f"--{name}={vars(args)[name]}" for name in _OF_THE_PROXY]
     with tempfile.TemporaryDirectory() as cache:
         os.environ["KATA_CACHE"] = cache
         near = read("disk", open_dataset("soak/set", root=args.dataset), args)
         print(f"disk: {near.wall_s} s", flush=True)
         with (
-            served(args.dataset.resolve(), args) as address,
+            served(args.dataset, *faults) as address,
             FetchPool(int(args.encoded_memory_mb * 1e6)) as pool,
         ):
             data = open_dataset("soak/set", root=address)
             far = read("store", replace(data, store=FarFiles(data.store, pool)), args)
     half = len(far.resident_mb) // 2
     growth_mb = max(far.resident_mb[half:]) - max(far.resident_mb[:half])
-    settings = {name: value for name, value in vars(args).items() if name not in ("out", "serve")}
+    settings = {name: value for name, value in vars(args).items() if name != "out"}
     result = {
         "machine": {"cores": os.cpu_count(), "system": platform.platform()},
         "settings": settings | {"dataset": args.dataset.name},
@@ -170,7 +127,6 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--frame_memory_mb", type=float, default=64)
     parser.add_argument("--encoded_memory_mb", type=float, default=32)
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     return parser.parse_args()
 
 

@@ -200,7 +200,7 @@ DATA = Verb(
 )
 
 BENCH = Verb(
-    says="measure reading, scaling and training steps",
+    says="measure reading, streaming, scaling and training steps",
     usage="<verb> [options]",
     verbs={
         "data": Verb(
@@ -209,6 +209,17 @@ BENCH = Verb(
             work="kata.bench.command:data",
             options="kata.bench.options:BenchRun",
             word="root",
+        ),
+        "stream": Verb(
+            says="measure reading from a store or a disk, without a model",
+            usage="<folder or address> [--mode=single|sarm] [--source=<label>] [options]",
+            work="kata.bench.stream.command:stream",
+            options="kata.bench.stream.options:StreamBench",
+            word="dataset.root",
+            footer=(
+                "torchrun and srun start it on several nodes; figures are summed per node.",
+                "The options of dataset have short forms: --root, --repo_id, --episodes and so on.",
+            ),
         ),
         "scale": Verb(
             says="measure how training scales with ranks, and plan larger numbers",

@@ -1,4 +1,8 @@
-"""An HTTP server of the files of a folder, with ranges and entity tags."""
+"""An HTTP server of the files of a folder, with ranges and entity tags.
+
+`python -m benchmarks.streaming.servers.files <folder>` runs one until its standard input is closed,
+and prints its address first.
+"""
 
 from __future__ import annotations
 
@@ -158,3 +162,15 @@ def serving(server: ThreadingHTTPServer) -> Generator[None]:
         server.shutdown()
         thread.join()
         server.server_close()
+
+
+def main() -> None:
+    """Serve a folder in a process of its own."""
+    server = FileServer(Path(sys.argv[1]))
+    with serving(server):
+        print(server.url, flush=True)
+        sys.stdin.read()
+
+
+if __name__ == "__main__":
+    main()

@@ -22,6 +22,7 @@ from kata.bench import process_stats
 from kata.bench.cases import windows_of
 from kata.bench.course import Course
 from kata.bench.decode_floor import decode_floors, open_tracks
+from kata.bench.mixing import mixing_of
 from kata.data import Batches, Dataset, Reader, anchor_rows, open_dataset
 from kata.data.dataset.mixture import Mixture
 from kata.data.frames.frame_cache import CacheOptions, FrameCache
@@ -29,9 +30,6 @@ from kata.data.frames.frame_format import RECORDED, FrameFormat, colours_of_came
 from kata.data.frames.next_use import held_as_rgb
 from kata.data.loader.shuffle import Shuffle, ShuffleChoice, held_frame_bytes, make_order
 from kata.data.parquet.image_column import ENCODED_BYTES
-from kata.data.sampling.clip_order import ClipOrder, order_quality
-from kata.data.sampling.mixture_order import MixtureOrder
-from kata.data.sampling.permutation import SampleOrder
 from kata.spec import Colours
 
 AHEAD = 4
@@ -224,7 +222,7 @@ def _steady(reader: Reader, batches: Batches, reading: Reading, course: Course) 
         "other_cores": max(0.0, busy_s - cpu_s - pauses.partner_cpu_s) / (ended_s - began_s),
         "episodes_per_batch": _episodes_per_batch(reader, batches, first, count),
         "work": asdict(work),
-        **_mixing(batches.order, batches.batch_size),
+        **mixing_of(batches.order, batches.batch_size),
     }
 
 
@@ -260,16 +258,6 @@ def _episodes_per_batch(reader: Reader, batches: Batches, first: int, count: int
     )
     episode = np.sort(np.searchsorted(reader.mixture.episodes.start, rows, side="right"), axis=1)
     return float(1 + (np.diff(episode, axis=1) != 0).sum(axis=1).mean())
-
-
-def _mixing(order: SampleOrder, batch_size: int) -> dict[str, float]:
-    """Return how an order in clips mixes them, and the figures of a uniform order."""
-    assert isinstance(order, MixtureOrder)
-    (own,) = order.orders
-    if not isinstance(own, ClipOrder) or batch_size < 2:
-        return {}
-    found = order_quality(own, own.clips, batch_size)
-    return {"clips_per_batch": found.distinct_clips} | asdict(found)
 
 
 def _soak(batches: Batches, count: int) -> dict[str, Any]:

@@ -97,6 +97,7 @@ class Loader(Closing):
     world_size: int | None = None
     data: Mixture = field(init=False, repr=False)
     reader: Reader = field(init=False, repr=False)
+    order: SampleOrder = field(init=False, repr=False)
     _live: ExitStack = field(init=False, repr=False, default_factory=ExitStack)
     _batches: Batches | None = field(init=False, repr=False, default=None)
     _step: int = field(init=False, repr=False, default=0)
@@ -116,7 +117,7 @@ class Loader(Closing):
                 folder = None if self.cache_dir is None else Path(self.cache_dir).expanduser()
                 mixture = read_through(fetched, mixture, folder)
             self.data = mixture
-            self._order = self._chosen_order(mixture)
+            self.order = self._chosen_order(mixture)
             self.reader = live.enter_context(
                 Reader(mixture, self._windows, threads=self.num_workers, keys=self.keys)
             )
@@ -249,7 +250,7 @@ class Loader(Closing):
             self._batches = Batches(
                 self.reader,
                 self._rows,
-                GridOrder(self._order, self._grid),
+                GridOrder(self.order, self._grid),
                 self._grid.batch,
                 ahead=self.prefetch_factor,
                 rank_slice=RankSlice(self._rank, self._world_size),

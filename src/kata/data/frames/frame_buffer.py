@@ -56,10 +56,14 @@ class FrameBuffer:
         budget_bytes: limit of both `held_bytes` and `allocated_bytes`. The first counts every kept
             frame from the moment it is planned until its memory is free again. The second counts
             memory, including free slots.
+
+    Attributes:
+        evicted: number of frames that made room for others before their next use.
     """
 
     def __init__(self, budget_bytes: int) -> None:
         self.budget_bytes, self.held_bytes = budget_bytes, 0
+        self.evicted = 0
         self.lock = Lock()
         self._frames: dict[FrameKey, Frame] = {}
         self._farthest: list[tuple[int, int, FrameKey]] = []
@@ -186,6 +190,7 @@ class FrameBuffer:
             entry = heapq.heappop(self._farthest)
             if self._is_current(entry):
                 self._drop(self._frames[entry[2]])
+                self.evicted += 1
                 return True
         return False
 

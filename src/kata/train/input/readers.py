@@ -14,9 +14,7 @@ from kata.data import Reader
 from kata.data.dataset.mixture import Mixture, MixtureEntry
 from kata.data.frames.frame_cache import CacheOptions, FrameCache
 from kata.data.frames.frame_format import FrameFormat
-from kata.data.loader.far_data import read_through
-from kata.data.loader.shuffle import default_frame_memory
-from kata.data.storage.buffers import free_memory
+from kata.data.loader.far_data import divided_memory, read_through
 from kata.data.storage.fetch_pool import FetchPool
 from kata.data.storage.store import is_far
 from kata.dist.process_group import ProcessGroup
@@ -30,11 +28,6 @@ from kata.train.input.pixel_format import choose_frame_format
 from kata.units import num_bytes
 
 T = TypeVar("T")
-
-_ENCODED_BYTES = 10**9
-"""Default bytes of streamed datasets that are here or on their way: at 100 kB for a GOP, these are
-10,000 of them. 270 MiB/s fill it in four seconds.
-"""
 
 
 @dataclass(frozen=True)
@@ -90,7 +83,7 @@ def choose_reader_settings(
     is_on_gpu, decoder_notes = group.broadcast_from_rank0(
         lambda: choose_decoder(run.dataset.decoder, data.datasets, own, device, run.num_workers)
     )
-    frame_memory, encoded_memory = _memory(run.dataset)
+    frame_memory, encoded_memory = divided_memory(run.dataset.frame_memory, run.dataset.buffer_gb)
     settings = ReaderSettings(
         windows=in_dataset(policy.windows(), run.rename_map),
         keys=keys,
@@ -116,19 +109,6 @@ def _streaming_notes(options: DatasetConfig, data: Mixture) -> list[str]:
 
 def _cache_folder(options: DatasetConfig) -> Path | None:
     return None if options.cache_dir is None else Path(options.cache_dir).expanduser()
-
-
-def _memory(options: DatasetConfig) -> tuple[int, int]:
-    """Return the bytes for decoded frames, and those for fetched bytes."""
-    asked = None if options.frame_memory is None else int(num_bytes(options.frame_memory))
-    if options.buffer_gb is None:
-        # The same for a streamed dataset as for a local one: clips, and so the order, follow from
-        # it.
-        frames = default_frame_memory() if asked is None else asked
-        return frames, min(_ENCODED_BYTES, free_memory() // 16)
-    total = int(options.buffer_gb * 1e9)
-    frames = total * 3 // 4 if asked is None else asked
-    return frames, total - frames
 
 
 def in_dataset(by_key: Mapping[str, T], rename_map: dict[str, str]) -> dict[str, T]:
