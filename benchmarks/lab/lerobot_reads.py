@@ -1,16 +1,18 @@
 """LeRobot's own reader on a local dataset, measured as kata's is. Runs in the peer's environment
 and imports no kata.
 
-One JSON object per line comes in, one goes out: {"root": ..., "pattern": "act", "mode": "map" or
-"item", "batch_size": 8, "workers": 2, "seconds": 3,
+One JSON object per line comes in, one goes out: {"root": ..., "pattern": "act", "mode": "map",
+"item" or "stream", "batch_size": 8, "workers": 2, "seconds": 3,
  "batches": 16, "seed": 0}
 map: shuffled DataLoader of the map-style dataset, frames as uint8. item: single samples without a
-DataLoader, where one takes seconds. CPU time is that of this process and its workers; peak_bytes is
-their memory at the end, shared pages divided among them.
+DataLoader, where one takes seconds. stream: a DataLoader of the streaming dataset, measured while
+its buffer is full; with an "address" its videos come from there. CPU time is that of this process
+and its workers; peak_bytes is their memory at the end, shared pages divided among them.
 """
 
 # pyright: basic, reportMissingImports=false, reportMissingModuleSource=false
 
+import itertools
 import json
 import os
 import sys
@@ -23,7 +25,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 import lerobot.datasets.video_utils as video_utils
 import psutil
 import torch
-from lerobot.datasets import LeRobotDataset, LeRobotDatasetMetadata
+from lerobot.datasets import LeRobotDataset, LeRobotDatasetMetadata, StreamingLeRobotDataset
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 PREFETCH = 2
@@ -122,6 +124,39 @@ def by_item(dataset: LeRobotDataset, spec: dict) -> dict:
     }
 
 
+def by_stream(spec: dict) -> dict:
+    """Batches of the streaming dataset. The first one comes when the buffer is full."""
+    name = "bench/" + Path(spec["root"]).name
+    began_s = time.perf_counter()
+    meta = LeRobotDatasetMetadata(name, root=spec["root"])
+    dataset = StreamingLeRobotDataset(
+        name,
+        root=spec["root"],
+        delta_timestamps=windows_s(spec["pattern"], meta.camera_keys, meta.fps),
+        return_uint8=True,
+        seed=spec["seed"],
+    )
+    if spec["address"]:
+        # The reader opens its videos below this address, as it does below one of the Hub.
+        type(dataset.meta).url_root = property(lambda _: spec["address"])
+        dataset.streaming_from_local = False
+    size = spec["batch_size"]
+    batches = iter(torch.utils.data.DataLoader(dataset, size, num_workers=spec["workers"]))
+    episodes = [len(set(next(batches)["episode_index"].tolist()))]
+    first_s = time.perf_counter() - began_s
+    # Beyond this batch the buffer is emptied, without decoding.
+    end = (meta.total_frames - dataset.buffer_size) // size - 1
+
+    def counted():
+        for batch in itertools.islice(batches, end):
+            episodes.append(len(set(batch["episode_index"].tolist())))
+            yield batch
+
+    figures = steady(counted(), size, spec["seconds"], spec["batches"])
+    mean = sum(episodes) / len(episodes)
+    return {"first_batch_s": first_s, "episodes_per_batch": mean, **figures}
+
+
 def steady(batches, size: int, seconds: float, least: int) -> dict:
     """Return figures from now on, over `seconds` and at least `least` batches.
 
@@ -159,8 +194,11 @@ def main() -> None:
     for line in sys.stdin:
         spec = json.loads(line)
         try:
-            dataset = opened(spec["root"], spec["pattern"])
-            figures = (by_item if spec["mode"] == "item" else by_loader)(dataset, spec)
+            if spec["mode"] == "stream":
+                figures = by_stream(spec)
+            else:
+                dataset = opened(spec["root"], spec["pattern"])
+                figures = (by_item if spec["mode"] == "item" else by_loader)(dataset, spec)
         except (RuntimeError, ValueError, OSError, IndexError, KeyError) as error:
             figures = {"error": f"{type(error).__name__}: {str(error)[-300:]}"}
         print(json.dumps(figures), file=answers)

@@ -130,7 +130,7 @@ def _summary(
     """Return the medians of each source of a case."""
     found: dict[str, Any] = {}
     for source, nodes in sources.items():
-        medians = {name: statistics.median(node[name] for node in nodes) for name in nodes[0]}
+        medians = {name: _median(nodes, name) for name in nodes[0]}
         pairs = list(zip(nodes, sources[LOCAL], strict=True))
         medians["of_local"] = statistics.median(
             one["frames_per_s_node"] / near["frames_per_s_node"] for one, near in pairs
@@ -145,6 +145,10 @@ def _summary(
         medians["targets"] = _targets(mode, source, medians)
         found[source] = medians
     return found
+
+
+def _median(nodes: Sequence[Mapping[str, float]], name: str) -> float:
+    return statistics.median(node[name] for node in nodes)
 
 
 def _targets(mode: str, source: str, medians: Mapping[str, float]) -> dict[str, Any]:

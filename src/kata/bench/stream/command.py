@@ -15,7 +15,7 @@ import torch
 from kata.bench import process_stats
 from kata.bench.stream.node_figures import node_figures, nodes_of
 from kata.bench.stream.options import StreamBench
-from kata.bench.stream.rank_run import RankRun, opened, read_rank
+from kata.bench.stream.rank_run import RankRun, open_streamed, read_rank
 from kata.bench.stream.records import keep
 from kata.config import encode, flags_of
 from kata.dist.process_group import join
@@ -61,7 +61,7 @@ def stream(run: StreamBench) -> int:
 
 def record_of(run: StreamBench, began: datetime.datetime, ranks: list[RankRun]) -> dict[str, Any]:
     """Return everything that is kept of a reading."""
-    dataset = opened(run)
+    dataset = open_streamed(run)
     return {
         "command": redacted(shlex.join(["kata", "bench", "stream", *flags_of(run)])),
         "began": began.isoformat(timespec="seconds"),

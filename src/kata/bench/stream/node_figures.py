@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,9 @@ def node_figures(ranks: Sequence[RankRun]) -> dict[str, Any]:
     samples = sum(len(rank.batch_s) * rank.batch_size for rank in ranks)
     frames = samples * ranks[0].frames_per_sample
     wallclock_s = max(sum(rank.batch_s) for rank in ranks)
-    work = {name: sum(rank.work[name] for rank in ranks) for name in ranks[0].work}
+    work = Counter[str]()
+    for rank in ranks:
+        work.update(rank.work)
     is_streamed = ranks[0].is_streamed
     brought = work["bytes_fetched"] if is_streamed else work["bytes_read"]
     return {
@@ -69,7 +72,7 @@ def _latencies(ranks: Sequence[RankRun]) -> dict[str, float]:
     return dict(zip(names, found, strict=True))
 
 
-def _decoded_frames(ranks: Sequence[RankRun], work: dict[str, float]) -> dict[str, float]:
+def _decoded_frames(ranks: Sequence[RankRun], work: Mapping[str, float]) -> dict[str, float]:
     """Return how often a frame was there decoded already, under the names of a decoder cache."""
     hits = work["frames_held"]
     return {

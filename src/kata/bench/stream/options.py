@@ -48,9 +48,12 @@ class StreamedDataset(DatasetChoice):
                 rule="a folder, an address in a store, or a repo_id",
                 remedy="add --dataset.root=<folder or address> or --dataset.repo_id=<owner>/<name>",
             )
-        values = {field.name: self.__dict__[field.name] for field in dataclasses.fields(self)}
+        values: dict[str, Any] = {}
+        for field in dataclasses.fields(self):
+            values[field.name] = self.__dict__[field.name]
+        values["repo_id"] = self.name
         # The rules between these options are those of training.
-        DatasetConfig(**{**values, "repo_id": self.name})
+        DatasetConfig(**values)
 
     @property
     def name(self) -> str:

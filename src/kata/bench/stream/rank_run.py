@@ -94,7 +94,7 @@ def read_rank(run: StreamBench, local_rank: int, ready: Callable[[], Any]) -> Ra
     """
     ready()
     began_s = time.perf_counter()
-    dataset = opened(run)
+    dataset = open_streamed(run)
     open_s = time.perf_counter() - began_s
     windows, keys = windows_of(run.mode, dataset)
     frames_memory, encoded_memory = divided_memory(run.dataset.frame_memory, run.dataset.buffer_gb)
@@ -137,7 +137,7 @@ def read_rank(run: StreamBench, local_rank: int, ready: Callable[[], Any]) -> Ra
         )
 
 
-def opened(run: StreamBench) -> Dataset:
+def open_streamed(run: StreamBench) -> Dataset:
     """Open the dataset that the options name."""
     chosen = run.dataset
     return open_dataset(
@@ -152,7 +152,10 @@ def opened(run: StreamBench) -> Dataset:
 
 def _in_seconds(windows: Windows, dataset: Dataset) -> dict[str, list[float]]:
     """Return windows as LeRobot's delta_timestamps."""
-    return {key: [offset / dataset.fps for offset in own] for key, own in windows.items()}
+    times: dict[str, list[float]] = {}
+    for key, offsets in windows.items():
+        times[key] = [offset / dataset.fps for offset in offsets]
+    return times
 
 
 def _take(loader: Loader, run: StreamBench, began_s: float) -> _Taken:
