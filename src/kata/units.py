@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 
 def bytes_text(num_bytes: float) -> str:
@@ -70,3 +71,27 @@ def num_bytes(text: str) -> float:
         return float("nan")
     number, unit, binary = match.groups()
     return float(number) * (1024 if binary else 1000) ** " KMGT".index(unit.upper() or " ")
+
+
+def numbered(names: Iterable[str]) -> list[str]:
+    """Return names that differ in one number as one text: 'layers.{0-3,7}.weight'."""
+    found: dict[str, list[int]] = {}
+    for name in names:
+        number = re.search(r"(?<=\.)\d+(?=\.)", name)
+        folded = name if number is None else f"{name[: number.start()]}{{}}{name[number.end() :]}"
+        found.setdefault(folded, []).extend([] if number is None else [int(number[0])])
+    return [name.replace("{}", f"{{{_ranges(each)}}}") for name, each in found.items()]
+
+
+def _ranges(numbers: list[int]) -> str:
+    """Return whole numbers as '0-3,7'."""
+    texts: list[str] = []
+    first = last = None
+    for number in [*sorted(numbers), None]:
+        if last is not None and number == last + 1:
+            last = number
+            continue
+        if last is not None:
+            texts.append(str(last) if first == last else f"{first}-{last}")
+        first = last = number
+    return ",".join(texts)

@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 
 from kata.config import decode
 from kata.data.sampling.philox import draw
+from kata.finetune.weights import load_policy
 from kata.policies import build_policy
 from kata.policies.base import ActState, Policy, Source
 from kata.policies.config import PolicyConfig
 from kata.policies.device import choose_device
-from kata.policies.load import load_weights
 from kata.policies.pipelines import renamed_inputs
 from kata.processors import Pipeline, Rename, ToDevice, frames_to_float, load_pipeline
 from kata.processors.pipeline import POSTPROCESSOR, PREPROCESSOR
@@ -128,6 +128,6 @@ def load_for_acting(path: str, device: str | None = None, revision: str | None =
     before = load_pipeline(folder, PREPROCESSOR, {ToDevice.registry_name: {"device": str(place)}})
     after = load_pipeline(folder, POSTPROCESSOR)
     policy = build_policy(config)
-    load_weights(policy, folder / "model.safetensors")
+    load_policy(policy, folder)
     ready = acting(policy.to(place).eval(), before, after, place, str(folder))
     return dataclasses.replace(ready, notes=tuple(notes))

@@ -120,6 +120,23 @@ class KeyMap:
         return name
 
 
+@dataclass(frozen=True)
+class Reference:
+    """The checkpoint that a policy's frozen tensors come from.
+
+    Attributes:
+        path: a folder, or a name on the Hub.
+        revision: of the Hub's repository, or None.
+        sha256: digest of its weights.
+        names: the policy's names of the tensors that are its, and never change.
+    """
+
+    path: str
+    revision: str | None
+    sha256: str
+    names: frozenset[str] = frozenset()
+
+
 class Policy(nn.Module, ABC):
     """Base class of policies.
 
@@ -127,6 +144,8 @@ class Policy(nn.Module, ABC):
     """
 
     config: PolicyConfig
+    reference: Reference | None = None
+    """The base of the tensors that never change, if checkpoints leave them out."""
 
     @abstractmethod
     def forward(self, batch: Batch, **draws: Tensor) -> Loss:

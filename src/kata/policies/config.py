@@ -47,6 +47,10 @@ class PolicyConfig(Chosen):
     """True if the loss and its denominators leave out action dimensions marked in
     `action_dim_is_pad`.
     """
+    lora_targets: ClassVar[str] = "all-linear"
+    """The linear maps that get an adapter unless options name others: a regular expression for
+    LeRobot's names, or all of them.
+    """
     beside: ClassVar[dict[str, str]] = {
         "path": "Policy to continue from: a checkpoint, a run folder or a Hub name. Its config and "
         "weights are loaded; it takes the place of policy.type."
@@ -73,7 +77,7 @@ class PolicyConfig(Chosen):
     use_amp: bool = option(
         False, "Compute in bf16 unless accelerator.mixed_precision says otherwise."
     )
-    use_peft: bool = option(False, "LeRobot's switch for adapters; kata has none, true is refused.")
+    use_peft: bool = option(False, "LeRobot's mark of an adapter in config.json; --peft.* sets it.")
     push_to_hub: bool = option(
         True,
         "Upload the final policy to the Hub, where repo_id names a repository.",

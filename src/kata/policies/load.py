@@ -35,8 +35,24 @@ def load_weights(
             holds a tensor that the key map does not explain.
     """
     _refuse_shards_alone(file)
-    found = read_tensors(file)
-    _refuse_old_statistics(file, found)
+    fill_weights(policy, read_tensors(file), str(file), shard)
+
+
+def fill_weights(
+    policy: Policy,
+    found: Mapping[str, Tensor],
+    source: str,
+    shard: Callable[[Tensor, Tensor], Tensor] | None = None,
+) -> None:
+    """Fill a policy from tensors with LeRobot's names; see `load_weights`.
+
+    Args:
+        policy: receives the weights.
+        found: all tensors of a checkpoint.
+        source: where they come from, for messages.
+        shard: see `load_weights`.
+    """
+    _refuse_old_statistics(source, found)
     key_map, own = policy.key_map(), policy.state_dict()
     names = _stored_names(key_map, own, found)
     loaded = {name: found[stored] for name, stored in names if stored in found}
@@ -51,7 +67,7 @@ def load_weights(
     summaries = [_summary(kind, names) for kind, names in problems.items() if names]
     if summaries:
         raise PolicyError(
-            f"{file}: " + "; ".join(summaries),
+            f"{source}: " + "; ".join(summaries),
             rule=f"the weights of this {policy.config.type} policy: {len(own)} tensors, no more "
             "and no fewer",
             remedy="build the policy from the config.json beside the weights",
@@ -71,10 +87,10 @@ def _refuse_shards_alone(file: Path) -> None:
         )
 
 
-def _refuse_old_statistics(file: Path, found: Iterable[str]) -> None:
+def _refuse_old_statistics(source: str, found: Iterable[str]) -> None:
     if any(name.startswith(OLD_STATISTICS) for name in found):
         raise PolicyError(
-            f"{file}: holds normalization statistics among the weights, as LeRobot before 0.4 "
+            f"{source}: holds normalization statistics among the weights, as LeRobot before 0.4 "
             "wrote",
             rule="statistics are in the processor files beside the weights",
             remedy="convert it once with LeRobot 0.4 or newer: "

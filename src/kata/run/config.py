@@ -27,6 +27,7 @@ from kata.run.parallel import (
     check_format,
     check_scaling,
 )
+from kata.run.peft import PeftConfig
 from kata.run.tracking import TensorboardConfig, TrackioConfig, WandbConfig
 from kata.units import duration_s
 
@@ -228,6 +229,13 @@ class Run(Options):
         choices=FORMATS,
         may_change=True,
     )
+    checkpoint_frozen: str = option(
+        "reference",
+        "Write weights that stay as in policy.path as a reference to it, or whole. The last and "
+        "the best checkpoint are whole.",
+        choices=("reference", "whole"),
+        may_change=True,
+    )
     save_freq: int = option(
         20_000,
         "Steps between two checkpoints; 0 saves after the last step alone.",
@@ -263,6 +271,7 @@ class Run(Options):
         may_change=True,
     )
     ema: EmaConfig = option(EmaConfig, "")
+    peft: PeftConfig | None = option(None, "", section="fine-tuning")
     accelerator: AcceleratorConfig = option(AcceleratorConfig, "", section="batch and ranks")
     rename_map: dict[str, str] = option(
         dict, "Keys of the dataset to keys of the policy, {old: new}.", section="data"
@@ -277,6 +286,7 @@ class Run(Options):
         _check_engine(self)
         uploads = self.policy.push_to_hub and self.policy.repo_id is not None
         check_format(self.checkpoint_format, uploaded=uploads)
+        _check_adapters(self)
         if self.env is None and (self.env_eval_freq not in (0, 20_000) or self.env_eval_at_start):
             name = "env_eval_at_start" if self.env_eval_at_start else "env_eval_freq"
             raise ConfigError(
@@ -326,8 +336,16 @@ class Run(Options):
     @property
     def stored_as(self) -> str:
         """'safetensors', 'dcp' or 'both': what a checkpoint holds the state as."""
-        chosen = "safetensors" if self.mesh[1] == 1 else "both"
+        whole = self.mesh[1] == 1 or self.peft is not None
+        chosen = "safetensors" if whole else "both"
         return chosen if self.checkpoint_format == "auto" else self.checkpoint_format
+
+    @property
+    def refers(self) -> bool:
+        """True if checkpoints leave out what stays as in the base that the run started from."""
+        is_chosen = self.checkpoint_frozen == "reference" or self.peft is not None
+        has_base = self.policy.pretrained_path is not None
+        return is_chosen and has_base and self.stored_as == "safetensors"
 
     @property
     def lr_scale(self) -> float:
@@ -345,6 +363,28 @@ class Run(Options):
     def name(self) -> str:
         """The run's name in logs and trackers."""
         return self.job_name or self.policy.type
+
+
+def _check_adapters(run: Run) -> None:
+    """Refuse an adapter that no checkpoint could hold, and the mark of one without options."""
+    if run.policy.use_peft and run.peft is None:
+        raise ConfigError(
+            "policy.use_peft=true without options of peft",
+            rule="the options of peft ask for an adapter",
+            remedy="add --peft.r=16, or leave out --policy.use_peft",
+        )
+    if run.peft is not None and run.checkpoint_format in ("dcp", "both"):
+        raise ConfigError(
+            f"checkpoint_format={run.checkpoint_format} with peft",
+            rule="an adapter is small, and is saved whole",
+            remedy="--checkpoint_format=safetensors",
+        )
+    if run.peft is not None and run.deepspeed.zero_stage == 3:
+        raise ConfigError(
+            "deepspeed.zero_stage=3 with peft",
+            rule="DeepSpeed's stage 3 takes the frozen base apart too, and cannot place adapters",
+            remedy="--deepspeed.zero_stage=2, or FSDP2 (--parallelism.dp_shard)",
+        )
 
 
 def _check_engine(run: Run) -> None:

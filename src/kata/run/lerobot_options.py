@@ -19,7 +19,6 @@ ABSENT: dict[str, tuple[tuple[Any, ...], str]] = {
     "eval.recording": ((False,), _NOT_YET),
     "eval.recording_repo_id": ((None,), _NOT_YET),
     "eval.recording_private": ((False,), _NOT_YET),
-    "peft": ((None,), _NOT_YET),
     "reward_model": ((None,), _NOT_YET),
     "sample_weighting": ((None,), _NOT_YET),
     "save_checkpoint_to_hub": ((False,), "kata uploads the final policy only (policy.repo_id)"),
@@ -51,7 +50,6 @@ ABSENT: dict[str, tuple[tuple[Any, ...], str]] = {
     ),
     "dataset.depth_output_unit": (("mm",), "kata does not read depth cameras yet"),
     "wandb.disable_artifact": ((False, True), "kata never uploads checkpoints to the tracker"),
-    "policy.use_peft": ((False,), _NOT_YET),
 }
 """Dotted name -> (values without effect, why it is refused otherwise)."""
 

@@ -36,6 +36,7 @@ from kata.run.config import Run
 from kata.run.dataset import MixEntry
 from kata.run.lerobot_options import drop_foreign
 from kata.run.parallel import check_beside_sharding
+from kata.run.peft import adapter_options, is_adapter
 
 
 def resolve_run(
@@ -149,7 +150,9 @@ _FIRST_OPTION = {"dataset": "repo_id", "policy": "type", "optimizer": "lr", "sch
 
 def _resolve(given: dict[str, Any], ranks: int, notes: list[str], *, keep_micro: bool) -> Run:
     policy = _policy(given, notes)
-    raw = {**given, "policy": encode(policy)}
+    peft = _peft(given, policy)
+    policy = dataclasses.replace(policy, use_peft=policy.use_peft or peft is not None)
+    raw = {**given, "policy": encode(policy), "peft": peft}
     preset_used = given.get("use_policy_training_preset", True)
     if decode_value(bool, preset_used, "use_policy_training_preset"):
         raw["optimizer"] = overlay(encode(policy.optimizer_preset()), given.get("optimizer") or {})
@@ -215,6 +218,31 @@ def _policy(given: dict[str, Any], notes: list[str]) -> PolicyConfig:
     base = read_policy_config(folder, notes)
     raw = overlay(base, {**raw, "pretrained_path": str(path)})
     return decode(PolicyConfig, raw, at="policy", verb="kata train")
+
+
+def _peft(given: dict[str, Any], policy: PolicyConfig) -> Any:
+    """Return the options of an adapter, those of the adapter that policy.path is if it is one."""
+    asked = given.get("peft")
+    is_asked = plain(asked) is not None
+    path = (given.get("policy") or {}).get("path")
+    if path is not None:
+        folder = policy_folder(str(path), policy.pretrained_revision)
+        if is_adapter(folder):
+            if is_asked:
+                raise ConfigError(
+                    f"policy.path={path} with options of peft",
+                    rule="this folder is an adapter, which is trained on as it is",
+                    remedy="leave out --peft.*; or merge it first: "
+                    f"kata checkpoint export {path} --merge=true --out=<folder>",
+                )
+            return encode(adapter_options(folder))
+    elif is_asked and policy.pretrained_path is None:
+        raise ConfigError(
+            "peft without policy.path",
+            rule="an adapter adds to a trained base, which stays as it is",
+            remedy="add --policy.path=<checkpoint or Hub name> in place of --policy.type",
+        )
+    return asked if is_asked else None
 
 
 def policy_folder(path: str, revision: str | None = None) -> Path:

@@ -6,15 +6,17 @@ from rich.console import Console
 
 from kata.data import Dataset
 from kata.data.dataset.mixture import Mixture
+from kata.finetune.lora import adapted, full_names, lerobot_name
 from kata.log import SHOWN
 from kata.optim.schedule import lr_factor
 from kata.policies.base import Policy
 from kata.run import Run
+from kata.run.peft import PeftConfig
 from kata.spec import Feature, NormMode, features_of
 from kata.tables import aligned_table, table_lines
 from kata.train.checkpoint.retention import Room
 from kata.train.input.prepare import Prepared
-from kata.units import bytes_text, count_text, counted
+from kata.units import bytes_text, count_text, counted, numbered
 
 Facts = list[tuple[str, str]]
 
@@ -38,6 +40,7 @@ def preflight_facts(prepared: Prepared, policy: Policy, folder: str, room: Room)
             f"{run.policy.type}: {count_text(trained)} parameters trained, {count_text(frozen)} "
             "frozen",
         ),
+        *adapter_facts(policy, run.peft),
         ("batch", batch),
         *_layout(run),
         (
@@ -53,6 +56,25 @@ def preflight_facts(prepared: Prepared, policy: Policy, folder: str, room: Room)
         ("checkpoints", _checkpoints(run, room)),
         *_evaluation(run, room),
     ]
+
+
+def adapter_facts(policy: Policy, options: PeftConfig | None) -> Facts:
+    """Return rows of the adapters, with every target by LeRobot's name."""
+    if options is None:
+        return []
+    names = [lerobot_name(policy, name) for name in adapted(policy)]
+    lora = sum(p.numel() for n, p in policy.named_parameters() if ".lora_" in n)
+    scale = options.alpha / options.r
+    rows = [
+        (
+            "adapter",
+            f"LoRA of rank {options.r} and alpha {options.alpha} (scale {scale:g}), "
+            f"{count_text(lora)} numbers in {counted(len(names), 'linear map')}",
+        )
+    ]
+    rows += [("", line) for line in numbered(names)]
+    full = [lerobot_name(policy, name) for name in full_names(policy, options)]
+    return rows + [("", f"{line}, in full") for line in numbered(full)]
 
 
 def _layout(run: Run) -> Facts:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -13,11 +14,13 @@ from torch.optim import Optimizer
 
 from kata.dist.engine import Engine
 from kata.errors import PolicyError
+from kata.finetune.base import read_reference, reference_to
+from kata.finetune.lora import adapt, adapted
+from kata.finetune.weights import load_policy
 from kata.optim.build import build_optimizer
 from kata.optim.ema import ema_copy, share_constants
 from kata.policies import build_policy
-from kata.policies.base import Policy
-from kata.policies.load import load_weights
+from kata.policies.base import Policy, Reference
 from kata.run import Run, policy_folder, read_policy_config
 from kata.update.activation_checkpointing import recompute_activations
 
@@ -31,7 +34,8 @@ class TrainState:
         ema: the EMA of the weights, or None.
         scaler: used in fp16 only, else None.
         statistics: buffers that a forward pass changes, those of batch norms.
-        constant: names of the parameters of frozen modules.
+        constant: names of the tensors that never change: parameters of frozen modules, or all
+            beside an adapter.
     """
 
     step: int
@@ -52,23 +56,27 @@ def build_state(run: Run, engine: Engine, *, weights_follow: bool = False) -> Tr
         run: gives policy, optimizer, EMA and seed.
         engine: places the policy.
         weights_follow: True if a checkpoint will fill the weights, so that none are fetched or
-            loaded.
+            loaded but those of a base that checkpoints refer to.
     """
     assert run.optimizer is not None
     torch.manual_seed(run.seed)
-    pretrained = None if weights_follow else run.policy.pretrained_path
+    pretrained = run.policy.pretrained_path
     ready_made = weights_follow or pretrained is not None
     policy = build_policy(run.policy.without_downloads() if ready_made else run.policy)
-    if pretrained is not None:
+    if pretrained is not None and (run.refers or not weights_follow):
         load_pretrained(policy, pretrained, run.policy.pretrained_revision)
+    if run.peft is not None and not adapted(policy):
+        adapt(policy, run.peft)
     policy.train()
+    constant = _constant_names(policy, run)
+    if run.refers and pretrained is not None and constant:
+        policy.reference = _reference(run, pretrained, constant)
     ema = ema_copy(policy) if run.ema.enable else None
     if run.gradient_checkpointing:
         recompute_activations(policy)
     for module in (policy, ema):
         if module is not None:
             engine.place(module, module.shard_units())
-    constant = _constant_names(policy)
     if ema is not None:
         share_constants(ema, policy, constant)
     return TrainState(
@@ -82,11 +90,29 @@ def build_state(run: Run, engine: Engine, *, weights_follow: bool = False) -> Tr
     )
 
 
-def _constant_names(policy: Policy) -> frozenset[str]:
+def _constant_names(policy: Policy, run: Run) -> frozenset[str]:
+    """Return the names of the tensors that never change: all but the adapters, if there are any."""
+    if run.peft is not None:
+        return frozenset(
+            name
+            for name, tensor in policy.state_dict(keep_vars=True).items()
+            if not tensor.requires_grad
+        )
     kept: set[int] = set()
     for module in policy.frozen_modules():
         kept.update(id(parameter) for parameter in module.parameters())
     return frozenset(name for name, p in policy.named_parameters() if id(p) in kept)
+
+
+def _reference(run: Run, pretrained: str, constant: frozenset[str]) -> Reference:
+    """Return the base that checkpoints refer to: below an adapter, that of the adapter."""
+    revision = run.policy.pretrained_revision
+    base = read_reference(policy_folder(pretrained, revision)) if run.peft is not None else None
+    if base is None:
+        found = reference_to(pretrained, revision)
+    else:
+        found = reference_to(base.path, base.revision)
+    return dataclasses.replace(found, names=constant)
 
 
 def _statistics(policy: Policy) -> Iterator[Tensor]:
@@ -110,4 +136,4 @@ def load_pretrained(policy: Policy, path: str, revision: str | None) -> None:
             remedy=f"use --policy.path={path} without --policy.type, or a checkpoint of "
             f"{policy.config.type}",
         )
-    load_weights(policy, folder / "model.safetensors")
+    load_policy(policy, folder)

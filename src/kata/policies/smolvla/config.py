@@ -21,6 +21,10 @@ class Config(VlaConfig):
     """SmolVLA's options. Impossible values raise PolicyError at once."""
 
     type_name: ClassVar[str] = "smolvla"
+    lora_targets: ClassVar[str] = (
+        r"model\.vlm_with_expert\.lm_expert\..*\.(q|v)_proj"
+        r"|model\.(state_proj|action_in_proj|action_out_proj|action_time_mlp_in|action_time_mlp_out)"
+    )
 
     resize_imgs_with_padding: tuple[int, int] | None = option(
         (512, 512),

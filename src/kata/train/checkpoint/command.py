@@ -7,8 +7,9 @@ import shutil
 from contextlib import nullcontext
 from pathlib import Path
 
-from kata.errors import CheckpointError
+from kata.errors import CheckpointError, KataError
 from kata.run.checkpoint_link import BEST, LAST, pointed
+from kata.run.peft import is_adapter
 from kata.tables import table_lines
 from kata.train.checkpoint.folder import (
     best_checkpoints,
@@ -20,7 +21,14 @@ from kata.train.checkpoint.folder import (
     recover,
     remove,
 )
-from kata.train.checkpoint.manifest import MODEL, SHARDS, TRAINING, damage, has_manifest
+from kata.train.checkpoint.manifest import (
+    MODEL,
+    SHARDS,
+    TRAINED,
+    TRAINING,
+    damage,
+    has_manifest,
+)
 from kata.train.checkpoint.options import (
     ConversionOptions,
     ExportOptions,
@@ -91,8 +99,14 @@ def prune_command(options: PruneOptions) -> int:
 
 
 def export(options: ExportOptions) -> int:
-    """Copy what acting needs, without the training state."""
+    """Copy what acting needs, without the training state; weights of a base are put in."""
     source, out = _with_weights(_whole(_path(options))), Path(options.out).expanduser()
+    if options.merge and not is_adapter(source):
+        raise CheckpointError(
+            f"{source}: holds no adapter",
+            rule="--merge adds an adapter to its base",
+            remedy="leave out --merge",
+        )
     if out.exists():
         raise CheckpointError(
             f"{out}: exists already", rule="an export makes its folder", remedy="choose another"
@@ -101,7 +115,14 @@ def export(options: ExportOptions) -> int:
     shutil.rmtree(partial, ignore_errors=True)
     try:
         shutil.copytree(source, partial)
+        if options.merge or (source / TRAINED).is_file():
+            from kata.finetune.export import make_whole
+
+            make_whole(partial, source)
         partial.rename(out)
+    except KataError:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
     except OSError as error:
         shutil.rmtree(partial, ignore_errors=True)
         raise CheckpointError(
@@ -115,7 +136,14 @@ def export(options: ExportOptions) -> int:
 
 def upload_command(options: PushOptions) -> int:
     """Upload what acting needs to the Hub."""
-    print(push(_with_weights(_whole(_path(options))), options.repo_id, private=options.private))
+    found = _with_weights(_whole(_path(options)))
+    if (found / TRAINED).is_file():
+        raise CheckpointError(
+            f"{found}: refers to its base for the weights that were not trained",
+            rule="what is uploaded holds all weights, or is an adapter",
+            remedy=f"kata checkpoint export {found} --out=<folder>, then push that",
+        )
+    print(push(found, options.repo_id, private=options.private))
     return 0
 
 
@@ -130,7 +158,13 @@ def convert_state(options: ConversionOptions) -> int:
             rule="a checkpoint that a run can continue from is converted, with all that it holds",
             remedy="name a run, or one of its checkpoints",
         )
-    _whole(found)
+    kept = _whole(found)
+    if is_adapter(kept) or (kept / TRAINED).is_file():
+        raise CheckpointError(
+            f"{found}: refers to its base for the weights that were not trained",
+            rule="a conversion needs all weights of a checkpoint in it",
+            remedy="kata checkpoint export makes a whole copy for acting",
+        )
     out = found if options.out is None else Path(options.out).expanduser()
     if out != found and out.exists():
         raise CheckpointError(

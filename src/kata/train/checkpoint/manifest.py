@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from kata.files import fsync
+from kata.run.peft import ADAPTER
 from kata.units import count_text
 
 MANIFEST = "manifest.json"
@@ -21,8 +22,11 @@ PRETRAINED = "pretrained_model"
 PRETRAINED_EMA = "pretrained_model_ema"
 TRAINING = "training_state"
 MODEL, SHARDS = "model.safetensors", "sharded_state"
+TRAINED = "trained.safetensors"
+"""Weights beside those of a base that the checkpoint refers to."""
 _LIBRARIES = ("kata", "torch", "safetensors")
-_REQUIRED = (f"{PRETRAINED}/config.json", f"{PRETRAINED}/model.safetensors")
+_REQUIRED = (f"{PRETRAINED}/config.json",)
+_WEIGHTS = (MODEL, TRAINED, ADAPTER)
 
 
 def write_manifest(folder: Path, step: int) -> int:
@@ -95,6 +99,8 @@ def _difference(folder: Path, name: str, size: int, digest: str, *, hashes: bool
 def _damage_without_manifest(folder: Path) -> list[str]:
     required = [*_REQUIRED, *([f"{TRAINING}/training_step.json"] if folder.name.isdigit() else [])]
     problems = [f"{name}: absent" for name in required if not (folder / name).is_file()]
+    if not any((folder / PRETRAINED / name).is_file() for name in _WEIGHTS):
+        problems.append(f"{PRETRAINED}/{MODEL}: absent")
     for path in sorted(folder.rglob("*")):
         broken = {".safetensors": _cut_off, ".json": _no_json}.get(path.suffix)
         if broken is not None and broken(path):

@@ -45,6 +45,9 @@ class ExportOptions(PathOptions):
     """Options of `kata checkpoint export`."""
 
     out: str = option(REQUIRED, "Folder of the export; it must not exist.")
+    merge: bool = option(
+        False, "Add an adapter to its base, so that the export holds all weights and no adapter."
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,6 +25,7 @@ from kata.dist.engine import Engine
 from kata.dist.skip_step import optimizer_parameters
 from kata.errors import CheckpointError
 from kata.files import write_json
+from kata.finetune.weights import load_trained, save_trained, save_whole, weights_file
 from kata.optim.config import SGDConfig
 from kata.policies.base import Policy
 from kata.policies.load import load_weights, save_weights
@@ -52,7 +53,7 @@ def last_finite(checkpoints: Path) -> Path | None:
     """
     for folder in sorted((p for p in checkpoints.glob("*") if p.name.isdigit()), reverse=True):
         try:
-            tensors = read_tensors(folder / "pretrained_model" / "model.safetensors")
+            tensors = read_tensors(weights_file(folder / PRETRAINED))
         except CheckpointError:
             continue
         if all(bool(tensor.isfinite().all()) for tensor in tensors.values()):
@@ -83,9 +84,10 @@ class Saver:
 
     def write(self, folder: Path, policy: Policy, held: Snapshot) -> None:
         """Write the content of a checkpoint."""
-        self.write_pretrained(folder / PRETRAINED, policy, held.weights)
+        whole = held.step >= self.run.steps
+        self.write_pretrained(folder / PRETRAINED, policy, held.weights, whole=whole)
         if held.ema is not None:
-            self.write_pretrained(folder / PRETRAINED_EMA, policy, held.ema)
+            self.write_pretrained(folder / PRETRAINED_EMA, policy, held.ema, whole=whole)
         training = folder / TRAINING
         training.mkdir()
         if held.optimizer_state is not None:
@@ -107,18 +109,33 @@ class Saver:
         self, folder: Path, policy: Policy, held: Snapshot, values: dict[str, Any]
     ) -> None:
         """Write the content of a best checkpoint; `validation.json` holds its step and figures."""
-        self.write_pretrained(folder / PRETRAINED, policy, held.weights)
+        self.write_pretrained(folder / PRETRAINED, policy, held.weights, whole=True)
         write_json(folder / VALIDATION, {"step": held.step, **values})
 
     def write_pretrained(
-        self, folder: Path, policy: Policy, weights: dict[str, Tensor] | None
+        self,
+        folder: Path,
+        policy: Policy,
+        weights: dict[str, Tensor] | None,
+        *,
+        whole: bool = False,
     ) -> Path:
-        """Make a folder with all files for inference. None leaves out the weights, which are in
-        shards.
+        """Make a folder with all files for inference.
+
+        Args:
+            folder: is made.
+            policy: gives names, and the base that it refers to.
+            weights: the tensors that the snapshot holds; None leaves them out, for they are in
+                shards.
+            whole: write the weights of the base too. An adapter never has them.
         """
         folder.mkdir()
-        if weights is not None:
+        if weights is not None and policy.reference is None:
             save_weights(policy, folder / MODEL, state=weights)
+        elif weights is not None and whole and self.run.peft is None:
+            save_whole(policy, folder / MODEL, weights)
+        elif weights is not None:
+            save_trained(policy, folder, weights, self.run.peft)
         self.run.policy.save(folder)
         write_json(folder / "train_config.json", encode(self.run))
         self.before.save(folder)
@@ -140,9 +157,9 @@ class Saver:
         if has_shards(source):
             restore_shards(state, source)
         else:
-            load_weights(state.policy, source / PRETRAINED / MODEL, engine.shard)
+            _fill(state.policy, source / PRETRAINED, engine)
             if state.ema is not None:
-                load_weights(state.ema, source / PRETRAINED_EMA / MODEL, engine.shard)
+                _fill(state.ema, source / PRETRAINED_EMA, engine)
         try:
             if not has_shards(source):
                 _load_optimizer(state.optimizer, training, engine)
@@ -184,6 +201,13 @@ def checkpoint_bytes(policy: Policy, run: Run) -> int:
 def weight_bytes(policy: Policy) -> int:
     """Return the bytes of the weights."""
     return sum(t.numel() * t.element_size() for t in policy.state_dict().values())
+
+
+def _fill(policy: Policy, folder: Path, engine: Engine) -> None:
+    if policy.reference is None:
+        load_weights(policy, folder / MODEL, engine.shard)
+    else:
+        load_trained(policy, folder, engine.shard)
 
 
 def _load_optimizer(optimizer: Optimizer, folder: Path, engine: Engine) -> None:

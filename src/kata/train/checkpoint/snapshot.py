@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from kata.dist.engine import Engine
+from kata.policies.base import Policy
 from kata.update.state import TrainState
 
 
@@ -110,9 +111,9 @@ def snapshot_state(
     if stored_as == "safetensors":
         parts["optimizer_state"] = optimizer_tensors(optimizer)
     if stored_as != "dcp":
-        parts["weights"] = state.policy.state_dict()
+        parts["weights"] = stored_tensors(state.policy)
     if stored_as != "dcp" and state.ema is not None:
-        average = state.ema.state_dict()
+        average = stored_tensors(state.ema)
         parts["ema"] = {name: t for name, t in average.items() if name not in state.constant}
     # One copy for all parts: on CUDA the device's time for it is measured as a whole.
     tensors: dict[str, Tensor] = {}
@@ -147,6 +148,12 @@ def optimizer_tensors(optimizer: Mapping[str, Any]) -> dict[str, Tensor]:
     return tensors
 
 
-def snapshot_weights(policy: nn.Module, step: int, memory: HostTensors, engine: Engine) -> Snapshot:
+def stored_tensors(policy: Policy) -> dict[str, Tensor]:
+    """Return the tensors that a checkpoint of a policy holds: all that it does not refer to."""
+    kept = frozenset[str]() if policy.reference is None else policy.reference.names
+    return {name: tensor for name, tensor in policy.state_dict().items() if name not in kept}
+
+
+def snapshot_weights(policy: Policy, step: int, memory: HostTensors, engine: Engine) -> Snapshot:
     """Return a snapshot of weights alone, as for the best validation. Collective."""
-    return Snapshot(step, memory.copy(policy.state_dict(), engine), None, None, [], None, memory)
+    return Snapshot(step, memory.copy(stored_tensors(policy), engine), None, None, [], None, memory)

@@ -1,0 +1,57 @@
+"""Exports of fine-tuned policies, which hold all weights themselves."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from kata.config import decode
+from kata.files import write_json
+from kata.finetune.base import BASE, MODEL, TRAINED, base_folder, read_reference
+from kata.finetune.lora import merge_adapters
+from kata.finetune.weights import load_policy, whole_weights
+from kata.policies import build_policy
+from kata.policies.config import CONFIG, PolicyConfig
+from kata.policies.load import save_weights
+from kata.processors.tensors import write_tensors
+from kata.run import read_policy_config
+from kata.run.peft import ADAPTER, ADAPTER_CONFIG, is_adapter
+
+TRAIN_CONFIG = "train_config.json"
+
+
+def make_whole(folder: Path, source: Path) -> None:
+    """Put all weights into a copy of a checkpoint, and take its reference and adapter out.
+
+    Args:
+        folder: the copy.
+        source: the checkpoint, for messages.
+
+    Raises:
+        CheckpointError: the base is not there, or is another one.
+    """
+    if not is_adapter(folder):
+        write_tensors(folder / MODEL, whole_weights(source))
+    else:
+        config = decode(PolicyConfig, read_policy_config(folder, []), at="policy")
+        policy = build_policy(config.without_downloads())
+        load_policy(policy, source)
+        merge_adapters(policy)
+        base = read_reference(source)
+        assert base is not None
+        unused = base_folder(base, source) / MODEL
+        save_weights(policy, folder / MODEL, passthrough_from=unused)
+        _unmark(folder)
+    for name in (TRAINED, BASE, ADAPTER, ADAPTER_CONFIG):
+        (folder / name).unlink(missing_ok=True)
+
+
+def _unmark(folder: Path) -> None:
+    """Take the mark of an adapter out of a folder's options."""
+    plain = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+    write_json(folder / CONFIG, {**plain, "use_peft": False})
+    file = folder / TRAIN_CONFIG
+    if file.is_file():
+        plain = json.loads(file.read_text(encoding="utf-8"))
+        plain = {**plain, "peft": None, "policy": {**plain["policy"], "use_peft": False}}
+        write_json(file, plain)
