@@ -16,9 +16,10 @@ from kata.data import Batches, Dataset, Order, Reader, anchor_rows, open_dataset
 from kata.data.counters import CounterCollector
 from kata.data.dataset.mixture import Mixture
 from kata.data.frames.frame_buffer import Frame, FrameBuffer
-from kata.data.frames.next_use import MAX_STEPS, NEVER, NextUse
+from kata.data.frames.next_use import MAX_STEPS, NextUse
 from kata.data.loader.shuffle import Shuffle, ShuffleChoice, make_order
 from kata.data.storage.buffers import Recycled, Slabs
+from kata.data.storage.fetch_requests import NEVER
 from kata.data.storage.store import local_file
 from kata.data.video.color import Planes, is_half_size
 from kata.data.video.decoder import Decoder

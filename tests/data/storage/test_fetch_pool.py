@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from kata.data.storage.far_files import ByteRange, FarFiles
-from kata.data.storage.fetch_pool import FetchPool, Lease
+from kata.data.storage.fetch_pool import FetchPool
+from kata.data.storage.fetch_requests import NEVER, Lease
 from kata.data.storage.file_stamp import Stamp
 from kata.errors import DataError
 from tests.data.far_store import FarStore
@@ -31,8 +32,10 @@ class Ranges:
     def of(self, begin: int, size: int = 1000, stamp: Stamp | None = None) -> ByteRange:
         return ByteRange(self.files, "a", stamp or self.stamp, begin, begin + size)
 
-    def bring(self, *ranges: ByteRange, due: int = 0) -> tuple[Lease, Future[None]]:
-        lease, done = Lease(ranges), Future[None]()
+    def bring(
+        self, *ranges: ByteRange, due: int = 0, again: int = NEVER
+    ) -> tuple[Lease, Future[None]]:
+        lease, done = Lease(ranges, again), Future[None]()
 
         def then(error: BaseException | None) -> None:
             done.set_result(None) if error is None else done.set_exception(error)
@@ -56,14 +59,14 @@ def wait_until(is_true: Callable[[], bool]) -> None:
 def test_neighbours_share_a_request_and_come_from_memory(tmp_path: Path) -> None:
     with FetchPool(10**7) as pool:
         ranges = Ranges(tmp_path, pool)
-        wanted = [ranges.of(begin) for begin in (5000, 1000, 2000, 500_000)]
+        wanted = [ranges.of(begin) for begin in (3300, 1000, 2000, 500_000)]
         lease, done = ranges.bring(*wanted)
         done.result(20)
-        assert sorted(ranges.store.read) == [("a", 1000, 6000), ("a", 500_000, 501_000)]
+        assert sorted(ranges.store.read) == [("a", 1000, 4300), ("a", 500_000, 501_000)]
         assert all(map(ranges.is_right, wanted))
         assert ranges.is_right(ranges.of(1100, 100))
         assert len(ranges.store.read) == 2
-        assert ranges.is_right(ranges.of(3500)), "the gap was dropped, and is fetched"
+        assert ranges.is_right(ranges.of(3100, 100)), "the gap was dropped, and is fetched"
         assert len(ranges.store.read) == 3
         pool.release(lease)
         assert ranges.files.counters.snapshot().bytes_fetched == ranges.store.bytes_read
@@ -73,10 +76,10 @@ def test_the_limit_holds_and_room_goes_to_the_steps_that_come_first(tmp_path: Pa
     with FetchPool(5000) as pool:
         ranges = Ranges(tmp_path, pool, delay_s=0.001)
         for step in range(20):
-            pool.fetch_ahead([ranges.of(100_000 * step % 1_900_000)], step + 1)
+            pool.fetch_ahead([ranges.of(100_000 * step % 1_900_000)], range(step + 1, step + 2))
         assert not pool.has_room
-        wait_until(lambda: pool.held_bytes == 5000 and not ranges.store.now)
-        assert len(ranges.store.read) == 5
+        wait_until(lambda: len(ranges.store.read) == 5 and not ranges.store.now)
+        assert pool.held_bytes == 5000
         # A range that is needed at once takes the place of the one that is needed last.
         urgent = ranges.of(50_000)
         lease, done = ranges.bring(urgent, due=0)
@@ -90,6 +93,63 @@ def test_the_limit_holds_and_room_goes_to_the_steps_that_come_first(tmp_path: Pa
         wait_until(lambda: len(ranges.store.read) == 7 and not ranges.store.now)
         assert pool.held_bytes <= 5000
         assert sum(len(entry[2].data or b"") for entry in pool._farthest) <= 5000
+
+
+def test_no_gap_is_fetched_that_is_large_beside_what_is_wanted(tmp_path: Path) -> None:
+    with FetchPool(10**7) as pool:
+        ranges = Ranges(tmp_path, pool)
+        wanted = [ranges.of(begin, 800) for begin in range(0, 1_900_000, 20_000)]
+        wanted += [ranges.of(1_950_000, 30_000), ranges.of(1_982_000, 10_000)]
+        _, done = ranges.bring(*wanted)
+        done.result(20)
+        assert len(ranges.store.read) == 96
+        assert ranges.store.bytes_read == 95 * 800 + 42_000
+
+
+def test_the_range_that_is_needed_again_last_makes_room(tmp_path: Path) -> None:
+    uses = {0: 50, 100_000: 20, 200_000: NEVER, 300_000: 90, 400_000: 30}
+    with FetchPool(5000) as pool:
+        ranges = Ranges(tmp_path, pool)
+        for step, (begin, again) in enumerate(uses.items()):
+            lease, done = ranges.bring(ranges.of(begin), due=step, again=again)
+            done.result(20)
+            pool.release(lease)
+
+        def here() -> list[int]:
+            return [at for at in uses if pool.find(ranges.files, "a", at, at + 1000)]
+
+        for number, left in enumerate(([0, 1, 3, 4], [0, 1, 4], [1, 4])):
+            lease, done = ranges.bring(ranges.of(500_000 + 10_000 * number), due=10, again=11)
+            done.result(20)
+            assert here() == [list(uses)[place] for place in left]
+            pool.release(lease)
+        # Steps have passed: that use is over.
+        pool.pass_steps(25)
+        lease, done = ranges.bring(ranges.of(600_000), due=25)
+        done.result(20)
+        assert here() == [100_000, 400_000], "first those of step 11 go"
+
+
+def test_entries_do_not_pile_up_where_ranges_stay(tmp_path: Path) -> None:
+    with FetchPool(10**7) as pool:
+        ranges = Ranges(tmp_path, pool)
+        for step in range(3000):
+            lease, done = ranges.bring(ranges.of(0), due=step, again=step + 7)
+            done.result(20)
+            pool.release(lease)
+        assert len(ranges.store.read) == 1
+        assert max(len(pool._farthest), len(pool._soonest)) < 1100
+
+
+def test_the_pool_knows_whether_it_holds_all_that_is_wanted(tmp_path: Path) -> None:
+    with FetchPool(1000) as pool:
+        ranges = Ranges(tmp_path, pool)
+        assert pool.holds_all
+        pool.expect(ranges.files, {"a": 500, "b": 300})
+        pool.expect(ranges.files, {"a": 400})
+        assert pool.holds_all
+        pool.expect(ranges.files, {"c": 200})
+        assert not pool.holds_all
 
 
 def test_tasks_of_more_bytes_than_the_budget_take_turns(tmp_path: Path) -> None:
@@ -109,7 +169,7 @@ def test_a_fault_is_that_of_its_range_alone(tmp_path: Path) -> None:
     with FetchPool(10**7) as pool:
         ranges = Ranges(tmp_path, pool)
         good, beyond = ranges.of(1_998_500, 500), ranges.of(1_999_500)
-        pool.fetch_ahead([good, beyond], 5)
+        pool.fetch_ahead([good, beyond], range(5, 6))
         lease, done = ranges.bring(good)
         _, fails = ranges.bring(beyond)
         done.result(20)
@@ -127,4 +187,4 @@ def test_closing_ends_what_waits(tmp_path: Path) -> None:
     assert len(failed) >= 6
     with pytest.raises(RuntimeError, match="closed"):
         ranges.bring(ranges.of(0))
-    pool.fetch_ahead([ranges.of(0)], 1)
+    pool.fetch_ahead([ranges.of(0)], range(1, 2))

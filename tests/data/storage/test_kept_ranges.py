@@ -117,7 +117,24 @@ def test_two_readers_of_a_machine_fetch_each_range_once(tmp_path: Path) -> None:
 
         found = list(threads.map(read, range(40)))
     assert found == [DATA[n // 2 * 1000 : n // 2 * 1000 + 1000] for n in range(40)]
-    assert len(store.read) == 20
+    assert len(store.read) == 1, "all are in the first block"
+
+
+def test_blocks_are_fetched_whole_and_each_byte_once(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(DATA)
+    store = FarStore(tmp_path)
+    stamp = store.stamps(["a"])["a"]
+    rng = np.random.default_rng(3)
+    with FetchPool(10**6) as pool:
+        file = StoredFile(FarFiles(store, pool, KeptRanges(tmp_path / "kept", "far://")), "a")
+        for begin in rng.integers(0, 10**6 - 100_000, 60).tolist():
+            size = int(rng.integers(1, 100_000))
+            assert file.read(begin, size, stamp) == DATA[begin : begin + size]
+        assert store.bytes_read <= 10**6
+        assert file.read(0, 10**6, stamp) == DATA
+    ends = sorted((begin, end) for _, begin, end in store.read)
+    assert len(ends) < 40
+    assert sum(end - begin for begin, end in ends) < 1.3 * 10**6
 
 
 def test_a_second_run_fetches_nothing(tmp_path: Path) -> None:

@@ -52,6 +52,13 @@ class Camera(Protocol):
         """
         ...
 
+    def far_bytes(self) -> dict[str, int]:
+        """Return the bytes of each far file that may be read, as far as they are known.
+
+        Files that are not prepared count whole.
+        """
+        ...
+
     def decode(self, file: int, numbers: Int64, rows: Int64) -> Iterator[tuple[int, Picture]]:
         """Decode frames of one GOP, and yield (place in `numbers`, picture).
 

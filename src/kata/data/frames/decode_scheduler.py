@@ -29,9 +29,10 @@ from kata.data.frames.frame_buffer import Frame, FrameBuffer
 from kata.data.frames.frame_cache import FrameCache
 from kata.data.frames.frame_delivery import Out, PendingFrames, Target
 from kata.data.frames.gop_rows import GroupRows, Members, beyond_last_asked
-from kata.data.frames.next_use import NEVER, NextUse, UsePlan
+from kata.data.frames.next_use import NextUse, UsePlan
 from kata.data.storage.far_files import ByteRange
-from kata.data.storage.fetch_pool import FetchPool, Lease
+from kata.data.storage.fetch_pool import FetchPool
+from kata.data.storage.fetch_requests import NEVER, Lease
 from kata.log import counting
 
 _COPIES_PER_TASK = 16
@@ -170,12 +171,12 @@ class DecodeScheduler:
             self._submit(tasks, step)
         return enough
 
-    def fetch_ahead(self, rows: dict[str, Int64], step: int) -> None:
+    def fetch_ahead(self, rows: dict[str, Int64], steps: range) -> None:
         """Fetch the bytes of frames that are neither held nor being decoded, if they are far.
 
         Args:
             rows: (N,) rows of the dataset by camera.
-            step: the first step that wants them.
+            steps: the steps that want them.
         """
         fetched = self._context.fetched
         if fetched is None:
@@ -186,7 +187,7 @@ class DecodeScheduler:
             with self.buffer.lock:
                 held = [self.buffer.get((key, row)) is not None for row in unique.tolist()]
             ranges += self._byte_ranges(key, unique[~np.array(held, bool)])
-        fetched.fetch_ahead(ranges, step)
+        fetched.fetch_ahead(ranges, steps)
 
     def _byte_ranges(self, key: str, rows: Int64) -> list[ByteRange]:
         """Return the bytes of the GOPs of some rows, (n,) ascending."""
@@ -326,6 +327,7 @@ class DecodeScheduler:
                 continue
             places: list[int] = []
             frames: list[Frame] = []
+            again = NEVER
             for place, row, due in zip(
                 chosen.tolist(), row_list, dues[chosen].tolist(), strict=True
             ):
@@ -333,10 +335,12 @@ class DecodeScheduler:
                 if frame is not None:
                     places.append(place)
                     frames.append(frame)
+                if self.buffer.get((key, row)) is None:
+                    again = min(again, due)
             if frames:
                 number = int(members.file[members.group[chosen[0]]])
                 numbers = members.numbers[places]
-                tasks.append(DecodeGopTask(self._context, camera, number, numbers, frames))
+                tasks.append(DecodeGopTask(self._context, camera, number, numbers, frames, again))
         return tasks
 
     def _fits(self, key: str, rows: list[int]) -> bool:
@@ -367,7 +371,7 @@ class DecodeScheduler:
         for task in tasks:
             ranges = task.camera.byte_ranges(task.file, task.numbers)
             if ranges and self._context.fetched is not None:
-                task.lease = Lease(ranges)
+                task.lease = Lease(ranges, task.again)
                 self._context.fetched.bring(task.lease, step, partial(self._begin, task))
             else:
                 near.append(task)

@@ -15,7 +15,8 @@ from kata.data.frames.camera import Camera, Picture
 from kata.data.frames.frame_buffer import Frame, FrameBuffer
 from kata.data.frames.frame_cache import FrameCache
 from kata.data.frames.frame_delivery import PendingFrames, Target, write_picture
-from kata.data.storage.fetch_pool import FetchPool, Lease
+from kata.data.storage.fetch_pool import FetchPool
+from kata.data.storage.fetch_requests import NEVER, Lease
 from kata.errors import DataError, FrameError
 
 
@@ -52,6 +53,7 @@ class DecodeGopTask:
         file: number of the file.
         numbers: (n,) numbers of the frames in the file that batches wait for or later steps want.
         frames: the same frames, in this order.
+        again: the next step that wants frames of the GOP that are not held until then.
         lease: of the bytes of a far file.
     """
 
@@ -60,6 +62,7 @@ class DecodeGopTask:
     file: int
     numbers: Int64
     frames: list[Frame]
+    again: int = NEVER
     lease: Lease | None = None
 
     def run(self) -> None:

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kata.data.frames.frame_delivery import Target
-from kata.data.frames.next_use import NEVER
 from kata.data.storage.buffers import Slabs
+from kata.data.storage.fetch_requests import NEVER
 
 FrameKey: TypeAlias = tuple[str, int]
 """Camera and row in the dataset."""

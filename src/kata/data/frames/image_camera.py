@@ -98,6 +98,22 @@ class ImageCamera:
                 found.append(ByteRange(files, column.file.name, column.stamp, *place))
         return list(dict.fromkeys(found))
 
+    def far_bytes(self) -> dict[str, int]:
+        """Return the bytes of the row groups' images, by name of the far file and camera."""
+        if not isinstance(self._store, FarFiles):
+            return {}
+        sizes: dict[str, int] = {}
+        stamps = self._store.stamps(self.span.used())
+        for number in self.files().tolist():
+            name = self.span.files[number]
+            column = self._columns.get(number)
+            size = stamps[name].size
+            if column is not None:
+                size = sum(chunk.size for chunk in column.chunks if not isinstance(chunk, str))
+            # Cameras share the file, and each has its own bytes of it.
+            sizes[f"{name}/{self._key}"] = size
+        return sizes
+
     def decode(self, file: int, numbers: Int64, rows: Int64) -> Iterator[tuple[int, Picture]]:
         """Decode images of the table, and yield (place in `numbers`, picture)."""
         column = self._columns[file]

@@ -5,9 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from kata.data.arrays import Int64
-
-NEVER = 2**62
-"""A step later than any other: the frame is not used again."""
+from kata.data.storage.fetch_requests import NEVER
 
 _STEP_BITS = 20
 MAX_STEPS = 1 << _STEP_BITS

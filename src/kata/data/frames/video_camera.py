@@ -14,6 +14,7 @@ from kata.data.counters import CounterCollector
 from kata.data.format.episode_table import EpisodeTable
 from kata.data.frames.camera import Picture, shape_mismatch
 from kata.data.frames.frame_format import RECORDED, FrameFormat
+from kata.data.frames.gop_runs import GopRuns
 from kata.data.storage.far_files import ByteRange, FarFiles
 from kata.data.storage.file_stamp import Stamp
 from kata.data.storage.store import Store, StoredFile
@@ -65,6 +66,7 @@ class VideoCamera:
         self._half_bytes = 0 if as_rgb or self._bytes <= half else half
         self._index: dict[int, FrameIndex] = {}
         self._stamp: dict[int, Stamp] = {}
+        self._runs: dict[int, GopRuns] = {}
         self._decoder = Decoder(counters)
         self.elsewhere: Callable[[Gop], Pixels] | None = None
         """Decodes the frames of a GOP to RGB (n, H, W, 3) instead of the host's decoder."""
@@ -133,10 +135,36 @@ class VideoCamera:
             return []
         name, stamp = self.span.files[file], self._stamp[file]
         first, begin, end = self._index[file].gops
+        wanted = np.unique(first.searchsorted(numbers, side="right") - 1)
+        if files.pool.holds_all:
+            runs = self._runs_of(file)
+            wanted = runs.of_gops(wanted)
+            begin, end = runs.begin, runs.end
         found: list[ByteRange] = []
-        for gop in np.unique(first.searchsorted(numbers, side="right") - 1).tolist():
-            found.append(ByteRange(files, name, stamp, int(begin[gop]), int(end[gop])))
+        for number in wanted.tolist():
+            found.append(ByteRange(files, name, stamp, int(begin[number]), int(end[number])))
         return found
+
+    def far_bytes(self) -> dict[str, int]:
+        """Return the bytes of the GOPs of the selected episodes, by name of the far file."""
+        if not isinstance(self._store, FarFiles):
+            return {}
+        sizes: dict[str, int] = {}
+        stamps = self._store.stamps(self.span.used())
+        for number in self.files().tolist():
+            name = self.span.files[number]
+            is_known = number in self._index
+            sizes[name] = self._runs_of(number).bytes if is_known else stamps[name].size
+        return sizes
+
+    def _runs_of(self, file: int) -> GopRuns:
+        runs = self._runs.get(file)
+        if runs is None:
+            episodes = np.flatnonzero(self.span.file == file)
+            begin = self.span.first[episodes]
+            runs = GopRuns.of(self._index[file].gops, begin, begin + self._layout.length[episodes])
+            self._runs[file] = runs
+        return runs
 
     def decode(self, file: int, numbers: Int64, rows: Int64) -> Iterator[tuple[int, Picture]]:
         """Decode a GOP up to the last of `numbers`, and yield (place in `numbers`, picture)."""

@@ -139,9 +139,9 @@ class Batches(Closing):
         for number in wanted:
             if number not in self._coming:
                 self._coming[number] = self._pool.submit(self._start, number)
+        self._pool.submit(self._fetch_ahead, step + 1)
         if self.reader.looks_ahead:
             self._pool.submit(self._further, step + self.ahead + 1)
-        self._pool.submit(self._fetch_ahead, step + 1)
         coming = self._coming.pop(step).result()
         try:
             return coming.result()
@@ -199,8 +199,10 @@ class Batches(Closing):
         """Keep idle decoders busy with the steps that come after those being read."""
         if not step <= self._prefetched <= self._foreseen.stop:
             self._prefetched = step
+        # Decoders that overtook the requests would take the room of bytes that are needed sooner.
+        stop = min(self._foreseen.stop, self._asked) if self.reader.is_far else self._foreseen.stop
         for _ in range(_FURTHER):
-            if self._prefetched >= self._foreseen.stop:
+            if self._prefetched >= stop:
                 return
             if not self.reader.prefetch(
                 self._anchors.at(self._positions(self._prefetched, self._prefetched + 1)),
@@ -225,7 +227,7 @@ class Batches(Closing):
             count = min(max(self._asked - step, 1), _CHUNK_STEPS)
             end = min(self._asked + count, stop)
             self.reader.fetch_ahead(
-                self._far_anchors.at(self._positions(self._asked, end)), self._asked
+                self._far_anchors.at(self._positions(self._asked, end)), range(self._asked, end)
             )
             self._asked = end
 

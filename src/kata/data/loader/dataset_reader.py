@@ -130,6 +130,9 @@ class DatasetReader:
         firsts = [(key, int(camera.files()[0])) for key, camera in cameras.items()]
         self._all_at_once = len(files) <= _AT_ONCE
         self._frames.prepare(files if self._all_at_once else firsts)
+        if self._far is not None:
+            for camera in self._cameras.values():
+                self._far.pool.expect(self._far, camera.far_bytes())
 
     def _prefixed(self, by_key: Mapping[str, T]) -> dict[str, T]:
         """Prefix each camera key, so that keys are unique in the shared buffer."""
@@ -251,6 +254,11 @@ class DatasetReader:
         return self._frames.prefetch(self._prefixed(wanted), step)
 
     @property
+    def is_far(self) -> bool:
+        """Return True if the files are far, and fetched ahead."""
+        return self._far is not None
+
+    @property
     def may_fetch(self) -> bool:
         """Return True if the files are far, and the pool of their bytes has room."""
         return self._far is not None and self._far.pool.has_room
@@ -270,12 +278,12 @@ class DatasetReader:
         if self._far is not None:
             self._far.pool.pass_steps(step)
 
-    def fetch_ahead(self, rows: Int64, step: int) -> None:
+    def fetch_ahead(self, rows: Int64, steps: range) -> None:
         """Fetch the bytes that the anchors `rows` (n,) of coming steps need; see `Reader`."""
         if self._far is not None:
             wanted = self._wanted(rows)
             self._prepare(wanted)
-            self._frames.fetch_ahead(self._prefixed(wanted), step)
+            self._frames.fetch_ahead(self._prefixed(wanted), steps)
 
     def _wanted(self, rows: Int64) -> dict[str, Int64]:
         """Return the rows of the frames that anchors want, (n * T,) by camera."""

@@ -224,6 +224,11 @@ class Reader(Closing):
         return all(found)
 
     @property
+    def is_far(self) -> bool:
+        """Return True if some files are far."""
+        return any(reader.is_far for reader in self._readers)
+
+    @property
     def may_fetch(self) -> bool:
         """Return True if some files are far, and the pool of their bytes has room."""
         return any(reader.may_fetch for reader in self._readers)
@@ -238,10 +243,10 @@ class Reader(Closing):
         for reader in self._readers:
             reader.pass_steps(step)
 
-    def fetch_ahead(self, rows: Int64, step: int) -> None:
-        """Fetch the bytes that the anchors `rows` (N,) of steps from `step` on need."""
+    def fetch_ahead(self, rows: Int64, steps: range) -> None:
+        """Fetch the bytes that the anchors `rows` (N,) of these steps need."""
         for share in self._divided(rows):
-            share.reader.fetch_ahead(share.rows, step)
+            share.reader.fetch_ahead(share.rows, steps)
 
     def decode_with(self, decode: Callable[[Gop], Pixels]) -> None:
         """Decode video by this function from now on; it returns frames of a GOP (n, H, W, 3)."""

@@ -16,13 +16,16 @@ if TYPE_CHECKING:
     from kata.data.storage.fetch_pool import FetchPool
 
 
+_BLOCK_BYTES = 64 * 1024
+"""Multiples of this are fetched where they are kept: a request costs about as much as this."""
+
+
 class FarFiles:
     """A store whose reads are served from a pool where the pool has the bytes.
 
     Args:
         store: the far store.
         pool: of fetched bytes, which several stores may share.
-
         kept: ranges on a disk of this machine, read instead of the store's; None keeps none.
 
     Attributes:
@@ -63,16 +66,38 @@ class FarFiles:
 
     def fetch(self, name: str, begin: int, pieces: Sequence[memoryview], stamp: Stamp) -> None:
         """Fill buffers from the kept ranges, else with a request."""
-        if self.kept is None:
+        is_here = self.kept is not None and self._fetch_kept(self.kept, name, begin, pieces, stamp)
+        if not is_here:
             self._request(name, begin, pieces, stamp)
-            return
-        if self.kept.read(name, begin, pieces, stamp):
-            return
-        with self.kept.claim(name, begin, begin + sum(map(len, pieces)), stamp):
+
+    def _fetch_kept(
+        self,
+        kept: KeptRanges,
+        name: str,
+        begin: int,
+        pieces: Sequence[memoryview],
+        stamp: Stamp,
+    ) -> bool:
+        """Fill buffers from the kept ranges; fetch and keep what is absent there.
+
+        Returns:
+            False if the disk takes nothing.
+        """
+        if kept.read(name, begin, pieces, stamp):
+            return True
+        if kept.is_stopped:
+            return False
+        # All bytes of a disk's blocks are fetched with the first: they stay, for later GOPs.
+        first = begin // _BLOCK_BYTES * _BLOCK_BYTES
+        last = -(-(begin + sum(map(len, pieces))) // _BLOCK_BYTES) * _BLOCK_BYTES
+        with kept.claim(name, first, min(last, stamp.size), stamp):
             # Another rank of this machine may have fetched the bytes meanwhile.
-            if not self.kept.read(name, begin, pieces, stamp):
-                self._request(name, begin, pieces, stamp)
-                self.kept.write(name, begin, pieces, stamp)
+            first, last = kept.absent(name, first, min(last, stamp.size), stamp)
+            if first < last:
+                block = memoryview(bytearray(last - first))
+                self._request(name, first, [block], stamp)
+                kept.write(name, first, [block], stamp)
+        return kept.read(name, begin, pieces, stamp)
 
     def _request(self, name: str, begin: int, pieces: Sequence[memoryview], stamp: Stamp) -> None:
         began_s = time.perf_counter()

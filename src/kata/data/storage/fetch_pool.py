@@ -12,26 +12,29 @@ from __future__ import annotations
 import heapq
 import time
 from bisect import bisect_left, bisect_right, insort
-from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import CancelledError, ThreadPoolExecutor
-from dataclasses import dataclass, field
 from threading import Lock
 from typing import TypeAlias, TypeVar
 
 from kata.closing import Closing
 from kata.data.storage.far_files import ByteRange, FarFiles
+from kata.data.storage.fetch_requests import (
+    NEVER,
+    HeldRange,
+    Key,
+    Lease,
+    Request,
+    Then,
+    joined,
+)
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 REQUESTS = 64
 """Requests at a time. With 200 ms of latency these are 320 requests in a second."""
-
-_GAP_BYTES = 64 * 1024
-"""Bytes between two ranges that are fetched and dropped, for one request less. A request of 20 ms
-costs as much time as 5 MB at the 270 MiB/s that one host gets, but bytes are scarcer than requests.
-"""
 
 _REQUEST_BYTES = 8 * 1024**2
 """Most bytes of a request that several ranges share."""
@@ -41,83 +44,33 @@ _REFILL = 0.75
 step would cost more than it gives.
 """
 
-_SPARE_ENTRIES = 1000
-"""Entries of a heap beyond twice the ranges, from which those of past steps are removed."""
+_AHEAD = 0.25
+"""Fraction of the budget that is fetched ahead of its use in place of bytes that will be used
+again. More would hide no more latency, and those bytes would have to be fetched once more.
+"""
+
+_WHOLE = 0.9
+"""Fraction of the budget that all files may take to be kept whole."""
+
+_OLD_ENTRIES = 1000
+"""Entries of a heap beyond twice the ranges, from which those that no longer hold are removed."""
 
 _OVERLAPS = 8
 """Ranges that are looked into for bytes: those of a file may overlap, though GOPs seldom do."""
 
-_DROPPED = memoryview(bytearray(_GAP_BYTES))
-"""Receives the bytes of gaps. All threads write here and none reads."""
-
-Then: TypeAlias = Callable[[BaseException | None], None]
-"""then(error) is called once, when all bytes of a lease are here, or cannot be had."""
-
-
-_NEVER_USED = -2
+_BEFORE_ALL = -2
 """A step before any other: all ranges are needed later than that."""
 
-_Key: TypeAlias = tuple[FarFiles, str, int]
-_Queue: TypeAlias = list[tuple[int, int, "_Request"]]
-
-
-@dataclass(eq=False, slots=True)
-class Lease:
-    """Byte ranges that a task needs. They stay in the pool from `bring` until `release`.
-
-    Attributes:
-        ranges: the byte ranges.
-        missing: how many of them are not here yet.
-        then: to be called when all are here.
-        is_complete: True from the moment when all were here.
-        held: the same ranges in the pool.
-    """
-
-    ranges: Sequence[ByteRange]
-    missing: int = 0
-    is_complete: bool = False
-    then: Then | None = None
-    held: list[_Held] = field(default_factory=list["_Held"])
-
-
-@dataclass(eq=False, slots=True)
-class _Held:
-    """A range in the pool, or on its way.
-
-    Attributes:
-        range: the range.
-        due: the first step that needs it.
-        is_asked: True once a request for it has begun; from then on its bytes count.
-        data: the bytes, once they are here.
-        users: leases that keep it.
-        waiting: those of them that wait for its bytes.
-    """
-
-    range: ByteRange
-    due: int
-    is_asked: bool = False
-    data: bytearray | None = None
-    users: int = 0
-    waiting: list[Lease] = field(default_factory=list[Lease])
-
-    @property
-    def size(self) -> int:
-        return self.range.end - self.range.begin
-
-
-@dataclass(eq=False, slots=True)
-class _Request:
-    """Neighbouring ranges of one file that are fetched together."""
-
-    held: list[_Held]
+_Queue: TypeAlias = list[tuple[int, int, Request]]
+_Entry: TypeAlias = tuple[int, int, HeldRange]
 
 
 class FetchPool(Closing):
     """A pool of byte ranges of far files, and the threads that fetch them.
 
     Requests begin in the order of the steps that need them. A request begins when there is room for
-    its bytes: ranges that no task uses any more are dropped first, then those that only later
-    steps need. So `held_bytes` exceeds the budget only by a range that is larger than all of it.
+    its bytes: the ranges that are needed again last make room for it, those first of which no use
+    is known. So `held_bytes` exceeds the budget only by a range that is larger than all of it.
 
     Args:
         budget_bytes: limit of the bytes that are here or on their way.
@@ -130,18 +83,21 @@ class FetchPool(Closing):
         self._requests = requests
         self._lock = Lock()
         self._threads = ThreadPoolExecutor(requests, thread_name_prefix="kata-fetch")
-        self._held: dict[_Key, _Held] = {}
+        self._held: dict[Key, HeldRange] = {}
         self._begins: dict[tuple[FarFiles, str], list[int]] = defaultdict(list)
-        self._spare: OrderedDict[_Key, _Held] = OrderedDict()
         self._planned_bytes = 0
+        self._spare_bytes = 0
+        self._expected: dict[tuple[FarFiles, str], int] = {}
+        self._expected_bytes = 0
         # Heaps of (step, number of the entry, request): those that tasks await come first.
         self._awaited: _Queue = []
         self._planned: _Queue = []
-        # Heaps of ranges that are here and not used yet, by -step and by step. Entries of ranges
-        # that are used or gone stay until they come up.
-        self._farthest: list[tuple[int, int, _Held]] = []
-        self._soonest: list[tuple[int, int, _Held]] = []
+        # Heaps of ranges that are here and that no task uses, by -step and by step of their next
+        # use. Entries of ranges that are used or gone stay until they come up.
+        self._farthest: list[_Entry] = []
+        self._soonest: list[_Entry] = []
         self._pushed = 0
+        self._step = 0
         self._under_way = 0
         self._complete = 0
         self._waiting = _Stopwatch()
@@ -153,6 +109,26 @@ class FetchPool(Closing):
         return self._planned_bytes < _REFILL * self.budget_bytes
 
     @property
+    def holds_all(self) -> bool:
+        """Return True if the budget holds all bytes that readers may want, so that each is fetched
+        once.
+        """
+        return self._expected_bytes <= _WHOLE * self.budget_bytes
+
+    def expect(self, files: FarFiles, sizes: Mapping[str, int]) -> None:
+        """Take note of the bytes that a reader may want.
+
+        Args:
+            files: the store.
+            sizes: bytes by name of the file.
+        """
+        with self._lock:
+            for name, size in sizes.items():
+                known = self._expected.get((files, name), 0)
+                self._expected[files, name] = max(known, size)
+                self._expected_bytes += max(size - known, 0)
+
+    @property
     def waited_s(self) -> float:
         """Return the seconds during which some task waited for bytes."""
         with self._lock:
@@ -162,31 +138,31 @@ class FetchPool(Closing):
         """Call a function on the threads that fetch, and return its results in order."""
         return self._threads.map(function, items)
 
-    def fetch_ahead(self, ranges: Iterable[ByteRange], due: int) -> None:
-        """Fetch ranges that are needed from step `due` on."""
+    def fetch_ahead(self, ranges: Iterable[ByteRange], steps: range) -> None:
+        """Fetch ranges, each of which some of these steps need."""
         with self._lock:
             if not self._closed:
-                self._plan(ranges, due, self._planned)
+                self._plan(ranges, steps, self._planned)
                 self._begin_requests()
 
     def pass_steps(self, step: int) -> None:
         """Let go of what only steps before `step` needed: they found their frames elsewhere."""
         with self._lock:
-            while self._soonest and self._soonest[0][0] < step:
-                due, _, held = heapq.heappop(self._soonest)
-                if held.due == due:
-                    self._set_aside(held)
+            self._step = step
+            while self._soonest and self._soonest[0][0] <= step:
+                entry = heapq.heappop(self._soonest)
+                if self._is_current(entry):
+                    self._set_aside(entry[2], NEVER)
+            self._begin_requests()
 
     def forget_plan(self) -> None:
         """Let go of all that is planned, because other steps come next."""
         with self._lock:
-            self._soonest.clear()
-            self._farthest.clear()
-            for key, held in list(self._held.items()):
-                if held.users or key in self._spare:
+            for held in list(self._held.values()):
+                if held.users:
                     continue
                 if held.data is not None:
-                    self._set_aside(held)
+                    self._set_aside(held, NEVER)
                 elif not held.is_asked:
                     self._planned_bytes -= held.size
                     self._remove(held)
@@ -205,18 +181,20 @@ class FetchPool(Closing):
         with self._lock:
             if self._closed:
                 raise RuntimeError("bytes are wanted of a pool that was closed")
-            self._plan(lease.ranges, due, self._awaited)
+            self._plan(lease.ranges, range(due, due + 1), self._awaited)
             for each in lease.ranges:
                 held = self._covering(each.files, each.name, each.begin, each.end)
                 assert held is not None, "it was planned above"
                 lease.held.append(held)
                 held.users += 1
+                held.again = lease.again
+                held.entry = 0
                 if held.data is None:
                     held.waiting.append(lease)
                     lease.missing += 1
                     if not held.is_asked and held.users == 1:
                         # Planned so far: it moves forward.
-                        self._push(_Request([held]), due, self._awaited)
+                        self._push(Request([held]), due, self._awaited)
             if lease.missing:
                 lease.then = then
                 self._waiting.start()
@@ -233,7 +211,9 @@ class FetchPool(Closing):
             lease.is_complete = False
             for held in lease.held:
                 held.users -= 1
-                self._set_aside(held)
+                is_here = held.data is not None and self._held.get(held.key) is held
+                if is_here and not held.users:
+                    self._set_aside(held, held.again)
             lease.held = []
             self._begin_requests()
 
@@ -263,26 +243,28 @@ class FetchPool(Closing):
 
     # --- what is planned; each with the lock ------------------------------------------------------
 
-    def _plan(self, ranges: Iterable[ByteRange], due: int, queue: _Queue) -> None:
+    def _plan(self, ranges: Iterable[ByteRange], steps: range, queue: _Queue) -> None:
         """Queue requests for the ranges that are neither here nor planned."""
-        new: list[_Held] = []
+        new: list[HeldRange] = []
         for each in ranges:
             held = self._covering(each.files, each.name, each.begin, each.end)
             if held is None:
-                key = _key(each)
-                held = self._held[key] = _Held(each, due)
-                insort(self._begins[key[:2]], each.begin)
+                held = HeldRange(each, steps)
+                self._held[held.key] = held
+                insort(self._begins[each.files, each.name], each.begin)
                 self._planned_bytes += held.size
                 new.append(held)
-            elif self._spare.pop(_key(held.range), None) is not None:
-                held.due = due
+            elif held.is_spare:
+                held.is_spare = False
+                self._spare_bytes -= held.size
+                held.steps = steps
                 self._planned_bytes += held.size
-                self._offer(held)
+                self._offer(held, steps)
         # Of a small pool a request takes a part, so that several are under way.
-        for request in _joined(new, min(_REQUEST_BYTES, self.budget_bytes // 8)):
-            self._push(request, due, queue)
+        for request in joined(new, min(_REQUEST_BYTES, self.budget_bytes // 8)):
+            self._push(request, steps.start, queue)
 
-    def _covering(self, files: FarFiles, name: str, begin: int, end: int) -> _Held | None:
+    def _covering(self, files: FarFiles, name: str, begin: int, end: int) -> HeldRange | None:
         """Return a range with bytes [begin, end) that is here, under way or planned."""
         begins = self._begins.get((files, name), ())
         place = bisect_right(begins, begin)
@@ -293,7 +275,7 @@ class FetchPool(Closing):
                 return held
         return None
 
-    def _push(self, request: _Request, due: int, queue: _Queue) -> None:
+    def _push(self, request: Request, due: int, queue: _Queue) -> None:
         self._pushed += 1
         heapq.heappush(queue, (due, self._pushed, request))
 
@@ -304,6 +286,8 @@ class FetchPool(Closing):
             if not queue:
                 return
             due, _, request = queue[0]
+            if queue is self._planned and due < self._step:
+                self._give_up_past(request)
             # A range may have come meanwhile by another request.
             request.held = [held for held in request.held if self._is_absent(held)]
             size = sum(held.size for held in request.held)
@@ -317,74 +301,85 @@ class FetchPool(Closing):
                 self._under_way += 1
                 self._threads.submit(self._run, request, due)
 
-    def _is_absent(self, held: _Held) -> bool:
-        return not held.is_asked and self._held.get(_key(held.range)) is held
+    def _is_absent(self, held: HeldRange) -> bool:
+        return not held.is_asked and self._held.get(held.key) is held
 
     def _make_room(self, size: int, due: int, *, is_awaited: bool) -> bool:
         """Drop what is spare, then what only steps after `due` need; return False if in vain."""
         # With nothing under way and no task at work, a task would wait for ever.
         is_stuck = is_awaited and not self._under_way and not self._complete
+        is_ahead = self.held_bytes - self._spare_bytes > _AHEAD * self.budget_bytes
+        earliest = NEVER - 1 if is_ahead and not is_awaited else due
         while self.held_bytes + size > self.budget_bytes:
-            if self._spare:
-                self._drop(self._spare.popitem(last=False)[1])
-                continue
-            later = self._latest(_NEVER_USED if is_stuck else due)
-            if later is None:
+            latest = self._latest(_BEFORE_ALL if is_stuck else earliest)
+            if latest is None:
                 return is_stuck
-            self._planned_bytes -= later.size
-            self._drop(later)
+            if latest.is_spare:
+                self._spare_bytes -= latest.size
+            else:
+                self._planned_bytes -= latest.size
+            self._drop(latest)
         return True
 
-    def _latest(self, due: int) -> _Held | None:
+    def _latest(self, due: int) -> HeldRange | None:
         """Return the range that is here and needed last, if that is after step `due`."""
         while self._farthest and -self._farthest[0][0] > due:
             entry = heapq.heappop(self._farthest)
-            held = entry[2]
-            if self._is_current(entry) and not held.users and _key(held.range) not in self._spare:
-                return held
+            if self._is_current(entry):
+                return entry[2]
         return None
 
-    def _offer(self, held: _Held) -> None:
-        """Let a range that no task uses yet be dropped for one that is needed sooner."""
+    def _offer(self, held: HeldRange, steps: range) -> None:
+        """Let a range that no task uses be dropped for one that is needed sooner."""
         self._pushed += 1
-        heapq.heappush(self._farthest, (-held.due, self._pushed, held))
-        heapq.heappush(self._soonest, (held.due, self._pushed, held))
-        if len(self._farthest) > _SPARE_ENTRIES + 2 * len(self._held):
-            # Entries of past steps never come to the top.
-            self._farthest = [entry for entry in self._farthest if self._is_current(entry)]
-            heapq.heapify(self._farthest)
+        held.entry = self._pushed
+        self._enter(self._farthest, (-steps.start, self._pushed, held))
+        if steps.start < NEVER:
+            self._enter(self._soonest, (steps.stop, self._pushed, held))
 
-    def _is_current(self, entry: tuple[int, int, _Held]) -> bool:
-        later, _, held = entry
-        return self._held.get(_key(held.range)) is held and held.due == -later
+    def _enter(self, heap: list[_Entry], entry: _Entry) -> None:
+        heapq.heappush(heap, entry)
+        if len(heap) > _OLD_ENTRIES + 2 * len(self._held):
+            heap[:] = [each for each in heap if self._is_current(each)]
+            heapq.heapify(heap)
 
-    def _set_aside(self, held: _Held) -> None:
-        """Count a range as spare if it is here and no task uses it."""
-        key = _key(held.range)
-        is_here = held.data is not None and self._held.get(key) is held
-        if is_here and not held.users and key not in self._spare:
-            self._spare[key] = held
+    def _is_current(self, entry: _Entry) -> bool:
+        _, number, held = entry
+        return held.entry == number and self._held.get(held.key) is held
+
+    def _set_aside(self, held: HeldRange, next_use: int) -> None:
+        """Count a range that is here, and that no task uses, as spare."""
+        if not held.is_spare:
+            held.is_spare = True
             self._planned_bytes -= held.size
+            self._spare_bytes += held.size
+        self._offer(held, range(next_use, next_use + 1))
 
-    def _drop(self, held: _Held) -> None:
+    def _give_up_past(self, request: Request) -> None:
+        """Forget ranges that only past steps needed: these found their frames elsewhere."""
+        for held in request.held:
+            if held.steps.stop <= self._step and self._is_absent(held) and not held.users:
+                self._planned_bytes -= held.size
+                self._remove(held)
+
+    def _drop(self, held: HeldRange) -> None:
         """Forget a range that was asked for, with its bytes."""
         self._remove(held)
         self.held_bytes -= held.size
         # Entries of the heaps may keep the object for long, but not its bytes.
         held.data = None
 
-    def _remove(self, held: _Held) -> None:
-        key = _key(held.range)
-        del self._held[key]
-        begins = self._begins[key[:2]]
+    def _remove(self, held: HeldRange) -> None:
+        del self._held[held.key]
+        begins = self._begins[held.range.files, held.range.name]
         del begins[bisect_left(begins, held.range.begin)]
 
     # --- requests, on the threads of the pool -----------------------------------------------------
 
-    def _run(self, request: _Request, due: int) -> None:
+    def _run(self, request: Request, due: int) -> None:
         error: BaseException | None = None
         try:
-            _fetch(request)
+            request.fetch()
         except BaseException as found:  # noqa: BLE001 - the batches that wait raise it
             error = found
         with self._lock:
@@ -394,7 +389,7 @@ class FetchPool(Closing):
         for then in ended:
             then(error)
 
-    def _landed(self, request: _Request, error: BaseException | None, due: int) -> list[Then]:
+    def _landed(self, request: Request, error: BaseException | None, due: int) -> list[Then]:
         """Count a request that has ended; return what its leases want to be called."""
         if error is not None and len(request.held) > 1 and not self._closed:
             # One of the ranges may be at fault: each is asked for by itself.
@@ -402,7 +397,7 @@ class FetchPool(Closing):
                 held.is_asked = False
                 held.data = None
                 self.held_bytes -= held.size
-                self._push(_Request([held]), due, self._awaited if held.users else self._planned)
+                self._push(Request([held]), due, self._awaited if held.users else self._planned)
             return []
         waiting: list[Lease] = []
         for held in request.held:
@@ -413,7 +408,7 @@ class FetchPool(Closing):
                 held.data = None
                 self._drop(held)
             elif not held.users:
-                self._offer(held)
+                self._offer(held, held.steps)
         return self._end_waits(waiting, is_failed=error is not None)
 
     def _end_waits(self, leases: list[Lease], *, is_failed: bool = True) -> list[Then]:
@@ -451,50 +446,3 @@ class _Stopwatch:
 
     def total_s(self) -> float:
         return self._total_s + (time.perf_counter() - self._since_s if self._count else 0.0)
-
-
-def _key(wanted: ByteRange) -> _Key:
-    return wanted.files, wanted.name, wanted.begin
-
-
-def _joined(new: list[_Held], most_bytes: int) -> list[_Request]:
-    """Return requests for ranges, neighbours of one file together up to `most_bytes`."""
-    requests: list[_Request] = []
-    for held in sorted(new, key=_place):
-        last = requests[-1].held if requests else []
-        is_short = bool(last) and held.range.end - last[0].range.begin <= most_bytes
-        if is_short and _are_near(last[-1].range, held.range):
-            last.append(held)
-        else:
-            requests.append(_Request([held]))
-    return requests
-
-
-def _place(held: _Held) -> tuple[int, str, int]:
-    return id(held.range.files), held.range.name, held.range.begin
-
-
-def _are_near(one: ByteRange, after: ByteRange) -> bool:
-    """Return True if few bytes of one file lie between two ranges."""
-    is_one_file = (one.files, one.name) == (after.files, after.name)
-    return is_one_file and 0 <= after.begin - one.end <= _GAP_BYTES
-
-
-def _fetch(request: _Request) -> None:
-    """Fetch the ranges of a request with one read, and drop the bytes between them."""
-    first = request.held[0].range
-    end = first.begin
-    # Kept ranges have no gaps, so that there the bytes in between are wanted.
-    is_kept = first.files.kept is not None
-    pieces: list[memoryview] = []
-    parts: list[bytearray] = []
-    for held in request.held:
-        if held.range.begin > end:
-            gap = held.range.begin - end
-            pieces.append(memoryview(bytearray(gap)) if is_kept else _DROPPED[:gap])
-        parts.append(bytearray(held.size))
-        pieces.append(memoryview(parts[-1]))
-        end = held.range.end
-    first.files.fetch(first.name, first.begin, pieces, first.stamp)
-    for held, data in zip(request.held, parts, strict=True):
-        held.data = data

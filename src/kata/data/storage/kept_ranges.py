@@ -47,13 +47,16 @@ class KeptRanges:
     Args:
         folder: for the files, shared by all that read the dataset.
         origin: what tells this store from others, without credentials.
+
+    Attributes:
+        is_stopped: True once the disk takes nothing more.
     """
 
     def __init__(self, folder: Path, origin: str) -> None:
         self._folder, self._origin = folder, origin
         self._lock = Lock()
         self._files: dict[tuple[str, Stamp], _KeptFile] = {}
-        self._is_stopped = False
+        self.is_stopped = False
 
     def file(self, name: str, stamp: Stamp) -> _KeptFile:
         """Return the kept ranges of a file; another stamp is another file."""
@@ -74,9 +77,17 @@ class KeptRanges:
             self._stop(error)
             return False
 
+    def absent(self, name: str, begin: int, end: int, stamp: Stamp) -> tuple[int, int]:
+        """Return the part of [begin, end) that is left without the kept ranges at its ends."""
+        try:
+            return self.file(name, stamp).absent(begin, end)
+        except OSError as error:
+            self._stop(error)
+            return begin, end
+
     def write(self, name: str, begin: int, pieces: Sequence[memoryview], stamp: Stamp) -> None:
         """Keep the bytes of buffers; a full disk ends that, not the run."""
-        if self._is_stopped:
+        if self.is_stopped:
             return
         try:
             self._check_room()
@@ -89,7 +100,7 @@ class KeptRanges:
         """Hold bytes [begin, end) of a file, so that one process of this machine fetches them."""
         with ExitStack() as live:
             # Without a lock, several processes may fetch the same bytes; all of them are right.
-            if sys.platform == "linux" and not self._is_stopped:
+            if sys.platform == "linux" and not self.is_stopped:
                 try:
                     handle = self.file(name, stamp).open()
                     live.callback(os.close, handle)
@@ -109,9 +120,9 @@ class KeptRanges:
 
     def _stop(self, error: OSError) -> None:
         with self._lock:
-            if self._is_stopped:
+            if self.is_stopped:
                 return
-            self._is_stopped = True
+            self.is_stopped = True
         _log.warning(
             "nothing more is kept in %s (%s): what is not there yet is fetched in every epoch; "
             "free some space, or set --dataset.cache_dir to a folder with more",
@@ -140,16 +151,25 @@ class _KeptFile:
     def read(self, begin: int, pieces: Sequence[memoryview]) -> bool:
         end = begin + sum(map(len, pieces))
         with self._lock:
-            if not self._has(begin, end):
-                self._look()
-                self._check(begin, end)
-            if not self._has(begin, end):
+            if not self._knows(begin, end):
                 return False
         handle = self.open()
         try:
             return os.preadv(handle, pieces, begin) == end - begin
         finally:
             os.close(handle)
+
+    def absent(self, begin: int, end: int) -> tuple[int, int]:
+        with self._lock:
+            if self._knows(begin, end):
+                return end, end
+            before = bisect_right(self._begins, begin) - 1
+            if before >= 0:
+                begin = max(begin, self._ends[before])
+            after = bisect_right(self._begins, end - 1) - 1
+            if after >= 0 and self._ends[after] >= end:
+                end = self._begins[after]
+            return begin, end
 
     def write(self, begin: int, pieces: Sequence[memoryview]) -> None:
         check, at = 0, begin
@@ -172,6 +192,13 @@ class _KeptFile:
             os.close(handle)
         with self._lock:
             self._add(begin, end)
+
+    def _knows(self, begin: int, end: int) -> bool:
+        """Return True if the range is here, also if another process has kept it."""
+        if not self._has(begin, end):
+            self._look()
+            self._check(begin, end)
+        return self._has(begin, end)
 
     def _has(self, begin: int, end: int) -> bool:
         place = bisect_right(self._begins, begin) - 1
