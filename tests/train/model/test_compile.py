@@ -8,6 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from torch._inductor import config as inductor_config
+from torch._inductor.exc import InvalidCxxCompiler
 
 from kata.errors import ConfigError
 from kata.policies.act.blocks import DecoderLayer
@@ -126,7 +127,16 @@ def test_two_compiled_ranks_are_one(sharded, vector_run, vector_dataset, tmp_pat
         )
 
 
-def test_without_a_compiler_the_run_goes_on(vector_run, compiler, caplog):
+def without_compiler(graph, inputs):
+    raise InvalidCxxCompiler
+
+
+@pytest.mark.parametrize(
+    "how", [{"backend": without_compiler}, pytest.param(compile.HOW, marks=pytest.mark.long)]
+)
+def test_without_a_compiler_the_run_goes_on(how, vector_run, compiler, caplog, monkeypatch):
+    """The error is that of the code generator, raised as soon as it is asked."""
+    monkeypatch.setattr(compile, "HOW", how)
     absent = inductor_config.patch({"cpp.cxx": ("/no/such/compiler",)})
     with absent, caplog.at_level(logging.WARNING, logger="kata"):
         trained = train(vector_run(*SHORT, "--compile=true"))
