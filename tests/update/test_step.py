@@ -21,8 +21,11 @@ def test_each_sum_is_divided_by_its_own_count_and_scaled():
     assert (total.item(), terms["a"].item(), terms["b"].item()) == (2 + 1.25, 2.0, 2.5)
 
 
-def test_the_first_loss_is_the_mean_error_over_real_actions(tiny_run):
-    run = tiny_run("--steps=1", "--policy.use_vae=false", "--policy.dropout=0", "--batch_size=40")
+def test_the_first_loss_is_the_mean_error_over_real_actions(
+    tiny_run, narrow_backbone, plain_charts
+):
+    run = tiny_run("--steps=1", "--policy.use_vae=false", "--policy.dropout=0", "--batch_size=40",
+                   "--save_checkpoint=false")  # fmt: skip
     logged = train(run).last["loss"]
     prepared = prepare(run)
     rows = prepared.data.rows[Order(len(prepared.data.rows), run.seed).at(np.arange(40))]

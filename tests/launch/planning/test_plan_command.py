@@ -8,8 +8,6 @@ from kata.cli import main
 from kata.errors import ConfigError
 from kata.launch.planning.options import split_args
 from kata.plan.catalogue import known_gpus
-from kata.plan.tracing.trace import trace_step
-from tests.plan.small import small_run
 
 SMALL = (
     *("--policy.type=act", "--policy.dim_model=64", "--policy.dim_feedforward=64"),
@@ -23,12 +21,11 @@ DATA = (
 
 
 @pytest.fixture(autouse=True, scope="module")
-def one_trace(tmp_path_factory):
+def one_trace(small_trace, tmp_path_factory):
     """A cache folder, and one small trace for whatever is asked: tracing has its own tests."""
-    small = trace_step(small_run())
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("KATA_CACHE", str(tmp_path_factory.mktemp("cache")))
-        patch.setattr("kata.plan.tracing.trace.trace_step", lambda run, device: small)
+        patch.setattr("kata.plan.tracing.trace.trace_step", lambda run, device: small_trace)
         yield
 
 
