@@ -23,9 +23,9 @@ from tests.data.dataset_maker import CAMERA, HEIGHT, WIDTH, make
 FRAME = HEIGHT * WIDTH * 3
 CUTS = [  # anchors per episode, frames per clip, gop, stride, pool
     ([5, 7, 4, 0, 9], 2, 1, 0, 3),
-    ([300] * 20, 20, 2, 30, 37),
+    ([300] * 6, 20, 2, 30, 37),
     ([31, 17, 300], 30, 30, 0, 4),
-    ([299] * 7, 40, 2, 0, 13),
+    ([299] * 3, 40, 2, 0, 13),
     ([10], 10, 10, 0, 1),
     ([3], 1, 1, 0, 9),
 ]
