@@ -59,9 +59,9 @@ def test_an_all_reduce_follows_its_formula():
     size = HALF_BANDWIDTH_BYTES  # reaches half of the bandwidth
     link = LINKS["nvlink4"]
     expected = link.latency_s + 2 * 3 / 4 * size / (link.bus_bytes_s / 2)
-    assert all_reduce_s(size, 4, "nvlink4", size) == pytest.approx(expected)
-    assert all_reduce_s(size, 1, "nvlink4", size) == 0.0
-    buckets = all_reduce_s(4 * size, 4, "nvlink4", size)
+    assert all_reduce_s(size, 4, link, size) == pytest.approx(expected)
+    assert all_reduce_s(size, 1, link, size) == 0.0
+    buckets = all_reduce_s(4 * size, 4, link, size)
     assert buckets == pytest.approx(4 * expected)
 
 
@@ -69,7 +69,9 @@ def test_more_ranks_take_longer_and_shards_longer_still(small_trace):
     fast = DeviceRates("fast", 1e18, 1e18, 1e18, 1e18, 1e-12, 1e-12, 1, 0.3)  # hides nothing
 
     def together_s(**layout):
-        return step_time(small_trace, 8, fast, layout=RankLayout(**layout), link="pcie4").step_s
+        return step_time(
+            small_trace, 8, fast, layout=RankLayout(**layout), link=LINKS["pcie4"]
+        ).step_s
 
     alone, two, eight = together_s(), together_s(copies=2), together_s(copies=8)
     assert alone < two < eight < together_s(shards=8)

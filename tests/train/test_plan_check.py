@@ -6,7 +6,11 @@ import pytest
 import torch
 
 from kata.errors import ConfigError
-from kata.launch.planning.time_limit import check_limit
+from kata.launch.local import _refuse_early_stop
+from kata.launch.options import Slurm
+from kata.launch.planning import time_limit
+from kata.launch.planning.time_limit import check_limit, slurm_seconds, slurm_time
+from kata.launch.slurm import with_planned_time
 from kata.plan.catalogue import gpu_named
 from kata.plan.data_size import DataSize
 from kata.plan.forecast import Machine, forecast
@@ -14,7 +18,13 @@ from kata.plan.tracing.trace import trace_step
 from kata.plan.verdict import compared_text
 from kata.run.batch_layout import share_out
 from kata.train import train, trainer
-from kata.train.plan_check import gpu_of, plan_remark, plan_rows, refuse_what_cannot_fit
+from kata.train.plan_check import (
+    gpu_of,
+    plan_remark,
+    plan_rows,
+    plan_view,
+    refuse_what_cannot_fit,
+)
 from tests.plan.small import small_run
 
 
@@ -75,6 +85,56 @@ def test_a_job_that_would_end_too_early_is_refused(found):
     assert f"--timeout={int(high) + 1}s" in refused.value.remedy
 
 
+def test_time_limits_of_slurm_are_read_and_written():
+    written = {90: "00:02:00", 3600: "01:00:00", 90_000: "1-01:00:00"}
+    assert {seconds: slurm_time(seconds) for seconds in written} == written
+    read = {"5": 300, "5:30": 330, "1:00:00": 3600, "2-3": 183_600, "1-00:30": 88_200}
+    assert {text: slurm_seconds(text) for text in read} == read
+    assert slurm_seconds("1-01:00:00") == 90_000
+
+
+def test_a_slurm_job_gets_its_time_from_the_plan(found, monkeypatch):
+    monkeypatch.setattr(time_limit, "launch_forecast", lambda run, machine: found)
+    high_s = found.wall_clock_s(found.run.steps)[2]
+    planned = with_planned_time(Slurm(gpu="l4"), found.run)
+    assert slurm_seconds(planned.time) >= high_s + planned.signal_s
+    again = Slurm(gpu="l4", time="1")
+    assert with_planned_time(again, found.run) == again  # it goes back into the queue
+    with pytest.raises(ConfigError, match="time=") as refused:
+        with_planned_time(Slurm(gpu="l4", time="1", requeue=False), found.run)
+    assert f"--time={planned.time}" in refused.value.remedy
+    with pytest.raises(ConfigError, match="not in the catalogue"):
+        with_planned_time(Slurm(gpu="l5"), found.run)
+    assert with_planned_time(Slurm(), found.run) == Slurm()
+
+
+def test_a_local_run_that_would_be_stopped_too_early_is_refused(found, monkeypatch):
+    monkeypatch.setattr("kata.launch.planning.subject.gpu_here", lambda: found.machine.gpu)
+    monkeypatch.setattr(time_limit, "launch_forecast", lambda run, machine: found)
+    _refuse_early_stop(found.run, 1, 1e9)
+    with pytest.raises(ConfigError, match="stop_after=") as refused:
+        _refuse_early_stop(found.run, 1, 1.0)
+    assert "--checkpoint_repo" in refused.value.remedy
+
+
+def test_a_launch_plans_only_what_is_here(vector_run, monkeypatch, found):
+    monkeypatch.setattr(time_limit, "step_trace_of", lambda run: found.trace)
+    run = vector_run("--batch_size=4")
+    assert time_limit.launch_forecast(run, Machine(gpu=gpu_named("l4"))).steps_per_epoch == 4
+    assert time_limit.launch_forecast(vector_run("--force=true"), found.machine) is None
+    away = dataclasses.replace(run, dataset=dataclasses.replace(run.dataset, root="/nowhere"))
+    assert time_limit.launch_forecast(away, found.machine) is None
+
+
+def test_the_report_shows_the_plan(found):
+    lines = [{"kind": "train", "step_s": s * found.time.step_s} for s in (9.0, 1.1, 1.1)]
+    view = plan_view(found, lines)
+    assert view.picture.startswith(b"\x89PNG")
+    assert view.lines[0].startswith("fits")
+    assert "10% slower" in view.lines[-1]
+    assert plan_view(None, lines) is None
+
+
 def test_a_cpu_has_no_plan_to_wait_for():
     assert gpu_of(torch.device("cpu")) is None
 
@@ -84,6 +144,9 @@ def test_a_run_prints_its_plan_and_compares_it(vector_run, monkeypatch, found, t
     ended = train(vector_run("--steps=4", "--log_freq=1"))
     assert any("a step was planned at" in remark for remark in ended.remarks)
     assert "plan           fits" in (tmp_path / "run/log.txt").read_text()
+    page = (tmp_path / "run/report.html").read_text()
+    assert "Planned and measured" in page
+    assert "data:image/png;base64," in page
 
 
 def test_a_refused_run_leaves_nothing(vector_run, monkeypatch, found, tmp_path):

@@ -44,6 +44,8 @@ def launch_local(options: Local, args: Sequence[str]) -> int:
     )
     envs = rank_envs(ranks, gpus, port, threads)
     stop_after_s = None if options.stop_after is None else duration_s(options.stop_after)
+    if stop_after_s is not None and gpus is not None and options.checkpoint_repo is None:
+        _refuse_early_stop(run, ranks, stop_after_s)
     with contextlib.ExitStack() as beside:
         if options.checkpoint_repo is not None:
             args = beside.enter_context(_courier(options.checkpoint_repo, run, args))
@@ -53,6 +55,26 @@ def launch_local(options: Local, args: Sequence[str]) -> int:
     if status == STOPPED:
         print(SAVED, file=sys.stderr)
     return status
+
+
+def _refuse_early_stop(run: Run, ranks: int, stop_after_s: float) -> None:
+    """Refuse a run that would be stopped before its end, on a GPU that the catalogue has.
+
+    With a checkpoint repository a later start continues it, so that is not asked.
+
+    Raises:
+        ConfigError: even the shortest planned time is longer.
+    """
+    # Here, since plans import the data engine, which other launches do not need.
+    from kata.launch.planning.subject import gpu_here
+    from kata.launch.planning.time_limit import check_limit, launch_forecast
+    from kata.plan.forecast import Machine
+
+    gpu = gpu_here()
+    found = None if gpu is None else launch_forecast(run, Machine(gpu=gpu, ranks=ranks))
+    if found is not None:
+        longer = "leave out --stop_after, or --checkpoint_repo=<user>/<name> to continue later"
+        check_limit(found, stop_after_s, "stop_after", longer)
 
 
 @contextlib.contextmanager

@@ -98,7 +98,15 @@ class Slurm(LaunchTarget):
     cpus_per_task: int | None = option(None, "CPU cores of a node's task.", least=1)
     mem: str | None = option(None, "Memory of a node as SLURM writes it, such as 64G.")
     time: str | None = option(
-        None, "Time limit of the job: 12:00:00, 1-00:00:00, or minutes.", form=SLURM_TIME
+        None,
+        "Time limit of the job: 12:00:00, 1-00:00:00, or minutes. null leaves the partition's, or "
+        "takes the planned time where gpu is given.",
+        form=SLURM_TIME,
+    )
+    gpu: str | None = option(
+        None,
+        "GPU of the nodes as `kata plan` names it, such as a100-80gb. With it a job that is not "
+        "requeued is refused if its time limit is below the shortest planned time.",
     )
     partition: str | None = option(None, "Partition.")
     account: str | None = option(None, "Account that pays.")

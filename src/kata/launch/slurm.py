@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from kata.errors import ConfigError, KataError
@@ -26,6 +27,7 @@ def launch_slurm(options: Slurm, args: Sequence[str]) -> int:
     """Write the batch script of `kata <args>` and submit it; print it instead with dry_run."""
     run = checked_run(args, options.nodes * options.per_node)
     _check_folder(run)
+    options = with_planned_time(options, run)
     log_dir = Path(options.log_dir).expanduser().absolute()
     text = script(options, run, args, log_dir)
     if options.dry_run:
@@ -38,6 +40,36 @@ def launch_slurm(options: Slurm, args: Sequence[str]) -> int:
     print(f"job {job}: {path}\n  output: {log_dir}/{job}.log, and {job}-node<n>.log of each node")
     print(f"  kata launch status {job} | kata launch logs {job} | kata launch cancel {job}")
     return 0
+
+
+def with_planned_time(options: Slurm, run: Run) -> Slurm:
+    """Return the options with a time limit from the plan, where the GPU is named and `time` is not.
+
+    The limit is the longest planned time, and the time that saving takes before it.
+
+    Raises:
+        ConfigError: the GPU is unknown, or a job that is not requeued would end before its run.
+    """
+    if options.gpu is None:
+        return options
+    # Here, since plans import the data engine, which other launches do not need.
+    from kata.launch.planning import time_limit
+    from kata.plan.catalogue import gpu_named
+    from kata.plan.forecast import Machine
+
+    ranks = options.nodes * options.per_node
+    machine = Machine(gpu=gpu_named(options.gpu), ranks=ranks, nodes=options.nodes)
+    found = time_limit.launch_forecast(run, machine)
+    if found is None:
+        return options
+    needed = time_limit.slurm_time(found.wall_clock_s(run.steps)[2] + options.signal_s)
+    if options.time is None:
+        return replace(options, time=needed)
+    if not options.requeue:
+        longer = f"--time={needed} before --; or --requeue=true; or fewer --steps after --"
+        limit_s = time_limit.slurm_seconds(options.time) - options.signal_s
+        time_limit.check_limit(found, limit_s, "time", longer)
+    return options
 
 
 def slurm(*command: str) -> str:

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kata.optim.schedule import lr_factor
-from kata.plan.catalogue import Gpu
+from kata.plan.catalogue import LINKS, Gpu, Link
 from kata.plan.data_size import DataSize, frames_per_sample, reading_s
 from kata.plan.device_rates import DeviceRates, rates_of
 from kata.plan.memory import MemoryPlan, RankLayout, plan_memory
-from kata.plan.profiles import StepLine
+from kata.plan.profiles import Profile, StepLine
 from kata.plan.step_time import StepTime, step_time
 from kata.plan.step_trace import StepTrace
 from kata.run import Run
@@ -39,6 +39,7 @@ class Machine:
         rates: measured rates; None takes those of the catalogue.
         s_per_pixel: measured time of a core to decode a pixel, or None.
         step_line: measured times of this very step, or None.
+        measured_link: measured connection of the GPUs of a node, or None.
     """
 
     gpu: Gpu
@@ -49,11 +50,28 @@ class Machine:
     rates: DeviceRates | None = None
     s_per_pixel: float | None = None
     step_line: StepLine | None = None
+    measured_link: Link | None = None
 
     @property
-    def link(self) -> str:
+    def link(self) -> Link:
         """Return the slowest connection among the ranks."""
-        return "nodes" if self.nodes > 1 else self.gpu.link
+        if self.nodes > 1:
+            return LINKS["nodes"]
+        return self.measured_link or LINKS[self.gpu.link]
+
+    def with_profile(self, profile: Profile) -> Machine:
+        """Return the machine with what a profile has measured of it."""
+        gpu = self.gpu
+        if gpu.is_cuda:
+            gpu = dataclasses.replace(gpu, context_bytes=profile.context_bytes)
+        rates, _ = profile.rates()
+        return dataclasses.replace(
+            self,
+            gpu=gpu,
+            rates=rates,
+            s_per_pixel=profile.s_per_pixel,
+            measured_link=profile.link,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

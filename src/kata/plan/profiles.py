@@ -11,6 +11,7 @@ from pathlib import Path
 
 from kata.data.storage.array_file import cache_folder
 from kata.files import write_json
+from kata.plan.catalogue import Link
 from kata.plan.device_rates import DeviceRates
 
 _log = logging.getLogger(__name__)
@@ -38,6 +39,8 @@ class Profile:
         memory_bytes: memory of the device.
         context_bytes: CUDA context; 0 on a CPU.
         s_per_pixel: time of a core to decode a pixel, or None.
+        bus_bytes_s: bus bandwidth of a large all-reduce over the GPUs here; None for one GPU.
+        all_reduce_s: time of a small one; None for one GPU.
     """
 
     device: str
@@ -53,6 +56,15 @@ class Profile:
     memory_bytes: int
     context_bytes: int
     s_per_pixel: float | None = None
+    bus_bytes_s: float | None = None
+    all_reduce_s: float | None = None
+
+    @property
+    def link(self) -> Link | None:
+        """Return the measured connection of the GPUs, or None."""
+        if self.bus_bytes_s is None or self.all_reduce_s is None:
+            return None
+        return Link(self.bus_bytes_s, self.all_reduce_s, f"measured on {self.device}")
 
     def rates(self) -> tuple[DeviceRates, str]:
         """Return the rates, and a warning if another version of torch has measured them."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from kata.plan.catalogue import LINKS
+from kata.plan.catalogue import LINKS, Link
 from kata.plan.device_rates import DeviceRates
 from kata.plan.memory import ONE_RANK, RankLayout
 from kata.plan.step_trace import StepTrace, TracedOperation
@@ -91,7 +91,7 @@ def step_time(
     *,
     accumulation: int = 1,
     layout: RankLayout = ONE_RANK,
-    link: str = "none",
+    link: Link = LINKS["none"],
     data_s: float = 0.0,
     bucket_bytes: int = BUCKET_BYTES,
 ) -> StepTime:
@@ -103,7 +103,7 @@ def step_time(
         rates: of the device, for the trace's precision.
         accumulation: micro-batches of a step.
         layout: the ranks.
-        link: key of `kata.plan.catalogue.LINKS` for the slowest connection among them.
+        link: the slowest connection among them.
         data_s: time in which the rank's samples of a step are read.
         bucket_bytes: size of DDP's buckets.
     """
@@ -129,7 +129,7 @@ def step_time(
     )
 
 
-def all_reduce_s(num_bytes: float, ranks: int, link: str, bucket_bytes: int) -> float:
+def all_reduce_s(num_bytes: float, ranks: int, link: Link, bucket_bytes: int) -> float:
     """Return the time to sum gradients over ranks, bucket by bucket.
 
     Bus bandwidth is that of nccl-tests: t = 2 (n - 1) / n * bytes / bandwidth.
@@ -138,13 +138,12 @@ def all_reduce_s(num_bytes: float, ranks: int, link: str, bucket_bytes: int) -> 
         return 0.0
     buckets = max(1, -(-int(num_bytes) // bucket_bytes))
     size = num_bytes / buckets
-    bus = LINKS[link]
-    bandwidth = bus.bus_bytes_s * size / (size + HALF_BANDWIDTH_BYTES)
-    return buckets * (bus.latency_s + 2 * (ranks - 1) / ranks * size / bandwidth)
+    bandwidth = link.bus_bytes_s * size / (size + HALF_BANDWIDTH_BYTES)
+    return buckets * (link.latency_s + 2 * (ranks - 1) / ranks * size / bandwidth)
 
 
 def _communication_s(
-    trace: StepTrace, layout: RankLayout, link: str, bucket_bytes: int, hidden_s: float
+    trace: StepTrace, layout: RankLayout, link: Link, bucket_bytes: int, hidden_s: float
 ) -> float:
     """Return the exchange that the backward pass does not hide, the last bucket at least.
 

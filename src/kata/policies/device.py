@@ -1,4 +1,4 @@
-"""The device that computes."""
+"""The device that computes, and torch's global switches."""
 
 from __future__ import annotations
 
@@ -33,6 +33,16 @@ def choose_device(asked: str | None) -> torch.device:
             remedy="leave out --policy.device to use the best one",
         )
     return torch.device(asked)
+
+
+def set_switches(*, tf32: bool, deterministic: bool) -> None:
+    """Allow TF32 in products if asked; let cuDNN search its fastest kernels unless
+    `deterministic`.
+    """
+    torch.backends.cuda.matmul.allow_tf32 = tf32
+    torch.backends.cudnn.allow_tf32 = tf32
+    torch.backends.cudnn.benchmark = not deterministic
+    torch.backends.cudnn.deterministic = deterministic
 
 
 def _has(kind: str) -> bool:

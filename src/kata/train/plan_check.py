@@ -53,8 +53,9 @@ def plan_of(prepared: Prepared) -> Forecast | None:
         len(data.rows), data.train.num_episodes, float(data.train.datasets[0].fps), None
     )
     profile = kept_profile(gpu.name, run.precision)
-    rates = None if profile is None else profile.rates()[0]
-    machine = Machine(gpu=gpu, ranks=run.ranks, rates=rates)
+    machine = Machine(gpu=gpu, ranks=run.ranks)
+    if profile is not None:
+        machine = machine.with_profile(profile)
     plain = dataclasses.replace(run, policy=run.policy.without_downloads())
     try:
         return forecast(plain, step_trace_of(plain), size, machine)

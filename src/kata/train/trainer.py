@@ -24,6 +24,7 @@ from kata.files import write_json
 from kata.log import kept_in
 from kata.plan.forecast import Forecast
 from kata.policies.config import PolicyConfig
+from kata.policies.device import set_switches
 from kata.policies.pipelines import renamed_inputs
 from kata.run import Run
 from kata.run.checkpoint_link import LAST, point, pointed
@@ -45,7 +46,6 @@ from kata.train.loop import loop
 from kata.train.metrics.bottleneck import Diagnosis, diagnose, spent_of
 from kata.train.metrics.meter import read_metrics
 from kata.train.model.compile import CompiledBlock, compile_blocks, uncompiled
-from kata.train.model.device import set_switches
 from kata.train.model.engine import open_engine
 from kata.train.model.oom import MicroBatchHalver, explain_out_of_memory
 from kata.train.plan_check import (

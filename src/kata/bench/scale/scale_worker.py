@@ -27,12 +27,13 @@ from kata.bench.scale.buckets import gradient_buckets
 from kata.dist.engine import Engine
 from kata.dist.process_group import ProcessGroup, join
 from kata.dist.world import read_world
+from kata.policies.device import set_switches
 from kata.run import Run, resolve_run
 from kata.train.components import open_feed
 from kata.train.input.feed import Feed
 from kata.train.input.prepare import prepare
 from kata.train.input.readers import open_caches, open_reader
-from kata.train.model.device import rank_device, set_switches
+from kata.train.model.device import rank_device
 from kata.train.model.engine import open_engine
 from kata.update.state import TrainState, build_state
 from kata.update.step import update

@@ -11,6 +11,7 @@ import importlib
 import json
 import sys
 from contextlib import ExitStack
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -24,6 +25,7 @@ from kata.plan.tracing.cuda_rules import cuda_rules
 from kata.plan.tracing.fake_tensors import treated_as_real
 from kata.plan.tracing.recorder import Recording, StepRecorder
 from kata.policies.multi_task_dit.encoders import BASE_PATCH16, TEXT, VISION
+from kata.policies.smolvla.backbone import SMOLVLM_500M
 from kata.run import Run
 from kata.update.step import autocast
 
@@ -125,11 +127,48 @@ def clip_without_weights(stack: ExitStack) -> None:
         stack.enter_context(made)
 
 
+def smolvlm_without_files(stack: ExitStack) -> None:
+    """Let LeRobot build the model that SmolVLA has by default, without the files of the Hub."""
+    transformers: Any = importlib.import_module("transformers")
+    vision, text = SMOLVLM_500M.vision, SMOLVLM_500M.text
+    config = transformers.SmolVLMConfig(
+        scale_factor=SMOLVLM_500M.shuffle,
+        tie_word_embeddings=SMOLVLM_500M.is_tied,
+        vision_config={
+            "model_type": "smolvlm_vision",
+            "hidden_size": vision.width,
+            "intermediate_size": vision.mlp,
+            "num_hidden_layers": vision.layers,
+            "num_attention_heads": vision.heads,
+            "image_size": vision.image,
+            "patch_size": vision.patch,
+        },
+        text_config={
+            "model_type": "llama",
+            "hidden_size": text.width,
+            "intermediate_size": text.mlp,
+            "num_hidden_layers": SMOLVLM_500M.layers,
+            "num_attention_heads": text.heads,
+            "num_key_value_heads": text.kv_heads,
+            "head_dim": text.head_dim,
+            "vocab_size": SMOLVLM_500M.vocabulary,
+        },
+    )
+    marks = SimpleNamespace(fake_image_token_id=0, global_image_token_id=1)
+    found = {"AutoConfig": config, "AutoProcessor": SimpleNamespace(tokenizer=marks)}
+    for name, value in found.items():
+        kind = getattr(transformers, name)
+        made = mock.patch.object(kind, "from_pretrained", lambda *_, v=value, **__: v)
+        stack.enter_context(made)
+
+
 def peer_recording(run: Run, size: int) -> tuple[Recording, int]:
     """Return the recording of a step after the first one, and the times that the host waited."""
     with ExitStack() as stack:
         if run.policy.type == "multi_task_dit":
             clip_without_weights(stack)
+        if run.policy.type == "smolvla":
+            smolvlm_without_files(stack)
         stack.enter_context(treated_as_real())
         stack.enter_context(cuda_rules())
         stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))

@@ -35,11 +35,16 @@ def calibrated_text(train: Sequence[str]) -> str:
     kind = flags.get("policy.device")
     profile = calibrate(None if kind is None else str(kind), precision, processor())
     path = keep_profile(profile)
+    decoding = 0.0 if profile.s_per_pixel is None else profile.s_per_pixel * 640 * 480
+    between = ""
+    if profile.bus_bytes_s is not None:
+        between = f", {profile.bus_bytes_s / 1e9:.3g} GB/s between the GPUs"
     return (
         f"{profile.device}, precision {precision}: "
         f"{profile.gemm_flop_s / 1e9:.3g} GFLOP/s in products, "
         f"{profile.convolution_flop_s / 1e9:.3g} in convolutions, "
-        f"{profile.bytes_s / 1e9:.3g} GB/s, {profile.kernel_s * 1e6:.3g} us a small operation\n"
+        f"{profile.bytes_s / 1e9:.3g} GB/s, {profile.kernel_s * 1e6:.3g} us a small operation, "
+        f"{seconds_text(decoding)} to decode a frame of 640x480{between}\n"
         f"profile: {path}\n"
     )
 

@@ -145,10 +145,10 @@ def _measured(machine: Machine, device: str, run: Run) -> tuple[Machine, list[st
     if profile is None:
         return machine, []
     trace = trace_path(run, CPU if machine.gpu.name == CPU else "cuda").stem
-    rates, warning = profile.rates()
+    _, warning = profile.rates()
     notes = [warning] if warning else []
-    found = dataclasses.replace(machine, rates=rates, step_line=kept_line(device, trace))
-    return found, notes
+    measured = machine.with_profile(profile)
+    return dataclasses.replace(measured, step_line=kept_line(device, trace)), notes
 
 
 def flavor_machine(name: str) -> Machine:

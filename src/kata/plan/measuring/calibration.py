@@ -12,7 +12,10 @@ import torch
 from torch import Tensor
 
 from kata.plan.catalogue import gpu_of_device
+from kata.plan.measuring.all_reduce import measured_link
+from kata.plan.measuring.decoding import decode_s_per_pixel
 from kata.plan.profiles import Profile
+from kata.policies.device import set_switches
 from kata.update.step import autocast
 
 GEMM_SIZE, GEMM_SIZE_CUDA = 768, 4096
@@ -43,6 +46,7 @@ def calibrate(kind: str | None, precision: str, name: str) -> Profile:
     """
     device = device_here(kind)
     is_cuda = device.type == "cuda"
+    set_switches(tf32=True, deterministic=False)
     context_bytes = 0
     memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if is_cuda:
@@ -54,6 +58,8 @@ def calibrate(kind: str | None, precision: str, name: str) -> Profile:
         free, whole = torch.cuda.mem_get_info(device)
         context_bytes = whole - free - torch.cuda.memory_reserved(device)
     kernel_s, launch_s = _small_operation_s(device)
+    gpus = torch.cuda.device_count() if is_cuda else 0
+    link = measured_link(gpus, "cuda") if gpus > 1 else None
     return Profile(
         device=name,
         precision=precision,
@@ -67,6 +73,9 @@ def calibrate(kind: str | None, precision: str, name: str) -> Profile:
         launch_s=launch_s,
         memory_bytes=memory_bytes,
         context_bytes=context_bytes,
+        s_per_pixel=decode_s_per_pixel(),
+        bus_bytes_s=None if link is None else link.bus_bytes_s,
+        all_reduce_s=None if link is None else link.latency_s,
     )
 
 

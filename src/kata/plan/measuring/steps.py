@@ -14,6 +14,7 @@ from kata.dist.process_group import ProcessGroup
 from kata.plan.measuring.calibration import device_here, times_s
 from kata.plan.profiles import StepLine
 from kata.plan.tracing.blank_batch import blank_batch
+from kata.policies.device import set_switches
 from kata.run import Run
 from kata.spec import Batch
 from kata.update.state import build_state
@@ -28,10 +29,12 @@ class MeasuredSteps:
     Attributes:
         step_s: median time of a step.
         peak_bytes: most memory that torch reserved; 0 on a CPU.
+        allocated_bytes: most memory that tensors took of it; 0 on a CPU.
     """
 
     step_s: float
     peak_bytes: int
+    allocated_bytes: int = 0
 
 
 LINE_BATCHES = (2, 4)
@@ -57,27 +60,44 @@ def with_micro_batch(run: Run, size: int) -> Run:
     return replace(run, batch_size=size, global_batch_size=size, accelerator=accelerator)
 
 
+SHORT_S, MOST_STEPS = 1.5, 15
+"""Short steps are repeated for this time, but at most this often: their times vary most."""
+
+
 def measure_steps(
     run: Run, kind: str | None = None, count: int = 3, warmup: int = 2
 ) -> MeasuredSteps:
     """Take steps with random data and weights, and measure them.
 
+    A policy whose loss changes during a run is measured with the later loss.
+
     Args:
         run: the options, with the policy's features filled in.
         kind: 'cpu' or 'cuda'; None takes a GPU if there is one.
-        count: steps that are measured.
+        count: steps that are measured at least.
         warmup: steps before them, in which kernels are chosen and memory is taken.
     """
     device = device_here(kind)
+    set_switches(tf32=run.tf32, deterministic=run.cudnn_deterministic)
     engine = Engine(ProcessGroup(), device)
     state = build_state(run, engine, weights_follow=True)
     state.optimizer = engine.begin(state.policy, state.optimizer)
+    state.step = max(0, run.policy.loss_changes_after() - 1)
     batch = random_batch(run, device)
     if device.type == "cuda":
+        torch.cuda.empty_cache()  # what an earlier measurement left
         torch.cuda.reset_peak_memory_stats(device)
-    taken = times_s(lambda: update(state, batch, run, engine), device, warmup + count)
-    peak = torch.cuda.max_memory_reserved(device) if device.type == "cuda" else 0
-    return MeasuredSteps(statistics.median(taken[warmup:]), peak)
+
+    def step() -> None:
+        update(state, batch, run, engine)
+
+    last_s = times_s(step, device, warmup)[-1]
+    repeated = min(int(SHORT_S / last_s), MOST_STEPS)
+    step_s = statistics.median(times_s(step, device, max(count, repeated)))
+    if device.type != "cuda":
+        return MeasuredSteps(step_s, 0)
+    reserved = torch.cuda.max_memory_reserved(device)
+    return MeasuredSteps(step_s, reserved, torch.cuda.max_memory_allocated(device))
 
 
 def random_batch(run: Run, device: torch.device) -> StepBatch:

@@ -173,11 +173,21 @@ def bytes_of(tensors: Sequence[Tensor]) -> int:
     return total
 
 
+_READS_TWICE = {
+    *("native_batch_norm", "native_batch_norm_backward"),
+    *("native_group_norm", "native_group_norm_backward", "native_layer_norm_backward"),
+}
+"""Operations whose kernels read their arguments once for sums and again for the result
+(aten/src/ATen/native/cuda). A row of a layer norm stays in registers between the two in the forward
+pass; in the backward pass the sums over rows are a pass of their own.
+"""
+
+
 def read_bytes_of(name: str, inputs: Sequence[Tensor], written: int) -> int:
     """Return the bytes that an operation reads; a gather reads only what it takes."""
     if kind_of(name) == "gather":
         return min(bytes_of(inputs), 2 * written)
-    return bytes_of(inputs)
+    return bytes_of(inputs) * (2 if name in _READS_TWICE else 1)
 
 
 def dtype_of(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> str:

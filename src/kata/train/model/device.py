@@ -1,4 +1,4 @@
-"""The device of a rank, its precision, and torch's global switches."""
+"""The device of a rank, and its precision."""
 
 from __future__ import annotations
 
@@ -64,13 +64,3 @@ def check_precision(precision: str, device: torch.device) -> None:
             rule="bf16 needs compute capability 8.0",
             remedy="use fp16, or no",
         )
-
-
-def set_switches(*, tf32: bool, deterministic: bool) -> None:
-    """Allow TF32 in products if asked; let cuDNN search its fastest kernels unless
-    `deterministic`.
-    """
-    torch.backends.cuda.matmul.allow_tf32 = tf32
-    torch.backends.cudnn.allow_tf32 = tf32
-    torch.backends.cudnn.benchmark = not deterministic
-    torch.backends.cudnn.deterministic = deterministic
