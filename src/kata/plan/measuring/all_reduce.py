@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
+from torch.multiprocessing.spawn import spawn
 
 from kata.plan.catalogue import Link
 from kata.plan.step_time import HALF_BANDWIDTH_BYTES
@@ -30,7 +30,7 @@ def measured_link(ranks: int, kind: str, sizes: tuple[int, ...] = SIZES) -> Link
         sizes: bytes, ascending.
     """
     with tempfile.TemporaryDirectory() as folder:
-        mp.spawn(_sweep, (ranks, kind, sizes, folder), nprocs=ranks)
+        spawn(_sweep, (ranks, kind, sizes, folder), nprocs=ranks)
         times = json.loads((Path(folder) / "times.json").read_text(encoding="utf-8"))
     return link_of(dict(zip(sizes, times, strict=True)), ranks)
 
