@@ -2,12 +2,13 @@
 
 The module of a policy (`policy_<name>`) gives the case `CHECKPOINT`, `build_peer` and `build_own`,
 which make its policy on either side, and `steady`, in which both sides draw the same numbers as
-they act.
+they act. Where the sizes of a network have no options, `tiny_peer` and `tiny_own` make them small.
 """
 
 from __future__ import annotations
 
 import importlib
+from contextlib import AbstractContextManager, nullcontext
 from types import ModuleType
 from typing import Any
 

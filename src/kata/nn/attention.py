@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -36,14 +38,21 @@ def attend(query: Tensor, given: KeysValues, mask: Tensor) -> Tensor:
         given: keys and values, whose number of heads divides that of the queries.
         mask: bool (B, 1, T or 1, L), True where a query sees a key. Each row needs one True.
     """
-    shared = query.shape[1] // given.keys.shape[1]
+    heads, steps = query.shape[1:3]
+    shared = heads // given.keys.shape[1]
     keys, values = given
-    if shared > 1:
+    if shared > 1 and shared == heads:
+        # All heads read the same keys: their queries stand in one row, and nothing is copied.
+        query = query.flatten(1, 2)[:, None]
+        mask = mask if mask.shape[2] == 1 else mask.repeat(1, 1, heads, 1)
+    elif shared > 1:
         keys = keys.repeat_interleave(shared, dim=1)
         values = values.repeat_interleave(shared, dim=1)
     # Under autocast, keys are rotated in float32 and may differ from the values in dtype.
     query, keys = query.to(values.dtype), keys.to(values.dtype)
     found = F.scaled_dot_product_attention(query, keys, values, attn_mask=mask)
+    if found.shape[1] != heads:
+        found = found[:, 0].unflatten(1, (heads, steps))
     return found.transpose(1, 2).flatten(2)
 
 
@@ -53,6 +62,24 @@ def positions_of(valid: Tensor) -> Tensor:
     Padding repeats the position before it, so that it takes up no room.
     """
     return valid.long().cumsum(1) - 1
+
+
+def seen_then_blocks(valid: Tensor, blocks: Sequence[int]) -> Tensor:
+    """Return the mask of tokens that see a prefix, their own block and the blocks before it.
+
+    Args:
+        valid: bool (B, P), False for padding in the prefix.
+        blocks: numbers of tokens in the blocks after the prefix, T in all.
+
+    Returns:
+        Bool (B, 1, T, P + T).
+    """
+    # Comparisons alone: a list that is copied to a GPU would let the host wait.
+    place = torch.arange(sum(blocks), device=valid.device)
+    number = torch.zeros_like(place)
+    for start in itertools.accumulate(blocks[:-1]):
+        number = number + (place >= start)
+    return _seen_then(valid, number[:, None] >= number)
 
 
 def seen_then_causal(valid: Tensor, steps: int) -> Tensor:
@@ -66,5 +93,10 @@ def seen_then_causal(valid: Tensor, steps: int) -> Tensor:
         Bool (B, 1, T, P + T).
     """
     causal = torch.ones(steps, steps, dtype=torch.bool, device=valid.device).tril()
-    seen = valid[:, None].expand(-1, steps, -1)
-    return torch.cat((seen, causal.expand(len(valid), -1, -1)), dim=2)[:, None]
+    return _seen_then(valid, causal)
+
+
+def _seen_then(valid: Tensor, own: Tensor) -> Tensor:
+    """Return the mask (B, 1, T, P + T) of a prefix (B, P), and of what tokens see of each other."""
+    seen = valid[:, None].expand(-1, len(own), -1)
+    return torch.cat((seen, own.expand(len(valid), -1, -1)), dim=2)[:, None]

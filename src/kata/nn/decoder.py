@@ -1,8 +1,10 @@
-"""Layers of a Llama decoder, which read keys and values of earlier tokens; LeRobot's names."""
+"""Layers of Llama decoders, which read keys and values of earlier tokens; LeRobot's names."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -55,29 +57,33 @@ class Attention(nn.Module):
 
 
 class GatedMLP(nn.Module):
-    """SwiGLU (arXiv 2002.05202)."""
+    """A gated perceptron (arXiv 2002.05202): SwiGLU, or GeGLU with the activation of Gemma."""
 
-    def __init__(self, width: int, inner: int) -> None:
+    def __init__(self, width: int, inner: int, activation: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
+        self.activation = activation
         self.gate_proj = nn.Linear(width, inner, bias=False)
         self.up_proj = nn.Linear(width, inner, bias=False)
         self.down_proj = nn.Linear(inner, width, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, L, width) -> (B, L, width)."""
-        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+        return self.down_proj(self.activation(self.gate_proj(x)) * self.up_proj(x))
 
 
 class LlamaLayer(nn.Module):
     """A layer in which tokens see themselves and, before them, the tokens of `past`."""
 
+    norm: ClassVar[type[nn.Module]] = RMSNorm
+    activation: ClassVar[Callable[[Tensor], Tensor]] = staticmethod(F.silu)
+
     def __init__(self, sizes: DecoderSizes, *, kv_input: int | None = None) -> None:
         super().__init__()
         self.head_dim = sizes.head_dim
-        self.input_layernorm = RMSNorm(sizes.width, sizes.eps)
+        self.input_layernorm = self.norm(sizes.width, sizes.eps)
         self.self_attn = Attention(sizes, kv_input or sizes.width)
-        self.post_attention_layernorm = RMSNorm(sizes.width, sizes.eps)
-        self.mlp = GatedMLP(sizes.width, sizes.mlp)
+        self.post_attention_layernorm = self.norm(sizes.width, sizes.eps)
+        self.mlp = GatedMLP(sizes.width, sizes.mlp, self.activation)
         for module in self.modules():
             if isinstance(module, nn.Linear):
                 nn.init.normal_(module.weight, std=INITIAL_STD)

@@ -59,10 +59,16 @@ def resize_and_crop(
     )
 
 
-def resize_with_padding(frames: Tensor, size: Size) -> Tensor:
-    """Resize frames (B, C, H, W) in [0, 1] to fit into `size` (h, w), and pad left and above.
+def resize_with_padding(frames: Tensor, size: Size, *, is_centered: bool = False) -> Tensor:
+    """Resize frames (B, C, H, W) in [0, 1] to fit into `size` (h, w), and pad the rest.
 
     Proportions are kept; padding is black. As in LeRobot, frames are not smoothed beforehand.
+
+    Args:
+        frames: of one size.
+        size: height and width of the result.
+        is_centered: pad on all sides, an odd pixel on the right or below. False pads on the left
+            and above.
     """
     height, width = frames.shape[-2:]
     if (height, width) == tuple(size):
@@ -70,7 +76,10 @@ def resize_with_padding(frames: Tensor, size: Size) -> Tensor:
     ratio = max(width / size[1], height / size[0])
     fitted = (int(height / ratio), int(width / ratio))
     small = nn.functional.interpolate(frames, fitted, mode="bilinear", align_corners=False)
-    padding = (size[1] - fitted[1], 0, size[0] - fitted[0], 0)
+    wide, high = size[1] - fitted[1], size[0] - fitted[0]
+    padding = (wide, 0, high, 0)
+    if is_centered:
+        padding = (wide // 2, wide - wide // 2, high // 2, high - high // 2)
     return nn.functional.pad(small, padding, value=0.0)
 
 

@@ -15,13 +15,24 @@ class Rotation(NamedTuple):
     sin: Tensor
 
 
-def rotation_at(positions: Tensor, width: int, base: float) -> Rotation:
+def rotation_at(
+    positions: Tensor, width: int, base: float, *, rounds_frequency: bool = False
+) -> Rotation:
     """Return the rotation of positions (B, L) for heads of `width` numbers.
 
     The angle of pair i is position / base^(2 i / width), computed in float32.
+
+    Args:
+        positions: (B, L).
+        width: of a head.
+        base: of the periods.
+        rounds_frequency: round 1 / base^(2 i / width) before it is multiplied by the position, as
+            transformers does. Angles of far positions differ in the last digits otherwise.
     """
     half = torch.arange(width // 2, dtype=torch.float32, device=positions.device)
-    angles = positions[:, None, :, None].float() / base ** ((2.0 / width) * half)
+    period = base ** ((2.0 / width) * half)
+    place = positions[:, None, :, None].float()
+    angles = place * (1.0 / period) if rounds_frequency else place / period
     return Rotation(angles.cos(), angles.sin())
 
 

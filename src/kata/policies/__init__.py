@@ -22,6 +22,7 @@ POLICIES: dict[str, str] = {
     "act": "kata.policies.act",
     "diffusion": "kata.policies.diffusion",
     "multi_task_dit": "kata.policies.multi_task_dit",
+    "pi0": "kata.policies.pi0",
     "smolvla": "kata.policies.smolvla",
     "tdmpc": "kata.policies.tdmpc",
     "vqbet": "kata.policies.vqbet",

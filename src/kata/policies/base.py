@@ -98,12 +98,14 @@ class KeyMap:
         passthrough: LeRobot tensors that are kept in files but not used.
         constants: LeRobot tensors that follow from the config. They are made on saving and
             ignored on loading.
+        old_names: beginnings of names in older files, and what stands in their place today.
     """
 
     prefixes: tuple[tuple[str, str], ...] = ()
     aliases: dict[str, str] = field(default_factory=dict)
     passthrough: tuple[str, ...] = ()
     constants: dict[str, Callable[[], Tensor]] = field(default_factory=dict)
+    old_names: tuple[tuple[str, str], ...] = ()
 
     def to_lerobot(self, name: str) -> str:
         """Return LeRobot's name of a tensor."""
@@ -111,6 +113,13 @@ class KeyMap:
             if name.startswith(own):
                 return other + name[len(own) :]
         return name
+
+    def current(self, stored: str) -> str:
+        """Return the name that LeRobot gives today to a tensor of a file."""
+        for old, new in self.old_names:
+            if stored.startswith(old):
+                return new + stored[len(old) :]
+        return stored
 
     def from_lerobot(self, name: str) -> str:
         """Return the name in the policy's state dict of a LeRobot tensor."""

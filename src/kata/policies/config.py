@@ -33,6 +33,10 @@ SHARED_STEPS = (
 """The steps before every policy: renaming, the batch axis, the device, normalization."""
 
 
+ACTION_STEPS = ("unnormalizer_processor", "device_processor")
+"""The steps after every policy: back to the robot's units, and to the CPU."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class PolicyConfig(Chosen):
     """Base of every policy's config. `type` names the policy and is the first key of config.json.
@@ -164,6 +168,10 @@ class PolicyConfig(Chosen):
         sentences = [] if tokenizer is None else [("tokenizer_processor", tokenizer)]
         rename, add_axis, move, normalize = ((name, {}) for name in SHARED_STEPS)
         return [rename, add_axis, *sentences, move, normalize]
+
+    def action_steps(self) -> list[tuple[str, dict[str, Any]]]:
+        """Return the steps after the policy in order, as LeRobot's names and their options."""
+        return [(name, {}) for name in ACTION_STEPS]
 
     def without_downloads(self) -> PolicyConfig:
         """Return a copy that builds without pretrained parts, for weights that come from a

@@ -6,6 +6,8 @@ back.
 
 from __future__ import annotations
 
+from typing import Any
+
 from kata.policies.config import PolicyConfig
 from kata.processors.pipeline import Pipeline, build_pipelines
 from kata.processors.steps import (
@@ -48,8 +50,20 @@ def canonical_pipelines(
         ToDevice.registry_name: ToDevice(device),
         Normalize.registry_name: Normalize.from_stats(features, modes, stats),
     }
-    before: list[Step] = []
-    for name, options in config.processor_steps():
-        before.append(shared[name] if name in shared else STEPS[name].build(options, {}))
-    after = (Unnormalize.from_stats(dict(config.output_features), modes, stats), ToDevice("cpu"))
-    return build_pipelines(before, after)
+    inverse: dict[str, Step] = {
+        Unnormalize.registry_name: Unnormalize.from_stats(
+            dict(config.output_features), modes, stats
+        ),
+        ToDevice.registry_name: ToDevice("cpu"),
+    }
+    return build_pipelines(
+        _built(config.processor_steps(), shared), _built(config.action_steps(), inverse)
+    )
+
+
+def _built(named: list[tuple[str, dict[str, Any]]], shared: dict[str, Step]) -> list[Step]:
+    """Return the steps of these names: those of `shared`, and new ones with their options."""
+    steps: list[Step] = []
+    for name, options in named:
+        steps.append(shared[name] if name in shared else STEPS[name].build(options, {}))
+    return steps

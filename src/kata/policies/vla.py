@@ -63,6 +63,11 @@ class VlaConfig(AdamPolicyConfig):
     min_period: float = option(4e-3, "Shortest period of the embedding of time.", above=0)
     max_period: float = option(4.0, "Longest period of the embedding of time.", above=0)
 
+    @property
+    def trains_padded_steps(self) -> bool:
+        """Return True if the loss counts steps behind the end of an episode, as real ones."""
+        return False
+
     @classmethod
     def completed(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
         """Return a config.json without the empty cameras that LeRobot lists among the inputs."""
@@ -100,6 +105,7 @@ class VlaConfig(AdamPolicyConfig):
         import numpy as np  # here, so that help need not import it
 
         pad, dim_pad = pads.get(pad_key(ACTION)), pads.get(dim_pad_key(ACTION))
+        pad = None if self.trains_padded_steps else pad
         steps = np.full(size, self.chunk_size) if pad is None else (~pad).sum(1)
         dims = np.full(size, self.action.shape[0]) if dim_pad is None else (~dim_pad).sum(1)
         return {"flow_matching_loss": float(max(int((steps * dims).sum()), 1))}
@@ -153,3 +159,13 @@ class VlaConfig(AdamPolicyConfig):
                 f"no more numbers than policy.{name}",
                 f"--policy.{name}={feature.shape[0]}, where training starts without a checkpoint",
             )
+
+
+def chunking_rule(rtc_config: dict[str, Any] | None) -> Rule:
+    """Return the rule that LeRobot's real-time chunking is off."""
+    return (
+        rtc_config is not None and bool(rtc_config.get("enabled", True)),
+        "policy.rtc_config",
+        "kata has no real-time chunking",
+        "--policy.rtc_config=null",
+    )

@@ -8,6 +8,7 @@ from typing import Generic, TypeVar
 import torch
 from torch import Tensor, nn
 
+from kata.errors import PolicyError
 from kata.nn.flow import beta_quantile, euler_from_noise
 from kata.policies.base import ActState, Loss, ParamGroup, Policy, Term, evaluating
 from kata.policies.vla import VlaConfig
@@ -15,10 +16,7 @@ from kata.spec import ACTION, STATE, Batch, dim_pad_key, pad_key
 
 Prefix = TypeVar("Prefix")
 
-TIME_OFFSET = 0.001
-TIME_SCALE = 0.999
-TIME_ALPHA = 1.5
-"""Times of training are OFFSET + SCALE * Beta(ALPHA, 1): most are near the noise at 1."""
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
 def padded(vectors: Tensor, width: int) -> Tensor:
@@ -57,6 +55,36 @@ class VlaPolicy(Policy, Generic[Prefix]):
             time: (B,), 1 for noise alone and 0 for none.
         """
 
+    @abstractmethod
+    def fitted(self, images: Tensor) -> Tensor:
+        """Return frames (B, 3, H, W) in [0, 1] in the size that the image encoder takes."""
+
+    def training_time(self, share: Tensor) -> Tensor:
+        """Return times in (0, 1] from uniform numbers; most are near the noise at 1."""
+        return 0.001 + 0.999 * beta_quantile(share, 1.5, 1.0)
+
+    def camera_frames(self, batch: Batch) -> tuple[list[str], Tensor]:
+        """Return the cameras that the batch has, and their frames in [-1, 1].
+
+        Args:
+            batch: cameras (B, 3, H, W), or (B, T, 3, H, W) of which the last step counts.
+
+        Returns:
+            Names in the config's order, and (cameras * B, 3, h, w) in the same order.
+
+        Raises:
+            PolicyError: there is no camera.
+        """
+        present = [key for key in self.options.cameras if key in batch]
+        if not present:
+            raise PolicyError(
+                f"a batch without any of {', '.join(self.options.cameras)}",
+                rule=f"{self.config.type} sees at least one camera",
+                remedy="give the policy the cameras that it was trained with",
+            )
+        frames = [self.fitted(latest(batch[key], 4)) * 2.0 - 1.0 for key in present]
+        return present, torch.cat(frames)
+
     def forward(
         self,
         batch: Batch,
@@ -78,12 +106,12 @@ class VlaPolicy(Policy, Generic[Prefix]):
         action = padded(batch[ACTION], self.options.max_action_dim)
         noise = torch.randn_like(action) if noise is None else noise
         share = torch.rand(len(action), 1, device=action.device) if time is None else time
-        at = TIME_OFFSET + TIME_SCALE * beta_quantile(share[:, 0], TIME_ALPHA, 1.0)
+        at = self.training_time(share[:, 0])
         noisy = at[:, None, None] * noise + (1 - at[:, None, None]) * action
         # 2. The error in float32, without padded steps and dimensions.
         given = self.velocity(self.encode(batch), noisy, at)
         error = (noise - action - given).square()[..., : batch[ACTION].shape[-1]]
-        if pad_key(ACTION) in batch:
+        if pad_key(ACTION) in batch and not self.options.trains_padded_steps:
             error = error * ~batch[pad_key(ACTION)][..., None]
         if dim_pad_key(ACTION) in batch:
             error = error * ~batch[dim_pad_key(ACTION)][:, None]

@@ -100,7 +100,7 @@ STEPS[Tokenize.registry_name] = Tokenize
 
 @dataclass(frozen=True)
 class EndWithNewline(Step):
-    """A step that ends each task sentence with a newline, as the prompts of SmolVLA do."""
+    """A step that ends each task sentence with a newline, as prompts of SmolVLA and π0 do."""
 
     registry_name: ClassVar[str] = "smolvla_new_line_processor"
 
@@ -114,4 +114,11 @@ class EndWithNewline(Step):
         return {**batch, TASK: [t if t.endswith("\n") else f"{t}\n" for t in tasks]}
 
 
-STEPS[EndWithNewline.registry_name] = EndWithNewline
+class EndPi0WithNewline(EndWithNewline):
+    """The same step under the name that π0 has for it."""
+
+    registry_name: ClassVar[str] = "pi0_new_line_processor"
+
+
+for step in (EndWithNewline, EndPi0WithNewline):
+    STEPS[step.registry_name] = step

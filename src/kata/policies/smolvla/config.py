@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from kata.config import option
 from kata.policies.config import SHARED_STEPS
 from kata.policies.rules import Rule, refuse_broken_rules
-from kata.policies.vla import VlaConfig
+from kata.policies.vla import VlaConfig, chunking_rule
 
 SMOLVLM = "HuggingFaceTB/SmolVLM2-500M-Video-Instruct"
 
@@ -121,12 +121,7 @@ class Config(VlaConfig):
             "each layer of the expert reads one layer of the model; LeRobot cannot act otherwise",
             "--policy.num_expert_layers=-1",
         )
-        yield (
-            self.rtc_config is not None and bool(self.rtc_config.get("enabled", True)),
-            "policy.rtc_config",
-            "kata has no real-time chunking",
-            "--policy.rtc_config=null",
-        )
+        yield chunking_rule(self.rtc_config)
         yield (
             self.frozen_dtype != "float32" and not self.train_expert_only,
             f"policy.frozen_dtype={self.frozen_dtype} with policy.train_expert_only=false",

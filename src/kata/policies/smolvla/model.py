@@ -24,15 +24,13 @@ from kata.nn.siglip import SiglipVision, pixel_shuffle
 from kata.policies.base import KeyMap
 from kata.policies.smolvla.backbone import TextModel, load_vlm, mark_tokens, vlm_sizes
 from kata.policies.smolvla.config import Config
-from kata.policies.vla_policy import VlaPolicy, latest, padded
+from kata.policies.vla_policy import DTYPES, VlaPolicy, latest, padded
 from kata.spec import LANGUAGE_MASK, LANGUAGE_TOKENS, STATE, Batch, pad_key
 
 ROPE_BASE = 10_000.0
 """Base of the rotary positions, which the published weights were trained with. The language model
 itself has another.
 """
-
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 VLM = "model.vlm_with_expert.vlm."
 """Beginning of the vision-language model's names in LeRobot's files."""
@@ -186,7 +184,7 @@ class Policy(VlaPolicy[Encoded]):
         # 1. Each camera between its marks, if there are any. Nothing sees an empty camera, so that
         # it has its marks alone.
         before, after = (self._mark(mark, size) for mark in self.marks)
-        present, frames = self._frames(batch)
+        present, frames = self.camera_frames(batch)
         seen = self._image_tokens(frames) * scale
         for key, tokens in zip(present, seen.split(size), strict=True):
             parts += [before, tokens, after]
@@ -206,22 +204,10 @@ class Policy(VlaPolicy[Encoded]):
         ids = torch.tensor(mark, dtype=torch.int64, device=self.text.embed_tokens.weight.device)
         return self.text.embed_tokens(ids).expand(size, -1, -1)
 
-    def _frames(self, batch: Batch) -> tuple[list[str], Tensor]:
-        """Return the cameras that the batch has, and their frames (cameras * B, 3, H, W)."""
+    def fitted(self, images: Tensor) -> Tensor:
+        """Return frames padded on the left and above; see `VlaPolicy.fitted`."""
         size = self.options.image_size
-        frames: dict[str, Tensor] = {}
-        for key in self.options.cameras:
-            if key in batch:
-                images = latest(batch[key], 4)
-                fitted = images if size is None else resize_with_padding(images, size)
-                frames[key] = fitted * 2.0 - 1.0
-        if not frames:
-            raise PolicyError(
-                f"a batch without any of {', '.join(self.options.cameras)}",
-                rule="SmolVLA sees at least one camera",
-                remedy="give the policy the cameras that it was trained with",
-            )
-        return list(frames), torch.cat(list(frames.values()))
+        return images if size is None else resize_with_padding(images, size)
 
     def _image_tokens(self, frames: Tensor) -> Tensor:
         """Map frames (N, 3, H, W) to tokens (N, L, width); all cameras pass in one batch."""

@@ -1,0 +1,160 @@
+"""Config base class of π0 and π0.5: PaliGemma and an action expert. Torch-free."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+from kata.config import option
+from kata.policies.config import ACTION_STEPS
+from kata.policies.rules import Rule, refuse_broken_rules
+from kata.policies.vla import VlaConfig, chunking_rule
+
+PALIGEMMA = "google/paligemma-3b-pt-224"
+PATCH = 14
+"""Side in pixels of an image patch."""
+
+VARIANTS = ("gemma_300m", "gemma_2b")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PiConfig(VlaConfig):
+    """Options that π0 and π0.5 share, with LeRobot's names and defaults."""
+
+    paligemma_variant: str = option(
+        "gemma_2b",
+        "Size of the language model. LeRobot names gemma_300m too and cannot build it; refused.",
+        choices=VARIANTS,
+    )
+    action_expert_variant: str = option(
+        "gemma_300m", "Size of the action expert.", choices=VARIANTS
+    )
+    dtype: str = option(
+        "float32",
+        "Precision of weights. bfloat16 keeps the image encoder, norms and the maps of state, "
+        "actions and time in float32.",
+        choices=("float32", "bfloat16"),
+    )
+    num_inference_steps: int = option(10, "Integration steps of a chunk in acting.", least=1)
+    time_sampling_beta_alpha: float = option(
+        1.5, "First parameter of the Beta distribution of training times.", above=0
+    )
+    time_sampling_beta_beta: float = option(
+        1.0, "Second parameter of the Beta distribution of training times.", above=0
+    )
+    time_sampling_scale: float = option(0.999, "Range of training times.", above=0)
+    time_sampling_offset: float = option(0.001, "Smallest training time.", least=0)
+    use_relative_actions: bool = option(
+        False, "LeRobot's actions relative to the state. kata has none; true is refused."
+    )
+    relative_exclude_joints: list[str] = option(
+        lambda: ["gripper"], "Joints that stay absolute with use_relative_actions."
+    )
+    action_feature_names: list[str] | None = option(
+        None, "A name for each number of the action, with use_relative_actions."
+    )
+    rtc_config: dict[str, Any] | None = option(
+        None, "Options of LeRobot's real-time chunking. kata has none; only null is accepted."
+    )
+    image_resolution: tuple[int, int] = option(
+        (224, 224), "Height and width that frames are fitted into, padded on all sides.", least=1
+    )
+    gradient_checkpointing: bool = option(
+        False, "Compute activations of each layer again in the backward pass."
+    )
+    compile_model: bool = option(False, "Put each layer through torch.compile.")
+    compile_mode: str = option("max-autotune", "Mode of torch.compile, with compile_model.")
+    freeze_vision_encoder: bool = option(False, "Keep the image encoder as it is.")
+    train_expert_only: bool = option(False, "Keep PaliGemma as it is.")
+    optimizer_lr: float = 2.5e-5
+    optimizer_weight_decay: float = 0.01
+    optimizer_grad_clip_norm: float = 1.0
+    do_mask_loss_for_padding: bool = option(
+        False,
+        "Leave out actions behind the end of an episode. LeRobot trains on the last one, repeated.",
+        is_own=True,
+    )
+    frozen_dtype: str = option(
+        "float32",
+        "Precision in which a frozen PaliGemma is held, computed and written, with "
+        "train_expert_only.",
+        choices=("float32", "bfloat16"),
+        is_own=True,
+    )
+    text_tokenizer_name: str = option(
+        PALIGEMMA, "Tokenizer of sentences: a Hub name or a folder.", is_own=True
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        refuse_broken_rules(chain(self.chunk_rules(), self._model_rules()))
+
+    def _model_rules(self) -> Iterator[Rule]:
+        """Yield rules on options that LeRobot or kata cannot run."""
+        yield (
+            self.paligemma_variant != "gemma_2b",
+            f"policy.paligemma_variant={self.paligemma_variant}",
+            "PaliGemma's images are as wide as gemma_2b; LeRobot cannot build another",
+            "--policy.paligemma_variant=gemma_2b",
+        )
+        height, width = self.image_resolution
+        yield (
+            height != width or height % PATCH != 0,
+            f"policy.image_resolution=[{height},{width}]",
+            f"a square with a side that {PATCH} divides",
+            "--policy.image_resolution=[224,224]",
+        )
+        yield (
+            self.use_relative_actions,
+            "policy.use_relative_actions=true",
+            "kata has no statistics of relative actions",
+            "--policy.use_relative_actions=false",
+        )
+        yield chunking_rule(self.rtc_config)
+        yield (
+            self.time_sampling_scale + self.time_sampling_offset > 1,
+            f"policy.time_sampling_scale={self.time_sampling_scale} with "
+            f"policy.time_sampling_offset={self.time_sampling_offset}",
+            "times end at 1, the noise",
+            f"--policy.time_sampling_scale={1 - self.time_sampling_offset} or less",
+        )
+        yield (
+            self.frozen_dtype != "float32" and not self.train_expert_only,
+            f"policy.frozen_dtype={self.frozen_dtype} with policy.train_expert_only=false",
+            "weights that are trained have the precision of policy.dtype",
+            "--policy.train_expert_only=true, or --policy.frozen_dtype=float32",
+        )
+
+    @property
+    def trains_padded_steps(self) -> bool:
+        """Return True unless `do_mask_loss_for_padding`."""
+        return not self.do_mask_loss_for_padding
+
+    def tokenizer(self) -> dict[str, Any]:
+        """Return the options of PaliGemma's tokenizer."""
+        return {
+            "tokenizer_name": self.text_tokenizer_name,
+            "max_length": self.tokenizer_max_length,
+            "padding": "max_length",
+            "padding_side": "right",
+        }
+
+    def relative_actions(self) -> tuple[str, dict[str, Any]]:
+        """Return LeRobot's step for relative actions, which is off."""
+        options = {
+            "enabled": self.use_relative_actions,
+            "exclude_joints": self.relative_exclude_joints,
+            "action_names": self.action_feature_names,
+        }
+        return "relative_actions_processor", options
+
+    def action_steps(self) -> list[tuple[str, dict[str, Any]]]:
+        """Return the steps after the policy; absolute actions come before the move to the CPU."""
+        unnormalize, move = ((name, {}) for name in ACTION_STEPS)
+        return [unnormalize, ("absolute_actions_processor", {"enabled": False}), move]
+
+    def validate_features(self) -> None:
+        """Raise PolicyError unless there are cameras, a state, and an action, none too wide."""
+        refuse_broken_rules(self.feature_rules())

@@ -1,0 +1,294 @@
+"""What the comparisons of π0 and π0.5 share: `peer` needs LeRobot, `own` needs kata.
+
+Neither side has options for the sizes of PaliGemma and its expert. Both are patched to the same
+tiny ones. Weights are those of `pi_weight`, under LeRobot's names on both sides.
+"""
+
+from __future__ import annotations
+
+import atexit
+import dataclasses
+import functools
+import importlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import tiny_gemma
+import torch
+from numbers_of import drawn, tensor, weight
+from torch import Tensor
+
+BATCH_SIZE = 3
+ACT_STEPS = 5
+STATE, TOP, WRIST = "observation.state", "observation.images.top", "observation.images.wrist"
+TOKENS, MASK = "observation.language.tokens", "observation.language.attention_mask"
+
+VOCABULARY = 320
+LAYERS = 3
+WIDTHS = {"gemma_2b": (64, 96), "gemma_300m": (32, 48)}
+"""Widths of layers and of their perceptrons."""
+HEAD_DIM = 16
+VISION = {"width": 32, "mlp": 48, "layers": 2, "heads": 2, "image": 28, "patch": 14}
+
+TINY: dict[str, Any] = {
+    "chunk_size": 5,
+    "n_action_steps": 3,
+    "max_state_dim": 7,
+    "max_action_dim": 6,
+    "image_resolution": (28, 28),
+    "num_inference_steps": 4,
+    "tokenizer_max_length": 12,
+}
+BOTH = {STATE: (5,), TOP: (3, 20, 33), WRIST: (3, 28, 28)}
+SHARES = (0.15, 0.55, 0.97)
+"""Uniform numbers that the times follow from."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """Input shapes by key, options, keys that batches lack, and lengths of the sentences."""
+
+    inputs: dict[str, tuple[int, ...]] = field(default_factory=lambda: BOTH)
+    action_dim: int = 4
+    options: dict[str, Any] = field(default_factory=dict)
+    absent: tuple[str, ...] = ()
+    words: tuple[int, ...] = (12, 6, 3)
+    max_length: int = 12
+
+    @property
+    def config(self) -> dict[str, Any]:
+        return {**TINY, "tokenizer_max_length": self.max_length, **self.options}
+
+
+def pi_weight(name: str, shape: tuple[int, ...]) -> Tensor:
+    """The weight called `name`. Gemma's norms scale by one more than their weight."""
+    is_gemma = "language_model" in name or "gemma_expert" in name
+    one_less = is_gemma and len(shape) == 1 and name.endswith("norm.weight")
+    return weight(name, shape) - float(one_less)
+
+
+def observation(case: Case, step: int) -> dict[str, Tensor]:
+    """Cameras in [0, 1], and a state."""
+    seen: dict[str, Tensor] = {}
+    for key, shape in case.inputs.items():
+        values = tensor(f"{key} {step}", (BATCH_SIZE, *shape))
+        if key not in case.absent:
+            seen[key] = values if key == STATE else (values + 1) / 2
+    return seen
+
+
+def sentences(case: Case) -> dict[str, Tensor]:
+    """Tokens of sentences of different lengths, padded on the right."""
+    lengths = torch.tensor(case.words)[:, None]
+    steps = torch.arange(case.config["tokenizer_max_length"])[None]
+    tokens = 4 + (11 * steps + 5 * lengths) % 290
+    return {TOKENS: torch.where(steps < lengths, tokens, 0), MASK: steps < lengths}
+
+
+def batch(case: Case) -> dict[str, Tensor]:
+    """A training batch; the actions of all but the first sample reach over the episode's end."""
+    chunk: int = case.config["chunk_size"]
+    lengths = torch.tensor([chunk, max(1, chunk // 2), 1])[:, None]
+    return {
+        **observation(case, 0),
+        **sentences(case),
+        "action": tensor("action", (BATCH_SIZE, chunk, case.action_dim)),
+        "action_is_pad": torch.arange(chunk)[None] >= lengths,
+    }
+
+
+def noise(case: Case) -> Tensor:
+    config = case.config
+    return 1.7 * tensor("noise", (BATCH_SIZE, config["chunk_size"], config["max_action_dim"]))
+
+
+def times(case: Case) -> Tensor:
+    """Beta(alpha, 1) numbers, scaled; alpha alone is compared, as its quantiles have a formula."""
+    alpha = case.config.get("time_sampling_beta_alpha", 1.5)
+    scale = case.config.get("time_sampling_scale", 0.999)
+    return scale * torch.tensor(SHARES) ** (1 / alpha) + 0.001
+
+
+@contextmanager
+def steady() -> Iterator[None]:
+    """Both sides act alike inside."""
+    with (
+        drawn("checkpoint"),
+        mock.patch("torch.normal", lambda **options: torch.randn(options["size"])),
+    ):
+        yield
+
+
+@functools.cache
+def folder() -> str:
+    """The tokenizer's folder, in KATA_PEER_FILES, or in a folder that goes with this process."""
+    place = os.environ.get("KATA_PEER_FILES")
+    if place is None:
+        place = tempfile.mkdtemp()
+        atexit.register(shutil.rmtree, place)
+    return str(tiny_gemma.write(Path(place) / "gemma"))
+
+
+@contextmanager
+def tiny_peer(name: str) -> Iterator[None]:
+    """LeRobot builds tiny models inside, and reads the tokenizer of `folder`."""
+    model: Any = importlib.import_module(f"lerobot.policies.{name}.modeling_{name}")
+    steps: Any = importlib.import_module(f"lerobot.policies.{name}.processor_{name}")
+    paligemma = model.PaliGemmaForConditionalGenerationWithPiGemma
+    causal, tokenizer = model.PiGemmaForCausalLM, steps.TokenizerProcessorStep
+
+    def sizes(variant: str) -> Any:
+        width, mlp = WIDTHS[variant]
+        return model.GemmaConfig(width, LAYERS, mlp, 8, 1, HEAD_DIM)
+
+    def small_paligemma(config: Any) -> Any:
+        vision, text = config.vision_config, config.text_config
+        vision.hidden_size, vision.intermediate_size = VISION["width"], VISION["mlp"]
+        vision.num_hidden_layers, vision.num_attention_heads = VISION["layers"], VISION["heads"]
+        vision.patch_size, vision.projection_dim = VISION["patch"], text.hidden_size
+        config.projection_dim = config.hidden_size = text.hidden_size
+        text.vocab_size = config.vocab_size = VOCABULARY
+        config.image_token_index = VOCABULARY - 1
+        return paligemma(config)
+
+    def small_causal(config: Any) -> Any:
+        config.vocab_size = VOCABULARY
+        return causal(config)
+
+    def local_tokenizer(**options: Any) -> Any:
+        return tokenizer(**{**options, "tokenizer_name": folder()})
+
+    with (
+        mock.patch.object(model, "get_gemma_config", sizes),
+        mock.patch.object(model, "PaliGemmaForConditionalGenerationWithPiGemma", small_paligemma),
+        mock.patch.object(model, "PiGemmaForCausalLM", small_causal),
+        mock.patch.object(steps, "TokenizerProcessorStep", local_tokenizer),
+    ):
+        yield
+
+
+@contextmanager
+def tiny_own() -> Iterator[None]:
+    """kata builds tiny models inside."""
+    from kata.nn.decoder import DecoderSizes
+    from kata.nn.siglip import SiglipSizes
+    from kata.policies import pi_policy
+
+    gemma = {
+        name: DecoderSizes(width, mlp, heads=8, kv_heads=1, head_dim=HEAD_DIM, eps=1e-6)
+        for name, (width, mlp) in WIDTHS.items()
+    }
+    sizes = pi_policy.PiSizes(SiglipSizes(**VISION), gemma, LAYERS, VOCABULARY)
+    with mock.patch.object(pi_policy, "SIZES", sizes):
+        yield
+
+
+@dataclass(frozen=True)
+class Sides:
+    """Both sides of a policy: its name, and the beginning of LeRobot's names of classes."""
+
+    name: str
+    title: str
+
+    def build_peer(self, case: Case) -> Any:
+        """LeRobot's policy of a case, with the weights of the formula."""
+        from lerobot.configs.types import FeatureType, PolicyFeature
+
+        package = f"lerobot.policies.{self.name}"
+        configs: Any = importlib.import_module(f"{package}.configuration_{self.name}")
+        models: Any = importlib.import_module(f"{package}.modeling_{self.name}")
+        kinds = {key: "STATE" if key == STATE else "VISUAL" for key in case.inputs}
+        config = getattr(configs, f"{self.title}Config")(
+            device="cpu",
+            input_features={
+                key: PolicyFeature(FeatureType(kinds[key]), shape)
+                for key, shape in case.inputs.items()
+            },
+            output_features={"action": PolicyFeature(FeatureType.ACTION, (case.action_dim,))},
+            **case.config,
+        )
+        with tiny_peer(self.name):
+            policy = getattr(models, f"{self.title}Policy")(config)
+        for name, value in policy.state_dict().items():
+            value.copy_(pi_weight(name, tuple(value.shape)))
+        return policy
+
+    def peer(self, case: Case) -> dict[str, Tensor]:
+        policy = self.build_peer(case)
+        policy.train()
+        with (
+            mock.patch.object(policy.model, "sample_noise", lambda *_: noise(case)),
+            mock.patch.object(policy.model, "sample_time", lambda *_: times(case)),
+        ):
+            loss = policy.forward(batch(case))[0]
+        loss.backward()
+        out = {"loss": loss.detach()}
+        # Queries of PaliGemma's last layer have a gradient of zeros, as nothing reads them.
+        unread = f"language_model.layers.{LAYERS - 1}.self_attn.q_proj.weight"
+        for name, parameter in policy.named_parameters():
+            if name.endswith(unread):
+                assert parameter.grad is None or not parameter.grad.any(), name
+            elif parameter.grad is not None:
+                out[f"grad/{name}"] = parameter.grad
+        policy.eval()
+        told = sentences(case)
+        out["chunk"] = policy.predict_action_chunk(
+            {**observation(case, 0), **told}, noise=noise(case)
+        )
+        policy.reset()
+        with steady():
+            actions = [
+                policy.select_action({**observation(case, step), **told})
+                for step in range(ACT_STEPS)
+            ]
+        return {**out, "actions": torch.stack(actions)}
+
+    def build_own(self, case: Case) -> Any:
+        """kata's policy of a case, with the weights of the formula."""
+        from kata.policies import build_policy, config_class
+        from kata.spec import Feature, FeatureType
+
+        kinds = {key: "STATE" if key == STATE else "VISUAL" for key in case.inputs}
+        config = config_class(self.name)(
+            input_features={
+                key: Feature(FeatureType(kinds[key]), shape) for key, shape in case.inputs.items()
+            },
+            output_features={"action": Feature(FeatureType.ACTION, (case.action_dim,))},
+            **case.config,
+        )
+        with tiny_own():
+            policy = build_policy(dataclasses.replace(config, text_tokenizer_name=folder()))  # type: ignore[call-arg]
+        key_map = policy.key_map()
+        for name, value in policy.state_dict().items():
+            value.copy_(pi_weight(key_map.to_lerobot(name), tuple(value.shape)))
+        return policy
+
+    def own(self, case: Case) -> dict[str, Tensor]:
+        policy = self.build_own(case).train()
+        given = batch(case)
+        draws = {"noise": noise(case), "time": torch.tensor(SHARES)[:, None]}
+        pads = {"action_is_pad": given["action_is_pad"].numpy()}
+        ((name, count),) = policy.config.loss_weights(BATCH_SIZE, pads).items()
+        loss = policy(given, **draws).terms[name].total / count
+        loss.backward()
+        out = {"loss": loss.detach()}
+        key_map = policy.key_map()
+        for name, parameter in policy.named_parameters():
+            if parameter.grad is not None:
+                out[f"grad/{key_map.to_lerobot(name)}"] = parameter.grad
+        policy.eval()
+        told = sentences(case)
+        out["chunk"] = policy.predict_chunk({**observation(case, 0), **told}, noise=noise(case))
+        state, actions = policy.init_state(BATCH_SIZE), []
+        with steady():
+            for step in range(ACT_STEPS):
+                action, state = policy.act({**observation(case, step), **told}, state)
+                actions.append(action)
+        return {**out, "actions": torch.stack(actions)}

@@ -1,0 +1,53 @@
+"""A folder that stands in for PaliGemma's tokenizer on the Hub: characters, with bytes for others."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+
+MARKS = ("<pad>", "<eos>", "<bos>", "<unk>")
+BYTES = tuple(f"<0x{number:02X}>" for number in range(256))
+LETTERS = "\u2581\n abcdefghijklmnopqrstuvwxyzATS0123456789,:;|_-"
+
+
+def tokenizer() -> Tokenizer:
+    """Ids of pad, eos, bos and unk are PaliGemma's: 0 to 3."""
+    vocabulary: dict[str, int] = {}
+    for token in (*MARKS, *BYTES, *LETTERS):
+        vocabulary.setdefault(token, len(vocabulary))
+    made = Tokenizer(
+        models.BPE(
+            vocab=vocabulary, merges=[], unk_token="<unk>", fuse_unk=True, byte_fallback=True
+        )
+    )
+    made.normalizer = normalizers.Replace(" ", "\u2581")
+    made.pre_tokenizer = pre_tokenizers.Split("\u2581", "merged_with_previous")
+    made.decoder = decoders.Sequence(
+        [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse()]
+    )
+    made.post_processor = processors.TemplateProcessing(
+        single="<bos> $A", pair="<bos> $A <bos> $B", special_tokens=[("<bos>", 2)]
+    )
+    made.add_special_tokens(list(MARKS))
+    return made
+
+
+def write(folder: Path) -> Path:
+    """Write the folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    tokenizer().save(str(folder / "tokenizer.json"))
+    pad, eos, bos, unk = MARKS
+    options = {
+        "tokenizer_class": "GemmaTokenizer",
+        "add_bos_token": True,
+        "add_eos_token": False,
+        "bos_token": bos,
+        "eos_token": eos,
+        "pad_token": pad,
+        "unk_token": unk,
+        "model_max_length": 512,
+    }
+    (folder / "tokenizer_config.json").write_text(json.dumps(options))
+    return folder
