@@ -27,6 +27,20 @@ def cases_of(name: str) -> ModuleType:
     return importlib.import_module(f"policy_{name}")
 
 
+PI = ("pi0",)
+"""Policies whose networks have no options for their sizes."""
+
+
+def tiny_peer(name: str) -> AbstractContextManager[None]:
+    """LeRobot builds a tiny policy inside."""
+    return importlib.import_module("pi_cases").tiny_peer(name) if name in PI else nullcontext()
+
+
+def tiny_own(name: str) -> AbstractContextManager[None]:
+    """kata builds a tiny policy inside."""
+    return importlib.import_module("pi_cases").tiny_own() if name in PI else nullcontext()
+
+
 def stats(case: Any) -> dict[str, dict[str, Tensor]]:
     """Statistics per feature as a dataset has them, cameras as (3, 1, 1)."""
     shapes = {
@@ -39,6 +53,8 @@ def stats(case: Any) -> dict[str, dict[str, Tensor]]:
             "std": 1 + 0.5 * tensor(f"{key} std", shape),
             "min": -1 - 0.5 * tensor(f"{key} min", shape).abs(),
             "max": 1 + 0.5 * tensor(f"{key} max", shape).abs(),
+            "q01": -0.8 - 0.5 * tensor(f"{key} q01", shape).abs(),
+            "q99": 0.8 + 0.5 * tensor(f"{key} q99", shape).abs(),
         }
         for key, shape in shapes.items()
     }

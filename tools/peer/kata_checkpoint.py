@@ -27,7 +27,8 @@ from kata.spec import ACTION, TASK
 def actions_of(folder: Path, observations: dict[str, Tensor]) -> Tensor:
     """kata's actions (steps, A) from a `pretrained_model` folder."""
     config = decode(PolicyConfig, read_policy_config(folder, []))
-    policy = build_policy(config.without_downloads())
+    with checkpoint_cases.tiny_own(config.type):
+        policy = build_policy(config.without_downloads())
     load_weights(policy, folder / "model.safetensors")
     before = load_pipeline(folder, PREPROCESSOR, {"device_processor": {"device": "cpu"}})
     after = load_pipeline(folder, POSTPROCESSOR)

@@ -22,9 +22,10 @@ def main(name: str, folder: Path) -> None:
     model = folder / "pretrained_model"
     cases = checkpoint_cases.cases_of(name)
     policy = cases.build_peer(cases.CHECKPOINT)
-    before, after = make_pre_post_processors(
-        policy.config, dataset_stats=checkpoint_cases.stats(cases.CHECKPOINT)
-    )
+    with checkpoint_cases.tiny_peer(name):
+        before, after = make_pre_post_processors(
+            policy.config, dataset_stats=checkpoint_cases.stats(cases.CHECKPOINT)
+        )
     for part in (policy, before, after):
         part.save_pretrained(model)
     save_file(

@@ -224,8 +224,8 @@ class Sides:
         policy = self.build_peer(case)
         policy.train()
         with (
-            mock.patch.object(policy.model, "sample_noise", lambda *_: noise(case)),
-            mock.patch.object(policy.model, "sample_time", lambda *_: times(case)),
+            mock.patch.object(policy.model, "sample_noise", return_value=noise(case)),
+            mock.patch.object(policy.model, "sample_time", return_value=times(case)),
         ):
             loss = policy.forward(batch(case))[0]
         loss.backward()

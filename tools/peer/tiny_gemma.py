@@ -1,4 +1,4 @@
-"""A folder that stands in for PaliGemma's tokenizer on the Hub: characters, with bytes for others."""
+"""A folder that stands in for PaliGemma's tokenizer on the Hub: letters, and bytes for others."""
 
 from __future__ import annotations
 

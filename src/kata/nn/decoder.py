@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -57,14 +56,17 @@ class Attention(nn.Module):
 
 
 class GatedMLP(nn.Module):
-    """A gated perceptron (arXiv 2002.05202): SwiGLU, or GeGLU with the activation of Gemma."""
+    """SwiGLU (arXiv 2002.05202)."""
 
-    def __init__(self, width: int, inner: int, activation: Callable[[Tensor], Tensor]) -> None:
+    def __init__(self, width: int, inner: int) -> None:
         super().__init__()
-        self.activation = activation
         self.gate_proj = nn.Linear(width, inner, bias=False)
         self.up_proj = nn.Linear(width, inner, bias=False)
         self.down_proj = nn.Linear(inner, width, bias=False)
+
+    def activation(self, x: Tensor) -> Tensor:
+        """Return what multiplies the other half."""
+        return F.silu(x)
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, L, width) -> (B, L, width)."""
@@ -75,7 +77,7 @@ class LlamaLayer(nn.Module):
     """A layer in which tokens see themselves and, before them, the tokens of `past`."""
 
     norm: ClassVar[type[nn.Module]] = RMSNorm
-    activation: ClassVar[Callable[[Tensor], Tensor]] = staticmethod(F.silu)
+    perceptron: ClassVar[type[GatedMLP]] = GatedMLP
 
     def __init__(self, sizes: DecoderSizes, *, kv_input: int | None = None) -> None:
         super().__init__()
@@ -83,7 +85,7 @@ class LlamaLayer(nn.Module):
         self.input_layernorm = self.norm(sizes.width, sizes.eps)
         self.self_attn = Attention(sizes, kv_input or sizes.width)
         self.post_attention_layernorm = self.norm(sizes.width, sizes.eps)
-        self.mlp = GatedMLP(sizes.width, sizes.mlp, self.activation)
+        self.mlp = self.perceptron(sizes.width, sizes.mlp)
         for module in self.modules():
             if isinstance(module, nn.Linear):
                 nn.init.normal_(module.weight, std=INITIAL_STD)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from kata.nn.decoder import LlamaLayer
+from kata.nn.decoder import GatedMLP, LlamaLayer
 
 
 class GemmaNorm(nn.Module):
@@ -27,13 +26,16 @@ class GemmaNorm(nn.Module):
         return (wide * (1.0 + self.weight.float())).to(x.dtype)
 
 
-def gelu_tanh(x: Tensor) -> Tensor:
-    """Return GELU of the input, with the tangent in place of the error function."""
-    return F.gelu(x, approximate="tanh")
+class GemmaMLP(GatedMLP):
+    """GeGLU (arXiv 2002.05202), with the tangent in place of the error function."""
+
+    def activation(self, x: Tensor) -> Tensor:
+        """Return what multiplies the other half."""
+        return F.gelu(x, approximate="tanh")
 
 
 class GemmaLayer(LlamaLayer):
     """A layer with Gemma's norm and activation (arXiv 2403.08295)."""
 
     norm: ClassVar[type[nn.Module]] = GemmaNorm
-    activation: ClassVar[Callable[[Tensor], Tensor]] = staticmethod(gelu_tanh)
+    perceptron: ClassVar[type[GatedMLP]] = GemmaMLP

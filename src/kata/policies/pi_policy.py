@@ -155,7 +155,7 @@ class PiPolicy(VlaPolicy[Observed]):
     @property
     def norms(self) -> list[nn.Module]:
         """Return the norms of language model and expert."""
-        found = [self.text.norm, self.expert.norm]
+        found: list[nn.Module] = [self.text.norm, self.expert.norm]
         for layer in (*self.text.layers, *self.expert.layers):
             assert isinstance(layer, GemmaLayer)
             found += [layer.input_layernorm, layer.post_attention_layernorm]

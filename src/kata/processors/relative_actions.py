@@ -1,6 +1,6 @@
-"""LeRobot's pair of steps for actions relative to the state. kata keeps them in files, switched off.
+"""LeRobot's pair of steps for actions relative to the state, which kata keeps in files and off.
 
-Relative actions need statistics of relative actions, which kata does not compute.
+Relative actions need statistics of relative actions, and kata does not compute them.
 """
 
 from __future__ import annotations
