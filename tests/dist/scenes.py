@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 import json
 import os
@@ -19,6 +20,7 @@ import kata.train.trainer
 from kata.bench.scale.scale_worker import Asked, measure_rank
 from kata.cli import main
 from kata.dist.process_group import join
+from kata.dist.shard import Sharded
 from kata.dist.world import read_world
 from kata.run import resolve_run
 from kata.train import train
@@ -130,3 +132,44 @@ def train_runs_with_deepspeed(*runs: list[str]) -> int:
 
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     return train_runs(*runs)
+
+
+def shard_pi(*cases: tuple[str, dict[str, Any]]) -> int:
+    """Compare gradients and chunks of tiny policies in shards with those of whole ones."""
+    sys.path.insert(0, str(Path(__file__).parents[2] / "tools/peer"))
+    pi_cases = importlib.import_module("pi_cases")
+    world = read_world(os.environ)
+    with join(world, torch.device("cpu"), 120.0) as group:
+        for name, options in cases:
+            case = pi_cases.Case(options=options)
+            compare_shards(group, pi_cases, pi_cases.Sides(name, "").build_own(case), case)
+    return 0
+
+
+def compare_shards(group: Any, pi_cases: Any, policy: Any, case: Any) -> None:
+    """Rank 0 computes the first sample, rank 1 the others."""
+    batch, noise = pi_cases.batch(case), pi_cases.noise(case)
+    draws = {"noise": noise, "time": torch.tensor(pi_cases.SHARES)[:, None]}
+    # 1. The whole policy on all samples.
+    whole = copy.deepcopy(policy).train()
+    whole(batch, **draws).terms["flow_matching_loss"].total.backward()
+    chunk = whole.predict_chunk(batch, noise=noise)
+    # 2. The sharded policy on this rank's samples.
+    engine = Sharded(group, torch.device("cpu"), copies=1, shards=group.world.size)
+    engine.place(policy.train(), policy.shard_units())
+    engine.begin(policy, torch.optim.SGD(policy.parameters()))
+    part = slice(0, 1) if group.world.is_first else slice(1, None)
+    with engine.micro(last=True):
+        own = {key: value[part] for key, value in batch.items()}
+        loss = policy(own, **{key: value[part] for key, value in draws.items()})
+        engine.backward(loss.terms["flow_matching_loss"].total)
+    # 3. Both agree: bfloat16 has three digits.
+    rtol = 5e-2 if case.options.get("dtype") == "bfloat16" else 1e-5
+    for one, other in zip(policy.parameters(), whole.parameters(), strict=True):
+        assert (one.grad is None) == (other.grad is None)
+        if one.grad is not None:
+            given, wanted = engine.full(one.grad).float(), other.grad.float()
+            torch.testing.assert_close(
+                given, wanted, rtol=0, atol=rtol * max(0.1, float(wanted.abs().max()))
+            )
+    torch.testing.assert_close(policy.predict_chunk(batch, noise=noise), chunk, rtol=0, atol=rtol)

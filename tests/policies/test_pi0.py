@@ -18,9 +18,12 @@ from kata.nn.attention import KeysValues, attend
 from kata.policies import build_policy, config_class
 from kata.policies.config import PolicyConfig
 from kata.policies.load import load_weights, save_weights
+from kata.policies.pi import PALIGEMMA
 from kata.policies.pi_policy import EMBEDDINGS, EXPERT, VLM
 from kata.policies.pipelines import canonical_pipelines
 from kata.processors import RelativeActions
+from kata.processors.pretrained import unreadable
+from kata.processors.tokenize import DOWNLOADS
 from kata.run import read_policy_config
 from kata.spec import (
     ACTION,
@@ -35,6 +38,7 @@ from kata.spec import (
 
 HERE = Path(__file__).parent
 TOP, WRIST = "observation.images.top", "observation.images.wrist"
+NAME = "pi0"
 TERM = "flow_matching_loss"
 TINY = {
     "chunk_size": 4,
@@ -66,7 +70,7 @@ def tiny(tools):
 
 def config(**options):
     cameras = {key: Feature(FeatureType.VISUAL, (3, 24, 32)) for key in (TOP, WRIST)}
-    return config_class("pi0")(
+    return config_class(NAME)(
         input_features={STATE: Feature(FeatureType.STATE, (3,)), **cameras},
         output_features={ACTION: Feature(FeatureType.ACTION, (2,))},
         **{**TINY, **options},
@@ -102,14 +106,15 @@ def draws():
     return {"noise": noise, "time": torch.rand(2, 1, generator=stream)}
 
 
-def summed(policy, given):
-    return policy(given, **draws()).terms[TERM].total
+def summed(policy, given, drawn=None):
+    return policy(given, **(drawn or draws())).terms[TERM].total
 
 
-def test_names_shapes_precision_and_trained_weights_are_lerobots_at_full_size():
+def names_at_full_size() -> list[str]:
+    """Return name, shape, precision in bfloat16, state with the expert alone, and layers."""
     with torch.device("meta"):
         policy = build_policy(
-            config_class("pi0")(
+            config_class(NAME)(
                 input_features=config().input_features,
                 output_features=config().output_features,
                 dtype="bfloat16",
@@ -131,9 +136,12 @@ def test_names_shapes_precision_and_trained_weights_are_lerobots_at_full_size():
         kind = str(tensor.dtype).removeprefix("torch.")
         folded = re.sub(r"layers\.\d+\.", "layers.*.", name)
         found.setdefault(f"{folded} {shape} {kind} {state}", []).append(layer[1] if layer else "")
-    lines = [f"{line} {','.join(layers)}".rstrip() for line, layers in found.items()]
+    return [f"{line} {','.join(layers)}".rstrip() for line, layers in found.items()]
+
+
+def test_names_shapes_precision_and_trained_weights_are_lerobots_at_full_size():
     kept = (HERE / "pi0_keys.txt").read_text().splitlines()[1:]
-    assert sorted(lines) == sorted(kept)
+    assert sorted(names_at_full_size()) == sorted(kept)
 
 
 def test_every_name_maps_to_one_of_lerobots_and_back(tiny):
@@ -168,13 +176,9 @@ def test_sums_of_micro_batches_make_the_sum_of_the_batch(tiny):
     parts = []
     for i in range(2):
         one = {key: value[i : i + 1] for key, value in given.items()}
-        parts.append(summed_with(policy, one, {k: v[i : i + 1] for k, v in drawn.items()}))
+        parts.append(summed(policy, one, {k: v[i : i + 1] for k, v in drawn.items()}))
     torch.testing.assert_close(torch.stack(parts).sum(), whole.terms[TERM].total)
     torch.testing.assert_close(torch.stack(parts), whole.detail[TERM])
-
-
-def summed_with(policy, given, drawn):
-    return policy(given, **drawn).terms[TERM].total
 
 
 def test_padding_of_sentences_and_absent_cameras_change_nothing(tiny):
@@ -351,3 +355,10 @@ def test_other_files_that_cannot_run_are_refused_by_name(tiny):
         RelativeActions(enabled=True)
     with pytest.raises(PolicyError, match="a batch without any of"):
         build().predict_chunk({k: v for k, v in batch().items() if k not in (TOP, WRIST)})
+
+
+def test_a_tokenizer_that_cannot_be_had_is_explained_in_one_message():
+    error = unreadable(PALIGEMMA, "its tokenizer", OSError("offline\nmore"), DOWNLOADS)
+    assert str(error).startswith(f"{PALIGEMMA}: its tokenizer cannot be loaded (offline)")
+    assert f"https://huggingface.co/{PALIGEMMA}" in str(error)
+    assert f"hf download {PALIGEMMA} tokenizer.json" in str(error)

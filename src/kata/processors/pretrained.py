@@ -38,10 +38,24 @@ def require_files(name: str, what: str, alternatives: Sequence[tuple[str, ...]])
         )
 
 
-def unreadable(name: str, what: str, error: Exception) -> PolicyError:
-    """Return the error for a name that transformers cannot load."""
+def unreadable(name: str, what: str, error: Exception, files: Sequence[str] = ()) -> PolicyError:
+    """Return the error for a name that transformers cannot load.
+
+    Args:
+        name: a Hub name or a folder.
+        what: the thing to read from there.
+        error: transformers' error, of which the first line is shown.
+        files: those to fetch for machines without a network.
+    """
+    remedy = "give a local folder with the model's files"
+    if files and not Path(name).exists():
+        remedy = (
+            f"with a network, and after accepting a license at https://huggingface.co/{name}: "
+            f"hf download {name} {' '.join(files)} --local-dir <folder>; then name that folder in "
+            f"place of {name}"
+        )
     return PolicyError(
         f"{name}: {what} cannot be loaded ({str(error).strip().splitlines()[0]})",
         rule="a name on the Hub, with a network or in the local cache, or a folder",
-        remedy="give a local folder with the model's files",
+        remedy=remedy,
     )

@@ -12,6 +12,7 @@ from kata.processors.pretrained import require_files, unreadable
 from kata.processors.steps import STEPS, Step
 from kata.spec import LANGUAGE_MASK, LANGUAGE_TOKENS, TASK, Batch
 
+DOWNLOADS = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
 FILES = (("tokenizer.json",), ("vocab.json", "merges.txt"), ("tokenizer.model",))
 
 
@@ -41,7 +42,7 @@ class Tokenize(Step):
         try:
             tokenizer = AutoTokenizer.from_pretrained(self.tokenizer_name)
         except (OSError, ValueError) as error:
-            raise unreadable(self.tokenizer_name, "its tokenizer", error) from error
+            raise unreadable(self.tokenizer_name, "its tokenizer", error, DOWNLOADS) from error
         object.__setattr__(self, "_tokenizer", tokenizer)
 
     def __call__(self, batch: Batch) -> Batch:
