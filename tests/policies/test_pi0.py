@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 
 from kata.config import decode
 from kata.errors import CheckpointError, PolicyError
+from kata.finetune.lora import target_names
 from kata.nn.attention import KeysValues, attend
 from kata.policies import build_policy, config_class
 from kata.policies.config import PolicyConfig
@@ -25,6 +26,7 @@ from kata.processors import RelativeActions
 from kata.processors.pretrained import unreadable
 from kata.processors.tokenize import DOWNLOADS
 from kata.run import read_policy_config
+from kata.run.peft import PeftConfig
 from kata.spec import (
     ACTION,
     LANGUAGE_MASK,
@@ -348,6 +350,15 @@ def test_the_pipeline_is_lerobots_and_empty_cameras_are_not_asked_for(tiny, tmp_
 def test_what_cannot_run_is_refused_by_name(tiny, options, message):
     with pytest.raises(PolicyError, match=message):
         build(**options)
+
+
+def test_adapters_go_where_lerobot_puts_them(tiny):
+    names = target_names(build(), PeftConfig())
+    assert len(names) == 2 * 3 + 5  # queries and values of three layers, and five maps
+    assert {name.partition(".")[0] for name in names} == {
+        "expert", "state_proj", "action_in_proj", "action_out_proj", "action_time_mlp_in",
+        "action_time_mlp_out",
+    }  # fmt: skip
 
 
 def test_other_files_that_cannot_run_are_refused_by_name(tiny):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
+from typing import Any, ClassVar
 
 from kata.config import option
 from kata.policies.config import ACTION_STEPS
@@ -22,6 +22,11 @@ VARIANTS = ("gemma_300m", "gemma_2b")
 @dataclass(frozen=True, kw_only=True)
 class PiConfig(VlaConfig):
     """Options that π0 and π0.5 share, with LeRobot's names and defaults."""
+
+    lora_targets: ClassVar[str] = (
+        r".*\.gemma_expert\..*\.self_attn\.(q|v)_proj"
+        r"|model\.(state_proj|action_in_proj|action_out_proj|action_time_mlp_in|action_time_mlp_out)"
+    )
 
     paligemma_variant: str = option(
         "gemma_2b",
