@@ -1,5 +1,6 @@
 """A run of a tiny SmolVLA: it continues exactly, and what is frozen stays as it was."""
 
+import dataclasses
 import importlib
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ import torch
 
 from kata.dist.engine import Engine
 from kata.dist.process_group import ProcessGroup
+from kata.errors import PolicyError
 from kata.policies import build_policy
 from kata.policies.load import save_weights
 from kata.run import resolve_run
@@ -106,11 +108,18 @@ def test_a_checkpoint_continues_on_a_dataset_with_fewer_cameras_and_other_widths
         [
             f"--policy.path={folder}", "--dataset.repo_id=tests/tiny", f"--dataset.root={tiny_dataset}",  # noqa: E501
             "--policy.device=cpu", "--policy.push_to_hub=false", "--batch_size=4", "--steps=1", "--num_workers=1",  # noqa: E501
-            f"--output_dir={tmp_path}/tuned",
+            f"--output_dir={tmp_path}/tuned", "--missing_cameras=leave_out",
         ]
     )  # fmt: skip
+    with pytest.raises(
+        PolicyError, match=r"the dataset has no observation\.images\.front"
+    ) as blank:
+        train(dataclasses.replace(run, missing_cameras="refuse"))
+    assert '{"observation.images.wrist": "observation.images.front"}' in str(blank.value)
     tuned = train(run).state.policy
     assert "observation.images.front: not in the dataset" in caplog.text
+    assert "2. observation.images.front 3x48x64, IDENTITY <- nothing: left out" in caplog.text
+    assert "prompt: 2 sentences, the first is 'reach 0'" in caplog.text
     assert tuned.config.action.shape == (2,)
     assert set(tuned.config.input_features) == {"observation.images.top", "observation.state"}
     assert torch.equal(tuned.vision.post_layernorm.weight, base.vision.post_layernorm.weight)

@@ -30,7 +30,7 @@ def step_unless(optimizer: Optimizer, bad: Tensor, scaler: GradScaler | None = N
     if scaler is not None:
         scaler.step(optimizer)
         scaler.update()
-    elif optimizer.defaults["fused"]:
+    elif optimizer.defaults.get("fused"):
         vars(optimizer).update(
             found_inf=bad.float(), grad_scale=None
         )  # where the fused kernels look for them

@@ -10,7 +10,8 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
-from kata.optim.config import AdamConfig, AdamWConfig, OptimizerConfig, SGDConfig
+from kata.optim.config import AdamConfig, AdamW8bitConfig, AdamWConfig, OptimizerConfig, SGDConfig
+from kata.optim.eight_bit import adamw_8bit
 
 
 class Group(Protocol):
@@ -48,6 +49,8 @@ def build_optimizer(groups: Sequence[Group], config: OptimizerConfig) -> Optimiz
     trained = list(chain.from_iterable(entry["params"] for entry in table))
     fused = all(p.device.type in ("cpu", "cuda") for p in trained)
     match config:
+        case AdamW8bitConfig():
+            return adamw_8bit(table, config)
         case AdamWConfig():
             return AdamW(table, lr=config.lr, betas=config.betas, eps=config.eps, fused=fused)
         case AdamConfig():

@@ -43,6 +43,13 @@ class AdamWConfig(AdamConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
+class AdamW8bitConfig(AdamWConfig):
+    """AdamW with its state in 8 bits, through the package bitsandbytes."""
+
+    type_name: ClassVar[str] = "adamw8bit"
+
+
+@dataclass(frozen=True, kw_only=True)
 class SGDConfig(OptimizerConfig):
     """torch.optim.SGD."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from torch import Tensor
@@ -10,6 +10,7 @@ from torch import Tensor
 from kata.errors import PolicyError
 from kata.policies.base import KeyMap, Policy
 from kata.processors.tensors import read_tensors, write_tensors
+from kata.units import numbered
 
 OLD_STATISTICS = ("normalize_inputs.", "normalize_targets.", "unnormalize_outputs.")
 """Prefixes under which LeRobot before 0.4 stored statistics among the weights."""
@@ -67,8 +68,10 @@ def fill_weights(
     }
     summaries = [_summary(kind, names) for kind, names in problems.items() if names]
     if summaries:
+        shapes = {key_map.to_lerobot(name): tensor.shape for name, tensor in own.items()}
+        shapes.update({name: tensor.shape for name, tensor in found.items()})
         raise PolicyError(
-            f"{source}: " + "; ".join(summaries),
+            f"{source}: " + "; ".join(summaries) + _table(problems, shapes),
             rule=f"the weights of this {policy.config.type} policy: {len(own)} tensors, no more "
             "and no fewer",
             remedy="build the policy from the config.json beside the weights",
@@ -156,6 +159,20 @@ def _stored_names(
         stored = other if other in present else key_map.aliases.get(other, other)
         names.append((name, stored))
     return names
+
+
+def _table(problems: Mapping[str, list[str]], shapes: Mapping[str, Sequence[int]]) -> str:
+    """Return a line for all tensors that do not fit; empty if the summary names them all.
+
+    Names that differ only in a number share a line.
+    """
+    if all(len(names) <= SHOWN for names in problems.values()):
+        return ""
+    lines: list[str] = []
+    for kind, names in problems.items():
+        sized = [f"{name} {tuple(shapes[name])}" if name in shapes else name for name in names]
+        lines += [f"{kind}: {line}" for line in numbered(sized)]
+    return "\n    " + "\n    ".join(lines)
 
 
 def _summary(kind: str, names: list[str]) -> str:

@@ -12,7 +12,7 @@ from typing import ClassVar
 
 from kata.config import DURATION, REQUIRED, Options, option
 from kata.errors import ConfigError
-from kata.optim.config import EmaConfig, OptimizerConfig, SchedulerConfig
+from kata.optim.config import AdamW8bitConfig, EmaConfig, OptimizerConfig, SchedulerConfig
 from kata.policies.config import PolicyConfig
 from kata.run.dataset import DatasetConfig
 from kata.run.evaluation import EnvConfig, EvalConfig
@@ -272,6 +272,17 @@ class Run(Options):
     )
     ema: EmaConfig = option(EmaConfig, "")
     peft: PeftConfig | None = option(None, "", section="fine-tuning")
+    missing_cameras: str = option(
+        "refuse",
+        "Refuse a camera of the base that the dataset lacks while it has others, or leave it out.",
+        choices=("refuse", "leave_out"),
+        may_change=True,
+    )
+    frozen_bits: int | None = option(
+        None,
+        "Bits in which the weights of frozen linear maps are held, 8 or 4 (NF4); null leaves them.",
+        choices=(None, 8, 4),
+    )
     accelerator: AcceleratorConfig = option(AcceleratorConfig, "", section="batch and ranks")
     rename_map: dict[str, str] = option(
         dict, "Keys of the dataset to keys of the policy, {old: new}.", section="data"
@@ -287,6 +298,7 @@ class Run(Options):
         uploads = self.policy.push_to_hub and self.policy.repo_id is not None
         check_format(self.checkpoint_format, uploaded=uploads)
         _check_adapters(self)
+        _check_bits(self)
         if self.env is None and (self.env_eval_freq not in (0, 20_000) or self.env_eval_at_start):
             name = "env_eval_at_start" if self.env_eval_at_start else "env_eval_freq"
             raise ConfigError(
@@ -384,6 +396,29 @@ def _check_adapters(run: Run) -> None:
             "deepspeed.zero_stage=3 with peft",
             rule="DeepSpeed's stage 3 takes the frozen base apart too, and cannot place adapters",
             remedy="--deepspeed.zero_stage=2, or FSDP2 (--parallelism.dp_shard)",
+        )
+
+
+def _check_bits(run: Run) -> None:
+    """Refuse 8 and 4 bits where they cannot be held."""
+    asked = {
+        f"frozen_bits={run.frozen_bits}": run.frozen_bits is not None,
+        "optimizer.type=adamw8bit": isinstance(run.optimizer, AdamW8bitConfig),
+    }
+    shared = run.parallelism.dp_shard != 1 or run.deepspeed.zero_stage > 0
+    for name, is_asked in asked.items():
+        if is_asked and shared:
+            raise ConfigError(
+                f"{name} with weights or states in shards",
+                rule="numbers of 8 and 4 bits are held whole on each rank",
+                remedy="leave out --parallelism.dp_shard and --deepspeed.zero_stage, or this",
+            )
+    if run.frozen_bits is not None and not run.refers:
+        raise ConfigError(
+            f"frozen_bits={run.frozen_bits} without a base that checkpoints refer to",
+            rule="frozen weights in few bits are not saved: they are read from the base again",
+            remedy="add --policy.path=<base>, and leave --checkpoint_frozen=reference and "
+            "--checkpoint_format=safetensors",
         )
 
 

@@ -24,7 +24,7 @@ Facts = list[tuple[str, str]]
 def preflight_facts(prepared: Prepared, policy: Policy, folder: str, room: Room) -> Facts:
     """Return (name, value) rows of data, features, parameters, batch, learning rate and device."""
     run = prepared.run
-    rows = [*_data(prepared), *_features(prepared)]
+    rows = [*_data(prepared), *_features(prepared), *prepared.base_rows]
     trained = sum(p.numel() for p in policy.parameters() if p.requires_grad)
     frozen = sum(p.numel() for p in policy.frozen())
     samples, epoch = run.steps * run.effective_batch, len(prepared.data.rows)

@@ -16,6 +16,7 @@ from kata.dist.engine import Engine
 from kata.errors import PolicyError
 from kata.finetune.base import read_reference, reference_to
 from kata.finetune.lora import adapt, adapted
+from kata.finetune.quantize import quantize_frozen
 from kata.finetune.weights import load_policy
 from kata.optim.build import build_optimizer
 from kata.optim.ema import ema_copy, share_constants
@@ -68,6 +69,8 @@ def build_state(run: Run, engine: Engine, *, weights_follow: bool = False) -> Tr
     if run.peft is not None and not adapted(policy):
         adapt(policy, run.peft)
     policy.train()
+    if run.frozen_bits is not None:
+        _refuse_nothing_frozen(run, quantize_frozen(policy, run.frozen_bits))
     constant = _constant_names(policy, run)
     if run.refers and pretrained is not None and constant:
         policy.reference = _reference(run, pretrained, constant)
@@ -102,6 +105,15 @@ def _constant_names(policy: Policy, run: Run) -> frozenset[str]:
     for module in policy.frozen_modules():
         kept.update(id(parameter) for parameter in module.parameters())
     return frozenset(name for name, p in policy.named_parameters() if id(p) in kept)
+
+
+def _refuse_nothing_frozen(run: Run, count: int) -> None:
+    if count == 0:
+        raise PolicyError(
+            f"frozen_bits={run.frozen_bits}: nothing is frozen",
+            rule="linear maps that are not trained are held in few bits",
+            remedy="add --peft.r=16, or freeze a part with the policy's own options",
+        )
 
 
 def _reference(run: Run, pretrained: str, constant: frozenset[str]) -> Reference:

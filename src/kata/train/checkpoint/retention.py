@@ -90,7 +90,10 @@ def room_needed(run: Run, home: Path, done: int, checkpoint: int, weights: int) 
         most = min(most, max(there, max(keep.last, 1) + milestones) + 1)
     kept = len(best_checkpoints(home))
     judged = max(0, max(keep.best, kept) + 1 - kept) if run.dataset.eval_split else 0
-    return Room(checkpoint, weights, max(most - there, 1) * checkpoint + judged * weights)
+    # The last checkpoint holds the weights of the base too.
+    last = weights * (1 + run.ema.enable) if run.refers and run.peft is None else 0
+    total = max(most - there, 1) * checkpoint + judged * weights + last
+    return Room(checkpoint, weights, total)
 
 
 def check_space(folder: Path, room: Room) -> None:

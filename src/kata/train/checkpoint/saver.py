@@ -26,7 +26,8 @@ from kata.dist.skip_step import optimizer_parameters
 from kata.errors import CheckpointError
 from kata.files import write_json
 from kata.finetune.weights import load_trained, save_trained, save_whole, weights_file
-from kata.optim.config import SGDConfig
+from kata.optim.config import AdamW8bitConfig, SGDConfig
+from kata.optim.eight_bit import BLOCK, SMALLEST
 from kata.policies.base import Policy
 from kata.policies.load import load_weights, save_weights
 from kata.processors import Pipeline
@@ -41,7 +42,7 @@ from kata.train.checkpoint.manifest import (
     step_of,
 )
 from kata.train.checkpoint.sharded import has_shards, load_optimizer_state, restore_shards
-from kata.train.checkpoint.snapshot import Snapshot
+from kata.train.checkpoint.snapshot import Snapshot, stored_tensors
 from kata.update.state import TrainState
 
 
@@ -189,13 +190,26 @@ def checkpoint_bytes(policy: Policy, run: Run) -> int:
     twice.
     """
     trained = sum(p.numel() * p.element_size() for p in policy.parameters() if p.requires_grad)
-    states = int(run.optimizer.momentum > 0) if isinstance(run.optimizer, SGDConfig) else 2
-    weights = weight_bytes(policy) * (2 if run.ema.enable else 1)
+    states = 2 * trained
+    if isinstance(run.optimizer, SGDConfig):
+        states = trained if run.optimizer.momentum > 0 else 0
+    if isinstance(run.optimizer, AdamW8bitConfig):
+        states = sum(_state_bytes_8bit(p) for p in policy.parameters() if p.requires_grad)
+    stored = sum(t.numel() * t.element_size() for t in stored_tensors(policy).values())
+    weights = stored * (2 if run.ema.enable else 1)
     if run.stored_as == "safetensors":
-        return weights + states * trained + TEXT_BYTES
+        return weights + states + TEXT_BYTES
     tensors = len(policy.state_dict()) * (4 + run.ema.enable)
     headers = SHARD_HEADER_BYTES * tensors * run.mesh[1] + TEXT_BYTES
-    return weights * (2 if run.stored_as == "both" else 1) + states * trained + headers
+    return weights * (2 if run.stored_as == "both" else 1) + states + headers
+
+
+def _state_bytes_8bit(parameter: Tensor) -> int:
+    """Return the bytes of both means of a tensor: small ones stay in 32 bits."""
+    numbers = parameter.numel()
+    if numbers < SMALLEST:
+        return 8 * numbers
+    return 2 * (numbers + 4 * -(-numbers // BLOCK))
 
 
 def weight_bytes(policy: Policy) -> int:

@@ -11,6 +11,7 @@ from kata.data.dataset.mixture import Mixture
 from kata.errors import DataError, PolicyError, did_you_mean
 from kata.policies.config import PolicyConfig
 from kata.spec import Feature, FeatureType, features_of
+from kata.train.input.base_features import offered_rename, rename_text
 
 
 def fit_features(
@@ -48,14 +49,24 @@ def fit_features(
             "the dataset does not have what the policy wants:\n    " + "\n    ".join(problems),
             rule=f"dataset {dataset.repo_id} has: "
             + ", ".join(f"{k} {f.shape}" for k, f in renamed.items()),
-            remedy='map names with --rename_map=\'{"<dataset key>": "<policy key>"}\'; '
-            "another size needs a policy trained from the start (--policy.type)",
+            remedy=_renaming(config, renamed, rename_map)
+            + "; another size needs a policy trained from the start (--policy.type)",
         )
     # Frames may have another size than the checkpoint's; what is saved says which size was trained
     # on.
     kept = {key: renamed[key] for key in config.input_features if key in renamed}
     predicted = {key: renamed[key] for key in config.output_features}
     return config.with_features(kept or inputs, predicted or actions)
+
+
+def _renaming(config: PolicyConfig, renamed: dict[str, Feature], rename_map: dict[str, str]) -> str:
+    """Return the flag that gives the policy its cameras, or its form where none fits."""
+    offered = offered_rename(config, renamed)
+    if not offered:
+        return 'map names with --rename_map=\'{"<dataset key>": "<policy key>"}\''
+    before = {new: old for old, new in rename_map.items()}
+    own = {before.get(old, old): new for old, new in offered.items()}
+    return rename_text({**rename_map, **own})
 
 
 def _mismatch(key: str, feature: Feature, columns: dict[str, Feature]) -> str:

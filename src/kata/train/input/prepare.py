@@ -17,6 +17,7 @@ from kata.policies.config import PolicyConfig
 from kata.processors.augment import Augment, build_augment
 from kata.run import Run
 from kata.run.dataset import ImageTransformsConfig
+from kata.train.input.base_features import base_rows, refuse_silent_blanks
 from kata.train.input.datasets import open_data, split_data, take_roles
 from kata.train.input.features import fit_features, refuse_episodes, refuse_missing_columns
 from kata.train.input.mixture_checks import check_together
@@ -57,6 +58,7 @@ class Prepared:
         augment: augmentation of training frames, or None.
         notes: messages for the user.
         found: for each dataset, the columns whose role was found.
+        base_rows: the base beside the dataset, rows of the table before step 1.
     """
 
     run: Run
@@ -67,6 +69,7 @@ class Prepared:
     augment: Augment | None
     notes: list[str]
     found: list[list[str]]
+    base_rows: list[tuple[str, str]]
 
 
 def prepare(run: Run, group: ProcessGroup | None = None) -> Prepared:
@@ -110,6 +113,7 @@ def prepare(run: Run, group: ProcessGroup | None = None) -> Prepared:
         augment=augment,
         notes=[*whole.notes, *fit_notes, *normalization.notes, *reading_notes, *order_notes],
         found=found,
+        base_rows=base_rows(dataclasses.replace(run, policy=policy), run.policy, whole),
     )
 
 
@@ -127,6 +131,7 @@ def _fit(run: Run, whole: Mixture) -> tuple[PolicyConfig, list[str]]:
     policy.validate_features()
     refuse_missing_columns(whole, in_dataset(policy.windows(), run.rename_map), run.rename_map)
     notes = check_together(whole, policy, run.dataset)
+    refuse_silent_blanks(run, policy, whole)
     absent = [key for key in run.policy.input_features if key not in policy.input_features]
     if absent:
         notes.append(f"{', '.join(absent)}: not in the dataset; the policy trains without")
