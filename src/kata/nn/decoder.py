@@ -145,7 +145,7 @@ class CrossLayer(LlamaLayer):
     ) -> tuple[Tensor, KeysValues]:
         """Return new tokens, and the mapped keys and values of `past`; see `LlamaLayer`."""
         assert past is not None
-        wide = self.input_layernorm.weight.dtype  # the other decoder may compute in bfloat16
+        wide = self.self_attn.k_proj.weight.dtype  # the other decoder may compute in bfloat16
         keys = self.self_attn.k_proj(past.keys.transpose(1, 2).flatten(2).to(wide))
         values = self.self_attn.v_proj(past.values.transpose(1, 2).flatten(2).to(wide))
         given = KeysValues(split_heads(keys, self.head_dim), split_heads(values, self.head_dim))
