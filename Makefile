@@ -5,7 +5,7 @@ export MPLBACKEND := Agg
 # Some images set it. Every process would then compile what it imports, which takes seconds.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: train test check setup format long peer bench kill slurm constraints clean
+.PHONY: train test check setup format long peer bench kill soak slurm constraints clean
 
 train: setup
 	$(BIN)/kata quickstart
@@ -50,6 +50,11 @@ long: setup
 # Kills a hundred training runs at random moments and compares what they leave with straight runs.
 kill: setup
 	$(BIN)/python tools/kill/run.py --kills 100
+
+# Streams 100,000 batches through a proxy that fails every twentieth request: order and pixels of the disk, memory flat.
+# DATASET is a folder, such as a copy of lerobot/pusht.
+soak: setup
+	$(BIN)/python -m benchmarks.streaming.soak $(DATASET) --batches=100000 --batch_size=4 --encoded_memory_mb=2 --frame_memory_mb=16 --out=soak.json
 
 # A two-node run under a real SLURM on this machine: preempted, requeued, compared. Installs Debian's packages; needs root.
 slurm: setup

@@ -1,11 +1,11 @@
 """A long streamed read through a faulty proxy: its order and pixels are those of the disk, its
 memory stays flat.
 
-    python -m benchmarks.streaming.soak <dataset> --batches=2000 [--out=<file>]
+    python -m benchmarks.streaming.soak <dataset> --batches=2000 [--minutes=25] [--out=<file>]
 
 The dataset is served over HTTP by a process of its own, and a proxy in another one adds latency,
 limits the bandwidth, and fails a share of the requests: 429 with Retry-After, 500, resets,
-truncated bodies, wrong lengths. The same batches are read from the disk, and hashes are compared.
+truncated bodies, wrong lengths. The same batches are then read from the disk, and hashes compared.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ class Pass:
     """The figures of one pass over the batches."""
 
     source: str
+    batches: int
     order: str
     pixels: str
     wall_s: float
@@ -48,8 +49,8 @@ class Pass:
     resident_mb: list[float]
 
 
-def read(source: str, data: Dataset, args: argparse.Namespace) -> Pass:
-    """Read all batches, and hash what they hold."""
+def read(source: str, data: Dataset, args: argparse.Namespace, count: int) -> Pass:
+    """Read batches until the time is over, and hash what they hold."""
     rows = anchor_rows(data)
     order, pixels = hashlib.sha256(), hashlib.sha256()
     resident_mb: list[float] = []
@@ -59,17 +60,22 @@ def read(source: str, data: Dataset, args: argparse.Namespace) -> Pass:
         Reader(data, {}, threads=2, frame_memory=int(args.frame_memory_mb * 1e6)) as reader,
         Batches(reader, rows, Order(len(rows), seed=args.seed), args.batch_size) as batches,
     ):
-        for step in range(args.batches):
+        done = 0
+        for step in range(count):
             batch = batches.at(step)
             order.update(batches.anchors(step).tobytes())
             for key in data.cameras:
                 pixels.update(batch[key].data)
+            done = step + 1
             if step % max(args.batches // _POINTS, 1) == 0:
                 resident_mb.append(round(_resident_mb(), 1))
+                if source == "store" and time.perf_counter() - began_s > 60 * args.minutes:
+                    break
         requests = reader.work().requests
     store = data.store.store if isinstance(data.store, FarFiles) else None
     return Pass(
         source=source,
+        batches=done,
         order=order.hexdigest(),
         pixels=pixels.hexdigest(),
         wall_s=round(time.perf_counter() - began_s, 2),
@@ -90,16 +96,17 @@ def main() -> None:
     faults = [f"--{name}={vars(args)[name]}" for name in _OF_THE_PROXY]
     with tempfile.TemporaryDirectory() as cache:
         os.environ["KATA_CACHE"] = cache
-        near = read("disk", open_dataset("soak/set", root=args.dataset), args)
-        print(f"disk: {near.wall_s} s", flush=True)
         with (
             served(args.dataset, *faults) as address,
             FetchPool(int(args.encoded_memory_mb * 1e6)) as pool,
         ):
             data = open_dataset("soak/set", root=address)
-            far = read("store", replace(data, store=FarFiles(data.store, pool)), args)
+            far = read("store", replace(data, store=FarFiles(data.store, pool)), args, args.batches)
+        print(f"store: {far.batches} batches in {far.wall_s} s", flush=True)
+        near = read("disk", open_dataset("soak/set", root=args.dataset), args, far.batches)
     half = len(far.resident_mb) // 2
     growth_mb = max(far.resident_mb[half:]) - max(far.resident_mb[:half])
+    last_quarter = far.resident_mb[len(far.resident_mb) * 3 // 4 :]
     settings = {name: value for name, value in vars(args).items() if name != "out"}
     result = {
         "machine": {"cores": os.cpu_count(), "system": platform.platform()},
@@ -107,6 +114,7 @@ def main() -> None:
         "same_order": near.order == far.order,
         "same_pixels": near.pixels == far.pixels,
         "growth_mb_second_half": round(growth_mb, 1),
+        "growth_mb_last_quarter": round(last_quarter[-1] - last_quarter[0], 1),
         "passes": [asdict(near), asdict(far)],
     }
     text = json.dumps(result, indent=1)
@@ -119,6 +127,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("dataset", type=Path)
     parser.add_argument("--batches", type=int, default=2000)
+    parser.add_argument("--minutes", type=float, default=1e9, help="most time to stream for")
     parser.add_argument("--batch_size", type=int, default=8)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--latency_ms", type=float, default=20)

@@ -10,6 +10,7 @@ from functools import cached_property
 import numpy as np
 
 from kata.data.arrays import Int64
+from kata.data.dataset.anchors import AnchorRows
 from kata.data.dataset.dataset import Dataset
 from kata.data.dataset.windows import Episodes
 from kata.data.format.episode_table import TaskLists
@@ -185,11 +186,12 @@ class Mixture:
         """Return the number of the part that has each of the mixture's rows, of their shape."""
         return np.searchsorted(self.first_rows, rows, side="right") - 1
 
-    def sizes(self, rows: Int64) -> list[int]:
+    def sizes(self, rows: Int64 | AnchorRows) -> list[int]:
         """Return the number of these rows that each part has."""
-        return np.bincount(self.part_of(rows), minlength=len(self.parts)).tolist()
+        anchors = AnchorRows.of(rows)
+        return np.diff(anchors.before(self.first_rows), append=len(anchors)).tolist()
 
-    def shares(self, rows: Int64) -> Shares:
+    def shares(self, rows: Int64 | AnchorRows) -> Shares:
         """Return the schedule by the parts' weights; without weights, by their shares of `rows`.
 
         Args:

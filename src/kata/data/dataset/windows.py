@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from kata.data.arrays import Int64, ranges
+from kata.data.arrays import Int64
+from kata.data.dataset.anchors import AnchorRows
 from kata.data.format.episode_table import TaskLists
 from kata.errors import DataError
 
@@ -35,7 +36,7 @@ class Episodes:
     tasks: TaskLists
 
 
-def anchor_rows(dataset: Dataset | Mixture, drop_last: int = 0) -> Int64:
+def anchor_rows(dataset: Dataset | Mixture, drop_last: int = 0) -> AnchorRows:
     """Return the rows that may start a sample: all but the last `drop_last` of each episode.
 
     Args:
@@ -43,7 +44,7 @@ def anchor_rows(dataset: Dataset | Mixture, drop_last: int = 0) -> Int64:
         drop_last: frames at the end of each episode that start no sample.
 
     Returns:
-        The rows in ascending order, int64 (N,).
+        The rows in ascending order (N,).
 
     Raises:
         DataError: no frame is left, or `drop_last` is negative.
@@ -54,8 +55,8 @@ def anchor_rows(dataset: Dataset | Mixture, drop_last: int = 0) -> Int64:
             f"drop_last is {drop_last}", rule="0 or more frames", remedy="give a number from 0 on"
         )
     keep = np.maximum(episodes.length - drop_last, 0)
-    rows = ranges(episodes.start, keep)
-    if not rows.size:
+    rows = AnchorRows(episodes.start, keep)
+    if not len(rows):
         longest = int(episodes.length.max(initial=0))
         raise DataError(
             f"no frame of {dataset.repo_id} can start a sample: drop_last is {drop_last}, the "

@@ -11,6 +11,7 @@ import numpy as np
 
 from kata.closing import Closing
 from kata.data.arrays import Int64
+from kata.data.dataset.anchors import AnchorRows
 from kata.data.loader.reader import PendingBatch, Reader
 from kata.data.sampling.permutation import SampleOrder
 from kata.errors import FrameError
@@ -48,7 +49,7 @@ WHOLE = RankSlice()
 class _Anchors:
     """The anchors at positions of the stream, computed a block at a time."""
 
-    def __init__(self, rows: Int64, order: SampleOrder) -> None:
+    def __init__(self, rows: Int64 | AnchorRows, order: SampleOrder) -> None:
         self._rows, self._order = rows, order
         self._known: tuple[int, Int64] = (0, np.empty(0, np.int64))
 
@@ -86,7 +87,7 @@ class Batches(Closing):
     def __init__(
         self,
         reader: Reader,
-        rows: Int64,
+        rows: Int64 | AnchorRows,
         order: SampleOrder,
         batch_size: int,
         *,

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from kata.data.arrays import Int64
+from kata.data.dataset.anchors import AnchorRows
 from kata.data.dataset.dataset import Dataset
 from kata.data.dataset.mixture import Mixture, MixtureEntry
-from kata.data.dataset.windows import episode_of
 from kata.data.frames.frame_format import RECORDED, FrameFormat
 from kata.data.frames.next_use import held_as_rgb
 from kata.data.sampling.clip_order import ClipOrder, Clips, order_quality
@@ -90,7 +90,7 @@ def make_order(
     mixture: Mixture,
     windows: Windows,
     cameras: Collection[str],
-    rows: Int64,
+    rows: Int64 | AnchorRows,
     seed: int,
 ) -> MixtureOrder:
     """Return the order of a mixture, each dataset in the order of its shuffle.
@@ -116,7 +116,7 @@ def _order(
     dataset: Dataset,
     windows: Windows,
     cameras: Collection[str],
-    rows: Int64,
+    rows: Int64 | AnchorRows,
     seed: int,
 ) -> SampleOrder:
     """Return the order over `rows`, the anchors of `dataset` in ascending order."""
@@ -133,18 +133,22 @@ def _own(
     return own, [part.own(key) for key in cameras if key in part.columns]
 
 
-def _own_rows(mixture: Mixture, number: int, rows: Int64) -> Int64:
+def _own_rows(mixture: Mixture, number: int, rows: Int64 | AnchorRows) -> AnchorRows:
     """Return those of the mixture's rows that are in one dataset, as rows of it."""
-    return rows[mixture.part_of(rows) == number] - mixture.first_rows[number]
+    first = int(mixture.first_rows[number])
+    end = first + mixture.parts[number].dataset.num_frames
+    return AnchorRows.of(rows).between(first, end)
 
 
 def _clips(
-    shuffle: Shuffle, dataset: Dataset, windows: Windows, cameras: Collection[str], rows: Int64
+    shuffle: Shuffle,
+    dataset: Dataset,
+    windows: Windows,
+    cameras: Collection[str],
+    rows: Int64 | AnchorRows,
 ) -> Clips:
-    episodes = dataset.episodes
-    counts = np.bincount(episode_of(rows, episodes), minlength=len(episodes.length)).astype(
-        np.int64
-    )
+    anchors = AnchorRows.of(rows)
+    counts = np.diff(anchors.before(dataset.episodes.start), append=len(anchors))
     stride = clip_stride(windows, cameras, shuffle.clip_gop)
     return Clips(counts, shuffle.clip_frames, shuffle.clip_gop, stride)
 
@@ -172,7 +176,7 @@ class ShuffleChoice:
         mixture: Mixture,
         windows: Windows,
         cameras: Collection[str],
-        rows: Int64,
+        rows: Int64 | AnchorRows,
         *,
         in_64_bits: bool = False,
     ) -> tuple[list[Shuffle], list[str]]:
@@ -238,7 +242,7 @@ class ShuffleChoice:
         return found
 
     def _of_dataset(
-        self, dataset: Dataset, windows: Windows, cameras: Collection[str], rows: Int64
+        self, dataset: Dataset, windows: Windows, cameras: Collection[str], rows: Int64 | AnchorRows
     ) -> tuple[Shuffle, str]:
         """Return a dataset's order with all its numbers, and a sentence that says why."""
         # 1. All decoded frames of the dataset, and those of the batches that are read at a time.

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from kata.data.arrays import Int64
+from kata.data.dataset.anchors import AnchorRows
 from kata.data.loader.reader import Reader
 from kata.data.sampling.philox import philox
 from kata.errors import DataError, FrameError
@@ -59,17 +60,17 @@ class Substitutes:
     def __init__(
         self,
         reader: Reader,
-        rows: Int64,
+        rows: Int64 | AnchorRows,
         first_rows: Int64,
         seed: int,
         note: Callable[[Substitution], None],
     ) -> None:
         self._reader = reader
-        self._rows = rows
+        self._rows = AnchorRows.of(rows)
         self._seed = seed
         self._note = note
         # The range of anchor numbers of each dataset.
-        self._bounds = np.append(np.searchsorted(rows, first_rows), len(rows))
+        self._bounds = np.append(self._rows.before(first_rows), len(rows))
 
     def __call__(self, positions: Int64, rows: Int64) -> Int64:
         """Return the anchors to read in place of some that cannot be decoded.
@@ -93,7 +94,7 @@ class Substitutes:
         return chosen
 
     def _instead(self, position: int, row: int, error: FrameError) -> int:
-        number = np.searchsorted(self._rows, row)
+        number = int(self._rows.before(np.array([row]))[0])
         part = int(np.searchsorted(self._bounds, number, side="right")) - 1
         begin, end = self._bounds[part : part + 2].tolist()
         for attempt in range(ATTEMPTS):

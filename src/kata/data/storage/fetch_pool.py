@@ -52,8 +52,10 @@ again. More would hide no more latency, and those bytes would have to be fetched
 _WHOLE = 0.9
 """Fraction of the budget that all files may take to be kept whole."""
 
-_OLD_ENTRIES = 1000
-"""Entries of a heap beyond twice the ranges, from which those that no longer hold are removed."""
+_OLD_ENTRIES = 256
+"""Entries of a heap beyond five quarters of the ranges, at which those that no longer hold are
+removed. Each keeps a few hundred bytes, so more of them look like memory that leaks.
+"""
 
 _OVERLAPS = 8
 """Ranges that are looked into for bytes: those of a file may overlap, though GOPs seldom do."""
@@ -339,7 +341,7 @@ class FetchPool(Closing):
 
     def _enter(self, heap: list[_Entry], entry: _Entry) -> None:
         heapq.heappush(heap, entry)
-        if len(heap) > _OLD_ENTRIES + 2 * len(self._held):
+        if len(heap) > _OLD_ENTRIES + len(self._held) * 5 // 4:
             heap[:] = [each for each in heap if self._is_current(each)]
             heapq.heapify(heap)
 

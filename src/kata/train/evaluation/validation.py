@@ -11,6 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from kata.data.arrays import Int64
+from kata.data.dataset.anchors import AnchorRows
 from kata.dist.process_group import ProcessGroup
 from kata.policies.base import Policy, evaluating
 from kata.processors import Normalize, Pipeline
@@ -203,7 +205,7 @@ class _Errors:
         return found
 
 
-def spread_rows(rows: np.ndarray, most: int) -> np.ndarray:
+def spread_rows(rows: AnchorRows, most: int) -> Int64 | AnchorRows:
     """At most `most` rows (0: all), evenly spaced."""
     if most == 0 or len(rows) <= most:
         return rows

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from kata.data.arrays import Int64
+from kata.data.dataset.anchors import AnchorRows
 from kata.data.dataset.mixture import Mixture
 from kata.data.loader.shuffle import Shuffle, ShuffleChoice, make_order
 from kata.data.sampling.permutation import SampleOrder
@@ -17,7 +17,7 @@ _CLIPS = ("clip_pool", "clip_frames", "clip_gop")
 
 
 def build_order(
-    options: DatasetConfig, seed: int, data: Mixture, reading: ReaderSettings, rows: Int64
+    options: DatasetConfig, seed: int, data: Mixture, reading: ReaderSettings, rows: AnchorRows
 ) -> SampleOrder:
     """Return the order in which the anchors `rows` (N,) of `data` are trained on."""
     shuffles = _written(options) or [Shuffle()] * len(data.parts)
@@ -25,7 +25,7 @@ def build_order(
 
 
 def choose_order(
-    run: Run, data: Mixture, reading: ReaderSettings, rows: Int64
+    run: Run, data: Mixture, reading: ReaderSettings, rows: AnchorRows
 ) -> tuple[dict[str, Any], list[str]]:
     """Choose the order of training.
 

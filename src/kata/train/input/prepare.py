@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from kata.data import anchor_rows
-from kata.data.arrays import Int64
+from kata.data.dataset.anchors import AnchorRows
 from kata.data.dataset.mixture import Mixture
 from kata.data.sampling.permutation import SampleOrder
 from kata.dist.process_group import ProcessGroup
@@ -41,7 +41,7 @@ class TrainingData:
 
     train: Mixture
     val_dataset: Mixture | None
-    rows: Int64
+    rows: AnchorRows
     order: SampleOrder
 
 

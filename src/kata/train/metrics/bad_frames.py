@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from kata.data.arrays import Int64
+from kata.data.dataset.anchors import AnchorRows
 from kata.data.dataset.mixture import Mixture
 from kata.data.loader.batches import SubstituteFn
 from kata.data.loader.provenance import sample_locations
@@ -53,7 +54,12 @@ class BadFrames:
             self._accounts[use] = Substituted(lines)
 
     def substitute(
-        self, use: str, data: Mixture, reader: Reader, rows: Int64, samples: Callable[[int], int]
+        self,
+        use: str,
+        data: Mixture,
+        reader: Reader,
+        rows: Int64 | AnchorRows,
+        samples: Callable[[int], int],
     ) -> SubstituteFn:
         """Return the function that Batches call for frames that cannot be decoded.
 
