@@ -38,10 +38,13 @@ format: setup
 peer: setup
 	$(BIN)/python tools/peer/run.py
 
-# kata against LeRobot 0.6.1 on datasets that LeRobot wrote (data/bench, about 750 MB): half an hour on two idle cores.
+# kata against LeRobot 0.6.1 on datasets that LeRobot wrote (data/bench, about 750 MB): an hour on two idle cores. Reading,
+# streaming, and LeRobot's training script with kata's Loader.
 bench: setup
 	$(BIN)/python tools/peer/setup.py
 	$(BIN)/python -m benchmarks.lab --root=data/bench --make --peer
+	$(BIN)/python -m benchmarks.streaming.beside_lerobot data/bench --out=benchmarks/results/streaming_beside_lerobot.json
+	$(BIN)/python -m benchmarks.streaming.lerobot_script data/bench/b --out=benchmarks/results/lerobot_script.json
 
 # Machines made of network namespaces that are killed and cut off, and jobs that go on from what they uploaded.
 long: setup

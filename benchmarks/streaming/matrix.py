@@ -228,7 +228,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--batch_size", type=int, default=8)
     parser.add_argument("--num_batches", type=int, default=0, help="0: an epoch")
     parser.add_argument("--frame_memory_mb", type=int, default=400)
-    parser.add_argument("--encoded_memory_mb", type=int, default=32)
+    parser.add_argument("--encoded_memory_mb", type=int, default=8)
     parser.add_argument("--floor_seconds", type=float, default=1.0)
     parser.add_argument("--records", type=Path, required=True, help="folder of the records")
     parser.add_argument("--out", type=Path, help="the summary, as JSON")
