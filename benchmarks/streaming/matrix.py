@@ -191,7 +191,7 @@ def _printed(summary: Mapping[str, Any]) -> list[str]:
                 f"{found['floor_share']:4.0%} of the floor, first "
                 f"{found['first_batch_latency_s']:.2f} s, amplified "
                 f"{found['read_amplification']:.2f}, {found['peak_bytes'] / 1e6:.0f} MB of "
-                f"{found['budget_bytes'] / 1e6:.0f}"
+                f"{found['budget_bytes'] / 1e6:.0f}, others {found['other_cores']:.1f}"
             )
             for what, target in found["targets"].items():
                 if not target["reached"]:

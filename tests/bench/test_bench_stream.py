@@ -76,6 +76,7 @@ def rank(local_rank, **changed):
         batch_size=4,
         frames_per_sample=2,
         cpu_s=0.8,
+        busy_s=2.0,
         work={
             "frames_asked": 16,
             "frames_held": 12,
@@ -113,6 +114,7 @@ def test_ranks_are_summed_per_node():
     assert first["request_ms"] == pytest.approx(20)
     assert first["cpu_s_per_sample"] == pytest.approx(0.1)
     assert first["peak_bytes"] == 18000
+    assert first["other_cores"] == pytest.approx((2.0 - 1.6) / 0.8)
     assert (first["decoder_cache_hits"], first["decoder_cache_misses"]) == (24, 8)
     assert (first["decoder_cache_hit_rate"], first["decoder_cache_evictions"]) == (0.75, 2)
     assert first["p50_sample_latency_ms"] == pytest.approx(1e3 * 0.25 / 4)

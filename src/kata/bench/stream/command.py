@@ -38,6 +38,7 @@ _SHOWN = (
     ("read_amplification", "amplified", "{:.2f}"),
     ("requests_per_sample", "requests", "{:.3f}"),
     ("cpu_s_per_sample", "CPU s", "{:.5f}"),
+    ("other_cores", "others", "{:.1f}"),
 )
 """Name of a figure, its title in the table, its form."""
 
@@ -96,5 +97,5 @@ def lines_of(record: dict[str, Any]) -> list[str]:
         head,
         *table_lines(rows, first_number=0),
         "bytes, requests, CPU s: per sample. amplified: bytes brought per byte of a new sample's "
-        "frames in the\ndataset. hits: frames that were decoded already. MB: most resident memory.",
+        "frames in the\ndataset. hits: frames that were decoded already. others: cores that other processes used.",
     ]

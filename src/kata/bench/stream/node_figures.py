@@ -53,12 +53,20 @@ def node_figures(ranks: Sequence[RankRun]) -> dict[str, Any]:
         "request_ms": 1e3 * work["request_s"] / max(1, work["requests"]),
         "store_wait_s": max(rank.work["store_wait_s"] for rank in ranks),
         "cpu_s_per_sample": sum(rank.cpu_s for rank in ranks) / samples,
+        "other_cores": _other_cores(ranks),
         "decoded_per_asked": work["frames_decoded"] / max(1, work["frames_asked"]),
         "episodes_per_batch": sum(rank.episodes_per_batch for rank in ranks) / len(ranks),
         **ranks[0].mixing,
         "peak_bytes": sum(rank.peak_bytes for rank in ranks),
         "budget_bytes": sum(rank.budget_bytes for rank in ranks),
     }
+
+
+def _other_cores(ranks: Sequence[RankRun]) -> float:
+    """Return the cores that other processes of the node used; a server on it is one of them."""
+    slowest = max(ranks, key=lambda rank: sum(rank.batch_s))
+    others_s = slowest.busy_s - sum(rank.cpu_s for rank in ranks)
+    return max(0.0, others_s / sum(slowest.batch_s))
 
 
 def _latencies(ranks: Sequence[RankRun]) -> dict[str, float]:

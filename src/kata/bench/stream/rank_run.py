@@ -34,6 +34,7 @@ class RankRun:
         batch_size: samples of a batch.
         frames_per_sample: frames of all cameras in a sample.
         cpu_s: CPU seconds of the process.
+        busy_s: CPU seconds of all processes of the machine meanwhile.
         work: what `kata.data.Reader.work` counted.
         evicted: decoded frames that made room for others before their next use.
         held_bytes: bytes of decoded frames that were held at the end.
@@ -55,6 +56,7 @@ class RankRun:
     batch_size: int
     frames_per_sample: int
     cpu_s: float
+    busy_s: float
     work: dict[str, float]
     evicted: int
     held_bytes: int
@@ -75,6 +77,7 @@ class _Taken:
     first_s: float
     batch_s: list[float]
     cpu_s: float
+    busy_s: float
     work: dict[str, float]
     evicted: int
     episodes: int
@@ -123,6 +126,7 @@ def read_rank(run: StreamBench, local_rank: int, ready: Callable[[], Any]) -> Ra
             batch_size=run.batch_size,
             frames_per_sample=sum(len(windows.get(key, (0,))) for key in cameras),
             cpu_s=taken.cpu_s,
+            busy_s=taken.busy_s,
             work=taken.work,
             evicted=taken.evicted,
             held_bytes=loader.reader.buffer.held_bytes,
@@ -171,6 +175,7 @@ def _take(loader: Loader, run: StreamBench, began_s: float) -> _Taken:
     before = loader.reader.work()
     evicted = loader.reader.buffer.evicted
     episodes = 0
+    busy_s = process_stats.busy_s()
     cpu_s = time.process_time()
     batch_s: list[float] = []
     asked_s = time.perf_counter()
@@ -184,6 +189,7 @@ def _take(loader: Loader, run: StreamBench, began_s: float) -> _Taken:
         first_s,
         batch_s,
         time.process_time() - cpu_s,
+        process_stats.busy_s() - busy_s,
         asdict(loader.reader.work().since(before)),
         loader.reader.buffer.evicted - evicted,
         episodes,
