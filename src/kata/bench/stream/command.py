@@ -97,5 +97,6 @@ def lines_of(record: dict[str, Any]) -> list[str]:
         head,
         *table_lines(rows, first_number=0),
         "bytes, requests, CPU s: per sample. amplified: bytes brought per byte of a new sample's "
-        "frames in the\ndataset. hits: frames that were decoded already. others: cores that other processes used.",
+        "frames in the\ndataset. hits: frames that were decoded already. others: cores that other "
+        "processes used.\nMB: most resident memory.",
     ]
