@@ -19,6 +19,14 @@ from numbers_of import TOLERANCE, difference
 from safetensors.torch import load_file
 
 HERE = Path(__file__).parent
+SMALL_RUN = (
+    "--policy.type=act", "--policy.device=cpu", "--policy.push_to_hub=false",
+    "--policy.pretrained_backbone_weights=null", "--policy.chunk_size=4",
+    "--policy.n_action_steps=4", "--policy.dim_model=32", "--policy.n_heads=2",
+    "--policy.dim_feedforward=32", "--batch_size=2", "--num_workers=1", "--steps=3",
+    "--log_freq=1", "--save_checkpoint=false", "--wandb.enable=false",
+)  # fmt: skip
+"""Options of LeRobot's training script for a run of seconds."""
 POLICIES = sorted(path.stem.removeprefix("policy_") for path in HERE.glob("policy_*.py"))
 
 
@@ -138,6 +146,26 @@ def data_tests(peer: Path) -> list[bool]:
     return [ran(done, what) and report(True, f"{what}: {last}")]
 
 
+def examples(peer: Path, folder: Path) -> list[bool]:
+    """The tests of the examples with LeRobot's packages, and a run of LeRobot's training script
+    with kata's batches.
+    """
+    what = "examples beside LeRobot"
+    done = execute(peer, "-m", "pytest", "-n0", "tests/examples")
+    last = (done.stdout.strip().splitlines() or ["no output"])[-1]
+    results = [ran(done, what) and report(True, f"{what}: {last}")]
+    what = "LeRobot's training script with kata's batches"
+    root = folder / "reach"
+    if not ran(execute(sys.executable, HERE / "kata_dataset.py", "make", root, "h264"), what):
+        return [*results, False]
+    places = ("--dataset.repo_id=local/reach", f"--dataset.root={root}")
+    script = setup.ROOT / "examples/lerobot_train.py"
+    done = execute(peer, script, *SMALL_RUN, *places, f"--output_dir={folder / 'run'}")
+    fine = ran(done, what)
+    has_loss = "loss:" in done.stdout + done.stderr
+    return [*results, fine and report(has_loss, f"{what}: {'' if has_loss else 'no '}loss logged")]
+
+
 def written_datasets(peer: Path, folder: Path) -> list[bool]:
     """LeRobot opens what kata's writer makes, and sees the frames and numbers that kata's reader
     sees.
@@ -183,6 +211,7 @@ def main() -> int:
             ),
             *dataset_items(peer, folder / "data"),
             *data_tests(peer),
+            *examples(peer, folder / "examples"),
             *written_datasets(peer, folder / "written"),
             *edited_datasets(peer, folder / "edited"),
         ]
