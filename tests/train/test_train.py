@@ -12,6 +12,7 @@ from kata.train import train
 from kata.train.checkpoint.manifest import damage
 from kata.train.metrics.meter import read_metrics
 from kata.train.stopping import StopSignal
+from tests.conftest import TINY_ACT, narrow_backbones, undrawn_charts
 
 SILENT = {
     "time",
@@ -50,11 +51,29 @@ def close(a, b, atol):
         )
 
 
-def test_a_run_repeats_bit_for_bit(tiny_run, tmp_path):
-    first = train(tiny_run())
-    second = train(tiny_run(f"--output_dir={tmp_path}/again"))
-    assert equal(weights(first), weights(second))
-    assert numbers(first) == numbers(second)
+@pytest.fixture(scope="module")
+def trained_once(tiny_dataset, tmp_path_factory):
+    """trained_once('--steps=3') is the run of `tiny_run` with these options, which tests share."""
+    done = {}
+
+    def trained(*options):
+        if options not in done:
+            data = [f"--dataset.root={tiny_dataset}", "--dataset.repo_id=tests/tiny"]
+            folder = tmp_path_factory.mktemp("shared") / "run"
+            args = [*data, *TINY_ACT, f"--output_dir={folder}", *options]
+            done[options] = train(resolve_run(args)[0])
+        return done[options]
+
+    with pytest.MonkeyPatch.context() as patch:
+        narrow_backbones(patch)
+        undrawn_charts(patch)
+        yield trained
+
+
+def test_a_run_repeats_bit_for_bit(tiny_run, trained_once):
+    again = train(tiny_run())
+    assert equal(weights(trained_once()), weights(again))
+    assert numbers(trained_once()) == numbers(again)
 
 
 def test_a_run_folder_that_is_moved_away_costs_nothing(light_run, tmp_path, monkeypatch):
@@ -121,28 +140,23 @@ def test_accumulation_does_not_change_the_update(tiny_run, tmp_path):
     assert whole.last["loss"] == pytest.approx(split.last["loss"], abs=1e-5)
 
 
-def test_validation_repeats_and_does_not_disturb_training(tiny_run, tmp_path):
-    quiet = train(tiny_run("--dataset.eval_split=0.3", "--eval_steps=6"))
-    often = train(
-        tiny_run("--dataset.eval_split=0.3", "--eval_steps=1", f"--output_dir={tmp_path}/often")
-    )
+def test_validation_repeats_and_does_not_disturb_training(tiny_run, trained_once):
+    quiet = trained_once("--dataset.eval_split=0.3", "--eval_steps=6", "--save_freq=4")
+    often = train(tiny_run("--dataset.eval_split=0.3", "--eval_steps=1"))
     assert equal(weights(quiet), weights(often))
     validations = [[x for x in numbers(t) if x["kind"] == "validation"] for t in (quiet, often)]
     assert [len(v) for v in validations] == [1, 6]
     assert validations[0][-1] == validations[1][-1]
 
 
-def test_threads_and_read_ahead_do_not_change_the_result(tiny_run, tmp_path):
-    one = train(tiny_run())
-    many = train(
-        tiny_run("--num_workers=3", "--prefetch_factor=1", f"--output_dir={tmp_path}/many")
-    )
-    assert equal(weights(one), weights(many))
+def test_threads_and_read_ahead_do_not_change_the_result(tiny_run, trained_once):
+    many = train(tiny_run("--num_workers=3", "--prefetch_factor=1"))
+    assert equal(weights(trained_once()), weights(many))
 
 
-def test_bf16_trains_close_to_fp32_and_keeps_fp32_weights(tiny_run, tmp_path):
-    full = train(tiny_run())
-    half = train(tiny_run("--accelerator.mixed_precision=bf16", f"--output_dir={tmp_path}/half"))
+def test_bf16_trains_close_to_fp32_and_keeps_fp32_weights(tiny_run, trained_once):
+    full = trained_once()
+    half = train(tiny_run("--accelerator.mixed_precision=bf16"))
     assert all(t.dtype == torch.float32 for t in weights(half).values())
     assert not equal(weights(full), weights(half))
     assert half.last["loss"] == pytest.approx(full.last["loss"], rel=0.05)
@@ -168,15 +182,15 @@ def test_the_average_of_the_weights_is_judged_and_saved_beside_them(tiny_run):
     assert (last / "pretrained_model_ema" / "model.safetensors").is_file()
 
 
-def test_the_resolved_config_reproduces_the_run(tiny_run, tmp_path):
-    first = train(tiny_run("--dataset.eval_split=0.3"))
+def test_the_resolved_config_reproduces_the_run(trained_once, tmp_path):
+    first = trained_once("--dataset.eval_split=0.3", "--eval_steps=6", "--save_freq=4")
     config = first.folder / "train_config.json"
     again = train(resolve_run([f"--config={config}", f"--output_dir={tmp_path}/again"])[0])
     assert equal(weights(first), weights(again))
 
 
-def test_fine_tuning_starts_from_the_checkpoints_weights(tiny_run, tiny_args, tmp_path):
-    first = train(tiny_run())
+def test_fine_tuning_starts_from_the_checkpoints_weights(trained_once, tiny_args, tmp_path):
+    first = trained_once()
     others = [a for a in tiny_args if not a.startswith("--policy.")]
     frozen = [
         "--steps=1",
@@ -189,8 +203,8 @@ def test_fine_tuning_starts_from_the_checkpoints_weights(tiny_run, tiny_args, tm
     assert equal(weights(first), weights(tuned))
 
 
-def test_a_run_folder_holds_what_the_documentation_says(tiny_run):
-    trained = train(tiny_run("--dataset.eval_split=0.3", "--save_freq=4"))
+def test_a_run_folder_holds_what_the_documentation_says(trained_once):
+    trained = trained_once("--dataset.eval_split=0.3", "--eval_steps=6", "--save_freq=4")
     found = {str(p.relative_to(trained.folder)) for p in trained.folder.rglob("*") if p.is_file()}
     for name in ("train_config.json", "metrics.jsonl", "report.html"):
         assert name in found
