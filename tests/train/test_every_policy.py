@@ -175,7 +175,7 @@ def figures(trained):
 
 
 @pytest.mark.parametrize("name", TINY)
-def test_resumed_equals_straight(name, policy_run, monkeypatch):
+def test_resumed_equals_straight_and_its_checkpoint_acts(name, policy_run, monkeypatch):
     straight = train(policy_run(name, "straight", "--ema.enable=true"))
     answers = iter([False, True])
     with monkeypatch.context() as patched:
@@ -191,6 +191,21 @@ def test_resumed_equals_straight(name, policy_run, monkeypatch):
             assert torch.equal(after.state_dict()[key], tensor), key
     assert figures(straight) == figures(resumed)
     assert len(figures(straight)) >= 6
+    assert_acts_as(straight)
+
+
+def assert_acts_as(trained):
+    """The checkpoint acts as the policy that wrote it."""
+    from kata.eval.rollout_policy import load_for_acting
+
+    acting = load_for_acting(
+        str(trained.folder / "checkpoints" / "last" / "pretrained_model"), "cpu"
+    )
+    assert acting.config == dataclasses.replace(
+        trained.state.policy.config, device=acting.config.device
+    )
+    for key, tensor in trained.state.policy.state_dict().items():
+        assert torch.equal(acting.policy.state_dict()[key], tensor), key
 
 
 @pytest.mark.parametrize("name", TINY)
@@ -206,21 +221,6 @@ def test_micro_batches_give_the_update_of_the_whole_batch(name, policy_run):
         torch.testing.assert_close(
             split.state.policy.state_dict()[key], tensor, rtol=0, atol=1e-5, msg=key
         )
-
-
-@pytest.mark.parametrize("name", TINY)
-def test_a_checkpoint_acts_as_the_policy_that_wrote_it(name, policy_run):
-    from kata.eval.rollout_policy import load_for_acting
-
-    trained = train(policy_run(name, "acts"))
-    acting = load_for_acting(
-        str(trained.folder / "checkpoints" / "last" / "pretrained_model"), "cpu"
-    )
-    assert acting.config == dataclasses.replace(
-        trained.state.policy.config, device=acting.config.device
-    )
-    for key, tensor in trained.state.policy.state_dict().items():
-        assert torch.equal(acting.policy.state_dict()[key], tensor), key
 
 
 @pytest.mark.parametrize("name", ["act", *TINY])
