@@ -84,7 +84,7 @@ def in_folder(folder, step):
     }
 
 
-@pytest.mark.parametrize("options", [(), AVERAGED, (*FOURTHS, *AVERAGED), (*AVERAGED, *BF16)])
+@pytest.mark.parametrize("options", [(), (*FOURTHS, *AVERAGED, *BF16)])
 def test_a_step_over_a_frame_that_overflows_changes_nothing(poisoned, options):
     """A state of 1e38 is a finite number in the data, and infinite after the first layer."""
     trained = train(poisoned("observation.state", 6, 1e38, "--steps=8", "--save_freq=1", *options))
@@ -150,7 +150,7 @@ def test_the_statistics_of_batch_norms_stay_too(tiny_dataset, tmp_path):
 def test_bad_steps_are_the_same_after_a_resume(poisoned, tmp_path):
     asked = ("observation.state", 6, 1e38, "--steps=8", "--save_freq=1", *AVERAGED)
     straight = train(poisoned(*asked))
-    for step in (1, 3, 5, 7):
+    for step in (listed(straight.folder)[0]["step"], 7):
         part = tmp_path / f"from-{step}"
         shutil.copytree(straight.folder, part, symlinks=True)
         for later in range(step + 1, 9):
