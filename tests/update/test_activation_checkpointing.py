@@ -24,6 +24,11 @@ ONE_STEP = (
 AGAIN = "--gradient_checkpointing=true"
 
 
+@pytest.fixture(autouse=True)
+def quick(narrow_backbone, plain_charts):
+    """Policies with cameras train within a second."""
+
+
 @pytest.mark.parametrize("name", TINY)
 def test_every_policy_takes_the_same_step(name, policy_run):  # noqa: F811
     options = (*ONE_STEP, "--max_eval_samples=0", "--save_checkpoint=false")

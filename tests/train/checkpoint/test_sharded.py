@@ -12,8 +12,10 @@ from safetensors.torch import load_file
 from kata.cli import CHECKPOINT
 from kata.config.verb import run_verb
 from kata.errors import CheckpointError, PolicyError
+from kata.run import resolve_run
 from kata.train import train
 from kata.train.checkpoint.manifest import MANIFEST
+from tests.conftest import TINY_ACT, undrawn_charts
 
 MODEL = "pretrained_model/model.safetensors"
 
@@ -22,14 +24,30 @@ def main(args: list[str]) -> int:
     return run_verb(CHECKPOINT, args, "kata checkpoint")
 
 
+@pytest.fixture(scope="module")
+def trained(light_dataset, tmp_path_factory):
+    """A run with its state in shards alone, and the same run without shards."""
+    data = [f"--dataset.root={light_dataset}", "--dataset.repo_id=tests/light"]
+    args = [*data, *TINY_ACT, "--save_freq=2", "--ema.enable=true"]
+    folder = tmp_path_factory.mktemp("trained")
+    made = (("shards", "--checkpoint_format=dcp"), ("straight", "--checkpoint_format=safetensors"))
+    with pytest.MonkeyPatch.context() as patch:
+        undrawn_charts(patch)
+        return {
+            name: train(resolve_run([*args, option, f"--output_dir={folder}/{name}"])[0])
+            for name, option in made
+        }
+
+
 @pytest.fixture
-def in_shards(light_run):
-    """The checkpoints folder of a run with its state in shards alone."""
-    return train(light_run("--checkpoint_format=dcp", "--ema.enable=true")).folder / "checkpoints"
+def in_shards(trained, tmp_path):
+    """The checkpoints folder of a copy of the run in shards."""
+    shutil.copytree(trained["shards"].folder, tmp_path / "run", symlinks=True)
+    return tmp_path / "run" / "checkpoints"
 
 
-def test_there_and_back_nothing_changes(in_shards, light_run, tmp_path):
-    straight = train(light_run("--ema.enable=true", f"--output_dir={tmp_path}/straight"))
+def test_there_and_back_nothing_changes(in_shards, trained, tmp_path):
+    straight = trained["straight"]
     plain = straight.folder / "checkpoints/last"
     assert main(["convert", str(in_shards / "last"), "--to=both"]) == 0
     assert main(["convert", str(in_shards / "last"), "--to=dcp"]) == 0
@@ -47,8 +65,8 @@ def test_there_and_back_nothing_changes(in_shards, light_run, tmp_path):
     assert main(["verify", str(in_shards.parent)]) == 0
 
 
-def test_a_run_goes_on_from_shards_bit_for_bit(in_shards, light_run, tmp_path):
-    straight = train(light_run("--ema.enable=true", f"--output_dir={tmp_path}/straight"))
+def test_a_run_goes_on_from_shards_bit_for_bit(in_shards, light_run, trained):
+    straight = trained["straight"]
     for path in (in_shards / "000006", in_shards / "last"):
         shutil.rmtree(path) if not path.is_symlink() else path.unlink()
     resumed = train(light_run("--ema.enable=true", "--checkpoint_format=dcp", "--resume=true"))
