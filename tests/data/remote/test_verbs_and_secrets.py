@@ -63,7 +63,7 @@ def test_check_finds_what_is_wrong_in_a_store(folder, place, capsys):
 def test_an_episode_is_drawn_from_a_store(tmp_path, folder, capsys):
     server = FileServer(folder)
     with serving(server):
-        out = tmp_path / "episode.png"
+        out = tmp_path / "episode.html"
         assert main(["data", "view", server.url, "--episode=1", f"--out={out}"]) == 0
     assert out.stat().st_size > 1000
 
