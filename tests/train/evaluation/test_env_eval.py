@@ -28,7 +28,7 @@ ENV = ("--env.type=kata", "--env.max_steps=4", "--eval.n_episodes=2", "--eval.vi
 
 @pytest.fixture(autouse=True)
 def quick_cameras():
-    """Replace the narrow backbone: here sub-processes continue what this process began."""
+    """Replace the narrow backbone: real evaluations load what this process trained."""
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +79,9 @@ def python_that(does: str, folder: Path, monkeypatch) -> None:
     monkeypatch.setattr(sys, "executable", str(script))
 
 
-def test_the_start_and_every_second_step_are_evaluated_too(run_of, monkeypatch, tmp_path):
+def test_the_start_and_every_second_step_are_evaluated_too(
+    run_of, monkeypatch, tmp_path, narrow_backbone
+):
     result = json.dumps({"num_episodes": 2, "success_interval": [0.0, 0.7]})
     python_that(f"echo '{result}' > $6", tmp_path, monkeypatch)
     options = ("--env_eval_freq=2", "--env_eval_at_start=true", "--steps=5")
@@ -129,7 +131,9 @@ def test_a_signal_ends_an_evaluation_that_is_waited_for(run_of, tmp_path):
     assert not list((trained.folder / "evaluations").glob("*/pretrained_model"))
 
 
-def test_an_evaluation_that_fails_is_said_and_training_goes_on(run_of, monkeypatch, tmp_path):
+def test_an_evaluation_that_fails_is_said_and_training_goes_on(
+    run_of, monkeypatch, tmp_path, narrow_backbone
+):
     python_that("exit 7", tmp_path, monkeypatch)
     trained = train(run_of(*ENV, "--env_eval_freq=0"))
     assert trained.state.step == 2

@@ -364,7 +364,7 @@ def test_memory_and_caches_change_no_weight(run, tmp_path):
         for i, n in enumerate("ab")
     )
     mix = [{"repo_id": f"tests/{root.name}", "root": str(root)} for root in (long, short)]
-    options = (f"--dataset.mix={json.dumps(mix)}", "--steps=8", "--dataset.eval_split=0.3")
+    options = (f"--dataset.mix={json.dumps(mix)}", "--steps=4", "--dataset.eval_split=0.3")
     plain = weights(train(run(*options)))
     for name, more in {"tight": "frame_memory=20KB", "cached": "cache=disk"}.items():
         again = run(
@@ -464,12 +464,12 @@ def test_a_mixture_in_clips_continues_exactly_whatever_memory_it_finds(run, tmp_
     derived = prepare(run(*options)).run.dataset
     assert (derived.shuffle, [numbers[2] for numbers in derived.mix_clips]) == ("clips", [1, 1])
     few = [[5, 4, 1], [3, 2, 1]]
-    straight = train(run(*options, f"--dataset.mix_clips={few}", "--steps=12"))
-    first = train(run(*options, f"--dataset.mix_clips={few}", "--steps=6", out="again"))
+    straight = train(run(*options, f"--dataset.mix_clips={few}", "--steps=8"))
+    first = train(run(*options, f"--dataset.mix_clips={few}", "--steps=4", out="again"))
     assert resolve_run([f"--config={first.folder}/train_config.json"])[0].dataset.mix_clips == few
-    more = ("--dataset.frame_memory=1GB", "--dataset.shuffle=auto", "--resume=true", "--steps=12")
+    more = ("--dataset.frame_memory=1GB", "--dataset.shuffle=auto", "--resume=true", "--steps=8")
     assert equal(weights(straight), weights(train(run(options[0], *more, out="again"))))
-    plain = train(run(options[0], "--dataset.shuffle=full", "--steps=12", out="full"))
+    plain = train(run(options[0], "--dataset.shuffle=full", "--steps=8", out="full"))
     assert not equal(weights(straight), weights(plain))
 
 
