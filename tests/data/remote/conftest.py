@@ -14,6 +14,7 @@ from huggingface_hub import constants
 from benchmarks.streaming.servers.files import FileServer, serving
 from benchmarks.streaming.servers.hub import HubServer
 from benchmarks.streaming.servers.proxy import Faults, Proxy, proxied
+from tests.data.dataset_maker import make
 
 
 @dataclass
@@ -51,6 +52,20 @@ def own_session(monkeypatch, tmp_path):
     yield
     huggingface_hub.close_session()
     logger.setLevel(level)
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    """A small dataset on the disk; a test file may make another."""
+    return make(tmp_path / "set")
+
+
+@pytest.fixture
+def web(folder) -> Iterator[FileServer]:
+    """A web server of that folder."""
+    server = FileServer(folder)
+    with serving(server):
+        yield server
 
 
 @pytest.fixture

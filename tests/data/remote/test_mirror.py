@@ -4,7 +4,6 @@ import errno
 import json
 import os
 import threading
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,18 +17,6 @@ from kata.data.remote.remote_store import RemoteStore
 from kata.errors import DataError
 from tests.data import dataset_maker
 from tests.data.dataset_maker import CAMERA, make
-
-
-@pytest.fixture
-def folder(tmp_path) -> Path:
-    return make(tmp_path / "set")
-
-
-@pytest.fixture
-def web(folder):
-    server = FileServer(folder)
-    with serving(server):
-        yield server
 
 
 def bytes_sent(server: FileServer, end: str) -> int:

@@ -17,22 +17,10 @@ from kata.data.remote.addresses import open_objects
 from kata.data.remote.remote_store import RemoteStore
 from kata.data.remote.retry import RetryLimits
 from kata.errors import ConfigError, DataError
-from tests.data.dataset_maker import CAMERA, make
+from tests.data.dataset_maker import CAMERA
 
 VIDEO = f"videos/{CAMERA}/chunk-000/file-000.mp4"
 QUICK = RetryLimits(attempts=3, first_s=0.01)
-
-
-@pytest.fixture
-def folder(tmp_path) -> Path:
-    return make(tmp_path / "set")
-
-
-@pytest.fixture
-def web(folder):
-    server = FileServer(folder)
-    with serving(server):
-        yield server
 
 
 def read_all(root: str) -> None:

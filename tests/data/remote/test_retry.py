@@ -1,6 +1,7 @@
 """Retries wait longer each time, respect the store's wish, and end with one message."""
 
 import random
+import threading
 import time
 
 import numpy as np
@@ -30,13 +31,25 @@ class Failing:
         return "bytes"
 
 
+class AskedWaits(threading.Event):
+    """Notes how long it was asked to wait, and does not: clocks of a busy machine stretch waits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits_s: list[float] = []
+
+    def wait(self, timeout: float | None = None) -> bool:
+        assert timeout is not None
+        self.waits_s.append(timeout)
+        return self.is_set()
+
+
 def test_a_passing_failure_is_retried_after_growing_waits():
-    request = Failing(3)
-    limits = RetryLimits(attempts=4, first_s=0.04, most_s=1.0)
-    assert Retry(limits).run("s3://b/x", request) == "bytes"
-    waits = np.diff(request.sent_s)
-    assert (waits[1:] > waits[:-1]).all(), waits
-    assert waits[0] >= 0.02
+    retry = Retry(RetryLimits(attempts=4, first_s=0.04, most_s=1.0))
+    retry._closed = asked = AskedWaits()
+    assert retry.run("s3://b/x", Failing(3)) == "bytes"
+    first_s, second_s, third_s = filter(None, asked.waits_s)
+    assert 0.02 <= first_s < second_s < third_s
 
 
 def test_the_wish_of_the_store_is_respected_by_every_request():
@@ -65,10 +78,11 @@ def test_giving_up_names_the_object_and_the_last_failure(limits, words):
 
 
 def test_a_store_that_asks_for_too_long_a_rest_is_given_up_at_once():
-    began_s = time.monotonic()
+    retry = Retry()
+    retry._closed = asked = AskedWaits()
     with pytest.raises(DataError, match="3600 s of rest"):
-        Retry().run("s3://b/x", Failing(99, retry_after_s=3600))
-    assert time.monotonic() - began_s < 1
+        retry.run("s3://b/x", Failing(99, retry_after_s=3600))
+    assert not any(asked.waits_s)
 
 
 def test_no_generator_of_a_run_moves_on():
@@ -84,7 +98,7 @@ def test_closing_ends_a_wait():
     began_s = time.monotonic()
     with pytest.raises(DataError):
         retry.run("s3://b/x", Failing(99))
-    assert time.monotonic() - began_s < 1
+    assert time.monotonic() - began_s < 20  # the wait would be at least 30 s
 
 
 @pytest.mark.parametrize(
