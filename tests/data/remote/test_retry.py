@@ -7,6 +7,7 @@ import time
 import numpy as np
 import pytest
 
+from kata.data.remote import retry as retry_module
 from kata.data.remote.http_ranges import retry_after_s
 from kata.data.remote.refusals import TransientError
 from kata.data.remote.retry import Retry, RetryLimits
@@ -75,6 +76,24 @@ def test_giving_up_names_the_object_and_the_last_failure(limits, words):
         Retry(limits).run("s3://bucket/videos/file-003.mp4", Failing(99))
     for word in ("s3://bucket/videos/file-003.mp4", words, "503 Service Unavailable", "remedy:"):
         assert word in str(caught.value)
+
+
+def test_a_store_that_has_answered_gets_more_attempts():
+    retry = Retry(RetryLimits(attempts=6, first_attempts=2, first_s=0.001))
+    with pytest.raises(DataError, match="2 attempts"):
+        retry.run("s3://b/x", Failing(99))
+    assert retry.run("s3://b/x", Failing(1)) == "bytes"
+    assert retry.run("s3://b/x", Failing(5)) == "bytes"
+
+
+def test_a_wait_is_announced_once(caplog, monkeypatch):
+    monkeypatch.setattr(retry_module, "_SAID_AFTER_S", 0.0)
+    retry = Retry(QUICK)
+    for name in ("s3://b/x", "s3://b/y"):
+        retry.run(name, Failing(3))
+    assert [record.getMessage() for record in caplog.records] == [
+        "waiting for s3://b/x: 503 Service Unavailable"
+    ]
 
 
 def test_a_store_that_asks_for_too_long_a_rest_is_given_up_at_once():

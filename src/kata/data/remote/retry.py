@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 import time
 from collections.abc import Callable
@@ -15,19 +16,29 @@ from kata.units import counted
 
 T = TypeVar("T")
 
+_log = logging.getLogger(__name__)
+
+_SAID_AFTER_S = 3.0
+"""Time that a request has failed for when the user is told. Shorter faults pass unseen."""
+
+_SAID_EVERY_S = 60.0
+"""Least time between two such messages of one store."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class RetryLimits:
     """The bounds of retries.
 
     Attributes:
-        attempts: the most requests for one thing.
+        attempts: the most requests for one thing. The default takes about ten minutes.
+        first_attempts: the most as long as the store has never answered, about 45 seconds.
         limit_s: the most time for one thing, with all waits.
         first_s: the longest first wait; each later one may be twice as long.
         most_s: the longest wait, unless the store asks for more.
     """
 
-    attempts: int = 10
+    attempts: int = 50
+    first_attempts: int = 10
     limit_s: float = 600.0
     first_s: float = 0.2
     most_s: float = 20.0
@@ -46,6 +57,8 @@ class Retry:
         self._limits = limits or RetryLimits()
         self._lock = Lock()
         self._not_before_s = 0.0
+        self._said_s = -_SAID_EVERY_S
+        self._has_answered = False
         self._closed = Event()
         self.retries = 0
 
@@ -65,13 +78,17 @@ class Retry:
             number += 1
             self._closed.wait(max(self._not_before_s - time.monotonic(), 0.0))
             try:
-                return send()
+                found = send()
+                self._has_answered = True
+                return found
             except TransientError as error:
                 wait_s = self._wait_s(location, number, error)
                 spent_s = time.monotonic() - began_s
                 is_over = spent_s + wait_s > self._limits.limit_s or self._closed.is_set()
-                if number >= self._limits.attempts or is_over:
+                if number >= self._attempts or is_over:
                     raise _given_up(location, number, spent_s, error) from error
+                if spent_s >= _SAID_AFTER_S:
+                    self._say_waiting(location, error)
             with self._lock:
                 self.retries += 1
             self._closed.wait(wait_s)
@@ -79,6 +96,23 @@ class Retry:
     def close(self) -> None:
         """End all waits; requests that fail from now on are not repeated."""
         self._closed.set()
+
+    @property
+    def _attempts(self) -> int:
+        """Return the most attempts: a store that has answered may be away for some minutes."""
+        limits = self._limits
+        if self._has_answered:
+            return limits.attempts
+        return min(limits.attempts, limits.first_attempts)
+
+    def _say_waiting(self, location: str, error: TransientError) -> None:
+        """Log that a store is waited for; requests of many threads make one message."""
+        with self._lock:
+            now_s = time.monotonic()
+            if now_s - self._said_s < _SAID_EVERY_S:
+                return
+            self._said_s = now_s
+        _log.warning("waiting for %s: %s", location, error.reason)
 
     def _wait_s(self, location: str, number: int, error: TransientError) -> float:
         """Return the wait before the next attempt."""
