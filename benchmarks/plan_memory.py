@@ -3,16 +3,22 @@
     python benchmarks/plan_memory.py [--only=act] [--out=benchmarks/results/plan_memory.json]
 
 Each case is one policy with one batch size, with or without EMA and activation checkpointing, in
-float32. The record is that of torch.profiler (profile_memory): it counts what the allocator hands
-out and takes back, from before the policy is built until a step after the first one has ended. The
-trace does not see it. Nothing is timed, so a busy machine does no harm.
+float32 or bf16. The record is that of torch.profiler (profile_memory): it counts what the allocator
+hands out and takes back, from before the policy is built until a step after the first one has
+ended. The trace does not see it. Nothing is timed, so a busy machine does no harm.
 """
 
 from __future__ import annotations
 
 import argparse
+import atexit
+import functools
+import importlib
 import json
 import platform
+import shutil
+import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,7 +33,7 @@ from kata.plan.memory import plan_memory
 from kata.plan.tracing.blank_batch import blank_batch
 from kata.plan.tracing.trace import trace_step, warm_state
 from kata.policies import config_class
-from kata.run import DatasetConfig, Run
+from kata.run import AcceleratorConfig, DatasetConfig, Run
 from kata.spec import ACTION, STATE, Feature, FeatureType
 from kata.update.step import update
 
@@ -46,6 +52,14 @@ class MemoryCase(NamedTuple):
 
 
 WITHOUT_WEIGHTS = {"pretrained_backbone_weights": None}
+SMALL_SMOLVLA = {
+    "resize_imgs_with_padding": (64, 64),
+    "num_vlm_layers": 6,
+    "freeze_vision_encoder": False,
+    "train_expert_only": False,
+}
+"""SmolVLA with the tiny model of tools/peer/tiny_smolvlm.py, all of it trained."""
+
 CASES = (
     MemoryCase("act", (120, 160), 2, WITHOUT_WEIGHTS, (2, 8)),
     MemoryCase(
@@ -54,12 +68,24 @@ CASES = (
     MemoryCase("multi_task_dit", (224, 224), 1, {"num_layers": 2}, (1, 3)),
     MemoryCase("tdmpc", (84, 84), 1, {}, (4, 16)),
     MemoryCase("vqbet", (96, 96), 1, WITHOUT_WEIGHTS, (4, 16)),
+    MemoryCase("smolvla", (64, 64), 2, SMALL_SMOLVLA, (2, 8)),
 )
 VARIANTS: tuple[dict[str, Any], ...] = (
     {},
     {"ema": EmaConfig(enable=True)},
     {"gradient_checkpointing": True},
+    {"accelerator": AcceleratorConfig(mixed_precision="bf16")},
 )
+
+
+@functools.cache
+def tiny_smolvlm() -> dict[str, Any]:
+    """Return the option that names a tiny SmolVLM; its folder goes with this process."""
+    folder = tempfile.mkdtemp()
+    atexit.register(shutil.rmtree, folder)
+    sys.path.insert(0, str(Path(__file__).parents[1] / "tools/peer"))
+    written = importlib.import_module("tiny_smolvlm").write(Path(folder) / "smolvlm")
+    return {"vlm_model_name": str(written)}
 
 
 def make_run(case: MemoryCase, variant: dict[str, Any]) -> Run:
@@ -73,6 +99,7 @@ def make_run(case: MemoryCase, variant: dict[str, Any]) -> Run:
         output_features={ACTION: Feature(FeatureType.ACTION, (4,))},
         push_to_hub=False,
         **case.options,
+        **(tiny_smolvlm() if case.policy == "smolvla" else {}),
     )
     return Run(
         dataset=DatasetConfig(repo_id="random"),

@@ -16,7 +16,7 @@ def cache(tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    "rows", ["update_rows", "scaling_rows", "libero_rows"], ids=lambda name: name
+    "rows", ["update_rows", "scaling_rows", "libero_rows", "resnet_rows"], ids=lambda name: name
 )
 def test_physics_gives_the_measured_figures(rows):
     found = plan_guide.__dict__[rows]()

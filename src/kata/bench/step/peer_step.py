@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import json
 import sys
+from collections.abc import Sequence
 from contextlib import ExitStack
 from types import SimpleNamespace
 from typing import Any
@@ -55,10 +56,26 @@ class PeerRecorder(StepRecorder):
         if func is torch.ops.aten._local_scalar_dense.default:
             self.waits += 1
             return 1.0 if args[0].is_floating_point() else 1
+        if func.overloadpacket in (torch.ops.aten.index, torch.ops.aten.index_put_):
+            args = (args[0], self._without_masks(args[1]), *args[2:])
         on_host = func.overloadpacket.__name__ == "_foreach_add_" and args[0][0].dim() == 0
         if on_host:  # LeRobot's optimizers count their steps on the host
             return func(*args, **(kwargs or {}))
         return super().__torch_dispatch__(func, types, args, kwargs)
+
+    def _without_masks(self, indices: Sequence[Any]) -> list[Any]:
+        """Return indices with numbers for masks, all of whose values count as True.
+
+        The host asks the device how many values of a mask are True.
+        """
+        found: list[Any] = []
+        for index in indices:
+            if isinstance(index, Tensor) and index.dtype == torch.bool:
+                self.waits += 1
+                found += [torch.zeros(index.numel(), dtype=torch.int64)] * index.dim()
+            else:
+                found.append(index)
+        return found
 
 
 def build_peer(run: Run) -> tuple[Any, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -105,11 +106,14 @@ def hidden_copies(func: OpOverload, args: Sequence[Any], device: str) -> list[in
 
     cuDNN and oneDNN take input, weight and gradient of a convolution in one memory format: that
     of channels last if input or weight has it (aten/src/ATen/native/ConvUtils.h). Without it,
-    oneDNN makes copies in blocks of channels.
+    oneDNN makes copies in blocks of channels. A CPU for which oneDNN has no bf16 multiplies columns
+    of patches instead.
     """
     name = name_of(func)
     if name not in ("convolution", "convolution_backward"):
         return []
+    if device == "cpu" and args[0].dtype == torch.bfloat16 and not _convolves_bf16():
+        return _columns(name, args)
     takes = args[:2] if name == "convolution" else args[:3]
     *_, x, weight = takes
     formats = (suggest_memory_format(x), suggest_memory_format(weight))
@@ -118,6 +122,30 @@ def hidden_copies(func: OpOverload, args: Sequence[Any], device: str) -> list[in
         return [bytes_of([one]) for one in takes]
     wanted = torch.channels_last if is_last else torch.contiguous_format
     return [bytes_of([one]) for one in takes if not one.is_contiguous(memory_format=wanted)]
+
+
+@functools.cache
+def _convolves_bf16() -> bool:
+    """Return True if oneDNN has convolutions in bf16 for this CPU: they need AVX-512."""
+    return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
+def _columns(name: str, args: Sequence[Any]) -> list[int]:
+    """Return the bytes of the patches of all samples, one column each
+    (aten/src/ATen/native/ConvolutionMM2d.cpp). Kernels of one pixel need none.
+    """
+    is_forward = name == "convolution"
+    x, weight, _, stride, padding, dilation, transposed = args[:7] if is_forward else args[1:8]
+    kernel = weight.shape[2:]
+    is_pointwise = math.prod(kernel) == 1 and math.prod(stride) == 1 and not sum(padding)
+    if transposed or is_pointwise:
+        return []
+    places = 1
+    for size, width, step, edge, gap in zip(
+        x.shape[2:], kernel, stride, padding, dilation, strict=True
+    ):
+        places *= (size + 2 * edge - gap * (width - 1) - 1) // step + 1
+    return [len(x) * x.shape[1] * math.prod(kernel) * places * x.element_size()]
 
 
 def launches_of(name: str, args: Sequence[Any]) -> int:
@@ -183,10 +211,17 @@ pass; in the backward pass the sums over rows are a pass of their own.
 """
 
 
+_TAKES = {"index", "index_select", "gather", "embedding", "take", "_unsafe_index"}
+_PUTS = {"index_put_", "index_add_", "scatter_", "scatter_add_"}
+"""Operations that take rows of their first argument, and those that change some of it."""
+
+
 def read_bytes_of(name: str, inputs: Sequence[Tensor], written: int) -> int:
-    """Return the bytes that an operation reads; a gather reads only what it takes."""
-    if kind_of(name) == "gather":
-        return min(bytes_of(inputs), 2 * written)
+    """Return the bytes that an operation reads; of a table only rows that it takes or changes."""
+    if name in _TAKES:
+        return written + bytes_of(inputs[1:])
+    if name in _PUTS:
+        return bytes_of(inputs[1:])
     return bytes_of(inputs) * (2 if name in _READS_TWICE else 1)
 
 
