@@ -8,6 +8,9 @@ from kata.cli import main
 from kata.errors import ConfigError
 from kata.launch.planning.options import split_args
 from kata.plan.catalogue import known_gpus
+from kata.plan.profiles import Profile, keep_profile
+from kata.plan.tracing.trace import trace_step
+from kata.policies.act.model import Policy
 
 SMALL = (
     *("--policy.type=act", "--policy.dim_model=64", "--policy.dim_feedforward=64"),
@@ -134,3 +137,49 @@ def test_features_that_contradict_the_description_are_refused(capsys):
     own = '--policy.output_features={"action": {"type": "ACTION", "shape": [7]}}'
     assert main(["plan", *SMALL, *DATA, "--gpu=l4", own]) == 2
     assert "the description gives" in capsys.readouterr().err
+
+
+def measured_profile(torch):
+    """A profile of an L4 that some version of torch has measured."""
+    rates = dict.fromkeys(("gemm_flop_s", "convolution_flop_s", "bytes_s"), 1e12)
+    times = {"kernel_s": 3e-6, "launch_s": 7e-6}
+    sizes = {"memory_bytes": 24 * 10**9, "context_bytes": 300_000_000}
+    named = {"device": "l4", "precision": "no", "torch": torch, "driver": "", "threads": 1}
+    return Profile(**named, **rates, **times, **sizes)
+
+
+def test_a_profile_of_another_torch_is_used_with_a_wider_interval(capsys, monkeypatch, tmp_path):
+    monkeypatch.setenv("KATA_CACHE", str(tmp_path))
+    keep_profile(measured_profile("1.0"))
+    found = json.loads(planned(capsys, "--gpu=l4", "--json"))
+    assert "torch 1.0" in found["notes"][0]
+    assert found["machine"]["is_calibrated"]
+    assert found["memory"]["cuda_context_bytes"] == 300_000_000
+    low, high = (found["run"][f"wall_clock_{end}_s"] for end in ("low", "high"))
+    assert high / low == pytest.approx(1.2 / 0.8)
+
+
+def test_a_damaged_profile_is_named_and_left_out(capsys, monkeypatch, tmp_path, caplog):
+    monkeypatch.setenv("KATA_CACHE", str(tmp_path))
+    path = keep_profile(measured_profile("1.0"))
+    path.write_text('{"device": ', encoding="utf-8")
+    found = json.loads(planned(capsys, "--gpu=l4", "--json"))
+    assert not found["machine"]["is_calibrated"]
+    assert str(path) in caplog.text
+
+
+def test_a_step_that_cannot_be_traced_names_the_operation(capsys, monkeypatch, tmp_path):
+    forward = Policy.forward
+
+    def looking(self, batch, **draws):
+        batch["action"].nonzero()
+        return forward(self, batch, **draws)
+
+    monkeypatch.setenv("KATA_CACHE", str(tmp_path))
+    monkeypatch.setattr("kata.plan.tracing.trace.trace_step", trace_step)
+    monkeypatch.setattr(Policy, "forward", looking)
+    assert main(["plan", *SMALL, *DATA, "--gpu=l4"]) == 2
+    error = capsys.readouterr().err
+    assert "nonzero" in error
+    assert "masks" in error
+    assert "Traceback" not in error
