@@ -11,6 +11,7 @@ import pytest
 from benchmarks.streaming.servers.files import FileServer, serving
 from kata.data import open_dataset
 from kata.data.remote import mirror as mirrors
+from kata.data.remote import old_states
 from kata.data.remote.addresses import open_objects
 from kata.data.remote.mirror import Mirror
 from kata.data.remote.remote_store import RemoteStore
@@ -55,6 +56,27 @@ def test_what_changes_is_brought_again_and_said(web, folder):
     # A run that reads the state before is not disturbed.
     assert json.loads((first.root / "meta/info.json").read_text())["robot_type"] == "made"
     assert not any("changed" in note for note in open_dataset("x/y", root=web.url).notes)
+
+
+def test_states_are_removed_that_nobody_reads(web, folder):
+    def change(robot: str) -> Path:
+        info = json.loads((folder / "meta/info.json").read_text())
+        (folder / "meta/info.json").write_text(json.dumps(info | {"robot_type": robot}))
+        return open_dataset("x/y", root=web.url).root
+
+    first, second = change("one"), change("two")
+    blobs = len([*first.parent.parent.glob("blobs/*")])
+    assert (first / "meta/info.json").is_file(), "this process may read it"
+    # As if this process had ended.
+    os.close(old_states._held.pop(first))
+    third = change("three")
+    assert not first.exists()
+    assert not first.with_name(f"{first.name}.lock").exists()
+    assert (second / "meta/info.json").is_file()
+    assert json.loads((third / "meta/info.json").read_text())["robot_type"] == "three"
+    assert len([*first.parent.parent.glob("blobs/*")]) == blobs
+    for state in (second, third):
+        assert all(path.exists() for path in state.rglob("*"))
 
 
 def test_another_content_is_another_fingerprint_which_a_resumed_run_compares(web, folder):

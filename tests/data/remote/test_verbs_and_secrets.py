@@ -12,6 +12,7 @@ from kata.cli import main
 from kata.data import Reader, open_dataset
 from kata.errors import DataError
 from kata.log import redacted
+from kata.units import bytes_text
 from tests.conftest import TINY_ACT
 from tests.data.dataset_maker import CAMERA, make
 
@@ -27,7 +28,7 @@ def printed(capsys, *words: str) -> dict:
     """What a verb prints as JSON, without the place of the dataset."""
     assert main([*words, "--json"]) == 0, capsys.readouterr().err
     found = json.loads(capsys.readouterr().out)
-    for key in ("root", "name"):
+    for key in ("root", "name", "kept_bytes"):
         found.pop(key, None)
     return found
 
@@ -42,11 +43,17 @@ def test_info_and_check_and_stats_say_what_they_say_of_the_folder(tmp_path, plac
             assert far == near, words
 
 
-def test_info_names_the_address(folder, capsys):
+def test_info_names_the_address_and_what_is_where(folder, capsys):
+    whole = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     server = FileServer(folder)
     with serving(server):
         assert main(["data", "info", server.url]) == 0
-    assert f"({server.url})" in capsys.readouterr().out
+        text = capsys.readouterr().out
+        found = printed(capsys, "data", "info", server.url)
+    assert f"({server.url})" in text
+    assert f"in the store  {bytes_text(whole)} (" in text
+    assert "of metadata and numbers, in $KATA_CACHE" in text
+    assert found["bytes"]["total"] == whole
 
 
 def test_check_finds_what_is_wrong_in_a_store(folder, place, capsys):

@@ -36,12 +36,15 @@ def _lines(found: dict[str, Any]) -> list[str]:
         ),
         ("episodes", f"{count_text(episodes['total'])}, of {_span(length)} frames"),
         ("frames", f"{count_text(frames['total'])} ({seconds_text(found['duration_s'])})"),
-        ("on disk", _sizes(sizes)),
+        ("in the store" if "kept_bytes" in found else "on disk", _sizes(sizes)),
         (
             "statistics",
             _statistics(found["statistics"], len(found["columns"]) + len(found["cameras"])),
         ),
     ]
+    if "kept_bytes" in found:
+        kept = f"{bytes_text(found['kept_bytes'])} of metadata and numbers, in $KATA_CACHE"
+        rows.insert(4, ("kept here", kept))
     if episodes["here"] < episodes["total"]:
         frames_here = count_text(frames["here"])
         here = f"{episodes['here']} of {episodes['total']} episodes, {frames_here} frames"

@@ -64,7 +64,8 @@ def facts(source: Source, concat: Concat | None = None) -> dict[str, Any]:
             "median": float(np.median(length)),
             "max": int(length.max()),
         },
-        "bytes": _sizes(source),
+        "bytes": _sizes(source, layout),
+        **_kept(source),
         "tasks": read_tasks(root, info, layout, notes),
         "columns": {
             key: _column(info, key) for key, column in info.columns.items() if not column.is_camera
@@ -90,18 +91,30 @@ def _here(store: Store, layout: EpisodeTable) -> np.ndarray:
     return whole
 
 
-def _sizes(source: Source) -> dict[str, int]:
+def _kept(source: Source) -> dict[str, int]:
+    """Bytes of metadata and tables of a dataset in a store that are on this machine."""
+    return {} if source.mirror is None else {"kept_bytes": source.mirror.kept_bytes()}
+
+
+def _sizes(source: Source, layout: EpisodeTable) -> dict[str, int]:
     """Bytes by top folder, of the files beside these, and in all."""
     sizes: dict[str, int] = {}
-    for name, size in _files(source):
+    for name, size in _files(source, layout):
         top = name.partition("/")[0] if "/" in name else "other"
         sizes[top] = sizes.get(top, 0) + size
     return {**dict(sorted(sizes.items())), "total": sum(sizes.values())}
 
 
-def _files(source: Source) -> Iterator[tuple[str, int]]:
-    """Yield names and sizes of the files of a dataset; of a web server only the metadata's."""
-    if isinstance(source.far, RemoteStore) and (listed := source.far.listing()) is not None:
+def _files(source: Source, layout: EpisodeTable) -> Iterator[tuple[str, int]]:
+    """Yield names and sizes of the files of a dataset; of a web server, of those it has to have."""
+    if isinstance(source.far, RemoteStore):
+        listed = source.far.listing()
+        if listed is None:
+            meta = [path for path in source.root.glob("meta/**/*") if path.is_file()]
+            names = [path.relative_to(source.root).as_posix() for path in meta]
+            for span in layout.spans():
+                names += span.files
+            listed = source.far.stamps(dict.fromkeys(names))
         for name, stamp in listed.items():
             yield name, stamp.size
         return

@@ -3,7 +3,7 @@
 Each file is brought once, and kept in the cache folder by its size and version. A folder of links,
 one per state of the dataset, gives the files their names; it looks like a dataset without videos.
 A file that changes in the store gets another copy, so a run that reads the old one is not
-disturbed.
+disturbed. States that no process reads any more are removed, with the copies that only they had.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
+from kata.data.remote.old_states import hold, remove_old
 from kata.data.remote.packed_file import PACKED_NAME, open_packed
 from kata.data.remote.remote_store import RemoteStore
 from kata.data.remote.table_file import Range, footer_range, needed_ranges
@@ -86,9 +87,12 @@ class Mirror:
         facts = json.dumps(sorted((name, *stamp.identity) for name, stamp in listed.items()))
         state = hashlib.sha256(facts.encode()).hexdigest()[:16]
         self.root = self._folder / "snapshots" / state
+        with self._alone():
+            hold(self.root)
         count = self.bring(names)
         with self._alone():
             changes = self._changes(state, count)
+            remove_old(self._folder)
         return [*changes, *self._open_packed(listed)]
 
     def bring(self, names: Iterable[str], skipped: Sequence[str] = ()) -> int:
@@ -112,6 +116,14 @@ class Mirror:
                     count += 1
                 self._link(name, blob)
         return count
+
+    def kept_bytes(self) -> int:
+        """Return the bytes that this state of the dataset takes on the disk."""
+        total = 0
+        for path in self.root.rglob("*"):
+            if path.is_file():
+                total += path.stat().st_blocks * 512
+        return total
 
     def _alone(self) -> AbstractContextManager[None]:
         """Keep other processes and threads from writing to this copy."""
