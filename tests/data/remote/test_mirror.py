@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
