@@ -106,7 +106,7 @@ def _sizes(source: Source, layout: EpisodeTable) -> dict[str, int]:
 
 
 def _files(source: Source, layout: EpisodeTable) -> Iterator[tuple[str, int]]:
-    """Yield names and sizes of the files of a dataset; of a web server, of the files that it must have."""
+    """Yield names and sizes of the files; of a web server, those that the dataset must have."""
     if isinstance(source.far, RemoteStore):
         listed = source.far.listing()
         if listed is None:
