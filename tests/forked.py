@@ -24,6 +24,8 @@ import pytest
 from tests.conftest import undrawn_charts
 
 LIMIT_S = 120.0
+RAISED = 70
+"""The exit status where an exception ended the work."""
 PRELOADED = (
     "kata.train.command", "kata.policies.act.model", "kata.policies.vqbet.model",
     "torch._dynamo", "accelerate", "tests.conftest",
@@ -109,7 +111,7 @@ def _run(
         status = ended.code
     except BaseException:  # noqa: BLE001  # a process ends here, and says why
         traceback.print_exc()
-        status = 70
+        status = RAISED
     if isinstance(status, str):
         print(status, file=sys.stderr)
         status = 1

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,6 +15,7 @@ from kata.data import Dataset, open_dataset
 from kata.data.dataset import columns
 from kata.data.format.episode_table import TaskLists
 from kata.errors import DataError
+from tests import forked
 from tests.data.dataset_maker import change_table, make
 
 TEXT = {"instruction": {"dtype": "string", "shape": [1], "names": None}}
@@ -152,19 +151,19 @@ def test_refused_data_are_not_kept(tmp_path: Path, cache: Path) -> None:
     )
 
 
+def open_actions(root: Path) -> None:
+    """Print the sum of the actions, and whether tables were read for it."""
+    made, read = list[int](), columns._read_table
+    columns._read_table = lambda *args: made.append(1) or read(*args)
+    print(open_dataset("x/y", root=root).column("action").sum(), bool(made))
+
+
 def test_processes_that_open_at_once_make_the_columns_once(tmp_path: Path, cache: Path) -> None:
     root = dataset(tmp_path / "set", lengths=(50,) * 6)
-    code = (
-        "import sys; from kata.data import open_dataset; from kata.data.dataset import columns; made = []; read = "  # noqa: E501
-        "columns._read_table\n"
-        "columns._read_table = lambda *a: made.append(1) or read(*a)\n"
-        "print(open_dataset('x/y', root=sys.argv[1]).column('action').sum(), bool(made))"
-    )
-    started = [
-        subprocess.Popen([sys.executable, "-c", code, str(root)], stdout=subprocess.PIPE, text=True)
-        for _ in range(2)
-    ]
-    said = [process.communicate()[0].split() for process in started]
+    files = [tmp_path / "one", tmp_path / "two"]
+    team = forked.Team([forked.start(open_actions, [root], file) for file in files], files)
+    assert team.ended() == [0, 0]
+    said = [team.said(index).split() for index in (0, 1)]
     assert {total for total, _ in said} == {
         str(open_dataset("x/y", root=root).column("action").sum())
     }

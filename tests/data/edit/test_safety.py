@@ -8,8 +8,6 @@ import fcntl
 import os
 import shutil
 import signal
-import subprocess
-import sys
 from collections import namedtuple
 from pathlib import Path
 from typing import Any
@@ -20,42 +18,46 @@ import pyarrow.parquet as pq
 import pytest
 
 from kata.cli import main
-from kata.data.edit.operations import merge
-from kata.errors import DataError
-from tests.data.dataset_maker import CAMERA, change_info, change_table, cut, make, write_video
-from tests.data.edit.made import RULES, assert_equal, done, info, items, part, picture_of, videos
-
-CHILD = """
-import os, signal, sys
-from pathlib import Path
 from kata.data.edit.assemble import Rules
 from kata.data.edit.edit_source import open_part
 from kata.data.edit.operations import merge
 from kata.data.format.source import Source
-stop, how = int(sys.argv[3]), sys.argv[4]
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job starts with it ignored
-def progress(done, total):
-    if done == stop:
-        os.kill(os.getpid(), getattr(signal, how))
-merge([open_part(Source("x/y", Path(sys.argv[1])))], Path(sys.argv[2]), Rules(), progress, print)
-"""
+from kata.errors import DataError
+from tests import forked
+from tests.data.dataset_maker import CAMERA, change_info, change_table, cut, make, write_video
+from tests.data.edit.made import RULES, assert_equal, done, info, items, part, picture_of, videos
+
+
+def merging(root: Path, out: Path, stop: int, how: int) -> None:
+    """Merge, and send itself a signal after so many episodes."""
+    # a background job starts with it ignored
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def progress(done: int, total: int) -> None:
+        if done == stop:
+            os.kill(os.getpid(), how)
+
+    merge([open_part(Source("x/y", root))], out, Rules(), progress, print)
 
 
 @pytest.mark.parametrize(
-    ("how", "stop"), [("SIGKILL", 3), ("SIGINT", 1)]
+    ("how", "stop"), [(signal.SIGKILL, 3), (signal.SIGINT, 1)]
 )  # before the metadata, in the middle
 def test_an_ended_process_leaves_nothing_under_the_name(
-    tmp_path: Path, how: str, stop: int
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, how: signal.Signals, stop: int
 ) -> None:
     root, out = make(tmp_path / "a"), tmp_path / "b"
-    command = [sys.executable, "-c", CHILD, str(root), str(out), str(stop), how]
-    ended = subprocess.run(command, capture_output=True, check=False)
-    assert ended.returncode == (-signal.SIGKILL if how == "SIGKILL" else -signal.SIGINT)
+    said_in = tmp_path_factory.mktemp("said") / "out.txt"
+    team = forked.Team([forked.start(merging, [root, out, stop, how], said_in)], [said_in])
+    assert team.ended() == [-how if how == signal.SIGKILL else forked.RAISED]
+    assert ("KeyboardInterrupt" in team.said()) == (how == signal.SIGINT)
     assert not out.exists()
-    assert (tmp_path / ".b.partial").exists() == (how == "SIGKILL")
+    assert (tmp_path / ".b.partial").exists() == (how == signal.SIGKILL)
     said: list[str] = []
     merge([part(root)], out, RULES, done, said.append)
-    assert any("removed" in line and ".b.partial" in line for line in said) == (how == "SIGKILL")
+    assert any("removed" in line and ".b.partial" in line for line in said) == (
+        how == signal.SIGKILL
+    )
     assert_equal(items(out), items(root))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b"]
 

@@ -7,8 +7,8 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
+import time
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from kata.data.dataset.mixture import Mixture
 from kata.data.frames import frame_cache
 from kata.data.frames.frame_cache import CacheOptions, FrameCache
 from kata.data.loader.shuffle import Shuffle, make_order
+from tests import forked
 from tests.data.dataset_maker import CAMERA, make, picture, write_video
 
 LENGTHS = (5, 7, 4, 9)
@@ -171,24 +172,20 @@ def test_another_content_or_decoder_is_another_cache(
         np.testing.assert_allclose(read(video, changed)[3, 16, 24], picture(2, 3)[0, 0], atol=2)
 
 
-FILL = """
-import sys, numpy as np
-from pathlib import Path
-from kata.data import Reader, open_dataset
-from kata.data.frames.frame_cache import CacheOptions, FrameCache
-root, folder, kind = sys.argv[1:]
-data = open_dataset("x/y", root=root)
-with FrameCache(data, tuple(data.cameras), CacheOptions(kind, Path(folder))) as cache:
-    with Reader(data, {}, caches={data.repo_id: cache}) as reader:
+def fill(root: Path, folder: Path) -> None:
+    """Read all frames in random order through a cache, and print the row of each."""
+    data = open_dataset("x/y", root=root)
+    with (
+        FrameCache(data, tuple(data.cameras), CacheOptions("disk", folder)) as cache,
+        Reader(data, {}, caches={data.repo_id: cache}) as reader,
+    ):
         for row in np.random.default_rng().permutation(data.num_frames):
             reader.read(np.array([row]))
             print(row, flush=True)
-"""
 
 
-def start(data: Dataset, folder: Path | None) -> subprocess.Popen:
-    arguments = [sys.executable, "-c", FILL, str(data.root), str(folder), "disk"]
-    return subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True)
+def start(data: Dataset, folder: Path | None, files: list[Path]) -> forked.Team:
+    return forked.Team([forked.start(fill, [data.root, folder], file) for file in files], files)
 
 
 def test_a_process_killed_while_filling_leaves_only_right_frames(
@@ -198,13 +195,14 @@ def test_a_process_killed_while_filling_leaves_only_right_frames(
     expected = read(data, None, np.arange(240))
     seen = 0
     for least in (1, 60):
-        process = start(data, on_disk.folder)
-        assert process.stdout is not None
-        for _ in range(least):
-            process.stdout.readline()
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        process.stdout.close()
+        file = tmp_path / f"said-{least}"
+        team, until_s = start(data, on_disk.folder, [file]), time.monotonic() + forked.LIMIT_S
+        while not file.exists() or len(file.read_text().splitlines()) < least:
+            assert time.monotonic() < until_s
+            time.sleep(0.002)
+        with suppress(ProcessLookupError):  # it has ended already
+            team.send_signal(signal.SIGKILL)
+        team.ended()
         with open_cache(data, on_disk) as cache:
             rows = np.flatnonzero(present(cache, np.arange(240)))
             assert len(rows) >= max(seen, least)
@@ -216,11 +214,9 @@ def test_a_process_killed_while_filling_leaves_only_right_frames(
 
 def test_two_processes_may_fill_at_once(tmp_path: Path, on_disk: CacheOptions) -> None:
     data = open_dataset("x/y", root=make(tmp_path / "set", lengths=(30,) * 4))
-    processes = [start(data, on_disk.folder) for _ in range(2)]
-    assert all(
-        len(process.communicate()[0].split()) == 120 and process.returncode == 0
-        for process in processes
-    )
+    team = start(data, on_disk.folder, [tmp_path / "one", tmp_path / "two"])
+    assert team.ended() == [0, 0]
+    assert [len(team.said(index).split()) for index in (0, 1)] == [120, 120]
     with open_cache(data, on_disk) as cache:
         out = np.empty((120, 32, 48, 3), np.uint8)
         assert not cache.fetch(CAMERA, np.arange(120), out, np.arange(120)).any()

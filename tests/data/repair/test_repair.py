@@ -6,8 +6,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +16,9 @@ from kata.cli import main
 from kata.data.check import check_dataset
 from kata.data.format.source import Source
 from kata.data.format.text import fitting_encodings
+from kata.data.repair import dataset
 from kata.log import counting
+from tests import forked
 from tests.data.dataset_maker import CAMERA, change_info, make
 from tests.data.edit.made import assert_equal, items
 from tests.data.repair.broken import (
@@ -404,27 +404,24 @@ def test_a_dry_run_writes_nothing_and_tells_the_same(
     assert {each["kind"] for each in dry} >= {"index", "totals"}
 
 
-CHILD = """
-import os, signal, sys
-from kata.data.repair import dataset
-how = getattr(signal, sys.argv[3])
-signal.signal(signal.SIGINT, signal.default_int_handler)
-def die(*_): os.kill(os.getpid(), how)
-steps = list(dataset._STEPS)
-steps.insert(len(steps) - 1, die)
-dataset._STEPS = tuple(steps)
-from kata.cli import main
-sys.exit(main(["data", "repair", sys.argv[1], "--out=" + sys.argv[2]]))
-"""
+def dying_repair(root: Path, out: Path, how: int) -> int:
+    """Repair, and send itself a signal before the last step."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    steps = list(dataset._STEPS)
+    steps.insert(len(steps) - 1, lambda *_: os.kill(os.getpid(), how))
+    dataset._STEPS = tuple(steps)
+    return main(["data", "repair", str(root), f"--out={out}"])
 
 
-@pytest.mark.parametrize("how", ["SIGKILL", "SIGINT"])
-def test_an_ended_process_leaves_nothing_half_written(tmp_path: Path, how: str) -> None:
+@pytest.mark.parametrize(("how", "status"), [(signal.SIGKILL, -9), (signal.SIGINT, 130)])
+def test_an_ended_process_leaves_nothing_half_written(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, how: signal.Signals, status: int
+) -> None:
     root, out = make(tmp_path / "a"), tmp_path / "b"
     before = tree_hash(root)
-    command = [sys.executable, "-c", CHILD, str(root), str(out), how]
-    ended = subprocess.run(command, capture_output=True, check=False)
-    assert ended.returncode in (-getattr(signal, how), 130)
+    said_in = tmp_path_factory.mktemp("said") / "out.txt"
+    team = forked.Team([forked.start(dying_repair, [root, out, how], said_in)], [said_in])
+    assert team.ended() == [status], team.said()
     assert not out.exists()
     assert tree_hash(root) == before
     assert repair(root, out) == 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import sys
 from fractions import Fraction
 from pathlib import Path
@@ -21,6 +20,7 @@ from kata.data.video import packet_index
 from kata.data.video.encoder import first_time_s, probe_video
 from kata.data.video.packet_index import build_index, open_index
 from kata.errors import DataError
+from tests import forked
 from tests.data.dataset_maker import (
     CAMERA,
     FPS,
@@ -259,20 +259,19 @@ def test_a_folder_that_cannot_be_written_is_said_once(
     assert len(caplog.records) == 1
 
 
+def print_length(path: Path) -> None:
+    print(len(open_index(local_file(path))))
+
+
 def test_processes_that_build_at_once_do_not_disturb_each_other(
     tmp_path: Path, cache: Path
 ) -> None:
     path = tmp_path / "a.mp4"
     write_video(path, [picture(0, k) for k in range(40)])
-    code = (
-        "from pathlib import Path; from kata.data.video.packet_index import open_index; "
-        "from kata.data.storage.store import local_file; "
-        f"print(len(open_index(local_file(Path({str(path)!r})))))"
-    )
-    started = [
-        subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) for _ in range(3)
-    ]
-    assert [process.communicate()[0].strip() for process in started] == [b"40"] * 3
+    files = [tmp_path / f"said-{number}" for number in range(3)]
+    team = forked.Team([forked.start(print_length, [path], file) for file in files], files)
+    assert team.ended() == [0, 0, 0]
+    assert [team.said(number).strip() for number in range(3)] == ["40"] * 3
     assert [file.suffix for file in cache.glob("index/*/*")] == [".bin"]
     same(open_index(local_file(path)), build_index(local_file(path)))
 
