@@ -1,4 +1,4 @@
-"""π0 in two shards: gradients and chunks are those of one rank."""
+"""π0 and π0.5 in two shards: gradients and chunks are those of one rank."""
 
 import pytest
 
@@ -12,7 +12,7 @@ CASES = (
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", ["pi0"])
+@pytest.mark.parametrize("name", ["pi0", "pi05"])
 def test_two_shards_have_the_gradients_of_one_rank(name, tmp_path):
     cases = ((name, options) for options in CASES)
     group = ranks.start(2, scenes.shard_pi, *cases, folder=tmp_path / "out")

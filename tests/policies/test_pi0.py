@@ -4,6 +4,7 @@ import dataclasses
 import importlib
 import json
 import re
+import shutil
 import sys
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from kata.policies.pi import PALIGEMMA
 from kata.policies.pi_policy import EMBEDDINGS, EXPERT, VLM
 from kata.policies.pipelines import canonical_pipelines
 from kata.processors import RelativeActions
+from kata.processors.pipeline import load_pipeline
 from kata.processors.pretrained import unreadable
 from kata.processors.tokenize import DOWNLOADS
 from kata.run import read_policy_config
@@ -329,6 +331,23 @@ def test_the_pipeline_is_lerobots_and_empty_cameras_are_not_asked_for(tiny, tmp_
     plain["input_features"]["observation.images.empty_camera_0"] = blank
     file.write_text(json.dumps(plain))
     assert decode(PolicyConfig, read_policy_config(tmp_path, [])) == policy_config
+
+
+def test_a_tokenizer_may_lie_beside_the_pipeline(tiny, tmp_path):
+    shutil.copytree(tiny.folder(), tmp_path / "tokenizer")
+    step = {
+        "registry_name": "tokenizer_processor",
+        "config": {"tokenizer_name": "tokenizer", "max_length": 8},
+        "artifacts": {"tokenizer_name": "tokenizer"},
+    }
+    file = tmp_path / "policy_preprocessor.json"
+    file.write_text(json.dumps({"name": "policy_preprocessor", "steps": [step]}))
+    loaded = load_pipeline(tmp_path, "policy_preprocessor")
+    assert loaded({TASK: ["push"]})[LANGUAGE_MASK].sum() == 5
+    step["artifacts"] = {"tokenizer_name": "../tokenizer"}
+    file.write_text(json.dumps({"name": "policy_preprocessor", "steps": [step]}))
+    with pytest.raises(CheckpointError, match="lies outside"):
+        load_pipeline(tmp_path, "policy_preprocessor")
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ def cases_of(name: str) -> ModuleType:
     return importlib.import_module(f"policy_{name}")
 
 
-PI = ("pi0",)
+PI = ("pi0", "pi05")
 """Policies whose networks have no options for their sizes."""
 
 

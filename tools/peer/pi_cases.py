@@ -67,6 +67,35 @@ class Case:
         return {**TINY, "tokenizer_max_length": self.max_length, **self.options}
 
 
+EXPERT_ONLY = {"train_expert_only": True}
+
+GOLDEN: dict[str, Case] = {
+    "default": Case(),
+    "expert_only": Case(options=EXPERT_ONLY),
+    "frozen_vision": Case(options={"freeze_vision_encoder": True}, words=(12, 12, 12)),
+    "missing_camera": Case(absent=(WRIST,), options={"empty_cameras": 1}),
+    "short_sentences": Case(words=(1, 2, 1), options={**EXPERT_ONLY, "n_action_steps": 5}),
+    "one_camera": Case({STATE: (7,), TOP: (3, 28, 28)}, 6, {"num_inference_steps": 10}),
+}
+
+LIVE: dict[str, Case] = {
+    **GOLDEN,
+    "wide_expert": Case(options={"action_expert_variant": "gemma_2b"}),
+    "larger_images": Case(options={"image_resolution": (42, 42)}),
+    "other_times": Case(
+        options={
+            "time_sampling_beta_alpha": 2.5,
+            "time_sampling_scale": 0.9,
+            "min_period": 1e-2,
+            "max_period": 2.0,
+        }
+    ),
+    "recomputed": Case(options={"gradient_checkpointing": True}),
+    "missing_first_camera": Case(dict(reversed(BOTH.items())), 1, absent=(TOP,)),
+    "long_padding": Case(max_length=48, words=(30, 1, 48)),
+}
+
+
 def pi_weight(name: str, shape: tuple[int, ...]) -> Tensor:
     """The weight called `name`. Gemma's norms scale by one more than their weight."""
     is_gemma = "language_model" in name or "gemma_expert" in name

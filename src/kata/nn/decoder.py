@@ -109,20 +109,32 @@ class LlamaLayer(nn.Module):
             is_last: True if only keys and values are wanted; `x` is returned as it is.
         """
         normed = self.input_layernorm(x)
-        mine = KeysValues(
-            rotate(split_heads(self.self_attn.k_proj(normed), self.head_dim), rotation),
-            split_heads(self.self_attn.v_proj(normed), self.head_dim),
-        )
-        given = mine if past is None else past.followed_by(mine)
+        given = self.keys_values(normed, rotation, past)
         if is_last:
             return x, given
         return self._finished(x, normed, rotation, given, mask), given
 
+    def keys_values(
+        self, normed: Tensor, rotation: Rotation, past: KeysValues | None
+    ) -> KeysValues:
+        """Return keys and values of `past` and of normalized tokens (B, L, width)."""
+        mine = KeysValues(
+            rotate(split_heads(self.self_attn.k_proj(normed), self.head_dim), rotation),
+            split_heads(self.self_attn.v_proj(normed), self.head_dim),
+        )
+        return mine if past is None else past.followed_by(mine)
+
+    def collected(
+        self, normed: Tensor, rotation: Rotation, given: KeysValues, mask: Tensor
+    ) -> Tensor:
+        """Return what normalized tokens collect by attention, (B, L, width)."""
+        query = rotate(split_heads(self.self_attn.q_proj(normed), self.head_dim), rotation)
+        return self.self_attn.o_proj(attend(query, given, mask))
+
     def _finished(
         self, x: Tensor, normed: Tensor, rotation: Rotation, given: KeysValues, mask: Tensor
     ) -> Tensor:
-        query = rotate(split_heads(self.self_attn.q_proj(normed), self.head_dim), rotation)
-        x = x + self.self_attn.o_proj(attend(query, given, mask))
+        x = x + self.collected(normed, rotation, given, mask)
         return x + self.mlp(self.post_attention_layernorm(x))
 
 

@@ -1,4 +1,4 @@
-"""Layers of Gemma decoders; LeRobot's names."""
+"""Layers of Gemma decoders, plain and modulated by a condition; LeRobot's names."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from kata.nn.attention import KeysValues
 from kata.nn.decoder import GatedMLP, LlamaLayer
+from kata.nn.rope import Rotation
 
 
 class GemmaNorm(nn.Module):
@@ -21,9 +23,34 @@ class GemmaNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the normalized input in its dtype."""
-        wide = x.float()
-        wide = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)
-        return (wide * (1.0 + self.weight.float())).to(x.dtype)
+        return (_divided(x, self.eps) * (1.0 + self.weight.float())).to(x.dtype)
+
+
+class AdaptiveNorm(nn.Module):
+    """The same division, then a scale and a shift that follow from a condition."""
+
+    def __init__(self, width: int, eps: float) -> None:
+        super().__init__()
+        self.dense = nn.Linear(width, 3 * width)
+        nn.init.zeros_(self.dense.weight)
+        self.eps = eps
+
+    def forward(self, x: Tensor, condition: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the modulated input (B, L, width), and a gate (B, 1, width), in its dtype.
+
+        Args:
+            x: tokens (B, L, width).
+            condition: (B, width).
+        """
+        scale, shift, gate = self.dense(condition)[:, None].chunk(3, dim=-1)
+        wide = _divided(x, self.eps) * (1 + scale.float()) + shift.float()
+        return wide.to(x.dtype), gate.to(x.dtype)
+
+
+def _divided(x: Tensor, eps: float) -> Tensor:
+    """Return the input divided by its root mean square, in float32."""
+    wide = x.float()
+    return wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
 
 
 class GemmaMLP(GatedMLP):
@@ -39,3 +66,28 @@ class GemmaLayer(LlamaLayer):
 
     norm: ClassVar[type[nn.Module]] = GemmaNorm
     perceptron: ClassVar[type[GatedMLP]] = GemmaMLP
+
+
+class AdaptiveLayer(GemmaLayer):
+    """A layer whose norms and residuals follow from a condition (arXiv 2504.16054)."""
+
+    norm: ClassVar[type[nn.Module]] = AdaptiveNorm
+
+    def forward(
+        self,
+        x: Tensor,
+        rotation: Rotation,
+        mask: Tensor,
+        past: KeysValues | None = None,
+        *,
+        is_last: bool = False,
+        condition: Tensor | None = None,
+    ) -> tuple[Tensor, KeysValues]:
+        """Return new tokens, and keys and values; see `LlamaLayer`. `condition` is (B, width)."""
+        normed, gate = self.input_layernorm(x, condition)
+        given = self.keys_values(normed, rotation, past)
+        if is_last:
+            return x, given
+        x = x + self.collected(normed, rotation, given, mask) * gate
+        normed, gate = self.post_attention_layernorm(x, condition)
+        return x + self.mlp(normed) * gate, given

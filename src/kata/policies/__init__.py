@@ -23,6 +23,7 @@ POLICIES: dict[str, str] = {
     "diffusion": "kata.policies.diffusion",
     "multi_task_dit": "kata.policies.multi_task_dit",
     "pi0": "kata.policies.pi0",
+    "pi05": "kata.policies.pi05",
     "smolvla": "kata.policies.smolvla",
     "tdmpc": "kata.policies.tdmpc",
     "vqbet": "kata.policies.vqbet",

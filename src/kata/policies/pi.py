@@ -30,7 +30,7 @@ class PiConfig(VlaConfig):
 
     paligemma_variant: str = option(
         "gemma_2b",
-        "Size of the language model. LeRobot names gemma_300m too and cannot build it; refused.",
+        "Size of the language model. LeRobot names gemma_300m too and cannot run it; refused.",
         choices=VARIANTS,
     )
     action_expert_variant: str = option(
@@ -101,7 +101,7 @@ class PiConfig(VlaConfig):
         yield (
             self.paligemma_variant != "gemma_2b",
             f"policy.paligemma_variant={self.paligemma_variant}",
-            "PaliGemma's images are as wide as gemma_2b; LeRobot cannot build another",
+            "PaliGemma's images are as wide as gemma_2b; LeRobot cannot run another",
             "--policy.paligemma_variant=gemma_2b",
         )
         height, width = self.image_resolution

@@ -11,7 +11,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +20,7 @@ from torch.utils.checkpoint import checkpoint
 from kata.nn.attention import KeysValues, positions_of, seen_then_blocks
 from kata.nn.decoder import INITIAL_STD, DecoderSizes
 from kata.nn.flow import beta_quantile
-from kata.nn.gemma import GemmaLayer, GemmaNorm
+from kata.nn.gemma import GemmaLayer
 from kata.nn.images import resize_with_padding
 from kata.nn.rope import Rotation, rotation_at
 from kata.nn.siglip import SiglipSizes, SiglipVision
@@ -89,13 +89,20 @@ class Suffix(NamedTuple):
 class GemmaDecoder(nn.Module):
     """The layers of a Gemma and its last norm; with a vocabulary also its table of tokens."""
 
-    def __init__(self, sizes: DecoderSizes, layers: int, vocabulary: int = 0) -> None:
+    def __init__(
+        self,
+        sizes: DecoderSizes,
+        layers: int,
+        *,
+        vocabulary: int = 0,
+        layer: type[GemmaLayer] = GemmaLayer,
+    ) -> None:
         super().__init__()
         if vocabulary:
             self.embed_tokens = nn.Embedding(vocabulary, sizes.width, padding_idx=0)
             nn.init.normal_(self.embed_tokens.weight, std=INITIAL_STD)
-        self.layers = nn.ModuleList(GemmaLayer(sizes) for _ in range(layers))
-        self.norm = GemmaNorm(sizes.width, sizes.eps)
+        self.layers = nn.ModuleList(layer(sizes) for _ in range(layers))
+        self.norm = layer.norm(sizes.width, sizes.eps)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -106,7 +113,8 @@ class GemmaDecoder(nn.Module):
 class PiPolicy(VlaPolicy[Observed]):
     """π0 or π0.5 with its loss and acting. A subclass gives `suffix`."""
 
-    old_names: tuple[tuple[str, str], ...] = ()
+    expert_layer: ClassVar[type[GemmaLayer]] = GemmaLayer
+    old_names: ClassVar[tuple[tuple[str, str], ...]] = ()
     """Beginnings of names in older files, and what stands in their place today."""
 
     def __init__(self, config: PiConfig) -> None:
@@ -117,11 +125,11 @@ class PiPolicy(VlaPolicy[Observed]):
         vision = {**vars(sizes.vision), "image": config.image_resolution[0]}
         self.vision = SiglipVision(SiglipSizes(**vision))
         self.projector = nn.Linear(sizes.vision.width, text.width)
-        self.text = GemmaDecoder(text, sizes.layers, sizes.vocabulary)
+        self.text = GemmaDecoder(text, sizes.layers, vocabulary=sizes.vocabulary)
         # 2. The expert, and the maps of actions.
         self.sizes = sizes.gemma[config.action_expert_variant]
         self.vocabulary = sizes.vocabulary
-        self.expert = self.make_expert(self.sizes, sizes.layers)
+        self.expert = GemmaDecoder(self.sizes, sizes.layers, layer=self.expert_layer)
         self.action_in_proj = nn.Linear(config.max_action_dim, self.sizes.width)
         self.action_out_proj = nn.Linear(self.sizes.width, config.max_action_dim)
         # 3. Precision: LeRobot rounds the scale of the embeddings to the weights' precision.
@@ -138,10 +146,6 @@ class PiPolicy(VlaPolicy[Observed]):
                 vars(unit)["forward"] = _recomputed(unit, unit.forward)
             if config.compile_model:
                 unit.compile(mode=config.compile_mode)
-
-    def make_expert(self, sizes: DecoderSizes, layers: int) -> GemmaDecoder:
-        """Return the action expert."""
-        return GemmaDecoder(sizes, layers)
 
     @abstractmethod
     def suffix(self, observed: Observed, noisy: Tensor, time: Tensor) -> Suffix:
@@ -220,18 +224,19 @@ class PiPolicy(VlaPolicy[Observed]):
         places = prefix.valid.sum(1, keepdim=True) + steps
         rotation = self._rotation(places)
         mask = seen_then_blocks(prefix.valid, suffix.blocks)
+        given = {} if suffix.condition is None else {"condition": suffix.condition}
         for layer, past in zip(self.expert.layers, prefix.layers, strict=True):
-            x, _ = layer(x, rotation, mask, past, **self.conditioned(suffix))
-        x = self.expert.norm(x, **self.conditioned(suffix))[:, -noisy.shape[1] :]
+            x, _ = layer(x, rotation, mask, past, **given)
+        x = self.last_norm(x[:, -noisy.shape[1] :], suffix)
         return self.action_out_proj(x.float()).float()
 
     def _rotation(self, positions: Tensor) -> Rotation:
         return rotation_at(positions, self.sizes.head_dim, ROPE_BASE, rounds_frequency=True)
 
-    def conditioned(self, suffix: Suffix) -> dict[str, Tensor]:
-        """Return what the expert's layers take beside tokens."""
+    def last_norm(self, x: Tensor, suffix: Suffix) -> Tensor:
+        """Return the expert's tokens of actions after its last norm."""
         del suffix
-        return {}
+        return self.expert.norm(x)
 
     def integration_steps(self) -> int:
         """Return `num_inference_steps`."""

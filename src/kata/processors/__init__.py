@@ -4,6 +4,7 @@ from kata.processors.image_frames import frames_to_float, planes_to_rgb
 from kata.processors.per_dataset_normalize import PerDataset
 from kata.processors.pipeline import Pipeline, load_pipeline
 from kata.processors.relative_actions import AbsoluteActions, RelativeActions
+from kata.processors.state_prompt import StatePrompt
 from kata.processors.steps import AddBatchAxis, Normalize, Rename, Step, ToDevice, Unnormalize
 from kata.processors.tokenize import Tokenize
 
@@ -15,6 +16,7 @@ __all__ = [
     "Pipeline",
     "RelativeActions",
     "Rename",
+    "StatePrompt",
     "Step",
     "ToDevice",
     "Tokenize",

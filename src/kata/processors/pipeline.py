@@ -103,22 +103,30 @@ def _build(folder: Path, entry: Mapping[str, Any], over: Mapping[str, Any]) -> S
         )
     state = {}
     if "state_file" in entry:
-        file = folder / str(entry["state_file"])
-        if file.parent.resolve() != folder.resolve():
-            raise CheckpointError(
-                f"{name}: state file {entry['state_file']} lies outside {folder}",
-                rule="a file name in the same folder",
-                remedy="do not use this checkpoint",
-            )
-        state = read_tensors(file)
+        state = read_tensors(_inside(folder, name, str(entry["state_file"])))
     try:
-        return STEPS[name].build({**entry.get("config", {}), **over}, state)
+        # Newer files name options whose value is a folder beside them, such as a tokenizer's.
+        places: dict[str, Any] = dict(entry.get("artifacts") or {})
+        found = {option: str(_inside(folder, name, str(at))) for option, at in places.items()}
+        return STEPS[name].build({**entry.get("config", {}), **found, **over}, state)
     except (TypeError, KeyError, ValueError) as error:
         raise CheckpointError(
             f"{folder}: step {name} has options that do not fit ({error})",
             rule="the options that LeRobot 0.6 writes",
             remedy="write the checkpoint again with a current version",
         ) from error
+
+
+def _inside(folder: Path, name: str, place: str) -> Path:
+    """Return the file or folder of a step, which lies directly in the checkpoint."""
+    found = folder / place
+    if found.parent.resolve() != folder.resolve():
+        raise CheckpointError(
+            f"{name}: {place} lies outside {folder}",
+            rule="a name in the same folder",
+            remedy="do not use this checkpoint",
+        )
+    return found
 
 
 def build_pipelines(steps: Sequence[Step], inverse: Sequence[Step]) -> tuple[Pipeline, Pipeline]:

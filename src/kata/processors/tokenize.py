@@ -13,6 +13,9 @@ from kata.processors.steps import STEPS, Step
 from kata.spec import LANGUAGE_MASK, LANGUAGE_TOKENS, TASK, Batch
 
 DOWNLOADS = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
+KEPT = 4096
+"""Sentences whose tokens are kept."""
+
 FILES = (("tokenizer.json",), ("vocab.json", "merges.txt"), ("tokenizer.model",))
 
 
@@ -69,8 +72,13 @@ class Tokenize(Step):
         return {**batch, LANGUAGE_TOKENS: tokens, LANGUAGE_MASK: mask}
 
     def _ids(self, task: str) -> list[int]:
-        """Return a sentence's tokens. A dataset has few sentences, and each is read once."""
+        """Return a sentence's tokens. A dataset has few sentences, and each is read once.
+
+        Prompts that hold the state are many; they do not fill the memory.
+        """
         if task not in self._known:
+            if len(self._known) == KEPT:
+                self._known.clear()
             found = self._tokenizer(task, max_length=self.max_length, truncation=self.truncation)
             self._known[task] = found["input_ids"]
         return self._known[task]

@@ -1,0 +1,32 @@
+"""Options of π0.5, with LeRobot's names and defaults. Torch-free."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from kata.policies.config import SHARED_STEPS
+from kata.policies.pi import PiConfig
+from kata.spec import FeatureType, NormMode
+
+
+def _modes() -> dict[str, NormMode]:
+    vectors = {kind.value: NormMode.QUANTILES for kind in (FeatureType.STATE, FeatureType.ACTION)}
+    return {FeatureType.VISUAL.value: NormMode.IDENTITY, **vectors}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(PiConfig):
+    """π0.5's options. Impossible values raise PolicyError at once."""
+
+    type_name: ClassVar[str] = "pi05"
+
+    normalization_mapping: dict[str, NormMode] = field(default_factory=_modes)
+    tokenizer_max_length: int = 200
+
+    def processor_steps(self) -> list[tuple[str, dict[str, Any]]]:
+        """Return the steps before the policy; the prompt holds the normalized state."""
+        rename, add_axis, move, normalize = ((name, {}) for name in SHARED_STEPS)
+        told = ("pi05_prepare_state_tokenizer_processor_step", {})
+        sentence = [told, ("tokenizer_processor", self.tokenizer())]
+        return [rename, add_axis, self.relative_actions(), normalize, *sentence, move]
