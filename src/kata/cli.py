@@ -374,6 +374,10 @@ def train_verb(args: Sequence[str]) -> int:
         from kata.launch.planning.auto_batch import with_batch_size
 
         args = with_batch_size(args, world.size)
+    if "fit" in parse_flags(args):
+        from kata.launch.planning.auto_batch import fit_here
+
+        args = fit_here(args, world.size)
     run, notes = resolve_run(args, world.size, os.environ)
     if world.size == 1:  # several ranks look when they have met, and the fault of one ends all
         check_device(run)

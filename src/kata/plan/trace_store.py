@@ -29,6 +29,8 @@ def trace_path(run: Run, device: str) -> Path:
         "policy": policy,
         "optimizer": encode(run.optimizer),
         "ema": run.ema.enable,
+        "peft": encode(run.peft),
+        "frozen_bits": run.frozen_bits,
         "precision": run.precision,
         "recomputes": run.gradient_checkpointing,
         "device": device,

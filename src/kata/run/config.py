@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from kata.config import DURATION, REQUIRED, Options, option
+from kata.config import BYTES, DURATION, REQUIRED, Options, option
 from kata.errors import ConfigError
 from kata.optim.config import AdamW8bitConfig, EmaConfig, OptimizerConfig, SchedulerConfig
 from kata.policies.config import PolicyConfig
@@ -168,9 +168,18 @@ class Run(Options):
         form=DURATION,
         may_change=True,
     )
+    fit: str | None = option(
+        None,
+        "Memory, such as 24GB, that a step is made to fit by the least intrusive changes; options "
+        "that are given stay.",
+        form=BYTES,
+        section="fine-tuning",
+        may_change=True,
+    )
     force: bool = option(
         False,
         "Start even if the plan says that a step does not fit the GPU.",
+        section="training",
         may_change=True,
     )
     log_freq: int = option(

@@ -26,6 +26,7 @@ from kata.config import (
 )
 from kata.config.keep_ranges import read_keep_ranges
 from kata.errors import ConfigError, PolicyError
+from kata.optim.config import AdamW8bitConfig, AdamWConfig
 from kata.optim.schedule import lr_factor
 from kata.policies import config_class, policy_types
 from kata.policies.config import CONFIG, OWN_CONFIG, PolicyConfig
@@ -155,7 +156,7 @@ def _resolve(given: dict[str, Any], ranks: int, notes: list[str], *, keep_micro:
     raw = {**given, "policy": encode(policy), "peft": peft}
     preset_used = given.get("use_policy_training_preset", True)
     if decode_value(bool, preset_used, "use_policy_training_preset"):
-        raw["optimizer"] = overlay(encode(policy.optimizer_preset()), given.get("optimizer") or {})
+        raw["optimizer"] = _optimizer(policy, given.get("optimizer") or {})
         raw["scheduler"] = given.get("scheduler") or encode(policy.scheduler_preset())
         preset = policy.scheduler_preset()
         if preset is not None and isinstance(given.get("scheduler"), dict):
@@ -218,6 +219,15 @@ def _policy(given: dict[str, Any], notes: list[str]) -> PolicyConfig:
     base = read_policy_config(folder, notes)
     raw = overlay(base, {**raw, "pretrained_path": str(path)})
     return decode(PolicyConfig, raw, at="policy", verb="kata train")
+
+
+def _optimizer(policy: PolicyConfig, asked: dict[str, Any]) -> dict[str, Any]:
+    """Return the preset with the options that are asked for; 8 bits keep the preset of AdamW."""
+    preset = encode(policy.optimizer_preset())
+    narrow = AdamW8bitConfig.type_name
+    if str(asked.get("type")) == narrow and preset["type"] == AdamWConfig.type_name:
+        preset["type"] = narrow
+    return overlay(preset, asked)
 
 
 def _peft(given: dict[str, Any], policy: PolicyConfig) -> Any:

@@ -48,7 +48,9 @@ class TrainState:
     constant: frozenset[str] = frozenset()
 
 
-def build_state(run: Run, engine: Engine, *, weights_follow: bool = False) -> TrainState:
+def build_state(
+    run: Run, engine: Engine, *, weights_follow: bool = False, with_base: bool = True
+) -> TrainState:
     """Return the state before step 1, with new weights or those of `policy.pretrained_path`.
 
     Call `Engine.begin` before the first step.
@@ -58,10 +60,11 @@ def build_state(run: Run, engine: Engine, *, weights_follow: bool = False) -> Tr
         engine: places the policy.
         weights_follow: True if a checkpoint will fill the weights, so that none are fetched or
             loaded but those of a base that checkpoints refer to.
+        with_base: False leaves out those as well, for a trace.
     """
     assert run.optimizer is not None
     torch.manual_seed(run.seed)
-    pretrained = run.policy.pretrained_path
+    pretrained = run.policy.pretrained_path if with_base else None
     ready_made = weights_follow or pretrained is not None
     policy = build_policy(run.policy.without_downloads() if ready_made else run.policy)
     if pretrained is not None and (run.refers or not weights_follow):

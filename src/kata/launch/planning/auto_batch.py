@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import Sequence
 
 from kata.config import parse_flags
 from kata.errors import ConfigError
 from kata.launch.planning.comparison import device_of
+from kata.launch.planning.fit import with_fit
 from kata.launch.planning.options import PlanOptions
 from kata.launch.planning.subject import gpu_here, machine_of, processor, with_dataset
 from kata.plan.forecast import largest_batch
 from kata.plan.profiles import kept_profile
 from kata.plan.trace_store import step_trace_of
-from kata.run import resolve_run
+from kata.run import Run, resolve_run
 
 _log = logging.getLogger(__name__)
 
@@ -59,3 +61,13 @@ def with_batch_size(args: Sequence[str], ranks: int) -> list[str]:
         )
     _log.warning("batch_size=auto: %d samples on %s", size, machine.gpu.name)
     return [*rest, f"--batch_size={size}"]
+
+
+def fit_here(args: Sequence[str], ranks: int) -> list[str]:
+    """Return the arguments of `kata train` with the changes that `--fit` needs; see `with_fit`."""
+
+    def subject(flags: Sequence[str]) -> Run:
+        run, _ = with_dataset(resolve_run(flags, ranks)[0])
+        return dataclasses.replace(run, policy=run.policy.without_downloads())
+
+    return with_fit(args, subject)

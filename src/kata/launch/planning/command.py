@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from kata.config import parse_flags
 from kata.launch.planning.comparison import (
     cheapest,
     compared,
@@ -16,6 +17,7 @@ from kata.launch.planning.comparison import (
     comparison_text,
     device_of,
 )
+from kata.launch.planning.fit import with_fit
 from kata.launch.planning.measure import calibrated_steps_text, calibrated_text, verified_text
 from kata.launch.planning.options import PlanOptions, split_args
 from kata.launch.planning.show import forecast_json, forecast_text
@@ -46,6 +48,8 @@ def main(args: Sequence[str]) -> int:
         _print(options, found, [], notes)
         return 0
     ranks = _ranks(options)
+    if "fit" in parse_flags(train):
+        train = with_fit(train, lambda flags: subject(options, flags, ranks)[0])
     run, data, notes = subject(options, train, ranks)
     machine, remarks = machine_of(options, run)
     notes += remarks

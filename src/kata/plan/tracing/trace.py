@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import warnings
 from collections.abc import Generator, Sequence
@@ -18,10 +19,13 @@ from torch._subclasses.fake_tensor import (
     UnsupportedOperatorException,
 )
 
+from kata.config import encode
 from kata.dist.engine import Engine
 from kata.dist.process_group import ProcessGroup
 from kata.errors import PolicyError
-from kata.plan.step_trace import StepTrace
+from kata.optim.config import AdamW8bitConfig, AdamWConfig
+from kata.optim.eight_bit import BLOCK, SMALLEST
+from kata.plan.step_trace import Linear, StepTrace, TracedStorage
 from kata.plan.tracing.blank_batch import blank_batch
 from kata.plan.tracing.cuda_rules import cuda_rules
 from kata.plan.tracing.fake_tensors import treated_as_real
@@ -76,11 +80,12 @@ def trace_step(run: Run, *, device: str = "cuda") -> StepTrace:
             rule=f"rules are known for {' and '.join(DEVICES)}",
             remedy="--policy.device=cuda",
         )
+    plain = _with_known_optimizer(run)
     with _tracing(run, device):
         engine = TracedEngine()
-        state = warm_state(run, engine)
-        recordings = [_recorded(run, state, engine, size, device) for size in SIZES]
-        return StepTrace(
+        state = warm_state(plain, engine)
+        recordings = [_recorded(plain, state, engine, size, device) for size in SIZES]
+        trace = StepTrace(
             policy=run.policy.type,
             device=device,
             precision=run.precision,
@@ -91,6 +96,27 @@ def trace_step(run: Run, *, device: str = "cuda") -> StepTrace:
             unit_bytes=_unit_bytes(state),
             **fit_lines(run.policy.type, SIZES, recordings),
         )
+    return trace if plain is run else _with_state_in_8_bits(trace)
+
+
+def _with_known_optimizer(run: Run) -> Run:
+    """Return the run with AdamW for AdamW in 8 bits, whose kernels are not torch's."""
+    if not isinstance(run.optimizer, AdamW8bitConfig):
+        return run
+    options = {n: v for n, v in encode(run.optimizer).items() if n != "type"}
+    return dataclasses.replace(run, optimizer=AdamWConfig(**options))
+
+
+def _with_state_in_8_bits(trace: StepTrace) -> StepTrace:
+    """Return the trace with an optimizer state of a byte per number and a scale per block."""
+    share = (1 + 4 / BLOCK) / 4
+    storages: list[TracedStorage] = []
+    for each in trace.storages:
+        size = each.size_bytes
+        if each.part == "optimizer_state" and size.fixed >= 4 * SMALLEST:
+            each = each._replace(size_bytes=Linear(size.fixed * share, size.per_sample))
+        storages.append(each)
+    return dataclasses.replace(trace, storages=tuple(storages))
 
 
 class TracedEngine(Engine):
@@ -155,7 +181,7 @@ def warm_state(run: Run, engine: Engine) -> TrainState:
 
     A policy whose loss changes takes the last step with the first loss, and one with the other.
     """
-    state = build_state(run, engine, weights_follow=True)
+    state = build_state(run, engine, weights_follow=True, with_base=False)
     state.optimizer = engine.begin(state.policy, state.optimizer)
     changes_after = run.policy.loss_changes_after()
     state.step = max(0, changes_after - 1)
