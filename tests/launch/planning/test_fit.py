@@ -85,7 +85,7 @@ def test_a_change_that_saves_nothing_or_is_not_needed_is_left_out(card, monkeypa
     assert names[:3] == [
         "as asked",
         "--gradient_checkpointing=true",
-        "--gradient_checkpointing=true --accelerator.mixed_precision=bf16",
+        "--accelerator.mixed_precision=bf16",
     ]
 
 
