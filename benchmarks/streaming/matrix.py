@@ -135,6 +135,9 @@ def _summary(
         medians["of_local"] = statistics.median(
             one["frames_per_s_node"] / near["frames_per_s_node"] for one, near in pairs
         )
+        medians["of_local_per_free_core"] = statistics.median(
+            _per_free_core(one) / _per_free_core(near) for one, near in pairs
+        )
         medians["cpu_of_local"] = statistics.median(
             one["cpu_s_per_sample"] / near["cpu_s_per_sample"] for one, near in pairs
         )
@@ -149,6 +152,11 @@ def _summary(
 
 def _median(nodes: Sequence[Mapping[str, float]], name: str) -> float:
     return statistics.median(node[name] for node in nodes)
+
+
+def _per_free_core(node: Mapping[str, float]) -> float:
+    """Return the frames per second and core that other processes left, which servers here use."""
+    return node["frames_per_s_node"] / (cores() - node["other_cores"])
 
 
 def _targets(mode: str, source: str, medians: Mapping[str, float]) -> dict[str, Any]:
@@ -187,7 +195,9 @@ def _printed(summary: Mapping[str, Any]) -> list[str]:
         for source, found in sources.items():
             lines.append(
                 f"{case:20} {source:6} {found['frames_per_s_node']:8.1f} frames/s "
-                f"{found['of_local']:5.0%} of local, CPU {found['cpu_of_local']:4.2f}, "
+                f"{found['of_local']:5.0%} of local, "
+                f"{found['of_local_per_free_core']:5.0%} per free core, "
+                f"CPU {found['cpu_of_local']:4.2f}, "
                 f"{found['floor_share']:4.0%} of the floor, first "
                 f"{found['first_batch_latency_s']:.2f} s, amplified "
                 f"{found['read_amplification']:.2f}, {found['peak_bytes'] / 1e6:.0f} MB of "
