@@ -121,7 +121,19 @@ def summarize(folder: Path) -> dict[str, Any]:
             for path in sorted(folder.glob(f"floor_{name}_{mode}_*.json"))
         ]
         cases[case] = _summary(mode, sources, floors)
-    return {"settings": records[0]["settings"] if records else {}, "cases": cases, "rounds": rounds}
+    return {"settings": _settings(records), "cases": cases, "rounds": rounds}
+
+
+def _settings(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return what all readings have in common, without folders of this machine."""
+    if not records:
+        return {}
+    settings = records[0]["settings"]
+    chosen = {name: settings["dataset"][name] for name in ("shuffle", "frame_memory")}
+    buffers = {record["settings"]["dataset"]["buffer_gb"] for record in records} - {None}
+    for name in ("batch_size", "prefetch_factor", "seed"):
+        chosen[name] = settings[name]
+    return chosen | {"threads": records[0]["threads"], "buffer_gb": sorted(buffers)}
 
 
 def _summary(
@@ -177,7 +189,8 @@ def _targets(mode: str, source: str, medians: Mapping[str, float]) -> dict[str, 
     if source == "20ms":
         wanted = SINGLE_FRAMES_S if mode == "single" else SARM_FRAMES_S
         at_least("frames per second", medians["frames_per_s_node"], wanted)
-        at_least("share of the decode floor", medians["floor_share"], FLOOR_SHARE)
+        if medians["frames_per_s_node"] < wanted:
+            at_least("share of the decode floor", medians["floor_share"], FLOOR_SHARE)
         at_most("seconds to the first batch", medians["first_batch_latency_s"], FIRST_BATCH_S)
     for latency_ms, share in OF_LOCAL.items():
         if source == f"{latency_ms}ms":
