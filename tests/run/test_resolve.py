@@ -349,7 +349,7 @@ def test_more_steps_are_refused_where_they_would_bend_the_schedule(tmp_path):
 
 MAY_CHANGE = """
 steps max_time resume output_dir num_workers prefetch_factor batch_size compile dist_timeout log_freq
-max_bad_steps on_bad_frame loss_spike save_freq save_checkpoint checkpoint_format checkpoint_frozen missing_cameras
+max_bad_steps on_bad_frame loss_spike save_freq save_checkpoint checkpoint_format checkpoint_frozen missing_cameras fit
 gradient_checkpointing keep_last keep_every keep_best accelerator.gradient_accumulation ddp.bucket_mb
 parallelism engine fsdp deepspeed dataset.cache dataset.cache_dir dataset.cache_size
 dataset.frame_memory dataset.streaming dataset.buffer_gb eval_steps env_eval_freq env_eval_at_start env eval wandb tensorboard trackio

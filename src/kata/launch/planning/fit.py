@@ -26,7 +26,7 @@ STAND_IN = "rtx4090"
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class MemoryChange:
     """A change that saves memory.
 
     Attributes:
@@ -44,13 +44,17 @@ class Change:
 
 
 CHANGES = (
-    Change((("gradient_checkpointing", "true"),), "the same numbers, about a third more time"),
-    Change((("accelerator.mixed_precision", "bf16"),), "products in bf16, weights in float32"),
-    Change((("optimizer.type", "adamw8bit"),), "both means of AdamW in 8 bits"),
-    Change((("policy.freeze_vision_encoder", "true"),), "the image encoder stays as it is"),
-    Change((("peft.r", "16"),), "adapters alone are trained"),
-    Change((("frozen_bits", "8"),), "frozen weights are rounded to 8 bits"),
-    Change((("frozen_bits", "4"),), "frozen weights are rounded to 4 bits"),
+    MemoryChange(
+        (("gradient_checkpointing", "true"),), "the same numbers, about a third more time"
+    ),
+    MemoryChange(
+        (("accelerator.mixed_precision", "bf16"),), "products in bf16, weights in float32"
+    ),
+    MemoryChange((("optimizer.type", "adamw8bit"),), "both means of AdamW in 8 bits"),
+    MemoryChange((("policy.freeze_vision_encoder", "true"),), "the image encoder stays as it is"),
+    MemoryChange((("peft.r", "16"),), "adapters alone are trained"),
+    MemoryChange((("frozen_bits", "8"),), "frozen weights are rounded to 8 bits"),
+    MemoryChange((("frozen_bits", "4"),), "frozen weights are rounded to 4 bits"),
 )
 """Changes in the order in which they are tried, those that change least first."""
 
@@ -72,7 +76,7 @@ class Fitted:
         accumulation: micro-batches of a step.
     """
 
-    changes: tuple[Change, ...]
+    changes: tuple[MemoryChange, ...]
     rows: list[tuple[str, str, str]]
     batch_size: int
     accumulation: int
@@ -122,7 +126,7 @@ class _Trial:
     smallest.
     """
 
-    changes: tuple[Change, ...]
+    changes: tuple[MemoryChange, ...]
     run: Run
     largest: int
     least_bytes: int
@@ -175,7 +179,7 @@ def fitted(args: Sequence[str], gpu: Gpu, subject: Subject) -> Fitted:
 
 
 def _tried(
-    changes: tuple[Change, ...],
+    changes: tuple[MemoryChange, ...],
     args: Sequence[str],
     gpu: Gpu,
     subject: Subject,
@@ -197,7 +201,7 @@ def _tried(
     return _Trial(changes, run, largest, memory_of(run, trace, gpu, 1).total_bytes)
 
 
-def _applicable(given: set[str]) -> Iterator[Change]:
+def _applicable(given: set[str]) -> Iterator[MemoryChange]:
     """Yield the changes whose options are not given and whose packages are installed."""
     for change in CHANGES:
         name, value = change.flags[0]
