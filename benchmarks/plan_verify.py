@@ -58,7 +58,12 @@ def cpu_cases(folder: Path) -> Iterator[VerifyCase]:
     yield VerifyCase("act", (96, 96), {**WITHOUT_WEIGHTS, **sizes})
     yield VerifyCase("diffusion", (96, 96), {**WITHOUT_WEIGHTS, "down_dims": (64, 128, 256)})
     transformer = {"num_layers": 4, "hidden_dim": 256, "num_heads": 4}
-    encoders = {"vision_encoder_name": clip, "text_encoder_name": clip, "image_crop_shape": None}
+    encoders: dict[str, Any] = {
+        "vision_encoder_name": clip,
+        "text_encoder_name": clip,
+        "image_crop_shape": None,
+    }
+    encoders["tokenizer_max_length"] = 16
     yield VerifyCase("multi_task_dit", (32, 32), {**encoders, **transformer})
     yield VerifyCase("tdmpc", (84, 84), {})
     yield VerifyCase("vqbet", (96, 96), WITHOUT_WEIGHTS)

@@ -36,7 +36,7 @@ def measured_link(ranks: int, kind: str, sizes: tuple[int, ...] = SIZES) -> Link
 
 
 def link_of(seconds: dict[int, float], ranks: int) -> Link:
-    """Return the link that takes these seconds for an all-reduce of so many bytes.
+    """Return the link that takes these seconds, by bytes, for an all-reduce.
 
     The sizes between the smallest and the largest one give the bandwidth. A sum of few bytes takes
     the latency and the time that HALF_BANDWIDTH_BYTES would take.

@@ -207,7 +207,7 @@ _READS_TWICE = {
 }
 """Operations whose kernels read their arguments once for sums and again for the result
 (aten/src/ATen/native/cuda). A row of a layer norm stays in registers between the two in the forward
-pass; in the backward pass the sums over rows are a pass of their own.
+pass; in the backward pass another kernel sums over rows.
 """
 
 
