@@ -19,7 +19,7 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 _SAID_AFTER_S = 3.0
-"""Time that a request has failed for when the user is told. Shorter faults pass unseen."""
+"""Time that a request has failed for when a message says so. Shorter faults pass unseen."""
 
 _SAID_EVERY_S = 60.0
 """Least time between two such messages of one store."""

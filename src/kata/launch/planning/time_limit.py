@@ -13,7 +13,9 @@ from kata.plan.trace_store import step_trace_of
 from kata.run import Run
 from kata.units import seconds_text
 
-_DAY_S, _HOUR_S, _MINUTE_S = 86_400, 3_600, 60
+_DAY_S = 86_400
+_HOUR_S = 3_600
+_MINUTE_S = 60
 
 
 def refuse_short_limit(run: Run, flavor: str, limit_s: float) -> None:

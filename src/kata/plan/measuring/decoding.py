@@ -12,7 +12,9 @@ from kata.data import Column, DatasetWriter, Reader, open_dataset
 from kata.data.arrays import Pixels
 
 CAMERA = "observation.images.camera"
-FRAMES, HEIGHT, WIDTH = 48, 480, 640
+FRAMES = 48
+HEIGHT = 480
+WIDTH = 640
 BATCH = 8
 
 
