@@ -364,7 +364,7 @@ def train_verb(args: Sequence[str]) -> int:
     """Train with these arguments, on this rank."""
     from kata.config import parse_flags
     from kata.dist.world import read_world
-    from kata.run import resolve_run
+    from kata.run import memory_to_fit, resolve_run
     from kata.run.data_checks import check_local_data
     from kata.run.device import check_device
     from kata.run.outputs import check_outputs
@@ -374,7 +374,7 @@ def train_verb(args: Sequence[str]) -> int:
         from kata.launch.planning.auto_batch import with_batch_size
 
         args = with_batch_size(args, world.size)
-    if "fit" in parse_flags(args):
+    if memory_to_fit(args) is not None:
         from kata.launch.planning.auto_batch import fit_here
 
         args = fit_here(args, world.size)

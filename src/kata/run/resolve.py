@@ -101,11 +101,23 @@ def _without_choices_made(given: dict[str, Any]) -> dict[str, Any]:
     return {**given, "dataset": kept}
 
 
+def memory_to_fit(args: Sequence[str]) -> str | None:
+    """Return what `--fit` asks for, as a flag or in the config file."""
+    flags = parse_flags(args)
+    asked = flags.get("fit", _config_file(flags).get("fit"))
+    return None if plain(asked) is None else str(asked)
+
+
+def _config_file(flags: dict[str, Any]) -> dict[str, Any]:
+    """Return the options of the config file, and take its name from the flags."""
+    paths = [flags.pop(name) for name in ("config", "config_path") if name in flags]
+    return read_config(resolve_pointer(Path(str(paths[-1])))) if paths else {}
+
+
 def _gather(args: Sequence[str]) -> dict[str, Any]:
     """Merge the flags over the config file; drop or refuse options that only LeRobot has."""
     flags = parse_flags(args)
-    paths = [flags.pop(name) for name in ("config", "config_path") if name in flags]
-    given = read_config(resolve_pointer(Path(str(paths[-1])))) if paths else {}
+    given = _config_file(flags)
     _flags_decide_the_batch(given, flags)
     for dotted, value in flags.items():
         assign(given, dotted, value)

@@ -13,7 +13,7 @@ from kata.launch.planning.fit import fitted, with_fit
 from kata.plan.catalogue import gpu_named
 from kata.plan.forecast import memory_of
 from kata.plan.trace_store import step_trace_of
-from kata.run import Run
+from kata.run import Run, memory_to_fit
 from tests.plan.small import small_run
 
 BASE = small_run(
@@ -101,3 +101,11 @@ def test_the_line_that_trains_is_complete_and_a_resumed_one_is_left_alone(
     assert "fits with micro-batches of 8" in caplog.text
     again = ["--resume=true", "--output_dir=x", "--fit=24GB"]
     assert with_fit(again, subject) == again
+
+
+def test_a_config_file_asks_as_a_flag_does(tmp_path):
+    file = tmp_path / "run.yaml"
+    file.write_text("fit: 24GB\n")
+    assert memory_to_fit([f"--config={file}"]) == "24GB"
+    assert memory_to_fit([f"--config={file}", "--fit=8GB"]) == "8GB"
+    assert memory_to_fit(["--steps=3"]) is None

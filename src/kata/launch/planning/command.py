@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from kata.config import parse_flags
 from kata.launch.planning.comparison import (
     cheapest,
     compared,
@@ -28,7 +27,7 @@ from kata.plan.picture import forecast_picture
 from kata.plan.remedies import Remedy, remedies
 from kata.plan.trace_store import step_trace_of
 from kata.plan.verdict import memory_parts, time_parts
-from kata.run import Run, resolve_run
+from kata.run import Run, memory_to_fit, resolve_run
 
 
 def main(args: Sequence[str]) -> int:
@@ -48,7 +47,7 @@ def main(args: Sequence[str]) -> int:
         _print(options, found, [], notes)
         return 0
     ranks = _ranks(options)
-    if "fit" in parse_flags(train):
+    if memory_to_fit(train) is not None:
         train = with_fit(train, lambda flags: subject(options, flags, ranks)[0])
     run, data, notes = subject(options, train, ranks)
     machine, remarks = machine_of(options, run)

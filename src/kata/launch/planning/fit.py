@@ -15,7 +15,7 @@ from kata.optim.config import AdamWConfig
 from kata.plan.catalogue import Gpu, gpu_named
 from kata.plan.forecast import TIGHT_SHARE, largest_batch, memory_of
 from kata.plan.trace_store import step_trace_of
-from kata.run import Run
+from kata.run import Run, memory_to_fit
 from kata.tables import table_lines
 from kata.units import bytes_text, num_bytes
 
@@ -96,7 +96,8 @@ def with_fit(args: Sequence[str], subject: Subject) -> list[str]:
         ConfigError: nothing fits; the message has the smallest combination and its memory.
     """
     flags = parse_flags(args)
-    asked = flags.pop("fit", None)
+    asked = memory_to_fit(args)
+    flags.pop("fit", None)
     rest = [f"--{name}" if value is True else f"--{name}={value}" for name, value in flags.items()]
     if asked is None or str(flags.get("resume", "")).lower() == "true":
         return rest if asked is None else [*rest, f"--fit={asked}"]
