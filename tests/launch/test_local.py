@@ -90,7 +90,8 @@ TRAIN = ["--", "train", "--policy.type=act", "--dataset.repo_id=a/b", "--policy.
         (["--port=70000", "--ranks=1", *TRAIN], "port=70000", "--port=0"),
         (["--stop_after=soon", "--ranks=1", *TRAIN], "stop_after=soon", "--stop_after=2h"),
         (["--target=slrum", *TRAIN], "target=slrum", ""),
-        (["--gpu=2", *TRAIN], "--gpu: no such option", "did you mean --gpus"),
+        (["--gpu=2", *TRAIN], "--gpu: an option of --target=slurm", "leave out --gpu"),
+        (["--gpuss=2", *TRAIN], "--gpuss: no such option", "did you mean --gpus"),
         (["--ranks=2", "--", "trian"], "'trian' after --", "did you mean 'train'"),
         (["--ranks=2"], "'nothing' after --", "kata launch"),
         (

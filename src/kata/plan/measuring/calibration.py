@@ -154,5 +154,6 @@ def times_s(work: Callable[[], object], device: torch.device, count: int) -> lis
         work()
         if is_cuda:
             torch.cuda.synchronize(device)
-        taken.append(clock() - began_s)
+        # A clock of CPU time may stand still for work of microseconds.
+        taken.append(max(clock() - began_s, 1e-9))
     return taken
