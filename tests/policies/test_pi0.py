@@ -20,8 +20,9 @@ from kata.nn.attention import KeysValues, attend
 from kata.policies import build_policy, config_class
 from kata.policies.config import PolicyConfig
 from kata.policies.load import load_weights, save_weights
+from kata.policies.paligemma import EMBEDDINGS, VLM
 from kata.policies.pi import PALIGEMMA
-from kata.policies.pi_policy import EMBEDDINGS, EXPERT, VLM
+from kata.policies.pi_policy import EXPERT
 from kata.policies.pipelines import canonical_pipelines
 from kata.processors import RelativeActions
 from kata.processors.pipeline import load_pipeline

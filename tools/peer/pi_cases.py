@@ -208,14 +208,14 @@ def tiny_own() -> Iterator[None]:
     """kata builds tiny models inside."""
     from kata.nn.decoder import DecoderSizes
     from kata.nn.siglip import SiglipSizes
-    from kata.policies import pi_policy
+    from kata.policies import paligemma
 
     gemma = {
         name: DecoderSizes(width, mlp, heads=8, kv_heads=1, head_dim=HEAD_DIM, eps=1e-6)
         for name, (width, mlp) in WIDTHS.items()
     }
-    sizes = pi_policy.PiSizes(SiglipSizes(**VISION), gemma, LAYERS, VOCABULARY)
-    with mock.patch.object(pi_policy, "SIZES", sizes):
+    sizes = paligemma.PiSizes(SiglipSizes(**VISION), gemma, LAYERS, VOCABULARY)
+    with mock.patch.object(paligemma, "SIZES", sizes):
         yield
 
 

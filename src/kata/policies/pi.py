@@ -1,4 +1,4 @@
-"""Config base class of π0 and π0.5: PaliGemma and an action expert. Torch-free."""
+"""Config base classes of policies that read cameras and a sentence with PaliGemma. Torch-free."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from kata.config import option
 from kata.policies.config import ACTION_STEPS
 from kata.policies.rules import Rule, refuse_broken_rules
-from kata.policies.vla import VlaConfig, chunking_rule
+from kata.policies.vla import FlowVlaConfig, VlaConfig, chunking_rule
 
 PALIGEMMA = "google/paligemma-3b-pt-224"
 PATCH = 14
@@ -20,13 +20,8 @@ VARIANTS = ("gemma_300m", "gemma_2b")
 
 
 @dataclass(frozen=True, kw_only=True)
-class PiConfig(VlaConfig):
-    """Options that π0 and π0.5 share, with LeRobot's names and defaults."""
-
-    lora_targets: ClassVar[str] = (
-        r".*\.gemma_expert\..*\.self_attn\.(q|v)_proj"
-        r"|model\.(state_proj|action_in_proj|action_out_proj|action_time_mlp_in|action_time_mlp_out)"
-    )
+class PaliGemmaConfig(VlaConfig):
+    """Options of policies with PaliGemma, with LeRobot's names and defaults."""
 
     paligemma_variant: str = option(
         "gemma_2b",
@@ -42,15 +37,6 @@ class PiConfig(VlaConfig):
         "actions and time in float32.",
         choices=("float32", "bfloat16"),
     )
-    num_inference_steps: int = option(10, "Integration steps of a chunk in acting.", least=1)
-    time_sampling_beta_alpha: float = option(
-        1.5, "First parameter of the Beta distribution of training times.", above=0
-    )
-    time_sampling_beta_beta: float = option(
-        1.0, "Second parameter of the Beta distribution of training times.", above=0
-    )
-    time_sampling_scale: float = option(0.999, "Range of training times.", above=0)
-    time_sampling_offset: float = option(0.001, "Smallest training time.", least=0)
     use_relative_actions: bool = option(
         False, "LeRobot's actions relative to the state. kata has none; true is refused."
     )
@@ -72,31 +58,18 @@ class PiConfig(VlaConfig):
     compile_model: bool = option(False, "Put each layer through torch.compile.")
     compile_mode: str = option("max-autotune", "Mode of torch.compile, with compile_model.")
     freeze_vision_encoder: bool = option(False, "Keep the image encoder as it is.")
-    train_expert_only: bool = option(False, "Keep PaliGemma as it is.")
     optimizer_lr: float = 2.5e-5
     optimizer_weight_decay: float = 0.01
     optimizer_grad_clip_norm: float = 1.0
-    do_mask_loss_for_padding: bool = option(
-        False,
-        "Leave out actions behind the end of an episode. LeRobot trains on the last one, repeated.",
-        is_own=True,
-    )
-    frozen_dtype: str = option(
-        "float32",
-        "Precision in which a frozen PaliGemma is held, computed and written, with "
-        "train_expert_only.",
-        choices=("float32", "bfloat16"),
-        is_own=True,
-    )
     text_tokenizer_name: str = option(
         PALIGEMMA, "Tokenizer of sentences: a Hub name or a folder.", is_own=True
     )
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        refuse_broken_rules(chain(self.chunk_rules(), self._model_rules()))
+        refuse_broken_rules(chain(self.chunk_rules(), self.model_rules()))
 
-    def _model_rules(self) -> Iterator[Rule]:
+    def model_rules(self) -> Iterator[Rule]:
         """Yield rules on options that LeRobot or kata cannot run."""
         yield (
             self.paligemma_variant != "gemma_2b",
@@ -118,24 +91,6 @@ class PiConfig(VlaConfig):
             "--policy.use_relative_actions=false",
         )
         yield chunking_rule(self.rtc_config)
-        yield (
-            self.time_sampling_scale + self.time_sampling_offset > 1,
-            f"policy.time_sampling_scale={self.time_sampling_scale} with "
-            f"policy.time_sampling_offset={self.time_sampling_offset}",
-            "times end at 1, the noise",
-            f"--policy.time_sampling_scale={1 - self.time_sampling_offset} or less",
-        )
-        yield (
-            self.frozen_dtype != "float32" and not self.train_expert_only,
-            f"policy.frozen_dtype={self.frozen_dtype} with policy.train_expert_only=false",
-            "weights that are trained have the precision of policy.dtype",
-            "--policy.train_expert_only=true, or --policy.frozen_dtype=float32",
-        )
-
-    @property
-    def trains_padded_steps(self) -> bool:
-        """Return True unless `do_mask_loss_for_padding`."""
-        return not self.do_mask_loss_for_padding
 
     def tokenizer(self) -> dict[str, Any]:
         """Return the options of PaliGemma's tokenizer."""
@@ -163,3 +118,58 @@ class PiConfig(VlaConfig):
     def validate_features(self) -> None:
         """Raise PolicyError unless there are cameras, a state, and an action, none too wide."""
         refuse_broken_rules(self.feature_rules())
+
+
+@dataclass(frozen=True, kw_only=True)
+class PiConfig(PaliGemmaConfig, FlowVlaConfig):
+    """Options that π0 and π0.5 share, with LeRobot's names and defaults."""
+
+    lora_targets: ClassVar[str] = (
+        r".*\.gemma_expert\..*\.self_attn\.(q|v)_proj"
+        r"|model\.(state_proj|action_in_proj|action_out_proj|action_time_mlp_in|action_time_mlp_out)"
+    )
+
+    num_inference_steps: int = option(10, "Integration steps of a chunk in acting.", least=1)
+    time_sampling_beta_alpha: float = option(
+        1.5, "First parameter of the Beta distribution of training times.", above=0
+    )
+    time_sampling_beta_beta: float = option(
+        1.0, "Second parameter of the Beta distribution of training times.", above=0
+    )
+    time_sampling_scale: float = option(0.999, "Range of training times.", above=0)
+    time_sampling_offset: float = option(0.001, "Smallest training time.", least=0)
+    train_expert_only: bool = option(False, "Keep PaliGemma as it is.")
+    do_mask_loss_for_padding: bool = option(
+        False,
+        "Leave out actions behind the end of an episode. LeRobot trains on the last one, repeated.",
+        is_own=True,
+    )
+    frozen_dtype: str = option(
+        "float32",
+        "Precision in which a frozen PaliGemma is held, computed and written, with "
+        "train_expert_only.",
+        choices=("float32", "bfloat16"),
+        is_own=True,
+    )
+
+    def model_rules(self) -> Iterator[Rule]:
+        """Yield rules on options that LeRobot or kata cannot run."""
+        yield from super().model_rules()
+        yield (
+            self.time_sampling_scale + self.time_sampling_offset > 1,
+            f"policy.time_sampling_scale={self.time_sampling_scale} with "
+            f"policy.time_sampling_offset={self.time_sampling_offset}",
+            "times end at 1, the noise",
+            f"--policy.time_sampling_scale={1 - self.time_sampling_offset} or less",
+        )
+        yield (
+            self.frozen_dtype != "float32" and not self.train_expert_only,
+            f"policy.frozen_dtype={self.frozen_dtype} with policy.train_expert_only=false",
+            "weights that are trained have the precision of policy.dtype",
+            "--policy.train_expert_only=true, or --policy.frozen_dtype=float32",
+        )
+
+    @property
+    def trains_padded_steps(self) -> bool:
+        """Return True unless `do_mask_loss_for_padding`."""
+        return not self.do_mask_loss_for_padding

@@ -1,5 +1,5 @@
-"""Config base class of policies that read cameras, a state and a sentence, and predict a chunk by
-flow matching. Torch-free.
+"""Config base classes of policies that read cameras, a state and a sentence, and predict a chunk.
+Torch-free.
 """
 
 from __future__ import annotations
@@ -38,8 +38,6 @@ def _modes() -> dict[str, NormMode]:
 class VlaConfig(AdamPolicyConfig):
     """Options that vision-language-action policies share."""
 
-    masks_action_dims: ClassVar[bool] = True
-
     chunk_size: int = option(50, "Actions predicted at once.", least=1)
     n_action_steps: int = option(
         50, "Actions of a chunk that are executed before the next prediction.", least=1
@@ -60,13 +58,6 @@ class VlaConfig(AdamPolicyConfig):
         30_000, "Step at which the preset reaches scheduler_decay_lr.", least=1
     )
     scheduler_decay_lr: float = option(2.5e-6, "Learning rate at the preset's end.", least=0)
-    min_period: float = option(4e-3, "Shortest period of the embedding of time.", above=0)
-    max_period: float = option(4.0, "Longest period of the embedding of time.", above=0)
-
-    @property
-    def trains_padded_steps(self) -> bool:
-        """Return True if the loss counts steps behind the end of an episode, as real ones."""
-        return False
 
     @classmethod
     def completed(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
@@ -91,24 +82,6 @@ class VlaConfig(AdamPolicyConfig):
     def windows(self) -> Windows:
         """Return offsets of the chunk of actions. Observations are read at the anchor."""
         return {ACTION: tuple(range(self.chunk_size))}
-
-    def draws(self) -> dict[str, Draw]:
-        """Return the noise of a chunk, and a uniform number that the time follows from."""
-        return {**self.act_draws(), "time": Draw("uniform", (1,))}
-
-    def act_draws(self) -> dict[str, Draw]:
-        """Return the noise that a chunk is computed from."""
-        return {"noise": Draw("normal", (self.chunk_size, self.max_action_dim))}
-
-    def loss_weights(self, size: int, pads: Mapping[str, Any]) -> dict[str, float]:
-        """Return the number of real action values of the global batch."""
-        import numpy as np  # here, so that help need not import it
-
-        pad, dim_pad = pads.get(pad_key(ACTION)), pads.get(dim_pad_key(ACTION))
-        pad = None if self.trains_padded_steps else pad
-        steps = np.full(size, self.chunk_size) if pad is None else (~pad).sum(1)
-        dims = np.full(size, self.action.shape[0]) if dim_pad is None else (~dim_pad).sum(1)
-        return {"flow_matching_loss": float(max(int((steps * dims).sum()), 1))}
 
     def optimizer_preset(self) -> AdamWConfig:
         """Return AdamW with the options of this config."""
@@ -159,6 +132,39 @@ class VlaConfig(AdamPolicyConfig):
                 f"no more numbers than policy.{name}",
                 f"--policy.{name}={feature.shape[0]}, where training starts without a checkpoint",
             )
+
+
+@dataclass(frozen=True, kw_only=True)
+class FlowVlaConfig(VlaConfig):
+    """Options of vision-language-action policies that denoise a chunk by flow matching."""
+
+    masks_action_dims: ClassVar[bool] = True
+
+    min_period: float = option(4e-3, "Shortest period of the embedding of time.", above=0)
+    max_period: float = option(4.0, "Longest period of the embedding of time.", above=0)
+
+    @property
+    def trains_padded_steps(self) -> bool:
+        """Return True if the loss counts steps behind the end of an episode, as real ones."""
+        return False
+
+    def draws(self) -> dict[str, Draw]:
+        """Return the noise of a chunk, and a uniform number that the time follows from."""
+        return {**self.act_draws(), "time": Draw("uniform", (1,))}
+
+    def act_draws(self) -> dict[str, Draw]:
+        """Return the noise that a chunk is computed from."""
+        return {"noise": Draw("normal", (self.chunk_size, self.max_action_dim))}
+
+    def loss_weights(self, size: int, pads: Mapping[str, Any]) -> dict[str, float]:
+        """Return the number of real action values of the global batch."""
+        import numpy as np  # here, so that help need not import it
+
+        pad, dim_pad = pads.get(pad_key(ACTION)), pads.get(dim_pad_key(ACTION))
+        pad = None if self.trains_padded_steps else pad
+        steps = np.full(size, self.chunk_size) if pad is None else (~pad).sum(1)
+        dims = np.full(size, self.action.shape[0]) if dim_pad is None else (~dim_pad).sum(1)
+        return {"flow_matching_loss": float(max(int((steps * dims).sum()), 1))}
 
 
 def chunking_rule(rtc_config: dict[str, Any] | None) -> Rule:

@@ -1,4 +1,6 @@
-"""Base class of vision-language-action policies: inputs, the loss, and acting from a queue."""
+"""Base classes of vision-language-action policies: inputs, acting from a queue, and the loss of
+flow matching.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from torch import Tensor, nn
 from kata.errors import PolicyError
 from kata.nn.flow import beta_quantile, euler_from_noise
 from kata.policies.base import ActState, Loss, ParamGroup, Policy, Term, evaluating
-from kata.policies.vla import VlaConfig
+from kata.policies.vla import FlowVlaConfig, VlaConfig
 from kata.spec import ACTION, STATE, Batch, dim_pad_key, pad_key
 
 Prefix = TypeVar("Prefix")
@@ -29,11 +31,8 @@ def latest(value: Tensor, dims: int) -> Tensor:
     return value[:, -1] if value.ndim > dims else value
 
 
-class VlaPolicy(Policy, Generic[Prefix]):
-    """A policy that encodes an observation once, and denoises a chunk of actions after it.
-
-    A subclass gives `encode` and `velocity`. `Prefix` is what they share.
-    """
+class VlaPolicy(Policy):
+    """A policy that reads cameras and a sentence, and acts from a queue of predicted actions."""
 
     def __init__(self, config: VlaConfig) -> None:
         super().__init__()
@@ -42,26 +41,8 @@ class VlaPolicy(Policy, Generic[Prefix]):
         self.options = config
 
     @abstractmethod
-    def encode(self, batch: Batch) -> Prefix:
-        """Return what the network keeps of cameras, sentence and state."""
-
-    @abstractmethod
-    def velocity(self, prefix: Prefix, noisy: Tensor, time: Tensor) -> Tensor:
-        """Return the velocity towards the noise, float32 (B, T, max_action_dim).
-
-        Args:
-            prefix: the encoded observation.
-            noisy: actions with noise (B, T, max_action_dim).
-            time: (B,), 1 for noise alone and 0 for none.
-        """
-
-    @abstractmethod
     def fitted(self, images: Tensor) -> Tensor:
         """Return frames (B, 3, H, W) in [0, 1] in the size that the image encoder takes."""
-
-    def training_time(self, share: Tensor) -> Tensor:
-        """Return times in (0, 1] from uniform numbers; most are near the noise at 1."""
-        return 0.001 + 0.999 * beta_quantile(share, 1.5, 1.0)
 
     def camera_frames(self, batch: Batch) -> tuple[list[str], Tensor]:
         """Return the cameras that the batch has, and their frames in [-1, 1].
@@ -84,6 +65,52 @@ class VlaPolicy(Policy, Generic[Prefix]):
             )
         frames = [self.fitted(latest(batch[key], 4)) * 2.0 - 1.0 for key in present]
         return present, torch.cat(frames)
+
+    def needs_observation(self, state: ActState) -> bool:
+        """Return True if the queue of actions is empty."""
+        return state.queue is None or state.queue.shape[1] == 0
+
+    @torch.no_grad()
+    def act(self, batch: Batch, state: ActState) -> tuple[Tensor, ActState]:
+        """Return the next action of the queue; predict a new chunk if the queue is empty."""
+        queue = state.queue
+        if queue is None or self.needs_observation(state):
+            given = state.drawn(self.config.act_draws())
+            queue = self.predict_chunk(batch, **given)[:, : self.options.n_action_steps]
+        return queue[:, 0], ActState(queue[:, 1:])
+
+    def param_groups(self) -> list[ParamGroup]:
+        """Return one group of all trainable parameters."""
+        return [ParamGroup("main", [p for p in self.parameters() if p.requires_grad])]
+
+
+class FlowVlaPolicy(VlaPolicy, Generic[Prefix]):
+    """A policy that encodes an observation once, and denoises a chunk of actions after it.
+
+    A subclass gives `encode` and `velocity`. `Prefix` is what they share.
+    """
+
+    def __init__(self, config: FlowVlaConfig) -> None:
+        super().__init__(config)
+        self.options = config
+
+    @abstractmethod
+    def encode(self, batch: Batch) -> Prefix:
+        """Return what the network keeps of cameras, sentence and state."""
+
+    @abstractmethod
+    def velocity(self, prefix: Prefix, noisy: Tensor, time: Tensor) -> Tensor:
+        """Return the velocity towards the noise, float32 (B, T, max_action_dim).
+
+        Args:
+            prefix: the encoded observation.
+            noisy: actions with noise (B, T, max_action_dim).
+            time: (B,), 1 for noise alone and 0 for none.
+        """
+
+    def training_time(self, share: Tensor) -> Tensor:
+        """Return times in (0, 1] from uniform numbers; most are near the noise at 1."""
+        return 0.001 + 0.999 * beta_quantile(share, 1.5, 1.0)
 
     def forward(
         self,
@@ -145,20 +172,3 @@ class VlaPolicy(Policy, Generic[Prefix]):
     @abstractmethod
     def integration_steps(self) -> int:
         """Return the number of steps from noise to actions."""
-
-    def needs_observation(self, state: ActState) -> bool:
-        """Return True if the queue of actions is empty."""
-        return state.queue is None or state.queue.shape[1] == 0
-
-    @torch.no_grad()
-    def act(self, batch: Batch, state: ActState) -> tuple[Tensor, ActState]:
-        """Return the next action of the queue; predict a new chunk if the queue is empty."""
-        queue = state.queue
-        if queue is None or self.needs_observation(state):
-            given = state.drawn(self.config.act_draws())
-            queue = self.predict_chunk(batch, **given)[:, : self.options.n_action_steps]
-        return queue[:, 0], ActState(queue[:, 1:])
-
-    def param_groups(self) -> list[ParamGroup]:
-        """Return one group of all trainable parameters."""
-        return [ParamGroup("main", [p for p in self.parameters() if p.requires_grad])]

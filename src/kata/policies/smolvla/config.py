@@ -11,13 +11,13 @@ from typing import Any, ClassVar
 from kata.config import option
 from kata.policies.config import SHARED_STEPS
 from kata.policies.rules import Rule, refuse_broken_rules
-from kata.policies.vla import VlaConfig, chunking_rule
+from kata.policies.vla import FlowVlaConfig, chunking_rule
 
 SMOLVLM = "HuggingFaceTB/SmolVLM2-500M-Video-Instruct"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(VlaConfig):
+class Config(FlowVlaConfig):
     """SmolVLA's options. Impossible values raise PolicyError at once."""
 
     type_name: ClassVar[str] = "smolvla"

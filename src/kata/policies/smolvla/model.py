@@ -24,7 +24,7 @@ from kata.nn.siglip import SiglipVision, pixel_shuffle
 from kata.policies.base import KeyMap
 from kata.policies.smolvla.backbone import TextModel, load_vlm, mark_tokens, vlm_sizes
 from kata.policies.smolvla.config import Config
-from kata.policies.vla_policy import DTYPES, VlaPolicy, latest, padded
+from kata.policies.vla_policy import DTYPES, FlowVlaPolicy, latest, padded
 from kata.spec import LANGUAGE_MASK, LANGUAGE_TOKENS, STATE, Batch, pad_key
 
 ROPE_BASE = 10_000.0
@@ -74,7 +74,7 @@ class ActionExpert(nn.Module):
         self.norm = RMSNorm(width, text.eps)
 
 
-class Policy(VlaPolicy[Encoded]):
+class Policy(FlowVlaPolicy[Encoded]):
     """SmolVLA with its loss and acting."""
 
     def __init__(self, config: Config) -> None:
@@ -225,7 +225,7 @@ class Policy(VlaPolicy[Encoded]):
         return torch.ones(size, dtype=torch.bool)
 
     def velocity(self, prefix: Encoded, noisy: Tensor, time: Tensor) -> Tensor:
-        """Return the velocity; see `VlaPolicy.velocity`."""
+        """Return the velocity; see `FlowVlaPolicy.velocity`."""
         config = self.options
         # 1. A token for each action, which holds the time as well.
         action = self.action_in_proj(noisy)
