@@ -39,7 +39,14 @@ EXPORTS = {
     ],
     "kata.eval": ["Acting", "load_for_acting"],
     "kata.loader": ["Loader"],
-    "kata.policies": ["POLICIES", "build_policy", "config_class", "policy_types"],
+    "kata.policies": [
+        "POLICIES",
+        "build_policy",
+        "config_class",
+        "lerobot_type",
+        "policy_types",
+        "stored_type",
+    ],
 }
 
 

@@ -18,9 +18,8 @@ from kata.policies import build_policy
 from kata.policies.base import ActState, Policy, Source
 from kata.policies.config import PolicyConfig
 from kata.policies.device import choose_device
-from kata.policies.pipelines import renamed_inputs
-from kata.processors import Pipeline, Rename, ToDevice, frames_to_float, load_pipeline
-from kata.processors.pipeline import POSTPROCESSOR, PREPROCESSOR
+from kata.policies.pipelines import renamed_inputs, saved_pipelines
+from kata.processors import Pipeline, Rename, ToDevice, frames_to_float
 from kata.run import policy_folder, read_policy_config
 from kata.spec import ACTION, TASK, Batch, Draw
 
@@ -125,8 +124,7 @@ def load_for_acting(path: str, device: str | None = None, revision: str | None =
         PolicyConfig, read_policy_config(folder, notes), at="policy"
     ).without_downloads()
     place = choose_device(device)
-    before = load_pipeline(folder, PREPROCESSOR, {ToDevice.registry_name: {"device": str(place)}})
-    after = load_pipeline(folder, POSTPROCESSOR)
+    before, after = saved_pipelines(config, folder, str(place))
     policy = build_policy(config)
     load_policy(policy, folder)
     ready = acting(policy.to(place).eval(), before, after, place, str(folder))

@@ -12,6 +12,7 @@ from typing import Any
 import kata
 from kata.config import encode
 from kata.data.storage.array_file import cache_folder
+from kata.errors import PolicyError
 from kata.files import write_json
 from kata.plan.step_trace import StepTrace
 from kata.run import Run
@@ -68,6 +69,14 @@ def step_trace_of(run: Run, device: str = "cuda") -> StepTrace:
     Raises:
         PolicyError: the step cannot be traced.
     """
+    if run.policy.is_guest:
+        raise PolicyError(
+            f"{run.policy.type}: a plan cannot trace a policy of LeRobot",
+            rule="a step is traced without weights, on tensors without values; LeRobot's policies "
+            "read values in their forward pass",
+            remedy="plan kata's own policy of that kind, where there is one; or let the first "
+            "steps of a run show their memory and time",
+        )
     found = kept_trace(run, device)
     if found is not None:
         return found

@@ -3,7 +3,7 @@
 Each folder has `config` (torch-free; class `Config`) and `model` (class `Policy`). Modules are
 imported by name when they are needed, so that `kata --help` and planning never import torch. Other
 packages add policies through entry points of the group `kata.policies`: name = package with those
-two modules.
+two modules. A policy `lerobot.<name>` is LeRobot's, run by `kata.policies.guest`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 from kata.errors import ConfigError, did_you_mean
+from kata.policies.guest.library import GUEST_PREFIX, guest_names
 
 if TYPE_CHECKING:
     from kata.policies.base import Policy
@@ -29,7 +30,16 @@ POLICIES: dict[str, str] = {
     "vqbet": "kata.policies.vqbet",
 }
 
-__all__ = ["POLICIES", "build_policy", "config_class", "policy_types"]
+_GUEST = "kata.policies.guest"
+
+__all__ = [
+    "POLICIES",
+    "build_policy",
+    "config_class",
+    "lerobot_type",
+    "policy_types",
+    "stored_type",
+]
 
 
 def policy_types() -> dict[str, str]:
@@ -43,12 +53,14 @@ def config_class(name: str) -> type[PolicyConfig]:
     Raises:
         ConfigError: no policy has that name. The message gives the nearest name.
     """
+    if name.startswith(GUEST_PREFIX):
+        return importlib.import_module(f"{_GUEST}.config").guest_class(name)
     known = policy_types()
     if name not in known:
         raise ConfigError(
             f"policy.type={name}: no such policy",
-            rule=f"policies: {', '.join(sorted(known))}",
-            remedy=did_you_mean(name, known),
+            rule=f"policies: {', '.join(sorted(known))}; {GUEST_PREFIX}<name> is LeRobot's",
+            remedy=did_you_mean(name, [*known, *guest_names()]),
         )
     other = _outside().get(name, known[name])
     if other != known[name]:
@@ -69,9 +81,24 @@ def config_class(name: str) -> type[PolicyConfig]:
         ) from error
 
 
+def stored_type(name: str) -> str:
+    """Return the `policy.type` of a checkpoint whose config.json has this type.
+
+    Where kata has no policy of that name, it is a guest of LeRobot.
+    """
+    is_known = name in policy_types() or name.startswith(GUEST_PREFIX)
+    return name if is_known else GUEST_PREFIX + name
+
+
+def lerobot_type(name: str) -> str:
+    """Return LeRobot's name of a policy: a guest's weights are those of kata's own policy."""
+    return name.removeprefix(GUEST_PREFIX)
+
+
 def build_policy(config: PolicyConfig) -> Policy:
     """Return a policy with new weights, on the CPU, in training mode."""
-    return importlib.import_module(f"{policy_types()[config.type]}.model").Policy(config)
+    package = _GUEST if config.is_guest else policy_types()[config.type]
+    return importlib.import_module(f"{package}.model").Policy(config)
 
 
 @functools.cache

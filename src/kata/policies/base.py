@@ -222,6 +222,10 @@ class Policy(nn.Module, ABC):
         del step, bad
         return {}
 
+    def preflight_rows(self) -> list[tuple[str, str]]:
+        """Return rows for the table before step 1 that only this policy has, (name, value)."""
+        return []
+
     @abstractmethod
     def shard_units(self) -> list[nn.Module]:
         """Return modules to shard one by one. The policy calls the `forward` of each."""

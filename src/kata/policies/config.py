@@ -10,14 +10,28 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from kata.config import DEVICE, Chosen, encode, option
 from kata.config.option import declaration
 from kata.errors import PolicyError
 from kata.optim.config import AdamConfig, OptimizerConfig, SchedulerConfig
 from kata.policies import config_class, policy_types
-from kata.spec import ACTION, ENV_STATE, STATE, Draw, Feature, FeatureType, NormMode, Windows
+from kata.spec import (
+    ACTION,
+    ENV_STATE,
+    STATE,
+    Column,
+    Draw,
+    Feature,
+    FeatureType,
+    NormMode,
+    Stats,
+    Windows,
+)
+
+if TYPE_CHECKING:
+    from kata.processors.pipeline import Pipeline
 
 CONFIG, OWN_CONFIG = "config.json", "kata.json"
 """A checkpoint's config as LeRobot reads it, and beside it the options that LeRobot does not
@@ -47,6 +61,8 @@ class PolicyConfig(Chosen):
 
     at: ClassVar[str] = "policy."
     refused_with = PolicyError
+    is_guest: ClassVar[bool] = False
+    """True if another package computes the policy, so that kata knows its parts by name only."""
     masks_action_dims: ClassVar[bool] = False
     """True if the loss and its denominators leave out action dimensions marked in
     `action_dim_is_pad`.
@@ -172,6 +188,39 @@ class PolicyConfig(Chosen):
     def action_steps(self) -> list[tuple[str, dict[str, Any]]]:
         """Return the steps after the policy in order, as LeRobot's names and their options."""
         return [(name, {}) for name in ACTION_STEPS]
+
+    def own_precision(self) -> str:
+        """Return the mixed precision that the policy's own options ask for: 'no', 'bf16', 'fp16'.
+
+        LeRobot's `use_amp` means bf16.
+        """
+        return "bf16" if self.use_amp else "no"
+
+    def own_pipelines(
+        self, stats: Stats, *, rename_map: dict[str, str], device: str
+    ) -> tuple[Pipeline, Pipeline] | None:
+        """Return the pipelines of a policy that brings its own; None for the steps listed above.
+
+        Args:
+            stats: of the frames that are trained on, by the policy's names.
+            rename_map: dataset key -> policy key.
+            device: the policy's device.
+        """
+        del stats, rename_map, device
+
+    def saved_pipelines(self, folder: Path, device: str) -> tuple[Pipeline, Pipeline] | None:
+        """Return the pipelines of a checkpoint of a policy that reads its own; else None.
+
+        Args:
+            folder: a `pretrained_model` folder.
+            device: the policy's device.
+        """
+        del folder, device
+
+    def with_columns(self, columns: Mapping[str, Column]) -> PolicyConfig:
+        """Return a copy that knows the columns of the dataset, if the policy needs them."""
+        del columns
+        return self
 
     def without_downloads(self) -> PolicyConfig:
         """Return a copy that builds without pretrained parts, for weights that come from a

@@ -6,10 +6,17 @@ back.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from kata.policies.config import PolicyConfig
-from kata.processors.pipeline import Pipeline, build_pipelines
+from kata.processors.pipeline import (
+    POSTPROCESSOR,
+    PREPROCESSOR,
+    Pipeline,
+    build_pipelines,
+    load_pipeline,
+)
 from kata.processors.steps import (
     STEPS,
     AddBatchAxis,
@@ -42,6 +49,9 @@ def canonical_pipelines(
         rename_map: dataset key -> policy key.
         device: the policy's device. Actions come back on the CPU.
     """
+    own = config.own_pipelines(stats, rename_map=rename_map, device=device)
+    if own is not None:
+        return own
     features = {**config.input_features, **config.output_features}
     modes = dict(config.normalization_mapping)
     shared: dict[str, Step] = {
@@ -59,6 +69,24 @@ def canonical_pipelines(
     return build_pipelines(
         _built(config.processor_steps(), shared), _built(config.action_steps(), inverse)
     )
+
+
+def saved_pipelines(config: PolicyConfig, folder: Path, device: str) -> tuple[Pipeline, Pipeline]:
+    """Return the pipelines of a checkpoint, before and after its policy.
+
+    Args:
+        config: the policy's.
+        folder: a `pretrained_model` folder.
+        device: the policy's device.
+
+    Raises:
+        CheckpointError: a file is absent or damaged, or has a step that is unknown.
+    """
+    own = config.saved_pipelines(folder, device)
+    if own is not None:
+        return own
+    place = {ToDevice.registry_name: {"device": device}}
+    return load_pipeline(folder, PREPROCESSOR, place), load_pipeline(folder, POSTPROCESSOR)
 
 
 def _built(named: list[tuple[str, dict[str, Any]]], shared: dict[str, Step]) -> list[Step]:

@@ -376,9 +376,9 @@ class Run(Options):
 
     @property
     def precision(self) -> str:
-        """'no', 'bf16' or 'fp16'. LeRobot's `policy.use_amp` means bf16 unless stated otherwise."""
+        """'no', 'bf16' or 'fp16'. The policy's own options decide unless stated otherwise."""
         stated = self.accelerator.mixed_precision
-        return "bf16" if stated == "no" and self.policy.use_amp else stated
+        return self.policy.own_precision() if stated == "no" else stated
 
     @property
     def name(self) -> str:

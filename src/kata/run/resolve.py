@@ -28,7 +28,7 @@ from kata.config.keep_ranges import read_keep_ranges
 from kata.errors import ConfigError, PolicyError
 from kata.optim.config import AdamW8bitConfig, AdamWConfig
 from kata.optim.schedule import lr_factor
-from kata.policies import config_class, policy_types
+from kata.policies import config_class, policy_types, stored_type
 from kata.policies.config import CONFIG, OWN_CONFIG, PolicyConfig
 from kata.run.accelerate_env import take_over
 from kata.run.batch_layout import share_out
@@ -187,12 +187,22 @@ def _resolve(given: dict[str, Any], ranks: int, notes: list[str], *, keep_micro:
     run = share_out(decode(Run, raw, verb="kata train"), ranks, notes, keep_micro=keep_micro)
     if run.mesh[1] > 1:
         check_beside_sharding(run.ddp)
+        _refuse_sharded_guest(run.policy)
     run.policy.validate_steps(run.steps)
     if run.scheduler is not None:
         fitted, note = run.scheduler.fitted(run.steps)
         run = dataclasses.replace(run, scheduler=fitted)
         notes.extend([note] if note else [])
     return run
+
+
+def _refuse_sharded_guest(policy: PolicyConfig) -> None:
+    if policy.is_guest:
+        raise ConfigError(
+            f"policy.type={policy.type} with weights in shards",
+            rule="the parts of LeRobot's policies are called in ways that sharding does not know",
+            remedy="leave out --parallelism.dp_shard: each rank then holds the whole policy",
+        )
 
 
 def _with_ranges(dataset: dict[str, Any]) -> dict[str, Any]:
@@ -306,9 +316,9 @@ def read_policy_config(folder: Path, notes: list[str]) -> dict[str, Any]:
     path = folder / CONFIG
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
-        kind = raw["type"]
         if (folder / OWN_CONFIG).is_file():
             raw |= json.loads((folder / OWN_CONFIG).read_text(encoding="utf-8"))
+        kind = raw["type"] = stored_type(str(raw["type"]))
     except (OSError, json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
         raise PolicyError(
             f"{path}: cannot be read ({error})",

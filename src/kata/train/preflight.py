@@ -40,6 +40,7 @@ def preflight_facts(prepared: Prepared, policy: Policy, folder: str, room: Room)
             f"{run.policy.type}: {count_text(trained)} parameters trained, {count_text(frozen)} "
             "frozen",
         ),
+        *policy.preflight_rows(),
         *adapter_facts(policy, run.peft),
         ("batch", batch),
         *_layout(run),

@@ -20,7 +20,7 @@ from kata.finetune.quantize import quantize_frozen
 from kata.finetune.weights import load_policy
 from kata.optim.build import build_optimizer
 from kata.optim.ema import ema_copy, share_constants
-from kata.policies import build_policy
+from kata.policies import build_policy, lerobot_type
 from kata.policies.base import Policy, Reference
 from kata.run import Run, policy_folder, read_policy_config
 from kata.update.activation_checkpointing import recompute_activations
@@ -144,7 +144,7 @@ def load_pretrained(policy: Policy, path: str, revision: str | None) -> None:
     """
     folder = policy_folder(path, revision)
     kind = read_policy_config(folder, [])["type"]
-    if kind != policy.config.type:
+    if lerobot_type(kind) != lerobot_type(policy.config.type):
         raise PolicyError(
             f"{path}: holds a {kind} policy",
             rule=f"the run trains {policy.config.type}",

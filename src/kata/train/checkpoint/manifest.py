@@ -13,6 +13,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from kata import __version__
 from kata.files import fsync
 from kata.run.peft import ADAPTER
 from kata.units import count_text
@@ -24,7 +25,7 @@ TRAINING = "training_state"
 MODEL, SHARDS = "model.safetensors", "sharded_state"
 TRAINED = "trained.safetensors"
 """Weights beside those of a base that the checkpoint refers to."""
-_LIBRARIES = ("kata", "torch", "safetensors")
+_LIBRARIES = ("torch", "safetensors")
 _REQUIRED = (f"{PRETRAINED}/config.json",)
 _WEIGHTS = (MODEL, TRAINED, ADAPTER)
 
@@ -43,7 +44,11 @@ def write_manifest(folder: Path, step: int) -> int:
             "bytes": path.stat().st_size,
             "sha256": _sha256(path),
         }
-    versions = {**{name: version(name) for name in _LIBRARIES}, "python": platform.python_version()}
+    versions = {
+        "kata": __version__,
+        **{name: version(name) for name in _LIBRARIES},
+        "python": platform.python_version(),
+    }
     content = {"format": 1, "step": step, "versions": versions, "files": files}
     (folder / MANIFEST).write_text(json.dumps(content, indent=1), encoding="utf-8")
     for path in (folder / MANIFEST, *(p for p in folder.rglob("*") if p.is_dir()), folder):

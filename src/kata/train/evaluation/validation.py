@@ -157,7 +157,10 @@ class _Errors:
 
     def add(self, batch: Batch, chunk_bta: Tensor) -> None:
         part = slice(self.start, self.start + chunk_bta.shape[1])
-        recorded = batch[ACTION][:, part]
+        # Some policies see actions that are filled up to a fixed width; the dataset's come first.
+        width = self.policy.shape[-1]
+        chunk_bta = chunk_bta[..., :width]
+        recorded = batch[ACTION][:, part, :width]
         pad = batch.get(pad_key(ACTION))
         lacks = batch.get(dim_pad_key(ACTION))
         valid = torch.ones(recorded.shape[:2], dtype=torch.bool) if pad is None else ~pad[:, part]

@@ -56,7 +56,8 @@ def fit_features(
     # on.
     kept = {key: renamed[key] for key in config.input_features if key in renamed}
     predicted = {key: renamed[key] for key in config.output_features}
-    return config.with_features(kept or inputs, predicted or actions)
+    fitted = config.with_features(kept or inputs, predicted or actions)
+    return fitted.with_columns({rename_map.get(k, k): c for k, c in dataset.columns.items()})
 
 
 def _renaming(config: PolicyConfig, renamed: dict[str, Feature], rename_map: dict[str, str]) -> str:
