@@ -77,6 +77,7 @@ class All(Options):
     episodes: list[int] | str | None = option(None, "Episodes.", least=0)
     gpus: int | list[int] | None = option(None, "GPUs.")
     words: list[str] = option(list, "Words.", aliases=("w",))
+    targets: list[str] | str | None = option(None, "Targets.")
     pair: tuple[float, float] = option((0.9, 0.99), "Pair.", least=0)
     sizes: tuple[int, ...] = option((1,), "Sizes.")
     mode: Mode = option(Mode.FIRST, "Mode.")
@@ -139,6 +140,10 @@ def read(*args: str) -> All:
         ("gpus=0,2", [0, 2]),
         ("words=a,b", ["a,b"]),
         ("words=[a, 'b c']", ["a", "b c"]),
+        ("targets=all-linear", "all-linear"),
+        ("targets=.*[qv]_proj", ".*[qv]_proj"),
+        ("targets=[q_proj, v_proj]", ["q_proj", "v_proj"]),
+        ("targets=[0]", ["0"]),
         ("pair=[0.5,1]", (0.5, 1.0)),
         ("sizes=[]", ()),
         ("mode=second", Mode.SECOND),

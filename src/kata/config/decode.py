@@ -161,6 +161,9 @@ class _Decoder:
         if _is_null(hint, value):
             return None
         kinds = alternatives(hint)
+        if {str, list[str]} <= set(kinds) and isinstance(_yaml(value, "["), Text):
+            # Any text is a list of one, too; a name or a pattern stays a text.
+            kinds = [kind for kind in kinds if kind != list[str]]
         for kind in kinds[:-1]:
             try:
                 return self._kind(kind, value, dotted)
