@@ -39,6 +39,14 @@ def own_cache(tmp_path_factory):
         yield
 
 
+@pytest.fixture(autouse=True, scope="session")
+def same_scheduling():
+    """A test that leaves this worker in a real-time class starves the servers of the others."""
+    yield
+    if sys.platform == "linux":
+        assert os.sched_getscheduler(0) == os.SCHED_OTHER
+
+
 @pytest.fixture(scope="session")
 def tiny_dataset(tmp_path_factory) -> Path:
     """Six episodes of 12-17 frames, two tasks, two cameras of unequal size; the action follows

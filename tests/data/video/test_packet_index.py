@@ -19,6 +19,7 @@ from kata.data.storage.store import local_file
 from kata.data.video import packet_index
 from kata.data.video.encoder import first_time_s, probe_video
 from kata.data.video.packet_index import build_index, open_index
+from kata.data.video.scheduling import kept_scheduling
 from kata.errors import DataError
 from tests import forked
 from tests.data.dataset_maker import (
@@ -52,6 +53,8 @@ def write(
         stream.width, stream.height, stream.pix_fmt = 64, 64, "yuv420p"
         stream.options = options or {}
         stream.time_base = stream.codec_context.time_base = Fraction(1, FPS)
+        with kept_scheduling():
+            container.start_encoding()
         for number, pixels in enumerate(PICTURES):
             frame = av.VideoFrame.from_ndarray(pixels, format="rgb24")
             frame.pts = number

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from kata.closing import Closing
 from kata.data.storage.store import StoredFile
 from kata.data.video.container import open_video
+from kata.data.video.scheduling import kept_scheduling
 from kata.errors import DataError
 
 ENCODERS = {"av1": "libsvtav1", "h264": "libx264", "hevc": "libx265"}
@@ -127,7 +128,8 @@ def require_encoder(options: VideoOptions, *, fps: int, height: int, width: int)
         context = av.CodecContext.create(encoder, "w")
         assert isinstance(context, VideoCodecContext)
         _set_up(context, options, Fraction(fps), height, width)
-        context.open()
+        with kept_scheduling():
+            context.open()
     except FFmpegError as error:
         raise DataError(
             f"encoder '{encoder}' refuses {width}x{height} with {options}: {error.strerror}",
@@ -190,6 +192,9 @@ class VideoEncoder(Closing):
         """Encode one frame (H, W, 3), uint8 RGB."""
         picture = av.VideoFrame.from_ndarray(frame, format="rgb24")
         picture.pts, picture.time_base = self._count, self._time_base
+        if self._count == 0:
+            with kept_scheduling():
+                self._container.start_encoding()
         self._count += 1
         self._container.mux(self._stream.encode(picture))
 
