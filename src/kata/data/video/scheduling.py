@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 
 
 @contextmanager
-def kept_scheduling() -> Iterator[None]:
+def kept_scheduling() -> Generator[None]:
     """Keep the caller, and the threads started inside, in the caller's scheduling class.
 
     SVT-AV1, when root opens it on Linux, moves its threads and the caller to the real-time class
