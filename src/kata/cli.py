@@ -390,7 +390,7 @@ def train_verb(args: Sequence[str]) -> int:
 
         spec = resolve_env(run.env)
         register_env(spec)
-        checks = [acceptance(spec)]
+        checks = [acceptance(spec, run.eval.inference_delay)]
     from kata.train.command import train_and_tell
 
     return train_and_tell(run, notes, shlex.join(["kata", "train", *args]), *checks)

@@ -360,7 +360,6 @@ def test_a_tokenizer_may_lie_beside_the_pipeline(tiny, tmp_path):
         ({"image_resolution": (28, 42)}, "a square"),
         ({"image_resolution": (30, 30)}, "a side that 14 divides"),
         ({"use_relative_actions": True}, "no statistics of relative actions"),
-        ({"rtc_config": {"enabled": True}}, "real-time chunking"),
         ({"time_sampling_scale": 1.5}, "times end at 1"),
         ({"frozen_dtype": "bfloat16"}, "train_expert_only=false"),
         ({"max_state_dim": 2}, "max_state_dim=2"),

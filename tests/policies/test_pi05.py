@@ -1,14 +1,18 @@
 """π0.5: LeRobot's names at full size, prompts with the state, quantiles, precision, old names."""
 
+import dataclasses
+import importlib
 import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 
-from kata.errors import CheckpointError, DataError
+from kata.errors import CheckpointError, DataError, PolicyError
 from kata.policies.pipelines import canonical_pipelines
+from kata.policies.rtc import RtcConfig
 from kata.processors import StatePrompt, Tokenize
 from kata.spec import ACTION, LANGUAGE_MASK, LANGUAGE_TOKENS, STATE, TASK, NormMode
 from tests.policies import test_pi0 as pi0
@@ -114,3 +118,45 @@ def test_tokens_of_a_bounded_number_of_prompts_are_kept(tiny, monkeypatch):
     rows = [step({TASK: [f"go {n}"]})[LANGUAGE_TOKENS] for n in range(8)]
     assert len(step._known) <= 3
     assert torch.equal(step({TASK: ["go 0"]})[LANGUAGE_TOKENS], rows[0])
+
+
+def test_chunks_that_begin_with_given_actions_are_those_of_lerobots_main_branch(tools):
+    """The file was recorded with LeRobot 7427f318, which is newer than 0.6.1."""
+    options = {**tools.EXPERT_ONLY, "chunk_size": 8, "rtc_training_max_delay": 3}
+    case = tools.Case(options=options)
+    policy, given = tools.Sides("pi05", "PI05").build_own(case).train(), tools.batch(case)
+    shares = torch.tensor([[0.1], [0.55], [0.93]])  # 0, 2 and 3 given actions
+    pads = {"given": shares.numpy(), "action_is_pad": given["action_is_pad"].numpy()}
+    count = policy.config.loss_weights(3, pads)[pi0.TERM]
+    assert count == (3 * 8 - 5) * 4
+    drawn = {"noise": tools.noise(case), "time": torch.tensor(tools.SHARES)[:, None]}
+    loss = policy(given, **drawn, given=shares).terms[pi0.TERM].total / count
+    loss.backward()
+    own = {"loss": loss.detach()}
+    for name, parameter in policy.named_parameters():
+        if parameter.grad is not None:
+            own[f"grad/{policy.key_map().to_lerobot(name)}"] = parameter.grad
+    policy.eval()
+    policy.options = dataclasses.replace(policy.options, rtc_config=RtcConfig(mode="trained"))
+    left = 0.7 * tools.tensor("left over", (3, 8, 4))[:, 2:]
+    seen = {**tools.observation(case, 0), **tools.sentences(case)}
+    own["continued"] = policy.continued(seen, left, 2, noise=tools.noise(case))
+    assert torch.equal(own["continued"][:, :2], left[:, :2])
+    kept = load_file(Path(__file__).parent / "pi05_training_rtc.safetensors")
+    numbers = importlib.import_module("numbers_of")
+    own = {name: value for name, value in numbers.golden(own).items() if name in kept}
+    assert own.keys() == kept.keys()
+    for name, value in kept.items():
+        assert numbers.difference(own[name], value) < 2e-3, name
+
+
+def test_each_sample_draws_how_many_actions_are_given(tiny):
+    config = pi0.config(rtc_training_max_delay=3)
+    assert config.draws()["given"].shape == (1,)
+    assert config.counted_draws() == ("given",)
+    assert "given" not in pi0.config().draws()
+    shares = np.array([[1e-9], [0.3], [0.5], [1.0]], np.float32)
+    assert config.given_actions(shares)[:, 0].tolist() == [0, 1, 2, 3]
+    assert config.given_actions(torch.from_numpy(shares))[:, 0].tolist() == [0, 1, 2, 3]
+    with pytest.raises(PolicyError, match="rtc_training_max_delay=3 or less"):
+        pi0.config(rtc_training_max_delay=4)

@@ -292,7 +292,6 @@ def test_pretrained_weights_come_from_the_models_own_files(smolvlm, tmp_path):
         ({"use_delta_joint_actions_aloha": True}, "use_delta_joint_actions_aloha=true"),
         ({"use_cache": False}, "use_cache=false"),
         ({"num_expert_layers": 1}, "num_expert_layers=1"),
-        ({"rtc_config": {"enabled": True}}, "real-time chunking"),
         ({"compile_model": True}, "compile_model=true"),
         ({"frozen_dtype": "bfloat16", "train_expert_only": False}, "held in float32"),
         ({"num_vlm_layers": 7}, "has 6 layers"),

@@ -35,16 +35,20 @@ def pi_cases():
 
 
 @pytest.mark.parametrize(
-    ("name", "option"), [("pi0", "train_expert_only"), ("pi05", "freeze_vision_encoder")]
+    ("name", "given"),
+    [
+        ("pi0", ["--policy.train_expert_only=true"]),
+        ("pi05", ["--policy.freeze_vision_encoder=true", "--policy.rtc_training_max_delay=2"]),
+    ],
 )
 def test_a_resumed_run_equals_a_straight_one_and_acts(
-    name, option, pi_cases, tiny_dataset, tmp_path, monkeypatch
+    name, given, pi_cases, tiny_dataset, tmp_path, monkeypatch
 ):
     def make(folder, *options):
         return resolve_run(
             [
                 f"--policy.type={name}", *TINY, f"--policy.text_tokenizer_name={pi_cases.folder()}",
-                f"--policy.{option}=true", "--dataset.repo_id=tests/tiny",
+                *given, "--dataset.repo_id=tests/tiny",
                 f"--dataset.root={tiny_dataset}", "--policy.device=cpu",
                 "--policy.push_to_hub=false", "--batch_size=4", "--steps=2", "--log_freq=1",
                 "--save_freq=1", "--num_workers=1", f"--output_dir={tmp_path}/{folder}", *options,

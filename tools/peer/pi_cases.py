@@ -23,6 +23,7 @@ from unittest import mock
 import tiny_gemma
 import torch
 from numbers_of import drawn, tensor, weight
+from real_time_cases import CHUNK, own_chunks, peer_chunks
 from torch import Tensor
 
 BATCH_SIZE = 3
@@ -61,6 +62,8 @@ class Case:
     absent: tuple[str, ...] = ()
     words: tuple[int, ...] = (12, 6, 3)
     max_length: int = 12
+    is_continued: bool = False
+    """Chunks that continue others are compared, too."""
 
     @property
     def config(self) -> dict[str, Any]:
@@ -76,6 +79,7 @@ GOLDEN: dict[str, Case] = {
     "missing_camera": Case(absent=(WRIST,), options={"empty_cameras": 1}),
     "short_sentences": Case(words=(1, 2, 1), options={**EXPERT_ONLY, "n_action_steps": 5}),
     "one_camera": Case({STATE: (7,), TOP: (3, 28, 28)}, 6, {"num_inference_steps": 10}),
+    "continued": Case(options={**EXPERT_ONLY, "chunk_size": CHUNK}, is_continued=True),
 }
 
 LIVE: dict[str, Case] = {
@@ -271,6 +275,8 @@ class Sides:
         out["chunk"] = policy.predict_action_chunk(
             {**observation(case, 0), **told}, noise=noise(case)
         )
+        if case.is_continued:
+            out |= peer_chunks(policy, {**observation(case, 0), **told}, noise(case))
         policy.reset()
         with steady():
             actions = [
@@ -315,6 +321,8 @@ class Sides:
         policy.eval()
         told = sentences(case)
         out["chunk"] = policy.predict_chunk({**observation(case, 0), **told}, noise=noise(case))
+        if case.is_continued:
+            out |= own_chunks(policy, {**observation(case, 0), **told}, noise(case))
         state, actions = policy.init_state(BATCH_SIZE), []
         with steady():
             for step in range(ACT_STEPS):

@@ -22,6 +22,7 @@ from unittest import mock
 import tiny_smolvlm
 import torch
 from numbers_of import drawn, fill, tensor, weight
+from real_time_cases import CHUNK, own_chunks, peer_chunks
 from torch import Tensor
 
 BATCH_SIZE = 3
@@ -53,6 +54,8 @@ class Case:
     words: tuple[int, ...] = (9, 6, 3)
     masked: bool = False
     """The second sample's wrist camera is marked as padding."""
+    is_continued: bool = False
+    """Chunks that continue others are compared, too."""
 
     @property
     def config(self) -> dict[str, Any]:
@@ -68,6 +71,7 @@ GOLDEN: dict[str, Case] = {
     "frozen_state": Case(options={"train_state_proj": False}),
     "missing_camera": Case(absent=(WRIST,), options={"empty_cameras": 1}),
     "self_attention": Case(options={"attention_mode": "self_attn"}, words=(1, 1, 1)),
+    "continued": Case(options={"chunk_size": CHUNK}, is_continued=True),
 }
 
 CHECKPOINT = Case()
@@ -188,6 +192,8 @@ def peer(case: Case) -> dict[str, Tensor]:
     policy.eval()
     told = sentences(case)
     out["chunk"] = policy.predict_action_chunk({**observation(case, 0), **told}, noise=noise(case))
+    if case.is_continued:
+        out |= peer_chunks(policy, {**observation(case, 0), **told}, noise(case))
     policy.reset()
     with acting():
         actions = [
@@ -234,6 +240,8 @@ def own(case: Case) -> dict[str, Tensor]:
     policy.eval()
     told = sentences(case)
     out["chunk"] = policy.predict_chunk({**observation(case, 0), **told}, noise=noise(case))
+    if case.is_continued:
+        out |= own_chunks(policy, {**observation(case, 0), **told}, noise(case))
     state, actions = policy.init_state(BATCH_SIZE), []
     with acting():
         for step in range(ACT_STEPS):

@@ -92,7 +92,10 @@ def run_share(
 
     # Full precision, so that a batch of many gives what a batch of one gives.
     torch.backends.cudnn.allow_tf32 = False
-    acting = load_for_acting(run.policy.path, run.policy.device, run.policy.pretrained_revision)
+    policy = run.policy
+    acting = load_for_acting(
+        policy.path, policy.device, policy.pretrained_revision, policy.changes()
+    )
     if run.rename_map:
         acting = dataclasses.replace(
             acting, renamed={new: old for old, new in run.rename_map.items()}

@@ -84,13 +84,18 @@ def fit(config: PolicyConfig, spec: EnvSpec, facts: Facts, renamed: Mapping[str,
     return Fit(views, paths, low, high)
 
 
-def acceptance(spec: EnvSpec) -> Callable[[PolicyConfig, Mapping[str, str]], None]:
+def acceptance(spec: EnvSpec, delay: int = 0) -> Callable[[PolicyConfig, Mapping[str, str]], None]:
     """Return a check of a policy against this environment, which is made for it once.
+
+    Args:
+        spec: the environment.
+        delay: steps that a prediction takes.
 
     The check raises what `fit` raises, and ConfigError where the environment cannot be made.
     """
 
     def accept(config: PolicyConfig, renamed: Mapping[str, str]) -> None:
+        config.refuse_delay(delay)
         fit(config, spec, inspect(spec), renamed)
 
     return accept

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from kata.config import DEVICE, REQUIRED, Options, assign, decode, option, parse_flags, read_config
 from kata.errors import ConfigError
+from kata.policies.rtc import RtcConfig
 from kata.run import EnvConfig, EvalConfig
 
 SEED_MAX = 2**64 - 1
@@ -20,13 +21,27 @@ class PolicyChoice(Options):
 
     at: ClassVar[str] = "policy."
 
-    path: str = option(REQUIRED, "Checkpoint, run folder or Hub name of the policy.")
+    path: str = option(
+        REQUIRED, "Checkpoint, run folder or Hub name of the policy.", is_common=True
+    )
     device: str | None = option(
         None,
         "Device to compute on. null takes the best one here: cuda, then mps, then cpu.",
         form=DEVICE,
+        is_common=True,
     )
     pretrained_revision: str | None = option(None, "Branch, tag or commit of a policy on the Hub.")
+    n_action_steps: int | None = option(
+        None, "Steps from one prediction to the next; null takes the policy's own.", least=1
+    )
+    rtc_config: RtcConfig | None = option(
+        None, "Real-time chunking; null takes the policy's own options."
+    )
+
+    def changes(self) -> dict[str, Any]:
+        """Return the options that take the place of the policy's own."""
+        wanted = {"n_action_steps": self.n_action_steps, "rtc_config": self.rtc_config}
+        return {name: value for name, value in wanted.items() if value is not None}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +56,11 @@ class EvalRun(Options):
     env: EnvConfig = option(REQUIRED, "", section="environment")
     eval: EvalConfig = option(EvalConfig, "", section="evaluation")
     seed: int = option(
-        1000, "Seed of episode 0; episode k has this plus k.", least=0, most=SEED_MAX
+        1000,
+        "Seed of episode 0; episode k has this plus k.",
+        least=0,
+        most=SEED_MAX,
+        is_common=True,
     )
     output_dir: str | None = option(
         None, "Folder of the result; null makes one below outputs/eval.", is_common=True

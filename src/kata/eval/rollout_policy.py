@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from kata.config import decode
 from kata.data.sampling.philox import draw
+from kata.errors import PolicyError
 from kata.finetune.weights import load_policy
 from kata.policies import build_policy
 from kata.policies.base import ActState, Policy, Source
@@ -108,13 +109,32 @@ def acting(
     )
 
 
-def load_for_acting(path: str, device: str | None = None, revision: str | None = None) -> Acting:
+def _changed(config: PolicyConfig, changes: Mapping[str, Any]) -> PolicyConfig:
+    """Return a config with these options; PolicyError for one that it does not have."""
+    known = {field.name for field in dataclasses.fields(config)}
+    for name in changes:
+        if name not in known:
+            raise PolicyError(
+                f"policy.{name} with {config.type}",
+                rule="an option of this policy",
+                remedy=f"leave out --policy.{name}",
+            )
+    return dataclasses.replace(config, **changes)
+
+
+def load_for_acting(
+    path: str,
+    device: str | None = None,
+    revision: str | None = None,
+    changes: Mapping[str, Any] | None = None,
+) -> Acting:
     """A checkpoint, LeRobot's or kata's, ready to act in float32.
 
     Args:
         path: a `pretrained_model` folder, a run folder (its last checkpoint), or a Hub name.
         device: None is the best device here.
         revision: of the Hub repository.
+        changes: options that take the place of the policy's own, by name.
 
     Raises: PolicyError or CheckpointError naming what is absent, damaged or does not fit.
     """
@@ -123,6 +143,7 @@ def load_for_acting(path: str, device: str | None = None, revision: str | None =
     config = decode(
         PolicyConfig, read_policy_config(folder, notes), at="policy"
     ).without_downloads()
+    config = _changed(config, changes or {})
     place = choose_device(device)
     before, after = saved_pipelines(config, folder, str(place))
     policy = build_policy(config)

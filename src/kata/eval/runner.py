@@ -65,6 +65,7 @@ def play(
         costs its episode only.
     """
     began_s = time.perf_counter()
+    acting.config.refuse_delay(options.inference_delay)
     facts = inspect(spec)
     how = fit(acting.config, spec, facts, acting.renamed)
     share = range(options.n_episodes) if share is None else share
@@ -73,8 +74,9 @@ def play(
     apart = options.use_async_envs and processes > 1
     envs: Envs = RemoteEnvs(spec, how.views, processes) if apart else LocalEnvs(spec, how.views)
     rollout = _Rollout(
-        acting, spec, facts, how, envs, seed, folder, options.videos if folder else 0, share
-    )
+        acting, spec, facts, how, envs, seed, folder, options.videos if folder else 0, share,
+        delay=options.inference_delay,
+    )  # fmt: skip
     training = acting.policy.training
     acting.policy.eval()
     try:
@@ -147,6 +149,7 @@ class _Rollout:
     folder: Path | None
     videos: int
     share: range
+    delay: int
     episodes: list[Episode] = field(default_factory=list)
     films: dict[int, Film] = field(default_factory=dict)
     call_s: list[float] = field(default_factory=list)
@@ -167,6 +170,7 @@ class _Rollout:
                 logs[0].start.seed
             )  # for policies that do not take the numbers they are given
             state, first = self.acting.policy.init_state(len(logs)), True
+            state.inference_delay = self.delay
             seeds, step = [log.start.seed for log in logs], 0
             while True:
                 for slot, moment in found.items():
@@ -250,7 +254,8 @@ def _tally(rollout: _Rollout, filmed: list[int], size: int, total_s: float) -> T
     env = dataclasses.asdict(spec)
     del env["options"]  # they stand with their episodes
     return Tally(
-        policy={"type": acting.config.type, "path": acting.source, "device": str(acting.device)},
+        policy={"type": acting.config.type, "path": acting.source, "device": str(acting.device)}
+        | acting.config.told_of_delay(rollout.delay),
         env=env | {"observation_map": how.paths, "max_steps": facts.max_steps, "fps": facts.fps},
         seed=rollout.seed,
         batch_size=size,

@@ -62,30 +62,16 @@ def integrate(network: Velocity, noise: Tensor, steps: int, method: str) -> Tens
     return x
 
 
-def euler_from_noise(network: Velocity, noise: Tensor, steps: int) -> Tensor:
-    """Return samples (B, ...) in the convention whose noise is at time 1 and whose data is at 0.
-
-    The velocity of `network` points to the noise. Time k is the float32 that is nearest to
-    1 - k / steps in double precision, as in openpi and LeRobot: embeddings with short periods feel
-    a difference in the last bit.
-    """
-    x, dt = noise, -1.0 / steps
-    for k in range(steps):
-        time = torch.full((len(x),), 1.0 + k * dt, dtype=torch.float32, device=x.device)
-        x = x + dt * network(x, time)
-    return x
-
-
 def time_sinusoid(time: Tensor, width: int, shortest: float, longest: float) -> Tensor:
-    """Return an embedding (B, width) of times (B,), sines first, with geometric periods.
+    """Return an embedding (..., width) of times (...), sines first, with geometric periods.
 
     It is computed in float64 where the device has it: sines of large angles need the digits.
     """
     wide = torch.float32 if time.device.type == "mps" else torch.float64
     share = torch.linspace(0.0, 1.0, width // 2, dtype=wide, device=time.device)
     period = shortest * (longest / shortest) ** share
-    angle = (1.0 / period * 2 * math.pi) * time[:, None]
-    return torch.cat((angle.sin(), angle.cos()), dim=1)
+    angle = (1.0 / period * 2 * math.pi) * time[..., None]
+    return torch.cat((angle.sin(), angle.cos()), dim=-1)
 
 
 def beta_quantile(share: Tensor, alpha: float, beta: float) -> Tensor:

@@ -36,13 +36,14 @@ class AdaptiveNorm(nn.Module):
         self.eps = eps
 
     def forward(self, x: Tensor, condition: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the modulated input (B, L, width), and a gate (B, 1, width), in its dtype.
+        """Return the modulated input (B, L, width), and a gate (B, 1 or L, width), in its dtype.
 
         Args:
             x: tokens (B, L, width).
-            condition: (B, width).
+            condition: (B, width), or (B, L, width) if each token has its own.
         """
-        scale, shift, gate = self.dense(condition)[:, None].chunk(3, dim=-1)
+        each = condition if condition.ndim == x.ndim else condition[:, None]
+        scale, shift, gate = self.dense(each).chunk(3, dim=-1)
         wide = _divided(x, self.eps) * (1 + scale.float()) + shift.float()
         return wide.to(x.dtype), gate.to(x.dtype)
 
@@ -83,7 +84,7 @@ class AdaptiveLayer(GemmaLayer):
         is_last: bool = False,
         condition: Tensor | None = None,
     ) -> tuple[Tensor, KeysValues]:
-        """Return new tokens, and keys and values; see `LlamaLayer`. `condition` is (B, width)."""
+        """Return new tokens, keys and values; see `LlamaLayer`. `condition` is the norms'."""
         normed, gate = self.input_layernorm(x, condition)
         given = self.keys_values(normed, rotation, past)
         if is_last:

@@ -72,11 +72,14 @@ class ActState:
         memory: other state of a policy, by name.
         source: gives the random numbers of the next call of `act`. The caller sets it for each
             call; None draws from torch's stream.
+        inference_delay: steps that pass from an observation to the chunk that follows from it. The
+            caller sets it at the beginning, where `PolicyConfig.refuse_delay` allows it.
     """
 
     queue: Tensor | None = None
     memory: dict[str, Any] = field(default_factory=dict)
     source: Source | None = None
+    inference_delay: int = 0
 
     def drawn(self, wanted: Mapping[str, Draw]) -> dict[str, Tensor]:
         """Return random numbers by name; empty if they come from torch's stream."""

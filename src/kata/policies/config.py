@@ -141,6 +141,27 @@ class PolicyConfig(Chosen):
         """Return the random numbers per environment that `predict_chunk` takes, by name."""
         return {}
 
+    def counted_draws(self) -> tuple[str, ...]:
+        """Return the names of the draws that decide the denominators of the loss.
+
+        `loss_weights` gets them beside the masks, under these names.
+        """
+        return ()
+
+    def refuse_delay(self, delay: int) -> None:
+        """Raise PolicyError unless the policy can act while a prediction takes `delay` steps."""
+        if delay:
+            raise PolicyError(
+                f"eval.inference_delay={delay} with {self.type}",
+                rule="policies that denoise chunks act while they predict",
+                remedy="leave out --eval.inference_delay",
+            )
+
+    def told_of_delay(self, delay: int) -> dict[str, Any]:
+        """Return what decides how the policy acts while it predicts, for the result's file."""
+        del delay
+        return {}
+
     def chunk_start(self) -> int:
         """Return the index in the window of actions at which a predicted chunk begins."""
         return 0
@@ -162,7 +183,8 @@ class PolicyConfig(Chosen):
         Args:
             size: samples in the global batch.
             pads: `<key>_is_pad` masks of the global batch, NumPy bool (size, T). In a mixture
-                whose actions differ in size also `action_dim_is_pad`, bool (size, A).
+                whose actions differ in size also `action_dim_is_pad`, bool (size, A). Also the
+                draws that `counted_draws` names.
 
         Returns:
             Count that each term's sum is divided by, by term name.
@@ -274,13 +296,17 @@ class PolicyConfig(Chosen):
         """Return a config.json of another version, completed with the defaults of that version."""
         return dict(raw)
 
+    def written(self) -> dict[str, Any]:
+        """Return the options as plain values, as files have them."""
+        return encode(self)
+
     def save(self, folder: Path) -> None:
         """Write config.json, and kata.json where options of kata's own differ from their
         defaults.
         """
         every = dataclasses.fields(self)
         mine = {f.name: f.default for f in every if declaration(type(self), f.name).is_own}
-        plain = encode(self)
+        plain = self.written()
         changed = {
             name: plain[name] for name, default in mine.items() if plain[name] != encode(default)
         }

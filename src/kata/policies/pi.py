@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from kata.config import option
 from kata.policies.config import ACTION_STEPS
 from kata.policies.rules import Rule, refuse_broken_rules
-from kata.policies.vla import FlowVlaConfig, VlaConfig, chunking_rule
+from kata.policies.vla import FlowVlaConfig, VlaConfig
 
 PALIGEMMA = "google/paligemma-3b-pt-224"
 PATCH = 14
@@ -45,9 +45,6 @@ class PaliGemmaConfig(VlaConfig):
     )
     action_feature_names: list[str] | None = option(
         None, "A name for each number of the action, with use_relative_actions."
-    )
-    rtc_config: dict[str, Any] | None = option(
-        None, "Options of LeRobot's real-time chunking. kata has none; only null is accepted."
     )
     image_resolution: tuple[int, int] = option(
         (224, 224), "Height and width that frames are fitted into, padded on all sides.", least=1
@@ -90,7 +87,6 @@ class PaliGemmaConfig(VlaConfig):
             "kata has no statistics of relative actions",
             "--policy.use_relative_actions=false",
         )
-        yield chunking_rule(self.rtc_config)
 
     def tokenizer(self) -> dict[str, Any]:
         """Return the options of PaliGemma's tokenizer."""

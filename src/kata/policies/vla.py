@@ -8,11 +8,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from kata.config import option
+from kata.config import encode, option
 from kata.optim.config import AdamWConfig, CosineDecayWithWarmupConfig
 from kata.policies.config import AdamPolicyConfig
 from kata.policies.observation_rules import shape_rules, state_and_cameras_rules
-from kata.policies.rules import Rule
+from kata.policies.rtc import RtcConfig, as_lerobot_writes, delay_rules
+from kata.policies.rules import Rule, refuse_broken_rules
 from kata.spec import (
     ACTION,
     STATE,
@@ -58,6 +59,40 @@ class VlaConfig(AdamPolicyConfig):
         30_000, "Step at which the preset reaches scheduler_decay_lr.", least=1
     )
     scheduler_decay_lr: float = option(2.5e-6, "Learning rate at the preset's end.", least=0)
+    rtc_config: RtcConfig | None = option(
+        None, "Real-time chunking in acting: each chunk continues the one before it."
+    )
+
+    continues_chunks: ClassVar[bool] = False
+    """True if a chunk can continue another."""
+
+    @property
+    def most_given(self) -> int:
+        """Return the number of actions that a chunk in training begins with, at most."""
+        return 0
+
+    def refuse_delay(self, delay: int) -> None:
+        """Raise PolicyError unless chunks last while others are predicted for `delay` steps."""
+        rules = delay_rules(
+            delay,
+            chunk=self.chunk_size,
+            every=self.n_action_steps,
+            rtc=self.rtc_config,
+            trained=self.most_given,
+        )
+        refuse_broken_rules(rules)
+
+    def told_of_delay(self, delay: int) -> dict[str, Any]:
+        """Return steps of a prediction and between two, and the options of real-time chunking."""
+        return {
+            "inference_delay": delay,
+            "n_action_steps": self.n_action_steps,
+            "rtc_config": encode(self.rtc_config),
+        }
+
+    def written(self) -> dict[str, Any]:
+        """Return the options as plain values, as LeRobot 0.6.1 reads them."""
+        return as_lerobot_writes(super().written())
 
     @classmethod
     def completed(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
@@ -116,6 +151,12 @@ class VlaConfig(AdamPolicyConfig):
             "no more actions are executed than a chunk holds",
             f"--policy.n_action_steps={self.chunk_size} or less",
         )
+        yield (
+            self.rtc_config is not None and self.rtc_config.enabled and not self.continues_chunks,
+            "policy.rtc_config",
+            f"{self.type} has no real-time chunking: nothing guides its tokens",
+            "--policy.rtc_config=null",
+        )
 
     def feature_rules(self) -> Iterator[Rule]:
         """Yield rules on inputs and outputs: cameras, a state, an action, none too wide."""
@@ -139,6 +180,7 @@ class FlowVlaConfig(VlaConfig):
     """Options of vision-language-action policies that denoise a chunk by flow matching."""
 
     masks_action_dims: ClassVar[bool] = True
+    continues_chunks: ClassVar[bool] = True
 
     min_period: float = option(4e-3, "Shortest period of the embedding of time.", above=0)
     max_period: float = option(4.0, "Longest period of the embedding of time.", above=0)
@@ -149,8 +191,17 @@ class FlowVlaConfig(VlaConfig):
         return False
 
     def draws(self) -> dict[str, Draw]:
-        """Return the noise of a chunk, and a uniform number that the time follows from."""
-        return {**self.act_draws(), "time": Draw("uniform", (1,))}
+        """Return the noise of a chunk, and uniform numbers for the time and the given actions."""
+        found = {**self.act_draws(), "time": Draw("uniform", (1,))}
+        return {**found, "given": Draw("uniform", (1,))} if self.most_given else found
+
+    def counted_draws(self) -> tuple[str, ...]:
+        """Return the draw that decides how many actions a chunk begins with, if there is one."""
+        return ("given",) if self.most_given else ()
+
+    def given_actions(self, share: Any) -> Any:
+        """Return how many actions chunks begin with, 0 to `most_given`, from uniform numbers."""
+        return (share * (self.most_given + 1) // 1).clip(max=self.most_given)
 
     def act_draws(self) -> dict[str, Draw]:
         """Return the noise that a chunk is computed from."""
@@ -161,17 +212,11 @@ class FlowVlaConfig(VlaConfig):
         import numpy as np  # here, so that help need not import it
 
         pad, dim_pad = pads.get(pad_key(ACTION)), pads.get(dim_pad_key(ACTION))
-        pad = None if self.trains_padded_steps else pad
-        steps = np.full(size, self.chunk_size) if pad is None else (~pad).sum(1)
+        real = np.ones((size, self.chunk_size), bool)
+        if pad is not None and not self.trains_padded_steps:
+            real = ~pad
+        if "given" in pads:
+            real = real & (np.arange(self.chunk_size) >= self.given_actions(pads["given"]))
+        steps = real.sum(1)
         dims = np.full(size, self.action.shape[0]) if dim_pad is None else (~dim_pad).sum(1)
         return {"flow_matching_loss": float(max(int((steps * dims).sum()), 1))}
-
-
-def chunking_rule(rtc_config: dict[str, Any] | None) -> Rule:
-    """Return the rule that LeRobot's real-time chunking is off."""
-    return (
-        rtc_config is not None and bool(rtc_config.get("enabled", True)),
-        "policy.rtc_config",
-        "kata has no real-time chunking",
-        "--policy.rtc_config=null",
-    )

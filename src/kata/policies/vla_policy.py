@@ -11,8 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from kata.errors import PolicyError
-from kata.nn.flow import beta_quantile, euler_from_noise
+from kata.nn.flow import beta_quantile
+from kata.nn.real_time import Continued, Given, euler_from_noise, prefix_weights
 from kata.policies.base import ActState, Loss, ParamGroup, Policy, Term, evaluating
+from kata.policies.rtc import TRAINED
 from kata.policies.vla import FlowVlaConfig, VlaConfig
 from kata.spec import ACTION, STATE, Batch, dim_pad_key, pad_key
 
@@ -67,17 +69,39 @@ class VlaPolicy(Policy):
         return present, torch.cat(frames)
 
     def needs_observation(self, state: ActState) -> bool:
-        """Return True if the queue of actions is empty."""
-        return state.queue is None or state.queue.shape[1] == 0
+        """Return True if it is time for the next prediction."""
+        return state.queue is None or state.memory["left"] == 0
 
     @torch.no_grad()
     def act(self, batch: Batch, state: ActState) -> tuple[Tensor, ActState]:
-        """Return the next action of the queue; predict a new chunk if the queue is empty."""
-        queue = state.queue
-        if queue is None or self.needs_observation(state):
-            given = state.drawn(self.config.act_draws())
-            queue = self.predict_chunk(batch, **given)[:, : self.options.n_action_steps]
-        return queue[:, 0], ActState(queue[:, 1:])
+        """Return the next action of the queue; predict a new chunk each `n_action_steps` steps.
+
+        The first actions of the last chunk that are left over are executed meanwhile, as many as
+        the state's `inference_delay`. The robot waits for its first chunk.
+        """
+        queue, delay = state.queue, state.inference_delay
+        left: int = state.memory.get("left", 0)
+        if queue is None or left == 0:
+            drawn = state.drawn(self.config.act_draws())
+            chunk = self.next_chunk(queue, delay, batch, drawn)
+            queue = chunk if queue is None else torch.cat((queue[:, :delay], chunk[:, delay:]), 1)
+            left = self.options.n_action_steps
+        memory = {"left": left - 1}
+        return queue[:, 0], ActState(queue[:, 1:], memory, inference_delay=delay)
+
+    def next_chunk(
+        self, queue: Tensor | None, delay: int, batch: Batch, drawn: dict[str, Tensor]
+    ) -> Tensor:
+        """Return the chunk that follows from an observation.
+
+        Args:
+            queue: actions of the last chunk that are left over, (B, L, A); None for none.
+            delay: those of them that are executed before the new chunk is there.
+            batch: the observation.
+            drawn: random numbers for `predict_chunk`.
+        """
+        del queue, delay
+        return self.predict_chunk(batch, **drawn)
 
     def param_groups(self) -> list[ParamGroup]:
         """Return one group of all trainable parameters."""
@@ -105,7 +129,7 @@ class FlowVlaPolicy(VlaPolicy, Generic[Prefix]):
         Args:
             prefix: the encoded observation.
             noisy: actions with noise (B, T, max_action_dim).
-            time: (B,), 1 for noise alone and 0 for none.
+            time: (B,), 1 for noise alone and 0 for none; (B, T) if `most_given` is above 0.
         """
 
     def training_time(self, share: Tensor) -> Tensor:
@@ -118,6 +142,7 @@ class FlowVlaPolicy(VlaPolicy, Generic[Prefix]):
         *,
         noise: Tensor | None = None,
         time: Tensor | None = None,
+        given: Tensor | None = None,
         **draws: Tensor,
     ) -> Loss:
         """Compute the sum of squared errors of the velocity.
@@ -126,24 +151,39 @@ class FlowVlaPolicy(VlaPolicy, Generic[Prefix]):
             batch: observations, tokens, and actions (B, T, A).
             noise: (B, T, max_action_dim), standard normal; None draws it.
             time: (B, 1), uniform in [0, 1); None draws it.
+            given: (B, 1), uniform in [0, 1), for the number of actions that a chunk begins with, if
+                `most_given` is above 0; None draws it.
             draws: ignored.
         """
         del draws
-        # 1. Noisy actions at one time per sample.
+        # 1. Noisy actions at one time per sample. Actions that are given hold no noise.
         action = padded(batch[ACTION], self.options.max_action_dim)
         noise = torch.randn_like(action) if noise is None else noise
         share = torch.rand(len(action), 1, device=action.device) if time is None else time
-        at = self.training_time(share[:, 0])
-        noisy = at[:, None, None] * noise + (1 - at[:, None, None]) * action
-        # 2. The error in float32, without padded steps and dimensions.
-        given = self.velocity(self.encode(batch), noisy, at)
-        error = (noise - action - given).square()[..., : batch[ACTION].shape[-1]]
+        at = self.training_time(share)
+        is_given = self._drawn_prefix(given, at, action.shape[1])
+        if is_given is not None:
+            at = torch.where(is_given, torch.zeros_like(at), at)
+        noisy = at[..., None] * noise + (1 - at[..., None]) * action
+        # 2. The error in float32, without given steps, padded steps and padded dimensions.
+        told = at[:, 0] if is_given is None else at
+        velocity = self.velocity(self.encode(batch), noisy, told)
+        error = (noise - action - velocity).square()[..., : batch[ACTION].shape[-1]]
+        if is_given is not None:
+            error = error * ~is_given[..., None]
         if pad_key(ACTION) in batch and not self.options.trains_padded_steps:
             error = error * ~batch[pad_key(ACTION)][..., None]
         if dim_pad_key(ACTION) in batch:
             error = error * ~batch[dim_pad_key(ACTION)][:, None]
         name = "flow_matching_loss"
         return Loss({name: Term(error.sum())}, {name: error.detach().sum((1, 2))})
+
+    def _drawn_prefix(self, share: Tensor | None, at: Tensor, steps: int) -> Tensor | None:
+        """Return which actions of a training chunk are given, bool (B, T); None if none can be."""
+        if not self.options.most_given:
+            return None
+        share = torch.rand_like(at) if share is None else share
+        return torch.arange(steps, device=at.device) < self.options.given_actions(share)
 
     @torch.no_grad()
     def predict_chunk(
@@ -157,6 +197,26 @@ class FlowVlaPolicy(VlaPolicy, Generic[Prefix]):
             draws: ignored.
         """
         del draws
+        return self.continued(batch, None, 0, noise=noise)
+
+    @torch.no_grad()
+    def continued(
+        self,
+        batch: Batch,
+        left_over: Tensor | None,
+        inference_delay: int,
+        *,
+        noise: Tensor | None = None,
+    ) -> Tensor:
+        """Return a chunk of actions (B, T, A) that continues another, by `rtc_config`.
+
+        Args:
+            batch: observations and tokens.
+            left_over: actions of the last chunk (B, L, A) that had not been executed when this was
+                observed; None or L = 0 for none.
+            inference_delay: those of them that are executed before the new chunk is there.
+            noise: see `predict_chunk`.
+        """
         config = self.options
         with evaluating(self):
             prefix = self.encode(batch)
@@ -164,10 +224,41 @@ class FlowVlaPolicy(VlaPolicy, Generic[Prefix]):
                 state = batch[STATE]
                 shape = (len(state), config.chunk_size, config.max_action_dim)
                 noise = torch.randn(shape, device=state.device)
+            guide, given = self._continuation(left_over, inference_delay, noise)
             actions = euler_from_noise(
-                lambda noisy, at: self.velocity(prefix, noisy, at), noise, self.integration_steps()
+                lambda noisy, at: self.velocity(prefix, noisy, at),
+                noise,
+                self.integration_steps(),
+                guide=guide,
+                given=given,
             )
         return actions[..., : config.action.shape[0]]
+
+    def next_chunk(
+        self, queue: Tensor | None, delay: int, batch: Batch, drawn: dict[str, Tensor]
+    ) -> Tensor:
+        """Return the next chunk, as a continuation of the queue if the options ask for it."""
+        rtc = self.options.rtc_config
+        if queue is None or rtc is None or not rtc.enabled:
+            return self.predict_chunk(batch, **drawn)
+        return self.continued(batch, queue, delay, **drawn)
+
+    def _continuation(
+        self, left_over: Tensor | None, delay: int, noise: Tensor
+    ) -> tuple[Continued | None, Given | None]:
+        """Return the actions that a chunk is pulled towards, and those that it begins with."""
+        rtc, steps = self.options.rtc_config, noise.shape[1]
+        if rtc is None or not rtc.enabled or left_over is None or left_over.shape[1] == 0:
+            return None, None
+        length, dims = min(left_over.shape[1], steps), left_over.shape[2]
+        actions = torch.zeros_like(noise)
+        actions[:, :length, :dims] = left_over[:, :length]
+        if rtc.mode == TRAINED:
+            place = torch.arange(steps, device=noise.device)
+            return None, Given(actions, (place < delay).expand(len(noise), -1))
+        horizon = min(rtc.execution_horizon, left_over.shape[1])
+        weights = prefix_weights(rtc.prefix_attention_schedule, delay, horizon, steps)
+        return Continued(actions, weights.to(noise.device), rtc.max_guidance_weight), None
 
     @abstractmethod
     def integration_steps(self) -> int:

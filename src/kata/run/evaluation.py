@@ -69,12 +69,18 @@ class EvalConfig(Options):
 
     at: ClassVar[str] = "eval."
 
-    n_episodes: int = option(50, "Episodes.", least=1)
+    n_episodes: int = option(50, "Episodes.", least=1, is_common=True)
     batch_size: int = option(
         0, "Episodes played at a time; 0 chooses. It changes the speed and not the result.", least=0
     )
     use_async_envs: bool = option(False, "Step the environments in processes of their own.")
     videos: int = option(8, "Episodes that are kept as mp4.", least=0)
+    inference_delay: int = option(
+        0,
+        "Steps that pass from an observation to the chunk of actions that follows from it; the "
+        "robot goes on with the last chunk meanwhile. For policies that denoise chunks.",
+        least=0,
+    )
 
     @property
     def round_size(self) -> int:

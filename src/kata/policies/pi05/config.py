@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from kata.config import option
 from kata.policies.config import SHARED_STEPS
 from kata.policies.pi import PiConfig
+from kata.policies.rules import Rule
 from kata.spec import FeatureType, NormMode
 
 
@@ -23,6 +26,29 @@ class Config(PiConfig):
 
     normalization_mapping: dict[str, NormMode] = field(default_factory=_modes)
     tokenizer_max_length: int = 200
+    rtc_training_max_delay: int = option(
+        0,
+        "Most actions, drawn for each sample, that a chunk in training begins with: those that a "
+        "robot executes while it predicts. 0 trains without; newer versions of LeRobot have it.",
+        least=0,
+        is_own=True,
+    )
+
+    @property
+    def most_given(self) -> int:
+        """Return `rtc_training_max_delay`."""
+        return self.rtc_training_max_delay
+
+    def chunk_rules(self) -> Iterator[Rule]:
+        """Yield rules on the numbers of steps."""
+        yield from super().chunk_rules()
+        yield (
+            self.rtc_training_max_delay >= self.chunk_size,
+            f"policy.rtc_training_max_delay={self.rtc_training_max_delay} with "
+            f"policy.chunk_size={self.chunk_size}",
+            "some actions of a chunk are left to predict",
+            f"--policy.rtc_training_max_delay={self.chunk_size - 1} or less",
+        )
 
     def processor_steps(self) -> list[tuple[str, dict[str, Any]]]:
         """Return the steps before the policy; the prompt holds the normalized state."""

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from kata.config import option
 from kata.policies.config import SHARED_STEPS
 from kata.policies.rules import Rule, refuse_broken_rules
-from kata.policies.vla import FlowVlaConfig, chunking_rule
+from kata.policies.vla import FlowVlaConfig
 
 SMOLVLM = "HuggingFaceTB/SmolVLM2-500M-Video-Instruct"
 
@@ -77,9 +77,6 @@ class Config(FlowVlaConfig):
     expert_width_multiplier: float = option(
         0.75, "Width of the expert as a multiple of the language model's.", above=0
     )
-    rtc_config: dict[str, Any] | None = option(
-        None, "Options of LeRobot's real-time chunking. kata has none; only null is accepted."
-    )
     compile_model: bool = option(
         False, "LeRobot's switch for torch.compile; true is refused, kata has --compile."
     )
@@ -121,7 +118,6 @@ class Config(FlowVlaConfig):
             "each layer of the expert reads one layer of the model; LeRobot cannot act otherwise",
             "--policy.num_expert_layers=-1",
         )
-        yield chunking_rule(self.rtc_config)
         yield (
             self.frozen_dtype != "float32" and not self.train_expert_only,
             f"policy.frozen_dtype={self.frozen_dtype} with policy.train_expert_only=false",

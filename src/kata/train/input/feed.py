@@ -120,6 +120,7 @@ class Feed:
         read_s = time.perf_counter()
         part, size = self.batches.rank_slice, self.batches.batch_size
         whole = self.batches.masks(step)
+        whole["position"] = np.arange(step * size, (step + 1) * size)
         micros, draws = self.ready(raw, step * size)
         weights, shares = self.weights(whole, size), self.shares(whole)
         return StepBatch(
@@ -196,6 +197,8 @@ class Feed:
         pads = {pad_key(self.rename_map.get(key, key)): raw[pad_key(key)] for key in self.windows}
         if dim_pad_key(ACTION) in raw:
             pads[dim_pad_key(ACTION)] = raw[dim_pad_key(ACTION)]
+        for name in self.config.counted_draws():
+            pads[name] = self._draw(name, self.config.draws()[name], raw["position"], 0)
         return pads
 
     def _placed(self, raw: Mapping[str, Any], part: slice) -> Batch:
