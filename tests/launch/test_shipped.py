@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kata.policies import policy_types
+from kata.policies import types_from_recordings
 from kata.run import resolve_run
 
 ROOT = Path(__file__).parents[2]
@@ -26,9 +26,9 @@ def test_every_example_is_a_run(path):
 
 
 def test_every_policy_has_an_example():
-    assert set(policy_types()) <= {path.stem for path in CONFIGS}
+    assert set(types_from_recordings()) <= {path.stem for path in CONFIGS}
     for path in CONFIGS:
-        if path.stem in policy_types():
+        if path.stem in types_from_recordings():
             assert re.search(rf"^  type: {path.stem}$", path.read_text(), re.MULTILINE)
 
 

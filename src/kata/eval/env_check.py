@@ -15,6 +15,9 @@ from kata.eval.envs.registry import EnvSpec, Facts, inspect
 from kata.policies.config import PolicyConfig
 from kata.spec import ENV_STATE, STATE, FeatureType
 
+WHOLE = "."
+"""The path of an observation that is one array."""
+
 _SEEN = (FeatureType.VISUAL, FeatureType.STATE, FeatureType.ENV)
 
 
@@ -70,9 +73,9 @@ def fit(config: PolicyConfig, spec: EnvSpec, facts: Facts, renamed: Mapping[str,
         leaf = facts.leaves[paths[key]]
         _check_leaf(key, paths[key], expected, leaf.shape, leaf.is_picture or not camera)
         views[key] = View(leaf.keys, expected, camera)
-    if facts.action.shape != config.action.shape:
+    if facts.action.shape != (config.action_size,):
         raise PolicyError(
-            f"the policy's action has {config.action.shape[0]} numbers, {spec.id} takes "
+            f"the policy's action has {config.action_size} numbers, {spec.id} takes "
             f"{_size(facts.action.shape)}",
             rule="both of one size",
             remedy="evaluate in the environment that the policy was trained for",
@@ -107,6 +110,8 @@ def _path(key: str, spec: EnvSpec, facts: Facts, renamed: Mapping[str, str]) -> 
         return spec.observation_map[key]
     named = usual_path(renamed.get(key, key))
     usual = usual_path(key)
+    if key == STATE and list(facts.leaves) == [WHOLE]:
+        return WHOLE
     return usual if named not in facts.leaves and usual in facts.leaves else named
 
 

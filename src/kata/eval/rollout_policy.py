@@ -67,10 +67,13 @@ class Acting:
         batch: Batch = {}
         if self.policy.needs_observation(state):
             batch = self._prepared(observations, task)
-        action, state = self.policy.act(batch, dataclasses.replace(state, source=source))
+        given, state = self.policy.act(batch, dataclasses.replace(state, source=source))
         # The copy waits for the device; one that does not wait hands over numbers that are not
         # there yet.
-        return self.after({ACTION: action.float().cpu()})[ACTION].numpy(), state
+        given = given.float().cpu()
+        # What is behind the action feature, such as a gripper's choice, has no scale.
+        action, rest = given.tensor_split([self.config.action.shape[0]], dim=1)
+        return torch.cat((self.after({ACTION: action})[ACTION], rest), 1).numpy(), state
 
     def _prepared(self, observations: Mapping[str, NDArray[Any]], task: str) -> Batch:
         """Return observations as the policy reads them, on its device."""

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 POLICIES: dict[str, str] = {
     "act": "kata.policies.act",
     "diffusion": "kata.policies.diffusion",
+    "gaussian_actor": "kata.policies.gaussian_actor",
     "multi_task_dit": "kata.policies.multi_task_dit",
     "pi0": "kata.policies.pi0",
     "pi05": "kata.policies.pi05",
@@ -29,6 +30,12 @@ POLICIES: dict[str, str] = {
     "tdmpc": "kata.policies.tdmpc",
     "vqbet": "kata.policies.vqbet",
 }
+
+BY_ACTING = ("gaussian_actor",)
+"""Policies that learn by acting: `kata rl` trains them, and `kata train` refuses them."""
+
+RENAMED = {"sac": "gaussian_actor"}
+"""Names of older versions of LeRobot, and today's."""
 
 _GUEST = "kata.policies.guest"
 
@@ -47,6 +54,11 @@ def policy_types() -> dict[str, str]:
     return {**_outside(), **POLICIES}
 
 
+def types_from_recordings() -> list[str]:
+    """Return the names of the policies that `kata train` trains."""
+    return [name for name in policy_types() if name not in BY_ACTING]
+
+
 def config_class(name: str) -> type[PolicyConfig]:
     """Return the config class of a policy.
 
@@ -56,6 +68,7 @@ def config_class(name: str) -> type[PolicyConfig]:
     if name.startswith(GUEST_PREFIX):
         return importlib.import_module(f"{_GUEST}.config").guest_class(name)
     known = policy_types()
+    name = RENAMED.get(name, name)
     if name not in known:
         raise ConfigError(
             f"policy.type={name}: no such policy",

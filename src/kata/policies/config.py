@@ -343,6 +343,14 @@ class PolicyConfig(Chosen):
         """Return the action feature."""
         return self.output_features[ACTION]
 
+    @property
+    def action_size(self) -> int:
+        """Return the numbers of an action as an environment takes it.
+
+        The policy may put more behind its action feature, such as the number of a gripper's state.
+        """
+        return self.action.shape[0]
+
     def with_features(
         self, inputs: dict[str, Feature], outputs: dict[str, Feature]
     ) -> PolicyConfig:

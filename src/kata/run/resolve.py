@@ -28,7 +28,7 @@ from kata.config.keep_ranges import read_keep_ranges
 from kata.errors import ConfigError, PolicyError
 from kata.optim.config import AdamW8bitConfig, AdamWConfig
 from kata.optim.schedule import lr_factor
-from kata.policies import config_class, policy_types, stored_type
+from kata.policies import config_class, stored_type, types_from_recordings
 from kata.policies.config import CONFIG, OWN_CONFIG, PolicyConfig
 from kata.run.accelerate_env import take_over
 from kata.run.batch_layout import share_out
@@ -228,7 +228,8 @@ def _policy(given: dict[str, Any], notes: list[str]) -> PolicyConfig:
                     "--policy.type starts a fresh policy, --policy.path continues from a "
                     "pretrained one"
                 ),
-                remedy=f"for example --policy.type=act; types: {', '.join(sorted(policy_types()))}",
+                remedy="for example --policy.type=act; types: "
+                + ", ".join(sorted(types_from_recordings())),
             )
         return decode(PolicyConfig, raw, at="policy", verb="kata train")
     if "type" in raw:

@@ -20,7 +20,7 @@ from kata.bench.scale.show import layouts_text, measured_text
 from kata.bench.scale.verdict import summarise_ranks
 from kata.config import encode, flags_of
 from kata.log import counting
-from kata.policies import policy_types
+from kata.policies import types_from_recordings
 
 ROBOT = (
     "--dataset.repo_id=simulated/robot",
@@ -116,4 +116,4 @@ def _policies(train: Sequence[str]) -> list[list[str]]:
     chosen = [
         arg for arg in train if arg.removeprefix("--").startswith(("policy.", "optimizer.", "ddp."))
     ]
-    return [chosen] if chosen else [[f"--policy.type={name}"] for name in policy_types()]
+    return [chosen] if chosen else [[f"--policy.type={name}"] for name in types_from_recordings()]

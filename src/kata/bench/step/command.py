@@ -17,7 +17,7 @@ from kata.bench.step.options import StepBench
 from kata.config import encode, flags_of
 from kata.errors import ConfigError
 from kata.plan.step_trace import StepTrace
-from kata.policies import policy_types
+from kata.policies import types_from_recordings
 from kata.tables import table_lines
 
 HEAD = ("policy", "launches", "LeRobot", "saved MB", "LeRobot", "GFLOP", "LeRobot", "host waits")
@@ -28,7 +28,7 @@ def step(options: StepBench) -> int:
     """Trace the steps, print a table, keep the JSON, and return the exit status."""
     began = datetime.datetime.now(datetime.UTC)
     found: dict[str, dict[str, Any]] = {}
-    for policy in options.policies or policy_types():
+    for policy in options.policies or types_from_recordings():
         found[policy] = {"kata": own_counts(policy, options)}
         if options.peer is not None:
             found[policy]["lerobot"] = peer_counts(policy, options)

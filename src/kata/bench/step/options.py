@@ -7,7 +7,7 @@ from pathlib import Path
 
 from kata.config import Options, option
 from kata.errors import ConfigError, did_you_mean
-from kata.policies import policy_types
+from kata.policies import types_from_recordings
 from kata.run.config import PRECISIONS
 
 
@@ -27,11 +27,11 @@ class StepBench(Options):
     def __post_init__(self) -> None:
         super().__post_init__()
         for name in self.policies:
-            if name not in policy_types():
+            if name not in types_from_recordings():
                 raise ConfigError(
                     f"policies: {name}",
-                    rule=f"policies: {', '.join(sorted(policy_types()))}",
-                    remedy=did_you_mean(name, policy_types()),
+                    rule=f"policies: {', '.join(sorted(types_from_recordings()))}",
+                    remedy=did_you_mean(name, types_from_recordings()),
                 )
         if self.peer is not None and not Path(self.peer).expanduser().is_file():
             raise ConfigError(
