@@ -239,7 +239,7 @@ class Config(PolicyConfig):
             )
 
     def optimizer_preset(self) -> AdamConfig:
-        """Return Adam at LeRobot's constant rate; `kata rl` has rates of its own per network."""
+        """Return Adam at LeRobot's constant rate; `kata rl` has a rate per network."""
         return AdamConfig(lr=3e-4)
 
 

@@ -164,8 +164,8 @@ class Policy(BasePolicy):
     def key_map(self) -> KeyMap:
         """Return LeRobot's names.
 
-        LeRobot stores an encoder once, under the first name by the alphabet of those that it has
-        there. Files of `sac` hold the critics, too, which are left out.
+        LeRobot stores an encoder once, under the name that comes first in the alphabet. Files of
+        `sac` hold the critics, too, which are left out.
         """
         options = self._options
         encoder = self.encoder_critic.state_dict()
