@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.optim import Adam
 
 from kata.errors import CheckpointError
-from kata.policies.gaussian_actor.encoder import Dropout, Maps, ObservationEncoder
+from kata.policies.gaussian_actor.encoder import Dropout, InputEncoder, Maps
 from kata.policies.gaussian_actor.model import Policy, squashed
 from kata.rl.critics import Critics
 from kata.rl.sac_config import SacConfig
@@ -63,7 +63,7 @@ class _Seen:
         self.values = values
         self._frozen: dict[int, Tensors] = {}
 
-    def maps_of(self, encoder: ObservationEncoder) -> Maps:
+    def maps_of(self, encoder: InputEncoder) -> Maps:
         """Return feature maps; those of a frozen encoder are computed once."""
         if not encoder.is_frozen:
             return encoder.maps(self.values)
@@ -122,7 +122,9 @@ class Sac:
         }
         if self._has_discrete:
             found["discrete_critic"] = [*shared, *policy.discrete_critic.parameters()]
-        return {name: [p for p in every if p.requires_grad] for name, every in found.items()}
+        for name, every in found.items():
+            found[name] = [p for p in every if p.requires_grad]
+        return found
 
     def update(self, batches: Sequence[Transitions], draws: Draws) -> Tensors:
         """Learn from `utd_ratio` batches: critics from each, actor and temperature from the last.

@@ -80,7 +80,7 @@ class SpatialEmbedding(nn.Module):
         return sums.transpose(0, 1).flatten(1)
 
 
-class ObservationEncoder(nn.Module):
+class InputEncoder(nn.Module):
     """Encodes cameras, environment state and state, each to `latent_dim` numbers."""
 
     def __init__(self, config: Config) -> None:

@@ -12,7 +12,7 @@ from kata.errors import PolicyError
 from kata.policies.base import ActState, KeyMap, Loss, ParamGroup
 from kata.policies.base import Policy as BasePolicy
 from kata.policies.gaussian_actor.config import SAMPLE, Config
-from kata.policies.gaussian_actor.encoder import Layers, ObservationEncoder
+from kata.policies.gaussian_actor.encoder import InputEncoder, Layers
 from kata.spec import Batch, Draw
 
 OLD_CRITICS = 10
@@ -85,15 +85,15 @@ class Policy(BasePolicy):
         super().__init__()
         config.validate_features()
         self.config = self._options = config
-        self.encoder_critic = ObservationEncoder(config)
+        self.encoder_critic = InputEncoder(config)
         if not config.shared_encoder:
-            self.encoder_actor = ObservationEncoder(config)
+            self.encoder_actor = InputEncoder(config)
         self.actor = Actor(config, self.encoder_critic.width)
         if config.num_discrete_actions is not None:
             self.discrete_critic = DiscreteCritic(config, self.encoder_critic.width)
 
     @property
-    def acting_encoder(self) -> ObservationEncoder:
+    def acting_encoder(self) -> InputEncoder:
         """Return the encoder of the actor, which may be the critics'."""
         return self.encoder_critic if self._options.shared_encoder else self.encoder_actor
 
