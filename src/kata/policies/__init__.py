@@ -99,7 +99,7 @@ def stored_type(name: str) -> str:
 
     Where kata has no policy of that name, it is a guest of LeRobot.
     """
-    is_known = name in policy_types() or name.startswith(GUEST_PREFIX)
+    is_known = name in (*policy_types(), *RENAMED) or name.startswith(GUEST_PREFIX)
     return name if is_known else GUEST_PREFIX + name
 
 
