@@ -10,6 +10,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+_ALIGNED = 8
+"""Numbers whose multiples rows of a bias begin at, for CUDA's memory-efficient kernel
+(aten/src/ATen/native/transformers/attention.cpp, preprocess_mask).
+"""
+
 
 class KeysValues(NamedTuple):
     """Keys and values of a run of tokens, each (B, key-value heads, L, D); keys are rotated."""
@@ -36,7 +41,8 @@ def attend(query: Tensor, given: KeysValues, mask: Tensor) -> Tensor:
     Args:
         query: (B, heads, T, D).
         given: keys and values, whose number of heads divides that of the queries.
-        mask: bool (B, 1, T or 1, L), True where a query sees a key. Each row needs one True.
+        mask: that of `score_bias`, (B, 1, T or 1, L); or bool, True where a query sees a key, which
+            torch converts in each call. Each row needs a key that it sees.
     """
     heads, steps = query.shape[1:3]
     shared = heads // given.keys.shape[1]
@@ -44,16 +50,41 @@ def attend(query: Tensor, given: KeysValues, mask: Tensor) -> Tensor:
     if shared > 1 and shared == heads:
         # All heads read the same keys: their queries stand in one row, and nothing is copied.
         query = query.flatten(1, 2)[:, None]
-        mask = mask if mask.shape[2] == 1 else mask.repeat(1, 1, heads, 1)
+        mask = mask.repeat(1, 1, heads, 1) if mask.shape[2] == steps > 1 else mask
     elif shared > 1:
         keys = keys.repeat_interleave(shared, dim=1)
         values = values.repeat_interleave(shared, dim=1)
     # Under autocast, keys are rotated in float32 and may differ from the values in dtype.
     query, keys = query.to(values.dtype), keys.to(values.dtype)
+    mask = mask if mask.dtype == torch.bool else mask.to(values.dtype)
     found = F.scaled_dot_product_attention(query, keys, values, attn_mask=mask)
     if found.shape[1] != heads:
         found = found[:, 0].unflatten(1, (heads, steps))
     return found.transpose(1, 2).flatten(2)
+
+
+def score_bias(mask: Tensor, dtype: torch.dtype, *, heads: int = 1) -> Tensor:
+    """Return a mask as numbers that all layers of a pass add to their scores: 0, or minus infinity.
+
+    Fused attention takes numbers alone, so that a bool mask costs three kernels per layer, and a
+    fourth where rows do not begin at multiples of eight numbers. Here they do.
+
+    Args:
+        mask: bool (B, 1, T or 1, L), True where a query sees a key.
+        dtype: of the layers' weights; under autocast its own type counts.
+        heads: query heads that share a single key-value head and stand in one row of queries.
+
+    Returns:
+        (B, 1, heads * T or 1, L).
+    """
+    kind = mask.device.type
+    if torch.is_autocast_enabled(kind):
+        dtype = torch.get_autocast_dtype(kind)
+    if heads > 1 and mask.shape[2] > 1:
+        mask = mask.repeat(1, 1, heads, 1)
+    *lead, length = mask.shape
+    room = torch.zeros(*lead, length + -length % _ALIGNED, dtype=dtype, device=mask.device)
+    return room[..., :length].masked_fill_(~mask, float("-inf"))
 
 
 def positions_of(valid: Tensor) -> Tensor:

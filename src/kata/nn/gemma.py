@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from kata.nn.attention import KeysValues
-from kata.nn.decoder import GatedMLP, LlamaLayer
+from kata.nn.decoder import GatedMLP, LlamaLayer, divided_by_rms
 from kata.nn.rope import Rotation
 
 
@@ -23,7 +23,7 @@ class GemmaNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the normalized input in its dtype."""
-        return (_divided(x, self.eps) * (1.0 + self.weight.float())).to(x.dtype)
+        return (divided_by_rms(x, self.eps) * (1.0 + self.weight.float())).to(x.dtype)
 
 
 class AdaptiveNorm(nn.Module):
@@ -44,14 +44,8 @@ class AdaptiveNorm(nn.Module):
         """
         each = condition if condition.ndim == x.ndim else condition[:, None]
         scale, shift, gate = self.dense(each).chunk(3, dim=-1)
-        wide = _divided(x, self.eps) * (1 + scale.float()) + shift.float()
+        wide = divided_by_rms(x, self.eps) * (1 + scale.float()) + shift.float()
         return wide.to(x.dtype), gate.to(x.dtype)
-
-
-def _divided(x: Tensor, eps: float) -> Tensor:
-    """Return the input divided by its root mean square, in float32."""
-    wide = x.float()
-    return wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
 
 
 class GemmaMLP(GatedMLP):

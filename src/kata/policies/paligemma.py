@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from kata.nn.attention import KeysValues, positions_of
+from kata.nn.attention import KeysValues, positions_of, score_bias
 from kata.nn.decoder import INITIAL_STD, DecoderSizes
 from kata.nn.gemma import GemmaLayer
 from kata.nn.images import resize_with_padding
@@ -74,7 +74,9 @@ class GemmaDecoder(nn.Module):
     @property
     def dtype(self) -> torch.dtype:
         """Return the dtype of the layers' linear maps."""
-        return self.layers[0].get_parameter("self_attn.q_proj.weight").dtype
+        first = self.layers[0]
+        assert isinstance(first, GemmaLayer)
+        return first.self_attn.q_proj.weight.dtype  # a map in few bits has no parameter of this name
 
 
 class Prefix(NamedTuple):
@@ -160,11 +162,12 @@ class PaliGemmaPolicy(VlaPolicy):
         """
         tokens, valid = self._context(batch)
         x = tokens.to(self.text.dtype)
+        bias = score_bias(valid[:, None, None], x.dtype)
         rotation = self.rotation(positions_of(valid))
         layers: list[KeysValues] = []
         for layer in self.text.layers:
             is_last = not needs_tokens and len(layers) + 1 == len(self.text.layers)
-            x, given = layer(x, rotation, valid[:, None, None], is_last=is_last)
+            x, given = layer(x, rotation, bias, is_last=is_last)
             layers.append(given)
         return Prefix(x, layers, valid)
 

@@ -14,7 +14,7 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from kata.nn.attention import KeysValues, seen_then_blocks
+from kata.nn.attention import KeysValues, score_bias, seen_then_blocks
 from kata.nn.flow import beta_quantile
 from kata.nn.gemma import GemmaLayer
 from kata.policies import paligemma
@@ -109,10 +109,12 @@ class PiPolicy(PaliGemmaPolicy, FlowVlaPolicy[Observed]):
         steps = torch.arange(x.shape[1], device=x.device)[None]
         places = prefix.valid.sum(1, keepdim=True) + steps
         rotation = self.rotation(places)
-        mask = seen_then_blocks(prefix.valid, suffix.blocks)
+        seen = seen_then_blocks(prefix.valid, suffix.blocks)
+        rows = self.sizes.heads if self.sizes.kv_heads == 1 else 1
+        bias = score_bias(seen, x.dtype, heads=rows)
         given = {} if suffix.condition is None else {"condition": suffix.condition}
         for layer, past in zip(self.expert.layers, prefix.layers, strict=True):
-            x, _ = layer(x, rotation, mask, past, **given)
+            x, _ = layer(x, rotation, bias, past, **given)
         x = self.last_norm(x[:, -noisy.shape[1] :], suffix)
         return self.action_out_proj(x.float()).float()
 

@@ -59,3 +59,14 @@ def test_frozen_weights_are_counted_once(smolvla):
     # The EMA has the trained weights and buffers of its own.
     assert trace.part_bytes("ema", 1) == 4 * trained + buffers
     assert plan_memory(trace, 2).parts["ema"] == 4 * trained + buffers
+
+
+def test_masks_are_converted_once_per_pass_and_norms_are_one_kernel(smolvla):
+    counts: dict[str, int] = {}
+    for op in trace_step(smolvla).operations:
+        counts[op.name] = counts.get(op.name, 0) + op.runs
+    # Cameras and sentence; the state; the expert's layers of each kind.
+    assert counts["masked_fill_"] == 4
+    assert counts["_scaled_dot_product_efficient_attention"] > 4
+    assert counts["_fused_rms_norm"] > 0
+    assert not {"rsqrt", "mean"} & set(counts)

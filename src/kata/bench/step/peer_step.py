@@ -10,12 +10,13 @@ from __future__ import annotations
 import importlib
 import json
 import sys
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Generator, Sequence
+from contextlib import ExitStack, contextmanager
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -78,6 +79,18 @@ class PeerRecorder(StepRecorder):
         return found
 
 
+@contextmanager
+def numbers_on_host(recorder: PeerRecorder) -> Generator[None]:
+    """Let `Tensor.numpy` wait for the device and return zeros inside the block."""
+
+    def zeros(tensor: Tensor, **_: object) -> np.ndarray[Any, np.dtype[np.float64]]:
+        recorder.waits += 1
+        return np.zeros(tensor.shape)
+
+    with mock.patch.object(Tensor, "numpy", zeros):
+        yield
+
+
 def build_peer(run: Run) -> tuple[Any, Any]:
     """Return LeRobot's policy with the run's features, and its optimizer."""
     factory = importlib.import_module("lerobot.policies.factory")
@@ -117,7 +130,7 @@ def one_step(run: Run, policy: Any, optimizer: Any, size: int, recorder: PeerRec
     for storage in recorder.alive():
         storage.part = storage.part or "inputs"
     recorder.enter_phase("forward")
-    with autocast(run.precision, torch.device("cpu")):
+    with autocast(run.precision, torch.device("cpu")), numbers_on_host(recorder):
         loss, _ = policy.forward(batch)
     recorder.end_forward()
     recorder.enter_phase("backward")

@@ -53,6 +53,8 @@ def cuda_rules() -> Generator[None]:
     library = Library("aten", "IMPL")
     library.impl("dropout", _dropout, "AutogradCPU")
     library.impl("scaled_dot_product_attention", _attention, "AutogradCPU")
+    # Without a kernel for CPUs, torch takes the norm apart into five others.
+    library.impl("_fused_rms_norm", _rms_norm, "CPU")
     for rule, names in ((_in_float32, FP32_OPERATIONS), (_to_float32, FP32_RESULTS)):
         for name in names:
             _register(library, name, rule)
@@ -109,6 +111,17 @@ def _dropout(x: Tensor, p: float, train: bool) -> Tensor:
     return aten.native_dropout.default(x, p, True)[0]
 
 
+def _rms_norm(
+    x: Tensor, shape: list[int], weight: Tensor | None, eps: float | None
+) -> tuple[Tensor, Tensor]:
+    """Return what CUDA's kernel returns: the norm, and the factor of each row."""
+    axes = list(range(x.dim() - len(shape), x.dim()))
+    tiny = torch.finfo(x.dtype).eps if eps is None else eps
+    factor = torch.rsqrt(x.square().mean(axes, keepdim=True) + tiny)
+    normed = x * factor
+    return normed if weight is None else normed * weight, factor
+
+
 def _attention(
     query: Tensor,
     key: Tensor,
@@ -162,10 +175,12 @@ def _flash(
 
 
 def _bias(mask: Tensor, query: Tensor, key: Tensor) -> Tensor:
-    """Return a mask as the memory-efficient kernel takes it: added, padded, one per head."""
+    """Return a mask as the memory-efficient kernel takes it: added, one per head, and with rows
+    that begin at multiples of eight numbers.
+    """
     if mask.dtype == torch.bool:
         mask = torch.zeros_like(mask, dtype=query.dtype).masked_fill_(~mask, float("-inf"))
-    lacking = -mask.shape[-1] % 16
-    if lacking:
-        mask = torch.nn.functional.pad(mask, (0, lacking))[..., : mask.shape[-1]]
+    length = mask.shape[-1]
+    if mask.stride(-1) != 1 or any(step % 8 for step in mask.stride()[:-1]):
+        mask = torch.nn.functional.pad(mask, (0, 8 - length % 8))[..., :length]
     return mask.expand(*query.shape[:-1], key.shape[-2])

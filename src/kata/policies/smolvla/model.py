@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from kata.errors import PolicyError
-from kata.nn.attention import KeysValues, positions_of, seen_then_causal
+from kata.nn.attention import KeysValues, positions_of, score_bias, seen_then_causal
 from kata.nn.decoder import CrossLayer, DecoderSizes, LlamaLayer, RMSNorm
 from kata.nn.flow import time_sinusoid
 from kata.nn.images import resize_with_padding
@@ -165,12 +165,13 @@ class Policy(FlowVlaPolicy[Encoded]):
     ) -> list[KeysValues]:
         """Return the keys and values of each layer of the language model, those of `past` first."""
         x = x.to(self.text.norm.weight.dtype)
+        bias = score_bias(mask, x.dtype)
         rotation = rotation_at(positions, self.sizes.text.head_dim, ROPE_BASE)
         found: list[KeysValues] = []
         last = len(self.text.layers) - 1
         for i, layer in enumerate(self.text.layers):
             before = None if past is None else past[i]
-            x, given = layer(x, rotation, mask, before, is_last=i == last)
+            x, given = layer(x, rotation, bias, before, is_last=i == last)
             found.append(given)
         return found
 
@@ -238,12 +239,13 @@ class Policy(FlowVlaPolicy[Encoded]):
         width = self.sizes.text.head_dim
         own = rotation_at(steps, width, ROPE_BASE)
         continued = rotation_at(prefix.valid.sum(1, keepdim=True) + steps, width, ROPE_BASE)
-        mask = seen_then_causal(prefix.valid, x.shape[1])
+        both = score_bias(seen_then_causal(prefix.valid, x.shape[1]), x.dtype)
+        across = score_bias(prefix.valid[:, None, None], x.dtype)
         for layer, past in zip(self.expert.layers, prefix.layers, strict=True):
             if isinstance(layer, CrossLayer):
-                x, _ = layer(x, own, prefix.valid[:, None, None], past)
+                x, _ = layer(x, own, across, past)
             else:
-                x, _ = layer(x, continued, mask, past)
+                x, _ = layer(x, continued, both, past)
         return self.action_out_proj(self.expert.norm(x).float()).float()
 
     def integration_steps(self) -> int:
