@@ -11,6 +11,7 @@ from kata.plan.step_trace import KINDS, PARTS, PHASES, StepTrace
 from kata.plan.tracing.trace import trace_step
 from kata.policies import build_policy
 from kata.run import AcceleratorConfig
+from kata.run.peft import PeftConfig
 from tests.plan.small import small_run
 
 
@@ -79,6 +80,16 @@ def test_a_step_that_is_not_linear_names_the_operation(monkeypatch):
     monkeypatch.setattr(Policy, "forward", squaring)
     with pytest.raises(PolicyError, match="of mm"):
         trace_step(small_run())
+
+
+def test_adapters_are_traced(small_trace):
+    pytest.importorskip("peft")
+    adapted = trace_step(small_run(peft=PeftConfig(r=2)))
+    # A frozen weight is expanded to the samples, and read once all the same.
+    assert "bmm" in {op.name for op in adapted.operations}
+    assert 0 < adapted.trainable < adapted.frozen == small_trace.trainable
+    gradients = adapted.part_bytes("gradients", 1)
+    assert gradients == 4 * adapted.trainable
 
 
 def test_an_unknown_device_is_refused():

@@ -193,10 +193,12 @@ def flops_of(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], o
 
 
 def bytes_of(tensors: Sequence[Tensor]) -> int:
-    """Return the bytes of these tensors; an expanded one is read once."""
+    """Return the bytes of these tensors; what an expanded one repeats is read once."""
     total = 0
     for tensor in tensors:
-        size = tensor.numel() * tensor.element_size()
+        size = tensor.element_size()
+        for length, step in zip(tensor.shape, tensor.stride(), strict=True):
+            size *= length if step or not length else 1
         total += min(size, tensor.untyped_storage().nbytes())
     return total
 
