@@ -46,6 +46,8 @@ MEMORY_GB = {
     "diffusion": (8, 14),
     "multi_task_dit": (8, 14),
     "smolvla": (10, 16),
+    "pi0": (24, 40),
+    "pi05": (24, 40),
 }
 """Peak memory at batch 8 by group of policies."""
 
@@ -58,6 +60,8 @@ WALL_CLOCK_H = (
     ("a10g", 1, "act", 8, 1.0, 2.0),
     ("l4", 1, "smolvla", 4, 3.0, 6.0),
     ("a100-40gb", 1, "smolvla", 16, 1.0, 2.0),
+    ("a100-40gb", 1, "pi0", 4, 4.0, 8.0),
+    ("a100-40gb", 1, "pi05", 4, 4.0, 8.0),
     ("h100", 4, "diffusion", 32, 0.5, 1.0),
     ("h100", 4, "smolvla", 32, 1.0, 2.0),
     ("m1-max", 1, "act", 4, 6.0, 14.0),
@@ -65,10 +69,15 @@ WALL_CLOCK_H = (
 )
 """GPU, number, policy, batch, hours for five epochs: the scenarios of policies that kata has."""
 
-UPDATE_S = {"diffusion": 0.167, "smolvla": 0.312}
-"""Measured on four H100 with batch 32; all of SmolVLA is trained."""
+UPDATE_S = {"diffusion": 0.167, "smolvla": 0.312, "pi05": 2.548}
+"""Measured on four H100 with batch 32; all of SmolVLA and π0.5 is trained."""
 
 ALL_TRAINED = {"freeze_vision_encoder": False, "train_expert_only": False}
+NARROW = {"dtype": "bfloat16", "gradient_checkpointing": True}
+"""The guide's options of π0.5 on four H100. The other rows of π0 and π0.5 state none; in float32
+their weights, gradients and means of AdamW alone take more than 40 GB.
+"""
+OPTIONS = {"pi0": NARROW, "pi05": NARROW}
 
 SCALING = {2: 1.9, 4: 3.7, 8: 7.2}
 """Speedups on A100."""
@@ -102,6 +111,7 @@ def guide_run(
     """Return a run of a policy on two cameras; tdmpc takes one square camera, vqbet one."""
     cameras, size = (1, (side[0], side[0])) if policy == "tdmpc" else (2, side)
     cameras = 1 if policy == "vqbet" else cameras
+    options = {**OPTIONS.get(policy, {}), **(options or {})}
     inputs = {"observation.state": Feature(FeatureType.STATE, (14,))}
     for number in range(cameras):
         inputs[f"observation.images.camera{number}"] = Feature(FeatureType.VISUAL, (3, *size))
@@ -109,7 +119,7 @@ def guide_run(
         input_features=inputs,
         output_features={"action": Feature(FeatureType.ACTION, (14,))},
         push_to_hub=False,
-        **(options or {}),
+        **options,
     ).without_downloads()
     run = Run(
         dataset=DatasetConfig(repo_id="described/dataset"),

@@ -83,6 +83,10 @@ def test_rates_follow_precision_and_tf32():
     half = rates_of(a100, "bf16", tf32=True)
     assert tf32.gemm_flop_s == 8 * plain.gemm_flop_s
     assert half.gemm_flop_s == 2 * tf32.gemm_flop_s
+    # Weights in bf16 without autocast, and what autocast leaves in float32.
+    assert tf32.flop_s("gemm", "bfloat16") == half.flop_s("gemm", "bfloat16") == half.gemm_flop_s
+    assert half.flop_s("attention", "float32") == tf32.attention_flop_s
+    assert RATES.flop_s("gemm", "bfloat16") == RATES.gemm_flop_s  # measured in one precision
     with pytest.raises(ConfigError, match="bf16 on t4"):
         rates_of(gpu_named("t4"), "bf16", tf32=True)
 

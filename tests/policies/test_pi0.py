@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save_file
 from kata.config import decode
 from kata.errors import CheckpointError, PolicyError
 from kata.finetune.lora import target_names
+from kata.finetune.quantize import quantize_frozen
 from kata.nn.attention import KeysValues, attend
 from kata.policies import build_policy, config_class
 from kata.policies.config import PolicyConfig
@@ -378,6 +379,14 @@ def test_adapters_go_where_lerobot_puts_them(tiny):
         "expert", "state_proj", "action_in_proj", "action_out_proj", "action_time_mlp_in",
         "action_time_mlp_out",
     }  # fmt: skip
+
+
+def test_frozen_maps_in_few_bits_give_nearly_the_same_loss(tiny):
+    policy = build(train_expert_only=True)
+    with torch.no_grad():
+        whole = summed(policy, batch())
+        assert quantize_frozen(policy, 8) > 0
+        torch.testing.assert_close(summed(policy, batch()), whole, rtol=0.05, atol=0)
 
 
 def test_other_files_that_cannot_run_are_refused_by_name(tiny):

@@ -47,7 +47,8 @@ class DeviceRates:
 
     Attributes:
         name: of the device.
-        gemm_flop_s: floating-point operations per second in products of matrices.
+        gemm_flop_s: floating-point operations per second in products of matrices, in the precision
+            of the run. Those below are too.
         convolution_flop_s: those in convolutions.
         attention_flop_s: those in fused attention.
         bytes_s: bytes that operations read and write per second.
@@ -56,6 +57,9 @@ class DeviceRates:
         convolution_passes: times that a convolution moves its tensors.
         spread: relative half-width of the interval around a time computed from these rates.
         is_measured: True if they come from a profile of this device.
+        half_gain: rate of products in bf16 or fp16 by that in the precision of the run; None if it
+            is not known, and one rate serves all products.
+        full_gain: the same for products in float32.
     """
 
     name: str
@@ -68,14 +72,21 @@ class DeviceRates:
     convolution_passes: int
     spread: float
     is_measured: bool = False
+    half_gain: float | None = None
+    full_gain: float | None = None
 
-    def flop_s(self, kind: str) -> float:
-        """Return the rate of a kind of product."""
-        return {
+    def flop_s(self, kind: str, dtype: str) -> float:
+        """Return the rate of a kind of product in a type, such as 'float32'.
+
+        Weights may be bf16 in a run without autocast, and autocast leaves some products in float32.
+        """
+        gain = self.half_gain if dtype in ("bfloat16", "float16") else self.full_gain
+        rates = {
             "gemm": self.gemm_flop_s,
             "convolution": self.convolution_flop_s,
             "attention": self.attention_flop_s,
-        }[kind]
+        }
+        return rates[kind] * (gain or 1.0)
 
     def faster(self, factor: float) -> DeviceRates:
         """Return the rates of a device that takes 1 / factor of the time for everything."""
@@ -109,9 +120,8 @@ def rates_of(gpu: Gpu, precision: str, *, tf32: bool) -> DeviceRates:
             rule="this GPU has no bf16",
             remedy="--accelerator.mixed_precision=fp16, or no",
         )
-    peak = gpu.tf32_flop_s if tf32 else gpu.fp32_flop_s
-    if precision != "no":
-        peak = gpu.half_flop_s
+    full = gpu.tf32_flop_s if tf32 else gpu.fp32_flop_s
+    peak = full if precision == "no" else gpu.half_flop_s
     return DeviceRates(
         name=gpu.name,
         gemm_flop_s=GEMM_SHARE * peak,
@@ -122,4 +132,6 @@ def rates_of(gpu: Gpu, precision: str, *, tf32: bool) -> DeviceRates:
         launch_s=HOST_LAUNCH_S,
         convolution_passes=CONVOLUTION_PASSES,
         spread=UNCALIBRATED_SPREAD,
+        half_gain=gpu.half_flop_s / peak,
+        full_gain=full / peak,
     )

@@ -78,7 +78,7 @@ def operation_s(operation: TracedOperation, batch: int, rates: DeviceRates) -> f
     flops = operation.flops.at(batch)
     if not flops:
         return traffic_s + beside_s
-    arithmetic_s = flops / rates.flop_s(operation.kind)
+    arithmetic_s = flops / rates.flop_s(operation.kind, operation.dtype)
     if operation.kind == "convolution":
         return arithmetic_s + rates.convolution_passes * traffic_s + beside_s
     return arithmetic_s + traffic_s + beside_s

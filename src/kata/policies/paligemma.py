@@ -76,7 +76,8 @@ class GemmaDecoder(nn.Module):
         """Return the dtype of the layers' linear maps."""
         first = self.layers[0]
         assert isinstance(first, GemmaLayer)
-        return first.self_attn.q_proj.weight.dtype  # a map in few bits has no parameter of this name
+        # A map in few bits has no parameter of this name.
+        return first.self_attn.q_proj.weight.dtype
 
 
 class Prefix(NamedTuple):
