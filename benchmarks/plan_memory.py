@@ -28,11 +28,13 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from kata.dist.engine import Engine
 from kata.dist.process_group import ProcessGroup
+from kata.nn.decoder import DecoderSizes
+from kata.nn.siglip import SiglipSizes
 from kata.optim.config import EmaConfig
 from kata.plan.memory import plan_memory
 from kata.plan.tracing.blank_batch import blank_batch
 from kata.plan.tracing.trace import trace_step, warm_state
-from kata.policies import config_class
+from kata.policies import config_class, paligemma
 from kata.run import AcceleratorConfig, DatasetConfig, Run
 from kata.spec import ACTION, STATE, Feature, FeatureType
 from kata.update.step import update
@@ -60,6 +62,12 @@ SMALL_SMOLVLA = {
 }
 """SmolVLA with the tiny model of tools/peer/tiny_smolvlm.py, all of it trained."""
 
+SMALL_PI: dict[str, Any] = {
+    "image_resolution": (112, 112),
+    "tokenizer_max_length": 16,
+    **dict.fromkeys(("chunk_size", "n_action_steps"), 10),
+}
+
 CASES = (
     MemoryCase("act", (120, 160), 2, WITHOUT_WEIGHTS, (2, 8)),
     MemoryCase(
@@ -69,6 +77,8 @@ CASES = (
     MemoryCase("tdmpc", (84, 84), 1, {}, (4, 16)),
     MemoryCase("vqbet", (96, 96), 1, WITHOUT_WEIGHTS, (4, 16)),
     MemoryCase("smolvla", (64, 64), 2, SMALL_SMOLVLA, (2, 8)),
+    MemoryCase("pi0", (112, 112), 2, SMALL_PI, (2, 8)),
+    MemoryCase("pi05", (112, 112), 2, SMALL_PI, (2, 8)),
 )
 VARIANTS: tuple[dict[str, Any], ...] = (
     {},
@@ -86,6 +96,15 @@ def tiny_smolvlm() -> dict[str, Any]:
     sys.path.insert(0, str(Path(__file__).parents[1] / "tools/peer"))
     written = importlib.import_module("tiny_smolvlm").write(Path(folder) / "smolvlm")
     return {"vlm_model_name": str(written)}
+
+
+def shrink_paligemma() -> None:
+    """Let π0 and π0.5 be small in this process: no option gives the sizes of PaliGemma."""
+    gemma: dict[str, DecoderSizes] = {}
+    for name, width in (("gemma_2b", 256), ("gemma_300m", 128)):
+        gemma[name] = DecoderSizes(width, 4 * width, heads=8, kv_heads=1, head_dim=32, eps=1e-6)
+    vision = SiglipSizes(width=128, mlp=512, layers=6, heads=4, image=112, patch=14)
+    paligemma.SIZES = paligemma.PiSizes(vision, gemma, layers=6, vocabulary=320)
 
 
 def make_run(case: MemoryCase, variant: dict[str, Any]) -> Run:
@@ -167,6 +186,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/plan_memory.json"))
     options = parser.parse_args()
     torch.set_num_threads(1)
+    shrink_paligemma()
     found: list[dict[str, Any]] = []
     for result in results_of(options.only):
         found.append(result)

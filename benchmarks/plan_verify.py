@@ -24,7 +24,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from benchmarks.plan_guide import guide_run
+from benchmarks.plan_guide import MEMORY_GB, guide_run
+from benchmarks.plan_memory import SMALL_PI, shrink_paligemma
 from kata.launch.planning.subject import gpu_here, processor
 from kata.plan.catalogue import Gpu
 from kata.plan.device_rates import rates_of
@@ -69,11 +70,15 @@ def cpu_cases(folder: Path) -> Iterator[VerifyCase]:
     yield VerifyCase("vqbet", (96, 96), WITHOUT_WEIGHTS)
     fitted = {"resize_imgs_with_padding": (64, 64), "num_vlm_layers": 6}
     yield VerifyCase("smolvla", (64, 64), {"vlm_model_name": smolvlm, **fitted})
+    shrink_paligemma()
+    whole = {"dtype": "float32", "gradient_checkpointing": False}
+    for policy in ("pi0", "pi05"):
+        yield VerifyCase(policy, (112, 112), {**SMALL_PI, **whole})
 
 
 def gpu_cases() -> Iterator[VerifyCase]:
     """Yield the policies with their defaults."""
-    for policy in ("act", "diffusion", "multi_task_dit", "tdmpc", "vqbet", "smolvla"):
+    for policy in MEMORY_GB:
         yield VerifyCase(policy, (84, 84) if policy == "tdmpc" else (480, 640), {})
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 import json
 import sys
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from types import SimpleNamespace
 from typing import Any
@@ -25,7 +25,7 @@ from kata.bench.step.cases import step_run, without_downloads
 from kata.plan.tracing.blank_batch import blank_batch
 from kata.plan.tracing.cuda_rules import cuda_rules
 from kata.plan.tracing.fake_tensors import treated_as_real
-from kata.plan.tracing.recorder import Recording, StepRecorder
+from kata.plan.tracing.recorder import Recording, StepRecorder, tensors_in
 from kata.policies.multi_task_dit.encoders import BASE_PATCH16, TEXT, VISION
 from kata.policies.smolvla.backbone import SMOLVLM_500M
 from kata.run import Run
@@ -91,8 +91,8 @@ def numbers_on_host(recorder: PeerRecorder) -> Generator[None]:
         yield
 
 
-def build_peer(run: Run) -> tuple[Any, Any]:
-    """Return LeRobot's policy with the run's features, and its optimizer."""
+def build_peer(run: Run, options: Mapping[str, Any]) -> tuple[Any, Any]:
+    """Return LeRobot's policy with the run's features and these options, and its optimizer."""
     factory = importlib.import_module("lerobot.policies.factory")
     types = importlib.import_module("lerobot.configs.types")
 
@@ -108,6 +108,7 @@ def build_peer(run: Run) -> tuple[Any, Any]:
         input_features=features(run.policy.input_features),
         output_features=features(run.policy.output_features),
         **without_downloads(known),
+        **options,
     )
     policy = factory.get_policy_class(run.policy.type)(config)
     marks = dict(policy.named_buffers())
@@ -192,8 +193,16 @@ def smolvlm_without_files(stack: ExitStack) -> None:
         stack.enter_context(made)
 
 
-def peer_recording(run: Run, size: int) -> tuple[Recording, int]:
-    """Return the recording of a step after the first one, and the times that the host waited."""
+def peer_recording(
+    run: Run, size: int, options: Mapping[str, Any] | None = None
+) -> tuple[Recording, int]:
+    """Return the recording of a step after the first one, and the times that the host waited.
+
+    Args:
+        run: its features, precision and optimizer.
+        size: samples.
+        options: of LeRobot's policy beside its defaults.
+    """
     with ExitStack() as stack:
         if run.policy.type == "multi_task_dit":
             clip_without_weights(stack)
@@ -202,10 +211,11 @@ def peer_recording(run: Run, size: int) -> tuple[Recording, int]:
         stack.enter_context(treated_as_real())
         stack.enter_context(cuda_rules())
         stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
-        policy, optimizer = build_peer(run)
+        policy, optimizer = build_peer(run, options or {})
         state = {"weights": [*policy.parameters(), *policy.buffers()]}
         with PeerRecorder(state) as first:  # makes the optimizer's state
             one_step(run, policy, optimizer, size, first)
+        state["optimizer_state"] = list(tensors_in(list(optimizer.state.values())))
         with PeerRecorder(state) as recorder:
             one_step(run, policy, optimizer, size, recorder)
             return recorder.recording, recorder.waits
