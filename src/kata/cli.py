@@ -79,6 +79,21 @@ EVAL = Verb(
     is_raw=True,
 )
 
+RL = Verb(
+    says="learn by acting: SAC with demonstrations and human takeovers",
+    usage="<verb> [options]",
+    verbs={
+        "train": Verb(
+            says="act and learn in one process",
+            usage="--env.type=<name> --output_dir=<folder> [--dataset.root=<demonstrations>] "
+            "[options]",
+            work="kata.rl.command:main",
+            options="kata.rl.options:RlRun",
+            is_raw=True,
+        ),
+    },
+)
+
 CHECKPOINT = Verb(
     says="list, verify, prune, export, convert and push checkpoints",
     usage="<verb> <path> [options]",
@@ -282,6 +297,7 @@ KATA = Verb(
         "train": TRAIN,
         "plan": PLAN,
         "eval": EVAL,
+        "rl": RL,
         "checkpoint": CHECKPOINT,
         "data": DATA,
         "bench": BENCH,

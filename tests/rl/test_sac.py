@@ -7,8 +7,8 @@ import torch
 
 from kata.errors import CheckpointError, PolicyError
 from kata.policies import build_policy
-from kata.rl.sac import Sac, Transitions
-from kata.rl.sac_config import CriticLayersConfig, SacConfig
+from kata.rl.sac.algorithm import Sac, Transitions
+from kata.rl.sac.config import CriticLayersConfig, SacConfig
 from kata.spec import STATE
 from tests.policies.test_gaussian_actor import TOP, config, seen
 

@@ -320,8 +320,8 @@ def build_own(case: Case, **more: Any) -> Any:
 
 def own(case: Case) -> dict[str, Tensor]:
     from kata.policies.gaussian_actor.config import CriticLayersConfig
-    from kata.rl.sac import Sac, Transitions
-    from kata.rl.sac_config import SacConfig
+    from kata.rl.sac.algorithm import Sac, Transitions
+    from kata.rl.sac.config import SacConfig
 
     policy = build_own(case)
     layers = CriticLayersConfig(**LAYERS)

@@ -114,11 +114,11 @@ class Simulation:
     ) -> Moment:
         if not math.isfinite(reward):
             raise ValueError(f"the reward is {reward}")
-        observation = {key: _look(seen, key, view) for key, view in self._views.items()}
+        observation = {key: observed(seen, key, view) for key, view in self._views.items()}
         success = (
             terminated
             if self._spec.success_key == TERMINATED
-            else _said(info, self._spec.success_key)
+            else told(info, self._spec.success_key)
         )
         picture = self._picture(observation) if self._film else None
         return Moment(
@@ -141,7 +141,7 @@ class Simulation:
         )
 
 
-def _look(seen: Any, key: str, view: View) -> Array:
+def observed(seen: Any, key: str, view: View) -> Array:
     """One input of the policy, copied: environments may write the next frame into the same
     memory.
     """
@@ -158,7 +158,7 @@ def _look(seen: Any, key: str, view: View) -> Array:
     return found
 
 
-def _said(info: Mapping[str, Any], path: str) -> bool | None:
+def told(info: Mapping[str, Any], path: str) -> bool | None:
     """Return the bool in `info` at a dotted path; None if it is absent."""
     value: Any = info
     for name in path.split("."):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import zlib
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,17 +61,10 @@ def draw(seed: int, positions: NDArray[np.int64], purpose: str, draw: Draw) -> N
     Returns:
         (B, *draw.shape) float32.
     """
-    # 1. The counter is (block of four numbers, position low, position high, seed high), so no two
-    #    samples and no two numbers of a sample share one.
+    # 1. Four words per block.
     size = math.prod(draw.shape)
-    blocks = -(-size // 4)
     where = np.asarray(positions, dtype=np.uint64)
-    counter = np.zeros((len(where), blocks, 4), dtype=np.uint64)
-    counter[..., 0] = np.arange(blocks, dtype=np.uint64)
-    counter[..., 1] = (where & _LOW)[:, None]
-    counter[..., 2] = (where >> _HALF)[:, None]
-    counter[..., 3] = np.uint64((seed >> 32) & 0xFFFFFFFF)
-    words = philox(counter, (seed & 0xFFFFFFFF, zlib.crc32(purpose.encode())))
+    words = _words(seed, where, purpose, size)
     # 2. 24 bits fill the mantissa of a float32. The half excludes 0 and 1, so that log() in
     #    `_normal` is finite.
     uniform = ((words >> np.uint64(8)).astype(np.float64) + 0.5) / float(1 << 24)
@@ -80,6 +74,22 @@ def draw(seed: int, positions: NDArray[np.int64], purpose: str, draw: Draw) -> N
     return of_samples.reshape(len(where), *draw.shape).astype(np.float32)
 
 
+def _words(seed: int, positions: NDArray[Any], purpose: str, size: int) -> NDArray[np.uint64]:
+    """Return random 32-bit words (B, blocks, 4), at least `size` per position.
+
+    The counter is (block of four numbers, position low, position high, seed high), so no two
+    positions and no two numbers of one share a counter.
+    """
+    blocks = -(-size // 4)
+    where = positions.astype(np.uint64)
+    counter = np.zeros((len(where), blocks, 4), dtype=np.uint64)
+    counter[..., 0] = np.arange(blocks, dtype=np.uint64)
+    counter[..., 1] = (where & _LOW)[:, None]
+    counter[..., 2] = (where >> _HALF)[:, None]
+    counter[..., 3] = np.uint64((seed >> 32) & 0xFFFFFFFF)
+    return philox(counter, (seed & 0xFFFFFFFF, zlib.crc32(purpose.encode())))
+
+
 def _normal(uniform: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return standard normal numbers, two from each two uniform ones (Box and Muller 1958)."""
     radius = np.sqrt(-2.0 * np.log(uniform[..., 0::2]))
@@ -87,3 +97,21 @@ def _normal(uniform: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.stack([radius * np.cos(angle), radius * np.sin(angle)], axis=-1).reshape(
         uniform.shape
     )
+
+
+def draw_below(
+    seed: int, position: int, purpose: str, shape: tuple[int, ...], bound: int
+) -> NDArray[np.int64]:
+    """Return random whole numbers in [0, bound).
+
+    Args:
+        seed: of the run.
+        position: of the stream.
+        purpose: name of the use; other purposes give independent numbers.
+        shape: of the result.
+        bound: at most 2^32. Numbers are equally likely up to bound / 2^32.
+    """
+    size = math.prod(shape)
+    words = _words(seed, np.array([position]), purpose, size)
+    scaled = words.reshape(-1)[:size] * np.uint64(bound) >> _HALF
+    return scaled.astype(np.int64).reshape(shape)

@@ -14,8 +14,8 @@ from torch.optim import Adam
 from kata.errors import CheckpointError
 from kata.policies.gaussian_actor.encoder import Dropout, InputEncoder, Maps
 from kata.policies.gaussian_actor.model import Policy, squashed
-from kata.rl.critics import Critics
-from kata.rl.sac_config import SacConfig
+from kata.rl.sac.config import SacConfig
+from kata.rl.sac.critics import Critics
 
 Tensors = dict[str, Tensor]
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from kata.policies.gaussian_actor.encoder import Layers
-from kata.rl.sac_config import SacConfig
+from kata.rl.sac.config import SacConfig
 
 
 class Critic(nn.Module):

@@ -1,0 +1,43 @@
+"""`kata rl train`: learn by acting, and say what came out."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+
+from kata import log
+from kata.rl.options import RlRun, resolve_rl
+from kata.train.stopping import STOPPED
+from kata.units import count_text
+
+
+def main(args: Sequence[str]) -> int:
+    """Train as these arguments say, print the summary, and return the exit status: 0 done, 85 asked
+    to stop and saved.
+    """
+    run = resolve_rl(args)
+    from kata.rl.trainer import RlTrained, train_rl
+
+    log.outlive_the_terminal()
+    trained: RlTrained = train_rl(run)
+    told = "" if trained.success is None else f", own success {trained.success:.0%}"
+    counts = trained.counts
+    print(
+        f"{trained.folder}: {count_text(counts.step)} steps, {count_text(counts.episodes)} "
+        f"episodes, {count_text(counts.updates)} updates"
+    )
+    print(f"last {run.takeover.recent} episodes: return {trained.total_reward:.4g}{told}")
+    if trained.stopped is not None:
+        print(f"stopped ({trained.stopped}) and saved; continue it with --resume=true")
+        return STOPPED
+    print(f"evaluate it: {_evaluation(run, str(trained.folder))}")
+    return 0
+
+
+def _evaluation(run: RlRun, folder: str) -> str:
+    words = ["kata", "eval", f"--policy.path={folder}", f"--env.type={run.env.type}"]
+    if run.env.id is not None:
+        words.append(f"--env.id={run.env.id}")
+    if run.env.success_key is not None:
+        words.append(f"--env.success_key={run.env.success_key}")
+    return shlex.join(words)

@@ -1,0 +1,143 @@
+"""The environment as an actor meets it: observations, rewards, ends, and who acted. Torch-free."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kata.errors import ConfigError
+from kata.eval.env_check import Fit
+from kata.eval.envs.registry import TERMINATED, EnvSpec, make
+from kata.eval.vector_env import observed, told
+from kata.rl.options import SUCCESS
+
+INTERVENTION, TELEOP_ACTION = "is_intervention", "teleop_action"
+PENALTY = "discrete_penalty"
+RERECORD, END = "rerecord_episode", "terminate_episode"
+"""Keys of info by which LeRobot's environments, and gym-hil's wrappers, tell what a human did."""
+
+Arrays = dict[str, NDArray[Any]]
+
+
+class Outcome(NamedTuple):
+    """The outcome of a step.
+
+    Attributes:
+        observation: by policy key, cameras uint8 (H, W, C), the rest float32 (D,).
+        action: (A,), float32, as it was executed.
+        reward: as the run wants it.
+        penalty: of the discrete action.
+        intervention: True if a human acted.
+        terminated: True if the task has ended.
+        truncated: True if only the time is up.
+        success: None if info does not tell.
+        dropped: True if the human wants the episode again.
+    """
+
+    observation: Arrays
+    action: NDArray[np.float32]
+    reward: float
+    penalty: float
+    intervention: bool
+    terminated: bool
+    truncated: bool
+    success: bool | None
+    dropped: bool
+
+    @property
+    def ended(self) -> bool:
+        """Return True if no step follows."""
+        return self.terminated or self.truncated
+
+
+@dataclass(frozen=True)
+class EnvRules:
+    """The reading of an environment: its spec, what the policy sees, the wanted reward."""
+
+    spec: EnvSpec
+    how: Fit
+    reward: str
+
+
+class RlEnv:
+    """One environment of a run, which an actor steps."""
+
+    def __init__(self, rules: EnvRules) -> None:
+        self._rules = rules
+        self._seed = 0
+        self.env = make(rules.spec)
+
+    def reset(self, seed: int) -> Arrays:
+        """Begin an episode and return its first observation."""
+        self._seed = seed
+        states = self._rules.spec.options
+        start = states[seed % len(states)] if states else None
+        seen, _ = self.env.reset(seed=seed, options=start)
+        return self._observed(seen)
+
+    def step(self, action: NDArray[np.float32]) -> Outcome:
+        """Take a step with an action (A,), which is limited to the environment's bounds.
+
+        Raises:
+            ConfigError: the action or the reward is not finite, or info does not tell success where
+                success is the reward.
+        """
+        spec, how = self._rules.spec, self._rules.how
+        if not np.isfinite(action).all():
+            raise self._refused(
+                f"the action is {action.tolist()}", "finite numbers", "a lower learning rate"
+            )
+        action = np.clip(action, how.low, how.high)
+        given = action if spec.action_key is None else {spec.action_key: action}
+        seen, reward, terminated, truncated, info = self.env.step(given)
+        success = bool(terminated) if spec.success_key == TERMINATED else None
+        if success is None:
+            success = told(info, spec.success_key)
+        human = bool(info.get(INTERVENTION, False))
+        if human and TELEOP_ACTION in info:
+            action = np.asarray(info[TELEOP_ACTION], np.float32).reshape(action.shape)
+        reward = self._reward(float(reward), success, info)
+        wins = self._rules.reward == SUCCESS and bool(success)
+        return Outcome(
+            observation=self._observed(seen),
+            action=action,
+            reward=reward,
+            penalty=float(info.get(PENALTY, 0.0)),
+            intervention=human,
+            terminated=bool(terminated) or wins or bool(info.get(END, False)),
+            truncated=bool(truncated),
+            success=success,
+            dropped=bool(info.get(RERECORD, False)),
+        )
+
+    def close(self) -> None:
+        """Let go of the environment."""
+        self.env.close()
+
+    def _reward(self, own: float, success: bool | None, info: Mapping[str, Any]) -> float:
+        spec = self._rules.spec
+        if self._rules.reward != SUCCESS:
+            if not np.isfinite(own):
+                raise self._refused(f"the reward is {own}", "a finite number", "repair it")
+            return own
+        if success is None:
+            raise ConfigError(
+                f"rl.reward=success: info of {spec.id} has no '{spec.success_key}'",
+                rule=f"info tells success; it has: {', '.join(map(str, info)) or 'nothing'}",
+                remedy="name the key with --env.success_key, or learn from the environment's own "
+                "reward: --rl.reward=env",
+            )
+        return float(success)
+
+    def _observed(self, seen: Any) -> Arrays:
+        views = self._rules.how.views.items()
+        return {key: observed(seen, key, view) for key, view in views}
+
+    def _refused(self, what: str, rule: str, remedy: str) -> ConfigError:
+        return ConfigError(
+            f"{self._rules.spec.id}, seed {self._seed}: {what}", rule=rule, remedy=remedy
+        )

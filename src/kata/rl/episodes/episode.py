@@ -1,0 +1,241 @@
+"""The episode: the one unit that is recorded, stored, sent and learned from. NumPy only.
+
+An episode of T steps has T + 1 observations: the last one is what its last action led to, whether
+the task had ended or only the time was up.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kata.errors import DataError
+
+_DTYPES = {"F32": np.dtype(np.float32), "U8": np.dtype(np.uint8), "BOOL": np.dtype(np.bool_)}
+_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
+_HEADER_BYTES = 65_536
+_FACTS = "kata"
+
+
+@dataclass(frozen=True)
+class Schema:
+    """The arrays of a run's episodes.
+
+    Attributes:
+        observations: shape of one observation by key; cameras (H, W, C), vectors (D,).
+        cameras: keys that are uint8; the others are float32.
+        action_size: numbers of an action.
+    """
+
+    observations: dict[str, tuple[int, ...]]
+    cameras: tuple[str, ...]
+    action_size: int
+
+    def dtype(self, key: str) -> np.dtype[Any]:
+        """Return the type of an observation."""
+        return np.dtype(np.uint8 if key in self.cameras else np.float32)
+
+    @property
+    def row_bytes(self) -> int:
+        """Return the bytes that a step takes in a buffer."""
+        found = sum(
+            self.dtype(key).itemsize * math.prod(shape) for key, shape in self.observations.items()
+        )
+        # Action, reward and penalty are float32; the end and the takeover are marks of a byte.
+        return found + 4 * self.action_size + 4 + 4 + 1 + 1
+
+    def arrays(self, steps: int) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]]]:
+        """Return type and shape of every array of an episode, by its name in files."""
+        found: dict[str, tuple[np.dtype[Any], tuple[int, ...]]] = {}
+        for key, shape in self.observations.items():
+            found[key] = (self.dtype(key), (steps + 1, *shape))
+        for key in ("reward", "penalty"):
+            found[key] = (np.dtype(np.float32), (steps,))
+        found["intervention"] = (np.dtype(np.bool_), (steps,))
+        found["action"] = (np.dtype(np.float32), (steps, self.action_size))
+        return found
+
+    @property
+    def digest(self) -> str:
+        """Return 16 hex digits that are equal for equal schemas."""
+        facts = [sorted(self.observations.items()), sorted(self.cameras), self.action_size]
+        return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True, eq=False)
+class PlayedEpisode:
+    """One episode of T steps.
+
+    Attributes:
+        observations: (T + 1, ...) by key.
+        action: (T, A), float32, as it was executed, in the environment's units.
+        reward: (T,), float32.
+        penalty: (T,), float32, added to the reward of the discrete action.
+        intervention: (T,), bool, True where a human or an expert acted.
+        terminated: True if the task ended with the last step, so that nothing follows.
+        success: True if the task was done; None if nobody said.
+        seed: of its start state.
+    """
+
+    observations: Mapping[str, NDArray[Any]]
+    action: NDArray[np.float32]
+    reward: NDArray[np.float32]
+    penalty: NDArray[np.float32]
+    intervention: NDArray[np.bool_]
+    terminated: bool
+    success: bool | None = None
+    seed: int = 0
+
+    @property
+    def steps(self) -> int:
+        """Return T."""
+        return len(self.reward)
+
+    @property
+    def human_steps(self) -> int:
+        """Return the steps that a human or an expert took."""
+        return int(self.intervention.sum())
+
+    def segments(self) -> list[PlayedEpisode]:
+        """Return each run of steps in a row that a human took, as a separate episode."""
+        edges = np.flatnonzero(np.diff(self.intervention.astype(np.int8), prepend=0, append=0))
+        return [self._part(int(a), int(b)) for a, b in zip(edges[::2], edges[1::2], strict=True)]
+
+    def _part(self, first: int, end: int) -> PlayedEpisode:
+        steps = slice(first, end)
+        return PlayedEpisode(
+            {key: values[first : end + 1] for key, values in self.observations.items()},
+            self.action[steps],
+            self.reward[steps],
+            self.penalty[steps],
+            self.intervention[steps],
+            self.terminated and end == self.steps,
+            self.success,
+            self.seed,
+        )
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return every array by its name in files."""
+        return {
+            **self.observations,
+            "action": self.action,
+            "reward": self.reward,
+            "penalty": self.penalty,
+            "intervention": self.intervention,
+        }
+
+    def to_bytes(self) -> bytes:
+        """Return the episode as a safetensors file. Equal episodes give equal bytes."""
+        arrays = dict(sorted(self.arrays().items()))
+        facts = {"terminated": self.terminated, "success": self.success, "seed": self.seed}
+        header: dict[str, Any] = {"__metadata__": {_FACTS: json.dumps(facts)}}
+        end = 0
+        for name, values in arrays.items():
+            begin, end = end, end + values.nbytes
+            header[name] = {
+                "dtype": _NAMES[values.dtype],
+                "shape": list(values.shape),
+                "data_offsets": [begin, end],
+            }
+        text = json.dumps(header, separators=(",", ":")).encode()
+        text += b" " * (-len(text) % 8)
+        body = [np.ascontiguousarray(values).tobytes() for values in arrays.values()]
+        return b"".join([len(text).to_bytes(8, "little"), text, *body])
+
+    @staticmethod
+    def from_bytes(raw: bytes, schema: Schema, source: str) -> PlayedEpisode:
+        """Return the episode that `to_bytes` wrote. Names, types, shapes and sizes are checked
+        before anything is kept, and all numbers must be finite.
+
+        Args:
+            raw: the file.
+            schema: what the run's episodes are.
+            source: where the bytes come from, for messages.
+
+        Raises:
+            DataError: the bytes are not such an episode.
+        """
+        found = _Parsed.of(raw, source)
+        wanted = schema.arrays(found.steps)
+        if found.entries.keys() != wanted.keys():
+            odd = sorted(found.entries.keys() ^ wanted.keys())
+            raise _refused(source, f"arrays that differ: {', '.join(odd[:4])}")
+        arrays = {name: found.array(name, *wanted[name]) for name in wanted}
+        facts = found.facts
+        return PlayedEpisode(
+            {key: arrays[key] for key in schema.observations},
+            arrays["action"],
+            arrays["reward"],
+            arrays["penalty"],
+            arrays["intervention"],
+            bool(facts["terminated"]),
+            None if facts["success"] is None else bool(facts["success"]),
+            int(facts["seed"]),
+        )
+
+
+@dataclass(frozen=True)
+class _Parsed:
+    """The header of a safetensors file, and the numbers behind it."""
+
+    source: str
+    entries: dict[str, dict[str, Any]]
+    facts: dict[str, Any]
+    body: memoryview = field(repr=False)
+
+    @staticmethod
+    def of(raw: bytes, source: str) -> _Parsed:
+        length = int.from_bytes(raw[:8], "little")
+        if len(raw) < 8 or length > min(len(raw) - 8, _HEADER_BYTES):
+            raise _refused(source, f"a header of {length} bytes in {len(raw)}")
+        try:
+            entries = json.loads(raw[8 : 8 + length])
+            facts = json.loads(entries.pop("__metadata__")[_FACTS])
+            ends = [int(entry["data_offsets"][1]) for entry in entries.values()]
+            known = {name: facts[name] for name in ("terminated", "success", "seed")}
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise _refused(source, f"a header that cannot be read ({error})") from error
+        body = memoryview(raw)[8 + length :]
+        if max(ends, default=0) != len(body):
+            raise _refused(source, f"{len(body)} bytes of arrays, {max(ends, default=0)} declared")
+        return _Parsed(source, entries, known, body)
+
+    @property
+    def steps(self) -> int:
+        """Return the steps, of which there is at least one."""
+        shape = self.entries.get("reward", {}).get("shape")
+        if not isinstance(shape, list) or len(shape) != 1 or not int(shape[0]) > 0:
+            raise _refused(self.source, f"reward of the shape {shape}")
+        return int(shape[0])
+
+    def array(self, name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
+        """Return one array, which must be as declared."""
+        entry = self.entries[name]
+        if _DTYPES.get(str(entry.get("dtype"))) != dtype or entry.get("shape") != list(shape):
+            raise _refused(
+                self.source, f"{name} {entry.get('dtype')} {entry.get('shape')}, not {list(shape)}"
+            )
+        begin, end = entry["data_offsets"]
+        if not 0 <= begin <= end <= len(self.body) or end - begin != dtype.itemsize * math.prod(
+            shape
+        ):
+            raise _refused(self.source, f"{name} at {begin} to {end}")
+        values = np.frombuffer(self.body[begin:end], dtype).reshape(shape)
+        if dtype == np.float32 and not np.isfinite(values).all():
+            raise _refused(self.source, f"{name} with numbers that are not finite")
+        return values
+
+
+def _refused(source: str, what: str) -> DataError:
+    return DataError(
+        f"{source}: {what}",
+        rule="an episode of this run: the arrays of its schema, finite, in one safetensors file",
+        remedy="copy it again from where it is whole, or begin a new run in another folder",
+    )

@@ -1,0 +1,194 @@
+"""The journal: every episode of a run on the disk, in the order in which it was learned from.
+
+    <run>/journal/000000.safetensors   an episode
+    <run>/journal/journal.jsonl        a line per episode, written after it
+
+An episode counts once its line is whole. Buffers are rebuilt from the journal.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from kata.errors import CheckpointError, DataError
+from kata.files import fsync
+from kata.rl.episodes.episode import PlayedEpisode, Schema
+
+FOLDER = "journal"
+LINES = "journal.jsonl"
+
+
+@dataclass(frozen=True)
+class JournalEntry:
+    """One episode of the journal.
+
+    Attributes:
+        episode: its number, from 0 on.
+        actor: who acted.
+        sequence: number among the episodes of that actor, from 0 on.
+        steps: of the episode.
+        weights: updates that the acting policy had seen.
+        updates: updates that the learner had done when it took the episode.
+        sha256: of the file.
+        success: as in `PlayedEpisode`.
+        human_steps: as in `PlayedEpisode`.
+        total_reward: sum of rewards.
+    """
+
+    episode: int
+    actor: str
+    sequence: int
+    steps: int
+    weights: int
+    updates: int
+    sha256: str
+    success: bool | None
+    human_steps: int
+    total_reward: float
+
+
+class Journal:
+    """The journal of a run, opened for reading and appending. What a killed process left half
+    written is removed.
+
+    Args:
+        folder: made if it is absent.
+        schema: of the run's episodes.
+
+    Raises:
+        CheckpointError: a line cannot be read, or an episode's file is gone.
+    """
+
+    def __init__(self, folder: Path, schema: Schema) -> None:
+        self.folder = folder
+        self.schema = schema
+        folder.mkdir(parents=True, exist_ok=True)
+        self._lines = folder / LINES
+        self.entries = self._recovered()
+
+    @property
+    def steps(self) -> int:
+        """Return the steps of all episodes."""
+        return sum(entry.steps for entry in self.entries)
+
+    def append(
+        self,
+        episode: PlayedEpisode,
+        *,
+        weights: int,
+        updates: int,
+        actor: str = "0",
+        sequence: int = -1,
+    ) -> JournalEntry:
+        """Store an episode. When this returns, a power failure cannot undo it.
+
+        Args:
+            episode: of the journal's schema.
+            weights: see `JournalEntry`.
+            updates: see `JournalEntry`.
+            actor: see `JournalEntry`.
+            sequence: see `JournalEntry`; -1 for the next of this actor.
+
+        Raises:
+            OSError: the disk refuses. The journal is as it was.
+        """
+        raw = episode.to_bytes()
+        if sequence < 0:
+            sequence = sum(entry.actor == actor for entry in self.entries)
+        entry = JournalEntry(
+            episode=len(self.entries),
+            actor=actor,
+            sequence=sequence,
+            steps=episode.steps,
+            weights=weights,
+            updates=updates,
+            sha256=hashlib.sha256(raw).hexdigest(),
+            success=episode.success,
+            human_steps=episode.human_steps,
+            total_reward=float(episode.reward.sum(dtype="float64")),
+        )
+        # 1. The episode, under a name that does not count before its line is there.
+        path = self.path(entry.episode)
+        partial = path.with_name(path.name + ".partial")
+        partial.write_bytes(raw)
+        fsync(partial)
+        os.replace(partial, path)
+        fsync(self.folder)
+        # 2. Its line. A line that was cut short is removed when the journal is opened again.
+        size = self._lines.stat().st_size if self._lines.exists() else 0
+        try:
+            with self._lines.open("ab") as lines:
+                lines.write((json.dumps(asdict(entry)) + "\n").encode())
+                lines.flush()
+                os.fsync(lines.fileno())
+        except OSError:
+            if self._lines.exists():
+                os.truncate(self._lines, size)
+            raise
+        self.entries.append(entry)
+        return entry
+
+    def read(self, number: int) -> PlayedEpisode:
+        """Return an episode.
+
+        Raises:
+            DataError: its file is not what was written.
+        """
+        path = self.path(number)
+        raw = path.read_bytes()
+        if hashlib.sha256(raw).hexdigest() != self.entries[number].sha256:
+            raise DataError(
+                f"{path}: content changed (sha256)",
+                rule="an episode stays as it was written: all later weights follow from it",
+                remedy="copy it again from where it is whole, or begin a new run in another folder",
+            )
+        return PlayedEpisode.from_bytes(raw, self.schema, str(path))
+
+    def path(self, number: int) -> Path:
+        """Return the file of an episode."""
+        return self.folder / f"{number:06d}.safetensors"
+
+    def _recovered(self) -> list[JournalEntry]:
+        whole: list[bytes] = []
+        if self._lines.exists():
+            raw = self._lines.read_bytes()
+            kept = raw[: raw.rfind(b"\n") + 1]
+            if kept != raw:
+                os.truncate(self._lines, len(kept))
+            whole = kept.splitlines()
+        entries = [self._entry(number, line) for number, line in enumerate(whole)]
+        for path in self.folder.glob("*.safetensors*"):
+            number = path.name.partition(".")[0]
+            if path.suffix == ".partial" or int(number) >= len(entries):
+                path.unlink()
+        absent = [entry.episode for entry in entries if not self.path(entry.episode).is_file()]
+        if absent:
+            raise CheckpointError(
+                f"{self.path(absent[0])}: no such file",
+                rule=f"the journal has {len(entries)} episodes, and a file for each",
+                remedy="copy the run's folder again from where it is whole",
+            )
+        return entries
+
+    def _entry(self, number: int, line: bytes) -> JournalEntry:
+        try:
+            found: dict[str, Any] = json.loads(line)
+            entry = JournalEntry(**found)
+        except (ValueError, TypeError) as error:
+            raise CheckpointError(
+                f"{self._lines}, line {number + 1}: cannot be read ({error})",
+                rule="a JSON object per episode",
+                remedy="copy the run's folder again from where it is whole",
+            ) from error
+        if entry.episode != number:
+            raise CheckpointError(
+                f"{self._lines}, line {number + 1}: episode {entry.episode}",
+                rule=f"episodes without a gap: {number}",
+                remedy="copy the run's folder again from where it is whole",
+            )
+        return entry

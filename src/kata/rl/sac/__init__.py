@@ -1,0 +1,1 @@
+"""Soft actor-critic: options, critics, and the update."""

@@ -1,0 +1,418 @@
+"""`train_rl`: actor and learner in one process, in turns, from options to a run's folder."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import json
+import logging
+import math
+import shutil
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from kata import log
+from kata.config import encode, names_where
+from kata.errors import CheckpointError, ConfigError, DivergedError, KataError
+from kata.eval.envs.registry import EnvSpec, register_env, resolve_env
+from kata.eval.rollout_policy import Acting
+from kata.eval.runner import play
+from kata.eval.shares import sum_up
+from kata.files import write_json
+from kata.rl import checkpoint
+from kata.rl.actor import EpisodeActor
+from kata.rl.batches import Buffers, Sampling, TransitionBatches
+from kata.rl.checkpoint import Counts
+from kata.rl.demos import open_demos
+from kata.rl.environment import RlEnv
+from kata.rl.episodes.episode import PlayedEpisode
+from kata.rl.episodes.journal import FOLDER, Journal
+from kata.rl.learner import Learner
+from kata.rl.options import RlRun
+from kata.rl.sac.algorithm import Sac, Tensors
+from kata.rl.setup import (
+    episode_schema,
+    new_policy,
+    plain_stats,
+    plan_buffers,
+    policy_config,
+    refuse_small_share,
+    run_stats,
+    warn_of_traps,
+)
+from kata.rl.takeover import Scripted
+from kata.train.checkpoint.folder import home_of, recover, resumable
+from kata.train.checkpoint.run_lock import FolderLock
+from kata.train.metrics.append_log import AppendLog
+from kata.train.metrics.meter import drop_lines_after, read_metrics, to_json
+from kata.train.stopping import StopSignal
+from kata.units import bytes_text, seconds_text
+
+CONFIG = "rl_config.json"
+METRICS, LOG = "metrics.jsonl", "rl.log"
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class RlTrained:
+    """The end of a run.
+
+    Attributes:
+        folder: of the run.
+        counts: how far it is.
+        stopped: why it stopped early, or None.
+        success: share of the last episodes that the policy did alone, or None if nobody tells.
+        total_reward: mean over the last episodes.
+    """
+
+    folder: Path
+    counts: Counts
+    stopped: str | None
+    success: float | None
+    total_reward: float
+
+
+@dataclass
+class _Session:
+    """A run at work."""
+
+    run: RlRun
+    folder: Path
+    spec: EnvSpec
+    acting: Acting
+    actor: EpisodeActor
+    learner: Learner
+    journal: Journal
+    record: AppendLog
+    stop: StopSignal
+    began_s: float = field(default_factory=time.perf_counter)
+    saved_step: int = 0
+    evaluated_step: int = 0
+
+    def go(self) -> None:
+        """Play and learn in turns until all steps are done, or somebody asks to stop."""
+        learner = self.learner
+        while not self.stop.should_stop():
+            if learner.is_behind:
+                self._learn()
+                continue
+            self._between_episodes()
+            if learner.steps >= self.run.policy.online_steps:
+                break
+            self._take(self._next_episode())
+        self.save()
+
+    def save(self) -> None:
+        """Write a checkpoint."""
+        learner = self.learner
+        counts = Counts(learner.steps, learner.episodes, learner.sac.updates)
+        checkpoint.save_checkpoint(self.folder, self.acting, learner.sac, counts, encode(self.run))
+        self.saved_step = learner.steps
+
+    def _next_episode(self) -> PlayedEpisode:
+        """Return the next episode: one that was played before the run was cut off, or a new one."""
+        learner, journal = self.learner, self.journal
+        number = learner.episodes
+        if number < len(journal.entries):
+            return journal.read(number)
+        updates = learner.sac.updates
+        episode = self.actor.episode(number, learner.steps, self.recent()[0] or 0.0)
+        journal.append(episode, weights=updates, updates=updates)
+        return episode
+
+    def _take(self, episode: PlayedEpisode) -> None:
+        if episode.human_steps and self.learner.takeovers is None:
+            _log.warning(
+                "episode %d: info says that a human acted; without --takeover.human=true these "
+                "steps are learned from as if they were the policy's own",
+                self.learner.episodes,
+            )
+        self.learner.admit(episode)
+        success, _ = self.recent()
+        self.note(
+            "episode",
+            {
+                "episode": self.learner.episodes - 1,
+                "return": float(episode.reward.sum(dtype="float64")),
+                "length": episode.steps,
+                "success": episode.success,
+                "human_steps": episode.human_steps,
+                "own_success": success,
+                "terminated": episode.terminated,
+            },
+        )
+
+    def recent(self) -> tuple[float | None, float]:
+        """Return the share of the last episodes that the policy did alone, and the share of steps
+        that a human took.
+        """
+        options, end = self.run.takeover, self.learner.episodes
+        last = self.journal.entries[max(0, end - options.recent) : end]
+        told = [e.success and not e.human_steps for e in last if e.success is not None]
+        steps = sum(e.steps for e in last)
+        share = sum(e.human_steps for e in last) / max(1, steps)
+        return (sum(map(bool, told)) / len(told) if told else None), share
+
+    def _learn(self) -> None:
+        found = self.learner.update()
+        if self.learner.sac.updates % self.run.log_freq == 0:
+            self._log_update(found)
+
+    def _log_update(self, found: Tensors) -> None:
+        numbers = torch.stack([value.float() for value in found.values()]).tolist()
+        values: dict[str, float] = dict(zip(found, numbers, strict=True))
+        updates, step = self.learner.sac.updates, self.learner.steps
+        wrong = [name for name, value in values.items() if not math.isfinite(value)]
+        if wrong:
+            raise DivergedError(
+                f"update {updates}: {wrong[0]} is {values[wrong[0]]}",
+                rule="losses and gradients are finite",
+                remedy="lower --algorithm.critic_lr and --algorithm.actor_lr, and continue from "
+                "the last checkpoint in a new folder",
+            )
+        self.note("train", {"updates": updates, **values})
+        success, human = self.recent()
+        told = "" if success is None else f"  own success {success:.0%}"
+        _log.info(
+            "step %d/%d  updates %d%s  human %.0f%%  critic %.3g  actor %.3g  alpha %.3g  %s",
+            step,
+            self.run.policy.online_steps,
+            updates,
+            told,
+            100 * human,
+            values["loss_critic"],
+            values.get("loss_actor", math.nan),
+            values.get("alpha", math.nan),
+            seconds_text(time.perf_counter() - self.began_s),
+        )
+
+    def _between_episodes(self) -> None:
+        step, run = self.learner.steps, self.run
+        is_over = step >= run.policy.online_steps
+        if run.env_eval_freq and step:
+            due = step // run.env_eval_freq > self.evaluated_step // run.env_eval_freq
+            if due or (is_over and step > self.evaluated_step):
+                self._evaluate()
+        if step // run.save_freq > self.saved_step // run.save_freq:
+            self.save()
+
+    def _evaluate(self) -> None:
+        """Evaluate with the mode action, on the same start states each time."""
+        self.evaluated_step = self.learner.steps
+        result = sum_up([play(self.acting, self.spec, self.run.eval)], self.folder)
+        rewards = [each.sum_reward for each in result.episodes]
+        values = {
+            "success": sum(each.success for each in result.episodes) / len(rewards),
+            "return": sum(rewards) / len(rewards),
+            "episodes": len(rewards),
+            "updates": self.learner.sac.updates,
+        }
+        self.note("evaluation", values)
+        _log.info(
+            "evaluation at step %d: success %.0f%%, return %.4g, %d episodes",
+            self.learner.steps,
+            100 * values["success"],
+            values["return"],
+            len(rewards),
+        )
+
+    def note(self, kind: str, values: Mapping[str, Any]) -> None:
+        """Add a line to metrics.jsonl."""
+        line = {
+            "kind": kind,
+            "step": self.learner.steps,
+            **values,
+            "run_s": time.perf_counter() - self.began_s,
+            "time": time.time(),
+        }
+        self.record.add((json.dumps(to_json(line), allow_nan=False) + "\n").encode())
+
+
+def train_rl(run: RlRun) -> RlTrained:
+    """Learn by acting, until `policy.online_steps` steps are done or a signal asks to stop.
+
+    Raises:
+        KataError: what the user can correct, before the first step where it can be known then.
+    """
+    spec = resolve_env(run.env)
+    register_env(spec)
+    folder = _folder(run)
+    is_new = not folder.exists()
+    try:
+        return _train(run, spec, folder)
+    except KataError:
+        if is_new and not any((folder / FOLDER).glob("*.safetensors")):  # nothing was begun
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+def _train(run: RlRun, spec: EnvSpec, folder: Path) -> RlTrained:
+    with ExitStack() as stack:
+        folder.mkdir(parents=True, exist_ok=True)
+        stack.enter_context(FolderLock(folder))
+        stack.enter_context(log.kept_in(folder / LOG))
+        _refuse_other_run(run, folder)
+        session = _open(run, spec, folder, stack)
+        write_json(folder / CONFIG, encode(run))
+        session.go()
+        success, _ = session.recent()
+        last = session.journal.entries[-run.takeover.recent :]
+        mean = sum(entry.total_reward for entry in last) / max(1, len(last))
+        learner = session.learner
+        counts = Counts(learner.steps, learner.episodes, learner.sac.updates)
+        return RlTrained(folder, counts, session.stop.reason, success, mean)
+
+
+def _folder(run: RlRun) -> Path:
+    now = datetime.datetime.now()
+    default = f"outputs/rl/{now:%Y-%m-%d}/{now:%H-%M-%S}_{run.env.type}"
+    folder = Path(run.output_dir or default).expanduser()
+    if not run.resume and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise CheckpointError(
+            f"output_dir={folder}: exists already",
+            rule="a new run gets its own folder",
+            remedy="add --resume=true to continue the run in it, or choose another --output_dir",
+        )
+    return folder
+
+
+def _refuse_other_run(run: RlRun, folder: Path) -> None:
+    """Refuse to continue a run with other options."""
+    path = folder / CONFIG
+    if not path.exists():
+        return
+    before = json.loads(path.read_text(encoding="utf-8"))
+    free = tuple(names_where(run, lambda each: each.may_change or each.per_machine))
+    old, new = _flat(before), _flat(encode(run))
+    changed = [
+        name
+        for name in sorted({*old, *new})
+        if old.get(name) != new.get(name) and not name.startswith(free)
+    ]
+    if changed:
+        name = changed[0]
+        raise ConfigError(
+            f"resume: {name} was {old.get(name)!r} and is now {new.get(name)!r}"
+            + (f" (and {len(changed) - 1} more)" if len(changed) > 1 else ""),
+            rule="a run continues with the options that it began with: what it learned follows "
+            "from them",
+            remedy=f"leave out --{name}, or begin another run with another --output_dir",
+        )
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, Mapping) and value:
+            found |= _flat(value, f"{prefix}{name}.")
+        else:
+            found[prefix + name] = value
+    return found
+
+
+def _open(run: RlRun, spec: EnvSpec, folder: Path, stack: ExitStack) -> _Session:
+    """Assemble a run, and bring it to where its folder is."""
+    # 1. What is seen, done and known beforehand.
+    config, rules, facts = policy_config(run, spec)
+    schema = episode_schema(config, rules)
+    demos = None
+    if run.has_demos:
+        demos = open_demos(run.dataset, schema, rules, config.num_discrete_actions, facts.fps)
+        refuse_small_share(run, demos)
+    plan = plan_buffers(run, schema, demos, facts.max_steps)
+    _log.info("buffers take %s: %s", bytes_text(plan.nbytes), "; ".join(plan.lines()))
+    warn_of_traps(run, config, spec)
+    world = RlEnv(rules)
+    stack.callback(world.close)
+    stats = run_stats(config, rules, world, demos)
+    config = dataclasses.replace(config, dataset_stats=plain_stats(stats))
+    # 2. The parts that learn and act.
+    acting = new_policy(config, stats, run.seed)
+    sac = Sac(acting.policy, run.algorithm)  # pyright: ignore[reportArgumentType]
+    online, shown, takeovers = plan.rings()
+    buffers = Buffers(online, [ring for ring in (shown, takeovers) if ring is not None])
+    sampling = Sampling(
+        size=run.batch_size,
+        own=run.online_size,
+        seed=run.seed,
+        shift=run.algorithm.random_shift,
+        normalize_actions=run.algorithm.normalize_actions,
+    )
+    batches = TransitionBatches(buffers, acting, sampling)
+    before = config.online_step_before_learning
+    learner = Learner(sac, batches, buffers, takeovers, before, run.rl.update_every)
+    scripted = Scripted(run.takeover, run.seed) if run.takeover.rate else None
+    actor = EpisodeActor(acting, world, spec.instruction, run.seed, scripted)
+    # 3. What was there before: the checkpoint, and the episodes up to it.
+    journal = Journal(folder / FOLDER, schema)
+    counts = _restored(folder, acting, sac, journal)
+    if demos is not None and shown is not None:
+        for episode in demos.episodes():
+            shown.add(episode)
+        _log.info("%d demonstrations, %d steps", shown.episodes, shown.transitions)
+    refill(learner, journal, counts)
+    drop_lines_after(folder / METRICS, counts.step)
+    record = AppendLog(folder / METRICS)
+    stack.callback(record.close)
+    stop = stack.enter_context(StopSignal())
+    session = _Session(run, folder, spec, acting, actor, learner, journal, record, stop)
+    session.evaluated_step = _evaluated_step(folder / METRICS)
+    session.saved_step = counts.step
+    if learner.is_behind:  # stopped between updates: a save after the last of them is still due
+        session.saved_step -= journal.entries[counts.episodes - 1].steps
+    return session
+
+
+def _evaluated_step(path: Path) -> int:
+    """Return the step of the last evaluation, 0 without one."""
+    lines = read_metrics(path) if path.exists() else []
+    return max((line["step"] for line in lines if line["kind"] == "evaluation"), default=0)
+
+
+def _restored(folder: Path, acting: Acting, sac: Sac, journal: Journal) -> Counts:
+    """Fill policy and critics from the newest checkpoint; return how far it is."""
+    home = home_of(folder)
+    for note in recover(home) if home.exists() else []:
+        _log.warning("%s", note)
+    found = resumable(home)
+    for note in found.notes:
+        _log.warning("%s", note)
+    if found.source is None:
+        return Counts(0, 0, 0)
+    counts = checkpoint.restore(found.source, acting, sac)
+    if counts.episodes > len(journal.entries):
+        raise CheckpointError(
+            f"{journal.folder}: {len(journal.entries)} episodes, the checkpoint "
+            f"{found.source.name} has learned from {counts.episodes}",
+            rule="the journal holds every episode of the run",
+            remedy="copy the run's folder again from where it is whole",
+        )
+    _log.info("continued from %s: step %d, %d updates", found.source, counts.step, counts.updates)
+    return counts
+
+
+def refill(learner: Learner, journal: Journal, counts: Counts) -> None:
+    """Fill a learner's buffers with the episodes that a checkpoint has learned from.
+
+    Episodes that the buffer of own episodes has dropped by then are read only for their takeovers.
+    """
+    entries = journal.entries[: counts.episodes]
+    room, first = learner.buffers.online.capacity, len(entries)
+    while first and entries[first - 1].steps + 1 <= room:
+        first -= 1
+        room -= entries[first].steps + 1
+    for entry in entries:
+        if entry.episode >= first:
+            learner.admit(journal.read(entry.episode))
+            continue
+        if entry.human_steps and learner.takeovers is not None:
+            for segment in journal.read(entry.episode).segments():
+                learner.takeovers.add(segment)
+        learner.count(entry.steps)

@@ -1,0 +1,238 @@
+"""Whole runs: a function of their seed, resumed bit for bit, and refused where they cannot work."""
+
+import json
+import re
+import shutil
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from kata.errors import CheckpointError, ConfigError, DataError, KataError, PolicyError
+from kata.eval.record.demonstrations import record
+from kata.rl.episodes.journal import Journal
+from kata.rl.learner import Learner
+from kata.rl.options import resolve_rl
+from kata.rl.trainer import train_rl
+from kata.train.metrics.meter import read_metrics
+
+LAYERS = "{hidden_dims: [8, 8]}"
+SMALL = [
+    "--policy.device=cpu", "--policy.latent_dim=8", f"--policy.actor_network_kwargs={LAYERS}",
+    f"--algorithm.critic_network_kwargs={LAYERS}", "--batch_size=8", "--log_freq=5",
+    "--policy.online_buffer_capacity=50", "--policy.online_step_before_learning=10",
+]  # fmt: skip
+PENDULUM = [
+    *SMALL, "--env.type=gym", "--env.id=Pendulum-v1", "--env.max_steps=12", "--rl.reward=env",
+    "--env.success_key=terminated", "--policy.online_steps=70", "--save_freq=20",
+    "--algorithm.utd_ratio=2",
+]  # fmt: skip
+TOP = "observation.images.top"
+INPUTS = {
+    TOP: {"type": "VISUAL", "shape": [3, 64, 64]},
+    "observation.state": {"type": "STATE", "shape": [2]},
+}
+REACH = [
+    *SMALL, "--env.type=kata", "--env.max_steps=15", "--policy.online_steps=40", "--save_freq=15",
+    f"--policy.input_features={json.dumps(INPUTS)}", "--policy.image_encoder_hidden_dim=4",
+    "--policy.freeze_vision_encoder=false", "--takeover.rate=0.5", "--takeover.least_steps=2",
+    "--takeover.most_steps=5", "--policy.offline_buffer_capacity=200",
+]  # fmt: skip
+DEMOS = "--dataset.root={demos}"
+MEASURED = ("time", "run_s")
+
+
+@pytest.fixture(scope="module")
+def demos(tmp_path_factory):
+    root = tmp_path_factory.mktemp("demos") / "reach"
+    return record(root, num_episodes=2, codec="h264")
+
+
+def train(folder, *args):
+    torch.set_num_threads(1)
+    return train_rl(resolve_rl([*args, f"--output_dir={folder}"]))
+
+
+def left(folder):
+    """What a run leaves, by name: every file, and metrics without times."""
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        name = str(path.relative_to(folder))
+        if path.is_file() and path.suffix in (".safetensors", ".json", ".jsonl"):
+            found[name] = path.read_bytes()
+    del found["rl_config.json"]
+    lines = read_metrics(folder / "metrics.jsonl")
+    found["metrics.jsonl"] = [
+        {k: v for k, v in line.items() if k not in MEASURED} for line in lines
+    ]
+    return {k: v for k, v in found.items() if "rl_config" not in k and "manifest" not in k}
+
+
+def differing(first, second):
+    names = first.keys() | second.keys()
+    return sorted(name for name in names if first.get(name) != second.get(name))
+
+
+class CutOffError(Exception):
+    """Stands for a kill."""
+
+
+def cut_off_at(monkeypatch, cls, name, call):
+    """Let the call number `call` of a method raise instead of working."""
+    calls, work = iter(range(10_000)), vars(cls)[name]
+
+    def method(self, *args, **kwargs):
+        if next(calls) == call:
+            raise CutOffError
+        return work(self, *args, **kwargs)
+
+    monkeypatch.setattr(cls, name, method)
+
+
+@pytest.fixture(scope="module")
+def straight(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("straight") / "run"
+    return folder, train(folder, *PENDULUM)
+
+
+def test_a_run_leaves_checkpoints_a_journal_and_its_figures(straight):
+    folder, trained = straight
+    assert (trained.counts.step, trained.counts.episodes, trained.counts.updates) == (72, 6, 62)
+    names = sorted(path.name for path in (folder / "checkpoints").iterdir())
+    assert names == ["000024", "000048", "000060", "000072", "last"]
+    lines = read_metrics(folder / "metrics.jsonl")
+    kinds = [line["kind"] for line in lines]
+    assert kinds.count("episode") == 6
+    assert kinds.count("train") == 12
+    assert {"loss_critic", "loss_actor", "alpha", "entropy", "q_mean"} <= lines[-1].keys()
+    made = load_file(folder / "checkpoints/last/algorithm/model.safetensors")
+    assert {"log_alpha", "critic_target.critics.1.output_layer.bias"} <= made.keys()
+    config = json.loads((folder / "checkpoints/last/pretrained_model/config.json").read_text())
+    assert config["type"] == "gaussian_actor"
+    assert config["dataset_stats"]["action"] == {"min": [-2.0], "max": [2.0]}
+
+
+@pytest.mark.parametrize(
+    ("cls", "name", "call"),
+    [
+        (Learner, "update", 3),
+        (Learner, "update", 40),
+        (Journal, "append", 3),
+        (Learner, "admit", 4),
+    ],
+)
+def test_a_run_that_was_cut_off_ends_as_the_straight_one(
+    cls, name, call, straight, tmp_path, monkeypatch
+):
+    with monkeypatch.context() as patched:
+        cut_off_at(patched, cls, name, call)
+        with pytest.raises(CutOffError):
+            train(tmp_path / "run", *PENDULUM)
+    train(tmp_path / "run", *PENDULUM, "--resume=true")
+    assert not differing(left(straight[0]), left(tmp_path / "run"))
+
+
+def test_another_seed_gives_another_run(straight, tmp_path):
+    train(tmp_path / "run", *PENDULUM, "--seed=7", "--policy.online_steps=24")
+    mine = (tmp_path / "run/journal/000000.safetensors").read_bytes()
+    assert mine != (straight[0] / "journal/000000.safetensors").read_bytes()
+
+
+def test_a_run_goes_on_to_more_steps_as_if_they_had_been_asked_for(straight, tmp_path):
+    fewer = [*PENDULUM, "--policy.online_steps=40"]
+    train(tmp_path / "run", *fewer)
+    train(tmp_path / "run", *PENDULUM, "--resume=true")
+    found = differing(left(straight[0]), left(tmp_path / "run"))
+    assert [name for name in found if "config.json" not in name] == []
+
+
+def test_pictures_demonstrations_and_takeovers_resume_too(demos, tmp_path, monkeypatch):
+    args = [*REACH, f"--dataset.root={demos}"]
+    train(tmp_path / "straight", *args)
+    with monkeypatch.context() as patched:
+        cut_off_at(patched, Learner, "update", 8)
+        with pytest.raises(CutOffError):
+            train(tmp_path / "cut", *args)
+    train(tmp_path / "cut", *args, "--resume=true")
+    assert not differing(left(tmp_path / "straight"), left(tmp_path / "cut"))
+    lines = [x for x in read_metrics(tmp_path / "cut/metrics.jsonl") if x["kind"] == "episode"]
+    assert sum(line["human_steps"] for line in lines) > 4
+    assert all(line["success"] in (True, False) for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("more", "error", "said"),
+    [
+        (["--seed=3"], ConfigError, "seed was 1000 and is now 3"),
+        (["--algorithm.discount=0.9"], ConfigError, "algorithm.discount"),
+        (["--env.max_steps=13"], ConfigError, "env.max_steps"),
+    ],
+)
+def test_a_resume_with_other_options_is_refused(more, error, said, straight):
+    with pytest.raises(error, match=said):
+        train(straight[0], *PENDULUM, *more, "--resume=true")
+
+
+def test_a_journal_shorter_than_its_checkpoint_is_refused(straight, tmp_path):
+    folder = shutil.copytree(straight[0], tmp_path / "run", symlinks=True)
+    lines = (folder / "journal/journal.jsonl").read_text().splitlines(keepends=True)
+    (folder / "journal/journal.jsonl").write_text("".join(lines[:-1]))
+    with pytest.raises(CheckpointError, match="5 episodes, the checkpoint 000072"):
+        train(folder, *PENDULUM, "--resume=true")
+
+
+def test_a_folder_that_is_there_is_refused(straight):
+    with pytest.raises(CheckpointError, match="--resume=true"):
+        train(straight[0], *PENDULUM)
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        ([], "--env.type=kata"),
+        (["--env.type=kata", "--online_ratio=0.5"], "without demonstrations"),
+        (["--env.type=kata", "--online_ratio=1.5"], "at most 1"),
+        (["--env.type=gym", "--env.id=Pendulum-v1", "--takeover.rate=0.1"], "built-in task"),
+        (["--env.type=kata", "--policy.type=act"], "gaussian_actor"),
+        (["--env.type=kata", "--policy.path=x"], "new weights"),
+        (["--env.type=kata", "--algorithm.discout=0.9"], "algorithm.discount"),
+        (["--env.type=kata", "--takeover.least_steps=30"], "most_steps=20"),
+        (["--env.type=kata", "--policy.repo_id=a/b"], "uploads nothing"),
+    ],
+)
+def test_impossible_options_are_refused(args, said):
+    with pytest.raises(KataError, match=re.escape(said)):
+        resolve_rl(args)
+
+
+@pytest.mark.parametrize(
+    ("args", "error", "said"),
+    [
+        (
+            [*PENDULUM, "--rl.reward=success", "--env.success_key=done"],
+            ConfigError,
+            "--rl.reward=env",
+        ),
+        ([*PENDULUM, "--policy.online_buffer_capacity=12"], ConfigError, "up to 13"),
+        ([*PENDULUM, "--rl.memory_gb=0.000001"], ConfigError, "of memory"),
+        ([*REACH, DEMOS, "--policy.offline_buffer_capacity=20"], ConfigError, "held as a whole"),
+        ([*REACH, DEMOS, "--env.fps=30"], DataError, "10 frames per second"),
+        ([*REACH, DEMOS, "--batch_size=512"], ConfigError, "--batch_size=256"),
+        (
+            [*PENDULUM, '--policy.dataset_stats={"action": {"min": [1.0], "max": [1.0]}}'],
+            PolicyError,
+            "min below max",
+        ),
+        (
+            [*PENDULUM, '--policy.dataset_stats={"action": {"min": [1.0, 2.0]}}'],
+            PolicyError,
+            "one per dimension",
+        ),
+    ],
+)
+def test_what_cannot_work_is_refused_before_the_first_step(args, error, said, demos, tmp_path):
+    with pytest.raises(error, match=re.escape(said)):
+        train(
+            tmp_path / "run", *args, *([f"--dataset.root={demos}"] if "kata" in str(args) else [])
+        )
+    assert not (tmp_path / "run").exists()
