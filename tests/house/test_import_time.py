@@ -64,6 +64,7 @@ VERBS = [
     ["train"],
     ["train", "--policy.type=vqbet"],
     ["eval"],
+    ["rl", "train"],
     ["data", "split"],
     ["bench", "data"],
     ["bench", "scale"],
