@@ -75,7 +75,7 @@ def entries(
             continue
         below: Iterator[Entry] = entries(group, chosen, prefix=name + ".", section=section)
         is_optional = field.default is None
-        if issubclass(group, Chosen):
+        if issubclass(group, Chosen) and not group.type_name:
             yield _type_entry(group, name, declared, section)
             below = _members(group, name, chosen or {}, section, is_optional=is_optional)
         for entry in below:

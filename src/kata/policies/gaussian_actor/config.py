@@ -96,6 +96,7 @@ class Config(PolicyConfig):
     """Options of the Gaussian actor. Impossible values raise PolicyError at once."""
 
     type_name: ClassVar[str] = "gaussian_actor"
+    beside: ClassVar[dict[str, str]] = {}
 
     normalization_mapping: dict[str, NormMode] = field(default_factory=_modes)
     dataset_stats: dict[str, dict[str, list[float]]] | None = option(
