@@ -1,8 +1,8 @@
 """The environment of the peer, LeRobot 0.6.1, in `.peer/` of the repository: `python
 tools/peer/setup.py`.
 
-It holds what kata needs too, in the versions that LeRobot allows. LeRobot wants Python 3.12 or
-newer, so kata's own environment stays apart. A second call finds it ready.
+It holds kata and what its tests need, too, in the versions that LeRobot allows. LeRobot wants
+Python 3.12 or newer, so kata's own environment stays apart. A second call finds it ready.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ REQUIREMENTS = (
     "psutil",
 )
 PROJECT = ROOT / "pyproject.toml"
-TESTING = ("pytest", "pytest-xdist")
 PROBE = "import sys, venv; sys.exit(sys.version_info < (3, 12))"
 
 
@@ -80,7 +79,7 @@ def set_up() -> Path:
     """The peer's interpreter, after building its environment where the stamp does not say it is
     there.
     """
-    wanted = "\n".join([*REQUIREMENTS, *TESTING, PROJECT.read_text()])
+    wanted = "\n".join([*REQUIREMENTS, PROJECT.read_text()])
     if PYTHON.exists() and STAMP.exists() and STAMP.read_text() == wanted:
         return PYTHON
     uv, python = find_uv(), find_python()
@@ -93,9 +92,8 @@ def set_up() -> Path:
             "--python",
             str(PYTHON),
             *REQUIREMENTS,
-            *TESTING,
-            "--requirement",
-            str(PROJECT),
+            "--editable",
+            f"{ROOT}[dev]",
         ],
     ):
         if subprocess.run([uv, *arguments], check=False).returncode:
