@@ -46,6 +46,7 @@ import matplotlib.backends.backend_svg  # noqa: F401 - each forked process would
 import numpy as np
 import torch._dynamo  # noqa: F401 - the same: every optimizer imports it
 
+import kata.rl.trainer  # noqa: F401 - the same
 from kata.cli import main
 from kata.data.storage.store import local_file
 from kata.data.video.packet_index import build_index
@@ -119,6 +120,13 @@ VARIANTS = {
         f"--policy.input_features={PICTURES}", "--batch_size=4", "--dataset.root=../damaged",
         "--on_bad_frame=substitute",
     ],
+    "learning by acting": [
+        "rl", "--output_dir=run", "--resume=true", "--policy.device=cpu", "--policy.latent_dim=8",
+        "--env.type=gym", "--env.id=Pendulum-v1", "--env.max_steps=12", "--rl.reward=env",
+        "--env.success_key=terminated", "--policy.online_steps=200", "--save_freq=20",
+        "--batch_size=8", "--log_freq=5", "--policy.online_buffer_capacity=100",
+        "--policy.online_step_before_learning=10", "--algorithm.utd_ratio=2",
+    ],
     "pictures cached on the disk": [
         f"--policy.input_features={PICTURES}", "--batch_size=4", "--dataset.cache=disk", "--dataset.cache_dir=cache",  # noqa: E501
         "--keep_last=2",
@@ -186,6 +194,11 @@ def make_damaged(root: Path, whole: Path) -> None:
     video.write_bytes(bytes(data))
 
 
+def arguments(options: list[str]) -> list[str]:
+    """The command line of a variant: `kata rl train` where its first word is rl."""
+    return ["rl", "train", *options[1:]] if options[:1] == ["rl"] else ["train", *BASE, *options]
+
+
 def start(folder: Path, options: list[str]) -> int:
     """Fork a process that is `kata train` in this folder; its output goes to log.txt."""
     child = os.fork()
@@ -200,7 +213,7 @@ def start(folder: Path, options: list[str]) -> int:
         sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w")
         with open("stacks.txt", "w") as stacks:
             faulthandler.register(DUMP, file=stacks, all_threads=True)
-            status = main(["train", *BASE, *options])
+            status = main(arguments(options))
         sys.stdout.flush()
     finally:
         os._exit(status)
@@ -289,7 +302,8 @@ def left(run: Path) -> dict[str, Any]:
     told = [line for line in read_metrics(run / "metrics.jsonl") if line["kind"] != "saved"]
     lines = [{k: v for k, v in line.items() if not MEASURED.search(k)} for line in told]
     found["metrics.jsonl"] = sorted(map(repr, lines))
-    page = (run / "report.html").read_text()
+    report = run / "report.html"
+    page = report.read_text() if report.exists() else ""
     for section in re.findall(r"<section><h2>(.+?)</h2>\n(.*?)</section>", page, re.DOTALL):
         if section[0] in SAME_SECTIONS:
             found[f"report.html, {section[0]}"] = section[1]

@@ -1,0 +1,172 @@
+"""Lets a policy learn by acting and evaluates it, in pieces that fit into ten minutes; keeps the
+outcome as JSON.
+
+python benchmarks/outcomes/learn_by_acting.py pendulum [--seed=0] [--piece_s=540] [--work=<folder>]
+
+Exit status 0: the outcome is in results/rl_<case>.json, an entry per seed. 3: time was up; run the
+same line again, and it goes on: `kata rl train` resumes bit for bit. Each piece is killed when its
+time is up, which loses what was learned since the last checkpoint and no episode. CPU seconds are
+those of all pieces, what was lost included.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import resource
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+RESULTS, MORE = Path(__file__).parent / "results", 3
+INPUTS = {
+    "observation.images.top": {"type": "VISUAL", "shape": [3, 64, 64]},
+    "observation.state": {"type": "STATE", "shape": [2]},
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """env: flags that both verbs take. demos: demonstrations of the built-in task, 0 for none.
+    must: the figure that is asked for, and its least value.
+    """
+
+    env: str
+    train: str
+    episodes: int
+    must: tuple[str, float]
+    demos: int = 0
+
+
+REACH = f"""
+    --policy.device=cpu --algorithm.discount=0.97 --algorithm.temperature_init=0.01
+    --algorithm.use_backup_entropy=false --algorithm.actor_q=mean --policy.actor_std=std
+    --policy.freeze_vision_encoder=false --policy.latent_dim=128 --batch_size=64
+    --policy.online_steps=9000 --save_freq=500 --policy.online_buffer_capacity=10000
+    --policy.offline_buffer_capacity=5000 --policy.input_features='{json.dumps(INPUTS)}'
+"""
+CASES = {
+    "pendulum": Case(
+        "--env.type=gym --env.id=Pendulum-v1 --env.success_key=terminated",
+        """--rl.reward=env --policy.device=cpu --policy.online_steps=6000 --save_freq=1000
+        --policy.online_buffer_capacity=10000 --algorithm.actor_lr=1e-3
+        --algorithm.critic_lr=1e-3 --algorithm.temperature_lr=1e-3""",
+        episodes=20,
+        must=("mean_return", -250.0),
+    ),
+    "reach_demos_takeovers": Case(
+        "--env.type=kata",
+        f"{REACH} --takeover.rate=0.06",
+        episodes=100,
+        must=("success_rate", 0.9),
+        demos=20,
+    ),
+    "reach_demos": Case("--env.type=kata", REACH, 100, ("success_rate", 0.9), demos=20),
+    "reach_neither": Case("--env.type=kata", REACH, 100, ("success_rate", 0.0)),
+}
+
+
+def words(flags: str) -> list[str]:
+    import shlex
+
+    return shlex.split(flags)
+
+
+def children_s() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def kata(*args: str, limit_s: float | None = None) -> bool:
+    """Run a verb; False when its time was up and it was killed."""
+    line = [sys.executable, "-m", "kata", *args]
+    try:
+        subprocess.run(line, check=True, timeout=limit_s)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
+
+
+def learned(case: Case, seed: int, work: Path, piece_s: float) -> bool:
+    """Go on learning; true when it is done."""
+    spent = work / "cpu_s.json"
+    before_s = json.loads(spent.read_text()) if spent.exists() else 0.0
+    demos = work.parent / "demos"
+    if case.demos and not demos.exists():
+        kata("data", "demo", str(demos), f"--episodes={case.demos}", "--seed=10000")
+    given = [f"--dataset.root={demos}"] if case.demos else []
+    began_s = children_s()
+    done = kata(
+        "rl", "train", *words(case.env), *words(case.train), *given, f"--seed={seed}",
+        f"--output_dir={work / 'run'}", "--resume=true", limit_s=piece_s,
+    )  # fmt: skip
+    spent.write_text(json.dumps(before_s + children_s() - began_s))
+    return done
+
+
+def outcome(name: str, seed: int, work: Path) -> dict[str, Any]:
+    """Evaluate with the mode action, and return what is kept."""
+    case, folder = CASES[name], work / "eval"
+    kata(
+        "eval", f"--policy.path={work / 'run'}", *words(case.env), "--policy.device=cpu",
+        f"--eval.n_episodes={case.episodes}", "--eval.videos=0", f"--output_dir={folder}",
+    )  # fmt: skip
+    result = json.loads((folder / "eval.json").read_text())
+    returns = [each["sum_reward"] for each in result["episodes"]]
+    lines = [json.loads(x) for x in (work / "run/metrics.jsonl").read_text().splitlines()]
+    played = [line for line in lines if line["kind"] == "episode"]
+    found = {
+        "mean_return": sum(returns) / len(returns),
+        "success_rate": sum(each["success"] for each in result["episodes"]) / len(returns),
+        "episodes": len(returns),
+        "steps": played[-1]["step"],
+        "human_steps": sum(line["human_steps"] for line in played),
+        "cpu_s": json.loads((work / "cpu_s.json").read_text()),
+    }
+    figure, least = case.must
+    return {**found, "seed": seed, "asked": {figure: least}, "reached": found[figure] >= least}
+
+
+def keep(name: str, found: dict[str, Any]) -> None:
+    """Put a seed's outcome among the others."""
+    path = RESULTS / f"rl_{name}.json"
+    kept = json.loads(path.read_text()) if path.exists() else {"seeds": []}
+    others = [each for each in kept["seeds"] if each["seed"] != found["seed"]]
+    case = CASES[name]
+    content = {
+        "case": name,
+        "env": words(case.env),
+        "train": words(case.train),
+        "demonstrations": case.demos,
+        "versions": {x: version(x) for x in ("kata", "torch", "gymnasium", "numpy")},
+        "machine": platform.machine(),
+        "when": time.strftime("%Y-%m-%d"),
+        "seeds": sorted([*others, found], key=lambda each: each["seed"]),
+    }
+    path.write_text(json.dumps(content, indent=1) + "\n")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("case", choices=CASES)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--piece_s", type=float, default=540)
+    parser.add_argument("--work", type=Path, default=Path("outputs/outcomes_rl"))
+    asked = parser.parse_args()
+    work = asked.work / f"{asked.case}_{asked.seed}"
+    work.mkdir(parents=True, exist_ok=True)
+    if not learned(CASES[asked.case], asked.seed, work, asked.piece_s):
+        return MORE
+    found = outcome(asked.case, asked.seed, work)
+    keep(asked.case, found)
+    print(json.dumps(found, indent=1))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
