@@ -154,6 +154,7 @@ def test_a_demonstration_that_succeeds_ends_the_task():
 def test_lerobots_done_counts_beside_truncated_alone(more, terminated):
     played = shown({**columns(), **more}, "env")
     assert (played.terminated, played.steps) == (terminated, 4 if terminated else 3)
+    assert len(played.observations[STATE]) == played.steps + 1
 
 
 @pytest.mark.parametrize(
