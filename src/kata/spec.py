@@ -7,7 +7,7 @@ W). Names follow LeRobot: `observation.state`, `observation.images.<camera>`, `a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 ACTION = "action"
 STATE = "observation.state"
 ENV_STATE = "observation.environment_state"
+ORIGIN = "observation.state.origin"
+"""Key of what was subtracted from actions, (B, D): the state at which a chunk begins."""
 REWARD = "next.reward"
 DONE = "next.done"
 TASK = "task"
@@ -200,6 +202,22 @@ def dim_pad_key(key: str) -> str:
     it.
     """
     return f"{key}_dim_is_pad"
+
+
+def relative_dimensions(
+    names: Sequence[str] | None, exclude: Sequence[str], size: int
+) -> list[bool]:
+    """Return which of `size` dimensions are relative to the state; LeRobot's rule.
+
+    A dimension stays absolute if its name contains one of `exclude`, whatever the case. Those
+    without a name are relative.
+    """
+    excluded = [part.lower() for part in exclude if part]
+
+    def is_relative(name: str) -> bool:
+        return not any(part in name.lower() for part in excluded)
+
+    return [*map(is_relative, names or ()), *[True] * size][:size]
 
 
 def float32(values: Any) -> NDArray[np.float32]:

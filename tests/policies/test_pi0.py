@@ -25,7 +25,6 @@ from kata.policies.paligemma import EMBEDDINGS, VLM
 from kata.policies.pi import PALIGEMMA
 from kata.policies.pi_policy import EXPERT
 from kata.policies.pipelines import canonical_pipelines
-from kata.processors import RelativeActions
 from kata.processors.pipeline import load_pipeline
 from kata.processors.pretrained import unreadable
 from kata.processors.tokenize import DOWNLOADS
@@ -360,7 +359,6 @@ def test_a_tokenizer_may_lie_beside_the_pipeline(tiny, tmp_path):
         ({"paligemma_variant": "gemma_300m"}, "as wide as gemma_2b"),
         ({"image_resolution": (28, 42)}, "a square"),
         ({"image_resolution": (30, 30)}, "a side that 14 divides"),
-        ({"use_relative_actions": True}, "no statistics of relative actions"),
         ({"time_sampling_scale": 1.5}, "times end at 1"),
         ({"frozen_dtype": "bfloat16"}, "train_expert_only=false"),
         ({"max_state_dim": 2}, "max_state_dim=2"),
@@ -390,8 +388,6 @@ def test_frozen_maps_in_few_bits_give_nearly_the_same_loss(tiny):
 
 
 def test_other_files_that_cannot_run_are_refused_by_name(tiny):
-    with pytest.raises(CheckpointError, match="actions are absolute"):
-        RelativeActions(enabled=True)
     with pytest.raises(PolicyError, match="a batch without any of"):
         build().predict_chunk({k: v for k, v in batch().items() if k not in (TOP, WRIST)})
 

@@ -11,7 +11,7 @@ from kata.errors import ConfigError, PolicyError
 from kata.policies.config import PolicyConfig
 from kata.policies.rtc import RtcConfig
 from kata.run import read_policy_config
-from kata.spec import ACTION
+from kata.spec import ACTION, ORIGIN
 from tests.policies import test_pi0 as pi0
 
 tools, tiny = pi0.tools, pi0.tiny
@@ -87,6 +87,20 @@ def test_delays_that_chunks_do_not_last_for_are_refused(tiny, options, delay, me
     with pytest.raises(PolicyError, match=message):
         config.refuse_delay(delay)
     assert pi0.config(n_action_steps=2).refuse_delay(2) is None
+    relative = pi0.config(use_relative_actions=True, rtc_config=RtcConfig())
+    with pytest.raises(PolicyError, match="relative to an older state"):
+        relative.refuse_delay(1)
+
+
+def test_queued_actions_are_relative_to_the_state_of_their_chunk(tiny, monkeypatch):
+    policy = pi0.build(chunk_size=8, n_action_steps=2)
+    monkeypatch.setattr(policy, "predict_chunk", lambda batch, **drawn: torch.zeros(1, 8, 2))
+    state, found = policy.init_state(1), []
+    state.inference_delay = 1
+    for step in range(6):
+        _, state = policy.act({ORIGIN: torch.tensor([[float(step)]])}, state)
+        found.append(state.memory[ORIGIN].item())
+    assert found == [0, 0, 0, 2, 2, 4]
 
 
 def test_wrong_options_are_refused_by_name(tiny):

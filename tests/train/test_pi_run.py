@@ -4,6 +4,7 @@ import importlib
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -37,7 +38,14 @@ def pi_cases():
 @pytest.mark.parametrize(
     ("name", "given"),
     [
-        ("pi0", ["--policy.train_expert_only=true"]),
+        (
+            "pi0",
+            [
+                "--policy.train_expert_only=true",
+                "--policy.use_relative_actions=true",
+                "--policy.relative_exclude_joints=[]",
+            ],
+        ),
         ("pi05", ["--policy.freeze_vision_encoder=true", "--policy.rtc_training_max_delay=2"]),
     ],
 )
@@ -71,5 +79,9 @@ def test_a_resumed_run_equals_a_straight_one_and_acts(
         "observation.images.top": torch.zeros(1, 48, 64, 3, dtype=torch.uint8).numpy(),
         "observation.state": torch.zeros(1, 3).numpy(),
     }
-    action, _ = ready.act(seen, "push", ready.policy.init_state(1))
+    action, state = ready.act(seen, "push", ready.policy.init_state(1))
     assert action.shape == (1, 2)
+    # Actions of a queue are relative to the state of their chunk.
+    moved = {**seen, "observation.state": np.ones((1, 3), np.float32)}
+    later, again = (ready.act(each, "push", state)[0] for each in (seen, moved))
+    np.testing.assert_array_equal(later, again)

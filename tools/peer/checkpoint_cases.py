@@ -23,8 +23,14 @@ TASK = "push the block"
 
 
 def cases_of(name: str) -> ModuleType:
-    """The module that describes a policy's cases."""
-    return importlib.import_module(f"policy_{name}")
+    """The module that describes a policy's cases; `name` may end with a variant, `pi0/relative`."""
+    return importlib.import_module(f"policy_{name.partition('/')[0]}")
+
+
+def case_of(name: str) -> Any:
+    """The case of a checkpoint: CHECKPOINT, or an entry of VARIANTS."""
+    variant = name.partition("/")[2]
+    return cases_of(name).VARIANTS[variant] if variant else cases_of(name).CHECKPOINT
 
 
 PI = ("pi0", "pi05")
@@ -33,7 +39,8 @@ PI = ("pi0", "pi05")
 
 def tiny_peer(name: str) -> AbstractContextManager[None]:
     """LeRobot builds a tiny policy inside."""
-    return importlib.import_module("pi_cases").tiny_peer(name) if name in PI else nullcontext()
+    policy = name.partition("/")[0]
+    return importlib.import_module("pi_cases").tiny_peer(policy) if policy in PI else nullcontext()
 
 
 def tiny_own(name: str) -> AbstractContextManager[None]:

@@ -21,7 +21,7 @@ from kata.policies.load import load_weights, save_weights
 from kata.policies.pipelines import canonical_pipelines
 from kata.processors.pipeline import POSTPROCESSOR, PREPROCESSOR, load_pipeline
 from kata.run import read_policy_config
-from kata.spec import ACTION, TASK
+from kata.spec import ACTION, ORIGIN, TASK
 
 
 def actions_of(folder: Path, observations: dict[str, Tensor]) -> Tensor:
@@ -37,7 +37,8 @@ def actions_of(folder: Path, observations: dict[str, Tensor]) -> Tensor:
         for step in range(len(next(iter(observations.values())))):
             seen = {key: value[step] for key, value in observations.items()}
             action, state = policy.act(before({**seen, TASK: [checkpoint_cases.TASK]}), state)
-            actions.append(after({ACTION: action})[ACTION])
+            origin = {ORIGIN: state.memory[ORIGIN]} if ORIGIN in state.memory else {}
+            actions.append(after({ACTION: action, **origin})[ACTION])
     return torch.cat(actions)
 
 
@@ -45,19 +46,17 @@ def make(name: str, out: str) -> None:
     folder = Path(out)
     model = folder / "pretrained_model"
     model.mkdir(parents=True)
-    cases = checkpoint_cases.cases_of(name)
-    policy = cases.build_own(cases.CHECKPOINT)
+    cases, case = checkpoint_cases.cases_of(name), checkpoint_cases.case_of(name)
+    policy = cases.build_own(case)
     stats = {
         key: {name: value.numpy() for name, value in entry.items()}
-        for key, entry in checkpoint_cases.stats(cases.CHECKPOINT).items()
+        for key, entry in checkpoint_cases.stats(case).items()
     }
     for pipeline in canonical_pipelines(policy.config, stats, rename_map={}, device="cpu"):
         pipeline.save(model)
     save_weights(policy, model / "model.safetensors")
     policy.config.save(model)
-    save_file(
-        checkpoint_cases.robot_observations(cases.CHECKPOINT), folder / "observations.safetensors"
-    )
+    save_file(checkpoint_cases.robot_observations(case), folder / "observations.safetensors")
     act(*map(str, (model, folder / "observations.safetensors", folder / "actions.safetensors")))
 
 

@@ -20,17 +20,15 @@ from safetensors.torch import save_file
 def main(name: str, folder: Path) -> None:
     torch.set_num_threads(1)
     model = folder / "pretrained_model"
-    cases = checkpoint_cases.cases_of(name)
-    policy = cases.build_peer(cases.CHECKPOINT)
+    cases, case = checkpoint_cases.cases_of(name), checkpoint_cases.case_of(name)
+    policy = cases.build_peer(case)
     with checkpoint_cases.tiny_peer(name):
         before, after = make_pre_post_processors(
-            policy.config, dataset_stats=checkpoint_cases.stats(cases.CHECKPOINT)
+            policy.config, dataset_stats=checkpoint_cases.stats(case)
         )
     for part in (policy, before, after):
         part.save_pretrained(model)
-    save_file(
-        checkpoint_cases.robot_observations(cases.CHECKPOINT), folder / "observations.safetensors"
-    )
+    save_file(checkpoint_cases.robot_observations(case), folder / "observations.safetensors")
     check_checkpoint.main(
         model, folder / "observations.safetensors", folder / "actions.safetensors"
     )

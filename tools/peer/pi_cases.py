@@ -71,6 +71,15 @@ class Case:
 
 
 EXPERT_ONLY = {"train_expert_only": True}
+RELATIVE = {
+    # LeRobot adds the state of each step, kata that at which a chunk was predicted: they are the
+    # same where each step predicts.
+    "n_action_steps": 1,
+    "use_relative_actions": True,
+    "relative_exclude_joints": ["grip"],
+    "action_feature_names": ["base", "arm", "Gripper", "wrist"],
+}
+"""Actions relative to the state, but for one."""
 
 GOLDEN: dict[str, Case] = {
     "default": Case(),

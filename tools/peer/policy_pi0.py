@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
-from pi_cases import GOLDEN, LIVE, Case, Sides, steady
+from pi_cases import GOLDEN, LIVE, RELATIVE, Case, Sides, steady
 
-__all__ = ["CHECKPOINT", "GOLDEN", "LIVE", "build_own", "build_peer", "own", "peer", "steady"]
+__all__ = [
+    "CHECKPOINT",
+    "GOLDEN",
+    "LIVE",
+    "VARIANTS",
+    "build_own",
+    "build_peer",
+    "own",
+    "peer",
+    "steady",
+]
 
 CHECKPOINT = Case(max_length=24)
 """What a checkpoint is written of and acted from, both ways."""
+VARIANTS = {"relative": Case(max_length=24, options=RELATIVE)}
+"""Other cases of the same."""
 
 SIDES = Sides("pi0", "PI0")
 build_peer, build_own = SIDES.build_peer, SIDES.build_own

@@ -27,6 +27,8 @@ SMALL_RUN = (
     "--log_freq=1", "--save_checkpoint=false", "--wandb.enable=false",
 )  # fmt: skip
 """Options of LeRobot's training script for a run of seconds."""
+RELATIVE = ("pi0/relative", "pi05/relative")
+"""Checkpoints with relative actions."""
 POLICIES = sorted(path.stem.removeprefix("policy_") for path in HERE.glob("policy_*.py"))
 
 
@@ -230,8 +232,8 @@ def main() -> int:
             *(passed for name in POLICIES for passed in policy(peer, folder / name, name)),
             *(
                 passed
-                for name in POLICIES
-                for passed in checkpoints(peer, folder / f"{name}_saved", name)
+                for name in (*POLICIES, *RELATIVE)
+                for passed in checkpoints(peer, folder / f"{name.replace('/', '_')}_saved", name)
             ),
             *dataset_items(peer, folder / "data"),
             *data_tests(peer),

@@ -22,7 +22,7 @@ from kata.policies.device import choose_device
 from kata.policies.pipelines import renamed_inputs, saved_pipelines
 from kata.processors import Pipeline, Rename, ToDevice, frames_to_float
 from kata.run import policy_folder, read_policy_config
-from kata.spec import ACTION, TASK, Batch, Draw
+from kata.spec import ACTION, ORIGIN, TASK, Batch, Draw
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,10 @@ class Acting:
         given = given.float().cpu()
         # What is behind the action feature, such as a gripper's choice, has no scale.
         action, rest = given.tensor_split([self.config.action.shape[0]], dim=1)
-        return torch.cat((self.after({ACTION: action})[ACTION], rest), 1).numpy(), state
+        found: Batch = {ACTION: action}
+        if ORIGIN in state.memory:
+            found[ORIGIN] = state.memory[ORIGIN].cpu()
+        return torch.cat((self.after(found)[ACTION], rest), 1).numpy(), state
 
     def _prepared(self, observations: Mapping[str, NDArray[Any]], task: str) -> Batch:
         """Return observations as the policy reads them, on its device."""

@@ -162,6 +162,10 @@ class PolicyConfig(Chosen):
         del delay
         return {}
 
+    def relative_dimensions(self) -> list[bool] | None:
+        """Return which numbers of the action are relative to the state; None if none can be."""
+        return None
+
     def chunk_start(self) -> int:
         """Return the index in the window of actions at which a predicted chunk begins."""
         return 0
@@ -305,7 +309,7 @@ class PolicyConfig(Chosen):
         defaults.
         """
         every = dataclasses.fields(self)
-        mine = {f.name: f.default for f in every if declaration(type(self), f.name).is_own}
+        mine = {f.name: _default(f) for f in every if declaration(type(self), f.name).is_own}
         plain = self.written()
         changed = {
             name: plain[name] for name, default in mine.items() if plain[name] != encode(default)
@@ -368,6 +372,12 @@ class PolicyConfig(Chosen):
     def type_class(cls, name: str) -> type[PolicyConfig]:
         """Return the config class for a `type`."""
         return config_class(name)
+
+
+def _default(field: dataclasses.Field[Any]) -> Any:
+    """Return a field's default, also one that is made for each config."""
+    made = field.default_factory
+    return field.default if made is dataclasses.MISSING else made()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,6 @@ from itertools import chain
 from typing import Any, ClassVar
 
 from kata.config import option
-from kata.policies.config import ACTION_STEPS
 from kata.policies.rules import Rule, refuse_broken_rules
 from kata.policies.vla import FlowVlaConfig, VlaConfig
 
@@ -36,15 +35,6 @@ class PaliGemmaConfig(VlaConfig):
         "Precision of weights. bfloat16 keeps the image encoder, norms and the maps of state, "
         "actions and time in float32.",
         choices=("float32", "bfloat16"),
-    )
-    use_relative_actions: bool = option(
-        False, "LeRobot's actions relative to the state. kata has none; true is refused."
-    )
-    relative_exclude_joints: list[str] = option(
-        lambda: ["gripper"], "Joints that stay absolute with use_relative_actions."
-    )
-    action_feature_names: list[str] | None = option(
-        None, "A name for each number of the action, with use_relative_actions."
     )
     image_resolution: tuple[int, int] = option(
         (224, 224), "Height and width that frames are fitted into, padded on all sides.", least=1
@@ -81,12 +71,6 @@ class PaliGemmaConfig(VlaConfig):
             f"a square with a side that {PATCH} divides",
             "--policy.image_resolution=[224,224]",
         )
-        yield (
-            self.use_relative_actions,
-            "policy.use_relative_actions=true",
-            "kata has no statistics of relative actions",
-            "--policy.use_relative_actions=false",
-        )
 
     def tokenizer(self) -> dict[str, Any]:
         """Return the options of PaliGemma's tokenizer."""
@@ -97,19 +81,9 @@ class PaliGemmaConfig(VlaConfig):
             "padding_side": "right",
         }
 
-    def relative_actions(self) -> tuple[str, dict[str, Any]]:
-        """Return LeRobot's step for relative actions, which is off."""
-        options = {
-            "enabled": self.use_relative_actions,
-            "exclude_joints": self.relative_exclude_joints,
-            "action_names": self.action_feature_names,
-        }
-        return "relative_actions_processor", options
-
     def action_steps(self) -> list[tuple[str, dict[str, Any]]]:
-        """Return the steps after the policy; absolute actions come before the move to the CPU."""
-        unnormalize, move = ((name, {}) for name in ACTION_STEPS)
-        return [unnormalize, ("absolute_actions_processor", {"enabled": False}), move]
+        """Return the steps after the policy, with that for relative actions."""
+        return self.absolute_actions()
 
     def validate_features(self) -> None:
         """Raise PolicyError unless there are cameras, a state, and an action, none too wide."""

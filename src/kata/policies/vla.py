@@ -4,19 +4,22 @@ Torch-free.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from kata.config import encode, option
+from kata.errors import PolicyError
 from kata.optim.config import AdamWConfig, CosineDecayWithWarmupConfig
-from kata.policies.config import AdamPolicyConfig
+from kata.policies.config import ACTION_STEPS, AdamPolicyConfig
 from kata.policies.observation_rules import shape_rules, state_and_cameras_rules
 from kata.policies.rtc import RtcConfig, as_lerobot_writes, delay_rules
 from kata.policies.rules import Rule, refuse_broken_rules
 from kata.spec import (
     ACTION,
     STATE,
+    Column,
     Draw,
     Feature,
     FeatureType,
@@ -24,6 +27,7 @@ from kata.spec import (
     Windows,
     dim_pad_key,
     pad_key,
+    relative_dimensions,
 )
 
 EMPTY_CAMERA = "observation.images.empty_camera_"
@@ -59,6 +63,18 @@ class VlaConfig(AdamPolicyConfig):
         30_000, "Step at which the preset reaches scheduler_decay_lr.", least=1
     )
     scheduler_decay_lr: float = option(2.5e-6, "Learning rate at the preset's end.", least=0)
+    use_relative_actions: bool = option(
+        False, "Learn actions minus the state at which a chunk begins."
+    )
+    relative_exclude_joints: list[str] = option(
+        lambda: ["gripper"],
+        "Parts of the names of action numbers that stay absolute with use_relative_actions.",
+    )
+    action_feature_names: list[str] | None = option(
+        None,
+        "A name for each number of the action, with use_relative_actions; null takes the "
+        "dataset's.",
+    )
     rtc_config: RtcConfig | None = option(
         None, "Real-time chunking in acting: each chunk continues the one before it."
     )
@@ -73,6 +89,13 @@ class VlaConfig(AdamPolicyConfig):
 
     def refuse_delay(self, delay: int) -> None:
         """Raise PolicyError unless chunks last while others are predicted for `delay` steps."""
+        is_continued = self.rtc_config is not None and self.rtc_config.enabled
+        relative = (
+            self.use_relative_actions and is_continued,
+            "policy.rtc_config with policy.use_relative_actions=true",
+            "what is left over of a chunk is relative to an older state than the next chunk",
+            "--policy.rtc_config.enabled=false",
+        )
         rules = delay_rules(
             delay,
             chunk=self.chunk_size,
@@ -80,7 +103,7 @@ class VlaConfig(AdamPolicyConfig):
             rtc=self.rtc_config,
             trained=self.most_given,
         )
-        refuse_broken_rules(rules)
+        refuse_broken_rules([relative, *rules])
 
     def told_of_delay(self, delay: int) -> dict[str, Any]:
         """Return steps of a prediction and between two, and the options of real-time chunking."""
@@ -89,6 +112,49 @@ class VlaConfig(AdamPolicyConfig):
             "n_action_steps": self.n_action_steps,
             "rtc_config": encode(self.rtc_config),
         }
+
+    def relative_dimensions(self) -> list[bool] | None:
+        """Return which numbers of the action are relative, with `use_relative_actions`."""
+        if not self.use_relative_actions:
+            return None
+        names, exclude = self.action_feature_names, self.relative_exclude_joints
+        return relative_dimensions(names, exclude, self.action.shape[0])
+
+    def with_columns(self, columns: Mapping[str, Column]) -> VlaConfig:
+        """Return a copy with the dataset's names of the action's numbers, if they are needed.
+
+        Raises: PolicyError where some are to stay absolute and there are no names.
+        """
+        known = super().with_columns(columns)
+        assert isinstance(known, VlaConfig)
+        if not self.use_relative_actions:
+            return known
+        names = columns[ACTION].names if ACTION in columns else None
+        given = self.action_feature_names if names is None else list(names)
+        if self.relative_exclude_joints and given is None:
+            raise PolicyError(
+                f"policy.relative_exclude_joints={self.relative_exclude_joints}: the dataset does "
+                "not name the numbers of its action",
+                rule="numbers stay absolute by their names",
+                remedy="--policy.action_feature_names=[...], or "
+                "--policy.relative_exclude_joints=[] to make all relative",
+            )
+        return dataclasses.replace(known, action_feature_names=given)
+
+    def relative_actions(self) -> tuple[str, dict[str, Any]]:
+        """Return LeRobot's step for relative actions."""
+        options = {
+            "enabled": self.use_relative_actions,
+            "exclude_joints": self.relative_exclude_joints,
+            "action_names": self.action_feature_names,
+        }
+        return "relative_actions_processor", options
+
+    def absolute_actions(self) -> list[tuple[str, dict[str, Any]]]:
+        """Return the steps after the policy; absolute actions come before the move to the CPU."""
+        unnormalize, move = ((name, {}) for name in ACTION_STEPS)
+        options = {"enabled": self.use_relative_actions}
+        return [unnormalize, ("absolute_actions_processor", options), move]
 
     def written(self) -> dict[str, Any]:
         """Return the options as plain values, as LeRobot 0.6.1 reads them."""

@@ -16,7 +16,7 @@ from kata.nn.real_time import Continued, Given, euler_from_noise, prefix_weights
 from kata.policies.base import ActState, Loss, ParamGroup, Policy, Term, evaluating
 from kata.policies.rtc import TRAINED
 from kata.policies.vla import FlowVlaConfig, VlaConfig
-from kata.spec import ACTION, STATE, Batch, dim_pad_key, pad_key
+from kata.spec import ACTION, ORIGIN, STATE, Batch, dim_pad_key, pad_key
 
 Prefix = TypeVar("Prefix")
 
@@ -81,13 +81,30 @@ class VlaPolicy(Policy):
         """
         queue, delay = state.queue, state.inference_delay
         left: int = state.memory.get("left", 0)
+        seen: Batch = {}
         if queue is None or left == 0:
             drawn = state.drawn(self.config.act_draws())
             chunk = self.next_chunk(queue, delay, batch, drawn)
             queue = chunk if queue is None else torch.cat((queue[:, :delay], chunk[:, delay:]), 1)
-            left = self.options.n_action_steps
-        memory = {"left": left - 1}
+            left, seen = self.options.n_action_steps, batch
+        memory = {"left": left - 1, **self._origins(seen, state, queue.shape[1])}
         return queue[:, 0], ActState(queue[:, 1:], memory, inference_delay=delay)
+
+    def _origins(self, batch: Batch, state: ActState, length: int) -> dict[str, Tensor]:
+        """Return the states that queued actions are relative to, and that of the next one.
+
+        Args:
+            batch: what a chunk was predicted from, with ORIGIN if actions are relative; empty if
+                none was predicted.
+            state: before this step.
+            length: of the queue, with the next action.
+        """
+        waiting: Tensor | None = state.memory.get("origins")
+        if ORIGIN in batch:
+            new = batch[ORIGIN][:, None].expand(-1, length, -1)
+            kept = new[:, :0] if waiting is None else waiting[:, : state.inference_delay]
+            waiting = torch.cat((kept, new[:, kept.shape[1] :]), 1)
+        return {} if waiting is None else {ORIGIN: waiting[:, 0], "origins": waiting[:, 1:]}
 
     def next_chunk(
         self, queue: Tensor | None, delay: int, batch: Batch, drawn: dict[str, Tensor]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import numpy as np
 
 from kata.data.dataset.mixture import Mixture, MixtureEntry, is_vector
@@ -65,7 +67,12 @@ def _of_column(mixture: Mixture, key: str, column: Column) -> Summary | None:
 
 
 def part_stats(
-    mixture: Mixture, joint: Stats, *, own: bool, cameras: bool = True
+    mixture: Mixture,
+    joint: Stats,
+    *,
+    own: bool,
+    cameras: bool = True,
+    changed: Callable[[Sequence[MixtureEntry]], Stats] | None = None,
 ) -> tuple[Stats, ...]:
     """Return the statistics with which each dataset is normalized: the joint ones, or its `own`.
 
@@ -77,12 +84,14 @@ def part_stats(
         joint: from `joint_stats`.
         own: True to compute those of each dataset.
         cameras: False leaves the cameras out.
+        changed: gives statistics that replace the ones of a dataset's frames.
     """
     fitted: list[Stats] = []
     for part in mixture.parts:
         stats: Stats = {}
         if own:
             stats = _renamed(part, dataset_stats(part.dataset, cameras=cameras))
+            stats |= changed([part]) if changed else {}
         fitted.append(_fitted(part, joint, stats))
     return tuple(fitted)
 

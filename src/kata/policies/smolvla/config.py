@@ -77,6 +77,23 @@ class Config(FlowVlaConfig):
     expert_width_multiplier: float = option(
         0.75, "Width of the expert as a multiple of the language model's.", above=0
     )
+    use_relative_actions: bool = option(
+        False,
+        "Learn actions minus the state at which a chunk begins; LeRobot has this for other "
+        "policies, and acts with it for this one.",
+        is_own=True,
+    )
+    relative_exclude_joints: list[str] = option(
+        lambda: ["gripper"],
+        "Parts of the names of action numbers that stay absolute with use_relative_actions.",
+        is_own=True,
+    )
+    action_feature_names: list[str] | None = option(
+        None,
+        "A name for each number of the action, with use_relative_actions; null takes the "
+        "dataset's.",
+        is_own=True,
+    )
     compile_model: bool = option(
         False, "LeRobot's switch for torch.compile; true is refused, kata has --compile."
     )
@@ -152,7 +169,12 @@ class Config(FlowVlaConfig):
         """Return the steps before the policy; sentences end with a newline."""
         rename, add_axis, move, normalize = ((name, {}) for name in SHARED_STEPS)
         sentence = [("smolvla_new_line_processor", {}), ("tokenizer_processor", self.tokenizer())]
-        return [rename, add_axis, *sentence, move, normalize]
+        relative = [self.relative_actions()] if self.use_relative_actions else []
+        return [rename, add_axis, *sentence, move, *relative, normalize]
+
+    def action_steps(self) -> list[tuple[str, dict[str, Any]]]:
+        """Return the steps after the policy, with that for relative actions if they are wanted."""
+        return self.absolute_actions() if self.use_relative_actions else super().action_steps()
 
     def without_downloads(self) -> Config:
         """Return a copy without the vision-language model's weights."""

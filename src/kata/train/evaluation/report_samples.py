@@ -17,7 +17,7 @@ from kata.data.loader.reader import Reader
 from kata.data.loader.substitutes import read_alone
 from kata.policies.base import Policy, evaluating
 from kata.processors import Pipeline, planes_to_rgb
-from kata.spec import ACTION, DATASET_INDEX, Batch, dim_pad_key, pad_key
+from kata.spec import ACTION, DATASET_INDEX, ORIGIN, Batch, dim_pad_key, pad_key
 from kata.train.input.feed import Feed
 from kata.train.report import SampleView
 
@@ -134,7 +134,8 @@ def sample_views(
 
 def _beside(micro: Batch, chunk_bta: Tensor) -> Batch:
     """Predicted actions with what tells whose they are."""
-    return {ACTION: chunk_bta} | {key: micro[key] for key in (DATASET_INDEX,) if key in micro}
+    found = {key: micro[key] for key in (DATASET_INDEX, ORIGIN) if key in micro}
+    return {ACTION: chunk_bta, **found}
 
 
 def _title(feed: Feed, raw: Batch, number: int) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,13 +11,14 @@ import numpy as np
 
 from kata.data.dataset.mixture import Mixture, MixtureEntry
 from kata.data.stats.mixture_stats import joint_stats, part_stats
+from kata.data.stats.relative_stats import refuse_narrow_states, relative_stats
 from kata.dist.process_group import ProcessGroup
 from kata.errors import DataError
 from kata.policies.config import PolicyConfig
 from kata.policies.pipelines import canonical_pipelines
 from kata.processors import Normalize, PerDataset, Pipeline, Rename, Step, Unnormalize
 from kata.run import DatasetConfig, Run
-from kata.spec import IMAGENET_MEAN, IMAGENET_STD, FeatureType, NormMode, Stats
+from kata.spec import ACTION, IMAGENET_MEAN, IMAGENET_STD, STATE, FeatureType, NormMode, Stats
 
 Pipelines = tuple[Pipeline, Pipeline]
 """The pipeline before a policy, and the one after it."""
@@ -64,9 +65,13 @@ def fit_normalization(
     cameras = _camera_stats_needed(policy, options)
     is_each = options.mix_stats == "each"
 
+    changed = _changed_stats(policy, run)
+
     def compute() -> list[Stats]:
-        joint = joint_stats(mixture, cameras)
-        return [joint, *part_stats(mixture, joint, own=is_each, cameras=cameras)]
+        joint = joint_stats(mixture, cameras) | changed(mixture.parts)
+        return [
+            joint, *part_stats(mixture, joint, own=is_each, cameras=cameras, changed=changed)
+        ]  # fmt: skip
 
     # 1. Statistics under the policy's names: the joint ones, then those of each dataset.
     computed = _computed_on_rank0(group, compute)
@@ -91,8 +96,35 @@ def fit_normalization(
             (by_dataset[name][0], own) for name, own in zip(mixture.names, parts, strict=True)
         ],
         by_dataset={} if options.mix is None else by_dataset,
-        notes=_constant_notes(mixture, policy, joint, parts if is_each else None),
+        notes=[
+            *_relative_notes(policy),
+            *_constant_notes(mixture, policy, joint, parts if is_each else None),
+        ],
     )
+
+
+def _changed_stats(policy: PolicyConfig, run: Run) -> Callable[[Sequence[MixtureEntry]], Stats]:
+    """Return a function that gives the statistics of relative actions, if the policy has them."""
+    is_relative = policy.relative_dimensions()
+    old = {new: name for name, new in run.rename_map.items()}
+    action, state = (old.get(key, key) for key in (ACTION, STATE))
+
+    def changed(parts: Sequence[MixtureEntry]) -> Stats:
+        if is_relative is None:
+            return {}
+        refuse_narrow_states(parts, action, state, is_relative)
+        offsets, drop_last = policy.windows()[ACTION], policy.drop_last_frames()
+        found = relative_stats(
+            parts,
+            action=action,
+            state=state,
+            offsets=offsets,
+            is_relative=is_relative,
+            drop_last=drop_last,
+        )
+        return {action: found}
+
+    return changed
 
 
 def _renamed(stats: Stats, run: Run) -> Stats:
@@ -121,6 +153,16 @@ def _training_pipelines(
 def _merged(pipelines: list[Pipeline], kind: type[Normalize]) -> PerDataset:
     steps = itertools.chain.from_iterable(pipeline.steps for pipeline in pipelines)
     return PerDataset(tuple(step for step in steps if type(step) is kind))
+
+
+def _relative_notes(policy: PolicyConfig) -> list[str]:
+    """Return a note on which numbers of the action are relative to the state."""
+    is_relative = policy.relative_dimensions()
+    if is_relative is None:
+        return []
+    absolute = [str(number) for number, subtracts in enumerate(is_relative) if not subtracts]
+    rest = f"; absolute: {', '.join(absolute)}" if absolute else ""
+    return [f"{sum(is_relative)} of {len(is_relative)} action numbers are relative{rest}"]
 
 
 def _constant_notes(
