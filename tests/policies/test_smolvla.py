@@ -21,7 +21,16 @@ from kata.policies.pipelines import canonical_pipelines
 from kata.policies.smolvla.config import Config
 from kata.policies.smolvla.model import VLM
 from kata.run import read_policy_config
-from kata.spec import ACTION, LANGUAGE_MASK, LANGUAGE_TOKENS, STATE, TASK, Feature, FeatureType
+from kata.spec import (
+    ACTION,
+    LANGUAGE_MASK,
+    LANGUAGE_TOKENS,
+    STATE,
+    TASK,
+    Feature,
+    FeatureType,
+    missing_key,
+)
 
 TOP, WRIST = "observation.images.top", "observation.images.wrist"
 TINY = {
@@ -57,6 +66,9 @@ def config(folder, **options):
     )
 
 
+TERM = "flow_matching_loss"
+
+
 def build(folder, **options):
     torch.manual_seed(0)
     return build_policy(config(folder, **options))
@@ -90,6 +102,17 @@ def draws(size=2):
 
 def summed(policy, given, drawn):
     return policy(given, **drawn).terms["flow_matching_loss"].total
+
+
+def test_a_camera_that_a_dataset_of_a_mixture_lacks_is_not_seen(smolvlm):
+    policy, given = build(smolvlm).eval(), batch()
+    marked = {**given, missing_key(WRIST): torch.tensor([False, True])}
+    other = {**marked, WRIST: given[WRIST].clone()}
+    other[WRIST][1] += 1
+    seen, same, without = (policy(each, **draws()).detail[TERM] for each in (given, marked, other))
+    assert torch.equal(same, without)
+    assert same[0] == seen[0]
+    assert same[1] != seen[1]
 
 
 def test_names_shapes_and_trained_weights_are_lerobots_at_full_size():

@@ -115,6 +115,20 @@ def live(peer: Path, script: str, *arguments: str) -> list[bool]:
     return [not done.returncode if lines else ran(done, script)]
 
 
+def adapters(peer: Path, folder: Path) -> list[bool]:
+    """Each side loads the other's adapter and predicts what the writer predicts."""
+    folder.mkdir()
+    script = HERE / "adapter.py"
+    for side, python in (("own", sys.executable), ("peer", peer), ("again", sys.executable)):
+        done = execute(python, script, side, folder)
+        if not ran(done, f"adapter, {side}"):
+            return [False]
+        for line in done.stdout.splitlines():
+            if " of the largest action " in line:
+                report(passed=True, text=f"adapter: {line}")
+    return [True]
+
+
 def policy(peer: Path, folder: Path, name: str) -> list[bool]:
     """A policy's golden files, and every gradient element by element."""
     return [*golden_files(peer, folder, name), *live(peer, "check_policy.py", name)]
@@ -235,6 +249,7 @@ def main() -> int:
                 for name in (*POLICIES, *RELATIVE)
                 for passed in checkpoints(peer, folder / f"{name.replace('/', '_')}_saved", name)
             ),
+            *adapters(peer, folder / "adapters"),
             *dataset_items(peer, folder / "data"),
             *data_tests(peer),
             *examples(peer, folder / "examples"),

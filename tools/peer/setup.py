@@ -18,7 +18,7 @@ PEER = ROOT / ".peer"
 PYTHON = PEER / "bin/python"
 STAMP = PEER / "kata-peer.txt"
 REQUIREMENTS = (
-    "lerobot[training,dataset,diffusion,multi_task_dit,smolvla,pi]==0.6.1",
+    "lerobot[training,dataset,diffusion,multi_task_dit,smolvla,pi,peft]==0.6.1",
     "torch==2.11.*",
     "psutil",
 )

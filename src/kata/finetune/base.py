@@ -83,6 +83,24 @@ def read_reference(folder: Path) -> Reference | None:
     return Reference(str(base), found.get("revision"), "")
 
 
+def refuse_missing_base(path: str, revision: str | None) -> None:
+    """Raise CheckpointError unless the base of a run that continues is where it was.
+
+    Args:
+        path: `policy.pretrained_path` of the run.
+        revision: of the Hub's repository, or None.
+    """
+    try:
+        policy_folder(path, revision)
+    except PolicyError as error:
+        raise CheckpointError(
+            f"resume: the base of this run was {path}, and no checkpoint is there now",
+            rule="checkpoints of this run hold what is trained, and the base the rest",
+            remedy="put the base back, or name its new place: --policy.pretrained_path=<folder or "
+            "Hub name>",
+        ) from error
+
+
 def base_folder(reference: Reference, wanted_by: Path) -> Path:
     """Return the folder of a base.
 

@@ -112,7 +112,10 @@ class PolicyConfig(Chosen):
     tags: list[str] | None = option(None, "Tags on the model card.", may_change=True)
     license: str | None = option(None, "License on the model card, such as mit.", may_change=True)
     pretrained_path: str | None = option(
-        None, "Folder or Hub name whose weights are loaded; --policy.path sets it."
+        None,
+        "Folder or Hub name whose weights are loaded; --policy.path sets it. A run that continues "
+        "may name the new place of its base.",
+        may_change=True,
     )
     pretrained_revision: str | None = option(
         None, "Branch, tag or commit of policy.path on the Hub."
@@ -200,6 +203,11 @@ class PolicyConfig(Chosen):
         sentences.
         """
         return None
+
+    @property
+    def cuts_prompts(self) -> bool:
+        """Return True if sentences that are longer than the policy reads may be cut."""
+        return False
 
     def processor_steps(self) -> list[tuple[str, dict[str, Any]]]:
         """Return the steps before the policy in order, as LeRobot's names and their options.

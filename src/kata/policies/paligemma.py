@@ -6,19 +6,18 @@ Cameras and the sentence form a prefix, whose tokens all see each other and noth
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from kata.nn.attention import KeysValues, positions_of, score_bias
 from kata.nn.decoder import INITIAL_STD, DecoderSizes
 from kata.nn.gemma import GemmaLayer
 from kata.nn.images import resize_with_padding
+from kata.nn.recompute import recompute_in_backward
 from kata.nn.rope import Rotation, rotation_at
 from kata.nn.siglip import SiglipSizes, SiglipVision
 from kata.policies.pi import PATCH, PaliGemmaConfig
@@ -122,7 +121,7 @@ class PaliGemmaPolicy(VlaPolicy):
             module.requires_grad_(False)
         for unit in self.layers:
             if config.gradient_checkpointing:
-                vars(unit)["forward"] = _recomputed(unit, unit.forward)
+                recompute_in_backward(unit)
             if config.compile_model:
                 unit.compile(mode=config.compile_mode)
 
@@ -223,14 +222,3 @@ def _camera_mask(batch: Batch, key: str, like: Tensor) -> Tensor:
     if pad_key(key) in batch:
         return ~latest(batch[pad_key(key)], 1).to(like.device)
     return torch.ones(len(like), dtype=torch.bool, device=like.device)
-
-
-def _recomputed(unit: nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a forward pass that keeps nothing but its inputs for the backward pass."""
-
-    def run(*args: Any, **kwargs: Any) -> Any:
-        if unit.training and torch.is_grad_enabled():
-            return checkpoint(forward, *args, use_reentrant=False, **kwargs)
-        return forward(*args, **kwargs)
-
-    return run

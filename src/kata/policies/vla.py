@@ -54,6 +54,12 @@ class VlaConfig(AdamPolicyConfig):
         0, "Cameras that the policy knows and no dataset has; nothing of them is seen.", least=0
     )
     tokenizer_max_length: int = option(48, "Tokens of a task sentence.", least=1)
+    cut_long_prompts: bool = option(
+        False,
+        "Cut task sentences that are longer than tokenizer_max_length, as LeRobot does; false "
+        "refuses them before step 1.",
+        is_own=True,
+    )
     optimizer_lr: float = 1e-4
     optimizer_betas: tuple[float, float] = (0.9, 0.95)
     optimizer_weight_decay: float = 1e-10
@@ -112,6 +118,11 @@ class VlaConfig(AdamPolicyConfig):
             "n_action_steps": self.n_action_steps,
             "rtc_config": encode(self.rtc_config),
         }
+
+    @property
+    def cuts_prompts(self) -> bool:
+        """Return `cut_long_prompts`."""
+        return self.cut_long_prompts
 
     def relative_dimensions(self) -> list[bool] | None:
         """Return which numbers of the action are relative, with `use_relative_actions`."""

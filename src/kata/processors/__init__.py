@@ -6,11 +6,12 @@ from kata.processors.pipeline import Pipeline, load_pipeline
 from kata.processors.relative_actions import AbsoluteActions, RelativeActions
 from kata.processors.state_prompt import StatePrompt
 from kata.processors.steps import AddBatchAxis, Normalize, Rename, Step, ToDevice, Unnormalize
-from kata.processors.tokenize import Tokenize
+from kata.processors.tokenize import EndWithNewline, Tokenize
 
 __all__ = [
     "AbsoluteActions",
     "AddBatchAxis",
+    "EndWithNewline",
     "Normalize",
     "PerDataset",
     "Pipeline",

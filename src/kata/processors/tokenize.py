@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -11,6 +12,8 @@ from kata.errors import DataError, PolicyError
 from kata.processors.pretrained import require_files, unreadable
 from kata.processors.steps import STEPS, Step
 from kata.spec import LANGUAGE_MASK, LANGUAGE_TOKENS, TASK, Batch
+
+_log = logging.getLogger(__name__)
 
 DOWNLOADS = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
 KEPT = 4096
@@ -37,6 +40,7 @@ class Tokenize(Step):
     _known: dict[str, list[int]] = field(
         init=False, repr=False, compare=False, default_factory=dict
     )
+    _told: list[str] = field(init=False, repr=False, compare=False, default_factory=list)
 
     def __post_init__(self) -> None:
         require_files(self.tokenizer_name, "a tokenizer", FILES)
@@ -71,6 +75,10 @@ class Tokenize(Step):
             mask[i, start : start + len(row)] = True
         return {**batch, LANGUAGE_TOKENS: tokens, LANGUAGE_MASK: mask}
 
+    def length(self, task: str) -> int:
+        """Return the number of a sentence's tokens if none are cut off."""
+        return len(self._tokenizer(task)["input_ids"])
+
     def _ids(self, task: str) -> list[int]:
         """Return a sentence's tokens. A dataset has few sentences, and each is read once.
 
@@ -81,7 +89,21 @@ class Tokenize(Step):
                 self._known.clear()
             found = self._tokenizer(task, max_length=self.max_length, truncation=self.truncation)
             self._known[task] = found["input_ids"]
+            if len(found["input_ids"]) == self.max_length:
+                self._tell_cut(task)
         return self._known[task]
+
+    def _tell_cut(self, task: str) -> None:
+        """Warn of the first sentence that is cut."""
+        length = self.length(task)
+        if length > self.max_length and not self._told:
+            self._told.append(task)
+            _log.warning(
+                "a task sentence of %d tokens is cut to %d: '%s' (others are not named)",
+                length,
+                self.max_length,
+                task,
+            )
 
     def _pad_id(self) -> int:
         if self._tokenizer.pad_token_id is None:

@@ -4,14 +4,8 @@ third more work.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
-import torch
-from torch import nn
-from torch.utils.checkpoint import checkpoint
-
 from kata.errors import PolicyError
+from kata.nn.recompute import recompute_in_backward
 from kata.policies.base import Policy
 
 
@@ -32,13 +26,4 @@ def recompute_activations(policy: Policy) -> None:
             "--accelerator.gradient_accumulation.steps takes less memory too",
         )
     for unit in units:
-        vars(unit)["forward"] = _again(unit, unit.forward)
-
-
-def _again(unit: nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:
-    def run(*args: Any, **kwargs: Any) -> Any:
-        if unit.training and torch.is_grad_enabled():
-            return checkpoint(forward, *args, use_reentrant=False, **kwargs)
-        return forward(*args, **kwargs)
-
-    return run
+        recompute_in_backward(unit)

@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 
 from kata.dist.engine import Engine
 from kata.errors import PolicyError
-from kata.finetune.base import read_reference, reference_to
+from kata.finetune.base import read_reference, reference_to, refuse_missing_base
 from kata.finetune.lora import adapt, adapted
 from kata.finetune.quantize import quantize_frozen
 from kata.finetune.weights import load_policy
@@ -67,6 +67,8 @@ def build_state(
     pretrained = run.policy.pretrained_path if with_base else None
     ready_made = weights_follow or pretrained is not None
     policy = build_policy(run.policy.without_downloads() if ready_made else run.policy)
+    if pretrained is not None and run.refers and weights_follow:
+        refuse_missing_base(pretrained, run.policy.pretrained_revision)
     if pretrained is not None and (run.refers or not weights_follow):
         load_pretrained(policy, pretrained, run.policy.pretrained_revision)
     if run.peft is not None and not adapted(policy):

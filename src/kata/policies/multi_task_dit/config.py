@@ -167,6 +167,11 @@ class Config(DenoisingConfig):
         """See PolicyConfig."""
         return self.image_resize_shape
 
+    @property
+    def cuts_prompts(self) -> bool:
+        """Return `tokenizer_truncation`."""
+        return self.tokenizer_truncation
+
     def tokenizer(self) -> dict[str, Any]:
         """CLIP's tokenizer."""
         return {

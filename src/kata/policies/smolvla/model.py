@@ -25,7 +25,7 @@ from kata.policies.base import KeyMap
 from kata.policies.smolvla.backbone import TextModel, load_vlm, mark_tokens, vlm_sizes
 from kata.policies.smolvla.config import Config
 from kata.policies.vla_policy import DTYPES, FlowVlaPolicy, latest, padded
-from kata.spec import LANGUAGE_MASK, LANGUAGE_TOKENS, STATE, Batch, pad_key
+from kata.spec import LANGUAGE_MASK, LANGUAGE_TOKENS, STATE, Batch, missing_key, pad_key
 
 ROPE_BASE = 10_000.0
 """Base of the rotary positions, which the published weights were trained with. The language model
@@ -221,6 +221,8 @@ class Policy(FlowVlaPolicy[Encoded]):
         """Return which samples have this camera, bool (B,)."""
         if f"{key}_padding_mask" in batch:
             return batch[f"{key}_padding_mask"].bool()
+        if missing_key(key) in batch:
+            return ~batch[missing_key(key)]
         if pad_key(key) in batch:
             return ~latest(batch[pad_key(key)], 1)
         return torch.ones(size, dtype=torch.bool)

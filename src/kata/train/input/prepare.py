@@ -23,6 +23,7 @@ from kata.train.input.features import fit_features, refuse_episodes, refuse_miss
 from kata.train.input.mixture_checks import check_together
 from kata.train.input.normalization import NormalizationSetup, fit_normalization
 from kata.train.input.order import build_order, choose_order
+from kata.train.input.prompts import check_prompts
 from kata.train.input.rank_checks import check_same_data
 from kata.train.input.readers import ReaderSettings, choose_reader_settings, in_dataset
 from kata.train.model.device import check_precision, rank_device
@@ -98,6 +99,7 @@ def prepare(run: Run, group: ProcessGroup | None = None) -> Prepared:
     _refuse_large_batch(run, len(rows))
     # 3. Statistics of exactly these, then how and in which order they are read.
     normalization = fit_normalization(train, policy, run, device.type, group)
+    prompt_notes = check_prompts(policy, normalization.acting[0], train)
     reading, reading_notes = choose_reader_settings(run, policy, train, device, group)
     chosen, order_notes = group.broadcast_from_rank0(
         lambda: choose_order(run, train, reading, rows)
@@ -111,7 +113,14 @@ def prepare(run: Run, group: ProcessGroup | None = None) -> Prepared:
         reading=reading,
         normalization=normalization,
         augment=augment,
-        notes=[*whole.notes, *fit_notes, *normalization.notes, *reading_notes, *order_notes],
+        notes=[
+            *whole.notes,
+            *fit_notes,
+            *normalization.notes,
+            *prompt_notes,
+            *reading_notes,
+            *order_notes,
+        ],
         found=found,
         base_rows=base_rows(dataclasses.replace(run, policy=policy), run.policy, whole),
     )
