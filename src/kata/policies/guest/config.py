@@ -225,7 +225,10 @@ class _Refusing:
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         if error is None or not (isinstance(error, REFUSED) or _is_parsing(error)):
             return
-        first = " ".join(str(error).split())
+        cause = error
+        while cause.__cause__ is not None:  # draccus says what it did, and LeRobot what is wrong
+            cause = cause.__cause__
+        first = " ".join(str(cause).split())
         raise PolicyError(
             f"{self._what}: {first}",
             rule="LeRobot checks the options and features of its policies itself",

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from kata.errors import CheckpointError
-from kata.policies.guest.library import part
+from kata.policies.guest.library import import_processors, part
 from kata.processors.pipeline import POSTPROCESSOR, PREPROCESSOR, Pipeline
 from kata.processors.steps import Normalize, Rename, Step, ToDevice
 from kata.spec import ACTION, DATASET_INDEX, Batch, Stats
@@ -113,6 +113,7 @@ def load_pipelines(config: GuestConfig, folder: Path, device: str) -> tuple[Pipe
     """
     made = config.as_lerobot()
     made.validate_features()
+    import_processors(config.lerobot_name)  # which makes their steps known by name
     place = {ToDevice.registry_name: {"device": device}}
     try:
         before, after = part("policies.factory").make_pre_post_processors(

@@ -85,6 +85,13 @@ def _nearest(name: str, known: Iterable[str]) -> str:
     return f"did you mean {' or '.join(near)}?" if near else "choose one of these"
 
 
+def import_processors(name: str) -> None:
+    """Import the module of a policy's processors, where it has one."""
+    module = config_kind(name).__module__.replace("configuration_", "processor_")
+    if importlib.util.find_spec(module) is not None:
+        importlib.import_module(module)
+
+
 def config_fields(kind: Any) -> dict[str, Any]:
     """Return the fields of LeRobot's config class by name."""
     return {field.name: field for field in dataclasses.fields(kind)}

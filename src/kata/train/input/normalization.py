@@ -84,6 +84,12 @@ def fit_normalization(
     # 3. The pipelines for training, which serve batches of all datasets.
     wanted = {**policy.input_features, **policy.output_features}
     is_alike = not is_each and not any(mixture.padded(key) for key in wanted)
+    if policy.is_guest and not (is_alike or mixture.is_single):
+        raise DataError(
+            f"{policy.type}: the datasets of the mixture would be normalized each for itself",
+            rule="the processors of a guest have one set of statistics",
+            remedy="--dataset.mix_stats=joint, and vectors of one size",
+        )
     before, after = _training_pipelines(
         list(by_dataset.values()), run.rename_map, is_alike=is_alike or mixture.is_single
     )
