@@ -51,6 +51,7 @@ DIFFUSION = (
     "--policy.n_action_steps=4", "--policy.down_dims=[16,32]", "--policy.n_groups=4",
     "--policy.diffusion_step_embed_dim=16", "--policy.num_inference_steps=2",
     "--policy.spatial_softmax_num_keypoints=4", "--policy.crop_ratio=1.0",
+    "--policy.scheduler_warmup_steps=2",
 )  # fmt: skip
 EVO1 = (
     "--policy.image_resolution=[28,28]", "--policy.vlm_num_layers=2", "--policy.vlm_dtype=float32",
@@ -125,7 +126,10 @@ class Check:
         if len(one) != STEPS or len(other) != STEPS:
             return report(False, f"{what}: {len(one)} and {len(other)} of {STEPS} losses")
         worst = max(abs(a - b) / max(1.0, abs(a)) for a, b in zip(one, other, strict=True))
-        return report(worst <= LIMIT, f"{what}: losses of {STEPS} steps differ by {worst:.1e}")
+        passed = worst <= LIMIT
+        if not passed:
+            print(f"one: {one}, other: {other}")
+        return report(passed, f"{what}: losses of {STEPS} steps differ by {worst:.1e}")
 
 
 def with_native_draws(native: PolicyConfig, seed: int) -> Callable[..., Any]:

@@ -243,6 +243,7 @@ def main() -> int:
         folder = Path(name)
         results = [
             *live(peer, "check_augment.py"),
+            *live(peer, "check_guests.py"),
             *(passed for name in POLICIES for passed in policy(peer, folder / name, name)),
             *(
                 passed
