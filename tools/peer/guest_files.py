@@ -235,7 +235,7 @@ def tiny_internvl(folder: Path) -> Path:
     config = InternVLConfig(
         vision_config=vision,
         text_config=text,
-        image_token_id=tokenizer.token_to_id(image),
+        image_token_id=tokenizer.token_to_id(image) or 0,
         image_seq_length=4,
     )
     torch.manual_seed(0)

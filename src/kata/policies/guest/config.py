@@ -32,7 +32,15 @@ _DOWNLOADED: dict[str, Any] = {"pretrained_backbone_weights": None, "load_vlm_we
 
 _PRECISIONS = {"bfloat16": "bf16", "float16": "fp16"}
 _HELP_MOST = 180
-REFUSED = (ValueError, TypeError, KeyError, AttributeError, NotImplementedError, ImportError)
+REFUSED = (
+    ValueError,
+    TypeError,
+    KeyError,
+    AttributeError,
+    NotImplementedError,
+    ImportError,
+    OSError,
+)
 """Errors with which LeRobot's configs refuse options."""
 
 
@@ -116,11 +124,7 @@ class GuestConfig(PolicyConfig):
 
     def drop_last_frames(self) -> int:
         """Return LeRobot's `drop_n_last_frames`, which some policies have as a field."""
-        return int(self._field("drop_n_last_frames", 0))
-
-    def _field(self, name: str, default: Any) -> Any:
-        """Return the value of an option that not every policy has."""
-        return vars(self).get(name, default)
+        return int(vars(self.as_lerobot()).get("drop_n_last_frames") or 0)
 
     def loss_weights(self, size: int, pads: Mapping[str, Any]) -> dict[str, float]:
         """Return the number of samples: each has the same part in the loss."""
@@ -130,7 +134,7 @@ class GuestConfig(PolicyConfig):
     def own_precision(self) -> str:
         """Return the precision that LeRobot's script trains this policy in."""
         if "dtype" in vars(self):
-            return _PRECISIONS.get(str(self._field("dtype", "")), "no")
+            return _PRECISIONS.get(str(vars(self)["dtype"]), "no")
         return super().own_precision()
 
     def without_downloads(self) -> PolicyConfig:
@@ -256,7 +260,7 @@ def guest_class(policy_type: str) -> type[PolicyConfig]:
         raise ConfigError(
             f"policy.type={policy_type}: it has no loss of its own",
             rule="a guest's forward pass gives the loss; this one is trained by reinforcement",
-            remedy="train it with LeRobot's actor and learner",
+            remedy="train kata's own: kata rl train",
         )
     hints = typing.get_type_hints(kind)
     shared = {field.name: field for field in dataclasses.fields(GuestConfig)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import random
 import zlib
 from collections.abc import Generator, Mapping
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from kata.policies.guest.config import GuestConfig
 
 _POSITION = "position"
+OBSERVED = "observed"
+"""Key of a function that returns a batch as its policy sees it when it acts."""
 _REPLACED = (Rename.registry_name, ToDevice.registry_name)
 
 
@@ -50,7 +53,18 @@ class GuestPipeline(Pipeline):
         with _keyed(batch.get(_POSITION)):
             made: Batch = self.inner(dict(batch))
         kept = {key: value for key, value in batch.items() if _is_katas(key)}
+        if ACTION in batch:
+            kept[OBSERVED] = functools.partial(self._observed, batch)
         return {**kept, **made}
+
+    def _observed(self, batch: Batch) -> Batch:
+        """Return what the policy sees of a recorded batch as it acts: it without the actions.
+
+        Some processors write the actions into the sentences of the batch.
+        """
+        seen = {key: value for key, value in batch.items() if not key.startswith(ACTION)}
+        with _keyed(batch.get(_POSITION)):
+            return self.inner(seen)
 
     def replaced(self, **by_name: Step) -> Pipeline:
         """Return a copy with other names or another device."""

@@ -18,6 +18,7 @@ from kata.policies.base import ActState, KeyMap, Loss, ParamGroup, Term
 from kata.policies.base import Policy as BasePolicy
 from kata.policies.device import choose_device
 from kata.policies.guest.config import GuestConfig
+from kata.policies.guest.guest_pipeline import OBSERVED
 from kata.policies.guest.library import part
 from kata.spec import ACTION, Batch
 
@@ -25,6 +26,9 @@ _OWN = "guest."
 _IMAGES, _IMAGE = "observation.images", "observation.image"
 _READS_QUEUES = ("multi_task_dit", "tdmpc", "vqbet")
 """Policies of LeRobot that predict a chunk from their queues alone, and not from a batch."""
+
+_TIME_FIRST = ("tdmpc",)
+"""Policies of LeRobot whose chunk is (T, B, A)."""
 
 
 class Policy(BasePolicy):
@@ -68,7 +72,8 @@ class Policy(BasePolicy):
 
     def _lerobot_loss(self, batch: Batch, **options: Any) -> tuple[Tensor, dict[str, Any]]:
         _seed_other_streams()
-        found = self.guest(dict(batch), **options)
+        given = {key: value for key, value in batch.items() if key != OBSERVED}
+        found = self.guest(given, **options)
         if not isinstance(found, tuple) or not isinstance(found[0], Tensor):
             raise PolicyError(
                 f"{self.config.type}: its forward pass gives {type(found).__name__}",
@@ -110,16 +115,41 @@ class Policy(BasePolicy):
         del draws
         self._turn = None
         self.guest.reset()
-        given = {key: value for key, value in batch.items() if not key.startswith(ACTION)}
+        seen: Batch = batch[OBSERVED]() if OBSERVED in batch else batch
+        given = {key: value for key, value in seen.items() if not key.startswith(ACTION)}
+        given = self._up_to_now(given)
         if self._options.lerobot_name in _READS_QUEUES:
             given = self._queued(given)
-        return self.guest.predict_action_chunk(given)
+        window = self.config.windows().get(ACTION, (0,))
+        try:
+            chunk: Tensor = self.guest.predict_action_chunk(given)
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:  # whatever a policy raises
+            raise PolicyError(
+                f"{self.config.type}: LeRobot cannot predict actions from recorded observations: "
+                f"{type(error).__name__}: {' '.join(str(error).split())}",
+                rule="validation asks a policy for actions; acting may still work",
+                remedy="train without held-out episodes: --dataset.eval_split=0",
+            ) from error
+        if self._options.lerobot_name in _TIME_FIRST:
+            chunk = chunk.transpose(0, 1)
+        # Some policies plan beyond what is recorded.
+        return chunk[:, : len(window) - self.config.chunk_start()]
+
+    def _up_to_now(self, batch: Batch) -> Batch:
+        """Return the observations without those after the anchor, which acting does not have."""
+        known = dict(batch)
+        for key, offsets in self.config.windows().items():
+            if key in known and 0 in offsets:
+                known[key] = known[key][:, : offsets.index(0) + 1]
+        return known
 
     def _queued(self, batch: Batch) -> Batch:
         """Fill LeRobot's queues with the observations of a window, and return the last of them."""
         queues: dict[str, Any] = vars(self.guest)["_queues"]
         cameras = list(self.config.cameras)
-        seen = {key: batch[key] for key in queues if key in batch}
+        seen = {key: batch[key] for key in queues if isinstance(batch.get(key), Tensor)}
         if _IMAGES in queues:
             steps = [_with_time(batch[key], 4) for key in cameras]
             seen[_IMAGES] = torch.stack(steps, dim=2)

@@ -78,7 +78,9 @@ class MicroBatchHalver:
             try:
                 return take(state, cut_micro_batches(batch, self.parts), run, self._engine)
             except GradientsOutOfMemory:
-                if not self._engine.agrees or 2 * self.parts > run.batch_size:
+                # The batch of a guest is LeRobot's, whose tensors need not begin with samples.
+                is_whole = 2 * self.parts > run.batch_size or run.policy.is_guest
+                if not self._engine.agrees or is_whole:
                     raise
             self._halve(state, run)
 
