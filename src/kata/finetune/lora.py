@@ -189,7 +189,7 @@ def _refuse_frozen(policy: Policy, names: Iterable[str]) -> None:
 
 def _refuse_moving_weights(policy: Policy) -> None:
     """Refuse a policy that changes weights or buffers other than by gradients."""
-    moves = type(policy).after_step is not Policy.after_step
+    moves = policy.moves_weights()
     if moves or any(isinstance(module, nn.BatchNorm2d) for module in policy.modules()):
         raise PolicyError(
             f"peft with policy {policy.config.type}",

@@ -225,6 +225,10 @@ class Policy(nn.Module, ABC):
         del step, bad
         return {}
 
+    def moves_weights(self) -> bool:
+        """Return True if `after_step` changes weights or buffers."""
+        return type(self).after_step is not Policy.after_step
+
     def preflight_rows(self) -> list[tuple[str, str]]:
         """Return rows for the table before step 1 that only this policy has, (name, value)."""
         return []

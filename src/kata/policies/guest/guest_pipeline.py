@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kata.errors import CheckpointError
+from kata.errors import CheckpointError, PolicyError
 from kata.policies.guest.library import import_processors, part
 from kata.processors.pipeline import POSTPROCESSOR, PREPROCESSOR, Pipeline
 from kata.processors.steps import Normalize, Rename, Step, ToDevice
@@ -103,9 +103,18 @@ def new_pipelines(
     for key, named in stats.items():
         tensors[key] = {n: torch.as_tensor(v, dtype=torch.float32) for n, v in named.items()}
     meta = _DatasetFacts(config.dataset_features, tensors)
-    before, after = part("policies.factory").make_pre_post_processors(
-        made, dataset_stats=tensors, dataset_meta=meta
-    )
+    try:
+        before, after = part("policies.factory").make_pre_post_processors(
+            made, dataset_stats=tensors, dataset_meta=meta
+        )
+    except Exception as error:  # whatever a processor or a download raises
+        raise PolicyError(
+            f"{config.type}: LeRobot cannot make its processors: {type(error).__name__}: "
+            f"{' '.join(str(error).split())}",
+            rule="LeRobot's extra for this policy is installed, and what it downloads can be had",
+            remedy=f"pip install 'lerobot[{config.lerobot_name}]', or the options that the "
+            "message names",
+        ) from error
     actions = Normalize.from_stats(
         dict(config.output_features), dict(config.normalization_mapping), stats
     )

@@ -102,12 +102,15 @@ class Policy(BasePolicy):
     def after_step(self, step: int, bad: Tensor) -> dict[str, Tensor]:
         """Call LeRobot's `update`, where the policy has one, and return its figures of the step."""
         del step
-        update = inspect.getattr_static(self.guest, "update", None)
-        if update is not None and not bool(bad):
+        if self.moves_weights() and not bool(bad):
             self.guest.update()
         sums, self._figures = self._figures, {}
         samples = sums.pop("", None)
         return {} if samples is None else {name: sums[name] / samples for name in sums}
+
+    def moves_weights(self) -> bool:
+        """Return True if LeRobot's policy has an `update`."""
+        return inspect.getattr_static(self.guest, "update", None) is not None
 
     @torch.no_grad()
     def predict_chunk(self, batch: Batch, **draws: Tensor) -> Tensor:
