@@ -26,6 +26,8 @@ DONE = "next.done"
 TASK = "task"
 LANGUAGE_TOKENS = "observation.language.tokens"
 LANGUAGE_MASK = "observation.language.attention_mask"
+ACTION_TOKENS = "action.tokens"
+ACTION_TOKEN_MASK = "action.token_mask"
 DATASET_INDEX = "dataset_index"
 """Key of an int64 (B,) array in the batches of a mixture: the number of each sample's dataset."""
 

@@ -1,4 +1,4 @@
-"""Runs of a tiny π0 and π0.5: they continue exactly, and what is frozen stays as it was."""
+"""Runs of tiny π0, π0.5 and π0-FAST: they continue exactly, and frozen parts stay as they were."""
 
 import importlib
 import sys
@@ -17,8 +17,9 @@ FEATURES = (
     '{"observation.images.top": {"type": "VISUAL", "shape": [3, 48, 64]}, '
     '"observation.state": {"type": "STATE", "shape": [3]}}'
 )
+FLOW = ("--policy.num_inference_steps=2",)
 TINY = (
-    "--policy.chunk_size=4", "--policy.n_action_steps=2", "--policy.num_inference_steps=2",
+    "--policy.chunk_size=4", "--policy.n_action_steps=2",
     "--policy.image_resolution=[28,28]", "--policy.max_state_dim=6", "--policy.max_action_dim=5",
     "--policy.tokenizer_max_length=60", f"--policy.input_features={FEATURES}",
 )  # fmt: skip
@@ -31,8 +32,7 @@ def pi_cases():
         module = importlib.import_module("pi_cases")
     finally:
         sys.path.pop(0)
-    with module.tiny_own():
-        yield module
+    return module
 
 
 @pytest.mark.parametrize(
@@ -44,44 +44,63 @@ def pi_cases():
                 "--policy.train_expert_only=true",
                 "--policy.use_relative_actions=true",
                 "--policy.relative_exclude_joints=[]",
+                *FLOW,
             ],
         ),
-        ("pi05", ["--policy.freeze_vision_encoder=true", "--policy.rtc_training_max_delay=2"]),
+        (
+            "pi05",
+            ["--policy.freeze_vision_encoder=true", "--policy.rtc_training_max_delay=2", *FLOW],
+        ),
+        (
+            "pi0_fast",
+            [
+                "--policy.gradient_checkpointing=true",
+                "--policy.fast_skip_tokens=8",
+                "--policy.max_decoding_steps=12",
+                "--dataset.eval_split=0.4",
+                "--policy.use_relative_actions=true",
+                "--policy.relative_exclude_joints=[]",
+            ],
+        ),
     ],
 )
 def test_a_resumed_run_equals_a_straight_one_and_acts(
     name, given, pi_cases, tiny_dataset, tmp_path, monkeypatch
 ):
+    places = [f"--policy.text_tokenizer_name={pi_cases.folder(pi_cases.VOCABULARIES.get(name, 0))}"]
+    if name == "pi0_fast":
+        places.append(f"--policy.action_tokenizer_name={pi_cases.fast_folder()}")
+
     def make(folder, *options):
         return resolve_run(
             [
-                f"--policy.type={name}", *TINY, f"--policy.text_tokenizer_name={pi_cases.folder()}",
-                *given, "--dataset.repo_id=tests/tiny",
+                f"--policy.type={name}", *TINY, *places, *given, "--dataset.repo_id=tests/tiny",
                 f"--dataset.root={tiny_dataset}", "--policy.device=cpu",
                 "--policy.push_to_hub=false", "--batch_size=4", "--steps=2", "--log_freq=1",
                 "--save_freq=1", "--num_workers=1", f"--output_dir={tmp_path}/{folder}", *options,
             ]
         )[0]  # fmt: skip
 
-    straight = train(make("straight"))
-    answers = iter([False, True])
-    with monkeypatch.context() as patched:
-        patched.setattr(StopSignal, "should_stop", lambda stop_signal: next(answers))
-        assert train(make("half")).state.step == 1
-    resumed = train(make("half", "--resume=true"))
-    trained = straight.state.policy
-    for key, tensor in trained.state_dict().items():
-        assert torch.equal(resumed.state.policy.state_dict()[key], tensor), key
-    ready = load_for_acting(str(straight.folder), "cpu")
-    for key, tensor in trained.state_dict().items():
-        assert torch.equal(ready.policy.state_dict()[key], tensor), key
-    seen = {
-        "observation.images.top": torch.zeros(1, 48, 64, 3, dtype=torch.uint8).numpy(),
-        "observation.state": torch.zeros(1, 3).numpy(),
-    }
-    action, state = ready.act(seen, "push", ready.policy.init_state(1))
-    assert action.shape == (1, 2)
-    # Actions of a queue are relative to the state of their chunk.
-    moved = {**seen, "observation.state": np.ones((1, 3), np.float32)}
-    later, again = (ready.act(each, "push", state)[0] for each in (seen, moved))
-    np.testing.assert_array_equal(later, again)
+    with pi_cases.tiny_own(name):
+        straight = train(make("straight"))
+        answers = iter([False, True])
+        with monkeypatch.context() as patched:
+            patched.setattr(StopSignal, "should_stop", lambda stop_signal: next(answers))
+            assert train(make("half")).state.step == 1
+        resumed = train(make("half", "--resume=true"))
+        trained = straight.state.policy
+        for key, tensor in trained.state_dict().items():
+            assert torch.equal(resumed.state.policy.state_dict()[key], tensor), key
+        ready = load_for_acting(str(straight.folder), "cpu")
+        for key, tensor in trained.state_dict().items():
+            assert torch.equal(ready.policy.state_dict()[key], tensor), key
+        seen = {
+            "observation.images.top": torch.zeros(1, 48, 64, 3, dtype=torch.uint8).numpy(),
+            "observation.state": torch.zeros(1, 3).numpy(),
+        }
+        action, state = ready.act(seen, "push", ready.policy.init_state(1))
+        assert action.shape == (1, 2)
+        # Actions of a queue are relative to the state of their chunk.
+        moved = {**seen, "observation.state": np.ones((1, 3), np.float32)}
+        later, again = (ready.act(each, "push", state)[0] for each in (seen, moved))
+        np.testing.assert_array_equal(later, again)

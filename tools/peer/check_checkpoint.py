@@ -30,17 +30,17 @@ def actions_of(folder: Path, observations: dict[str, Tensor]) -> Tensor:
     said = io.StringIO()
     with checkpoint_cases.tiny_peer(config.type), redirect_stdout(said):
         policy = get_policy_class(config.type).from_pretrained(folder, config=config, strict=True)
+        before, after = make_pre_post_processors(
+            config,
+            pretrained_path=str(folder),
+            preprocessor_overrides={
+                "device_processor": {"device": "cpu"},
+                "rename_observations_processor": {"rename_map": {}},
+            },
+            postprocessor_overrides={"device_processor": {"device": "cpu"}},
+        )
     if "Could not load" in said.getvalue():  # π0 says so and keeps random weights
         raise RuntimeError(said.getvalue())
-    before, after = make_pre_post_processors(
-        config,
-        pretrained_path=str(folder),
-        preprocessor_overrides={
-            "device_processor": {"device": "cpu"},
-            "rename_observations_processor": {"rename_map": {}},
-        },
-        postprocessor_overrides={"device_processor": {"device": "cpu"}},
-    )
     policy.reset()
     steps = range(len(next(iter(observations.values()))))
     actions = []

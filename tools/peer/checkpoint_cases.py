@@ -33,7 +33,7 @@ def case_of(name: str) -> Any:
     return cases_of(name).VARIANTS[variant] if variant else cases_of(name).CHECKPOINT
 
 
-PI = ("pi0", "pi05")
+PI = ("pi0", "pi05", "pi0_fast")
 """Policies whose networks have no options for their sizes."""
 
 
@@ -45,7 +45,7 @@ def tiny_peer(name: str) -> AbstractContextManager[None]:
 
 def tiny_own(name: str) -> AbstractContextManager[None]:
     """kata builds a tiny policy inside."""
-    return importlib.import_module("pi_cases").tiny_own() if name in PI else nullcontext()
+    return importlib.import_module("pi_cases").tiny_own(name) if name in PI else nullcontext()
 
 
 def stats(case: Any) -> dict[str, dict[str, Tensor]]:

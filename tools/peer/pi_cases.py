@@ -1,4 +1,4 @@
-"""What the comparisons of π0 and π0.5 share: `peer` needs LeRobot, `own` needs kata.
+"""What the comparisons of π0, π0.5 and π0-FAST share: `peer` needs LeRobot, `own` needs kata.
 
 Neither side has options for the sizes of PaliGemma and its expert. Both are patched to the same
 tiny ones. Weights are those of `pi_weight`, under LeRobot's names on both sides.
@@ -14,12 +14,13 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import tiny_fast
 import tiny_gemma
 import torch
 from numbers_of import drawn, tensor, weight
@@ -32,6 +33,8 @@ STATE, TOP, WRIST = "observation.state", "observation.images.top", "observation.
 TOKENS, MASK = "observation.language.tokens", "observation.language.attention_mask"
 
 VOCABULARY = 320
+VOCABULARIES = {"pi0_fast": 440}
+"""Sizes of the vocabulary, where it has room for action tokens."""
 LAYERS = 3
 WIDTHS = {"gemma_2b": (64, 96), "gemma_300m": (32, 48)}
 """Widths of layers and of their perceptrons."""
@@ -169,13 +172,46 @@ def steady() -> Iterator[None]:
 
 
 @functools.cache
-def folder() -> str:
-    """The tokenizer's folder, in KATA_PEER_FILES, or in a folder that goes with this process."""
-    place = os.environ.get("KATA_PEER_FILES")
-    if place is None:
-        place = tempfile.mkdtemp()
-        atexit.register(shutil.rmtree, place)
-    return str(tiny_gemma.write(Path(place) / "gemma"))
+def place() -> Path:
+    """KATA_PEER_FILES, or a folder that goes with this process."""
+    given = os.environ.get("KATA_PEER_FILES")
+    if given is None:
+        given = tempfile.mkdtemp()
+        atexit.register(shutil.rmtree, given)
+    return Path(given)
+
+
+@functools.cache
+def folder(size: int = 0) -> str:
+    """The folder of PaliGemma's tokenizer with at least `size` tokens."""
+    return str(tiny_gemma.write(place() / f"gemma{size or ''}", size))
+
+
+@functools.cache
+def fast_folder() -> str:
+    """The folder of the action tokenizer."""
+    return str(tiny_fast.write(place() / "fast"))
+
+
+@contextmanager
+def local_fast() -> Iterator[None]:
+    """LeRobot reads action tokenizers with the class it has itself, not one from the Hub."""
+    from lerobot.policies.molmoact2.molmoact2_hf_model import action_tokenizer
+    from lerobot.policies.pi0_fast import modeling_pi0_fast
+    from lerobot.processor import tokenizer_processor
+
+    known: Any = action_tokenizer.UniversalActionProcessor
+
+    class Known:
+        @staticmethod
+        def from_pretrained(name: str, **_: Any) -> Any:
+            return known.from_pretrained_local(name)
+
+    with (
+        mock.patch.object(modeling_pi0_fast, "AutoProcessor", Known),
+        mock.patch.object(tokenizer_processor, "AutoProcessor", Known),
+    ):
+        yield
 
 
 @contextmanager
@@ -184,7 +220,8 @@ def tiny_peer(name: str) -> Iterator[None]:
     model: Any = importlib.import_module(f"lerobot.policies.{name}.modeling_{name}")
     steps: Any = importlib.import_module(f"lerobot.policies.{name}.processor_{name}")
     paligemma = model.PaliGemmaForConditionalGenerationWithPiGemma
-    causal, tokenizer = model.PiGemmaForCausalLM, steps.TokenizerProcessorStep
+    causal = vars(model).get("PiGemmaForCausalLM")
+    tokenizer, vocabulary = steps.TokenizerProcessorStep, VOCABULARIES.get(name, VOCABULARY)
 
     def sizes(variant: str) -> Any:
         width, mlp = WIDTHS[variant]
@@ -196,8 +233,9 @@ def tiny_peer(name: str) -> Iterator[None]:
         vision.num_hidden_layers, vision.num_attention_heads = VISION["layers"], VISION["heads"]
         vision.patch_size, vision.projection_dim = VISION["patch"], text.hidden_size
         config.projection_dim = config.hidden_size = text.hidden_size
-        text.vocab_size = config.vocab_size = VOCABULARY
-        config.image_token_index = VOCABULARY - 1
+        vision.image_size = VISION["image"]
+        text.vocab_size = config.vocab_size = vocabulary
+        config.image_token_index = vocabulary - 1
         return paligemma(config)
 
     def small_causal(config: Any) -> Any:
@@ -205,29 +243,34 @@ def tiny_peer(name: str) -> Iterator[None]:
         return causal(config)
 
     def local_tokenizer(**options: Any) -> Any:
-        return tokenizer(**{**options, "tokenizer_name": folder()})
+        return tokenizer(**{**options, "tokenizer_name": folder(VOCABULARIES.get(name, 0))})
 
     with (
+        nullcontext()
+        if causal is None
+        else mock.patch.object(model, "PiGemmaForCausalLM", small_causal),
+        local_fast() if name in VOCABULARIES else nullcontext(),
         mock.patch.object(model, "get_gemma_config", sizes),
         mock.patch.object(model, "PaliGemmaForConditionalGenerationWithPiGemma", small_paligemma),
-        mock.patch.object(model, "PiGemmaForCausalLM", small_causal),
         mock.patch.object(steps, "TokenizerProcessorStep", local_tokenizer),
     ):
         yield
 
 
 @contextmanager
-def tiny_own() -> Iterator[None]:
+def tiny_own(name: str = "") -> Iterator[None]:
     """kata builds tiny models inside."""
     from kata.nn.decoder import DecoderSizes
     from kata.nn.siglip import SiglipSizes
     from kata.policies import paligemma
 
     gemma = {
-        name: DecoderSizes(width, mlp, heads=8, kv_heads=1, head_dim=HEAD_DIM, eps=1e-6)
-        for name, (width, mlp) in WIDTHS.items()
+        variant: DecoderSizes(width, mlp, heads=8, kv_heads=1, head_dim=HEAD_DIM, eps=1e-6)
+        for variant, (width, mlp) in WIDTHS.items()
     }
-    sizes = paligemma.PiSizes(SiglipSizes(**VISION), gemma, LAYERS, VOCABULARY)
+    sizes = paligemma.PiSizes(
+        SiglipSizes(**VISION), gemma, LAYERS, VOCABULARIES.get(name, VOCABULARY)
+    )
     with mock.patch.object(paligemma, "SIZES", sizes):
         yield
 
@@ -307,8 +350,9 @@ class Sides:
             output_features={"action": Feature(FeatureType.ACTION, (case.action_dim,))},
             **case.config,
         )
-        with tiny_own():
-            policy = build_policy(dataclasses.replace(config, text_tokenizer_name=folder()))  # type: ignore[call-arg]
+        local = {"text_tokenizer_name": folder(VOCABULARIES.get(self.name, 0))}
+        with tiny_own(self.name):
+            policy = build_policy(dataclasses.replace(config, **local))
         key_map = policy.key_map()
         for name, value in policy.state_dict().items():
             value.copy_(pi_weight(key_map.to_lerobot(name), tuple(value.shape)))

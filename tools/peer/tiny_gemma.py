@@ -12,11 +12,13 @@ BYTES = tuple(f"<0x{number:02X}>" for number in range(256))
 LETTERS = "\u2581\n abcdefghijklmnopqrstuvwxyzATS0123456789,:;|_-"
 
 
-def tokenizer() -> Tokenizer:
-    """Ids of pad, eos, bos and unk are PaliGemma's: 0 to 3."""
+def tokenizer(size: int = 0) -> Tokenizer:
+    """Ids of pad, eos, bos and unk are PaliGemma's: 0 to 3. `size` adds places up to this id."""
     vocabulary: dict[str, int] = {}
     for token in (*MARKS, *BYTES, *LETTERS):
         vocabulary.setdefault(token, len(vocabulary))
+    for number in range(len(vocabulary), size):
+        vocabulary[f"<loc{number:04}>"] = number
     made = Tokenizer(
         models.BPE(
             vocab=vocabulary, merges=[], unk_token="<unk>", fuse_unk=True, byte_fallback=True
@@ -34,10 +36,10 @@ def tokenizer() -> Tokenizer:
     return made
 
 
-def write(folder: Path) -> Path:
-    """Write the folder."""
+def write(folder: Path, size: int = 0) -> Path:
+    """Write the folder of a tokenizer with at least `size` tokens."""
     folder.mkdir(parents=True, exist_ok=True)
-    tokenizer().save(str(folder / "tokenizer.json"))
+    tokenizer(size).save(str(folder / "tokenizer.json"))
     pad, eos, bos, unk = MARKS
     options = {
         "tokenizer_class": "GemmaTokenizer",

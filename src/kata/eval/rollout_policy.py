@@ -103,6 +103,7 @@ def acting(
     policy: Policy, before: Pipeline, after: Pipeline, device: torch.device, source: str = ""
 ) -> Acting:
     """A policy in memory with the pipelines it is trained with, ready to act."""
+    policy.use_pipeline(before)
     renamed = renamed_inputs(before)
     no_rename = {Rename.registry_name: Rename({})}
     return Acting(

@@ -26,6 +26,7 @@ POLICIES: dict[str, str] = {
     "multi_task_dit": "kata.policies.multi_task_dit",
     "pi0": "kata.policies.pi0",
     "pi05": "kata.policies.pi05",
+    "pi0_fast": "kata.policies.pi0_fast",
     "smolvla": "kata.policies.smolvla",
     "tdmpc": "kata.policies.tdmpc",
     "vqbet": "kata.policies.vqbet",

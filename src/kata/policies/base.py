@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from kata.policies.config import PolicyConfig
+from kata.processors.pipeline import Pipeline
 from kata.spec import Batch, Draw
 
 
@@ -98,6 +99,7 @@ class KeyMap:
         prefixes: pairs (own prefix, LeRobot prefix), longest first. A name without such a
             prefix is the same in both.
         aliases: LeRobot names of tied tensors, which a file stores once.
+        stand_ins: LeRobot names, and the tensor that is read in place of one that a file lacks.
         passthrough: LeRobot tensors that are kept in files but not used.
         constants: LeRobot tensors that follow from the config. They are made on saving and
             ignored on loading.
@@ -106,6 +108,7 @@ class KeyMap:
 
     prefixes: tuple[tuple[str, str], ...] = ()
     aliases: dict[str, str] = field(default_factory=dict)
+    stand_ins: dict[str, str] = field(default_factory=dict)
     passthrough: tuple[str, ...] = ()
     constants: dict[str, Callable[[], Tensor]] = field(default_factory=dict)
     old_names: tuple[tuple[str, str], ...] = ()
@@ -192,6 +195,10 @@ class Policy(nn.Module, ABC):
     @abstractmethod
     def act(self, batch: Batch, state: ActState) -> tuple[Tensor, ActState]:
         """Return the next action, normalized float (B, A), and the state for the next step."""
+
+    def use_pipeline(self, before: Pipeline) -> None:
+        """Take from the steps before the policy what acting needs, such as tokenizers."""
+        del before
 
     def needs_observation(self, state: ActState) -> bool:
         """Return True if the next call of `act` reads the observation.

@@ -198,6 +198,24 @@ class PolicyConfig(Chosen):
         """
         raise NotImplementedError
 
+    def loss_counts(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the samples' parts of denominators that follow from values, such as numbers of
+        tokens; `loss_weights` gives the other denominators.
+
+        Args:
+            batch: a micro-batch on the device, as `forward` gets it.
+
+        Returns:
+            A tensor (B,) by term name; its sums over the global batch are the denominators, and
+            at least 1.
+        """
+        del batch
+        return {}
+
+    def action_tokens(self) -> int:
+        """Return the most tokens that a chunk of actions is written in; 0 if it stays numbers."""
+        return 0
+
     def tokenizer(self) -> dict[str, Any] | None:
         """Return options of the step that tokenizes task sentences; None if the policy reads no
         sentences.

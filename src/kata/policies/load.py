@@ -156,7 +156,8 @@ def _stored_names(
     present = set(found)
     for name in own:
         other = key_map.to_lerobot(name)
-        stored = other if other in present else key_map.aliases.get(other, other)
+        second = key_map.aliases.get(other, key_map.stand_ins.get(other, other))
+        stored = other if other in present else second
         names.append((name, stored))
     return names
 

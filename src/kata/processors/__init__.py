@@ -1,17 +1,20 @@
 """Pre- and postprocessing of a policy: one list of steps for training and for acting."""
 
+from kata.processors.action_tokens import ActionTokens
 from kata.processors.image_frames import frames_to_float, planes_to_rgb
 from kata.processors.per_dataset_normalize import PerDataset
 from kata.processors.pipeline import Pipeline, load_pipeline
 from kata.processors.relative_actions import AbsoluteActions, RelativeActions
-from kata.processors.state_prompt import StatePrompt
+from kata.processors.state_prompt import FastStatePrompt, StatePrompt
 from kata.processors.steps import AddBatchAxis, Normalize, Rename, Step, ToDevice, Unnormalize
 from kata.processors.tokenize import EndWithNewline, Tokenize
 
 __all__ = [
     "AbsoluteActions",
+    "ActionTokens",
     "AddBatchAxis",
     "EndWithNewline",
+    "FastStatePrompt",
     "Normalize",
     "PerDataset",
     "Pipeline",

@@ -1,4 +1,4 @@
-"""The step that writes the state into the prompt of π0.5."""
+"""The step that writes the state into the prompt of π0.5 and π0-FAST."""
 
 from __future__ import annotations
 
@@ -57,4 +57,12 @@ class StatePrompt(Step):
         return {}
 
 
-STEPS[StatePrompt.registry_name] = StatePrompt
+class FastStatePrompt(StatePrompt):
+    """The step of π0-FAST, whose prompt ends with the newline."""
+
+    registry_name: ClassVar[str] = "pi0_fast_prepare_state_tokenizer_processor_step"
+    ending: ClassVar[str] = ";\n"
+
+
+for step in (StatePrompt, FastStatePrompt):
+    STEPS[step.registry_name] = step

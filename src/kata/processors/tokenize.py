@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -20,6 +21,18 @@ KEPT = 4096
 """Sentences whose tokens are kept."""
 
 FILES = (("tokenizer.json",), ("vocab.json", "merges.txt"), ("tokenizer.model",))
+
+
+@functools.cache
+def read_tokenizer(name: str) -> Any:
+    """Return the tokenizer of a folder or a Hub name; PolicyError if it cannot be had."""
+    require_files(name, "a tokenizer", FILES)
+    from transformers import AutoTokenizer  # slow to import, and needed by few policies
+
+    try:
+        return AutoTokenizer.from_pretrained(name)
+    except (OSError, ValueError) as error:
+        raise unreadable(name, "its tokenizer", error, DOWNLOADS) from error
 
 
 @dataclass(frozen=True)
@@ -43,14 +56,7 @@ class Tokenize(Step):
     _told: list[str] = field(init=False, repr=False, compare=False, default_factory=list)
 
     def __post_init__(self) -> None:
-        require_files(self.tokenizer_name, "a tokenizer", FILES)
-        from transformers import AutoTokenizer  # slow to import, and needed by few policies
-
-        try:
-            tokenizer = AutoTokenizer.from_pretrained(self.tokenizer_name)
-        except (OSError, ValueError) as error:
-            raise unreadable(self.tokenizer_name, "its tokenizer", error, DOWNLOADS) from error
-        object.__setattr__(self, "_tokenizer", tokenizer)
+        object.__setattr__(self, "_tokenizer", read_tokenizer(self.tokenizer_name))
 
     def __call__(self, batch: Batch) -> Batch:
         """Add tokens int64 (B, L) and mask bool (B, L) on the CPU; DataError without sentences."""

@@ -21,7 +21,8 @@ from kata.update.statistics import kept_aside, put_back, put_back_if
 
 if TYPE_CHECKING:
     from kata.dist.engine import Engine
-    from kata.update.step_batch import Share, StepBatch
+    from kata.policies.config import PolicyConfig
+    from kata.update.step_batch import Share, StepBatch, Weights
 
 
 class GradientsOutOfMemory(torch.OutOfMemoryError):
@@ -77,17 +78,18 @@ def update(
 def _gradients(state: TrainState, batch: StepBatch, run: Run, engine: Engine) -> dict[str, Tensor]:
     """Compute the gradients of all micro-batches, and return the sums of their losses."""
     losses: dict[str, Tensor] = {}
+    weights, shares = denominators(state.policy.config, batch, engine)
     for number, (micro, draws) in enumerate(zip(batch.micros, batch.draws, strict=True)):
         _key_dropout(run.seed, state.step, batch.first_micro + number)
         with engine.micro(last=number + 1 == len(batch.micros)):
             with autocast(run.precision, engine.device):
                 loss = engine.model(micro, **draws)
-            total, terms = weighted(loss, batch.weights)
+            total, terms = weighted(loss, weights)
             engine.backward(total if state.scaler is None else state.scaler.scale(total))
         for name, value in {
             "loss": total,
             **terms,
-            **loss_by_dataset(loss, micro, batch.shares),
+            **loss_by_dataset(loss, micro, shares),
         }.items():
             losses[name] = losses[name] + value.detach() if name in losses else value.detach()
     return losses
@@ -101,7 +103,33 @@ def _forget_gradients(state: TrainState, statistics: Sequence[Tensor]) -> None:
         total.zero_()
 
 
-def weighted(loss: Loss, weights: dict[str, float]) -> tuple[Tensor, dict[str, Tensor]]:
+def denominators(
+    config: PolicyConfig, batch: StepBatch, engine: Engine
+) -> tuple[Weights, Sequence[Share]]:
+    """The denominators of the loss terms over the global batch, and over each dataset's part.
+
+    Ranks add up those that follow from values, for each knows its own samples alone.
+    """
+    each = [config.loss_counts(micro) for micro in batch.micros]
+    if not each[0]:
+        return batch.weights, batch.shares
+    bins = batch.shares[-1].number + 1 if batch.shares else 1
+    sums: dict[str, Tensor] = {}
+    for name in each[0]:
+        sums[name] = each[0][name].new_zeros(bins, dtype=torch.float32)
+        for micro, counts in zip(batch.micros, each, strict=True):
+            index = micro[DATASET_INDEX] if batch.shares else torch.zeros_like(counts[name])
+            sums[name].index_add_(0, index, counts[name].float())
+    engine.sum(list(sums.values()))
+    whole = {name: total.sum().clamp(min=1) for name, total in sums.items()}
+    shares: list[Share] = []
+    for share in batch.shares:
+        own = {name: total[share.number].clamp(min=1) for name, total in sums.items()}
+        shares.append(share._replace(weights={**share.weights, **own}))
+    return {**batch.weights, **whole}, shares
+
+
+def weighted(loss: Loss, weights: Weights) -> tuple[Tensor, dict[str, Tensor]]:
     """The loss that is trained on, and its terms, each divided by its count over the global
     batch.
     """

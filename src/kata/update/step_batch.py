@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import numpy as np
     from torch import Tensor
 
     from kata.spec import Batch
+
+
+Weights: TypeAlias = "Mapping[str, float | Tensor]"
+"""Denominators by loss term; device scalars where they follow from values."""
 
 
 class Share(NamedTuple):
@@ -17,7 +23,7 @@ class Share(NamedTuple):
 
     number: int
     name: str
-    weights: dict[str, float]
+    weights: Weights
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,8 @@ from kata.policies.config import PolicyConfig
 from kata.processors import Normalize, frames_to_float
 from kata.run import Run
 from kata.spec import (
+    ACTION_TOKEN_MASK,
+    ACTION_TOKENS,
     BOOKKEEPING,
     LANGUAGE_MASK,
     LANGUAGE_TOKENS,
@@ -81,6 +83,9 @@ def _raw(config: PolicyConfig, size: int) -> Batch:
         length = int(tokenizer.get("max_length", _TOKENS))
         batch[LANGUAGE_TOKENS] = torch.zeros(size, length, dtype=torch.int64)
         batch[LANGUAGE_MASK] = torch.zeros(size, length, dtype=torch.bool)
+    if config.action_tokens():
+        batch[ACTION_TOKENS] = torch.zeros(size, config.action_tokens(), dtype=torch.int64)
+        batch[ACTION_TOKEN_MASK] = torch.ones(size, config.action_tokens(), dtype=torch.bool)
     return batch
 
 

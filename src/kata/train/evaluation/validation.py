@@ -93,20 +93,28 @@ class Validator:
         errors = _Errors(self.mean_actions, self.feed.config.chunk_start())
         errors.add(micro, chunk.float())
         scales = {name: term.scale for name, term in loss.terms.items()}
+        counts = self.feed.config.loss_counts(micro)
         losses = _Losses(
             {name: float(term.total) for name, term in loss.terms.items()},
-            self.feed.weights(raw, len(raw["position"])),
+            {**self.feed.weights(raw, len(raw["position"])), **_counted(counts)},
             scales,
         )
         each: dict[str, _Losses] = {}
         for share in self.feed.shares(raw) if set(loss.terms) <= set(loss.detail) else ():
             own = micro[DATASET_INDEX] == share.number
             each[share.name] = _Losses(
-                {n: float(loss.detail[n][own].sum()) for n in scales}, share.weights, scales
+                {n: float(loss.detail[n][own].sum()) for n in scales},
+                {**share.weights, **_counted({n: count[own] for n, count in counts.items()})},
+                scales,
             )
         return _Judged(
             number, losses, each, (errors.policy.numpy(), errors.mean.numpy(), errors.steps.numpy())
         )
+
+
+def _counted(counts: dict[str, Tensor]) -> dict[str, float]:
+    """Return the sums of the samples' parts of denominators, each at least 1."""
+    return {name: max(float(each.sum()), 1.0) for name, each in counts.items()}
 
 
 @dataclass
