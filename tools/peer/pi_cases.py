@@ -195,7 +195,10 @@ def fast_folder() -> str:
 
 @contextmanager
 def local_fast() -> Iterator[None]:
-    """LeRobot reads action tokenizers with the class it has itself, not one from the Hub."""
+    """LeRobot reads action tokenizers with the class it has itself, not one from the Hub.
+
+    Its files of the step do not name PaliGemma's tokenizer, so that it falls back to the Hub's.
+    """
     from lerobot.policies.molmoact2.molmoact2_hf_model import action_tokenizer
     from lerobot.policies.pi0_fast import modeling_pi0_fast
     from lerobot.processor import tokenizer_processor
@@ -207,7 +210,16 @@ def local_fast() -> Iterator[None]:
         def from_pretrained(name: str, **_: Any) -> Any:
             return known.from_pretrained_local(name)
 
+    text = tokenizer_processor.AutoTokenizer
+
+    class Local:
+        @staticmethod
+        def from_pretrained(name: str, **options: Any) -> Any:
+            own = name if Path(name).exists() else folder(VOCABULARIES["pi0_fast"])
+            return text.from_pretrained(own, **options)
+
     with (
+        mock.patch.object(tokenizer_processor, "AutoTokenizer", Local),
         mock.patch.object(modeling_pi0_fast, "AutoProcessor", Known),
         mock.patch.object(tokenizer_processor, "AutoProcessor", Known),
     ):

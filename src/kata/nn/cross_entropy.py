@@ -9,15 +9,19 @@ from torch import Tensor, nn
 from torch.autograd import Function
 from torch.nn import functional as F
 
+from kata.nn.decoder import INITIAL_STD
+
 ROWS = 128
 """Tokens whose scores are held at the same time."""
 
 
-class VocabularyHead(nn.Linear):
+class VocabularyHead(nn.Module):
     """A linear map to the scores of a vocabulary, without bias."""
 
     def __init__(self, width: int, vocabulary: int) -> None:
-        super().__init__(width, vocabulary, bias=False)
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(vocabulary, width))
+        nn.init.normal_(self.weight, std=INITIAL_STD)
 
     def forward(self, x: Tensor, target: Tensor | None = None) -> Tensor:
         """Return scores (..., V), or with targets the cross-entropy of each token, float32.
@@ -27,7 +31,7 @@ class VocabularyHead(nn.Linear):
             target: the token to predict at each place, int64 (...).
         """
         if target is None:
-            return super().forward(x.to(self.weight.dtype))
+            return F.linear(x.to(self.weight.dtype), self.weight)
         # Under autocast the product has its precision, as in a linear map.
         kind = x.device.type
         dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None

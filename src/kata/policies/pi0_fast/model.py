@@ -11,7 +11,6 @@ from torch import Tensor
 from kata.errors import PolicyError
 from kata.nn.attention import KeysValues, seen_then_causal
 from kata.nn.cross_entropy import VocabularyHead
-from kata.nn.decoder import INITIAL_STD
 from kata.policies import paligemma
 from kata.policies.base import KeyMap, Loss, Term, evaluating
 from kata.policies.paligemma import EMBEDDINGS, VLM, PaliGemmaPolicy, Prefix
@@ -40,7 +39,6 @@ class Policy(PaliGemmaPolicy):
         self.options: Config = config
         width = paligemma.SIZES.gemma[config.paligemma_variant].width
         self.lm_head = VocabularyHead(width, self.vocabulary)
-        torch.nn.init.normal_(self.lm_head.weight, std=INITIAL_STD)
         self.finish()
         self.lm_head.to(self.text.dtype)
         self.names = (config.action_tokenizer_name, config.text_tokenizer_name)

@@ -104,7 +104,10 @@ class Validator:
             own = micro[DATASET_INDEX] == share.number
             each[share.name] = _Losses(
                 {n: float(loss.detail[n][own].sum()) for n in scales},
-                {**share.weights, **_counted({n: count[own] for n, count in counts.items()})},
+                {
+                    **{n: float(count) for n, count in share.weights.items()},
+                    **_counted({n: count[own] for n, count in counts.items()}),
+                },
                 scales,
             )
         return _Judged(
