@@ -33,11 +33,10 @@ class VocabularyHead(nn.Module):
         if target is None:
             return F.linear(x.to(self.weight.dtype), self.weight)
         # Under autocast the product has its precision, as in a linear map.
-        kind = x.device.type
-        dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
-        found = _CrossEntropy.apply(
-            x.flatten(0, -2), self.weight, target.flatten(), dtype or self.weight.dtype
-        )
+        kind, dtype = x.device.type, self.weight.dtype
+        if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
+            dtype = torch.get_autocast_dtype(kind)
+        found = _CrossEntropy.apply(x.flatten(0, -2), self.weight, target.flatten(), dtype)
         assert isinstance(found, Tensor)
         return found.view(target.shape)
 
