@@ -11,8 +11,10 @@ from torch.nn import functional as F
 
 from kata.nn.decoder import INITIAL_STD
 
-ROWS = 128
-"""Tokens whose scores are held at the same time."""
+PLACES = 32
+"""Places whose scores are held at the same time, in all samples: the number of blocks does not
+depend on the batch, and a step stays linear in it.
+"""
 
 
 class VocabularyHead(nn.Module):
@@ -24,11 +26,11 @@ class VocabularyHead(nn.Module):
         nn.init.normal_(self.weight, std=INITIAL_STD)
 
     def forward(self, x: Tensor, target: Tensor | None = None) -> Tensor:
-        """Return scores (..., V), or with targets the cross-entropy of each token, float32.
+        """Return scores (B, L, V), or with targets the cross-entropy of each, float32 (B, L).
 
         Args:
-            x: tokens (..., width).
-            target: the token to predict at each place, int64 (...).
+            x: tokens (B, L, width).
+            target: the token to predict at each place, int64 (B, L).
         """
         if target is None:
             return F.linear(x.to(self.weight.dtype), self.weight)
@@ -36,23 +38,25 @@ class VocabularyHead(nn.Module):
         kind, dtype = x.device.type, self.weight.dtype
         if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
             dtype = torch.get_autocast_dtype(kind)
-        found = _CrossEntropy.apply(x.flatten(0, -2), self.weight, target.flatten(), dtype)
+        found = _CrossEntropy.apply(x, self.weight, target, dtype)
         assert isinstance(found, Tensor)
-        return found.view(target.shape)
+        return found
 
 
 class _CrossEntropy(Function):
-    """The cross-entropy of rows; its backward pass computes the scores again."""
+    """The cross-entropy at each place; its backward pass computes the scores again."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, target: Tensor, dtype: torch.dtype) -> Tensor:
         ctx.save_for_backward(x, weight, target)
         ctx.dtype = dtype
-        map_to, found = weight.to(dtype).t(), x.new_empty(len(x), dtype=torch.float32)
-        for i in range(0, len(x), ROWS):
-            part = slice(i, i + ROWS)
-            scores = (x[part].to(dtype) @ map_to).float()
-            found[part] = F.cross_entropy(scores, target[part], reduction="none")
+        narrow, found = weight.to(dtype), x.new_empty(target.shape, dtype=torch.float32)
+        for i in range(0, target.shape[1], PLACES):
+            part = slice(i, i + PLACES)
+            scores = F.linear(x[:, part].to(dtype), narrow).float().flatten(0, 1)
+            wanted = target[:, part]
+            each = F.cross_entropy(scores, wanted.flatten(), reduction="none")
+            found[:, part] = each.view(wanted.shape)
         return found
 
     @staticmethod
@@ -61,15 +65,16 @@ class _CrossEntropy(Function):
         narrow = weight.to(ctx.dtype)
         by_x = torch.empty_like(x) if ctx.needs_input_grad[0] else None
         by_weight = torch.zeros_like(weight) if ctx.needs_input_grad[1] else None
-        for i in range(0, len(x), ROWS):
-            part = slice(i, i + ROWS)
-            rows = x[part].to(ctx.dtype)
+        for i in range(0, target.shape[1], PLACES):
+            part = slice(i, i + PLACES)
+            rows = x[:, part].to(ctx.dtype)
             # The derivative by the scores: shares, less one at the target.
-            given = (rows @ narrow.t()).float().softmax(dim=1)
-            given.scatter_add_(1, target[part, None], given.new_full((len(rows), 1), -1.0))
-            given = (given * upstream[0][part, None]).to(ctx.dtype)
+            given = F.linear(rows, narrow).float().softmax(dim=2)
+            wanted = target[:, part, None]
+            given.scatter_add_(2, wanted, given.new_full((1, 1, 1), -1.0).expand_as(wanted))
+            given = (given * upstream[0][:, part, None]).to(ctx.dtype)
             if by_x is not None:
-                by_x[part] = (given @ narrow).to(x.dtype)
+                by_x[:, part] = (given @ narrow).to(x.dtype)
             if by_weight is not None:
-                by_weight += (given.t() @ rows).to(weight.dtype)
+                by_weight += (given.flatten(0, 1).t() @ rows.flatten(0, 1)).to(weight.dtype)
         return by_x, by_weight, None, None
