@@ -22,6 +22,7 @@ from kata.policies.paligemma import EMBEDDINGS
 from kata.policies.pi0_fast.config import TERM
 from kata.policies.pi0_fast.model import HEAD, _chosen
 from kata.policies.pipelines import canonical_pipelines
+from kata.policies.rtc import RtcConfig
 from kata.processors.pipeline import PREPROCESSOR, load_pipeline
 from kata.run import read_policy_config
 from kata.run.peft import PeftConfig
@@ -248,7 +249,7 @@ def test_the_pipeline_is_lerobots_and_reads_actions_as_tokens(build, tmp_path):
         ({"image_resolution": (42, 42)}, "positions for 28 pixels alone"),
         ({"paligemma_variant": "gemma_300m"}, "as wide as gemma_2b"),
         ({"use_relative_actions": True}, "no statistics of relative actions"),
-        ({"rtc_config": {"enabled": True}}, "real-time chunking"),
+        ({"rtc_config": RtcConfig()}, "real-time chunking"),
     ],
 )
 def test_what_cannot_run_is_refused_by_name(build, options, message):
