@@ -1,4 +1,4 @@
-"""π0 and π0.5 in two shards: gradients and chunks are those of one rank."""
+"""π0, π0.5 and π0-FAST in two shards: gradients and chunks are those of one rank."""
 
 import pytest
 
@@ -9,11 +9,12 @@ CASES = (
     {"freeze_vision_encoder": True},
     {"dtype": "bfloat16"},
 )
+FAST_CASES = ({}, {"freeze_vision_encoder": True})
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", ["pi0", "pi05"])
+@pytest.mark.parametrize("name", ["pi0", "pi05", "pi0_fast"])
 def test_two_shards_have_the_gradients_of_one_rank(name, tmp_path):
-    cases = ((name, options) for options in CASES)
+    cases = ((name, options) for options in (FAST_CASES if name == "pi0_fast" else CASES))
     group = ranks.start(2, scenes.shard_pi, *cases, folder=tmp_path / "out")
     assert group.ended(600) == [0, 0], group.said(0) + group.said(1)

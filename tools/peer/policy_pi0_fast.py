@@ -157,20 +157,25 @@ def peer(case: Case) -> dict[str, Tensor]:
     return {**out, "actions": torch.stack(actions)}
 
 
-def own(case: Case) -> dict[str, Tensor]:
+def tokens(case: Case) -> dict[str, Tensor]:
+    """kata's tokens of the chunks, with their mask."""
     from kata.processors import ActionTokens
 
-    policy = build_own(case).train()
     told = ActionTokens(**step_options(case))({"action": chunks(case)})
+    return {key: told[key] for key in (ACTION_TOKENS, ACTION_MASK)}
+
+
+def own(case: Case) -> dict[str, Tensor]:
+    policy, told = build_own(case).train(), tokens(case)
     given = {**batch(case), **told}
     ((name, term),) = policy(given).terms.items()
     loss = term.total / policy.config.loss_counts(given)[name].sum()
     loss.backward()
     # LeRobot pads to the same length always.
     longest = case.config["max_action_tokens"]
-    tokens = torch.zeros(BATCH_SIZE, longest, dtype=torch.int64)
-    tokens[:, : told[ACTION_TOKENS].shape[1]] = told[ACTION_TOKENS]
-    out = {"loss": loss.detach(), "tokens": tokens}
+    padded = torch.zeros(BATCH_SIZE, longest, dtype=torch.int64)
+    padded[:, : told[ACTION_TOKENS].shape[1]] = told[ACTION_TOKENS]
+    out = {"loss": loss.detach(), "tokens": padded}
     key_map = policy.key_map()
     for name, parameter in policy.named_parameters():
         out[f"grad/{key_map.to_lerobot(name)}"] = parameter.grad

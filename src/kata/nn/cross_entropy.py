@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.amp.autocast_mode import is_autocast_available
 from torch.autograd import Function
 from torch.nn import functional as F
 
@@ -36,7 +37,7 @@ class VocabularyHead(nn.Module):
             return F.linear(x.to(self.weight.dtype), self.weight)
         # Under autocast the product has its precision, as in a linear map.
         kind, dtype = x.device.type, self.weight.dtype
-        if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
+        if is_autocast_available(kind) and torch.is_autocast_enabled(kind):
             dtype = torch.get_autocast_dtype(kind)
         found = _CrossEntropy.apply(x, self.weight, target, dtype)
         assert isinstance(found, Tensor)

@@ -161,6 +161,10 @@ class Policy(nn.Module, ABC):
     config: PolicyConfig
     reference: Reference | None = None
     """The base of the tensors that never change, if checkpoints leave them out."""
+    runs_together: bool = False
+    """True if its weights are in shards: all ranks must call each unit equally often, whatever
+    their data say.
+    """
 
     @abstractmethod
     def forward(self, batch: Batch, **draws: Tensor) -> Loss:

@@ -85,6 +85,7 @@ def build_state(
     for module in (policy, ema):
         if module is not None:
             engine.place(module, module.shard_units())
+            module.runs_together = engine.sharded
     if ema is not None:
         share_constants(ema, policy, constant)
     return TrainState(

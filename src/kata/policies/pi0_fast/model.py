@@ -126,7 +126,7 @@ class Policy(PaliGemmaPolicy):
             token = _chosen(scores, self.options.temperature, drawn)
             yield token
             is_done |= token == sentences.bar
-            if is_done.all():
+            if not self.runs_together and is_done.all():
                 return
             if self.options.use_kv_cache:
                 hidden, grown = self._written(grown, token)
