@@ -60,9 +60,9 @@ def flags(work: Path, steps: int) -> list[str]:
         "--policy.fast_skip_tokens=8", "--policy.tokenizer_max_length=64",
         f"--policy.normalization_mapping={json.dumps(MODES)}",
         f"--policy.input_features={json.dumps(INPUTS)}",
-        "--policy.optimizer_lr=1e-3", "--policy.scheduler_warmup_steps=100",
+        "--policy.optimizer_lr=1e-3", "--policy.scheduler_warmup_steps=50",
         f"--policy.scheduler_decay_steps={steps}", "--policy.scheduler_decay_lr=1e-5",
-        "--dataset.repo_id=kata/data", f"--dataset.root={work / 'data'}", "--batch_size=32",
+        "--dataset.repo_id=kata/data", f"--dataset.root={work / 'data'}", "--batch_size=16",
         "--num_workers=1", f"--steps={steps}", f"--save_freq={steps}", "--log_freq=100",
         f"--output_dir={work / 'train'}",
     ]  # fmt: skip
@@ -71,7 +71,7 @@ def flags(work: Path, steps: int) -> list[str]:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("work", type=Path)
-    parser.add_argument("--steps", type=int, default=2500)
+    parser.add_argument("--steps", type=int, default=1100)
     parser.add_argument("--episodes", type=int, default=50)
     asked = parser.parse_args()
     asked.work.mkdir(parents=True, exist_ok=True)

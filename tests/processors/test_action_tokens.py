@@ -170,3 +170,7 @@ def test_a_hub_name_without_network_says_how_to_fetch_the_files(monkeypatch):
 def test_tokenizers_that_do_not_fit_together_are_refused(folders):
     with pytest.raises(PolicyError, match="fast_skip_tokens=400"):
         read_sentences(*folders, 400)
+    options = {"fast_skip_tokens": 400, "paligemma_tokenizer_name": folders[1]}
+    with pytest.raises(PolicyError, match="fast_skip_tokens=400"):
+        ActionTokens(folders[0], reads_actions=True, **options)
+    ActionTokens(folders[0], **options)  # acting reads no actions

@@ -97,11 +97,13 @@ def read_sentences(fast_name: str, text_name: str, skipped: int) -> ActionSenten
 class ActionTokens(Step):
     """A step that adds the tokens of normalized chunks of actions; LeRobot's options.
 
-    The language model's tokenizer is read when the first actions come: acting does not need it
+    The language model's tokenizer may be read when the first actions come: acting does not need it
     here. Reading actions lets the host wait for the device.
 
     Attributes:
         trust_remote_code: a field of LeRobot's; kata runs no code from the Hub.
+        reads_actions: True if actions will come, so that the language model's tokenizer is read,
+            and what does not fit is refused, at once.
         allow_truncation: False raises DataError for a sentence longer than `max_action_tokens`.
     """
 
@@ -113,11 +115,14 @@ class ActionTokens(Step):
     fast_skip_tokens: int = 128
     paligemma_tokenizer_name: str = PALIGEMMA
     allow_truncation: bool = True
+    reads_actions: bool = False
     _cut: CountedWarning = field(init=False, repr=False, compare=False)
     _unknown: CountedWarning = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         read_fast(self.action_tokenizer_name)
+        if self.reads_actions:
+            self.sentences()
         object.__setattr__(self, "_cut", CountedWarning("%d of %d action sentences are cut"))
         text = "%d of %d chunks hold values that the action tokenizer does not know"
         object.__setattr__(self, "_unknown", CountedWarning(text))

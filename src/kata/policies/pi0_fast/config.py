@@ -65,6 +65,7 @@ class Config(PaliGemmaConfig):
             "fast_skip_tokens": self.fast_skip_tokens,
             "paligemma_tokenizer_name": self.text_tokenizer_name,
             "allow_truncation": self.allow_truncation,
+            "reads_actions": True,
         }
         told = [
             ("pi0_fast_prepare_state_tokenizer_processor_step", {}),
