@@ -170,7 +170,9 @@ def test_tokens_follow_their_shares_at_a_temperature(build):
     assert torch.equal(chunk, policy.predict_chunk(given, share=share))
     assert not torch.equal(chunk, policy.predict_chunk(given, share=share.flip(1)))
     torch.manual_seed(1)
-    assert policy.predict_chunk(given).shape == (2, 4, 2)
+    drawn = policy.predict_chunk(given)
+    torch.manual_seed(1)
+    assert torch.equal(drawn, policy.predict_chunk(given, share=torch.rand(2, *draw.shape)))
     assert build().config.act_draws() == {}
 
 

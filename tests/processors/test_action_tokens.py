@@ -94,6 +94,8 @@ def test_a_sentence_has_its_beginning_its_end_and_the_tokens_between(folders):
     # As in LeRobot, every `Action: ` is dropped, and what stands behind the first `|`.
     twice = [*sentences.lead, *row[1:], *row[1:]]
     np.testing.assert_array_equal(sentences.chunk(twice, 5, 2), told)
+    early = sentences.chunk([*row[1:13], sentences.bar, *row[13:]], 5, 2)
+    np.testing.assert_array_equal(early, sentences.fast.decode(codes[:4], 5, 2))
 
 
 def test_the_step_pads_to_the_longest_sentence_and_leaves_acting_alone(step):
