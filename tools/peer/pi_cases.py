@@ -245,7 +245,8 @@ def tiny_peer(name: str) -> Iterator[None]:
         vision.num_hidden_layers, vision.num_attention_heads = VISION["layers"], VISION["heads"]
         vision.patch_size, vision.projection_dim = VISION["patch"], text.hidden_size
         config.projection_dim = config.hidden_size = text.hidden_size
-        vision.image_size = VISION["image"]
+        if name == "pi0_fast":  # the others take it from their option
+            vision.image_size = VISION["image"]
         text.vocab_size = config.vocab_size = vocabulary
         config.image_token_index = vocabulary - 1
         return paligemma(config)
