@@ -250,7 +250,6 @@ def test_the_pipeline_is_lerobots_and_reads_actions_as_tokens(build, tmp_path):
         ({"n_action_steps": 5}, "no more actions are executed than a chunk holds"),
         ({"image_resolution": (42, 42)}, "positions for 28 pixels alone"),
         ({"paligemma_variant": "gemma_300m"}, "as wide as gemma_2b"),
-        ({"use_relative_actions": True}, "no statistics of relative actions"),
         ({"rtc_config": RtcConfig()}, "real-time chunking"),
     ],
 )

@@ -39,14 +39,3 @@ def test_sentences_end_with_one_newline():
     assert step({TASK: ["push", "reach\n"]})[TASK] == ["push\n", "reach\n"]
     assert step({TASK: "push"})[TASK] == ["push\n"]
     assert step({}) == {}
-
-
-def test_prompts_that_are_cut_are_counted_and_named(tiny_clip, caplog):
-    step = Tokenize(str(tiny_clip), max_length=4)
-    for _ in range(2):  # a prompt is counted once
-        step({TASK: SENTENCES})
-    (message,) = caplog.messages
-    assert message.startswith("1 of 1 prompts are cut: ")
-    assert "of which the first 4 are read, has 'push the block'" in message
-    Tokenize(str(tiny_clip), max_length=60)({TASK: SENTENCES})
-    assert len(caplog.messages) == 1
