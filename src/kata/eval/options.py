@@ -80,6 +80,9 @@ class DemoOptions(Options):
     episodes: int = option(50, "Demonstrations that are kept.", least=1)
     seed: int = option(0, "Seed of the demonstrations.", least=0, most=SEED_MAX)
     codec: str = option("av1", "Codec of the videos.", choices=("av1", "h264"))
+    targets: int = option(
+        1, "Targets on the board; of 2, the task sentence names one.", least=1, most=2
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

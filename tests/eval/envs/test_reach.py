@@ -11,9 +11,21 @@ import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
 
-from kata.errors import PolicyError
-from kata.eval.envs.reach import CAMERAS, ENV_ID, FPS, MAX_STEPS, Expert, ReachEnv
-from kata.eval.envs.reach.picture import GOAL, GOAL_RADIUS, TOOL, SceneCamera
+from kata.errors import ConfigError, PolicyError
+from kata.eval.envs.reach import (
+    CAMERAS,
+    ENV_ID,
+    FPS,
+    MAX_STEPS,
+    SENTENCES,
+    TWO_ID,
+    Expert,
+    ReachEnv,
+    ReachOneOfTwoEnv,
+)
+from kata.eval.envs.reach.picture import GOAL, GOAL_RADIUS, OTHER, TOOL, SceneCamera
+from kata.eval.envs.registry import resolve_env
+from kata.eval.options import EnvConfig
 
 
 def share_of_successes(
@@ -131,3 +143,43 @@ def test_both_cameras_are_seen() -> None:
     seen, _ = ReachEnv().reset(seed=0)
     assert list(seen["pixels"]) == list(CAMERAS)
     assert ReachEnv().observation_space.contains(seen)
+
+
+def test_two_targets_look_the_same_whichever_counts() -> None:
+    check_env(gymnasium.make(TWO_ID).unwrapped, skip_render_check=True)
+    green, blue = (ReachOneOfTwoEnv(target=color) for color in SENTENCES)
+    for seed in range(5):
+        one, other = (env.reset(seed=seed)[0] for env in (green, blue))
+        for camera in CAMERAS:
+            np.testing.assert_array_equal(one["pixels"][camera], other["pixels"][camera])
+        assert np.array_equal(green.goal, green.places["green"])
+        assert np.array_equal(blue.goal, green.places["blue"])
+        assert np.hypot(*(green.goal - blue.goal)) >= 0.5
+        for color in (GOAL, OTHER):
+            assert (one["pixels"]["top"] == color).all(-1).any()
+
+
+def test_the_expert_reaches_the_target_that_counts_and_the_other_is_no_success() -> None:
+    for color, expected in (("blue", True), ("green", False)):
+        env, other = ReachOneOfTwoEnv(target="blue"), ReachOneOfTwoEnv(target=color)
+        env.reset(seed=3)
+        other.reset(seed=3)
+        expert, done, success = Expert(other, np.random.default_rng(0)), False, False
+        while not done:
+            action = expert.act()
+            other.step(action)
+            _, _, ended, timed_out, info = env.step(action)
+            done, success = ended or timed_out, info["is_success"]
+        assert success == expected
+
+
+def test_the_sentence_follows_the_target_unless_it_is_given() -> None:
+    def sentence(**options: object) -> str:
+        config = EnvConfig(type="kata", task="ReachOneOfTwo-v0", **options)  # type: ignore[arg-type]
+        return resolve_env(config).instruction
+
+    assert sentence() == SENTENCES["green"]
+    assert sentence(kwargs={"target": "blue"}) == SENTENCES["blue"]
+    assert sentence(kwargs={"target": "blue"}, instruction="stay") == "stay"
+    with pytest.raises(ConfigError, match="one of: green, blue"):
+        ReachOneOfTwoEnv(target="red")

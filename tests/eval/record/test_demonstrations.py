@@ -16,7 +16,7 @@ import pytest
 from kata.cli import main
 from kata.data import Reader, open_dataset
 from kata.errors import DataError
-from kata.eval.envs.reach import FPS, INSTRUCTION
+from kata.eval.envs.reach import FPS, INSTRUCTION, SENTENCES, ReachOneOfTwoEnv
 from kata.eval.record import demonstrations
 
 
@@ -46,6 +46,18 @@ def test_demonstrations_are_a_dataset_of_successful_episodes(tmp_path: Path) -> 
         assert np.abs(batch[camera][0].astype(int) - first[camera]).mean() < 4
 
 
+def test_of_two_targets_the_sentence_names_the_one_that_is_reached(tmp_path: Path) -> None:
+    root = demonstrations.record(tmp_path / "demo", num_episodes=2, codec="h264", targets=2)
+    data = open_dataset("local/demo", root=root)
+    assert [tasks[0] for tasks in data.episodes.tasks] == [SENTENCES["green"], SENTENCES["blue"]]
+    for number, color in enumerate(SENTENCES):
+        env = ReachOneOfTwoEnv(target=color)
+        env.reset(seed=int(np.random.SeedSequence([0, number]).generate_state(1)[0]))
+        end = data.episodes.start[number] + data.episodes.length[number] - 1
+        near = np.hypot(*(data.column("observation.state")[end] - env.places[color]))
+        assert near < 0.2
+
+
 @pytest.mark.slow
 def test_workers_and_runs_do_not_change_the_dataset(tmp_path: Path) -> None:
     one = demonstrations.record(tmp_path / "one", num_episodes=3, seed=5, workers=1, codec="h264")
@@ -62,8 +74,8 @@ def test_failed_attempts_are_dropped_and_counted(
 ) -> None:
     attempt = demonstrations.attempt
 
-    def clumsy(seed: int, number: int) -> demonstrations.Frames:
-        frames = attempt(seed, number)
+    def clumsy(seed: int, number: int, targets: int) -> demonstrations.Frames:
+        frames = attempt(seed, number, targets)
         return frames[:5] if number % 2 == 0 else frames
 
     monkeypatch.setattr(demonstrations, "attempt", clumsy)

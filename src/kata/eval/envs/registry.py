@@ -12,7 +12,7 @@ import gymnasium
 from gymnasium import spaces
 
 from kata.errors import ConfigError, PolicyError, did_you_mean, nearest
-from kata.eval.envs.reach import ENV_ID, INSTRUCTION, MAX_STEPS
+from kata.eval.envs.reach import ENV_ID, INSTRUCTION, MAX_STEPS, SENTENCES, TWO_ID
 from kata.eval.options import EnvConfig
 
 TERMINATED = "terminated"
@@ -76,6 +76,9 @@ ENVIRONMENTS: dict[str, EnvSpec] = {
 def resolve_env(config: EnvConfig) -> EnvSpec:
     """The table's entry with the user's options over it; ConfigError for unknown names."""
     base = _base(config)
+    if base.id == TWO_ID:
+        target = str(config.kwargs.get("target", "green"))
+        base = dataclasses.replace(base, instruction=SENTENCES.get(target, ""))
     changed = {
         name: value
         for name in ("action_key", "success_key", "instruction", "max_steps", "fps", "clip")

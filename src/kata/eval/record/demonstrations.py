@@ -17,7 +17,16 @@ import numpy as np
 
 from kata.data.writing.dataset_writer import DatasetWriter, VideoOptions
 from kata.errors import DataError
-from kata.eval.envs.reach import CAMERAS, FPS, INSTRUCTION, MAX_STEPS, SIZE, Expert, ReachEnv
+from kata.eval.envs.reach import (
+    CAMERAS,
+    FPS,
+    MAX_STEPS,
+    SENTENCES,
+    SIZE,
+    Expert,
+    ReachEnv,
+    ReachOneOfTwoEnv,
+)
 from kata.spec import ACTION, REWARD, STATE, Column
 
 ROBOT_TYPE = "kata_board"
@@ -46,6 +55,7 @@ def record(
     num_episodes: int,
     seed: int = 0,
     codec: str = "av1",
+    targets: int = 1,
     workers: int | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Path:
@@ -56,6 +66,7 @@ def record(
         num_episodes: how many to keep.
         seed: same seed, same dataset, whatever the number of workers.
         codec: 'av1' or 'h264'.
+        targets: 1, or 2 of which the sentence names one, green and blue in turn.
         workers: processes that simulate; None takes one for a few episodes and all CPUs for many.
         progress: called with (kept, num_episodes) after each kept episode.
 
@@ -76,12 +87,12 @@ def record(
         ) as writer,
         ExitStack() as stack,
     ):
-        for frames in _attempts(seed, workers, stack):
+        for number, frames in enumerate(_attempts(seed, workers, targets, stack)):
             tried += 1
             if not frames[-1]["next.success"]:
                 continue
             for frame in frames:
-                writer.add_frame(frame, INSTRUCTION)
+                writer.add_frame(frame, SENTENCES[_named(number, targets)])
             writer.save_episode()
             kept += 1
             if progress is not None:
@@ -92,9 +103,9 @@ def record(
     return Path(root)
 
 
-def attempt(seed: int, number: int) -> Frames:
-    """The frames of attempt `number`, successful or not; they depend on the two numbers alone."""
-    env = ReachEnv()
+def attempt(seed: int, number: int, targets: int = 1) -> Frames:
+    """The frames of attempt `number`, successful or not; they depend on these numbers alone."""
+    env = ReachEnv() if targets == 1 else ReachOneOfTwoEnv(target=_named(number, targets))
     seen, _ = env.reset(seed=int(np.random.SeedSequence([seed, number]).generate_state(1)[0]))
     expert = Expert(env, np.random.default_rng([seed, number]))
     frames: Frames = []
@@ -118,11 +129,19 @@ def _require_some(episodes: int, workers: int) -> None:
         )
 
 
-def _attempts(seed: int, workers: int, stack: ExitStack) -> Iterator[Frames]:
+def _named(number: int, targets: int) -> str:
+    """Return the color of the target that an attempt reaches for."""
+    return tuple(SENTENCES)[number % targets]
+
+
+def _attempts(seed: int, workers: int, targets: int, stack: ExitStack) -> Iterator[Frames]:
     """Attempts in order, without end."""
+    tried = partial(attempt, seed, targets=targets)
     if workers == 1:
-        yield from map(partial(attempt, seed), count())
+        yield from map(tried, count())
     # fork would copy the encoder's threads in a state that nobody can continue
     pool = stack.enter_context(ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")))
     for first in count(step=workers * _WAVE):
-        yield from pool.map(partial(attempt, seed), range(first, first + workers * _WAVE))
+        yield from pool.map(
+            partial(attempt, seed, targets=targets), range(first, first + workers * _WAVE)
+        )

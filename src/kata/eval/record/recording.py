@@ -23,6 +23,7 @@ def demo(options: DemoOptions) -> int:
             num_episodes=options.episodes,
             seed=options.seed,
             codec=options.codec,
+            targets=options.targets,
             progress=progress,
         )
     print(f"{options.episodes} episodes in {options.root}")

@@ -7,7 +7,16 @@ from __future__ import annotations
 import gymnasium
 
 from kata.eval.envs.reach.expert import Expert
-from kata.eval.envs.reach.reach import CAMERAS, FPS, INSTRUCTION, MAX_STEPS, SIZE, ReachEnv
+from kata.eval.envs.reach.reach import (
+    CAMERAS,
+    FPS,
+    INSTRUCTION,
+    MAX_STEPS,
+    SENTENCES,
+    SIZE,
+    ReachEnv,
+    ReachOneOfTwoEnv,
+)
 
 __all__ = [
     "CAMERAS",
@@ -15,19 +24,25 @@ __all__ = [
     "FPS",
     "INSTRUCTION",
     "MAX_STEPS",
+    "SENTENCES",
     "SIZE",
+    "TWO_ID",
     "Expert",
     "ReachEnv",
+    "ReachOneOfTwoEnv",
     "register_reach",
 ]
 
 ENV_ID = "kata/Reach-v0"
+TWO_ID = "kata/ReachOneOfTwo-v0"
+"""The task with two targets, of which a sentence names one."""
 
 
 def register_reach() -> None:
-    """Make the task known to gymnasium; a second call changes nothing."""
-    if ENV_ID not in gymnasium.registry:
-        gymnasium.register(id=ENV_ID, entry_point="kata.eval.envs.reach.reach:ReachEnv")
+    """Make both tasks known to gymnasium; a second call changes nothing."""
+    for name, kind in ((ENV_ID, "ReachEnv"), (TWO_ID, "ReachOneOfTwoEnv")):
+        if name not in gymnasium.registry:
+            gymnasium.register(id=name, entry_point=f"kata.eval.envs.reach.reach:{kind}")
 
 
 register_reach()

@@ -11,6 +11,7 @@ Point = NDArray[np.float64]
 GROUND = (236, 234, 228)
 ARM = (150, 152, 160)
 GOAL = (0, 158, 72)
+OTHER = (24, 88, 214)
 TOOL = (214, 32, 40)
 
 GOAL_RADIUS = 0.16
@@ -32,13 +33,18 @@ class SceneCamera:
         self.size, self._pixel = size, 2 * half / size
         self._ticks = ((np.arange(size) + 0.5) * self._pixel - half).astype(np.float32)
 
-    def look(self, middle: Point, tool: Point, goal: Point) -> Picture:
-        """The picture around `middle`, uint8 (size, size, 3); x runs to the right, y upwards."""
+    def look(self, middle: Point, tool: Point, goal: Point, other: Point | None = None) -> Picture:
+        """The picture around `middle`, uint8 (size, size, 3); x runs to the right, y upwards.
+
+        `goal` is the green target, and `other` the blue one, if there is one.
+        """
         canvas = np.empty((self.size, self.size, 3), np.float32)
         canvas[:] = GROUND
         elbow = _elbow(tool)
         for start, end in ((_BASE, elbow), (elbow, tool)):
             self._bar(canvas, start - middle, end - middle)
+        if other is not None:
+            self._disc(canvas, other - middle, GOAL_RADIUS, OTHER)
         self._disc(canvas, goal - middle, GOAL_RADIUS, GOAL)
         self._disc(canvas, tool - middle, TOOL_RADIUS, TOOL)
         return canvas[::-1].astype(np.uint8)

@@ -9,18 +9,22 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from kata.errors import PolicyError
+from kata.errors import ConfigError, PolicyError
 from kata.eval.envs.reach.picture import GOAL_RADIUS, Picture, SceneCamera
 
 FPS = 10
 MAX_STEPS = 80
 HOLD_STEPS = 8
 INSTRUCTION = "move the tool to the green target"
+SENTENCES = {"green": INSTRUCTION, "blue": "move the tool to the blue target"}
+"""The sentence for each target, by its color."""
 CAMERAS = ("top", "wrist")
 SIZE = 64
 
 _STARTS = np.array([[-0.9, 0.9], [-0.9, -0.6]])
 _GOALS = np.array([[-0.8, 0.8], [-0.3, 0.8]])
+_APART = 0.5
+"""Least distance between two targets."""
 _GAIN, _MAX_STEP = (
     0.5,
     0.1,
@@ -64,7 +68,7 @@ class ReachEnv(gymnasium.Env[Observation, NDArray[np.float32]]):
         """A new start and a new target; the same seed gives the same pair."""
         super().reset(seed=seed, options=options)
         self.tool = self.np_random.uniform(_STARTS[:, 0], _STARTS[:, 1])
-        self.goal = self.np_random.uniform(_GOALS[:, 0], _GOALS[:, 1])
+        self._place_targets()
         self._held = self._steps = 0
         return self._observe(), {"is_success": False}
 
@@ -100,15 +104,51 @@ class ReachEnv(gymnasium.Env[Observation, NDArray[np.float32]]):
 
     def render(self) -> Picture | None:  # pyright: ignore[reportIncompatibleMethodOverride]
         """The board as a larger picture, uint8 (256, 256, 3)."""
-        return (
-            self._large.look(np.zeros(2), self.tool, self.goal)
-            if self.render_mode == "rgb_array"
-            else None
-        )
+        return self._seen_by(self._large, np.zeros(2)) if self.render_mode == "rgb_array" else None
 
     def _observe(self) -> Observation:
         pixels = {
-            "top": self._top.look(np.zeros(2), self.tool, self.goal),
-            "wrist": self._wrist.look(self.tool, self.tool, self.goal),
+            "top": self._seen_by(self._top, np.zeros(2)),
+            "wrist": self._seen_by(self._wrist, self.tool),
         }
         return {"agent_pos": self.tool.astype(np.float32), "pixels": pixels}
+
+    def _place_targets(self) -> None:
+        self.goal = self.np_random.uniform(_GOALS[:, 0], _GOALS[:, 1])
+
+    def _seen_by(self, camera: SceneCamera, middle: NDArray[np.float64]) -> Picture:
+        return camera.look(middle, self.tool, self.goal)
+
+
+class ReachOneOfTwoEnv(ReachEnv):
+    """The same with a green and a blue target, of which `target` is to be reached.
+
+    Pictures show both alike: only a sentence tells which one counts. Success is that of the target
+    that is to be reached.
+    """
+
+    def __init__(
+        self, render_mode: str | None = None, render_size: int = 256, target: str = "green"
+    ) -> None:
+        if target not in SENTENCES:
+            raise ConfigError(
+                f"target={target}",
+                rule=f"one of: {', '.join(SENTENCES)}",
+                remedy='for example --env.kwargs=\'{"target": "blue"}\'',
+            )
+        super().__init__(render_mode, render_size)
+        self.target = target
+        self.task = SENTENCES[target]
+        self.places = dict.fromkeys(SENTENCES, np.zeros(2))
+
+    def _place_targets(self) -> None:
+        # The places do not depend on which target counts.
+        green = self.np_random.uniform(_GOALS[:, 0], _GOALS[:, 1])
+        blue = green
+        while np.hypot(*(blue - green)) < _APART:
+            blue = self.np_random.uniform(_GOALS[:, 0], _GOALS[:, 1])
+        self.places = {"green": green, "blue": blue}
+        self.goal = self.places[self.target]
+
+    def _seen_by(self, camera: SceneCamera, middle: NDArray[np.float64]) -> Picture:
+        return camera.look(middle, self.tool, self.places["green"], self.places["blue"])
