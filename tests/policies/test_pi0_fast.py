@@ -4,6 +4,7 @@ import dataclasses
 import importlib
 import json
 import re
+import shutil
 import sys
 from pathlib import Path
 
@@ -242,6 +243,31 @@ def test_the_pipeline_is_lerobots_and_reads_actions_as_tokens(build, tmp_path):
     plain = json.loads((tmp_path / "config.json").read_text())
     assert {"allow_truncation", "freeze_vision_encoder", "min_period"}.isdisjoint(plain)
     assert "text_tokenizer_name" in plain
+
+
+def test_tokenizers_beside_the_pipeline_are_those_that_write_and_read(build, tmp_path):
+    config = build().config
+    places = {"action": config.action_tokenizer_name, "text": config.text_tokenizer_name}
+    for name, folder in places.items():
+        shutil.copytree(folder, tmp_path / name)
+    steps = [
+        {
+            "registry_name": "tokenizer_processor",
+            "config": {"tokenizer_name": "text", "max_length": 8},
+            "artifacts": {"tokenizer_name": "text"},
+        },
+        {
+            "registry_name": "action_tokenizer_processor",
+            "config": {"action_tokenizer_name": "action", "allow_truncation": False},
+            "artifacts": {"action_tokenizer_name": "action"},
+        },
+    ]
+    file = tmp_path / "policy_preprocessor.json"
+    file.write_text(json.dumps({"name": PREPROCESSOR, "steps": steps}))
+    policy = build(action_tokenizer_name="hub/absent", text_tokenizer_name="hub/absent")
+    policy.use_pipeline(load_pipeline(tmp_path, PREPROCESSOR))
+    assert policy.names == (str(tmp_path / "action"), str(tmp_path / "text"))
+    assert policy.predict_chunk(batch()).shape == (2, 4, 2)
 
 
 @pytest.mark.parametrize(
