@@ -91,6 +91,13 @@ RL = Verb(
             options="kata.rl.options:RlRun",
             is_raw=True,
         ),
+        "replay": Verb(
+            says="learn a run again from its journal, and compare weights; status 1 if they differ",
+            usage="<run>",
+            work="kata.rl.command:learn_again_command",
+            options="kata.rl.options:ReplayRunOptions",
+            word="run",
+        ),
     },
 )
 

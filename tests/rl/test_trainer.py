@@ -13,6 +13,7 @@ from kata.eval.record.demonstrations import record
 from kata.rl.episodes.journal import Journal
 from kata.rl.learner import Learner
 from kata.rl.options import resolve_rl
+from kata.rl.replay import learn_again
 from kata.rl.trainer import train_rl
 from kata.train.metrics.meter import read_metrics
 
@@ -178,6 +179,17 @@ def test_a_journal_shorter_than_its_checkpoint_is_refused(straight, tmp_path):
     (folder / "journal/journal.jsonl").write_text("".join(lines[:-1]))
     with pytest.raises(CheckpointError, match="3 episodes, the checkpoint 000048"):
         train(folder, *PENDULUM, "--resume=true")
+
+
+def test_the_journal_alone_gives_the_weights_again(straight, tmp_path):
+    assert learn_again(straight[0]) == []
+    folder = shutil.copytree(straight[0], tmp_path / "run", symlinks=True)
+    config = json.loads((folder / "rl_config.json").read_text())
+    config["algorithm"]["discount"] = 0.5
+    (folder / "rl_config.json").write_text(json.dumps(config))
+    assert "critic_ensemble.critics.0.output_layer.weight" in learn_again(folder)
+    with pytest.raises(CheckpointError, match="folder of a run"):
+        learn_again(tmp_path)
 
 
 def test_a_folder_that_is_there_is_refused(straight):

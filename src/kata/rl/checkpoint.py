@@ -104,6 +104,17 @@ def restore(source: Path, acting: Acting, sac: Sac) -> Counts:
             _, number, kind = key.split("/", 2)
             found.setdefault(int(number), {})[kind] = tensor
         load_optimizer_state(optimizer, found)
+    counts = read_counts(source)
+    sac.updates = counts.updates
+    return counts
+
+
+def read_counts(source: Path) -> Counts:
+    """Return how far a checkpoint is.
+
+    Raises:
+        CheckpointError: its file cannot be read.
+    """
     path = source / TRAINING / COUNTS
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
@@ -114,7 +125,6 @@ def restore(source: Path, acting: Acting, sac: Sac) -> Counts:
             rule="a JSON object with step, episodes and updates",
             remedy=f"delete {source} to continue from the one before it",
         ) from error
-    sac.updates = counts.updates
     return counts
 
 

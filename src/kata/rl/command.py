@@ -1,12 +1,13 @@
-"""`kata rl train`: learn by acting, and say what came out."""
+"""`kata rl`: learn by acting, and say what came out."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from pathlib import Path
 
 from kata import log
-from kata.rl.options import RlRun, resolve_rl
+from kata.rl.options import ReplayRunOptions, RlRun, resolve_rl
 from kata.train.stopping import STOPPED
 from kata.units import count_text
 
@@ -31,6 +32,20 @@ def main(args: Sequence[str]) -> int:
         print(f"stopped ({trained.stopped}) and saved; continue it with --resume=true")
         return STOPPED
     print(f"evaluate it: {_evaluation(run, str(trained.folder))}")
+    return 0
+
+
+def learn_again_command(options: ReplayRunOptions) -> int:
+    """Learn a run again from its journal; return 0 where its weights came out equal, else 1."""
+    from kata.rl.replay import learn_again
+
+    folder = Path(options.run).expanduser()
+    different = learn_again(folder)
+    if different:
+        print(f"{folder}: {len(different)} tensors differ from the newest checkpoint")
+        print("  " + "\n  ".join(different[:10]))
+        return 1
+    print(f"{folder}: the journal gives the weights of the newest checkpoint, bit for bit")
     return 0
 
 

@@ -177,6 +177,13 @@ class RlRun(Options):
         )
 
 
+@dataclass(frozen=True, kw_only=True)
+class ReplayRunOptions(Options):
+    """Options of `kata rl replay`."""
+
+    run: str = option(REQUIRED, "Folder of a run of `kata rl train`.")
+
+
 def resolve_rl(args: Sequence[str]) -> RlRun:
     """Return the run that the arguments ask for: the file of `--config` with the flags over it.
 

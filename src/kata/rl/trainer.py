@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import datetime
 import json
 import logging
@@ -27,32 +26,20 @@ from kata.eval.shares import sum_up
 from kata.files import write_json
 from kata.rl import checkpoint
 from kata.rl.actor import EpisodeActor
-from kata.rl.batches import Buffers, Sampling, TransitionBatches
+from kata.rl.assembly import assemble_parts
 from kata.rl.checkpoint import Counts
-from kata.rl.demos import open_demos
-from kata.rl.environment import RlEnv
 from kata.rl.episodes.episode import PlayedEpisode
 from kata.rl.episodes.journal import FOLDER, Journal
 from kata.rl.learner import Learner
 from kata.rl.options import RlRun
 from kata.rl.sac.algorithm import Sac, Tensors
-from kata.rl.setup import (
-    episode_schema,
-    new_policy,
-    plain_stats,
-    plan_buffers,
-    policy_config,
-    refuse_small_share,
-    run_stats,
-    warn_of_traps,
-)
 from kata.rl.takeover import Scripted
 from kata.train.checkpoint.folder import home_of, recover, resumable
 from kata.train.checkpoint.run_lock import FolderLock
 from kata.train.metrics.append_log import AppendLog
 from kata.train.metrics.meter import drop_lines_after, read_metrics, to_json
 from kata.train.stopping import StopSignal
-from kata.units import bytes_text, seconds_text
+from kata.units import seconds_text
 
 CONFIG = "rl_config.json"
 METRICS, LOG = "metrics.jsonl", "rl.log"
@@ -319,44 +306,14 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 def _open(run: RlRun, spec: EnvSpec, folder: Path, stack: ExitStack) -> _Session:
     """Assemble a run, and bring it to where its folder is."""
-    # 1. What is seen, done and known beforehand.
-    config, rules, facts = policy_config(run, spec)
-    schema = episode_schema(config, rules)
-    demos = None
-    if run.has_demos:
-        demos = open_demos(run.dataset, schema, rules, config.num_discrete_actions, facts.fps)
-        refuse_small_share(run, demos)
-    plan = plan_buffers(run, schema, demos, facts.max_steps)
-    _log.info("buffers take %s: %s", bytes_text(plan.nbytes), "; ".join(plan.lines()))
-    warn_of_traps(run, config, spec)
-    world = RlEnv(rules)
-    stack.callback(world.close)
-    stats = run_stats(config, rules, world, demos)
-    config = dataclasses.replace(config, dataset_stats=plain_stats(stats))
-    # 2. The parts that learn and act.
-    acting = new_policy(config, stats, run.seed)
-    sac = Sac(acting.policy, run.algorithm)  # pyright: ignore[reportArgumentType]
-    online, shown, takeovers = plan.rings()
-    buffers = Buffers(online, [ring for ring in (shown, takeovers) if ring is not None])
-    sampling = Sampling(
-        size=run.batch_size,
-        own=run.online_size,
-        seed=run.seed,
-        shift=run.algorithm.random_shift,
-        normalize_actions=run.algorithm.normalize_actions,
-    )
-    batches = TransitionBatches(buffers, acting, sampling)
-    before = config.online_step_before_learning
-    learner = Learner(sac, batches, buffers, takeovers, before, run.rl.update_every)
+    parts = assemble_parts(run, spec, stack)
+    acting, learner = parts.acting, parts.learner
     scripted = Scripted(run.takeover, run.seed) if run.takeover.rate else None
-    actor = EpisodeActor(acting, world, spec.instruction, run.seed, scripted)
-    # 3. What was there before: the checkpoint, and the episodes up to it.
-    journal = Journal(folder / FOLDER, schema)
-    counts = _restored(folder, acting, sac, journal)
-    if demos is not None and shown is not None:
-        for episode in demos.episodes():
-            shown.add(episode)
-        _log.info("%d demonstrations, %d steps", shown.episodes, shown.transitions)
+    actor = EpisodeActor(acting, parts.world, spec.instruction, run.seed, scripted)
+    # What was there before: the checkpoint, and the episodes up to it.
+    journal = Journal(folder / FOLDER, parts.schema)
+    counts = _restored(folder, acting, learner.sac, journal)
+    parts.take_demos()
     refill(learner, journal, counts)
     drop_lines_after(folder / METRICS, counts.step)
     record = AppendLog(folder / METRICS)

@@ -1,0 +1,80 @@
+"""`kata rl replay`: learn a run again from its journal, and compare weights."""
+
+from __future__ import annotations
+
+import json
+import logging
+from contextlib import ExitStack
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from kata.config import decode
+from kata.errors import CheckpointError
+from kata.eval.envs.registry import register_env, resolve_env
+from kata.processors.tensors import read_tensors
+from kata.rl.assembly import Parts, assemble_parts
+from kata.rl.checkpoint import ALGORITHM, read_counts
+from kata.rl.episodes.journal import FOLDER, Journal
+from kata.rl.options import RlRun
+from kata.rl.trainer import CONFIG
+from kata.train.checkpoint.folder import home_of, resumable
+from kata.train.checkpoint.manifest import MODEL, PRETRAINED
+
+_log = logging.getLogger(__name__)
+
+
+def learn_again(folder: Path) -> list[str]:
+    """Learn a run's newest checkpoint again, from new weights and the run's journal alone.
+
+    Returns:
+        Names of the tensors that differ from the checkpoint's; empty where all are equal bit for
+        bit.
+
+    Raises:
+        CheckpointError: the folder holds no run, or no checkpoint.
+    """
+    path = folder / CONFIG
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+        raw["policy"].pop("type")  # there is one kind
+    except (OSError, ValueError, KeyError) as error:
+        raise CheckpointError(
+            f"{path}: cannot be read ({error})",
+            rule="the folder of a run of `kata rl train`",
+            remedy="name the run's folder",
+        ) from error
+    run = decode(RlRun, raw)
+    source = resumable(home_of(folder)).source
+    if source is None:
+        raise CheckpointError(
+            f"{folder}: no checkpoint",
+            rule="a replay is compared with the newest checkpoint",
+            remedy="wait for the first checkpoint (--save_freq)",
+        )
+    spec = resolve_env(run.env)
+    register_env(spec)
+    with ExitStack() as stack:
+        parts = assemble_parts(run, spec, stack)
+        journal = Journal(folder / FOLDER, parts.schema)
+        parts.take_demos()
+        counts = read_counts(source)
+        _log.info("%d episodes, %d updates", counts.episodes, counts.updates)
+        learner = parts.learner
+        for number in range(counts.episodes):
+            learner.admit(journal.read(number))
+            while learner.is_behind and learner.sac.updates < counts.updates:
+                learner.update()
+    return _differences(parts, source)
+
+
+def _differences(parts: Parts, source: Path) -> list[str]:
+    own = {**parts.acting.policy.state_dict(), **parts.learner.sac.state_dict()}
+    key_map = parts.acting.policy.key_map()
+    names = {name: key_map.aliases.get(name, name) for name in own}
+    kept: dict[str, Tensor] = {
+        **read_tensors(source / PRETRAINED / MODEL),
+        **read_tensors(source / ALGORITHM / MODEL),
+    }
+    return [name for name, value in own.items() if not torch.equal(value.cpu(), kept[names[name]])]
