@@ -276,4 +276,4 @@ def main(path: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1] if sys.argv[1:] else "benchmarks/results/plan_guide_20261122.json"))
+    main(Path(sys.argv[1] if sys.argv[1:] else "benchmarks/results/plan_guide_20261123.json"))

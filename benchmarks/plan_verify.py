@@ -58,7 +58,7 @@ def cpu_cases(folder: Path) -> Iterator[VerifyCase]:
     sizes = {"dim_model": 256, "dim_feedforward": 1024, "chunk_size": 50, "n_action_steps": 50}
     yield VerifyCase("act", (96, 96), {**WITHOUT_WEIGHTS, **sizes})
     yield VerifyCase("diffusion", (96, 96), {**WITHOUT_WEIGHTS, "down_dims": (64, 128, 256)})
-    transformer = {"num_layers": 4, "hidden_dim": 256, "num_heads": 4}
+    transformer = {"num_layers": 6, "hidden_dim": 512, "num_heads": 4}
     encoders: dict[str, Any] = {
         "vision_encoder_name": clip,
         "text_encoder_name": clip,
@@ -149,7 +149,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--only", help="one policy")
-    default = "benchmarks/results/plan_verify_cpu_20261122.json"
+    default = "benchmarks/results/plan_verify_cpu_20261123.json"
     parser.add_argument("--out", type=Path, default=Path(default))
     options = parser.parse_args()
     gpu = gpu_here()

@@ -102,11 +102,20 @@ def test_one_full_memory_halves_the_micro_batches_of_all_ranks(args, tmp_path):
     assert "memory was full at step 2: micro-batches of 2 samples" in log
 
 
-def test_a_memory_that_is_full_later_ends_all_ranks(args, tmp_path):
-    options = args(*SGD, "--steps=6")
-    group = ranks.start(2, scenes.train_with_full_memory, 4, 1, options, folder=tmp_path / "out")
+@pytest.mark.parametrize(
+    ("step", "layout"),
+    [
+        pytest.param(4, (), id="after the guarded steps of DDP"),
+        # The other rank waits for a unit's weights in its backward pass, which never come.
+        pytest.param(1, ("--parallelism.dp_shard=-1",), id="in shards"),
+    ],
+)
+def test_a_full_memory_that_ranks_cannot_agree_on_ends_all(step, layout, args, tmp_path):
+    options = args(*SGD, *layout, "--steps=6")
+    group = ranks.start(2, scenes.train_with_full_memory, step, 1, options, folder=tmp_path / "out")
     assert group.ended() == [2, 2], group.said(0) + group.said(1)
     assert "cpu is out of memory" in group.said(1)
+    assert "--batch_size=2 --accelerator.gradient_accumulation.steps=2" in group.said(1)
     assert "rank 1 (process" in group.said(0)
 
 
