@@ -48,6 +48,7 @@ MEMORY_GB = {
     "smolvla": (10, 16),
     "pi0": (24, 40),
     "pi05": (24, 40),
+    "pi0_fast": (24, 40),
 }
 """Peak memory at batch 8 by group of policies."""
 
@@ -77,7 +78,7 @@ NARROW = {"dtype": "bfloat16", "gradient_checkpointing": True}
 """The guide's options of π0.5 on four H100. The other rows of π0 and π0.5 state none; in float32
 their weights, gradients and means of AdamW alone take more than 40 GB.
 """
-OPTIONS = {"pi0": NARROW, "pi05": NARROW}
+OPTIONS = dict.fromkeys(("pi0", "pi05", "pi0_fast"), NARROW)
 
 SCALING = {2: 1.9, 4: 3.7, 8: 7.2}
 """Speedups on A100."""

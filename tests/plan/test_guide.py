@@ -37,5 +37,5 @@ def test_the_scenarios_of_act_and_pi_on_cuda_are_inside():
 
 def test_memory_is_in_the_range_of_each_group():
     found = {row["policy"]: row["inside"] for row in plan_guide.memory_rows()}
-    fitting = ("act", "diffusion", "multi_task_dit", "tdmpc", "pi0", "pi05")
+    fitting = ("act", "diffusion", "multi_task_dit", "tdmpc", "pi0", "pi05", "pi0_fast")
     assert [policy for policy in fitting if found[policy] != "yes"] == []
