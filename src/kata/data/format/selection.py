@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -105,8 +106,10 @@ def only_whole(
     # once, since network disks need a millisecond for it.
     has_files: list[NDArray[np.bool_]] = []
     missing: list[str] = []
-    for span in layout.spans():
-        found = store.stamps(span.files)
+    spans = list(layout.spans())
+    # All at once, since a store without listings is asked for each.
+    found = store.stamps(list(chain.from_iterable(span.files for span in spans)))
+    for span in spans:
         is_there = np.array([name in found for name in span.files], dtype=bool)
         has_files.append(is_there[span.file])
         used = np.unique(span.file)

@@ -52,6 +52,18 @@ class Camera(Protocol):
         """
         ...
 
+    def neighbours(self, file: int, numbers: Int64) -> Int64:
+        """Return the GOPs of a far file that may be fetched along with those of some frames.
+
+        Args:
+            file: number of the file.
+            numbers: (n,) of the frames in the file, ascending.
+
+        Returns:
+            (m, 2) first frame and end of each, ascending.
+        """
+        ...
+
     def far_bytes(self) -> dict[str, int]:
         """Return the bytes of each far file that may be read, as far as they are known.
 

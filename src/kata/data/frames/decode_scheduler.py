@@ -25,6 +25,7 @@ from kata.data.dataset.windows import episode_of
 from kata.data.frames.camera import Camera
 from kata.data.frames.decode_pool import DecodePool
 from kata.data.frames.decode_tasks import CopyFramesTask, DecodeContext, DecodeGopTask, HeldFrame
+from kata.data.frames.fetch_horizon import FetchHorizon
 from kata.data.frames.frame_buffer import Frame, FrameBuffer
 from kata.data.frames.frame_cache import FrameCache
 from kata.data.frames.frame_delivery import Out, PendingFrames, Target
@@ -90,6 +91,7 @@ class DecodeScheduler:
         self._plan = UsePlan({})
         self._is_begun = False
         self._prepared: set[tuple[str, int]] = set()
+        self._horizon = FetchHorizon()
 
     def prepare(self, files: Sequence[tuple[str, int]]) -> None:
         """Index files that are not indexed yet, on the pool; show a progress bar after one second.
@@ -182,23 +184,47 @@ class DecodeScheduler:
         if fetched is None:
             return
         ranges: list[ByteRange] = []
+        along: list[tuple[ByteRange, int]] = []
+        horizon = self._horizon.steps(fetched.budget_bytes)
         for key, wanted in rows.items():
-            unique = np.unique(wanted[~self._cached(key, wanted)])
-            with self.buffer.lock:
-                held = [self.buffer.get((key, row)) is not None for row in unique.tolist()]
-            ranges += self._byte_ranges(key, unique[~np.array(held, bool)])
-        fetched.fetch_ahead(ranges, steps)
+            camera, episodes = self._cameras[key], self._context.dataset.episodes
+            unique = self._absent(key, np.unique(wanted))
+            episode = episode_of(unique, episodes)
+            file = camera.span.file[episode]
+            number = unique - episodes.start[episode] + camera.span.first[episode]
+            for one in np.unique(file).tolist():
+                numbers = np.unique(number[file == one])
+                ranges += camera.byte_ranges(one, numbers)
+                near = camera.neighbours(one, numbers)
+                along += self._due_soon(key, one, near, range(steps.stop, steps.stop + horizon))
+        self._horizon.count(len(steps), fetched.fetch_ahead(ranges, steps, along))
 
-    def _byte_ranges(self, key: str, rows: Int64) -> list[ByteRange]:
-        """Return the bytes of the GOPs of some rows, (n,) ascending."""
-        camera, episodes = self._cameras[key], self._context.dataset.episodes
-        episode = episode_of(rows, episodes)
-        file = camera.span.file[episode]
-        number = rows - episodes.start[episode] + camera.span.first[episode]
-        found: list[ByteRange] = []
-        for one in np.unique(file).tolist():
-            found += camera.byte_ranges(one, np.unique(number[file == one]))
-        return found
+    def _due_soon(
+        self, key: str, file: int, gops: Int64, steps: range
+    ) -> list[tuple[ByteRange, int]]:
+        """Return the bytes of GOPs (n, 2) that some of these steps need, each with the first such
+        step.
+        """
+        if not len(gops):
+            return []
+        members = self._members[key].of(np.full(len(gops), file), gops[:, 0], gops[:, 1])
+        dues = self._plan.after(key, members.rows, steps.start - 1)
+        # Few are due so soon: only these are looked for in the cache and the buffer.
+        soon = np.flatnonzero(dues < steps.stop)
+        soon = soon[np.isin(members.rows[soon], self._absent(key, members.rows[soon]))]
+        group, first = np.unique(members.group[soon], return_index=True)
+        if not len(group):
+            return []
+        ranges = self._cameras[key].byte_ranges(file, members.numbers[soon[first]])
+        earliest = np.minimum.reduceat(dues[soon], first)
+        return list(zip(ranges, earliest.tolist(), strict=True))
+
+    def _absent(self, key: str, rows: Int64) -> Int64:
+        """Return the rows whose frames are neither cached nor held, nor being decoded."""
+        rows = rows[~self._cached(key, rows)]
+        with self.buffer.lock:
+            held = [self.buffer.get((key, row)) is not None for row in rows.tolist()]
+        return rows[~np.array(held, bool)]
 
     @property
     def has_leisure(self) -> bool:

@@ -24,6 +24,11 @@ from kata.data.video.packet_index import FrameIndex, check_whole, open_index
 from kata.errors import DataError
 from kata.spec import Column
 
+_NEAR_BYTES = 256 * 1024
+"""Bytes before and after a GOP within which others may be fetched along with it. A request of this
+size costs little more than its bytes.
+"""
+
 
 class VideoCamera:
     """A camera whose frames are stored in video files.
@@ -144,6 +149,20 @@ class VideoCamera:
         for number in wanted.tolist():
             found.append(ByteRange(files, name, stamp, int(begin[number]), int(end[number])))
         return found
+
+    def neighbours(self, file: int, numbers: Int64) -> Int64:
+        """Return the GOPs near those of some frames, if GOPs are fetched one by one."""
+        files = self._store
+        if not isinstance(files, FarFiles) or files.pool.holds_all:
+            return np.empty((0, 2), np.int64)
+        first, begin, end = self._index[file].gops
+        own = np.unique(first.searchsorted(numbers, side="right") - 1)
+        reach = int(_NEAR_BYTES * len(first) // max(int(end[-1] - begin[0]), 1))
+        near = np.unique(own[:, None] + np.arange(-reach, reach + 1))
+        near = near[(near >= 0) & (near < len(first))]
+        near = np.setdiff1d(near, own, assume_unique=True)
+        ends = np.append(first, len(self._index[file]))[near + 1]
+        return np.stack([first[near], ends], axis=1)
 
     def far_bytes(self) -> dict[str, int]:
         """Return the bytes of the GOPs of the selected episodes, by name of the far file."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -140,9 +141,13 @@ class Reader(Closing):
         self.buffer = FrameBuffer(budget_bytes=0)
         self._pool = DecodePool(threads)
         self._rename_map = rename_map or {}
-        self._readers = [
-            self._reader(part, (caches or {}).get(part.name)) for part in mixture.parts
-        ]
+        # A fault of one file ends the indexing of others: requests for them must not outlive this.
+        with ExitStack() as on_error:
+            on_error.callback(self._pool.close)
+            self._readers = [
+                self._reader(part, (caches or {}).get(part.name)) for part in mixture.parts
+            ]
+            on_error.pop_all()
 
     def _reader(self, part: MixtureEntry, cache: FrameCache | None) -> DatasetReader:
         # A dataset's reader knows its own names only; this class translates in both directions.

@@ -49,6 +49,12 @@ above that of independent samples.
 """
 
 
+_READ_BYTES = 512 * 1024
+"""Bytes of a clip and camera that cost little more than a request for them: clips of short GOPs
+grow to it while the pool has twice _CLIPS_PER_SAMPLE.
+"""
+
+
 @dataclass(frozen=True)
 class Shuffle:
     """An order of training by its name; the three numbers are 0 with 'full'.
@@ -306,6 +312,10 @@ class ShuffleChoice:
             else min(math.ceil(halo / _EXTRA_DECODING) or 1, runs_of_episode)
         )
         runs = max(runs, -(-dataset.num_frames // (_MOST_CLIPS * gop)))
+        # Neighbouring GOPs of a clip can be read with one request, as long as clips mix well.
+        needed = runs
+        if stride == gop:
+            runs = max(runs, min(_runs_to_read(dataset, sizes, gop), runs_of_episode))
         # 2. A GOP is held whole when it is decoded, but half of it on average. The peak exceeds the
         # mean by half a GOP per camera.
         opening = gop * sum(sizes.values()) / 2
@@ -315,9 +325,10 @@ class ShuffleChoice:
             shuffle = Shuffle("clips", 1, frames - frames % gop or gop, gop)
             held = held_bytes_per_clip(shuffle, stride, windows, sizes, longest)
             pool = self.asked.clip_pool or max(int((_FILL * room - opening) / held), 1)
-            if self.asked.clip_frames or runs <= 1 or pool >= _CLIPS_PER_SAMPLE * self.batch_size:
+            per_sample = _CLIPS_PER_SAMPLE if runs <= needed else 2 * _CLIPS_PER_SAMPLE
+            if self.asked.clip_frames or runs <= 1 or pool >= per_sample * self.batch_size:
                 return dataclasses.replace(shuffle, clip_pool=pool)
-            runs = -(-runs // 2)
+            runs = max(-(-runs // 2), needed) if runs > needed else -(-runs // 2)
 
     def _sentence(self, order: ClipOrder, gop: int) -> str:
         found = order_quality(order, order.clips, max(self.batch_size, 2))
@@ -376,6 +387,20 @@ def _gop(dataset: Dataset, cameras: Collection[str]) -> int:
             lengths = np.unique(index.start, return_counts=True)[1]
             found.append(int(np.quantile(lengths, 0.9, method="higher")))
     return max(found)
+
+
+def _runs_to_read(dataset: Dataset, cameras: Collection[str], gop: int) -> int:
+    """Return the GOPs whose bytes are worth one request in the first file of every camera.
+
+    A clip is no longer than a second for it: its frames resemble each other.
+    """
+    most = max(round(dataset.fps) // gop, 1)
+    found = [1]
+    for key in cameras:
+        if dataset.columns[key].dtype == "video":
+            _, begin, end = open_index(_first_file(dataset, key)).gops
+            found.append(math.ceil(_READ_BYTES * len(begin) / max(int((end - begin).sum()), 1)))
+    return min(max(found), most)
 
 
 def held_bytes_per_clip(

@@ -15,6 +15,7 @@ from typing import Any
 from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
 from huggingface_hub.utils import get_session
 
+from kata.data.remote.http_connections import range_of
 from kata.data.remote.refusals import (
     RefusedError,
     TransientError,
@@ -56,21 +57,37 @@ def read_range(
         RefusedError: The store refuses.
         DataError: The object has changed, or the store sends whole files.
     """
-    asked = {**headers, "Range": f"bytes={begin}-{begin + size - 1}"}
-    with _Answer(url, asked, location) as response:
-        if response.status_code == 200 and (begin, size) != (0, stamp.size):
-            raise ignores_ranges(location)
-        _check_same(response, stamp, location)
-        if response.status_code == 206:
-            first, total = _content_range(response)
-            if total is not None and total != stamp.size:
-                raise replaced(location, f"has {total} bytes instead of {stamp.size}")
-            if first != begin:
-                raise TransientError(f"bytes from {first} on instead of {begin}")
-        found = b"".join(response.iter_raw())
+    # Compressed bodies would have other lengths than the ranges.
+    asked = {
+        **headers,
+        "Range": f"bytes={begin}-{begin + size - 1}",
+        "Accept-Encoding": "identity",
+    }
+    answer = range_of(url, asked, size)
+    if answer is not None:
+        _check_status(answer)
+        _check_range(answer, begin, size, stamp, location)
+        found = answer.body
+    else:
+        with _Answer(url, asked, location) as response:
+            _check_range(response, begin, size, stamp, location)
+            found = b"".join(response.iter_raw())
     if len(found) != size:
         raise TransientError(f"{len(found)} of {size} bytes")
     return found
+
+
+def _check_range(response: Any, begin: int, size: int, stamp: Stamp, location: str) -> None:
+    """Check that an answer has the range that was asked for, of the object with this stamp."""
+    if response.status_code == 200 and (begin, size) != (0, stamp.size):
+        raise ignores_ranges(location)
+    _check_same(response, stamp, location)
+    if response.status_code == 206:
+        first, total = _content_range(response)
+        if total is not None and total != stamp.size:
+            raise replaced(location, f"has {total} bytes instead of {stamp.size}")
+        if first != begin:
+            raise TransientError(f"bytes from {first} on instead of {begin}")
 
 
 def look_at(url: str, headers: Mapping[str, str], location: str) -> Stamp:
@@ -109,7 +126,6 @@ class _Answer:
     def __init__(
         self, url: str, headers: Mapping[str, str], location: str, *, empty: bool = False
     ) -> None:
-        # Compressed bodies would have other lengths than the ranges.
         self._headers = {**headers, "Accept-Encoding": "identity"}
         self._url = url
         self._location = location
@@ -126,7 +142,8 @@ class _Answer:
         except (TRANSPORT_ERROR, OSError) as error:
             raise translated(error, self._location) from error
         try:
-            self._check_status(response)
+            if not (self._empty and int(response.status_code) == 416):
+                _check_status(response)
         except BaseException:
             self._stream.__exit__(None, None, None)
             raise
@@ -137,14 +154,15 @@ class _Answer:
         if isinstance(error, (TRANSPORT_ERROR, OSError)):
             raise translated(error, self._location) from error
 
-    def _check_status(self, response: Any) -> None:
-        status = int(response.status_code)
-        if status in (200, 206) or (status == 416 and self._empty):
-            return
-        reason = str(response.reason_phrase)
-        if status in _PASSING:
-            raise TransientError(f"{status} {reason}", retry_after_s(response.headers))
-        raise RefusedError(status, reason)
+
+def _check_status(response: Any) -> None:
+    status = int(response.status_code)
+    if status in (200, 206):
+        return
+    reason = str(response.reason_phrase)
+    if status in _PASSING:
+        raise TransientError(f"{status} {reason}", retry_after_s(response.headers))
+    raise RefusedError(status, reason)
 
 
 def translated(error: Exception, location: str) -> Exception:

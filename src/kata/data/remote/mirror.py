@@ -45,7 +45,10 @@ _AHEAD = 16
 
 _PART_BYTES = 8 * 1024**2
 _AT_ONCE = 8
-"""Requests in flight."""
+"""Requests in flight for the parts of a file."""
+
+_FILES_AT_ONCE = 8
+"""Files that are brought at a time."""
 
 
 class Mirror:
@@ -108,14 +111,19 @@ class Mirror:
         stamps = self._store.stamps(names)
         with self._alone():
             self._clean()
-            count = 0
-            for name, stamp in stamps.items():
-                blob = self._blob(name, stamp, skipped)
-                if not blob.is_file():
-                    self._download(name, stamp, blob, skipped)
-                    count += 1
+            blobs = {name: self._blob(name, stamp, skipped) for name, stamp in stamps.items()}
+            absent = [name for name, blob in blobs.items() if not blob.is_file()]
+            # One after another, each file would take a few times the latency of the store.
+            with ThreadPoolExecutor(_FILES_AT_ONCE, "kata-files") as pool:
+                fetched = [
+                    pool.submit(self._download, name, stamps[name], blobs[name], skipped)
+                    for name in absent
+                ]
+                for each in fetched:
+                    each.result()
+            for name, blob in blobs.items():
                 self._link(name, blob)
-        return count
+        return len(absent)
 
     def kept_bytes(self) -> int:
         """Return the bytes that this state of the dataset takes on the disk."""
@@ -131,7 +139,9 @@ class Mirror:
 
     def _probed(self) -> dict[str, Stamp]:
         """Return the stamps of the metadata of a store without listings."""
-        found = self._store.stamps(_NAMES)
+        # The first episode tables are asked for beside the others: their answers are kept.
+        first = [_EPISODES.format(chunk=0, file=file) for file in range(_AHEAD)]
+        found = self._store.stamps([*_NAMES, *first])
         chunk = 0
         while files := self._numbered(chunk):
             found |= files

@@ -16,7 +16,7 @@ from kata.data.storage.file_stamp import Stamp, replaced
 
 T = TypeVar("T")
 
-_AT_ONCE = 16
+_AT_ONCE = 32
 """Requests for stamps in flight, for stores without listings."""
 
 

@@ -10,7 +10,6 @@ A task of the decode pool begins when its bytes are here, so no decoding thread 
 from __future__ import annotations
 
 import heapq
-import time
 from bisect import bisect_left, bisect_right, insort
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -26,6 +25,7 @@ from kata.data.storage.fetch_requests import (
     Key,
     Lease,
     Request,
+    Stopwatch,
     Then,
     joined,
 )
@@ -47,6 +47,11 @@ step would cost more than it gives.
 _AHEAD = 0.25
 """Fraction of the budget that is fetched ahead of its use in place of bytes that will be used
 again. More would hide no more latency, and those bytes would have to be fetched once more.
+"""
+
+_ALONG = 0.375
+"""Fraction of the budget for bytes that came along with others. They stay longer than those that
+are needed next, whose room they may not take.
 """
 
 _WHOLE = 0.9
@@ -89,6 +94,7 @@ class FetchPool(Closing):
         self._begins: dict[tuple[FarFiles, str], list[int]] = defaultdict(list)
         self._planned_bytes = 0
         self._spare_bytes = 0
+        self._along_bytes = 0
         self._expected: dict[tuple[FarFiles, str], int] = {}
         self._expected_bytes = 0
         # Heaps of (step, number of the entry, request): those that tasks await come first.
@@ -102,7 +108,7 @@ class FetchPool(Closing):
         self._step = 0
         self._under_way = 0
         self._complete = 0
-        self._waiting = _Stopwatch()
+        self._waiting = Stopwatch()
         self._closed = False
 
     @property
@@ -140,12 +146,31 @@ class FetchPool(Closing):
         """Call a function on the threads that fetch, and return its results in order."""
         return self._threads.map(function, items)
 
-    def fetch_ahead(self, ranges: Iterable[ByteRange], steps: range) -> None:
-        """Fetch ranges, each of which some of these steps need."""
+    def fetch_ahead(
+        self,
+        ranges: Iterable[ByteRange],
+        steps: range,
+        along: Iterable[tuple[ByteRange, int]] = (),
+    ) -> int:
+        """Fetch ranges, each of which some of these steps need.
+
+        Args:
+            ranges: the ranges.
+            steps: the steps.
+            along: ranges with the later steps that need them. They are fetched only where they
+                share a request with one of `ranges`.
+
+        Returns:
+            The bytes that are fetched for it.
+        """
         with self._lock:
-            if not self._closed:
-                self._plan(ranges, steps, self._planned)
-                self._begin_requests()
+            if self._closed:
+                return 0
+            before = self._planned_bytes
+            self._plan(ranges, steps, self._planned, along)
+            planned = self._planned_bytes - before
+            self._begin_requests()
+            return planned
 
     def pass_steps(self, step: int) -> None:
         """Let go of what only steps before `step` needed: they found their frames elsewhere."""
@@ -245,26 +270,65 @@ class FetchPool(Closing):
 
     # --- what is planned; each with the lock ------------------------------------------------------
 
-    def _plan(self, ranges: Iterable[ByteRange], steps: range, queue: _Queue) -> None:
+    def _plan(
+        self,
+        ranges: Iterable[ByteRange],
+        steps: range,
+        queue: _Queue,
+        along: Iterable[tuple[ByteRange, int]] = (),
+    ) -> None:
         """Queue requests for the ranges that are neither here nor planned."""
         new: list[HeldRange] = []
         for each in ranges:
             held = self._covering(each.files, each.name, each.begin, each.end)
             if held is None:
-                held = HeldRange(each, steps)
-                self._held[held.key] = held
-                insort(self._begins[each.files, each.name], each.begin)
-                self._planned_bytes += held.size
-                new.append(held)
-            elif held.is_spare:
+                new.append(self._added(each, steps))
+                continue
+            self._count_as_near(held)
+            if held.is_spare:
                 held.is_spare = False
                 self._spare_bytes -= held.size
                 held.steps = steps
                 self._planned_bytes += held.size
                 self._offer(held, steps)
+        own = set(map(id, new))
+        if new:
+            new += self._added_along(along)
         # Of a small pool a request takes a part, so that several are under way.
         for request in joined(new, min(_REQUEST_BYTES, self.budget_bytes // 8)):
-            self._push(request, steps.start, queue)
+            if own.isdisjoint(map(id, request.held)):
+                for held in request.held:
+                    self._planned_bytes -= held.size
+                    self._remove(held)
+            else:
+                self._push(request, steps.start, queue)
+
+    def _added_along(self, along: Iterable[tuple[ByteRange, int]]) -> list[HeldRange]:
+        """Return new ranges that later steps need, the first of them first, within their share."""
+        new: list[HeldRange] = []
+        for each, due in sorted(along, key=lambda found: found[1]):
+            if self._along_bytes >= _ALONG * self.budget_bytes:
+                break
+            if self._covering(each.files, each.name, each.begin, each.end) is None:
+                held = self._added(each, range(due, due + 1))
+                held.is_along = True
+                self._along_bytes += held.size
+                new.append(held)
+        return new
+
+    def _added(self, each: ByteRange, steps: range) -> HeldRange:
+        """Return a new range that some of these steps need, to be fetched."""
+        held = HeldRange(each, steps)
+        self._held[held.key] = held
+        insort(self._begins[each.files, each.name], each.begin)
+        self._planned_bytes += held.size
+        return held
+
+    def _count_as_near(self, held: HeldRange) -> None:
+        """Count a range no longer as one that came along."""
+        if held.is_along:
+            held.is_along = False
+            self._along_bytes -= held.size
 
     def _covering(self, files: FarFiles, name: str, begin: int, end: int) -> HeldRange | None:
         """Return a range with bytes [begin, end) that is here, under way or planned."""
@@ -351,6 +415,7 @@ class FetchPool(Closing):
 
     def _set_aside(self, held: HeldRange, next_use: int) -> None:
         """Count a range that is here, and that no task uses, as spare."""
+        self._count_as_near(held)
         if not held.is_spare:
             held.is_spare = True
             self._planned_bytes -= held.size
@@ -372,6 +437,7 @@ class FetchPool(Closing):
         held.data = None
 
     def _remove(self, held: HeldRange) -> None:
+        self._count_as_near(held)
         del self._held[held.key]
         begins = self._begins[held.range.files, held.range.name]
         del begins[bisect_left(begins, held.range.begin)]
@@ -426,25 +492,3 @@ class FetchPool(Closing):
             lease.then = None
             self._waiting.stop()
         return ended
-
-
-class _Stopwatch:
-    """The seconds during which at least one thing was under way."""
-
-    def __init__(self) -> None:
-        self._count = 0
-        self._since_s = 0.0
-        self._total_s = 0.0
-
-    def start(self) -> None:
-        if not self._count:
-            self._since_s = time.perf_counter()
-        self._count += 1
-
-    def stop(self) -> None:
-        self._count -= 1
-        if not self._count:
-            self._total_s += time.perf_counter() - self._since_s
-
-    def total_s(self) -> float:
-        return self._total_s + (time.perf_counter() - self._since_s if self._count else 0.0)

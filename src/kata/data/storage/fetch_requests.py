@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -61,6 +62,7 @@ class HeldRange:
         again: the next step that needs it after the tasks that use it now.
         is_asked: True once a request for it has begun; from then on its bytes count.
         is_spare: True while it is here and no step is known to need it soon.
+        is_along: True while it is needed later than what it came along with.
         entry: number of its valid entries in the pool's heaps; 0 for none.
         data: the bytes, once they are here.
         users: leases that keep it.
@@ -72,6 +74,7 @@ class HeldRange:
     again: int = NEVER
     is_asked: bool = False
     is_spare: bool = False
+    is_along: bool = False
     entry: int = 0
     data: bytearray | None = None
     users: int = 0
@@ -138,3 +141,28 @@ def _gap(one: ByteRange, after: ByteRange) -> int | None:
     """Return the bytes between two ranges of one file, or None if there is no such gap."""
     is_one_file = (one.files, one.name) == (after.files, after.name)
     return after.begin - one.end if is_one_file and after.begin >= one.end else None
+
+
+class Stopwatch:
+    """The seconds during which at least one thing was under way."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._since_s = 0.0
+        self._total_s = 0.0
+
+    def start(self) -> None:
+        """Count one more thing that is under way."""
+        if not self._count:
+            self._since_s = time.perf_counter()
+        self._count += 1
+
+    def stop(self) -> None:
+        """Count one thing less."""
+        self._count -= 1
+        if not self._count:
+            self._total_s += time.perf_counter() - self._since_s
+
+    def total_s(self) -> float:
+        """Return the seconds so far."""
+        return self._total_s + (time.perf_counter() - self._since_s if self._count else 0.0)
