@@ -71,8 +71,10 @@ class Acting:
         # The copy waits for the device; one that does not wait hands over numbers that are not
         # there yet.
         given = given.float().cpu()
-        # What is behind the action feature, such as a gripper's choice, has no scale.
-        action, rest = given.tensor_split([self.config.action.shape[0]], dim=1)
+        # What is behind the action feature, such as a gripper's choice, has no scale. A guest's
+        # actions may be wider than the dataset's; its own processors cut them.
+        width = given.shape[1] if self.config.is_guest else self.config.action.shape[0]
+        action, rest = given.tensor_split([width], dim=1)
         found: Batch = {ACTION: action}
         if ORIGIN in state.memory:
             found[ORIGIN] = state.memory[ORIGIN].cpu()
