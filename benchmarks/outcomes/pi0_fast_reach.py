@@ -71,7 +71,7 @@ def flags(work: Path, steps: int) -> list[str]:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("work", type=Path)
-    parser.add_argument("--steps", type=int, default=1100)
+    parser.add_argument("--steps", type=int, default=5000)
     parser.add_argument("--episodes", type=int, default=50)
     asked = parser.parse_args()
     asked.work.mkdir(parents=True, exist_ok=True)
