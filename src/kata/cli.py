@@ -91,6 +91,22 @@ RL = Verb(
             options="kata.rl.options:RlRun",
             is_raw=True,
         ),
+        "learn": Verb(
+            says="learn from actors in other processes and on other machines",
+            usage="--env.type=<name> --output_dir=<folder> [options]",
+            work="kata.rl.network.command:learn",
+            options="kata.rl.network.options:LearnRun",
+            is_raw=True,
+            footer=("All options of `kata rl train` are taken too, and mean the same.",),
+        ),
+        "act": Verb(
+            says="act for `kata rl learn`",
+            usage="--env.type=<name> --rl.learner=http://<address>:<port> --output_dir=<folder> "
+            "[options]",
+            work="kata.rl.network.command:act",
+            options="kata.rl.network.options:ActRun",
+            is_raw=True,
+        ),
         "replay": Verb(
             says="learn a run again from its journal, and compare weights; status 1 if they differ",
             usage="<run>",

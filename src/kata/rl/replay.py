@@ -17,6 +17,7 @@ from kata.processors.tensors import read_tensors
 from kata.rl.assembly import Parts, assemble_parts
 from kata.rl.checkpoint import ALGORITHM, read_counts
 from kata.rl.episodes.journal import FOLDER, Journal
+from kata.rl.learner import Learner
 from kata.rl.options import RlRun
 from kata.rl.trainer import CONFIG
 from kata.train.checkpoint.folder import home_of, resumable
@@ -62,11 +63,16 @@ def learn_again(folder: Path) -> list[str]:
         counts = read_counts(source)
         _log.info("%d episodes, %d updates", counts.episodes, counts.updates)
         learner = parts.learner
-        for number in range(counts.episodes):
-            learner.admit(journal.read(number))
-            while learner.is_behind and learner.sac.updates < counts.updates:
-                learner.update()
+        for entry in journal.entries[: counts.episodes]:
+            _update_to(learner, entry.updates)
+            learner.admit(journal.read(entry.episode))
+        _update_to(learner, counts.updates)
     return _differences(parts, source)
+
+
+def _update_to(learner: Learner, updates: int) -> None:
+    while learner.sac.updates < updates:
+        learner.update()
 
 
 def _differences(parts: Parts, source: Path) -> list[str]:

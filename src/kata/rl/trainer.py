@@ -8,7 +8,7 @@ import logging
 import math
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -67,8 +67,23 @@ class RlTrained:
 
 
 @dataclass
-class _Session:
-    """A run at work."""
+class RunSession:
+    """A run at work.
+
+    Attributes:
+        run: its options.
+        folder: of the run.
+        spec: of its environment.
+        acting: the policy that acts and learns.
+        actor: plays episodes with it.
+        learner: see `Learner`.
+        journal: of its episodes.
+        record: metrics.jsonl.
+        stop: the request to stop.
+        began_s: clock at the start.
+        saved_step: steps at the last checkpoint.
+        evaluated_step: steps at the last evaluation.
+    """
 
     run: RlRun
     folder: Path
@@ -88,12 +103,12 @@ class _Session:
         learner = self.learner
         while not self.stop.should_stop():
             if learner.is_behind:
-                self._learn()
+                self.learn()
                 continue
-            self._between_episodes()
+            self.between_episodes()
             if learner.steps >= self.run.policy.online_steps:
                 break
-            self._take(self._next_episode())
+            self.take(self._next_episode())
         self.save()
 
     def save(self) -> None:
@@ -114,19 +129,23 @@ class _Session:
         journal.append(episode, weights=updates, updates=updates)
         return episode
 
-    def _take(self, episode: PlayedEpisode) -> None:
+    def take(self, episode: PlayedEpisode) -> None:
+        """Let the learner take an episode of the journal, and note it."""
         if episode.human_steps and self.learner.takeovers is None:
             _log.warning(
                 "episode %d: info says that a human acted; without --takeover.human=true these "
                 "steps are learned from as if they were the policy's own",
                 self.learner.episodes,
             )
+        entry = self.journal.entries[self.learner.episodes]
         self.learner.admit(episode)
         success, _ = self.recent()
         self.note(
             "episode",
             {
-                "episode": self.learner.episodes - 1,
+                "episode": entry.episode,
+                "actor": entry.actor,
+                "weights": entry.weights,
                 "return": float(episode.reward.sum(dtype="float64")),
                 "length": episode.steps,
                 "success": episode.success,
@@ -147,7 +166,8 @@ class _Session:
         share = sum(e.human_steps for e in last) / max(1, steps)
         return (sum(map(bool, told)) / len(told) if told else None), share
 
-    def _learn(self) -> None:
+    def learn(self) -> None:
+        """Do one update."""
         found = self.learner.update()
         if self.learner.sac.updates % self.run.log_freq == 0:
             self._log_update(found)
@@ -180,7 +200,8 @@ class _Session:
             seconds_text(time.perf_counter() - self.began_s),
         )
 
-    def _between_episodes(self) -> None:
+    def between_episodes(self) -> None:
+        """Evaluate and save, where the steps so far make it due."""
         step, run = self.learner.steps, self.run
         is_over = step >= run.policy.online_steps
         if run.env_eval_freq and step:
@@ -222,8 +243,12 @@ class _Session:
         self.record.add((json.dumps(to_json(line), allow_nan=False) + "\n").encode())
 
 
-def train_rl(run: RlRun) -> RlTrained:
+def train_rl(run: RlRun, work: Callable[[RunSession], None] = RunSession.go) -> RlTrained:
     """Learn by acting, until `policy.online_steps` steps are done or a signal asks to stop.
+
+    Args:
+        run: its options.
+        work: brings an opened run to its end and saves it.
 
     Raises:
         KataError: what the user can correct, before the first step where it can be known then.
@@ -233,14 +258,16 @@ def train_rl(run: RlRun) -> RlTrained:
     folder = _folder(run)
     is_new = not folder.exists()
     try:
-        return _train(run, spec, folder)
+        return _train(run, spec, folder, work)
     except KataError:
         if is_new and not any((folder / FOLDER).glob("*.safetensors")):  # nothing was begun
             shutil.rmtree(folder, ignore_errors=True)
         raise
 
 
-def _train(run: RlRun, spec: EnvSpec, folder: Path) -> RlTrained:
+def _train(
+    run: RlRun, spec: EnvSpec, folder: Path, work: Callable[[RunSession], None]
+) -> RlTrained:
     with ExitStack() as stack:
         folder.mkdir(parents=True, exist_ok=True)
         stack.enter_context(FolderLock(folder))
@@ -248,7 +275,7 @@ def _train(run: RlRun, spec: EnvSpec, folder: Path) -> RlTrained:
         _refuse_other_run(run, folder)
         session = _open(run, spec, folder, stack)
         write_json(folder / CONFIG, encode(run))
-        session.go()
+        work(session)
         success, _ = session.recent()
         last = session.journal.entries[-run.takeover.recent :]
         mean = sum(entry.total_reward for entry in last) / max(1, len(last))
@@ -304,7 +331,7 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return found
 
 
-def _open(run: RlRun, spec: EnvSpec, folder: Path, stack: ExitStack) -> _Session:
+def _open(run: RlRun, spec: EnvSpec, folder: Path, stack: ExitStack) -> RunSession:
     """Assemble a run, and bring it to where its folder is."""
     parts = assemble_parts(run, spec, stack)
     acting, learner = parts.acting, parts.learner
@@ -319,7 +346,7 @@ def _open(run: RlRun, spec: EnvSpec, folder: Path, stack: ExitStack) -> _Session
     record = AppendLog(folder / METRICS)
     stack.callback(record.close)
     stop = stack.enter_context(StopSignal())
-    session = _Session(run, folder, spec, acting, actor, learner, journal, record, stop)
+    session = RunSession(run, folder, spec, acting, actor, learner, journal, record, stop)
     session.evaluated_step = _evaluated_step(folder / METRICS)
     session.saved_step = counts.step
     if learner.is_behind:  # stopped between updates: a save after the last of them is still due

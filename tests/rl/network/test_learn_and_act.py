@@ -1,0 +1,188 @@
+"""Learner and actors on loopback: nothing is lost, nothing counts twice, all can be replayed."""
+
+import hashlib
+import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from kata.errors import CheckpointError, PolicyError
+from kata.rl.learner import Learner
+from kata.rl.network.spool import Spool
+from kata.rl.network.wire import NetworkError
+from kata.rl.replay import learn_again
+from tests.rl.network.pendulum import act, answers, end, free_port, learn, running, wait_for
+
+
+class CutOffError(Exception):
+    """Stands for a kill."""
+
+
+@pytest.fixture
+def played(monkeypatch):
+    """Every episode that was put into a spool: (number, hash), by actor's folder."""
+    found, add = {}, Spool.add
+
+    def noted(self, episode, schema, sequence, weights):
+        add(self, episode, schema, sequence, weights)
+        digest = hashlib.sha256(episode.to_bytes()).hexdigest()
+        found.setdefault(self._folder.parent.name, []).append((sequence, digest))
+        threading.Event().wait(0.1)  # a robot takes its time
+
+    monkeypatch.setattr(Spool, "add", noted)
+    return found
+
+
+def cut_off(monkeypatch, cls, name, call, *, after=False):
+    """Let one call of a method raise, before or after its work."""
+    calls, work = iter(range(10_000)), vars(cls)[name]
+
+    def method(self, *args, **kwargs):
+        is_it = next(calls) == call
+        if is_it and not after:
+            raise CutOffError
+        found = work(self, *args, **kwargs)
+        if is_it:
+            raise CutOffError
+        return found
+
+    monkeypatch.setattr(cls, name, method)
+
+
+def lines(run):
+    return [json.loads(line) for line in (run / "journal/journal.jsonl").read_text().splitlines()]
+
+
+def journal(run):
+    """Every episode of the journal: (number, hash), by actor."""
+    found = {}
+    for line in lines(run):
+        found.setdefault(line["actor"], []).append((line["sequence"], line["sha256"]))
+    return found
+
+
+def waiting(folder):
+    return sorted(path.name for path in (folder / "spool").iterdir())
+
+
+def test_two_actors_and_a_learner_reach_the_end_and_can_be_replayed(tmp_path, played):
+    with running(tmp_path / "run") as (port, sessions), ThreadPoolExecutor(2) as pool:
+        parts = [pool.submit(act, tmp_path / name, port, name) for name in "ab"]
+        wait_for(lambda: played.keys() == {*"ab"} and min(map(len, played.values())) > 3)
+        end(sessions[0])
+        acted = [each.result() for each in parts]
+        wait_for(lambda: not answers(port))
+    # 1. Whole: every episode that was played is there once, in order.
+    learner = sessions[0].learner
+    assert learner.steps == sum(each.steps for each in acted)
+    assert learner.sac.updates == learner.steps - 10
+    assert journal(tmp_path / "run") == played
+    assert waiting(tmp_path / "a") == waiting(tmp_path / "b") == []
+    # 2. The actors differ, and act with weights that have learned.
+    assert not {*played["a"]} & {*played["b"]}
+    # 3. The journal gives the same weights again; with one update moved, others.
+    assert learn_again(tmp_path / "run") == []
+    moved = lines(tmp_path / "run")
+    moved[-1]["updates"] += 1
+    text = "".join(json.dumps(line) + "\n" for line in moved)
+    (tmp_path / "run/journal/journal.jsonl").write_text(text)
+    assert len(learn_again(tmp_path / "run")) > 2
+
+
+def test_a_learner_that_is_killed_loses_nothing_while_its_actor_acts_on(
+    tmp_path, played, monkeypatch
+):
+    port, run = free_port(), tmp_path / "run"
+    args = ("--rl.utd_max=0.2", "--policy.online_steps=1000")
+    with ThreadPoolExecutor(2) as pool:
+        acted = pool.submit(act, tmp_path / "a", port, "a", "--rl.patience=60s")
+        for cls, name, call in ((Learner, "update", 8), (Learner, "admit", 9)):
+            with monkeypatch.context() as patched:
+                cut_off(patched, cls, name, call)
+                with pytest.raises(CutOffError):
+                    learn(run, port, *args)
+            before = len(played["a"])
+            wait_for(lambda seen=before: len(played["a"]) > seen + 2)  # the actor continues alone
+        sessions = []
+        done = pool.submit(learn, run, port, *args, sessions=sessions)
+        wait_for(lambda: sessions and sessions[0].learner.episodes > before)
+        end(sessions[0])
+        trained, acted = done.result(), acted.result()
+    assert trained.counts.step == acted.steps
+    assert journal(run) == played
+    assert waiting(tmp_path / "a") == []
+    assert learn_again(run) == []
+
+
+@pytest.mark.parametrize(
+    ("cls", "name", "after"),
+    [(Spool, "remove", False), (Spool, "add", True)],
+    ids=["sent, not removed", "kept, not sent"],
+)
+def test_an_actor_that_is_killed_continues_where_it_was(
+    cls, name, after, tmp_path, played, monkeypatch
+):
+    with running(tmp_path / "run", "--policy.online_steps=60") as (port, _):
+        with monkeypatch.context() as patched:
+            cut_off(patched, cls, name, 1, after=after)
+            with pytest.raises(CutOffError):
+                act(tmp_path / "a", port, "a")
+        act(tmp_path / "a", port, "a")
+    assert journal(tmp_path / "run") == played
+    assert waiting(tmp_path / "a") == []
+
+
+def test_without_a_learner_nothing_moves_and_the_patience_ends(tmp_path, played):
+    with pytest.raises(NetworkError, match=r"no answer for 200 ms"):
+        act(tmp_path / "a", free_port(), "a", "--rl.patience=0.2s")
+    assert played == {}
+
+
+def test_an_actor_keeps_its_episodes_when_its_patience_is_over(tmp_path, played):
+    with running(tmp_path / "run") as (port, sessions), ThreadPoolExecutor(1) as pool:
+        acted = pool.submit(act, tmp_path / "a", port, "a", "--rl.patience=4s")
+        wait_for(lambda: sessions[0].learner.episodes > 2)
+        sessions[0].stop.reason = "stopped"
+        wait_for(lambda: not answers(port))
+        with pytest.raises(NetworkError, match="episodes wait in the spool") as error:
+            acted.result()
+    there, kept = len(journal(tmp_path / "run")["a"]), waiting(tmp_path / "a")
+    assert len(kept) == len(played["a"]) - there > 0
+    assert f"{len(kept)} episodes wait" in error.value.rule
+    # The same folder sends them to the learner that is back.
+    with running(tmp_path / "run") as (port, sessions), ThreadPoolExecutor(1) as pool:
+        acted = pool.submit(act, tmp_path / "a", port, "a")
+        wait_for(lambda: sessions[0].learner.episodes > there + len(kept))
+        end(sessions[0])
+        acted.result()
+    assert journal(tmp_path / "run") == played
+
+
+def test_updates_wait_for_steps(tmp_path):
+    args = ("--rl.utd_max=0.25", "--policy.online_steps=48")
+    with running(tmp_path / "run", *args) as (port, sessions):
+        act(tmp_path / "a", port, "a")
+        learner = sessions[0].learner
+        wait_for(lambda: learner.sac.updates == (learner.steps - 10) // 4)
+    assert learn_again(tmp_path / "run") == []
+
+
+def test_names_and_folders_belong_to_one_actor(tmp_path):
+    args = (tmp_path / "run", "--rl.max_actors=1")
+    with running(*args) as (port, sessions), ThreadPoolExecutor(1) as pool:
+        acted = pool.submit(act, tmp_path / "a", port, "a")
+        wait_for(lambda: sessions[0].journal.entries)
+        with pytest.raises(NetworkError, match="another actor of this run has that name"):
+            act(tmp_path / "b", port, "a")
+        with pytest.raises(NetworkError, match="the run has 1 actors"):
+            act(tmp_path / "c", port, "c")
+        end(sessions[0])
+        assert acted.result().stopped is None
+    with running(tmp_path / "other") as (port, _):
+        with pytest.raises(CheckpointError, match="its actor's name is a, not b"):
+            act(tmp_path / "a", port, "b")
+        with pytest.raises(CheckpointError, match="its actor's run is"):
+            act(tmp_path / "a", port, "a")
+        with pytest.raises(PolicyError, match="trained on 3"):
+            act(tmp_path / "d", port, "d", "--env.id=MountainCarContinuous-v0")

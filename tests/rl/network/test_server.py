@@ -1,0 +1,227 @@
+"""What the learner's server refuses: each with one message, and nothing kept."""
+
+import json
+import re
+
+import httpx
+import numpy as np
+import pytest
+
+from kata.errors import ConfigError
+from kata.rl.episodes.episode import PlayedEpisode
+from kata.rl.network.courier import Line
+from kata.rl.network.options import resolve_act, resolve_learn
+from kata.rl.network.wire import ACTOR, INSTANCE, RUN, UPDATES, VERSION, WEIGHTS, library
+from tests.rl.network.pendulum import ENV, free_port, learn, running
+from tests.rl.network.pendulum import RUN as LEARN
+
+TOKEN = "0123456789abcdef" * 2
+
+
+def episode(steps=12, **changes):
+    parts = {
+        "observations": {"observation.state": np.zeros((steps + 1, 3), np.float32)},
+        "action": np.zeros((steps, 1), np.float32),
+        "reward": np.zeros(steps, np.float32),
+        "penalty": np.zeros(steps, np.float32),
+        "intervention": np.zeros(steps, np.bool_),
+        "terminated": False,
+    }
+    return PlayedEpisode(**{**parts, **changes}).to_bytes()
+
+
+@pytest.fixture(scope="module")
+def learner(tmp_path_factory):
+    """A learner that asks for a token: a client with it that has said hello, and the run."""
+    folder = tmp_path_factory.mktemp("served")
+    token = folder / "token"
+    token.write_text(TOKEN + "\n")
+    token.chmod(0o600)
+    args = (f"--rl.token_file={token}", "--policy.online_step_before_learning=100000")
+    with running(folder / "run", *args) as (port, sessions):
+        url = f"http://127.0.0.1:{port}/v1"
+        with httpx.Client(base_url=url, headers={"authorization": f"Bearer {TOKEN}"}) as client:
+            facts = client.get("/run").json()
+            who = {RUN: facts["run_id"], ACTOR: "arm", INSTANCE: "1" * 32, WEIGHTS: "0"}
+            client.headers.update(who)
+            hello = {
+                "run_id": facts["run_id"], "name": "arm", "instance": "1" * 32,
+                "schema": facts["schema"],
+            }  # fmt: skip
+            assert client.post("/hello", json=hello).json() == {"next_sequence": 0, "steps": 0}
+            yield client, hello, sessions[0]
+
+
+def test_a_weight_is_waited_for_and_comes_once(learner):
+    client, *_ = learner
+    first = client.get("/weights?have=")
+    assert first.status_code == 200
+    assert int(first.headers[WEIGHTS]) == int(first.headers[UPDATES]) == 0
+    assert client.get(f"/weights?have={first.headers[VERSION]}").status_code == 204
+
+
+def test_an_episode_counts_once_however_often_it_comes(learner):
+    client, _, session = learner
+    for _ in range(2):
+        assert client.put("/episodes/0", content=episode()).status_code == 204
+    assert len(session.journal.entries) == 1
+    answer = client.put("/episodes/0", content=episode(7))
+    assert answer.status_code == 409
+    assert "another episode 0 is in the journal" in answer.json()["what"]
+
+
+NAN = np.full((12, 1), np.nan, np.float32)
+WIDE = np.zeros((12, 2), np.float32)
+ODD = b'{"__metadata__": {"kata": "{\\"terminated\\": 0, \\"success\\": 0, \\"seed\\": 0}"}, '
+
+
+def safetensors(header):
+    return len(header).to_bytes(8, "little") + header
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "said"),
+    [
+        (episode(action=NAN), 422, "action with numbers that are not finite"),
+        (episode(action=WIDE), 422, "action F32 [12, 2], not [12, 1]"),
+        (episode(reward=np.zeros(12, np.float64).astype(np.uint8)), 422, "reward U8"),
+        (episode(observations={"x": np.zeros((13, 3), np.float32)}), 422, "observation.state, x"),
+        (episode()[:-1], 422, "bytes of arrays"),
+        (b"\x80\x04pickled", 422, "a header of"),
+        (safetensors(b"[" * 5000), 422, "cannot be read"),
+        (
+            safetensors(ODD + b'"reward": {"shape": ["x"], "data_offsets": [0, 0]}}'),
+            422,
+            "a body that cannot be read",
+        ),
+        (episode(14), 413, "14 steps"),
+        (bytes(70_000), 413, "a body of 70000 bytes"),
+        (b"", 422, "a header of 0 bytes"),
+    ],
+    ids=[
+        "nan", "shape", "dtype", "name", "short", "pickle", "nested", "no number", "long", "large",
+        "empty",
+    ],
+)  # fmt: skip
+def test_bodies_that_are_no_episode_are_refused(body, status, said, learner):
+    client, _, session = learner
+    before = len(session.journal.entries)
+    answer = client.put(f"/episodes/{before}", content=body)
+    assert answer.status_code == status
+    assert said in answer.json()["what"]
+    assert answer.json()["remedy"]
+    assert len(session.journal.entries) == before
+
+
+@pytest.mark.parametrize(
+    ("headers", "path", "status", "said"),
+    [
+        ({"authorization": "Bearer wrong"}, "/episodes/5", 401, "token: another one"),
+        ({"authorization": ""}, "/episodes/5", 401, "token: not given"),
+        ({}, "/episodes/5", 409, "episode 1 is not in the journal"),
+        ({}, "/episodes/-1", 400, "'-1'"),
+        ({WEIGHTS: "many"}, "/episodes/1", 400, "'many'"),
+        ({RUN: "other"}, "/episodes/1", 403, "run 'other'"),
+        ({INSTANCE: "2" * 32}, "/episodes/1", 409, "another actor of this run has that name"),
+        ({ACTOR: "leg"}, "/episodes/1", 409, "actor leg: unknown"),
+    ],
+)
+def test_requests_of_others_are_refused(headers, path, status, said, learner):
+    client, _, session = learner
+    if not session.journal.entries:
+        client.put("/episodes/0", content=episode())
+    answer = client.put(path, content=episode(), headers=headers)
+    assert answer.status_code == status
+    assert said in answer.json()["what"]
+    assert len(session.journal.entries) == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "status", "said"),
+    [
+        ({"schema": "0" * 16}, 409, "episodes of the schema 0000"),
+        ({"run_id": "x"}, 403, "run 'x'"),
+        ({"name": 3}, 400, "name is not of the type str"),
+        ({"more": 1}, 400, "fields run_id"),
+        ({"instance": "3"}, 409, "has that name"),
+    ],
+)
+def test_a_wrong_hello_is_refused(changes, status, said, learner):
+    client, hello, _ = learner
+    answer = client.post("/hello", content=json.dumps({**hello, **changes}))
+    assert answer.status_code == status
+    assert said in answer.json()["what"]
+
+
+def test_a_full_journal_refuses_and_goes_on(learner, monkeypatch):
+    client, _, session = learner
+
+    def full(*args, **kwargs):
+        raise OSError(28, "No space left on device")
+
+    number = len(session.journal.entries)
+    with monkeypatch.context() as patched:
+        patched.setattr("kata.rl.episodes.journal.fsync", full)
+        answer = client.put(f"/episodes/{number}", content=episode())
+    assert answer.status_code == 507
+    assert "no room for the journal (ENOSPC)" in answer.json()["what"]
+    assert client.put(f"/episodes/{number}", content=episode()).status_code == 204
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["--rl.host=0.0.0.0"], "rl.host=0.0.0.0 without rl.token_file"),
+        (["--rl.certificate=x"], "one without the other"),
+        (["--rl.prot=1"], "rl.port"),
+        (["--rl.publish_every=soon"], "soon"),
+    ],
+)
+def test_a_learner_with_impossible_options_is_refused(args, said):
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        resolve_learn([*LEARN, *args])
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (ENV, "rl.learner: not given"),
+        (["--rl.learner=http://x"], "env.type: not given"),
+        ([*ENV, "--rl.learner=arm.local:5"], "http://"),
+        ([*ENV, "--rl.learner=http://x", "--rl.name=a/b"], "a/b"),
+    ],
+)
+def test_an_actor_with_impossible_options_is_refused(args, said):
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        resolve_act([*args, "--output_dir=x"])
+
+
+@pytest.mark.parametrize(
+    ("text", "mode", "said"),
+    [(TOKEN, 0o644, "mode 644"), ("short", 0o600, "a token of 5"), (None, 0, "cannot be read")],
+)
+def test_a_token_file_that_protects_nothing_is_refused(text, mode, said, tmp_path):
+    file = tmp_path / "token"
+    if text is not None:
+        file.write_text(text)
+        file.chmod(mode)
+    args = [*ENV, "--output_dir=x", "--rl.learner=http://127.0.0.1:1", f"--rl.token_file={file}"]
+    with pytest.raises(ConfigError, match=said):
+        Line(resolve_act(args).rl)
+
+
+def test_a_port_that_is_taken_and_a_wrong_certificate_are_told(tmp_path, learner):
+    client, *_ = learner
+    with pytest.raises(ConfigError, match=r"rl\.port="):
+        learn(tmp_path / "run", client.base_url.port)
+    wrong = tmp_path / "wrong.pem"
+    wrong.write_text("no certificate")
+    with pytest.raises(ConfigError, match=r"rl\.certificate="):
+        learn(
+            tmp_path / "run", free_port(), f"--rl.certificate={wrong}", f"--rl.private_key={wrong}"
+        )
+
+
+def test_without_the_extra_one_message_says_what_to_install():
+    with pytest.raises(ConfigError, match="uv pip install 'kata\\[rl\\]'"):
+        library("kata_has_no_such_module")
