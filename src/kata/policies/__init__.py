@@ -101,7 +101,8 @@ def stored_type(name: str) -> str:
     Where kata has no policy of that name, it is a guest of LeRobot.
     """
     is_known = name in (*policy_types(), *RENAMED) or name.startswith(GUEST_PREFIX)
-    return name if is_known else GUEST_PREFIX + name
+    # A name such as ../evil is nobody's; it is refused as it stands.
+    return GUEST_PREFIX + name if name.isidentifier() and not is_known else name
 
 
 def lerobot_type(name: str) -> str:
