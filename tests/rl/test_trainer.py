@@ -15,6 +15,7 @@ from kata.rl.learner import Learner
 from kata.rl.options import resolve_rl
 from kata.rl.replay import learn_again
 from kata.rl.trainer import train_rl
+from kata.train.checkpoint.run_lock import FolderLock
 from kata.train.metrics.meter import read_metrics
 
 LAYERS = "{hidden_dims: [8, 8]}"
@@ -190,6 +191,11 @@ def test_the_journal_alone_gives_the_weights_again(straight, tmp_path):
     assert "critic_ensemble.critics.0.output_layer.weight" in learn_again(folder)
     with pytest.raises(CheckpointError, match="folder of a run"):
         learn_again(tmp_path)
+
+
+def test_a_replay_waits_for_nobody_who_writes(straight):
+    with FolderLock(straight[0]), pytest.raises(CheckpointError, match="in use"):
+        learn_again(straight[0])
 
 
 def test_a_folder_that_is_there_is_refused(straight):

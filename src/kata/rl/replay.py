@@ -22,6 +22,7 @@ from kata.rl.options import RlRun
 from kata.rl.trainer import CONFIG
 from kata.train.checkpoint.folder import home_of, resumable
 from kata.train.checkpoint.manifest import MODEL, PRETRAINED
+from kata.train.checkpoint.run_lock import FolderLock
 
 _log = logging.getLogger(__name__)
 
@@ -57,6 +58,8 @@ def learn_again(folder: Path) -> list[str]:
     spec = resolve_env(run.env)
     register_env(spec)
     with ExitStack() as stack:
+        # Opening a journal drops a line that is half written, so nobody may be writing.
+        stack.enter_context(FolderLock(folder))
         parts = assemble_parts(run, spec, stack)
         journal = Journal(folder / FOLDER, parts.schema)
         parts.take_demos()

@@ -53,3 +53,20 @@ def test_a_peer_that_fails_is_named(tmp_path):
     with pytest.raises(ConfigError, match="no lerobot here") as raised:
         peer_counts("act", StepBench(peer=str(peer)))
     assert "--policies" in raised.value.remedy
+
+
+def test_a_table_of_all_policies_goes_on_where_the_peer_fails(
+    small_trace, monkeypatch, tmp_path, capsys, caplog
+):
+    counts = counts_of_trace(small_trace, 8)
+    monkeypatch.setattr("kata.bench.step.command.own_counts", lambda *_: counts)
+    monkeypatch.setattr("kata.bench.step.command.types_from_recordings", lambda: ["act", "vqbet"])
+    peer = tmp_path / "peer"
+    answer = json.dumps(counts | {"host_waits": 4})
+    peer.write_text(f"#!/bin/sh\n[ $3 = act ] && exit 1\necho '{answer}'\n")
+    peer.chmod(0o755)
+    assert step(StepBench(peer=str(peer))) == 0
+    assert "act: no message" in caplog.text
+    assert "0 / 4" in capsys.readouterr().out
+    with pytest.raises(ConfigError, match="act: no message"):
+        step(StepBench(policies=["act"], peer=str(peer)))
