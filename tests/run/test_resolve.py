@@ -354,7 +354,7 @@ gradient_checkpointing keep_last keep_every keep_best accelerator.gradient_accum
 parallelism engine fsdp deepspeed dataset.cache dataset.cache_dir dataset.cache_size
 dataset.frame_memory dataset.streaming dataset.buffer_gb eval_steps env_eval_freq env_eval_at_start env eval wandb tensorboard trackio
 job_name force scheduler policy.device policy.push_to_hub policy.repo_id policy.private policy.tags
-policy.license
+policy.license policy.pretrained_path
 """  # noqa: E501
 
 
