@@ -33,7 +33,7 @@ def one_thread():
 
 @pytest.fixture(autouse=True, scope="session")
 def own_cache(tmp_path_factory):
-    """What is kept between runs lies in a folder of this session, for sub-processes too."""
+    """Keep what outlives a run in a folder of this session, for sub-processes too."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("KATA_CACHE", str(tmp_path_factory.mktemp("cache")))
         yield

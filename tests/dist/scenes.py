@@ -1,4 +1,4 @@
-"""What ranks do in the tests, by name, so that it can be called in another process."""
+"""Work of ranks in the tests, by name, so that another process can call it."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def train_from_hub(environment: dict[str, str], args: list[str]) -> int:
 
 
 def measure_scaling(asked: dict[str, Any]) -> int:
-    """What a rank of `kata bench scale` tells."""
+    """Measure as a rank of `kata bench scale`, and write down what rank 0 tells."""
     told = measure_rank(Asked(**asked))
     if os.environ["RANK"] == "0":
         print(json.dumps(told))

@@ -148,7 +148,7 @@ class Straight:
 
 @dataclass
 class Tally:
-    """What the kills met."""
+    """Counts of what the kills met."""
 
     kills: int = 0
     runs: int = 0
@@ -269,7 +269,7 @@ def doing(stacks: str) -> str:
 
 
 def phase(stacks: str) -> list[str]:
-    """What of a save was under way: one of PHASES, or nothing."""
+    """Return the part of a save that was under way: one of PHASES, or nothing."""
     return [name for name, frame in PHASES.items() if frame.search(stacks)][:1]
 
 
@@ -286,8 +286,9 @@ def finish(folder: Path, options: list[str]) -> float:
 
 
 def left(run: Path) -> dict[str, Any]:
-    """What must be equal, by name: files, figures, and parts of the report. Manifests hold versions
-    and hashes of files that are compared themselves.
+    """Return what must be equal, by name: files, figures, and parts of the report.
+
+    Manifests hold versions, and hashes of files that are compared themselves.
     """
     found: dict[str, Any] = {}
     for path in sorted(run.rglob("*")):

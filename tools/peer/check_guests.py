@@ -99,7 +99,7 @@ class Team:
         return process, log
 
     def run(self, work: Callable[[], Any], expect: int = 0, **environment: str) -> str:
-        """What the work prints; SystemExit with it where it ends otherwise than expected."""
+        """Return what the work prints; raise SystemExit at another status."""
         process, log = self.start(work, **environment)
         process.join()
         if process.exitcode != expect:

@@ -21,7 +21,7 @@ from torch import Tensor
 
 
 def own_changes(policy: Any, case: Any, theirs: dict[str, Tensor]) -> dict[str, float]:
-    """What LeRobot's own gradients differ by where its weights are moved by rounding errors."""
+    """Return by how much rounding errors of its weights change LeRobot's own gradients."""
     with moved_weights():
         moved = policy.peer(case)
     return {

@@ -1,4 +1,4 @@
-"""What a checkpoint of each policy is written of and acted from, both ways.
+"""Cases from which a checkpoint of each policy is written and acted, both ways.
 
 The module of a policy (`policy_<name>`) gives the case `CHECKPOINT`, `build_peer` and `build_own`,
 which make its policy on either side, and `steady`, in which both sides draw the same numbers as

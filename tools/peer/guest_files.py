@@ -1,5 +1,7 @@
-"""What the guests' check needs and cannot download: a plugin package with a policy for LeRobot, and
-a vision-language model of a few thousand weights for EVO1.
+"""Files that the guests' check needs and cannot download.
+
+They are a plugin package with a policy for LeRobot, and a vision-language model of a few thousand
+weights for EVO1.
 """
 
 from __future__ import annotations

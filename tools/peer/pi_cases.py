@@ -1,4 +1,4 @@
-"""What the comparisons of π0, π0.5 and π0-FAST share: `peer` needs LeRobot, `own` needs kata.
+"""Parts that the comparisons of π0, π0.5 and π0-FAST share: `peer` needs LeRobot, `own` needs kata.
 
 Neither side has options for the sizes of PaliGemma and its expert. Both are patched to the same
 tiny ones. Weights are those of `pi_weight`, under LeRobot's names on both sides.

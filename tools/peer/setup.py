@@ -27,7 +27,7 @@ PROBE = "import sys, venv; sys.exit(sys.version_info < (3, 12))"
 
 
 def candidates() -> list[str]:
-    """Where a Python of 3.12 or newer may be, in order of preference."""
+    """Return where a Python of 3.12 or newer may be, in order of preference."""
     named = os.environ.get("PEER_PYTHON")
     if named:
         return [named]

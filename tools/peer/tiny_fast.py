@@ -15,7 +15,7 @@ PAIRS = ((0, 0), (0, 1), (-1, 0), (2, -3), (5, 1))
 
 
 def letters(coefficient: int) -> str:
-    """What byte pairs make of a coefficient's character."""
+    """Return the letters that byte pairs make of a coefficient's character."""
     (found,) = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False).pre_tokenize_str(
         chr(coefficient - LOWEST)
     )
