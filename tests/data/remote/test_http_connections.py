@@ -25,8 +25,10 @@ class Handler(FileHandler):
         if self.server.moved is not None:
             self.send(302, b"", {"Location": self.server.moved})
             return
+        # Read before the answer is sent: the test goes on as soon as it has the bytes.
+        closes = self.server.closes
         super().send_file(file)
-        self.close_connection = self.server.closes
+        self.close_connection = closes
 
     def send(self, status: int, data: bytes, headers: dict[str, str] | None = None) -> None:
         super().send(status, data + self.server.more, headers)
