@@ -47,6 +47,15 @@ def same_scheduling():
         assert os.sched_getscheduler(0) == os.SCHED_OTHER
 
 
+@pytest.fixture(autouse=True, scope="session")
+def results_stay():
+    """A test that measures writes its figures to its own folder, not beside those on record."""
+    folder = Path(__file__).parents[1] / "benchmarks/results"
+    before = sorted(folder.iterdir())
+    yield
+    assert sorted(folder.iterdir()) == before
+
+
 @pytest.fixture(scope="session")
 def tiny_dataset(tmp_path_factory) -> Path:
     """Six episodes of 12-17 frames, two tasks, two cameras of unequal size; the action follows

@@ -65,8 +65,9 @@ def test_a_table_of_all_policies_goes_on_where_the_peer_fails(
     answer = json.dumps(counts | {"host_waits": 4})
     peer.write_text(f"#!/bin/sh\n[ $3 = act ] && exit 1\necho '{answer}'\n")
     peer.chmod(0o755)
-    assert step(StepBench(peer=str(peer))) == 0
+    out = str(tmp_path / "results")
+    assert step(StepBench(peer=str(peer), out=out)) == 0
     assert "act: no message" in caplog.text
     assert "0 / 4" in capsys.readouterr().out
     with pytest.raises(ConfigError, match="act: no message"):
-        step(StepBench(policies=["act"], peer=str(peer)))
+        step(StepBench(policies=["act"], peer=str(peer), out=out))
