@@ -1,0 +1,1 @@
+"""Layers whose weights depend on the sample's domain, such as its robot."""
