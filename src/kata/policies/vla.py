@@ -40,8 +40,8 @@ def _modes() -> dict[str, NormMode]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class VlaConfig(AdamPolicyConfig):
-    """Options that vision-language-action policies share."""
+class ChunkConfig(AdamPolicyConfig):
+    """Options that all policies share that read cameras and a state, and predict a chunk."""
 
     chunk_size: int = option(50, "Actions predicted at once.", least=1)
     n_action_steps: int = option(
@@ -50,6 +50,59 @@ class VlaConfig(AdamPolicyConfig):
     normalization_mapping: dict[str, NormMode] = field(default_factory=_modes)
     max_state_dim: int = option(32, "Numbers that states are padded to.", least=1)
     max_action_dim: int = option(32, "Numbers that actions are padded to.", least=1)
+
+    def accepts(self, key: str, available: Mapping[str, Feature]) -> bool:
+        """Return True as `PolicyConfig.accepts` does, also if another camera is there instead, or
+        for a vector of another width, which is padded.
+        """
+        have = available.get(key)
+        if super().accepts(key, available):
+            return True
+        if have is None:
+            return key in self.cameras and any(name in available for name in self.cameras)
+        vectors = (FeatureType.STATE, FeatureType.ACTION)
+        return key in (STATE, ACTION) and have.type in vectors and len(have.shape) == 1
+
+    def windows(self) -> Windows:
+        """Return offsets of the chunk of actions. Observations are read at the anchor."""
+        return {ACTION: tuple(range(self.chunk_size))}
+
+    def chunk_rules(self) -> Iterator[Rule]:
+        """Yield rules on the numbers of steps."""
+        yield (
+            self.n_obs_steps != 1,
+            f"policy.n_obs_steps={self.n_obs_steps}",
+            f"{self.type} sees one observation step",
+            "leave out --policy.n_obs_steps",
+        )
+        yield (
+            self.n_action_steps > self.chunk_size,
+            f"policy.n_action_steps={self.n_action_steps} with policy.chunk_size={self.chunk_size}",
+            "no more actions are executed than a chunk holds",
+            f"--policy.n_action_steps={self.chunk_size} or less",
+        )
+
+    def feature_rules(self) -> Iterator[Rule]:
+        """Yield rules on inputs and outputs: cameras, a state, an action, none too wide."""
+        yield from shape_rules(self, self.type)
+        yield from state_and_cameras_rules(self, self.type)
+        for name, key, most in (
+            ("max_state_dim", STATE, self.max_state_dim),
+            ("max_action_dim", ACTION, self.max_action_dim),
+        ):
+            feature = {**self.input_features, **self.output_features}[key]
+            yield (
+                feature.shape[0] > most,
+                f"{key}: {feature.shape[0]} numbers with policy.{name}={most}",
+                f"no more numbers than policy.{name}",
+                f"--policy.{name}={feature.shape[0]}, where training starts without a checkpoint",
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class VlaConfig(ChunkConfig):
+    """Options that vision-language-action policies share."""
+
     empty_cameras: int = option(
         0, "Cameras that the policy knows and no dataset has; nothing of them is seen.", least=0
     )
@@ -179,22 +232,6 @@ class VlaConfig(AdamPolicyConfig):
         kept = {k: v for k, v in inputs.items() if not k.startswith(EMPTY_CAMERA)}
         return {**found, "input_features": kept}
 
-    def accepts(self, key: str, available: Mapping[str, Feature]) -> bool:
-        """Return True as `PolicyConfig.accepts` does, also if another camera is there instead, or
-        for a vector of another width, which is padded.
-        """
-        have = available.get(key)
-        if super().accepts(key, available):
-            return True
-        if have is None:
-            return key in self.cameras and any(name in available for name in self.cameras)
-        vectors = (FeatureType.STATE, FeatureType.ACTION)
-        return key in (STATE, ACTION) and have.type in vectors and len(have.shape) == 1
-
-    def windows(self) -> Windows:
-        """Return offsets of the chunk of actions. Observations are read at the anchor."""
-        return {ACTION: tuple(range(self.chunk_size))}
-
     def optimizer_preset(self) -> AdamWConfig:
         """Return AdamW with the options of this config."""
         return AdamWConfig(
@@ -215,41 +252,14 @@ class VlaConfig(AdamPolicyConfig):
         )
 
     def chunk_rules(self) -> Iterator[Rule]:
-        """Yield rules on the numbers of steps."""
-        yield (
-            self.n_obs_steps != 1,
-            f"policy.n_obs_steps={self.n_obs_steps}",
-            f"{self.type} sees one observation step",
-            "leave out --policy.n_obs_steps",
-        )
-        yield (
-            self.n_action_steps > self.chunk_size,
-            f"policy.n_action_steps={self.n_action_steps} with policy.chunk_size={self.chunk_size}",
-            "no more actions are executed than a chunk holds",
-            f"--policy.n_action_steps={self.chunk_size} or less",
-        )
+        """Yield rules on the numbers of steps, and on real-time chunking."""
+        yield from super().chunk_rules()
         yield (
             self.rtc_config is not None and self.rtc_config.enabled and not self.continues_chunks,
             "policy.rtc_config",
             f"{self.type} has no real-time chunking: nothing guides its tokens",
             "--policy.rtc_config=null",
         )
-
-    def feature_rules(self) -> Iterator[Rule]:
-        """Yield rules on inputs and outputs: cameras, a state, an action, none too wide."""
-        yield from shape_rules(self, self.type)
-        yield from state_and_cameras_rules(self, self.type)
-        for name, key, most in (
-            ("max_state_dim", STATE, self.max_state_dim),
-            ("max_action_dim", ACTION, self.max_action_dim),
-        ):
-            feature = {**self.input_features, **self.output_features}[key]
-            yield (
-                feature.shape[0] > most,
-                f"{key}: {feature.shape[0]} numbers with policy.{name}={most}",
-                f"no more numbers than policy.{name}",
-                f"--policy.{name}={feature.shape[0]}, where training starts without a checkpoint",
-            )
 
 
 @dataclass(frozen=True, kw_only=True)

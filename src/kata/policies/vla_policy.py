@@ -15,7 +15,7 @@ from kata.nn.flow import beta_quantile
 from kata.nn.real_time import Continued, Given, euler_from_noise, prefix_weights
 from kata.policies.base import ActState, Loss, ParamGroup, Policy, Term, evaluating
 from kata.policies.rtc import TRAINED
-from kata.policies.vla import FlowVlaConfig, VlaConfig
+from kata.policies.vla import ChunkConfig, FlowVlaConfig
 from kata.spec import ACTION, ORIGIN, STATE, Batch, dim_pad_key, pad_key
 
 Prefix = TypeVar("Prefix")
@@ -33,14 +33,83 @@ def latest(value: Tensor, dims: int) -> Tensor:
     return value[:, -1] if value.ndim > dims else value
 
 
-class VlaPolicy(Policy):
-    """A policy that reads cameras and a sentence, and acts from a queue of predicted actions."""
+class QueuePolicy(Policy):
+    """A policy that acts from a queue of predicted actions."""
 
-    def __init__(self, config: VlaConfig) -> None:
+    def __init__(self, config: ChunkConfig) -> None:
         super().__init__()
         config.validate_features()
         self.config = config
         self.options = config
+
+    @property
+    def executed_steps(self) -> int:
+        """Return how many actions are executed before the next prediction."""
+        return self.options.n_action_steps
+
+    def needs_observation(self, state: ActState) -> bool:
+        """Return True if it is time for the next prediction."""
+        return state.queue is None or state.memory["left"] == 0
+
+    @torch.no_grad()
+    def act(self, batch: Batch, state: ActState) -> tuple[Tensor, ActState]:
+        """Return the next action of the queue; predict a new chunk each `n_action_steps` steps.
+
+        The first actions of the last chunk that are left over are executed meanwhile, as many as
+        the state's `inference_delay`. The robot waits for its first chunk.
+        """
+        queue, delay = state.queue, state.inference_delay
+        left: int = state.memory.get("left", 0)
+        seen: Batch = {}
+        if queue is None or left == 0:
+            drawn = state.drawn(self.config.act_draws())
+            chunk = self.next_chunk(queue, delay, batch, drawn)
+            queue = chunk if queue is None else torch.cat((queue[:, :delay], chunk[:, delay:]), 1)
+            left, seen = self.executed_steps, batch
+        memory = {"left": left - 1, **self._origins(seen, state, queue.shape[1])}
+        return queue[:, 0], ActState(queue[:, 1:], memory, inference_delay=delay)
+
+    def _origins(self, batch: Batch, state: ActState, length: int) -> dict[str, Tensor]:
+        """Return the states that queued actions are relative to, and that of the next one.
+
+        Args:
+            batch: what a chunk was predicted from, with ORIGIN if actions are relative; empty if
+                none was predicted.
+            state: before this step.
+            length: of the queue, with the next action.
+        """
+        waiting: Tensor | None = state.memory.get("origins")
+        if ORIGIN in batch:
+            new = self.origins_in_chunk(batch[ORIGIN], length)
+            kept = new[:, :0] if waiting is None else waiting[:, : state.inference_delay]
+            waiting = torch.cat((kept, new[:, kept.shape[1] :]), 1)
+        return {} if waiting is None else {ORIGIN: waiting[:, 0], "origins": waiting[:, 1:]}
+
+    def origins_in_chunk(self, origin: Tensor, length: int) -> Tensor:
+        """Return what the actions of a chunk are relative to, (B, length, D), from (B, D)."""
+        return origin[:, None].expand(-1, length, -1)
+
+    def next_chunk(
+        self, queue: Tensor | None, delay: int, batch: Batch, drawn: dict[str, Tensor]
+    ) -> Tensor:
+        """Return the chunk that follows from an observation.
+
+        Args:
+            queue: actions of the last chunk that are left over, (B, L, A); None for none.
+            delay: those of them that are executed before the new chunk is there.
+            batch: the observation.
+            drawn: random numbers for `predict_chunk`.
+        """
+        del queue, delay
+        return self.predict_chunk(batch, **drawn)
+
+    def param_groups(self) -> list[ParamGroup]:
+        """Return one group of all trainable parameters."""
+        return [ParamGroup("main", [p for p in self.parameters() if p.requires_grad])]
+
+
+class VlaPolicy(QueuePolicy):
+    """A policy that reads cameras in one pass of an image encoder, and a sentence."""
 
     @abstractmethod
     def fitted(self, images: Tensor) -> Tensor:
@@ -67,62 +136,6 @@ class VlaPolicy(Policy):
             )
         frames = [self.fitted(latest(batch[key], 4)) * 2.0 - 1.0 for key in present]
         return present, torch.cat(frames)
-
-    def needs_observation(self, state: ActState) -> bool:
-        """Return True if it is time for the next prediction."""
-        return state.queue is None or state.memory["left"] == 0
-
-    @torch.no_grad()
-    def act(self, batch: Batch, state: ActState) -> tuple[Tensor, ActState]:
-        """Return the next action of the queue; predict a new chunk each `n_action_steps` steps.
-
-        The first actions of the last chunk that are left over are executed meanwhile, as many as
-        the state's `inference_delay`. The robot waits for its first chunk.
-        """
-        queue, delay = state.queue, state.inference_delay
-        left: int = state.memory.get("left", 0)
-        seen: Batch = {}
-        if queue is None or left == 0:
-            drawn = state.drawn(self.config.act_draws())
-            chunk = self.next_chunk(queue, delay, batch, drawn)
-            queue = chunk if queue is None else torch.cat((queue[:, :delay], chunk[:, delay:]), 1)
-            left, seen = self.options.n_action_steps, batch
-        memory = {"left": left - 1, **self._origins(seen, state, queue.shape[1])}
-        return queue[:, 0], ActState(queue[:, 1:], memory, inference_delay=delay)
-
-    def _origins(self, batch: Batch, state: ActState, length: int) -> dict[str, Tensor]:
-        """Return the states that queued actions are relative to, and that of the next one.
-
-        Args:
-            batch: what a chunk was predicted from, with ORIGIN if actions are relative; empty if
-                none was predicted.
-            state: before this step.
-            length: of the queue, with the next action.
-        """
-        waiting: Tensor | None = state.memory.get("origins")
-        if ORIGIN in batch:
-            new = batch[ORIGIN][:, None].expand(-1, length, -1)
-            kept = new[:, :0] if waiting is None else waiting[:, : state.inference_delay]
-            waiting = torch.cat((kept, new[:, kept.shape[1] :]), 1)
-        return {} if waiting is None else {ORIGIN: waiting[:, 0], "origins": waiting[:, 1:]}
-
-    def next_chunk(
-        self, queue: Tensor | None, delay: int, batch: Batch, drawn: dict[str, Tensor]
-    ) -> Tensor:
-        """Return the chunk that follows from an observation.
-
-        Args:
-            queue: actions of the last chunk that are left over, (B, L, A); None for none.
-            delay: those of them that are executed before the new chunk is there.
-            batch: the observation.
-            drawn: random numbers for `predict_chunk`.
-        """
-        del queue, delay
-        return self.predict_chunk(batch, **drawn)
-
-    def param_groups(self) -> list[ParamGroup]:
-        """Return one group of all trainable parameters."""
-        return [ParamGroup("main", [p for p in self.parameters() if p.requires_grad])]
 
 
 class FlowVlaPolicy(VlaPolicy, Generic[Prefix]):
