@@ -64,11 +64,11 @@ class Attention(nn.Module):
 class GatedMLP(nn.Module):
     """SwiGLU (arXiv 2002.05202)."""
 
-    def __init__(self, width: int, inner: int) -> None:
+    def __init__(self, width: int, inner: int, *, bias: bool = False) -> None:
         super().__init__()
-        self.gate_proj = nn.Linear(width, inner, bias=False)
-        self.up_proj = nn.Linear(width, inner, bias=False)
-        self.down_proj = nn.Linear(inner, width, bias=False)
+        self.gate_proj = nn.Linear(width, inner, bias=bias)
+        self.up_proj = nn.Linear(width, inner, bias=bias)
+        self.down_proj = nn.Linear(inner, width, bias=bias)
 
     def activation(self, x: Tensor) -> Tensor:
         """Return what multiplies the other half."""

@@ -1,0 +1,1 @@
+"""Parts of Qwen's vision-language models: rotations of text and images, patches, decoder, tower."""
