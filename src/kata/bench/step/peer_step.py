@@ -193,6 +193,14 @@ def smolvlm_without_files(stack: ExitStack) -> None:
         stack.enter_context(made)
 
 
+def pi0_fast_without_tokenizers(stack: ExitStack) -> None:
+    """Let LeRobot build π0-FAST without tokenizers, which a step on tokens does not ask."""
+    module: Any = importlib.import_module("lerobot.policies.pi0_fast.modeling_pi0_fast")
+    stack.enter_context(
+        mock.patch.multiple(module, AutoProcessor=mock.Mock(), AutoTokenizer=mock.Mock())
+    )
+
+
 def peer_recording(
     run: Run, size: int, options: Mapping[str, Any] | None = None
 ) -> tuple[Recording, int]:
@@ -208,6 +216,8 @@ def peer_recording(
             clip_without_weights(stack)
         if run.policy.type == "smolvla":
             smolvlm_without_files(stack)
+        if run.policy.type == "pi0_fast":
+            pi0_fast_without_tokenizers(stack)
         stack.enter_context(treated_as_real())
         stack.enter_context(cuda_rules())
         stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
