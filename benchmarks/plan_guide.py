@@ -94,11 +94,13 @@ RESNET_IMAGES_S = (
     ("a100-80gb", "bf16", 2470),
     ("rtx3090", "bf16", 905),
     ("rtx4090", "bf16", 1301),
+    ("m1-max", "no", 140),
 )
 """ResNet-50 training at 224x224, batch 256, in TF32 and, with channels last, in half precision.
 
 A100: NVIDIA's DeepLearningExamples. RTX: github.com/lambdal/deeplearning-benchmark. The A100 of the
 latter reaches 64 % of the former, so its fastest GPUs wait for images; its H100 is left out.
+M1 Max: github.com/tlkh/tf-metal-experiments, batch 128 in fp32, TensorFlow on Metal.
 """
 
 

@@ -25,7 +25,8 @@ SOURCES = {
     "r": "rule of GeForce GPUs: half precision is twice fp32, and TF32 is fp32",
     "p": "rule of professional GPUs: half precision is four times fp32, and TF32 twice",
     "n": "total that nvidia-smi shows; ECC takes a sixteenth of GDDR memory on L4, A10G, L40S, T4",
-    "c": "clpeak on an M3 Max: half of the stated fp32 peak; M1 and M2 Max in proportion",
+    "c": "Apple's figure of the M1 Max with 32 cores, of which github.com/tlkh/tf-metal-experiments "
+    "reaches 8 in products; the others by cores and clock",
     "e": "exists on no such GPU, so it is the figure of fp32",
     "u": "no public source was found: calibrate",
     "m": "three quarters of the memory of the largest common model, which Metal lets a process use",
@@ -51,9 +52,9 @@ h100             81559n   3350w     67w     494.5w    989w     yes   9.0  nvlink
 h100-pcie        81559n   2000w     51w     378w      756w     yes   9.0  pcie5
 h200            143771n   4800w     67w     494.5w    989w     yes   9.0  nvlink4
 b200            183359s   8000s     80s     1125s     2250s    yes  10.0  nvlink5
-m1-max           49152m    400u     5.2c    5.2e      5.2e     no    0.0  none
-m2-max           73728m    400u     6.7c    6.7e      6.7e     no    0.0  none
-m3-max           98304m    370c     7.1c    7.1e      7.1e     no    0.0  none
+m1-max           49152m    400u     10.4c   10.4e     10.4e    no    0.0  none
+m2-max           73728m    400u     13.5c   13.5e     13.5e    no    0.0  none
+m3-max           98304m    400u     14.2c   14.2e     14.2e    no    0.0  none
 """
 
 _ALIASES = {
