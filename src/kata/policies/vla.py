@@ -100,7 +100,95 @@ class ChunkConfig(AdamPolicyConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class VlaConfig(ChunkConfig):
+class AdamWChunkConfig(ChunkConfig):
+    """Options of policies of chunks that are trained with AdamW and a cosine schedule."""
+
+    optimizer_lr: float = 1e-4
+    optimizer_betas: tuple[float, float] = (0.9, 0.95)
+    optimizer_weight_decay: float = 1e-10
+    optimizer_grad_clip_norm: float = option(10.0, "Gradient norm of the preset.", least=0)
+    scheduler_warmup_steps: int = option(1000, "Warm-up steps of the preset.", least=0)
+    scheduler_decay_steps: int = option(
+        30_000, "Step at which the preset reaches scheduler_decay_lr.", least=1
+    )
+    scheduler_decay_lr: float = option(2.5e-6, "Learning rate at the preset's end.", least=0)
+
+    def optimizer_preset(self) -> AdamWConfig:
+        """Return AdamW with the options of this config."""
+        return AdamWConfig(
+            lr=self.optimizer_lr,
+            betas=self.optimizer_betas,
+            eps=self.optimizer_eps,
+            weight_decay=self.optimizer_weight_decay,
+            grad_clip_norm=self.optimizer_grad_clip_norm,
+        )
+
+    def scheduler_preset(self) -> CosineDecayWithWarmupConfig:
+        """Return a schedule with warm-up and cosine decay."""
+        return CosineDecayWithWarmupConfig(
+            num_warmup_steps=self.scheduler_warmup_steps,
+            num_decay_steps=self.scheduler_decay_steps,
+            peak_lr=self.optimizer_lr,
+            decay_lr=self.scheduler_decay_lr,
+        )
+
+    @property
+    def most_given(self) -> int:
+        """Return the number of actions that a chunk in training begins with, at most."""
+        return 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class DenoisedConfig(AdamWChunkConfig):
+    """Options of policies that denoise a chunk by flow matching."""
+
+    masks_action_dims: ClassVar[bool] = True
+
+    @property
+    def trains_padded_steps(self) -> bool:
+        """Return True if the loss counts steps behind the end of an episode, as real ones."""
+        return False
+
+    @property
+    def trains_padded_dims(self) -> bool:
+        """Return True if the loss counts the numbers that pad actions to `max_action_dim`."""
+        return False
+
+    def draws(self) -> dict[str, Draw]:
+        """Return the noise of a chunk, and uniform numbers for the time and the given actions."""
+        found = {**self.act_draws(), "time": Draw("uniform", (1,))}
+        return {**found, "given": Draw("uniform", (1,))} if self.most_given else found
+
+    def counted_draws(self) -> tuple[str, ...]:
+        """Return the draw that decides how many actions a chunk begins with, if there is one."""
+        return ("given",) if self.most_given else ()
+
+    def given_actions(self, share: Any) -> Any:
+        """Return how many actions chunks begin with, 0 to `most_given`, from uniform numbers."""
+        return (share * (self.most_given + 1) // 1).clip(max=self.most_given)
+
+    def act_draws(self) -> dict[str, Draw]:
+        """Return the noise that a chunk is computed from."""
+        return {"noise": Draw("normal", (self.chunk_size, self.max_action_dim))}
+
+    def loss_weights(self, size: int, pads: Mapping[str, Any]) -> dict[str, float]:
+        """Return the number of real action values of the global batch."""
+        import numpy as np  # here, so that help need not import it
+
+        pad, dim_pad = pads.get(pad_key(ACTION)), pads.get(dim_pad_key(ACTION))
+        real = np.ones((size, self.chunk_size), bool)
+        if pad is not None and not self.trains_padded_steps:
+            real = ~pad
+        if "given" in pads:
+            real = real & (np.arange(self.chunk_size) >= self.given_actions(pads["given"]))
+        steps = real.sum(1)
+        width = self.max_action_dim if self.trains_padded_dims else self.action.shape[0]
+        dims = np.full(size, width) if dim_pad is None else width - dim_pad.sum(1)
+        return {"flow_matching_loss": float(max(int((steps * dims).sum()), 1))}
+
+
+@dataclass(frozen=True, kw_only=True)
+class VlaConfig(AdamWChunkConfig):
     """Options that vision-language-action policies share."""
 
     empty_cameras: int = option(
@@ -113,15 +201,6 @@ class VlaConfig(ChunkConfig):
         "refuses them before step 1.",
         is_own=True,
     )
-    optimizer_lr: float = 1e-4
-    optimizer_betas: tuple[float, float] = (0.9, 0.95)
-    optimizer_weight_decay: float = 1e-10
-    optimizer_grad_clip_norm: float = option(10.0, "Gradient norm of the preset.", least=0)
-    scheduler_warmup_steps: int = option(1000, "Warm-up steps of the preset.", least=0)
-    scheduler_decay_steps: int = option(
-        30_000, "Step at which the preset reaches scheduler_decay_lr.", least=1
-    )
-    scheduler_decay_lr: float = option(2.5e-6, "Learning rate at the preset's end.", least=0)
     use_relative_actions: bool = option(
         False, "Learn actions minus the state at which a chunk begins."
     )
@@ -140,11 +219,6 @@ class VlaConfig(ChunkConfig):
 
     continues_chunks: ClassVar[bool] = False
     """True if a chunk can continue another."""
-
-    @property
-    def most_given(self) -> int:
-        """Return the number of actions that a chunk in training begins with, at most."""
-        return 0
 
     def refuse_delay(self, delay: int) -> None:
         """Raise PolicyError unless chunks last while others are predicted for `delay` steps."""
@@ -232,25 +306,6 @@ class VlaConfig(ChunkConfig):
         kept = {k: v for k, v in inputs.items() if not k.startswith(EMPTY_CAMERA)}
         return {**found, "input_features": kept}
 
-    def optimizer_preset(self) -> AdamWConfig:
-        """Return AdamW with the options of this config."""
-        return AdamWConfig(
-            lr=self.optimizer_lr,
-            betas=self.optimizer_betas,
-            eps=self.optimizer_eps,
-            weight_decay=self.optimizer_weight_decay,
-            grad_clip_norm=self.optimizer_grad_clip_norm,
-        )
-
-    def scheduler_preset(self) -> CosineDecayWithWarmupConfig:
-        """Return a schedule with warm-up and cosine decay."""
-        return CosineDecayWithWarmupConfig(
-            num_warmup_steps=self.scheduler_warmup_steps,
-            num_decay_steps=self.scheduler_decay_steps,
-            peak_lr=self.optimizer_lr,
-            decay_lr=self.scheduler_decay_lr,
-        )
-
     def chunk_rules(self) -> Iterator[Rule]:
         """Yield rules on the numbers of steps, and on real-time chunking."""
         yield from super().chunk_rules()
@@ -263,47 +318,10 @@ class VlaConfig(ChunkConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FlowVlaConfig(VlaConfig):
-    """Options of vision-language-action policies that denoise a chunk by flow matching."""
+class FlowVlaConfig(VlaConfig, DenoisedConfig):
+    """Options of vision-language-action policies whose denoised chunks may continue another."""
 
-    masks_action_dims: ClassVar[bool] = True
     continues_chunks: ClassVar[bool] = True
 
     min_period: float = option(4e-3, "Shortest period of the embedding of time.", above=0)
     max_period: float = option(4.0, "Longest period of the embedding of time.", above=0)
-
-    @property
-    def trains_padded_steps(self) -> bool:
-        """Return True if the loss counts steps behind the end of an episode, as real ones."""
-        return False
-
-    def draws(self) -> dict[str, Draw]:
-        """Return the noise of a chunk, and uniform numbers for the time and the given actions."""
-        found = {**self.act_draws(), "time": Draw("uniform", (1,))}
-        return {**found, "given": Draw("uniform", (1,))} if self.most_given else found
-
-    def counted_draws(self) -> tuple[str, ...]:
-        """Return the draw that decides how many actions a chunk begins with, if there is one."""
-        return ("given",) if self.most_given else ()
-
-    def given_actions(self, share: Any) -> Any:
-        """Return how many actions chunks begin with, 0 to `most_given`, from uniform numbers."""
-        return (share * (self.most_given + 1) // 1).clip(max=self.most_given)
-
-    def act_draws(self) -> dict[str, Draw]:
-        """Return the noise that a chunk is computed from."""
-        return {"noise": Draw("normal", (self.chunk_size, self.max_action_dim))}
-
-    def loss_weights(self, size: int, pads: Mapping[str, Any]) -> dict[str, float]:
-        """Return the number of real action values of the global batch."""
-        import numpy as np  # here, so that help need not import it
-
-        pad, dim_pad = pads.get(pad_key(ACTION)), pads.get(dim_pad_key(ACTION))
-        real = np.ones((size, self.chunk_size), bool)
-        if pad is not None and not self.trains_padded_steps:
-            real = ~pad
-        if "given" in pads:
-            real = real & (np.arange(self.chunk_size) >= self.given_actions(pads["given"]))
-        steps = real.sum(1)
-        dims = np.full(size, self.action.shape[0]) if dim_pad is None else (~dim_pad).sum(1)
-        return {"flow_matching_loss": float(max(int((steps * dims).sum()), 1))}

@@ -5,7 +5,8 @@ flow matching.
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Generic, TypeVar
+from collections.abc import Callable
+from typing import Generic, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -15,10 +16,12 @@ from kata.nn.flow import beta_quantile
 from kata.nn.real_time import Continued, Given, euler_from_noise, prefix_weights
 from kata.policies.base import ActState, Loss, ParamGroup, Policy, Term, evaluating
 from kata.policies.rtc import TRAINED
-from kata.policies.vla import ChunkConfig, FlowVlaConfig
+from kata.policies.vla import ChunkConfig, DenoisedConfig, FlowVlaConfig
 from kata.spec import ACTION, ORIGIN, STATE, Batch, dim_pad_key, pad_key
 
 Prefix = TypeVar("Prefix")
+Steering: TypeAlias = tuple[Continued | None, Given | None]
+"""What a chunk is pulled towards, and what it begins with."""
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -103,6 +106,17 @@ class QueuePolicy(Policy):
         del queue, delay
         return self.predict_chunk(batch, **drawn)
 
+    def present_cameras(self, batch: Batch) -> list[str]:
+        """Return the cameras that the batch has, in the config's order; PolicyError without any."""
+        present = [key for key in self.options.cameras if key in batch]
+        if not present:
+            raise PolicyError(
+                f"a batch without any of {', '.join(self.options.cameras)}",
+                rule=f"{self.config.type} sees at least one camera",
+                remedy="give the policy the cameras that it was trained with",
+            )
+        return present
+
     def param_groups(self) -> list[ParamGroup]:
         """Return one group of all trainable parameters."""
         return [ParamGroup("main", [p for p in self.parameters() if p.requires_grad])]
@@ -123,28 +137,19 @@ class VlaPolicy(QueuePolicy):
 
         Returns:
             Names in the config's order, and (cameras * B, 3, h, w) in the same order.
-
-        Raises:
-            PolicyError: there is no camera.
         """
-        present = [key for key in self.options.cameras if key in batch]
-        if not present:
-            raise PolicyError(
-                f"a batch without any of {', '.join(self.options.cameras)}",
-                rule=f"{self.config.type} sees at least one camera",
-                remedy="give the policy the cameras that it was trained with",
-            )
+        present = self.present_cameras(batch)
         frames = [self.fitted(latest(batch[key], 4)) * 2.0 - 1.0 for key in present]
         return present, torch.cat(frames)
 
 
-class FlowVlaPolicy(VlaPolicy, Generic[Prefix]):
+class DenoisingPolicy(QueuePolicy, Generic[Prefix]):
     """A policy that encodes an observation once, and denoises a chunk of actions after it.
 
     A subclass gives `encode` and `velocity`. `Prefix` is what they share.
     """
 
-    def __init__(self, config: FlowVlaConfig) -> None:
+    def __init__(self, config: DenoisedConfig) -> None:
         super().__init__(config)
         self.options = config
 
@@ -161,6 +166,10 @@ class FlowVlaPolicy(VlaPolicy, Generic[Prefix]):
             noisy: actions with noise (B, T, max_action_dim).
             time: (B,), 1 for noise alone and 0 for none; (B, T) if `most_given` is above 0.
         """
+
+    def trained_velocity(self, batch: Batch, noisy: Tensor, time: Tensor) -> Tensor:
+        """Return the velocity in training. A subclass may compute it in one pass."""
+        return self.velocity(self.encode(batch), noisy, time)
 
     def training_time(self, share: Tensor) -> Tensor:
         """Return times in (0, 1] from uniform numbers; most are near the noise at 1."""
@@ -197,14 +206,15 @@ class FlowVlaPolicy(VlaPolicy, Generic[Prefix]):
         noisy = at[..., None] * noise + (1 - at[..., None]) * action
         # 2. The error in float32, without given steps, padded steps and padded dimensions.
         told = at[:, 0] if is_given is None else at
-        velocity = self.velocity(self.encode(batch), noisy, told)
-        error = (noise - action - velocity).square()[..., : batch[ACTION].shape[-1]]
+        error = (noise - action - self.trained_velocity(batch, noisy, told)).square()
+        if not self.options.trains_padded_dims:
+            error = error[..., : batch[ACTION].shape[-1]]
         if is_given is not None:
             error = error * ~is_given[..., None]
         if pad_key(ACTION) in batch and not self.options.trains_padded_steps:
             error = error * ~batch[pad_key(ACTION)][..., None]
         if dim_pad_key(ACTION) in batch:
-            error = error * ~batch[dim_pad_key(ACTION)][:, None]
+            error = error * ~padded(batch[dim_pad_key(ACTION)], error.shape[-1])[:, None]
         name = "flow_matching_loss"
         return Loss({name: Term(error.sum())}, {name: error.detach().sum((1, 2))})
 
@@ -227,7 +237,49 @@ class FlowVlaPolicy(VlaPolicy, Generic[Prefix]):
             draws: ignored.
         """
         del draws
-        return self.continued(batch, None, 0, noise=noise)
+        return self.denoised(batch, noise)
+
+    def denoised(
+        self,
+        batch: Batch,
+        noise: Tensor | None,
+        steered: Callable[[Tensor], Steering] = lambda _: (None, None),
+    ) -> Tensor:
+        """Return a chunk of actions (B, T, A) from noise.
+
+        Args:
+            batch: observations and tokens.
+            noise: (B, T, max_action_dim), standard normal; None draws from torch's stream.
+            steered: gives, from the noise, what the chunk is pulled towards and begins with.
+        """
+        config = self.options
+        with evaluating(self):
+            prefix = self.encode(batch)
+            if noise is None:
+                state = batch[STATE]
+                shape = (len(state), config.chunk_size, config.max_action_dim)
+                noise = torch.randn(shape, device=state.device)
+            guide, given = steered(noise)
+            actions = euler_from_noise(
+                lambda noisy, at: self.velocity(prefix, noisy, at),
+                noise,
+                self.integration_steps(),
+                guide=guide,
+                given=given,
+            )
+        return actions[..., : config.action.shape[0]]
+
+    @abstractmethod
+    def integration_steps(self) -> int:
+        """Return the number of steps from noise to actions."""
+
+
+class FlowVlaPolicy(DenoisingPolicy[Prefix], VlaPolicy):
+    """A policy with a sentence, whose denoised chunks may continue another."""
+
+    def __init__(self, config: FlowVlaConfig) -> None:
+        super().__init__(config)
+        self.options = config
 
     @torch.no_grad()
     def continued(
@@ -247,22 +299,9 @@ class FlowVlaPolicy(VlaPolicy, Generic[Prefix]):
             inference_delay: those of them that are executed before the new chunk is there.
             noise: see `predict_chunk`.
         """
-        config = self.options
-        with evaluating(self):
-            prefix = self.encode(batch)
-            if noise is None:
-                state = batch[STATE]
-                shape = (len(state), config.chunk_size, config.max_action_dim)
-                noise = torch.randn(shape, device=state.device)
-            guide, given = self._continuation(left_over, inference_delay, noise)
-            actions = euler_from_noise(
-                lambda noisy, at: self.velocity(prefix, noisy, at),
-                noise,
-                self.integration_steps(),
-                guide=guide,
-                given=given,
-            )
-        return actions[..., : config.action.shape[0]]
+        return self.denoised(
+            batch, noise, lambda drawn: self._continuation(left_over, inference_delay, drawn)
+        )
 
     def next_chunk(
         self, queue: Tensor | None, delay: int, batch: Batch, drawn: dict[str, Tensor]
@@ -273,9 +312,7 @@ class FlowVlaPolicy(VlaPolicy, Generic[Prefix]):
             return self.predict_chunk(batch, **drawn)
         return self.continued(batch, queue, delay, **drawn)
 
-    def _continuation(
-        self, left_over: Tensor | None, delay: int, noise: Tensor
-    ) -> tuple[Continued | None, Given | None]:
+    def _continuation(self, left_over: Tensor | None, delay: int, noise: Tensor) -> Steering:
         """Return the actions that a chunk is pulled towards, and those that it begins with."""
         rtc, steps = self.options.rtc_config, noise.shape[1]
         if rtc is None or not rtc.enabled or left_over is None or left_over.shape[1] == 0:
@@ -289,7 +326,3 @@ class FlowVlaPolicy(VlaPolicy, Generic[Prefix]):
         horizon = min(rtc.execution_horizon, left_over.shape[1])
         weights = prefix_weights(rtc.prefix_attention_schedule, delay, horizon, steps)
         return Continued(actions, weights.to(noise.device), rtc.max_guidance_weight), None
-
-    @abstractmethod
-    def integration_steps(self) -> int:
-        """Return the number of steps from noise to actions."""
