@@ -21,7 +21,7 @@ from kata.spec import ACTION, ORIGIN, STATE, Batch, dim_pad_key, pad_key
 
 Prefix = TypeVar("Prefix")
 Steering: TypeAlias = tuple[Continued | None, Given | None]
-"""What a chunk is pulled towards, and what it begins with."""
+"""Actions that a chunk is pulled towards, and actions that it begins with."""
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 

@@ -4,6 +4,7 @@ from kata.processors.action_tokens import ActionTokens
 from kata.processors.image_frames import frames_to_float, planes_to_rgb
 from kata.processors.per_dataset_normalize import PerDataset
 from kata.processors.pipeline import Pipeline, load_pipeline
+from kata.processors.qwen.eo1 import Eo1Prompt, Eo1Tokens
 from kata.processors.relative_actions import AbsoluteActions, RelativeActions
 from kata.processors.state_prompt import FastStatePrompt, StatePrompt
 from kata.processors.steps import AddBatchAxis, Normalize, Rename, Step, ToDevice, Unnormalize
@@ -14,6 +15,8 @@ __all__ = [
     "ActionTokens",
     "AddBatchAxis",
     "EndWithNewline",
+    "Eo1Prompt",
+    "Eo1Tokens",
     "FastStatePrompt",
     "Normalize",
     "PerDataset",

@@ -1,0 +1,1 @@
+"""Steps of policies with Qwen's vision-language models: prompts, frames, places of tokens."""
