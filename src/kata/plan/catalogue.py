@@ -25,7 +25,7 @@ SOURCES = {
     "r": "rule of GeForce GPUs: half precision is twice fp32, and TF32 is fp32",
     "p": "rule of professional GPUs: half precision is four times fp32, and TF32 twice",
     "n": "total that nvidia-smi shows; ECC takes a sixteenth of GDDR memory on L4, A10G, L40S, T4",
-    "c": "Apple's figure of the M1 Max with 32 cores, of which github.com/tlkh/tf-metal-experiments "
+    "c": "Apple's figure of the M1 Max of 32 cores, of which github.com/tlkh/tf-metal-experiments "
     "reaches 8 in products; the others by cores and clock",
     "e": "exists on no such GPU, so it is the figure of fp32",
     "u": "no public source was found: calibrate",
