@@ -107,6 +107,12 @@ RL = Verb(
             options="kata.rl.network.options:ActRun",
             is_raw=True,
         ),
+        "classify": Verb(
+            says="train a reward classifier on recordings",
+            usage="--dataset.root=<recordings> --output_dir=<folder> [options]",
+            work="kata.rl.classifier.command:classify",
+            options="kata.rl.classifier.options:ClassifyRun",
+        ),
         "replay": Verb(
             says="learn a run again from its journal, and compare weights; status 1 if they differ",
             usage="<run>",

@@ -96,11 +96,11 @@ def test_the_end_of_the_task_is_marked_and_the_end_of_time_is_not(acting):
 
 
 def test_pictures_move_by_at_most_the_shift_and_edges_repeat():
-    from kata.rl.batches import _shifted
+    from kata.rl.batches import shifted_frames
 
     frames = np.arange(2 * 5 * 6).reshape(2, 5, 6, 1).repeat(3, -1).astype(np.uint8)
     rows, moves = np.array([1, 0]), np.array([[2, -1], [0, 0]])
-    found = _shifted(frames, rows, moves)
+    found = shifted_frames(frames, rows, moves)
     padded = np.pad(frames, ((0, 0), (4, 4), (4, 4), (0, 0)), mode="edge")
     assert np.array_equal(found[0], padded[1, 4 + 2 : 9 + 2, 4 - 1 : 10 - 1])
     assert np.array_equal(found[1], frames[0])

@@ -244,6 +244,7 @@ def main() -> int:
         results = [
             *live(peer, "check_augment.py"),
             *live(peer, "check_guests.py"),
+            *live(peer, "check_rl.py"),
             *(passed for name in POLICIES for passed in policy(peer, folder / name, name)),
             *(
                 passed

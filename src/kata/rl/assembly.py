@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from kata.eval.envs.registry import EnvSpec
 from kata.eval.rollout_policy import Acting
 from kata.rl.batches import Buffers, Sampling, TransitionBatches
+from kata.rl.classifier.saved import open_judge
 from kata.rl.demos import Demos, open_demos
 from kata.rl.environment import RlEnv
 from kata.rl.episodes.episode import Schema
@@ -83,7 +84,8 @@ def assemble_parts(run: RlRun, spec: EnvSpec, stack: ExitStack) -> Parts:
     plan = plan_buffers(run, schema, demos, facts.max_steps)
     _log.info("buffers take %s: %s", bytes_text(plan.nbytes), "; ".join(plan.lines()))
     warn_of_traps(run, config, spec)
-    world = RlEnv(rules)
+    judge = open_judge(run.rl.classifier, run.rl.threshold, schema, config.device)
+    world = RlEnv(rules, judge)
     stack.callback(world.close)
     stats = run_stats(config, rules, world, demos)
     config = dataclasses.replace(config, dataset_stats=plain_stats(stats))

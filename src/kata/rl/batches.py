@@ -155,7 +155,7 @@ class TransitionBatches:
             for when, rows in (("seen", first), ("next", after)):
                 name = f"{when} {key}"
                 moved = moves.get(name)
-                found[name] = values[rows] if moved is None else _shifted(values, rows, moved)
+                found[name] = values[rows] if moved is None else shifted_frames(values, rows, moved)
         return found
 
     def _prepared(self, whole: Arrays) -> Transitions:
@@ -178,10 +178,16 @@ class TransitionBatches:
         return self._before(frames_to_float(seen, self._config.cameras))
 
 
-def _shifted(
+def shifted_frames(
     frames: NDArray[Any], rows: NDArray[np.int64], moves: NDArray[np.int64]
 ) -> NDArray[Any]:
-    """Return frames (B, H, W, C) at `rows`, each moved by (down, right) pixels; edges repeat."""
+    """Return frames (B, H, W, C) at `rows`, each moved by (down, right) pixels; edges repeat.
+
+    Args:
+        frames: (N, H, W, C).
+        rows: (B,), of the frames.
+        moves: (B, 2), whole pixels.
+    """
     height, width = frames.shape[1:3]
     lines = np.clip(np.arange(height) + moves[:, :1], 0, height - 1)
     columns = np.clip(np.arange(width) + moves[:, 1:], 0, width - 1)

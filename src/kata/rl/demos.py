@@ -15,7 +15,7 @@ from kata.data.loader.reader import Reader
 from kata.errors import DataError
 from kata.rl.environment import EnvRules
 from kata.rl.episodes.episode import PlayedEpisode, Schema
-from kata.rl.options import SUCCESS
+from kata.rl.options import ENV
 from kata.spec import ACTION, DONE, REWARD
 
 TRUNCATED, SUCCEEDED = "next.truncated", "next.success"
@@ -93,7 +93,7 @@ class Demos:
                 "true at the last frame alone",
             )
         rewards = success.astype(np.float32)
-        if self.rules.reward != SUCCESS:
+        if self.rules.reward == ENV:
             rewards = columns[REWARD].reshape(-1).astype(np.float32)
         is_end = self._is_end(columns, success, marks)
         # After the end of the task nothing is read of the next observation, so the last one serves.
@@ -190,14 +190,14 @@ def open_demos(
             rule="one rate: an action lasts as long as it did in the demonstrations",
             remedy="--env.fps where the environment names a wrong rate, or other demonstrations",
         )
-    needed = (REWARD, SUCCEEDED) if rules.reward == SUCCESS else (REWARD,)
+    needed = (REWARD,) if rules.reward == ENV else (REWARD, SUCCEEDED)
     if not set(needed) & set(dataset.columns):
         raise DataError(
             f"{dataset.repo_id}: no {' and no '.join(needed)}",
             rule="demonstrations tell what was earned",
             remedy="record them with a reward, or leave out --dataset and let a human take over",
         )
-    if rules.reward == SUCCESS:
+    if rules.reward != ENV:
         _refuse_failures(dataset)
     return Demos(dataset, schema, rules, choices)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -13,7 +13,7 @@ from kata.errors import ConfigError
 from kata.eval.env_check import Fit
 from kata.eval.envs.registry import TERMINATED, EnvSpec, make
 from kata.eval.vector_env import observed, told
-from kata.rl.options import SUCCESS
+from kata.rl.options import CLASSIFIER, ENV
 
 INTERVENTION, TELEOP_ACTION = "is_intervention", "teleop_action"
 PENALTY = "discrete_penalty"
@@ -21,6 +21,9 @@ RERECORD, END = "rerecord_episode", "terminate_episode"
 """Keys of info by which LeRobot's environments, and gym-hil's wrappers, tell what a human did."""
 
 Arrays = dict[str, NDArray[Any]]
+
+Judge = Callable[[Arrays], bool]
+"""Returns True if an observation shows success."""
 
 
 class Outcome(NamedTuple):
@@ -64,10 +67,16 @@ class EnvRules:
 
 
 class RlEnv:
-    """One environment of a run, which an actor steps."""
+    """One environment of a run, which an actor steps.
 
-    def __init__(self, rules: EnvRules) -> None:
+    Args:
+        rules: how it is read.
+        judge: tells success where the reward is a classifier's.
+    """
+
+    def __init__(self, rules: EnvRules, judge: Judge | None = None) -> None:
         self._rules = rules
+        self._judge = judge
         self._seed = 0
         self.env = make(rules.spec)
 
@@ -94,16 +103,15 @@ class RlEnv:
         action = np.clip(action, how.low, how.high)
         given = action if spec.action_key is None else {spec.action_key: action}
         seen, reward, terminated, truncated, info = self.env.step(given)
-        success = bool(terminated) if spec.success_key == TERMINATED else None
-        if success is None:
-            success = told(info, spec.success_key)
+        observation = self._observed(seen)
+        success = self._success(observation, bool(terminated), info)
         human = bool(info.get(INTERVENTION, False))
         if human and TELEOP_ACTION in info:
             action = np.asarray(info[TELEOP_ACTION], np.float32).reshape(action.shape)
         reward = self._reward(float(reward), success, info)
-        wins = self._rules.reward == SUCCESS and bool(success)
+        wins = self._rules.reward != ENV and bool(success)
         return Outcome(
-            observation=self._observed(seen),
+            observation=observation,
             action=action,
             reward=reward,
             penalty=float(info.get(PENALTY, 0.0)),
@@ -118,9 +126,18 @@ class RlEnv:
         """Let go of the environment."""
         self.env.close()
 
+    def _success(
+        self, observation: Arrays, terminated: bool, info: Mapping[str, Any]
+    ) -> bool | None:
+        if self._rules.reward == CLASSIFIER:
+            assert self._judge is not None
+            return self._judge(observation)
+        key = self._rules.spec.success_key
+        return terminated if key == TERMINATED else told(info, key)
+
     def _reward(self, own: float, success: bool | None, info: Mapping[str, Any]) -> float:
         spec = self._rules.spec
-        if self._rules.reward != SUCCESS:
+        if self._rules.reward == ENV:
             if not np.isfinite(own):
                 raise self._refused(f"the reward is {own}", "a finite number", "repair it")
             return own

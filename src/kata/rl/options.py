@@ -16,7 +16,8 @@ from kata.rl.sac.config import SacConfig
 from kata.run import EnvConfig, EvalConfig
 
 SUCCESS, ENV = "success", "env"
-"""Rewards: 1 for success, or the environment's own."""
+CLASSIFIER = "classifier"
+"""Rewards: 1 for success, the environment's own, or 1 where a reward classifier sees success."""
 
 TYPES = ("gaussian_actor", "sac")
 
@@ -63,10 +64,16 @@ class RlConfig(Options):
 
     reward: str = option(
         SUCCESS,
-        "Reward: success (1 at the step that succeeds, which ends the episode) or env (the "
-        "environment's own).",
-        choices=(SUCCESS, ENV),
+        "Reward: success (1 at the step that succeeds, which ends the episode), env (the "
+        "environment's own), or classifier (as success, which --rl.classifier sees).",
+        choices=(SUCCESS, ENV, CLASSIFIER),
         is_common=True,
+    )
+    classifier: str | None = option(
+        None, "Folder of a reward classifier, for rl.reward=classifier."
+    )
+    threshold: float = option(
+        0.5, "Probability above which the classifier sees success.", above=0, below=1
     )
     update_every: int = option(1, "Steps in the environment for each update.", least=1)
     memory_gb: float | None = option(
@@ -168,6 +175,12 @@ class RlRun(Options):
             f"takeover.rate={self.takeover.rate} with env.type={self.env.type}",
             "the scripted expert knows the built-in task alone",
             "--takeover.human=true where info tells who acted, or --env.type=kata",
+        )
+        yield (
+            (self.rl.reward == CLASSIFIER) != (self.rl.classifier is not None),
+            f"rl.reward={self.rl.reward} with rl.classifier={self.rl.classifier}",
+            "a classifier's reward needs a classifier, and no other reward has one",
+            "--rl.reward=classifier --rl.classifier=<folder of `kata rl classify`>",
         )
         yield (
             self.policy.repo_id is not None,

@@ -225,3 +225,28 @@ def test_a_port_that_is_taken_and_a_wrong_certificate_are_told(tmp_path, learner
 def test_without_the_extra_one_message_says_what_to_install():
     with pytest.raises(ConfigError, match="uv pip install 'kata\\[rl\\]'"):
         library("kata_has_no_such_module")
+
+
+def test_an_actor_tells_success_by_the_learners_classifier(tmp_path):
+    from types import SimpleNamespace
+
+    from kata.errors import PolicyError
+    from kata.rl.episodes.episode import Schema
+    from kata.rl.network.act import _judge
+
+    (tmp_path / "model.safetensors").write_bytes(b"other")
+
+    def asked(folder, judge):
+        options = SimpleNamespace(rl=SimpleNamespace(classifier=folder), device="cpu")
+        return _judge(options, SimpleNamespace(judge=judge), schema)
+
+    wanted = {"digest": "0123456789abcdef", "threshold": 0.5}
+    schema = Schema({"observation.state": (2,)}, (), 2)
+    assert asked(None, {}) is None
+    for folder, judge, said in (
+        (None, wanted, "copy the learner's folder"),
+        (str(tmp_path), wanted, "the learner's is 0123456789abcdef"),
+        (str(tmp_path), {}, "leave out --rl.classifier"),
+    ):
+        with pytest.raises(PolicyError, match=said):
+            asked(folder, judge)

@@ -24,7 +24,8 @@ from kata.files import FULL
 from kata.policies.base import Policy
 from kata.policies.gaussian_actor.config import Config
 from kata.rl.actor import EpisodeActor
-from kata.rl.environment import EnvRules, RlEnv
+from kata.rl.classifier.saved import classifier_digest, open_judge
+from kata.rl.environment import EnvRules, Judge, RlEnv
 from kata.rl.episodes.episode import PlayedEpisode, Schema
 from kata.rl.network.courier import (
     EpisodeCourier,
@@ -188,7 +189,7 @@ def act_for_learner(options: ActRun) -> Acted:
         rules = EnvRules(spec, fit(config, spec, inspect(spec), {}), facts.reward)
         schema = episode_schema(config, rules)
         takeover: TakeoverConfig = decode(TakeoverConfig, facts.takeover)
-        world = RlEnv(rules)
+        world = RlEnv(rules, _judge(options, facts, schema))
         stack.callback(world.close)
         # 2. Who this is, and how far it has come.
         who = identity(folder, options.rl.name, facts.run_id)
@@ -225,6 +226,22 @@ def act_for_learner(options: ActRun) -> Acted:
         )
         work.go()
         return Acted(work.played, work.steps, len(spool.episodes), stop.reason)
+
+
+def _judge(options: ActRun, facts: RunFacts, schema: Schema) -> Judge | None:
+    """Return the run's reward classifier, which this machine must have, too."""
+    folder, wanted = options.rl.classifier, facts.judge
+    mine = None if folder is None else classifier_digest(Path(folder).expanduser())
+    if mine != wanted.get("digest"):
+        raise PolicyError(
+            f"rl.classifier={folder}: {mine or 'none'}, the learner's is "
+            f"{wanted.get('digest', 'none')}",
+            rule="actors tell success by the learner's reward classifier, or without one",
+            remedy="copy the learner's folder of --rl.classifier here and name it"
+            if wanted
+            else "leave out --rl.classifier",
+        )
+    return open_judge(folder, wanted.get("threshold", 0.0), schema, options.device)
 
 
 def _without_weights(config: Config, rules: EnvRules, world: RlEnv) -> Acting:

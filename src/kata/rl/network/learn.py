@@ -6,6 +6,8 @@ import errno
 import logging
 import secrets
 import time
+from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import save
@@ -13,6 +15,7 @@ from safetensors.torch import save
 from kata.config import encode
 from kata.files import FULL as FULL_DISK
 from kata.policies.gaussian_actor.model import Policy
+from kata.rl.classifier.saved import classifier_digest
 from kata.rl.episodes.ring import Ring
 from kata.rl.network.desk import Desk, Published, Submission
 from kata.rl.network.members import RunActors
@@ -25,6 +28,7 @@ from kata.rl.network.wire import (
     NetworkError,
     RunFacts,
 )
+from kata.rl.options import RlConfig
 from kata.rl.trainer import RunSession
 from kata.units import count_text, duration_s
 
@@ -249,9 +253,17 @@ class NetworkLearner:
             reward=run.rl.reward,
             policy=policy,
             takeover=encode(run.takeover),
+            judge=_judge(run.rl),
             episode_bytes=most if limit is None else int(limit * 1e6),
             weights_bytes=sum(each.nbytes for each in state.values()),
         )
+
+
+def _judge(options: RlConfig) -> dict[str, Any]:
+    if options.classifier is None:
+        return {}
+    digest = classifier_digest(Path(options.classifier).expanduser())
+    return {"digest": digest, "threshold": options.threshold}
 
 
 def weights_body(policy: Policy) -> bytes:

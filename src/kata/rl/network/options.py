@@ -104,6 +104,10 @@ class CallingConfig(Options):
         form=DURATION,
         is_common=True,
     )
+    classifier: str | None = option(
+        None,
+        "Folder of the learner's reward classifier on this machine, where that is the reward.",
+    )
     spool_gb: float = option(
         10.0, "Episodes that wait for the learner, 10^9 bytes; then the actor waits.", above=0
     )

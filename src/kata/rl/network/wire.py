@@ -84,6 +84,7 @@ class RunFacts:
         reward: see `RlConfig`.
         policy: the policy's config as plain values, with statistics.
         takeover: the run's `TakeoverConfig` as plain values.
+        judge: digest and threshold of the reward classifier; empty without one.
         episode_bytes: size of the largest episode.
         weights_bytes: size of the arrays of the weights.
     """
@@ -94,6 +95,7 @@ class RunFacts:
     reward: str
     policy: dict[str, Any]
     takeover: dict[str, Any]
+    judge: dict[str, Any]
     episode_bytes: int
     weights_bytes: int
 

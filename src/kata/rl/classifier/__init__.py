@@ -1,0 +1,1 @@
+"""Reward classifiers: networks that see success in pictures. Options, model, training, use."""
