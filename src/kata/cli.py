@@ -120,6 +120,13 @@ RL = Verb(
             options="kata.rl.options:ReplayRunOptions",
             word="run",
         ),
+        "export": Verb(
+            says="write a run's journal as a LeRobot dataset",
+            usage="<run> --output_dir=<dataset> [options]",
+            work="kata.rl.command:export_command",
+            options="kata.rl.options:ExportRunOptions",
+            word="run",
+        ),
     },
 )
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kata import log
-from kata.rl.options import ReplayRunOptions, RlRun, resolve_rl
+from kata.rl.options import ExportRunOptions, ReplayRunOptions, RlRun, resolve_rl
 from kata.train.stopping import STOPPED
 from kata.units import count_text
 
@@ -46,6 +46,19 @@ def learn_again_command(options: ReplayRunOptions) -> int:
         print("  " + "\n  ".join(different[:10]))
         return 1
     print(f"{folder}: the journal gives the weights of the newest checkpoint, bit for bit")
+    return 0
+
+
+def export_command(options: ExportRunOptions) -> int:
+    """Export a run's journal as a dataset; return the exit status 0."""
+    from kata.rl.export import export_journal
+
+    found = export_journal(options)
+    rest = f"; {count_text(found.left_out)} episodes left out" if found.left_out else ""
+    print(
+        f"{found.folder}: {count_text(found.episodes)} episodes, {count_text(found.steps)} "
+        f"frames{rest}"
+    )
     return 0
 
 

@@ -197,6 +197,29 @@ class ReplayRunOptions(Options):
     run: str = option(REQUIRED, "Folder of a run of `kata rl train`.")
 
 
+IMAGES = "images"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportRunOptions(Options):
+    """Options of `kata rl export`."""
+
+    run: str = option(REQUIRED, "Folder of a run of `kata rl train` or `kata rl learn`.")
+    output_dir: str = option(REQUIRED, "Folder of the dataset, new.", is_common=True)
+    frames: str = option(
+        IMAGES,
+        "Storage of pictures: images (every pixel as it was seen), or a video codec.",
+        choices=(IMAGES, "av1", "h264"),
+        is_common=True,
+    )
+    which: str = option(
+        "all",
+        "Episodes: all, successes, or human (those in which somebody took over).",
+        choices=("all", "successes", "human"),
+        is_common=True,
+    )
+
+
 def resolve_rl(args: Sequence[str]) -> RlRun:
     """Return the run that the arguments ask for: the file of `--config` with the flags over it.
 

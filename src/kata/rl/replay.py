@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from contextlib import ExitStack
 from pathlib import Path
@@ -10,7 +9,6 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from kata.config import decode
 from kata.errors import CheckpointError
 from kata.eval.envs.registry import register_env, resolve_env
 from kata.processors.tensors import read_tensors
@@ -18,8 +16,7 @@ from kata.rl.assembly import Parts, assemble_parts
 from kata.rl.checkpoint import ALGORITHM, read_counts
 from kata.rl.episodes.journal import FOLDER, Journal
 from kata.rl.learner import Learner
-from kata.rl.options import RlRun
-from kata.rl.trainer import CONFIG
+from kata.rl.trainer import read_run
 from kata.train.checkpoint.folder import home_of, resumable
 from kata.train.checkpoint.manifest import MODEL, PRETRAINED
 from kata.train.checkpoint.run_lock import FolderLock
@@ -37,17 +34,7 @@ def learn_again(folder: Path) -> list[str]:
     Raises:
         CheckpointError: the folder holds no run, or no checkpoint.
     """
-    path = folder / CONFIG
-    try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
-        raw["policy"].pop("type")  # there is one kind
-    except (OSError, ValueError, KeyError) as error:
-        raise CheckpointError(
-            f"{path}: cannot be read ({error})",
-            rule="the folder of a run of `kata rl train`",
-            remedy="name the run's folder",
-        ) from error
-    run = decode(RlRun, raw)
+    run = read_run(folder)
     source = resumable(home_of(folder)).source
     if source is None:
         raise CheckpointError(

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from kata import log
-from kata.config import encode, names_where
+from kata.config import decode, encode, names_where
 from kata.errors import CheckpointError, ConfigError, DivergedError, KataError
 from kata.eval.envs.registry import EnvSpec, register_env, resolve_env
 from kata.eval.rollout_policy import Acting
@@ -282,6 +282,25 @@ def _train(
         learner = session.learner
         counts = Counts(learner.steps, learner.episodes, learner.sac.updates)
         return RlTrained(folder, counts, session.stop.reason, success, mean)
+
+
+def read_run(folder: Path) -> RlRun:
+    """Return the options of the run in a folder.
+
+    Raises:
+        CheckpointError: the folder holds no run.
+    """
+    path = folder / CONFIG
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+        raw["policy"].pop("type")  # there is one kind
+    except (OSError, ValueError, KeyError) as error:
+        raise CheckpointError(
+            f"{path}: cannot be read ({error})",
+            rule="the folder of a run of `kata rl train`",
+            remedy="name the run's folder",
+        ) from error
+    return decode(RlRun, raw)
 
 
 def _folder(run: RlRun) -> Path:
