@@ -33,6 +33,9 @@ class PatchEmbeddings(nn.Module):
         self.side = sizes.image // sizes.patch
         self.patch_embedding = nn.Conv2d(3, sizes.width, sizes.patch, stride=sizes.patch)
         self.position_embedding = nn.Embedding(self.side**2, sizes.width)
+        # SigLIP's own scale. Positions of torch's scale 1 would hide the pixels from a tower that
+        # is trained from nothing.
+        nn.init.normal_(self.position_embedding.weight, std=sizes.width**-0.5)
 
     def forward(self, images: Tensor) -> Tensor:
         """Map images (B, 3, H, W) to tokens (B, patches, width) in reading order."""
