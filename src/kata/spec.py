@@ -192,6 +192,18 @@ def pad_key(key: str) -> str:
     return f"{key}_is_pad"
 
 
+def frozen_key(name: str) -> str:
+    """Return the key of what a frozen part of a policy made of a sample; see `FrozenRows`."""
+    return f"frozen.{name}"
+
+
+FROZEN_ROW, FROZEN_KNOWN, FROZEN_RECORD = (frozen_key(name) for name in ("row", "known", "record"))
+"""Keys of a batch as read, where features of a frozen part are cached: the row of each sample in
+the cache, int64 (B,); whether it is there, bool (B,); and its bytes, uint8 (B, N), which are absent
+if no sample is there.
+"""
+
+
 def missing_key(camera: str) -> str:
     """Return the key of the mask of a camera that some datasets of a mixture lack.
 

@@ -212,6 +212,23 @@ class Policy(nn.Module, ABC):
         del state
         return True
 
+    def frozen_features(self, batch: Batch, kind: str) -> dict[str, Tensor]:
+        """Return what the frozen part makes of a batch, of a kind of `config.frozen_features()`.
+
+        They depend on a sample and on frozen weights alone, so that a cache may keep them.
+        `forward` takes each from `frozen_key(name)` of a batch that has it, and does not compute
+        it.
+
+        Args:
+            batch: as `forward` gets it.
+            kind: 'prefix' or 'vision'.
+
+        Returns:
+            Tensors without a graph by name, (B, ...), whose shapes and types do not depend on the
+            batch.
+        """
+        raise NotImplementedError(f"{self.config.type} has no frozen features ({kind})")
+
     @abstractmethod
     def param_groups(self) -> list[ParamGroup]:
         """Return all trainable parameters, each in exactly one group."""

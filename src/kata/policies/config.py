@@ -227,6 +227,15 @@ class PolicyConfig(Chosen):
         """Return True if sentences that are longer than the policy reads may be cut."""
         return False
 
+    def frozen_features(self) -> dict[str, tuple[str, ...]]:
+        """Return what a frozen part makes of a sample and a cache may keep, by kind, deepest first.
+
+        The values are the keys of a batch that `forward` does not read once it has the features.
+        Kinds are those of `dataset.cache`: 'prefix', all that the trained part reads of an
+        observation, and 'vision', the tokens of cameras alone. Empty if all parts are trained.
+        """
+        return {}
+
     def processor_steps(self) -> list[tuple[str, dict[str, Any]]]:
         """Return the steps before the policy in order, as LeRobot's names and their options.
 

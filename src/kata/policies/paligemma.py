@@ -21,7 +21,13 @@ from kata.nn.recompute import recompute_in_backward
 from kata.nn.rope import Rotation, rotation_at
 from kata.nn.siglip import SiglipSizes, SiglipVision
 from kata.policies.pi import PATCH, PaliGemmaConfig
-from kata.policies.vla_policy import DTYPES, VlaPolicy, latest
+from kata.policies.vla_policy import (
+    DTYPES,
+    VlaPolicy,
+    images_as_features,
+    images_of_features,
+    latest,
+)
 from kata.spec import LANGUAGE_MASK, LANGUAGE_TOKENS, Batch, missing_key, pad_key
 
 ROPE_BASE = 10_000.0
@@ -173,20 +179,33 @@ class PaliGemmaPolicy(VlaPolicy):
 
     def _context(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return the tokens of cameras and sentence (B, P, width), and which are real (B, P)."""
-        # 1. All cameras in one pass. Nothing sees a camera that the batch lacks: it is left out.
+        # 1. The cameras.
+        patches, seen = images_of_features(batch) or self.camera_patches(batch)
+        images = self.projector(patches.to(self.projector.weight.dtype))
+        parts = images.split(len(seen))
+        valid = seen.repeat_interleave(images.shape[1], dim=1)
+        # 2. The sentence.
+        words = self.embedded(batch[LANGUAGE_TOKENS])
+        tokens = torch.cat((*parts, words.to(images.dtype)), dim=1)
+        return tokens, torch.cat((valid, batch[LANGUAGE_MASK]), dim=1)
+
+    def camera_patches(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Return the patches of all cameras (cameras * B, L, width), and which cameras samples
+        have (B, cameras).
+        """
+        # One pass for all. Nothing sees a camera that the batch lacks: it is left out.
         present, frames = self.camera_frames(batch)
         is_frozen = self.options.freeze_vision_encoder
         with torch.no_grad() if is_frozen else nullcontext():
             patches = self.vision(frames.to(self.vision.post_layernorm.weight.dtype))
-        images = self.projector(patches.to(self.projector.weight.dtype))
-        told = batch[LANGUAGE_MASK]
-        parts = list(images.split(len(told)))
-        valid: list[Tensor] = []
-        for key, tokens in zip(present, parts, strict=True):
-            valid.append(_camera_mask(batch, key, told)[:, None].expand(-1, tokens.shape[1]))
-        # 2. The sentence.
-        words = self.embedded(batch[LANGUAGE_TOKENS])
-        return torch.cat((*parts, words.to(images.dtype)), dim=1), torch.cat((*valid, told), dim=1)
+        seen = [_camera_mask(batch, key, patches, len(batch[present[0]])) for key in present]
+        return patches, torch.stack(seen, dim=1)
+
+    def frozen_features(self, batch: Batch, kind: str) -> dict[str, Tensor]:
+        """Return the patches of cameras; see `Policy.frozen_features`."""
+        del kind
+        with torch.no_grad():
+            return images_as_features(*self.camera_patches(batch))
 
     def embedded(self, tokens: Tensor) -> Tensor:
         """Return the embeddings of tokens (B, L), as the first layer reads them."""
@@ -215,10 +234,10 @@ class PaliGemmaPolicy(VlaPolicy):
         )
 
 
-def _camera_mask(batch: Batch, key: str, like: Tensor) -> Tensor:
-    """Return which samples have this camera, bool (B,)."""
+def _camera_mask(batch: Batch, key: str, like: Tensor, size: int) -> Tensor:
+    """Return which samples have this camera, bool (B,), on the device of another tensor."""
     if missing_key(key) in batch:
         return ~batch[missing_key(key)].to(like.device)
     if pad_key(key) in batch:
         return ~latest(batch[pad_key(key)], 1).to(like.device)
-    return torch.ones(len(like), dtype=torch.bool, device=like.device)
+    return torch.ones(size, dtype=torch.bool, device=like.device)

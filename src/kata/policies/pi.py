@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 from kata.config import option
 from kata.policies.rules import Rule, refuse_broken_rules
 from kata.policies.vla import FlowVlaConfig, VlaConfig
+from kata.spec import LANGUAGE_MASK, LANGUAGE_TOKENS
 
 PALIGEMMA = "google/paligemma-3b-pt-224"
 PATCH = 14
@@ -71,6 +72,10 @@ class PaliGemmaConfig(VlaConfig):
             f"a square with a side that {PATCH} divides",
             "--policy.image_resolution=[224,224]",
         )
+
+    def frozen_features(self) -> dict[str, tuple[str, ...]]:
+        """Return what a cache may keep: the tokens of cameras, with `freeze_vision_encoder`."""
+        return {"vision": tuple(self.cameras)} if self.freeze_vision_encoder else {}
 
     def tokenizer(self) -> dict[str, Any]:
         """Return the options of PaliGemma's tokenizer."""
@@ -138,6 +143,13 @@ class PiConfig(PaliGemmaConfig, FlowVlaConfig):
             "weights that are trained have the precision of policy.dtype",
             "--policy.train_expert_only=true, or --policy.frozen_dtype=float32",
         )
+
+    def frozen_features(self) -> dict[str, tuple[str, ...]]:
+        """Return what a cache may keep: with `train_expert_only` all that PaliGemma computes."""
+        if not self.train_expert_only:
+            return super().frozen_features()
+        cameras = tuple(self.cameras)
+        return {"prefix": (*cameras, LANGUAGE_TOKENS, LANGUAGE_MASK), "vision": cameras}
 
     @property
     def trains_padded_steps(self) -> bool:

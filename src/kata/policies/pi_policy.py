@@ -21,7 +21,13 @@ from kata.policies import paligemma
 from kata.policies.base import KeyMap
 from kata.policies.paligemma import EMBEDDINGS, VLM, GemmaDecoder, PaliGemmaPolicy
 from kata.policies.pi import PiConfig
-from kata.policies.vla_policy import DTYPES, FlowVlaPolicy, latest
+from kata.policies.vla_policy import (
+    DTYPES,
+    FlowVlaPolicy,
+    latest,
+    layers_as_features,
+    layers_of_features,
+)
 from kata.spec import STATE, Batch
 
 EXPERT = "model.paligemma_with_expert.gemma_expert."
@@ -96,11 +102,25 @@ class PiPolicy(PaliGemmaPolicy, FlowVlaPolicy[Observed]):
 
     def encode(self, batch: Batch) -> Observed:
         """Return PaliGemma's keys and values of cameras and sentence."""
+        state = latest(batch[STATE], 2)
+        known = layers_of_features(batch)
+        if known is not None:
+            return Observed(*known, state)
         # If all of PaliGemma is frozen, they are constants: no activation is kept for a backward
         # pass.
         with torch.no_grad() if self.options.train_expert_only else nullcontext():
             prefix = self.encode_prefix(batch)
-        return Observed(prefix.layers, prefix.valid, latest(batch[STATE], 2))
+        return Observed(prefix.layers, prefix.valid, state)
+
+    def frozen_features(self, batch: Batch, kind: str) -> dict[str, Tensor]:
+        """Return keys and values of the prefix, or the patches of cameras; see
+        `Policy.frozen_features`.
+        """
+        if kind != "prefix":
+            return super().frozen_features(batch, kind)
+        with torch.no_grad():
+            prefix = self.encode_prefix(batch)
+        return layers_as_features(prefix.layers, prefix.valid)
 
     def velocity(self, prefix: Observed, noisy: Tensor, time: Tensor) -> Tensor:
         """Return the velocity; see `FlowVlaPolicy.velocity`."""

@@ -5,19 +5,20 @@ flow matching.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Generic, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from kata.errors import PolicyError
+from kata.nn.attention import KeysValues
 from kata.nn.flow import beta_quantile
 from kata.nn.real_time import Continued, Given, euler_from_noise, prefix_weights
 from kata.policies.base import ActState, Loss, ParamGroup, Policy, Term, evaluating
 from kata.policies.rtc import TRAINED
 from kata.policies.vla import ChunkConfig, DenoisedConfig, FlowVlaConfig
-from kata.spec import ACTION, ORIGIN, STATE, Batch, dim_pad_key, pad_key
+from kata.spec import ACTION, ORIGIN, STATE, Batch, dim_pad_key, frozen_key, pad_key
 
 Prefix = TypeVar("Prefix")
 Steering: TypeAlias = tuple[Continued | None, Given | None]
@@ -29,6 +30,37 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 def padded(vectors: Tensor, width: int) -> Tensor:
     """Return vectors (..., D) with zeros up to `width` numbers."""
     return nn.functional.pad(vectors, (0, width - vectors.shape[-1]))
+
+
+def layers_as_features(layers: Sequence[KeysValues], valid: Tensor) -> dict[str, Tensor]:
+    """Return keys and values of all layers, (B, layers, heads, P, D), and the mask of their tokens
+    (B, P), as `Policy.frozen_features` gives them.
+    """
+    keys, values = (torch.stack(parts, dim=1) for parts in zip(*layers, strict=True))
+    return {"keys": keys, "values": values, "valid": valid}
+
+
+def layers_of_features(batch: Batch) -> tuple[list[KeysValues], Tensor] | None:
+    """Return what `layers_as_features` was given, if the batch has it."""
+    if frozen_key("keys") not in batch:
+        return None
+    pairs = zip(
+        batch[frozen_key("keys")].unbind(1), batch[frozen_key("values")].unbind(1), strict=True
+    )
+    return [KeysValues(*pair) for pair in pairs], batch[frozen_key("valid")]
+
+
+def images_of_features(batch: Batch) -> tuple[Tensor, Tensor] | None:
+    """Return tokens of images (cameras * B, L, width) and which cameras samples have (B, cameras),
+    if the batch has them.
+    """
+    kept = batch.get(frozen_key("images"))
+    return None if kept is None else (kept.transpose(0, 1).flatten(0, 1), batch[frozen_key("seen")])
+
+
+def images_as_features(tokens: Tensor, seen: Tensor) -> dict[str, Tensor]:
+    """Return what `images_of_features` reads, (B, cameras, L, width) and (B, cameras)."""
+    return {"images": tokens.unflatten(0, (-1, len(seen))).transpose(0, 1), "seen": seen}
 
 
 def latest(value: Tensor, dims: int) -> Tensor:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import hashlib
+import json
 import logging
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -33,6 +35,13 @@ def read_tokenizer(name: str) -> Any:
         return AutoTokenizer.from_pretrained(name)
     except (OSError, ValueError) as error:
         raise unreadable(name, "its tokenizer", error, DOWNLOADS) from error
+
+
+def tokenizer_digest(name: str) -> str:
+    """Return a digest of all that decides the tokens of a tokenizer's sentences."""
+    tokenizer = read_tokenizer(name)
+    words = tokenizer.backend_tokenizer.to_str() if tokenizer.is_fast else tokenizer.get_vocab()
+    return hashlib.sha256(json.dumps(words, sort_keys=True).encode()).hexdigest()
 
 
 @dataclass(frozen=True)

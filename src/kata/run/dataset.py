@@ -27,7 +27,11 @@ SHUFFLES = ("auto", "full", "clips")
 RESIZES = ("device", "reader")
 PIXELS = ("rgb", "yuv")
 DECODERS = ("cpu", "auto", "nvdec")
-CACHES = ("none", "frames", "disk")
+CACHES = ("none", "frames", "disk", "vision", "prefix")
+FEATURE_CACHES = ("vision", "prefix")
+"""Caches of what a frozen part of the policy makes of a sample."""
+
+DISK_CACHES = ("disk", *FEATURE_CACHES)
 STATISTICS = ("joint", "each")
 
 NAME = Form(
@@ -233,7 +237,8 @@ class DatasetConfig(DatasetChoice):
     )
     cache: str = option(
         "none",
-        "Keep decoded frames in memory (frames) or on disk.",
+        "Keep decoded frames in memory (frames) or on disk; or on disk what a frozen part of the "
+        "policy computes: the tokens of cameras (vision), or all that others read (prefix).",
         choices=CACHES,
         may_change=True,
     )
@@ -330,10 +335,10 @@ class DatasetConfig(DatasetChoice):
                 )
 
     def _check_cache(self) -> None:
-        if self.cache_dir is not None and self.cache != "disk" and not self.may_stream:
+        if self.cache_dir is not None and self.cache not in DISK_CACHES and not self.may_stream:
             raise ConfigError(
                 f"dataset.cache_dir={self.cache_dir} with dataset.cache={self.cache}",
-                rule="a folder belongs to frames that are kept on a disk, or to a streamed dataset",
+                rule="a folder belongs to what is kept on a disk, or to a streamed dataset",
                 remedy="add --dataset.cache=disk, or leave the folder out",
             )
         if self.buffer_gb is not None:

@@ -30,11 +30,12 @@ from kata.optim.config import AdamW8bitConfig, AdamWConfig
 from kata.optim.schedule import lr_factor
 from kata.policies import config_class, stored_type, types_from_recordings
 from kata.policies.config import CONFIG, OWN_CONFIG, PolicyConfig
+from kata.policies.rules import refuse_feature_cache
 from kata.run.accelerate_env import take_over
 from kata.run.batch_layout import share_out
 from kata.run.checkpoint_link import LAST, resolve_pointer
 from kata.run.config import Run
-from kata.run.dataset import MixEntry
+from kata.run.dataset import FEATURE_CACHES, MixEntry
 from kata.run.lerobot_options import drop_foreign
 from kata.run.parallel import check_beside_sharding
 from kata.run.peft import adapter_options, is_adapter
@@ -188,6 +189,13 @@ def _resolve(given: dict[str, Any], ranks: int, notes: list[str], *, keep_micro:
     if run.mesh[1] > 1:
         check_beside_sharding(run.ddp)
         _refuse_sharded_guest(run.policy)
+    if run.dataset.cache in FEATURE_CACHES:
+        refuse_feature_cache(
+            run.policy,
+            run.dataset.cache,
+            is_augmented=run.dataset.image_transforms.enable,
+            in_shards=run.mesh[1] > 1 or run.deepspeed.zero_stage > 0,
+        )
     run.policy.validate_steps(run.steps)
     if run.scheduler is not None:
         fitted, note = run.scheduler.fitted(run.steps)

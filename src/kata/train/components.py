@@ -31,6 +31,7 @@ from kata.train.evaluation.callbacks import (
 from kata.train.evaluation.env_eval import AsyncEnvEval
 from kata.train.evaluation.validation import Validator, mean_actions, spread_rows
 from kata.train.input.feed import Feed
+from kata.train.input.frozen_features import with_features
 from kata.train.input.normalization import NormalizationSetup
 from kata.train.input.prepare import Prepared, TrainingData
 from kata.train.input.readers import open_caches, open_reader
@@ -120,8 +121,7 @@ def build_components(
     saving = live.enter_context(
         AsyncSaver(home_of(folder), saver, meter, Keep.of(run), engine, state.step or None)
     )
-    stop_signal.before_steps = saving.check
-    record = None
+    stop_signal.before_steps, record = saving.check, None
     if own_meter is not None:
         monitor = open_monitor(live, run, folder, own_meter, data.train, feed.batches, state.step)
         best = BestValidation(None if data.val_dataset is None else best_before(folder, state.step))
@@ -147,7 +147,8 @@ def build_components(
         env_eval = live.enter_context(AsyncEnvEval(run, folder, saver, meter, stop_signal, engine))
         for every, evaluate in evaluation_callbacks(run, env_eval, state, engine):
             callbacks.append(pauses.timed(every, evaluate))
-    return TrainingComponents(feed, callbacks, saving, view_feed, record)
+    fed = with_features(live, prepared, state.policy, reader, feed)
+    return TrainingComponents(fed, callbacks, saving, view_feed, record)
 
 
 def open_feed(

@@ -21,6 +21,7 @@ from kata.data.dataset.mixture import Mixture
 from kata.data.frames import frame_cache
 from kata.data.frames.frame_cache import CacheOptions, FrameCache
 from kata.data.loader.shuffle import Shuffle, make_order
+from kata.data.storage import row_cache
 from tests import forked
 from tests.data.dataset_maker import CAMERA, make, picture, write_video
 
@@ -234,7 +235,7 @@ def test_after_a_restart_only_confirmed_frames_are_believed(
     with open_cache(video, on_disk) as beside:
         assert present(beside).all(), "the machine did not restart: written frames are believed"
         beside._files[CAMERA]._unsafe.clear()
-    monkeypatch.setattr(frame_cache, "_boot", lambda: "another")
+    monkeypatch.setattr(row_cache, "_boot", lambda: "another")
     with open_cache(video, on_disk) as later:
         assert present(later).tolist() == [True] * 10 + [False] * 15
         np.testing.assert_array_equal(read(video, later), read(video, None))
@@ -316,7 +317,7 @@ def test_a_cache_that_is_not_whole_is_said_and_filled_anew(
         assert not present(cache).any()
         np.testing.assert_array_equal(read(video, cache), read(video, None))
         assert present(cache).all()
-    assert f"the frame cache {pixels} is not whole; it is filled again" in [
+    assert f"the cache {pixels} is not whole; it is filled again" in [
         r.message for r in caplog.records
     ]
 

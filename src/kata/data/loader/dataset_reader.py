@@ -181,7 +181,7 @@ class DatasetReader:
         Args:
             rows: anchors, rows of the dataset (n,).
             step: the step of the batch within the plan, or None.
-            slots: destinations of the frames.
+            slots: destinations of the frames; a camera without one is not read.
             empty: gives the function that makes a key's arrays.
 
         Returns:
@@ -208,7 +208,8 @@ class DatasetReader:
                 opened_at = opened_windows[self.windows[key]]
                 batch[pad_key(key)] = mask.copy()  # the caller may change each mask by itself
             if key in self._cameras:
-                frames[key] = at.reshape(-1)
+                if key in slots.frames:
+                    frames[key] = at.reshape(-1)
             elif key in self._vectors:
                 values = self.dataset.gather(key, opened_at, empty(key))
                 if key in self._single:

@@ -10,7 +10,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +29,15 @@ from kata.data.loader.dataset_reader import BatchSlots, DatasetReader, FrameReso
 from kata.data.storage.buffers import Allocate, Empty, Recycled
 from kata.data.video.decoder import Gop
 from kata.errors import ConfigError, DataError, did_you_mean
-from kata.spec import DATASET_INDEX, Batch, Windows, dim_pad_key, missing_key, pad_key
+from kata.spec import (
+    DATASET_INDEX,
+    FROZEN_KNOWN,
+    Batch,
+    Windows,
+    dim_pad_key,
+    missing_key,
+    pad_key,
+)
 from kata.units import bytes_text
 
 
@@ -55,6 +63,18 @@ class PendingBatch:
         for frames in self._pending:
             frames.wait()
         return self.batch
+
+
+class FrozenRows(Protocol):
+    """Cached features of samples, that a frozen part of a policy computed."""
+
+    def lookup(self, rows: Int64) -> Batch:
+        """Return FROZEN_ROW, FROZEN_KNOWN and, if a sample is known, FROZEN_RECORD of rows (B,)."""
+        ...
+
+    def knows(self, rows: Int64) -> bool:
+        """Return True if the features of all these rows are there."""
+        ...
 
 
 class _Share(NamedTuple):
@@ -141,6 +161,7 @@ class Reader(Closing):
         self.buffer = FrameBuffer(budget_bytes=0)
         self._pool = DecodePool(threads)
         self._rename_map = rename_map or {}
+        self._features: FrozenRows | None = None
         # A fault of one file ends the indexing of others: requests for them must not outlive this.
         with ExitStack() as on_error:
             on_error.callback(self._pool.close)
@@ -225,6 +246,8 @@ class Reader(Closing):
         Returns:
             False if it is no use to ask for the next step.
         """
+        if self._features is not None and self._features.knows(rows):
+            return True
         found = [share.reader.prefetch(share.rows, step) for share in self._divided(rows)]
         return all(found)
 
@@ -252,6 +275,12 @@ class Reader(Closing):
         """Fetch the bytes that the anchors `rows` (N,) of these steps need."""
         for share in self._divided(rows):
             share.reader.fetch_ahead(share.rows, steps)
+
+    def take_features(self, features: FrozenRows) -> None:
+        """From now on give batches the features that are known, and no frames to those that have
+        them all.
+        """
+        self._features = features
 
     def decode_with(self, decode: Callable[[Gop], Pixels]) -> None:
         """Decode video by this function from now on; it returns frames of a GOP (n, H, W, 3)."""
@@ -301,10 +330,13 @@ class Reader(Closing):
                 are used, and those that later steps want are held, within the budget. None holds
                 nothing. Steps are for one thread at a time.
         """
-        # 1. The memory of all frames, into which the threads of every dataset decode.
+        # 1. The memory of all frames, into which the threads of every dataset decode. Samples whose
+        # features are all known need none.
         rows = np.asarray(rows, dtype=np.int64)
+        known = {} if self._features is None else self._features.lookup(rows)
+        cameras = [] if known and known[FROZEN_KNOWN].all() else self._cameras
         frames = {
-            key: self._memory[key].empty(self._frame_shape(key, len(rows))) for key in self._cameras
+            key: self._memory[key].empty(self._frame_shape(key, len(rows))) for key in cameras
         }
         shares = self._divided(rows)
         # 2. The memory of vectors. Those of several datasets are copied into a common array, and
@@ -318,7 +350,7 @@ class Reader(Closing):
             batch, coming = share.reader.start(share.rows, step, slots, empty)
             named.append(self._named(share.number, batch))
             pending.append(coming)
-        return PendingBatch(self._joined(named, shares, self._empty) | frames, pending)
+        return PendingBatch(self._joined(named, shares, self._empty) | frames | known, pending)
 
     def masks(self, rows: Int64) -> Batch:
         """Return `<key>_is_pad`, `<key>_dim_is_pad`, `<camera>_is_missing` and `dataset_index`.

@@ -12,6 +12,7 @@ from kata.config import option
 from kata.policies.config import SHARED_STEPS
 from kata.policies.rules import Rule, refuse_broken_rules
 from kata.policies.vla import FlowVlaConfig
+from kata.spec import LANGUAGE_MASK, LANGUAGE_TOKENS
 
 SMOLVLM = "HuggingFaceTB/SmolVLM2-500M-Video-Instruct"
 
@@ -164,6 +165,15 @@ class Config(FlowVlaConfig):
             "padding": self.pad_language_to,
             "padding_side": "right",
         }
+
+    def frozen_features(self) -> dict[str, tuple[str, ...]]:
+        """Return what a cache may keep: with `train_expert_only` all that the model makes of
+        cameras and sentence.
+        """
+        cameras = tuple(self.cameras)
+        if self.train_expert_only:
+            return {"prefix": (*cameras, LANGUAGE_TOKENS, LANGUAGE_MASK), "vision": cameras}
+        return {"vision": cameras} if self.freeze_vision_encoder else {}
 
     def processor_steps(self) -> list[tuple[str, dict[str, Any]]]:
         """Return the steps before the policy; sentences end with a newline."""

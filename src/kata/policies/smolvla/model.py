@@ -24,7 +24,16 @@ from kata.nn.siglip import SiglipVision, pixel_shuffle
 from kata.policies.base import KeyMap
 from kata.policies.smolvla.backbone import TextModel, load_vlm, mark_tokens, vlm_sizes
 from kata.policies.smolvla.config import Config
-from kata.policies.vla_policy import DTYPES, FlowVlaPolicy, latest, padded
+from kata.policies.vla_policy import (
+    DTYPES,
+    FlowVlaPolicy,
+    images_as_features,
+    images_of_features,
+    latest,
+    layers_as_features,
+    layers_of_features,
+    padded,
+)
 from kata.spec import LANGUAGE_MASK, LANGUAGE_TOKENS, STATE, Batch, missing_key, pad_key
 
 ROPE_BASE = 10_000.0
@@ -149,8 +158,7 @@ class Policy(FlowVlaPolicy[Encoded]):
         # 1. Cameras and sentence see each other, and not the state. If all of the model is frozen,
         # their keys and values are constants, and no activation is kept for a backward pass.
         with torch.no_grad() if config.train_expert_only else nullcontext():
-            tokens, valid = self._context(batch)
-            context = self._through_text(tokens, positions_of(valid), valid[:, None, None], None)
+            context, valid = layers_of_features(batch) or self._read(batch)
         # 2. The state is one token after them, which sees all.
         is_constant = config.train_expert_only and not config.train_state_proj
         with torch.no_grad() if is_constant else nullcontext():
@@ -159,6 +167,27 @@ class Policy(FlowVlaPolicy[Encoded]):
             position = positions_of(seen)[:, -1:]
             layers = self._through_text(state[:, None], position, seen[:, None, None], context)
         return Encoded(layers, seen)
+
+    def _read(self, batch: Batch) -> tuple[list[KeysValues], Tensor]:
+        """Return keys and values of cameras and sentence in each layer, and which are real."""
+        tokens, valid = self._context(batch)
+        return self._through_text(tokens, positions_of(valid), valid[:, None, None], None), valid
+
+    def frozen_features(self, batch: Batch, kind: str) -> dict[str, Tensor]:
+        """Return keys and values of cameras and sentence, or the tokens of cameras; see
+        `Policy.frozen_features`.
+        """
+        with torch.no_grad():
+            if kind != "prefix":
+                return images_as_features(*self._camera_tokens(batch))
+            # Sentences are as long as the longest of their batch, and features always as long.
+            told, mask = batch[LANGUAGE_TOKENS], batch[LANGUAGE_MASK]
+            room = (0, self.options.tokenizer_max_length - told.shape[1])
+            words = {
+                LANGUAGE_TOKENS: nn.functional.pad(told, room),
+                LANGUAGE_MASK: nn.functional.pad(mask, room),
+            }
+            return layers_as_features(*self._read({**batch, **words}))
 
     def _through_text(
         self, x: Tensor, positions: Tensor, mask: Tensor, past: list[KeysValues] | None
@@ -185,18 +214,16 @@ class Policy(FlowVlaPolicy[Encoded]):
         # 1. Each camera between its marks, if there are any. Nothing sees an empty camera, so that
         # it has its marks alone.
         before, after = (self._mark(mark, size) for mark in self.marks)
-        present, frames = self.camera_frames(batch)
-        seen = self._image_tokens(frames) * scale
-        for key, tokens in zip(present, seen.split(size), strict=True):
+        images, reals = self._images(batch)
+        for tokens, real in zip((images * scale).split(size), reals.unbind(1), strict=True):
             parts += [before, tokens, after]
-            real = self._camera_mask(batch, key, size).to(tokens.device)
             inner = real[:, None].expand(-1, tokens.shape[1])
             valid += [_true_like(before), inner, _true_like(after)]
         for _ in range(self.options.empty_cameras):
             parts += [before, after]
             valid += [_true_like(before), _true_like(after)]
         # 2. The sentence.
-        parts.append(words.to(seen.dtype))
+        parts.append(words.to(images.dtype))
         valid.append(batch[LANGUAGE_MASK])
         return torch.cat(parts, dim=1), torch.cat(valid, dim=1)
 
@@ -210,11 +237,27 @@ class Policy(FlowVlaPolicy[Encoded]):
         size = self.options.image_size
         return images if size is None else resize_with_padding(images, size)
 
-    def _image_tokens(self, frames: Tensor) -> Tensor:
-        """Map frames (N, 3, H, W) to tokens (N, L, width); all cameras pass in one batch."""
+    def _images(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Return the language model's tokens of all cameras (cameras * B, L, width), and which
+        cameras samples have (B, cameras).
+        """
+        tokens, seen = images_of_features(batch) or self._camera_tokens(batch)
+        return (tokens if self.options.train_expert_only else self._connected(tokens)), seen
+
+    def _camera_tokens(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Return the same as far as it is frozen: before the connector, unless that is as well."""
+        present, frames = self.camera_frames(batch)
         is_frozen = self.options.freeze_vision_encoder or self.options.train_expert_only
         with torch.no_grad() if is_frozen else nullcontext():
-            patches = self.vision(frames.to(self.vision.post_layernorm.weight.dtype))
+            tokens = self.vision(frames.to(self.vision.post_layernorm.weight.dtype))
+        if self.options.train_expert_only:
+            tokens = self._connected(tokens)
+        size = len(batch[present[0]])
+        seen = [self._camera_mask(batch, key, size).to(tokens.device) for key in present]
+        return tokens, torch.stack(seen, dim=1)
+
+    def _connected(self, patches: Tensor) -> Tensor:
+        """Return the language model's tokens of an image's patches (N, L, width)."""
         return self.connector(pixel_shuffle(patches, self.sizes.shuffle))
 
     def _camera_mask(self, batch: Batch, key: str, size: int) -> Tensor:

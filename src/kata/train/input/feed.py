@@ -24,8 +24,23 @@ from kata.data.sampling.philox import draw
 from kata.policies.config import PolicyConfig
 from kata.processors import Pipeline, frames_to_float, planes_to_rgb
 from kata.processors.augment import Augment
-from kata.spec import ACTION, DATASET_INDEX, Batch, Colours, Draw, dim_pad_key, missing_key, pad_key
+from kata.spec import (
+    ACTION,
+    DATASET_INDEX,
+    FROZEN_KNOWN,
+    FROZEN_RECORD,
+    FROZEN_ROW,
+    Batch,
+    Colours,
+    Draw,
+    dim_pad_key,
+    missing_key,
+    pad_key,
+)
 from kata.update.step_batch import Share, StepBatch
+
+_OF_THE_CACHE = (FROZEN_ROW, FROZEN_KNOWN, FROZEN_RECORD)
+"""Keys of a batch as read that are not for the policy."""
 
 
 def pinned(size: int) -> NDArray[np.uint8]:
@@ -83,6 +98,14 @@ class Copier:
         return copied, copying
 
 
+class Features(Protocol):
+    """A source of what a frozen part of the policy makes of samples, such as `FrozenFeatures`."""
+
+    def completed(self, micros: list[Batch], raw: Batch) -> list[Batch]:
+        """Return micro-batches with the features of all samples of a batch as read."""
+        ...
+
+
 @dataclass(frozen=True)
 class Feed:
     """Batches by step number.
@@ -93,6 +116,8 @@ class Feed:
         augment: Changes the frames, each sample and camera by different numbers; None leaves them.
         colours: The colours of the cameras whose frames come as planes.
         rename_map: Dataset key -> policy key, where they differ.
+        features: Gives samples what the policy's frozen part makes of them; None leaves that to the
+            policy.
     """
 
     batches: Batches
@@ -108,6 +133,7 @@ class Feed:
     augment: Augment | None = None
     colours: Mapping[str, Colours] = field(default_factory=dict[str, Colours])
     rename_map: Mapping[str, str] = field(default_factory=dict[str, str])
+    features: Features | None = None
     copier: Copier = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -122,6 +148,8 @@ class Feed:
         whole = self.batches.masks(step)
         whole["position"] = np.arange(step * size, (step + 1) * size)
         micros, draws = self.ready(raw, step * size)
+        if self.features is not None:
+            micros = self.features.completed(micros, raw)
         weights, shares = self.weights(whole, size), self.shares(whole)
         return StepBatch(
             micros,
@@ -209,11 +237,17 @@ class Feed:
         placed = {
             key: self._tensor(value[part]) if isinstance(value, np.ndarray) else value[part]
             for key, value in raw.items()
+            if key not in _OF_THE_CACHE
         }
-        return frames_to_float(placed | self._converted(placed), self.cameras)
+        cameras = [key for key in self.cameras if key in placed]
+        return frames_to_float(placed | self._converted(placed), cameras)
 
     def _converted(self, placed: Batch) -> Batch:
-        return {key: planes_to_rgb(placed[key], colours) for key, colours in self.colours.items()}
+        return {
+            key: planes_to_rgb(placed[key], colours)
+            for key, colours in self.colours.items()
+            if key in placed
+        }
 
     def _draw(self, name: str, spec: Draw, positions: np.ndarray, lead: int) -> np.ndarray:
         purpose = f"{self.purpose}/{name}"

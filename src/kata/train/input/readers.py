@@ -20,7 +20,7 @@ from kata.data.storage.store import is_far
 from kata.dist.process_group import ProcessGroup
 from kata.policies.config import PolicyConfig
 from kata.run import Run
-from kata.run.dataset import DatasetConfig
+from kata.run.dataset import FEATURE_CACHES, DatasetConfig
 from kata.spec import Windows
 from kata.train.input.feed import pinned
 from kata.train.input.nvdec import choose_decoder, gpu_decoder
@@ -159,7 +159,7 @@ def open_caches(
     They serve all readers: held-out episodes are rows of the same datasets. The budget is divided
     by the numbers of frames, since cameras of a mixture have one size.
     """
-    if options.cache == "none" or not reading.cameras:
+    if options.cache in ("none", *FEATURE_CACHES) or not reading.cameras:
         return {}
     folder = _cache_folder(options)
     budget = None if options.cache_size is None else int(num_bytes(options.cache_size))
