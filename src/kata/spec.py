@@ -98,11 +98,14 @@ class Draw(NamedTuple):
         kind: 'normal' or 'uniform'.
         shape: without the batch axis.
         shared: True if all samples of a global batch get the same numbers.
+        spread: True if each sample's place in the global batch, from 0 to below 1, is added to
+            them.
     """
 
     kind: str
     shape: tuple[int, ...]
     shared: bool = False
+    spread: bool = False
 
 
 class Colours(NamedTuple):

@@ -253,7 +253,12 @@ class Feed:
         purpose = f"{self.purpose}/{name}"
         if not spec.shared:
             return draw(self.seed, positions, purpose, spec)
-        return np.repeat(draw(self.seed, np.array([lead]), purpose, spec), len(positions), axis=0)
+        drawn = draw(self.seed, np.array([lead]), purpose, spec)
+        if not spec.spread:
+            return np.repeat(drawn, len(positions), axis=0)
+        # A sample keeps its place in the batch, whichever rank or micro-batch it is in.
+        place = ((positions - lead) / self.batches.batch_size).astype(np.float32)
+        return drawn + place.reshape(-1, *(1,) * len(spec.shape))
 
     def _augmented(self, batch: Batch, positions: np.ndarray) -> Batch:
         if self.augment is None:
