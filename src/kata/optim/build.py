@@ -32,6 +32,16 @@ class Group(Protocol):
         """Return their weight decay."""
         ...
 
+    @property
+    def lr_scale(self) -> float:
+        """Return what the optimizer's learning rate is multiplied by, where they have none."""
+        ...
+
+    @property
+    def decay_scale(self) -> float:
+        """Return what the optimizer's weight decay is multiplied by, where they have none."""
+        ...
+
 
 def build_optimizer(groups: Sequence[Group], config: OptimizerConfig) -> Optimizer:
     """Return the optimizer over these groups. Each group keeps its unscheduled rate as 'base_lr'.
@@ -41,8 +51,9 @@ def build_optimizer(groups: Sequence[Group], config: OptimizerConfig) -> Optimiz
     """
     table: list[dict[str, Any]] = []
     for group in groups:
-        lr = config.lr if group.lr is None else group.lr
-        decay = config.weight_decay if group.weight_decay is None else group.weight_decay
+        lr = config.lr * group.lr_scale if group.lr is None else group.lr
+        decay = config.weight_decay * group.decay_scale
+        decay = decay if group.weight_decay is None else group.weight_decay
         params = [p for p in group.params if p.requires_grad]
         if params:
             table.append({"params": params, "lr": lr, "base_lr": lr, "weight_decay": decay})

@@ -50,13 +50,15 @@ class Loss(NamedTuple):
 class ParamGroup:
     """Parameters that share options.
 
-    None for `lr` or `weight_decay` means the optimizer's value.
+    None for `lr` or `weight_decay` means the optimizer's value, times `lr_scale` or `decay_scale`.
     """
 
     name: str
     params: list[nn.Parameter]
     lr: float | None = None
     weight_decay: float | None = None
+    lr_scale: float = 1.0
+    decay_scale: float = 1.0
 
 
 Source = Callable[[str, Draw], Tensor]
@@ -104,6 +106,8 @@ class KeyMap:
         constants: LeRobot tensors that follow from the config. They are made on saving and
             ignored on loading.
         old_names: beginnings of names in older files, and what stands in their place today.
+        modern: turns the tensors of an older file into those of today, where their names and shapes
+            follow other rules; None leaves them.
     """
 
     prefixes: tuple[tuple[str, str], ...] = ()
@@ -112,6 +116,7 @@ class KeyMap:
     passthrough: tuple[str, ...] = ()
     constants: dict[str, Callable[[], Tensor]] = field(default_factory=dict)
     old_names: tuple[tuple[str, str], ...] = ()
+    modern: Callable[[Mapping[str, Tensor]], dict[str, Tensor]] | None = None
 
     def to_lerobot(self, name: str) -> str:
         """Return LeRobot's name of a tensor."""

@@ -335,6 +335,16 @@ class PolicyConfig(Chosen):
         """Return a config.json of another version, completed with the defaults of that version."""
         return dict(raw)
 
+    @classmethod
+    def options_beside(cls, folder: Path) -> dict[str, Any]:
+        """Return options of kata's own that other files of a checkpoint hold.
+
+        Args:
+            folder: a `pretrained_model` folder; kata.json there takes precedence.
+        """
+        del folder
+        return {}
+
     def written(self) -> dict[str, Any]:
         """Return the options as plain values, as files have them."""
         return encode(self)

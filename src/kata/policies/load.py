@@ -55,6 +55,7 @@ def fill_weights(
     """
     _refuse_old_statistics(source, found)
     key_map, own = policy.key_map(), policy.state_dict()
+    found = found if key_map.modern is None else key_map.modern(found)
     found = {key_map.current(name): tensor for name, tensor in found.items()}
     names = _stored_names(key_map, own, found)
     loaded = {name: found[stored] for name, stored in names if stored in found}

@@ -335,6 +335,7 @@ def read_policy_config(folder: Path, notes: list[str]) -> dict[str, Any]:
             remedy="copy it again",
         ) from error
     chosen = config_class(kind)
+    raw = chosen.options_beside(folder) | raw
     known = {f.name for f in dataclasses.fields(chosen)} | {"type"}
     unknown = sorted(set(raw) - known)
     if unknown:
