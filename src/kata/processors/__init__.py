@@ -9,15 +9,19 @@ from kata.processors.relative_actions import AbsoluteActions, RelativeActions
 from kata.processors.state_prompt import FastStatePrompt, StatePrompt
 from kata.processors.steps import AddBatchAxis, Normalize, Rename, Step, ToDevice, Unnormalize
 from kata.processors.tokenize import EndWithNewline, Tokenize
+from kata.processors.xvla import AddDomainId, ImagenetNormalize, ImageToFloat
 
 __all__ = [
     "AbsoluteActions",
     "ActionTokens",
     "AddBatchAxis",
+    "AddDomainId",
     "EndWithNewline",
     "Eo1Prompt",
     "Eo1Tokens",
     "FastStatePrompt",
+    "ImageToFloat",
+    "ImagenetNormalize",
     "Normalize",
     "PerDataset",
     "Pipeline",
