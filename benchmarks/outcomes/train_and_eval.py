@@ -96,6 +96,22 @@ DIT = """
     --policy.type=multi_task_dit --policy.vision_encoder_name={work}/clip --policy.text_encoder_name={work}/clip
     --policy.pretrained_encoders=false --policy.push_to_hub=false --dataset.repo_id=kata/data
 """  # noqa: E501
+FLORENCE = {
+    "vision_config": {
+        "embed_dim": [32, 64, 96], "depths": [1, 1, 1], "num_heads": [2, 4, 4],
+        "num_groups": [2, 4, 4], "patch_size": [7, 3, 3], "patch_stride": [4, 2, 2],
+        "patch_padding": [3, 1, 1], "patch_prenorm": [False, True, True], "window_size": 4,
+        "projection_dim": 96, "drop_path_rate": 0.0,
+    },
+    "text_config": {
+        "d_model": 96, "encoder_layers": 2, "decoder_layers": 1, "encoder_attention_heads": 4,
+        "decoder_attention_heads": 4, "encoder_ffn_dim": 192, "decoder_ffn_dim": 192,
+        "vocab_size": 1024, "max_position_embeddings": 64, "dropout": 0.0,
+    },
+}  # fmt: skip
+XVLA = """
+    --policy.type=xvla --policy.tokenizer_name={work}/clip --policy.push_to_hub=false --dataset.repo_id=kata/data
+"""  # noqa: E501
 CASES = {
     "act_reach": Case(
         "kata",
@@ -149,6 +165,19 @@ CASES = {
         --dataset.use_imagenet_stats=false --num_workers=1
         --policy.input_features='{json.dumps(ONE_CAMERA)}'""",  # noqa: E501
         steps=1000,
+        save_freq=100,
+    ),
+    "xvla_reach": Case(
+        "kata",
+        f"""{XVLA} --policy.florence_config='{json.dumps(FLORENCE)}' --policy.action_mode=auto --policy.max_action_dim=4
+        --policy.max_state_dim=4 --policy.hidden_size=128 --policy.depth=3 --policy.num_heads=4
+        --policy.num_domains=2 --policy.len_soft_prompts=4 --policy.max_len_seq=64 --policy.tokenizer_max_length=8
+        --policy.cut_long_prompts=true
+        --policy.chunk_size=16 --policy.n_action_steps=8 --policy.num_denoising_steps=5
+        --policy.normalization_mapping='{json.dumps({**STANDARDISED, "VISUAL": "IDENTITY"})}'
+        --policy.optimizer_lr=3e-3 --policy.scheduler_warmup_steps=50 --policy.scheduler_decay_lr=3e-5
+        --batch_size=32 --num_workers=1 --policy.input_features='{json.dumps(ONE_CAMERA)}'""",  # noqa: E501
+        steps=2000,
         save_freq=100,
     ),
     "act_pusht": Case(

@@ -30,6 +30,7 @@ POLICIES: dict[str, str] = {
     "smolvla": "kata.policies.smolvla",
     "tdmpc": "kata.policies.tdmpc",
     "vqbet": "kata.policies.vqbet",
+    "xvla": "kata.policies.xvla",
 }
 
 BY_ACTING = ("gaussian_actor",)

@@ -188,8 +188,8 @@ class DenoisedConfig(AdamWChunkConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class VlaConfig(AdamWChunkConfig):
-    """Options that vision-language-action policies share."""
+class SentenceConfig(AdamWChunkConfig):
+    """Options of policies that read a sentence, and cameras that may be absent."""
 
     empty_cameras: int = option(
         0, "Cameras that the policy knows and no dataset has; nothing of them is seen.", least=0
@@ -201,6 +201,25 @@ class VlaConfig(AdamWChunkConfig):
         "refuses them before step 1.",
         is_own=True,
     )
+
+    @property
+    def cuts_prompts(self) -> bool:
+        """Return `cut_long_prompts`."""
+        return self.cut_long_prompts
+
+    @classmethod
+    def completed(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a config.json without the empty cameras that LeRobot lists among the inputs."""
+        found = dict(raw)
+        inputs: Mapping[str, Any] = found.get("input_features") or {}
+        kept = {k: v for k, v in inputs.items() if not k.startswith(EMPTY_CAMERA)}
+        return {**found, "input_features": kept}
+
+
+@dataclass(frozen=True, kw_only=True)
+class VlaConfig(SentenceConfig):
+    """Options that vision-language-action policies share."""
+
     use_relative_actions: bool = option(
         False, "Learn actions minus the state at which a chunk begins."
     )
@@ -245,11 +264,6 @@ class VlaConfig(AdamWChunkConfig):
             "n_action_steps": self.n_action_steps,
             "rtc_config": encode(self.rtc_config),
         }
-
-    @property
-    def cuts_prompts(self) -> bool:
-        """Return `cut_long_prompts`."""
-        return self.cut_long_prompts
 
     def relative_dimensions(self) -> list[bool] | None:
         """Return which numbers of the action are relative, with `use_relative_actions`."""
@@ -297,14 +311,6 @@ class VlaConfig(AdamWChunkConfig):
     def written(self) -> dict[str, Any]:
         """Return the options as plain values, as LeRobot 0.6.1 reads them."""
         return as_lerobot_writes(super().written())
-
-    @classmethod
-    def completed(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a config.json without the empty cameras that LeRobot lists among the inputs."""
-        found = dict(raw)
-        inputs: Mapping[str, Any] = found.get("input_features") or {}
-        kept = {k: v for k, v in inputs.items() if not k.startswith(EMPTY_CAMERA)}
-        return {**found, "input_features": kept}
 
     def chunk_rules(self) -> Iterator[Rule]:
         """Yield rules on the numbers of steps, and on real-time chunking."""

@@ -1,5 +1,9 @@
 """What no retry can mend ends with one message that names the object and a remedy."""
 
+import datetime
+import ssl
+from pathlib import Path
+
 import huggingface_hub
 import numpy as np
 import pytest
@@ -9,12 +13,11 @@ from benchmarks.streaming.servers.files import FileServer, serving
 from benchmarks.streaming.servers.hub import HubServer
 from kata.config.dataset import DatasetPlace
 from kata.data import Reader, open_dataset
-from kata.data.remote.objects import open_objects
+from kata.data.remote.addresses import open_objects
 from kata.data.remote.remote_store import RemoteStore
 from kata.data.remote.retry import RetryLimits
 from kata.errors import ConfigError, DataError
 from tests.data.dataset_maker import CAMERA
-from tests.data.remote.certificates import secure, self_signed
 
 VIDEO = f"videos/{CAMERA}/chunk-000/file-000.mp4"
 QUICK = RetryLimits(attempts=3, first_s=0.01)
@@ -156,6 +159,7 @@ def test_an_object_of_s3_that_changes(s3_port, folder, place):
 @pytest.mark.parametrize(
     ("root", "words"),
     [
+        ("gs://bucket/set", "pip install 'kata[gcs]'"),
         ("nothing://bucket/set", "nothing:// is not known"),
         ("hf://models/x/y", "names no dataset or bucket"),
         ("hf://buckets/x/y@main", "names no dataset or bucket"),
@@ -168,7 +172,9 @@ def test_addresses_without_a_meaning_here(root, words):
 def test_a_certificate_that_is_not_trusted(folder, tmp_path, monkeypatch):
     certificate = self_signed(tmp_path / "proxy.pem")
     server = FileServer(folder)
-    secure(server, certificate)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate)
+    server.socket = context.wrap_socket(server.socket, server_side=True)
     root = server.url.replace("http://", "https://")
     with serving(server):
         refused(root, root, "certificate is not trusted", "SSL_CERT_FILE")
@@ -203,3 +209,37 @@ def test_credentials_in_an_address_are_refused_and_not_repeated(root):
 def test_a_revision_belongs_to_the_address():
     with pytest.raises(ConfigError, match=r"--dataset\.root=hf://datasets/x/y@v3\.0"):
         DatasetPlace(root="hf://datasets/x/y", revision="v3.0")
+
+
+def self_signed(path: Path) -> Path:
+    """A key and a certificate for 127.0.0.1 in one file."""
+    from ipaddress import ip_address
+
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "a proxy")])
+    now = datetime.datetime.now(datetime.UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(
+            x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), critical=False
+        )
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    private = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+    path.write_bytes(private + certificate.public_bytes(serialization.Encoding.PEM))
+    return path
