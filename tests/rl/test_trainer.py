@@ -23,6 +23,7 @@ SMALL = [
     "--policy.device=cpu", "--policy.latent_dim=8", f"--policy.actor_network_kwargs={LAYERS}",
     f"--algorithm.critic_network_kwargs={LAYERS}", "--batch_size=8", "--log_freq=5",
     "--policy.online_buffer_capacity=50", "--policy.online_step_before_learning=10",
+    "--report=false",
 ]  # fmt: skip
 PENDULUM = [
     *SMALL, "--env.type=gym", "--env.id=Pendulum-v1", "--env.max_steps=12", "--rl.reward=env",

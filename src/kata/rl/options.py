@@ -121,6 +121,11 @@ class RlRun(Options):
         is_common=True,
         may_change=True,
     )
+    report: bool = option(
+        True,
+        "Draw report.html at the end, and at checkpoints once in five minutes.",
+        may_change=True,
+    )
     env_eval_freq: int = option(
         0,
         "Steps in the environment between evaluations, and one at the end; 0 for none.",

@@ -6,6 +6,7 @@ import datetime
 import json
 import logging
 import math
+import shlex
 import shutil
 import time
 from collections.abc import Callable, Mapping
@@ -32,6 +33,7 @@ from kata.rl.episodes.episode import PlayedEpisode
 from kata.rl.episodes.journal import FOLDER, Journal
 from kata.rl.learner import Learner
 from kata.rl.options import RlRun
+from kata.rl.report import write_rl_report
 from kata.rl.sac.algorithm import Sac, Tensors
 from kata.rl.takeover import Scripted
 from kata.train.checkpoint.folder import home_of, recover, resumable
@@ -43,6 +45,9 @@ from kata.units import seconds_text
 
 CONFIG = "rl_config.json"
 METRICS, LOG = "metrics.jsonl", "rl.log"
+
+REPORT_S = 300.0
+"""Least time between pages drawn at checkpoints."""
 
 _log = logging.getLogger(__name__)
 
@@ -83,6 +88,7 @@ class RunSession:
         began_s: clock at the start.
         saved_step: steps at the last checkpoint.
         evaluated_step: steps at the last evaluation.
+        reported_s: clock at the last report.
     """
 
     run: RlRun
@@ -97,6 +103,14 @@ class RunSession:
     began_s: float = field(default_factory=time.perf_counter)
     saved_step: int = 0
     evaluated_step: int = 0
+    reported_s: float = field(default_factory=time.perf_counter)
+
+    @property
+    def command(self) -> str:
+        """Return the command that continues the run."""
+        return shlex.join(
+            ["kata", "rl", "train", f"--config={self.folder / CONFIG}", "--resume=true"]
+        )
 
     def go(self) -> None:
         """Play and learn in turns until all steps are done, or somebody asks to stop."""
@@ -117,6 +131,14 @@ class RunSession:
         counts = Counts(learner.steps, learner.episodes, learner.sac.updates)
         checkpoint.save_checkpoint(self.folder, self.acting, learner.sac, counts, encode(self.run))
         self.saved_step = learner.steps
+        if self.run.report and time.perf_counter() - self.reported_s > REPORT_S:
+            self.report()
+
+    def report(self) -> None:
+        """Draw the run's page."""
+        self.reported_s = time.perf_counter()
+        title = f"{self.spec.id}: {self.folder.name}"
+        write_rl_report(self.folder, title, self.run.takeover.recent, self.command)
 
     def _next_episode(self) -> PlayedEpisode:
         """Return the next episode: one that was played before the run was cut off, or a new one."""
@@ -276,6 +298,8 @@ def _train(
         session = _open(run, spec, folder, stack)
         write_json(folder / CONFIG, encode(run))
         work(session)
+        if run.report:
+            session.report()
         success, _ = session.recent()
         last = session.journal.entries[-run.takeover.recent :]
         mean = sum(entry.total_reward for entry in last) / max(1, len(last))

@@ -22,6 +22,7 @@ RUN = [
     f"--policy.actor_network_kwargs={LAYERS}", f"--algorithm.critic_network_kwargs={LAYERS}",
     "--batch_size=8", "--log_freq=5", "--policy.online_buffer_capacity=50", "--save_freq=24",
     "--policy.online_step_before_learning=10", "--rl.publish_every=0.05s",
+    "--report=false",
 ]  # fmt: skip
 
 

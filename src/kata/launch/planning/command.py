@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from kata.config import parse_flags
 from kata.launch.planning.comparison import (
     cheapest,
     compared,
@@ -27,6 +28,7 @@ from kata.plan.picture import forecast_picture
 from kata.plan.remedies import Remedy, remedies
 from kata.plan.trace_store import step_trace_of
 from kata.plan.verdict import memory_parts, time_parts
+from kata.rl.options import TYPES
 from kata.run import Run, memory_to_fit, resolve_run
 
 
@@ -37,6 +39,11 @@ def main(args: Sequence[str]) -> int:
         KataError: options or data are wrong, or the step cannot be traced.
     """
     options, train = split_args(args)
+    if parse_flags(train).get("policy.type") in TYPES:
+        from kata.rl.assembly import memory_text
+
+        print(memory_text(train, as_json=options.json), end="")
+        return 0
     if options.calibrate:
         _tell(options, calibrated_text(train))
         if not any("policy." in arg for arg in train):

@@ -90,6 +90,37 @@ def curve_chart(series: Sequence[Series], *, level: float | None = None) -> str:
     return svg()
 
 
+@dataclass(frozen=True)
+class ChartPanel:
+    """One of several charts above each other: its title and lines, and whether y is a share."""
+
+    title: str
+    series: Sequence[Series]
+    is_share: bool = False
+
+
+def minute_chart(panels: Sequence[ChartPanel]) -> str:
+    """Draw panels above each other over the same minutes; the first is the highest."""
+    heights = [1.6, *[1.0] * (len(panels) - 1)]
+    with _figure(4.9, 0.7 + sum(heights)) as (figure, svg):
+        rows = figure.subplots(len(panels), sharex=True, squeeze=False, height_ratios=heights)
+        for (axes,), panel in zip(rows, panels, strict=True):
+            for each in panel.series:
+                x, y = thinned(each.x, each.y)
+                marker = "o" if each.marks or len(x) == 1 else ""
+                axes.plot(x, y, color=each.colour, linewidth=each.width, marker=marker)
+            axes.set_title(panel.title, loc="left", fontsize=8.6, color=MUTED)
+            if panel.is_share:
+                axes.set_ylim(0, 1.04)
+                axes.set_yticks([0, 0.5, 1], ["0 %", "50 %", "100 %"])
+            else:
+                values = np.concatenate([each.y for each in panel.series])
+                _scale_y(axes, values[np.isfinite(values)])
+        rows[-1][0].set_xlabel("minutes")
+        rows[-1][0].set_xlim(left=0)
+    return svg()
+
+
 def action_chart(recorded_t: np.ndarray, predicted_t: np.ndarray, valid: int) -> str:
     """One action dimension over a chunk: recorded against predicted, (T,) each.
 

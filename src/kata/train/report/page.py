@@ -184,11 +184,17 @@ def _evaluations(metrics: Sequence[Line]) -> str:
         lines = of_kind(metrics, kind)
         names = figure_names(lines)
         if names:
-            sections += section(words(kind).capitalize(), _table(lines, names))
+            sections += section(words(kind).capitalize(), figure_table(lines, names))
     return sections
 
 
-def _table(lines: Sequence[Line], names: Sequence[str]) -> str:
+def figure_table(lines: Sequence[Line], names: Sequence[str]) -> str:
+    """Return a table of these figures, a row per line; the last rows of many.
+
+    Args:
+        lines: of metrics.jsonl, with their steps.
+        names: of the figures.
+    """
     head = "".join(f'<th class="num">{escape(words(name))}</th>' for name in ["step", *names])
     rows = ""
     for line in lines[-ROWS_MAX:]:
