@@ -23,6 +23,7 @@ POLICIES: dict[str, str] = {
     "act": "kata.policies.act",
     "diffusion": "kata.policies.diffusion",
     "gaussian_actor": "kata.policies.gaussian_actor",
+    "groot": "kata.policies.groot",
     "multi_task_dit": "kata.policies.multi_task_dit",
     "pi0": "kata.policies.pi0",
     "pi05": "kata.policies.pi05",

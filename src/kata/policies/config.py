@@ -21,6 +21,7 @@ from kata.spec import (
     ACTION,
     ENV_STATE,
     STATE,
+    Batch,
     Column,
     Draw,
     Feature,
@@ -67,6 +68,8 @@ class PolicyConfig(Chosen):
     """True if the loss and its denominators leave out action dimensions marked in
     `action_dim_is_pad`.
     """
+    normalizes_itself: ClassVar[bool] = False
+    """True if its own steps normalize, so that all datasets of a mixture share their statistics."""
     lora_targets: ClassVar[str] = "all-linear"
     """The linear maps that get an adapter unless options name others: a regular expression for
     LeRobot's names, or all of them.
@@ -168,6 +171,22 @@ class PolicyConfig(Chosen):
     def relative_dimensions(self) -> list[bool] | None:
         """Return which numbers of the action are relative to the state; None if none can be."""
         return None
+
+    def steps_measured_apart(self) -> int:
+        """Return the steps of a chunk whose relative actions are measured each for itself; 0
+        measures all steps together.
+        """
+        return 0
+
+    def blank_inputs(self, batch: Batch, size: int) -> Batch:
+        """Return a batch of zeros as the policy's own steps would leave it, for `kata plan`.
+
+        Args:
+            batch: as the dataset gives it, frames as floats.
+            size: number of samples.
+        """
+        del size
+        return batch
 
     def chunk_start(self) -> int:
         """Return the index in the window of actions at which a predicted chunk begins."""

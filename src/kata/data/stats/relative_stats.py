@@ -66,6 +66,55 @@ def relative_stats(
     return joined
 
 
+def stats_by_step(
+    parts: Sequence[MixtureEntry],
+    *,
+    action: str,
+    state: str,
+    steps: int,
+    is_relative: Sequence[bool],
+) -> Summary:
+    """Compute the statistics of actions minus the state for each step of a chunk, as LeRobot does.
+
+    Frames count whose chunk of `steps` actions lies inside their episode.
+
+    Args:
+        parts: the datasets, whose actions have one width.
+        action: key of actions, by the mixture's names.
+        state: key of the state.
+        steps: of a chunk.
+        is_relative: for each dimension of the action, False if it stays absolute.
+
+    Returns:
+        Rows for the steps, (steps, A), by name; `count` is (steps,).
+
+    Raises:
+        DataError: fewer than two frames have a whole chunk.
+    """
+    windows = [_window(part, tuple(range(steps)), steps - 1) for part in parts]
+    total = sum(len(anchors) for anchors, _, _ in windows)
+    if total < 2:
+        raise DataError(
+            f"{total} frames are followed by {steps - 1} others in their episode",
+            rule=f"relative actions are measured in whole chunks of {steps}, two at least",
+            remedy="--policy.use_relative_actions=false, or longer episodes",
+        )
+    rows_of: list[Summary] = []
+    for step in range(steps):
+        found: list[NDArray[np.float32]] = []
+        for part, (anchors, rows, _) in zip(parts, windows, strict=True):
+            values = part.dataset.column(part.own(action))[rows[:, step]].astype(np.float32)
+            states = part.dataset.column(part.own(state))[anchors][:, : values.shape[1]]
+            moved = np.asarray(is_relative)[: states.shape[1]]
+            values[:, : states.shape[1]] -= states * moved
+            found.append(values)
+        rows_of.append(summarise(np.concatenate(found)))
+    joined: Summary = {"count": np.concatenate([own["count"] for own in rows_of])}
+    for name in rows_of[0].keys() - {"count"}:
+        joined[name] = np.stack([own[name] for own in rows_of])
+    return joined
+
+
 def refuse_narrow_states(
     parts: Sequence[MixtureEntry], action: str, state: str, is_relative: Sequence[bool]
 ) -> None:

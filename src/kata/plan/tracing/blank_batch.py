@@ -51,6 +51,7 @@ def blank_batch(run: Run, size: int, recorder: StepRecorder | None = None) -> St
         recorder.turn_into_transfers()
     # 2. Frames become floats, then everything is normalized.
     converted = normalization(config)(frames_to_float(raw, config.cameras))
+    converted = config.blank_inputs(converted, size)
     pads = {name: np.zeros(value.shape, bool) for name, value in raw.items() if "_is_pad" in name}
     weights = config.loss_weights(size, pads)
     return StepBatch([converted], [draws], weights, np.arange(size), 0.0, 0.0)

@@ -11,14 +11,23 @@ import numpy as np
 
 from kata.data.dataset.mixture import Mixture, MixtureEntry
 from kata.data.stats.mixture_stats import joint_stats, part_stats
-from kata.data.stats.relative_stats import refuse_narrow_states, relative_stats
+from kata.data.stats.relative_stats import refuse_narrow_states, relative_stats, stats_by_step
 from kata.dist.process_group import ProcessGroup
 from kata.errors import DataError
 from kata.policies.config import PolicyConfig
 from kata.policies.pipelines import canonical_pipelines
 from kata.processors import Normalize, PerDataset, Pipeline, Rename, Step, Unnormalize
 from kata.run import DatasetConfig, Run
-from kata.spec import ACTION, IMAGENET_MEAN, IMAGENET_STD, STATE, FeatureType, NormMode, Stats
+from kata.spec import (
+    ACTION,
+    IMAGENET_MEAN,
+    IMAGENET_STD,
+    RELATIVE_ACTION,
+    STATE,
+    FeatureType,
+    NormMode,
+    Stats,
+)
 
 Pipelines = tuple[Pipeline, Pipeline]
 """The pipeline before a policy, and the one after it."""
@@ -84,12 +93,8 @@ def fit_normalization(
     # 3. The pipelines for training, which serve batches of all datasets.
     wanted = {**policy.input_features, **policy.output_features}
     is_alike = not is_each and not any(mixture.padded(key) for key in wanted)
-    if policy.is_guest and not (is_alike or mixture.is_single):
-        raise DataError(
-            f"{policy.type}: the datasets of the mixture would be normalized each for itself",
-            rule="the processors of a guest have one set of statistics",
-            remedy="--dataset.mix_stats=joint, and vectors of one size",
-        )
+    if not (is_alike or mixture.is_single):
+        _refuse_own_steps(policy)
     before, after = _training_pipelines(
         list(by_dataset.values()), run.rename_map, is_alike=is_alike or mixture.is_single
     )
@@ -109,6 +114,16 @@ def fit_normalization(
     )
 
 
+def _refuse_own_steps(policy: PolicyConfig) -> None:
+    """Raise DataError for a policy whose own steps normalize all datasets alike."""
+    if policy.is_guest or policy.normalizes_itself:
+        raise DataError(
+            f"{policy.type}: the datasets of the mixture would be normalized each for itself",
+            rule="this policy's own processors have one set of statistics",
+            remedy="--dataset.mix_stats=joint, and vectors of one size",
+        )
+
+
 def _changed_stats(policy: PolicyConfig, run: Run) -> Callable[[Sequence[MixtureEntry]], Stats]:
     """Return a function that gives the statistics of relative actions, if the policy has them."""
     is_relative = policy.relative_dimensions()
@@ -119,6 +134,11 @@ def _changed_stats(policy: PolicyConfig, run: Run) -> Callable[[Sequence[Mixture
         if is_relative is None:
             return {}
         refuse_narrow_states(parts, action, state, is_relative)
+        if steps := policy.steps_measured_apart():
+            apart = stats_by_step(
+                parts, action=action, state=state, steps=steps, is_relative=is_relative
+            )
+            return {RELATIVE_ACTION: apart}
         offsets, drop_last = policy.windows()[ACTION], policy.drop_last_frames()
         found = relative_stats(
             parts,
