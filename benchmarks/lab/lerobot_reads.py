@@ -58,6 +58,18 @@ def family_cpu_s() -> float:
     return total
 
 
+def family_peak_bytes() -> int:
+    """Return the most resident bytes of this process and its workers, shared pages counted in full.
+
+    kata's `peak_bytes` counts so.
+    """
+    total = 0
+    for process in family():
+        lines = Path(f"/proc/{process.pid}/status").read_text().splitlines()
+        total += sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
+    return total
+
+
 def windows_s(pattern: str, cameras: list[str], fps: int) -> dict[str, list[float]] | None:
     """LeRobot's delta_timestamps of kata.bench.cases.windows_of."""
     if pattern == "act":
@@ -176,6 +188,7 @@ def steady(batches, size: int, seconds: float, least: int) -> dict:
         "samples": count * size,
         "other_cores": max(0.0, machine_busy_s() - busy - own) / wall_s,
         "peak_bytes": sum(process.memory_full_info().pss for process in family()),
+        "peak_resident_bytes": family_peak_bytes(),
     }
 
 

@@ -126,7 +126,7 @@ def summarize(found: Mapping[str, Mapping[str, Mapping[str, Sequence[Any]]]]) ->
             pairs = list(zip(sides["lerobot"], sides["kata"], strict=True))
             cpu = statistics.median(peer["cpu_ms"] / own["cpu_ms"] for peer, own in pairs)
             memory = statistics.median(
-                peer["peak_bytes"] / own["peak_bytes"] for peer, own in pairs
+                peer["peak_resident_bytes"] / own["peak_bytes"] for peer, own in pairs
             )
             wanted = TARGETS.get(case.split()[0])
             summary[f"{case} {place}"] = {

@@ -6,11 +6,17 @@ memory stays flat.
 The dataset is served over HTTP by a process of its own, and a proxy in another one adds latency,
 limits the bandwidth, and fails a share of the requests: 429 with Retry-After, 500, resets,
 truncated bodies, wrong lengths. The same batches are then read from the disk, and hashes compared.
+
+Beside the resident memory stands what the program has asked of malloc and not given back
+(`in_use_mb`), and the number of Python's objects that may hold others, whose memory is not part of
+it. If the first grows and these do not, malloc keeps freed memory, and nothing leaks.
 """
 
 from __future__ import annotations
 
 import argparse
+import ctypes
+import gc
 import hashlib
 import json
 import os
@@ -47,6 +53,25 @@ class Pass:
     retries: int
     requests: int
     resident_mb: list[float]
+    in_use_mb: list[float]
+    objects: list[int]
+
+
+class _MallocInfo(ctypes.Structure):
+    """The result of glibc's mallinfo2, in bytes over all arenas."""
+
+    _fields_ = (
+        ("arena", ctypes.c_size_t),
+        ("ordblks", ctypes.c_size_t),
+        ("smblks", ctypes.c_size_t),
+        ("hblks", ctypes.c_size_t),
+        ("hblkhd", ctypes.c_size_t),
+        ("usmblks", ctypes.c_size_t),
+        ("fsmblks", ctypes.c_size_t),
+        ("uordblks", ctypes.c_size_t),
+        ("fordblks", ctypes.c_size_t),
+        ("keepcost", ctypes.c_size_t),
+    )
 
 
 def read(source: str, data: Dataset, args: argparse.Namespace, count: int) -> Pass:
@@ -54,6 +79,8 @@ def read(source: str, data: Dataset, args: argparse.Namespace, count: int) -> Pa
     rows = anchor_rows(data)
     order, pixels = hashlib.sha256(), hashlib.sha256()
     resident_mb: list[float] = []
+    in_use_mb: list[float] = []
+    objects: list[int] = []
     began_s = time.perf_counter()
     began_cpu_s = time.process_time()
     with (
@@ -68,7 +95,10 @@ def read(source: str, data: Dataset, args: argparse.Namespace, count: int) -> Pa
                 pixels.update(batch[key].data)
             done = step + 1
             if step % max(args.batches // _POINTS, 1) == 0:
+                gc.collect()
                 resident_mb.append(round(_resident_mb(), 1))
+                in_use_mb.append(round(_in_use_mb(), 1))
+                objects.append(len(gc.get_objects()))
                 if source == "store" and time.perf_counter() - began_s > 60 * args.minutes:
                     break
         requests = reader.work().requests
@@ -83,7 +113,17 @@ def read(source: str, data: Dataset, args: argparse.Namespace, count: int) -> Pa
         retries=store.retries if isinstance(store, RemoteStore) else 0,
         requests=requests,
         resident_mb=resident_mb,
+        in_use_mb=in_use_mb,
+        objects=objects,
     )
+
+
+def _in_use_mb() -> float:
+    """Return what malloc has given out, in its arenas and as mappings of their own."""
+    libc = ctypes.CDLL("libc.so.6")
+    libc.mallinfo2.restype = _MallocInfo
+    found = libc.mallinfo2()
+    return (found.uordblks + found.hblkhd) / 1e6
 
 
 def _resident_mb() -> float:
@@ -115,6 +155,9 @@ def main() -> None:
         "same_pixels": near.pixels == far.pixels,
         "growth_mb_second_half": round(growth_mb, 1),
         "growth_mb_last_quarter": round(last_quarter[-1] - last_quarter[0], 1),
+        "in_use_growth_mb_second_half": round(
+            max(far.in_use_mb[half:]) - max(far.in_use_mb[:half]), 1
+        ),
         "passes": [asdict(near), asdict(far)],
     }
     text = json.dumps(result, indent=1)
