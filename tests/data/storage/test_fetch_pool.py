@@ -106,6 +106,35 @@ def test_no_gap_is_fetched_that_is_large_beside_what_is_wanted(tmp_path: Path) -
         assert ranges.store.bytes_read == 95 * 800 + 42_000
 
 
+def test_a_range_that_leaves_a_request_shifts_no_byte_of_the_others(tmp_path: Path) -> None:
+    with FetchPool(10**7, requests=1) as pool:
+        ranges = Ranges(tmp_path, pool, delay_s=0.05)
+        pool.fetch_ahead([ranges.of(1_900_000)], range(1, 2))
+        planned = [ranges.of(begin, 100_000) for begin in (0, 100_000, 200_000)]
+        pool.fetch_ahead(planned, range(2, 3))
+        lease, done = ranges.bring(planned[1], due=1)
+        done.result(20)
+        wait_until(lambda: len(ranges.store.read) == 4 and not ranges.store.now)
+        assert all(map(ranges.is_right, planned))
+        assert ranges.store.bytes_read == 301_000
+        pool.release(lease)
+
+
+def test_what_came_along_is_not_fetched_without_what_it_came_with(tmp_path: Path) -> None:
+    with FetchPool(10**7, requests=1) as pool:
+        ranges = Ranges(tmp_path, pool, delay_s=0.05)
+        pool.fetch_ahead([ranges.of(1_900_000)], range(1, 2))
+        wanted = ranges.of(100_000, 100_000)
+        along = [(ranges.of(begin, 100_000), 9) for begin in (0, 200_000)]
+        pool.fetch_ahead([wanted], range(2, 3), along)
+        lease, done = ranges.bring(wanted, due=1)
+        done.result(20)
+        wait_until(lambda: not ranges.store.now)
+        assert ranges.store.bytes_read == 101_000
+        assert pool.held_bytes == 101_000
+        pool.release(lease)
+
+
 def test_the_range_that_is_needed_again_last_makes_room(tmp_path: Path) -> None:
     uses = {0: 50, 100_000: 20, 200_000: NEVER, 300_000: 90, 400_000: 30}
     with FetchPool(5000) as pool:

@@ -291,17 +291,20 @@ class FetchPool(Closing):
                 held.steps = steps
                 self._planned_bytes += held.size
                 self._offer(held, steps)
-        own = set(map(id, new))
         if new:
             new += self._added_along(along)
+        self._push_joined(new, steps.start, queue)
+
+    def _push_joined(self, ranges: list[HeldRange], due: int, queue: _Queue) -> None:
+        """Queue requests for ranges; what is needed later is dropped where it would come alone."""
         # Of a small pool a request takes a part, so that several are under way.
-        for request in joined(new, min(_REQUEST_BYTES, self.budget_bytes // 8)):
-            if own.isdisjoint(map(id, request.held)):
+        for request in joined(ranges, min(_REQUEST_BYTES, self.budget_bytes // 8)):
+            if all(held.is_along for held in request.held):
                 for held in request.held:
                     self._planned_bytes -= held.size
                     self._remove(held)
             else:
-                self._push(request, steps.start, queue)
+                self._push(request, due, queue)
 
     def _added_along(self, along: Iterable[tuple[ByteRange, int]]) -> list[HeldRange]:
         """Return new ranges that later steps need, the first of them first, within their share."""
@@ -354,18 +357,21 @@ class FetchPool(Closing):
             due, _, request = queue[0]
             if queue is self._planned and due < self._step:
                 self._give_up_past(request)
-            # A range may have come meanwhile by another request.
-            request.held = [held for held in request.held if self._is_absent(held)]
-            size = sum(held.size for held in request.held)
-            if size and not self._make_room(size, due, is_awaited=queue is self._awaited):
+            # Ranges may have come meanwhile by other requests. What is left has larger gaps.
+            absent = [held for held in request.held if self._is_absent(held)]
+            if len(absent) < len(request.held):
+                heapq.heappop(queue)
+                self._push_joined(absent, due, queue)
+                continue
+            size = sum(held.size for held in absent)
+            if not self._make_room(size, due, is_awaited=queue is self._awaited):
                 return
             heapq.heappop(queue)
-            if size:
-                for held in request.held:
-                    held.is_asked = True
-                self.held_bytes += size
-                self._under_way += 1
-                self._threads.submit(self._run, request, due)
+            for held in absent:
+                held.is_asked = True
+            self.held_bytes += size
+            self._under_way += 1
+            self._threads.submit(self._run, request, due)
 
     def _is_absent(self, held: HeldRange) -> bool:
         return not held.is_asked and self._held.get(held.key) is held

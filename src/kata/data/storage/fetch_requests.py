@@ -105,6 +105,7 @@ class Request:
         parts: list[bytearray] = []
         for held in self.held:
             if held.range.begin > end:
+                assert held.range.begin - end <= REQUEST_COST_BYTES, "`joined` allows no more"
                 pieces.append(_DROPPED[: held.range.begin - end])
             parts.append(bytearray(held.size))
             pieces.append(memoryview(parts[-1]))
