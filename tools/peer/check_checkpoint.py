@@ -27,6 +27,8 @@ def actions_of(folder: Path, observations: dict[str, Tensor]) -> Tensor:
     """
     config = PreTrainedConfig.from_pretrained(folder)
     config.device = "cpu"
+    # As LeRobot's scripts set it. EO-1 reads its base's weights first where it is absent.
+    config.pretrained_path = str(folder)
     said = io.StringIO()
     with checkpoint_cases.tiny_peer(config.type), redirect_stdout(said):
         policy = get_policy_class(config.type).from_pretrained(folder, config=config, strict=True)

@@ -127,6 +127,16 @@ def seen_then_causal(valid: Tensor, steps: int) -> Tensor:
     return _seen_then(valid, causal)
 
 
+def seen_before(valid: Tensor) -> Tensor:
+    """Return the mask of tokens (B, L) that see the valid ones up to themselves, (B, 1, L, L).
+
+    The first token of each row is valid, so that each token sees one.
+    """
+    length = valid.shape[1]
+    causal = torch.ones(length, length, dtype=torch.bool, device=valid.device).tril()
+    return (causal & valid[:, None])[:, None]
+
+
 def _seen_then(valid: Tensor, own: Tensor) -> Tensor:
     """Return the mask (B, 1, T, P + T) of a prefix (B, P), and of what tokens see of each other."""
     seen = valid[:, None].expand(-1, len(own), -1)

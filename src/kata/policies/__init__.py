@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 POLICIES: dict[str, str] = {
     "act": "kata.policies.act",
     "diffusion": "kata.policies.diffusion",
+    "eo1": "kata.policies.eo1",
     "gaussian_actor": "kata.policies.gaussian_actor",
     "groot": "kata.policies.groot",
     "multi_task_dit": "kata.policies.multi_task_dit",

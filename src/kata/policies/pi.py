@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from kata.config import option
 from kata.policies.rules import Rule, refuse_broken_rules
-from kata.policies.vla import FlowVlaConfig, VlaConfig
+from kata.policies.vla import FlowVlaConfig, SampledTimesConfig, VlaConfig
 from kata.spec import LANGUAGE_MASK, LANGUAGE_TOKENS
 
 PALIGEMMA = "google/paligemma-3b-pt-224"
@@ -96,7 +96,7 @@ class PaliGemmaConfig(VlaConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PiConfig(PaliGemmaConfig, FlowVlaConfig):
+class PiConfig(PaliGemmaConfig, FlowVlaConfig, SampledTimesConfig):
     """Options that π0 and π0.5 share, with LeRobot's names and defaults."""
 
     lora_targets: ClassVar[str] = (
@@ -105,14 +105,6 @@ class PiConfig(PaliGemmaConfig, FlowVlaConfig):
     )
 
     num_inference_steps: int = option(10, "Integration steps of a chunk in acting.", least=1)
-    time_sampling_beta_alpha: float = option(
-        1.5, "First parameter of the Beta distribution of training times.", above=0
-    )
-    time_sampling_beta_beta: float = option(
-        1.0, "Second parameter of the Beta distribution of training times.", above=0
-    )
-    time_sampling_scale: float = option(0.999, "Range of training times.", above=0)
-    time_sampling_offset: float = option(0.001, "Smallest training time.", least=0)
     train_expert_only: bool = option(False, "Keep PaliGemma as it is.")
     do_mask_loss_for_padding: bool = option(
         False,
@@ -130,13 +122,7 @@ class PiConfig(PaliGemmaConfig, FlowVlaConfig):
     def model_rules(self) -> Iterator[Rule]:
         """Yield rules on options that LeRobot or kata cannot run."""
         yield from super().model_rules()
-        yield (
-            self.time_sampling_scale + self.time_sampling_offset > 1,
-            f"policy.time_sampling_scale={self.time_sampling_scale} with "
-            f"policy.time_sampling_offset={self.time_sampling_offset}",
-            "times end at 1, the noise",
-            f"--policy.time_sampling_scale={1 - self.time_sampling_offset} or less",
-        )
+        yield from self.time_rules()
         yield (
             self.frozen_dtype != "float32" and not self.train_expert_only,
             f"policy.frozen_dtype={self.frozen_dtype} with policy.train_expert_only=false",

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor, nn
 
 from kata.nn.attention import KeysValues, score_bias, seen_then_blocks
-from kata.nn.flow import beta_quantile
 from kata.nn.gemma import GemmaLayer
 from kata.policies import paligemma
 from kata.policies.base import KeyMap
@@ -27,6 +26,7 @@ from kata.policies.vla_policy import (
     latest,
     layers_as_features,
     layers_of_features,
+    sampled_times,
 )
 from kata.spec import STATE, Batch
 
@@ -94,11 +94,7 @@ class PiPolicy(PaliGemmaPolicy, FlowVlaPolicy[Observed]):
 
     def training_time(self, share: Tensor) -> Tensor:
         """Return times from uniform numbers, by the options `time_sampling_*`."""
-        config = self.options
-        drawn = beta_quantile(
-            share, config.time_sampling_beta_alpha, config.time_sampling_beta_beta
-        )
-        return config.time_sampling_offset + config.time_sampling_scale * drawn
+        return sampled_times(self.options, share)
 
     def encode(self, batch: Batch) -> Observed:
         """Return PaliGemma's keys and values of cameras and sentence."""

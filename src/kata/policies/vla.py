@@ -188,6 +188,38 @@ class DenoisedConfig(AdamWChunkConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
+class TimedConfig(DenoisedConfig):
+    """Options of policies whose embedding of time has geometric periods."""
+
+    min_period: float = option(4e-3, "Shortest period of the embedding of time.", above=0)
+    max_period: float = option(4.0, "Longest period of the embedding of time.", above=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampledTimesConfig(TimedConfig):
+    """Options of policies whose training times have a Beta distribution."""
+
+    time_sampling_beta_alpha: float = option(
+        1.5, "First parameter of the Beta distribution of training times.", above=0
+    )
+    time_sampling_beta_beta: float = option(
+        1.0, "Second parameter of the Beta distribution of training times.", above=0
+    )
+    time_sampling_scale: float = option(0.999, "Range of training times.", above=0)
+    time_sampling_offset: float = option(0.001, "Smallest training time.", least=0)
+
+    def time_rules(self) -> Iterator[Rule]:
+        """Yield the rule on the range of training times."""
+        yield (
+            self.time_sampling_scale + self.time_sampling_offset > 1,
+            f"policy.time_sampling_scale={self.time_sampling_scale} with "
+            f"policy.time_sampling_offset={self.time_sampling_offset}",
+            "times end at 1, the noise",
+            f"--policy.time_sampling_scale={1 - self.time_sampling_offset} or less",
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
 class SentenceConfig(AdamWChunkConfig):
     """Options of policies that read a sentence, and cameras that may be absent."""
 
@@ -324,10 +356,7 @@ class VlaConfig(SentenceConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FlowVlaConfig(VlaConfig, DenoisedConfig):
+class FlowVlaConfig(VlaConfig, TimedConfig):
     """Options of vision-language-action policies whose denoised chunks may continue another."""
 
     continues_chunks: ClassVar[bool] = True
-
-    min_period: float = option(4e-3, "Shortest period of the embedding of time.", above=0)
-    max_period: float = option(4.0, "Longest period of the embedding of time.", above=0)

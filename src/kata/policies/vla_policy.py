@@ -17,7 +17,7 @@ from kata.nn.flow import beta_quantile
 from kata.nn.real_time import Continued, Given, euler_from_noise, prefix_weights
 from kata.policies.base import ActState, Loss, ParamGroup, Policy, Term, evaluating
 from kata.policies.rtc import TRAINED
-from kata.policies.vla import ChunkConfig, DenoisedConfig, FlowVlaConfig
+from kata.policies.vla import ChunkConfig, DenoisedConfig, FlowVlaConfig, SampledTimesConfig
 from kata.spec import ACTION, ORIGIN, STATE, Batch, dim_pad_key, frozen_key, pad_key
 
 Prefix = TypeVar("Prefix")
@@ -66,6 +66,12 @@ def images_as_features(tokens: Tensor, seen: Tensor) -> dict[str, Tensor]:
 def latest(value: Tensor, dims: int) -> Tensor:
     """Return the last observation step of a value that has `dims` axes without the time axis."""
     return value[:, -1] if value.ndim > dims else value
+
+
+def sampled_times(config: SampledTimesConfig, share: Tensor) -> Tensor:
+    """Return training times from uniform numbers, by the options `time_sampling_*`."""
+    drawn = beta_quantile(share, config.time_sampling_beta_alpha, config.time_sampling_beta_beta)
+    return config.time_sampling_offset + config.time_sampling_scale * drawn
 
 
 class QueuePolicy(Policy):

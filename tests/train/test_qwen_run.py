@@ -1,0 +1,79 @@
+"""Runs of tiny policies with Qwen2.5-VL: they continue exactly, and act from their checkpoints."""
+
+import dataclasses
+import importlib
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from kata.eval.rollout_policy import load_for_acting
+from kata.plan.tracing.blank_batch import blank_batch
+from kata.run import resolve_run
+from kata.train import train
+from kata.train.stopping import StopSignal
+
+FEATURES = (
+    '{"observation.images.top": {"type": "VISUAL", "shape": [3, 48, 64]}, '
+    '"observation.state": {"type": "STATE", "shape": [3]}}'
+)
+OPTIONS = {
+    "eo1": [
+        "--policy.vlm_base={folder}", "--policy.load_vlm_weights=false",
+        "--policy.image_min_pixels=784", "--policy.image_max_pixels=3136",
+        "--policy.num_denoise_steps=2", "--policy.gradient_checkpointing=true",
+    ],
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def tiny_qwen():
+    sys.path.insert(0, str(Path(__file__).parents[2] / "tools/peer"))
+    try:
+        return importlib.import_module("tiny_qwen")
+    finally:
+        sys.path.pop(0)
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_a_resumed_run_equals_a_straight_one_and_acts(
+    name, tiny_qwen, tiny_dataset, tmp_path, monkeypatch
+):
+    place = tiny_qwen.write(tmp_path / "model")
+    given = [option.format(folder=place) for option in OPTIONS[name]]
+
+    def make(folder, *options):
+        return resolve_run(
+            [
+                f"--policy.type={name}", *given, f"--policy.input_features={FEATURES}",
+                "--policy.chunk_size=4", "--policy.n_action_steps=2", "--policy.max_state_dim=6",
+                "--policy.max_action_dim=5", "--dataset.repo_id=tests/tiny",
+                f"--dataset.root={tiny_dataset}", "--policy.device=cpu",
+                "--policy.push_to_hub=false", "--batch_size=4", "--steps=2", "--log_freq=1",
+                "--save_freq=1", "--num_workers=1", f"--output_dir={tmp_path}/{folder}", *options,
+            ]
+        )[0]  # fmt: skip
+
+    straight = train(make("straight"))
+    answers = iter([False, True])
+    with monkeypatch.context() as patched:
+        patched.setattr(StopSignal, "should_stop", lambda stop_signal: next(answers))
+        assert train(make("half")).state.step == 1
+    resumed = train(make("half", "--resume=true"))
+    trained = straight.state.policy
+    for key, tensor in trained.state_dict().items():
+        assert torch.equal(resumed.state.policy.state_dict()[key], tensor), key
+    ready = load_for_acting(str(straight.folder), "cpu")
+    for key, tensor in trained.state_dict().items():
+        assert torch.equal(ready.policy.state_dict()[key], tensor), key
+    seen = {
+        "observation.images.top": np.zeros((1, 48, 64, 3), np.uint8),
+        "observation.state": np.zeros((1, 3), np.float32),
+    }
+    action, _ = ready.act(seen, "push", ready.policy.init_state(1))
+    assert action.shape == (1, 2)
+    # What plans trace has the shapes that the policy reads.
+    batch = blank_batch(dataclasses.replace(make("plan"), policy=trained.config), 2)
+    trained(batch.micros[0], **batch.draws[0])
