@@ -49,17 +49,17 @@ def test_an_older_lerobot_is_refused_with_its_version(monkeypatch):
 
 
 def test_the_names_of_guests_are_those_of_lerobots_folders(tmp_path, monkeypatch):
-    for name in ("act", "evo1", "rtc"):
+    for name in ("act", "fastwam", "rtc"):
         folder = tmp_path / "lerobot" / "policies" / name
         folder.mkdir(parents=True)
         (folder / f"configuration_{name}.py").touch()
     (tmp_path / "lerobot" / "__init__.py").touch()
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "lerobot", raising=False)
-    assert library.guest_names() == ["lerobot.act", "lerobot.evo1"]
+    assert library.guest_names() == ["lerobot.act", "lerobot.fastwam"]
     assert "lerobot" not in sys.modules
-    with pytest.raises(ConfigError, match=r"did you mean 'lerobot\.evo1'"):
-        config_class("evo1")
+    with pytest.raises(ConfigError, match=r"did you mean 'lerobot\.fastwam'"):
+        config_class("fastwam")
 
 
 def test_types_of_checkpoints_and_of_guests():
