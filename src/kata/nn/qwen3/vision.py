@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from kata.nn.decoder import INITIAL_STD
 from kata.nn.qwen.patches import PatchEmbedding, patches_of
 from kata.nn.qwen.rope import grid_angles
 from kata.nn.rope import Rotation, rotate
@@ -122,6 +123,7 @@ class Qwen3Vision(nn.Module):
         self.sizes = sizes
         self.patch_embed = PatchEmbedding(sizes.width, sizes.patch, sizes.frames, bias=True)
         self.pos_embed = nn.Embedding(sizes.side**2, sizes.width)
+        nn.init.normal_(self.pos_embed.weight, std=INITIAL_STD)
         self.blocks = nn.ModuleList(PatchLayer(sizes) for _ in range(sizes.layers))
         self.merger = PatchJoin(sizes, joins_first=False)
         self.deepstack_merger_list = nn.ModuleList(

@@ -37,6 +37,7 @@ from kata.spec import (
     Stats,
     Windows,
     dim_pad_key,
+    missing_key,
     pad_key,
     relative_dimensions,
 )
@@ -313,6 +314,20 @@ class Config(GrootOptions):
         words = torch.zeros(size, length, dtype=torch.int64)
         mask = torch.ones(size, length, dtype=torch.bool)
         return {**kept, **views, LANGUAGE_TOKENS: words, LANGUAGE_MASK: mask}
+
+    def frozen_features(self) -> dict[str, tuple[str, ...]]:
+        """Return what a cache may keep: all that the backbone makes of cameras and sentence.
+
+        There is nothing where a part of it is trained, or where images are cropped at random. With
+        `attend_padding` features depend on the other samples of a batch.
+        """
+        trained = self.tune_llm or self.tune_visual or self.tune_top_llm_layers > 0
+        if trained or self.attend_padding or self.crops_at_random:
+            return {}
+        frames = 1 if self.files is None else self.files.video_horizon or 1
+        views = [f"{VIEW}{number}" for number in range(frames * len(self.cameras))]
+        absent = [missing_key(view) for view in views]
+        return {"prefix": (*self.cameras, *views, *absent, LANGUAGE_TOKENS, LANGUAGE_MASK)}
 
     def validate_features(self) -> None:
         """Raise PolicyError unless there are cameras, a state, and an action, none too wide."""

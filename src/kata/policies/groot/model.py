@@ -37,6 +37,7 @@ from kata.spec import (
     VIEW,
     Batch,
     dim_pad_key,
+    frozen_key,
     missing_key,
     pad_key,
 )
@@ -109,8 +110,7 @@ class Policy(QueuePolicy):
             place: of a random crop, (B, 2) in [0, 1); None takes the center.
         """
         # 1. Images of one size pass in one call.
-        names = [key for key in batch if key.startswith(VIEW) and key[len(VIEW) :].isdigit()]
-        views = sorted(names, key=lambda key: int(key[len(VIEW) :]))
+        views = list(_views(batch))
         if not views:
             raise PolicyError(
                 "a batch without images",
@@ -187,6 +187,35 @@ class Policy(QueuePolicy):
             parts.append(seen.expand(-1, rows * columns))
         return torch.cat(parts, dim=1)
 
+    def frozen_features(self, batch: Batch, kind: str) -> dict[str, Tensor]:
+        """Return what the backbone makes of cameras and sentence; see `Policy.frozen_features`."""
+        del kind
+        # Sentences are as long as the longest of their batch, and features always as long.
+        room, told = self.options.cached_prompt_tokens, batch[LANGUAGE_TOKENS]
+        images = int(sum(_tokens_of(image, self.rules.factor) for image in _views(batch).values()))
+        longest = told.shape[1] - images
+        if longest > room:
+            raise PolicyError(
+                f"a prompt of {longest} tokens beside images, with "
+                f"policy.cached_prompt_tokens={room}",
+                rule="cached features have one length for all sentences",
+                remedy=f"--policy.cached_prompt_tokens={longest}",
+            )
+        pad = (0, room - longest)
+        words = {
+            LANGUAGE_TOKENS: nn.functional.pad(told, pad),
+            LANGUAGE_MASK: nn.functional.pad(batch[LANGUAGE_MASK], pad),
+        }
+        with torch.no_grad():
+            found = self.features({**batch, **words})
+        tokens, valid = found.tokens, found.valid
+        return {
+            "images": tokens[:, :images],
+            "image_valid": valid[:, :images],
+            "words": tokens[:, images:],
+            "word_valid": valid[:, images:],
+        }
+
     # --- the loss
 
     def forward(
@@ -230,10 +259,11 @@ class Policy(QueuePolicy):
 
     def _context(self, batch: Batch, place: Tensor | None) -> Context:
         has_gaps = any(key.startswith(VIEW) and key.endswith("_is_missing") for key in batch)
+        known = _kept_features(batch)
         return self.head.context(
-            self.features(batch, place),
+            self.features(batch, place) if known is None else known,
             mixes_padding=self.options.attend_padding,
-            has_gaps=has_gaps,
+            has_gaps=has_gaps or known is not None,
         )
 
     def _counted(self, batch: Batch) -> Tensor:
@@ -401,6 +431,26 @@ class Policy(QueuePolicy):
     def key_map(self) -> KeyMap:
         """Return the adapter to LeRobot's names; the output map is the table of words."""
         return KeyMap(PREFIXES, aliases={LM_HEAD: WORDS}, stand_ins={WORDS: LM_HEAD})
+
+
+def _views(batch: Batch) -> dict[str, Tensor]:
+    """Return the images of a batch in the order of the prompt, by key."""
+    names = [key for key in batch if key.startswith(VIEW) and key[len(VIEW) :].isdigit()]
+    return {key: batch[key] for key in sorted(names, key=lambda key: int(key[len(VIEW) :]))}
+
+
+def _tokens_of(image: Tensor, side: int) -> int:
+    """Return the number of tokens of images (B, 3, H, W), each of `side` x `side` pixels."""
+    return (image.shape[-2] // side) * (image.shape[-1] // side)
+
+
+def _kept_features(batch: Batch) -> BackboneFeatures | None:
+    """Return the features that a cache has kept, if the batch has them."""
+    if frozen_key("images") not in batch:
+        return None
+    images, words = batch[frozen_key("images")], batch[frozen_key("words")]
+    valid = torch.cat((batch[frozen_key("image_valid")], batch[frozen_key("word_valid")]), dim=1)
+    return BackboneFeatures(torch.cat((images, words), dim=1), valid, images.shape[1])
 
 
 def _block_sizes(options: Any) -> BlockSizes:

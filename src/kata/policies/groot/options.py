@@ -107,6 +107,12 @@ class GrootOptions(ChunkConfig):
     text_tokenizer_name: str = option(
         COSMOS, "Tokenizer of the prompt: a Hub name or a folder.", is_own=True
     )
+    cached_prompt_tokens: int = option(
+        64,
+        "Tokens of a prompt beside those of images that --dataset.cache=prefix keeps room for.",
+        least=1,
+        is_own=True,
+    )
     attend_padding: bool = option(
         False,
         "Let features read the padding of shorter sentences in training, as LeRobot does: results "

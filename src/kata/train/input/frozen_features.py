@@ -259,7 +259,7 @@ def _described(pipeline: Pipeline) -> list[Any]:
     for step in pipeline.steps:
         options = step.config()
         state = {key: value for key, value in step.state().items() if not key.startswith(ACTION)}
-        tokenizer = options.get("tokenizer_name")
+        tokenizer = options.get("tokenizer_name", options.get("model_name"))
         found.append(
             [
                 step.registry_name,
