@@ -229,6 +229,20 @@ def test_files_hold_the_table_of_words_once_under_either_name(tools, tmp_path):
     assert torch.equal(other.text.embed_tokens.weight, policy.text.embed_tokens.weight + 1)
 
 
+def test_a_checkpoints_own_steps_say_how_images_are_read(tools):
+    case = tools.Case(processor={"use_albumentations": True})
+    _, before, _ = built(tools, case)
+    policy, *_ = built(tools)
+    policy.use_pipeline(before)
+    assert policy.geometry.use_albumentations
+    # The tokenizer that options name, and that nothing has fetched, does not resize images.
+    policy, before, _ = built(tools)
+    other, *_ = built(tools)
+    other.rules = dataclasses.replace(other.rules, least=2**16)
+    given = before(tools.batch(tools.Case()))
+    assert torch.equal(each(policy, given), each(other, given))
+
+
 @pytest.mark.parametrize("name", ["default", "robot_of_the_base", "relative"])
 def test_pipelines_are_the_same_after_writing(tools, tmp_path, name):
     case = tools.GOLDEN[name]

@@ -11,6 +11,7 @@ TOP, WRIST = "observation.images.top", "observation.images.wrist"
 SIZES = {  # inputs by key, the action's width, parameters, tensors in LeRobot's file
     "act": ({TOP: (3, 480, 640), STATE: (14,)}, 14, 51_613_582, 234),
     "diffusion": ({TOP: (3, 96, 96), STATE: (2,)}, 2, 262_709_026, 273),
+    "groot": ({TOP: (3, 480, 640), STATE: (6,)}, 6, 3_144_016_000, 1030),
     "multi_task_dit": (
         {TOP: (3, 240, 320), WRIST: (3, 240, 320), STATE: (6,)},
         6,

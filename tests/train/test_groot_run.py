@@ -12,7 +12,6 @@ import torch
 from kata.data.loader.feature_cache import FeatureCache
 from kata.errors import DataError, PolicyError
 from kata.eval.rollout_policy import load_for_acting
-from kata.plan.tracing.trace import trace_step
 from kata.run import resolve_run
 from kata.train import train
 from kata.train.stopping import StopSignal
@@ -95,11 +94,3 @@ def test_with_cached_features_a_step_costs_the_head_alone(make, tmp_path, monkey
 def test_relative_actions_are_measured_in_chunks_of_forty(make):
     with pytest.raises(DataError, match="drop_last is 39"):
         train(make("relative", "--policy.use_relative_actions=true"))
-
-
-def test_a_plan_counts_a_step_without_weights_or_images(make):
-    action = '--policy.output_features={"action": {"type": "ACTION", "shape": [2]}}'
-    trace = trace_step(make("plan", "--gradient_checkpointing=true", action))
-    policy = train(make("run", "--save_checkpoint=false", "--steps=1")).state.policy
-    assert trace.frozen == sum(p.numel() for p in policy.parameters() if not p.requires_grad)
-    assert trace.trainable == sum(p.numel() for p in policy.parameters() if p.requires_grad)

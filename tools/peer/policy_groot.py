@@ -12,6 +12,7 @@ import functools
 import os
 import shutil
 import tempfile
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -211,7 +212,7 @@ def folder() -> str:
 def raw(case: Case) -> Path:
     """NVIDIA's folder of a case."""
     parts = (case.changes, case.processor, case.statistics)
-    name = f"raw{abs(hash(repr(parts))):x}"
+    name = f"raw{zlib.crc32(repr(parts).encode()):x}"
     return tiny_groot.write_raw(
         place() / name,
         Path(folder()),
@@ -219,6 +220,15 @@ def raw(case: Case) -> Path:
         options=case.processor,
         statistics=case.statistics,
     )
+
+
+@contextmanager
+def tiny_peer() -> Iterator[None]:
+    """LeRobot reads the tokenizer of the tiny backbone inside."""
+    from lerobot.policies.groot import processor_groot
+
+    with mock.patch.object(processor_groot, "GROOT_N1_7_BACKBONE_MODEL", folder()):
+        yield
 
 
 @contextmanager
@@ -270,7 +280,7 @@ def peer_pipelines(case: Case, config: Any) -> tuple[Any, Any]:
                 features[key] = {"dtype": "video", "names": None}
         meta = SimpleNamespace(features=features, stats=own)
         own = own if case.statistics else {**own, "action": relative_stats(case)}
-    with mock.patch.object(processor_groot, "GROOT_N1_7_BACKBONE_MODEL", folder()):
+    with tiny_peer():
         return processor_groot.make_groot_pre_post_processors(config, own, meta)
 
 

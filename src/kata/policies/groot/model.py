@@ -27,8 +27,9 @@ from kata.policies.groot.continued import ramp
 from kata.policies.groot.head import ActionHead, BackboneFeatures, Context
 from kata.policies.groot.transformer import BlockSizes
 from kata.policies.vla_policy import DTYPES, QueuePolicy, latest, padded
-from kata.processors.groot.encode import image_rules
+from kata.processors.groot.encode import EncodePrompt, image_rules
 from kata.processors.groot.images import bicubic, crop_size, geometry_of, shortest_edge
+from kata.processors.pipeline import Pipeline
 from kata.spec import (
     ACTION,
     LANGUAGE_MASK,
@@ -100,6 +101,17 @@ class Policy(QueuePolicy):
             wanted[key_map.to_lerobot(name).removeprefix(LEROBOT)] = tensor
         load_base(self.base.source, wanted, LM_HEAD.removeprefix(LEROBOT))
 
+    def use_pipeline(self, before: Pipeline) -> None:
+        """Take the rules of images from a checkpoint's own steps."""
+        for step in before.steps:
+            if isinstance(step, EncodePrompt):
+                self.rules, self.geometry = step.rules, step.geometry
+
+    @property
+    def token_side(self) -> int:
+        """Return the side in pixels of an image token."""
+        return self.sizes.vision.patch * self.sizes.vision.merge
+
     # --- features
 
     def features(self, batch: Batch, place: Tensor | None = None) -> BackboneFeatures:
@@ -145,10 +157,11 @@ class Policy(QueuePolicy):
 
     def _final(self, frames: Tensor, place: Tensor | None) -> Tensor:
         """Return images in the size of the encoder, after albumentations' crop if there is one."""
-        if self.geometry.use_albumentations:
-            size = (frames.shape[-2], frames.shape[-1])
-            frames = _cropped(frames, crop_size(size, self.geometry), place)
-            frames = shortest_edge(frames, self.geometry.edge)
+        if not self.geometry.use_albumentations:
+            return frames
+        size = (frames.shape[-2], frames.shape[-1])
+        frames = _cropped(frames, crop_size(size, self.geometry), place)
+        frames = shortest_edge(frames, self.geometry.edge)
         size = self.rules.fitted((frames.shape[-2], frames.shape[-1]))
         return frames if frames.shape[-2:] == size else bicubic(frames, size)
 
@@ -156,7 +169,7 @@ class Policy(QueuePolicy):
         self, images: list[Tensor]
     ) -> tuple[Tensor, list[Tensor], list[tuple[int, int]]]:
         """Return tokens (B, I, width) of all images of a prompt, deep ones, and their grids."""
-        factor, count = self.rules.factor, len(images[0])
+        factor, count = self.token_side, len(images[0])
         grids = [(image.shape[-2] // factor, image.shape[-1] // factor) for image in images]
         parts: list[tuple[Tensor, ...]] = [()] * len(images)
         for size in dict.fromkeys(image.shape[-2:] for image in images):
@@ -192,7 +205,7 @@ class Policy(QueuePolicy):
         del kind
         # Sentences are as long as the longest of their batch, and features always as long.
         room, told = self.options.cached_prompt_tokens, batch[LANGUAGE_TOKENS]
-        images = int(sum(_tokens_of(image, self.rules.factor) for image in _views(batch).values()))
+        images = int(sum(_tokens_of(image, self.token_side) for image in _views(batch).values()))
         longest = told.shape[1] - images
         if longest > room:
             raise PolicyError(
