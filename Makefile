@@ -50,9 +50,11 @@ bench: setup
 long: setup
 	$(BIN)/python -m pytest -n 0 -m long
 
-# Kills a hundred training runs at random moments and compares what they leave with straight runs.
+# Kills a hundred training runs at random moments and compares what they leave with straight runs; kills learner and actor
+# of `kata rl`, and counts episodes.
 kill: setup
 	$(BIN)/python tools/kill/run.py --kills 100
+	$(BIN)/python tools/kill/network.py --kills 30
 
 # Streams 100,000 batches through a proxy that fails every twentieth request: order and pixels of the disk, memory flat.
 # DATASET is a folder, such as a copy of lerobot/pusht.

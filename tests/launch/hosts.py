@@ -82,6 +82,10 @@ class Hosts:
         """Nothing reaches the host or comes from it."""
         self._ip("-n", self._switch, "link", "set", f"port{host}", "down")
 
+    def plug_in(self, host: int) -> None:
+        """The host is reached again."""
+        self._ip("-n", self._switch, "link", "set", f"port{host}", "up")
+
     def kill(self, host: int) -> None:
         """End everything that runs on the host, as a power cut does."""
         found = subprocess.run(

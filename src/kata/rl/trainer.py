@@ -385,7 +385,7 @@ def _open(run: RlRun, spec: EnvSpec, folder: Path, stack: ExitStack) -> RunSessi
     counts = _restored(folder, acting, learner.sac, journal)
     parts.take_demos()
     refill(learner, journal, counts)
-    drop_lines_after(folder / METRICS, counts.step)
+    drop_lines_after(folder / METRICS, counts.step, counts.updates)
     record = AppendLog(folder / METRICS)
     stack.callback(record.close)
     stop = stack.enter_context(StopSignal())

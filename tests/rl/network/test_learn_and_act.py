@@ -186,3 +186,47 @@ def test_names_and_folders_belong_to_one_actor(tmp_path):
             act(tmp_path / "a", port, "a")
         with pytest.raises(PolicyError, match="trained on 3"):
             act(tmp_path / "d", port, "d", "--env.id=MountainCarContinuous-v0")
+
+
+def test_a_learner_that_had_finished_takes_what_was_left_before_it_ends(
+    tmp_path, played, monkeypatch
+):
+    run, args = tmp_path / "run", ("--policy.online_steps=24",)
+    with running(run, *args) as (port, sessions):
+        monkeypatch.setattr("kata.rl.network.courier.LONGEST_PAUSE_S", 0.2)
+        with monkeypatch.context() as patched:
+            # The actor is cut off with an episode that it could not send.
+            cut_off(patched, Spool, "add", 1, after=True)
+            patched.setattr("kata.rl.network.desk.SILENT_S", 0.5)
+            with pytest.raises(CutOffError):
+                act(tmp_path / "a", port, "a")
+            wait_for(lambda: sessions[0].learner.episodes >= 1)
+        end(sessions[0])
+    kept = waiting(tmp_path / "a")
+    # Both are started again; the learner has nothing left to learn, and waits for its actor.
+    with ThreadPoolExecutor(2) as pool:
+        done = pool.submit(learn, run, port, *args, "--policy.online_steps=12")
+        wait_for(lambda: answers(port))
+        if not kept:  # it was sent at the last moment: nothing to deliver
+            played["a"] = played["a"]
+        acted = pool.submit(act, tmp_path / "a", port, "a")
+        acted.result()
+        done.result()
+    assert waiting(tmp_path / "a") == []
+    assert journal(run) == played
+
+
+def test_updates_after_the_last_checkpoint_are_not_logged_twice(tmp_path, monkeypatch):
+    monkeypatch.setattr("kata.rl.network.desk.SILENT_S", 0.5)
+    run, args = tmp_path / "run", ("--policy.online_steps=24", "--log_freq=1")
+    with running(run, *args) as (port, _):
+        act(tmp_path / "a", port, "a")
+    file = run / "metrics.jsonl"
+    before = file.read_text()
+    # A process that was killed after its last checkpoint had logged updates of the same step.
+    last = [json.loads(line) for line in before.splitlines() if '"train"' in line][-1]
+    file.write_text(before + json.dumps({**last, "updates": last["updates"] + 1}) + "\n")
+    learn(run, free_port(), *args)
+    told = [json.loads(line).get("updates") for line in file.read_text().splitlines()]
+    trained = [updates for updates in told if updates is not None]
+    assert len(trained) == len(set(trained)) > last["updates"]

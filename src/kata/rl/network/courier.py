@@ -6,6 +6,7 @@ import logging
 import ssl
 import threading
 import time
+from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from urllib.parse import urlsplit
@@ -19,6 +20,7 @@ from kata.rl.network.spool import ActorIdentity, Spool, Spooled
 from kata.rl.network.wire import (
     ACTOR,
     AWAY,
+    FORBIDDEN,
     HEADER_BYTES,
     INSTANCE,
     JSON_BYTES,
@@ -42,6 +44,9 @@ from kata.units import duration_s, seconds_text
 
 SAID_S = 10.0
 """Time between messages that the learner is away."""
+
+UNTRUSTED = "CERTIFICATE_VERIFY_FAILED"
+"""Words of OpenSSL's messages about certificates."""
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 2.0
 """Pauses before another try."""
@@ -118,6 +123,16 @@ class Line(Closing):
             NetworkError: the learner refuses, or its answer is too large.
             httpx.TransportError: there is no answer.
         """
+        try:
+            return self._asked(method, path, most, body, headers)
+        except httpx.ConnectError as error:
+            if UNTRUSTED in str(error):  # waiting does not help
+                raise _untrusted(self._client.base_url, error) from error
+            raise
+
+    def _asked(
+        self, method: str, path: str, most: int, body: bytes, headers: Mapping[str, str]
+    ) -> Answer:
         given = {name.replace("_", "-"): value for name, value in headers.items()}
         found = bytearray()
         with self._client.stream(method, path, content=body, headers=given) as response:
@@ -143,6 +158,16 @@ def _trusted(ca_file: str | None) -> ssl.SSLContext | bool:
     if ca_file is None:
         return True
     return ssl.create_default_context(cafile=ca_file)
+
+
+def _untrusted(url: httpx.URL, error: httpx.ConnectError) -> NetworkError:
+    return NetworkError(
+        FORBIDDEN,
+        f"{url.scheme}://{url.netloc.decode()}: its certificate is not trusted ({error})",
+        rule="the learner's certificate names its address, and is signed by who is trusted here",
+        remedy="--rl.ca_file=<the learner's --rl.certificate>; the certificate's subjectAltName "
+        "has the host of --rl.learner",
+    )
 
 
 class Patience:
@@ -260,8 +285,11 @@ class EpisodeCourier(Closing):
 
     def _fetch_all(self) -> None:
         while not self._ends.is_set():
-            have = "" if self._fetched is None else self._fetched.version
-            answer = self._asked("GET", f"/weights?have={have}", self._most)
+            if self.is_told_to_stop:  # weights are not needed any more
+                answer = self._asked("POST", "/beat", JSON_BYTES)
+            else:
+                have = "" if self._fetched is None else self._fetched.version
+                answer = self._asked("GET", f"/weights?have={have}", self._most)
             if answer is None:
                 return
             self.is_told_to_stop = answer.headers.get(STOP) == "1"

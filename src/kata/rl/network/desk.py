@@ -76,6 +76,8 @@ class Desk:
         self._lock = threading.Lock()
         self._sending: set[str] = set()
         self._heard: dict[str, float] = {}
+        self._began = time.monotonic()
+        self._left: set[str] = set()
         self._is_closed = False
 
     # --- the server's side --------------------------------------------------------------------
@@ -97,10 +99,12 @@ class Desk:
     def hear(self, name: str) -> None:
         """Note that an actor is there."""
         self._heard[name] = time.monotonic()
+        self._left.discard(name)
 
     def leave(self, name: str) -> None:
         """Note that an actor leaves."""
         self._heard.pop(name, None)
+        self._left.add(name)
 
     @contextmanager
     def sending(self, name: str) -> Generator[None]:
@@ -155,6 +159,16 @@ class Desk:
         """Return the names of actors that were heard lately."""
         now = time.monotonic()
         return sorted(name for name, at in list(self._heard.items()) if now - at < SILENT_S)
+
+    def expected(self) -> list[str]:
+        """Return the names of actors that this process has not heard yet, while it is young: they
+        may have episodes for the learner that was before it.
+        """
+        if time.monotonic() - self._began >= SILENT_S:
+            return []
+        with self._lock:
+            known = self.members.names
+        return sorted(known - self._left - set(self._heard))
 
 
 def _stopping() -> NetworkError:

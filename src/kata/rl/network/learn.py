@@ -92,8 +92,11 @@ class NetworkLearner:
                 self._wait()
             self._note_who_is_there()
             session.between_episodes()
-        # The run is over: actors send what they have.
-        while self._desk.present() and not session.stop.should_stop():
+        # The run is over: actors send what they have. Where this process began at the end, they
+        # get time to come back.
+        while self._desk.present() or self._desk.expected():
+            if session.stop.should_stop():
+                break
             self._wait()
 
     # --- learning -----------------------------------------------------------------------------

@@ -93,6 +93,11 @@ class RunActors:
         if known != instance:
             raise self._other_folder(name)
 
+    @property
+    def names(self) -> set[str]:
+        """Return the names of the actors that have said hello in this run."""
+        return set(self._instances)
+
     def count(self, entry: JournalEntry) -> None:
         """Count an episode of the journal."""
         self._episodes.setdefault(entry.actor, []).append(entry)

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
-from kata.config import DURATION, REQUIRED, Form, Options, assign, decode, option, parse_flags
+from kata.config import (
+    DURATION,
+    REQUIRED,
+    Form,
+    Options,
+    assign,
+    decode,
+    option,
+    parse_flags,
+    refuse_unknown,
+)
 from kata.config.schema import entries
 from kata.errors import ConfigError, did_you_mean
 from kata.policies.rules import Rule
@@ -172,6 +182,9 @@ def resolve_act(args: Sequence[str]) -> ActRun:
     given: dict[str, Any] = {}
     for name, value in parse_flags(args).items():
         assign(given, name, value)
+    refuse_unknown(ActRun, given, "kata rl act")
+    for group, cls in (("env", EnvConfig), ("rl", CallingConfig)):
+        _refuse_misspelt(group, cls, given.get(group, {}))
     for group, what, example in (
         ("env", "type", "--env.type=kata"),
         ("rl", "learner", "--rl.learner=http://127.0.0.1:50051"),
@@ -184,6 +197,18 @@ def resolve_act(args: Sequence[str]) -> ActRun:
                 remedy=f"for example {example}",
             )
     return decode(ActRun, given, verb="kata rl act")
+
+
+def _refuse_misspelt(group: str, cls: type[Any], inner: Any) -> None:
+    """Refuse a name in a group that is none of its options, with the nearest."""
+    known = {f"{group}.{field.name}" for field in fields(cls)}
+    for name in inner if isinstance(inner, dict) else ():
+        if f"{group}.{name}" not in known:
+            raise ConfigError(
+                f"--{group}.{name}: no such option of kata rl act",
+                rule="options have fixed names; `kata rl act --help=all` lists them",
+                remedy=did_you_mean(f"{group}.{name}", known),
+            )
 
 
 def _refuse_broken(rules: Iterator[Rule]) -> None:

@@ -336,13 +336,18 @@ def _parsed_lines(path: Path) -> list[tuple[bytes, dict[str, Any]]]:
     return lines
 
 
-def drop_lines_after(path: Path, first_step: int) -> None:
+def drop_lines_after(path: Path, first_step: int, updates: int | None = None) -> None:
     """Rewrites a file of JSON lines with those up to `first_step`; a run from step 0 begins with
     an empty file.
+
+    updates: lines that name more updates go, too. Where a step has many updates, a checkpoint may
+        lie between them.
     """
     if not path.exists():
         return
     lines = _parsed_lines(path) if first_step else []
+    if updates is not None:
+        lines = [(raw, line) for raw, line in lines if line.get("updates", 0) <= updates]
     kept = b"".join(raw + b"\n" for raw, line in lines if line["step"] <= first_step)
     beside = path.with_name(path.name + ".new")
     beside.write_bytes(kept)
