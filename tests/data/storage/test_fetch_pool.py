@@ -135,6 +135,26 @@ def test_what_came_along_is_not_fetched_without_what_it_came_with(tmp_path: Path
         pool.release(lease)
 
 
+def test_what_came_along_leaves_what_is_needed_next_its_share(tmp_path: Path) -> None:
+    with FetchPool(100_000) as pool:
+        ranges = Ranges(tmp_path, pool)
+        places = (0, 100_000, 200_000)
+        along = [(ranges.of(begin + 1_000, 9_000), 900) for begin in places]
+        pool.fetch_ahead(map(ranges.of, places), range(1, 2), along)
+        wait_until(lambda: pool.held_bytes == 30_000 and not ranges.store.now)
+        lease, done = ranges.bring(ranges.of(1_000_000, 60_000), due=1, again=500)
+        done.result(20)
+        pool.release(lease)
+        near = [ranges.of(begin, 5_000) for begin in (500_000, 600_000, 700_000)]
+        assert pool.held_bytes == 90_000
+        pool.fetch_ahead(near, range(2, 3))
+        wait_until(lambda: len(ranges.store.read) == 7 and not ranges.store.now)
+        assert pool.held_bytes <= 100_000
+        reads = len(ranges.store.read)
+        assert all(map(ranges.is_right, near))
+        assert len(ranges.store.read) == reads
+
+
 def test_the_range_that_is_needed_again_last_makes_room(tmp_path: Path) -> None:
     uses = {0: 50, 100_000: 20, 200_000: NEVER, 300_000: 90, 400_000: 30}
     with FetchPool(5000) as pool:

@@ -46,7 +46,7 @@ step would cost more than it gives.
 
 _AHEAD = 0.25
 """Fraction of the budget that is fetched ahead of its use in place of bytes that will be used
-again. More would hide no more latency, and those bytes would have to be fetched once more.
+again, beside what came along. More hides no more latency, and fetches those bytes once more.
 """
 
 _ALONG = 0.375
@@ -58,9 +58,8 @@ _WHOLE = 0.9
 """Fraction of the budget that all files may take to be kept whole."""
 
 _OLD_ENTRIES = 256
-"""Entries of a heap beyond five quarters of the ranges, at which those that no longer hold are
-removed. Each keeps a few hundred bytes, so more of them look like memory that leaks.
-"""
+"""Entries of a heap beyond five quarters of the ranges, at which old ones are removed. Each keeps a
+few hundred bytes, so more of them look like memory that leaks."""
 
 _OVERLAPS = 8
 """Ranges that are looked into for bytes: those of a file may overlap, though GOPs seldom do."""
@@ -380,7 +379,8 @@ class FetchPool(Closing):
         """Drop what is spare, then what only steps after `due` need; return False if in vain."""
         # With nothing under way and no task at work, a task would wait for ever.
         is_stuck = is_awaited and not self._under_way and not self._complete
-        is_ahead = self.held_bytes - self._spare_bytes > _AHEAD * self.budget_bytes
+        near_bytes = self.held_bytes - self._spare_bytes - self._along_bytes
+        is_ahead = near_bytes > _AHEAD * self.budget_bytes
         earliest = NEVER - 1 if is_ahead and not is_awaited else due
         while self.held_bytes + size > self.budget_bytes:
             latest = self._latest(_BEFORE_ALL if is_stuck else earliest)
