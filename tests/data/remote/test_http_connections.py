@@ -1,5 +1,9 @@
 """Ranges on kept connections: few are opened; what they cannot do is the other client's."""
 
+import os
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from http.server import ThreadingHTTPServer
 from pathlib import Path
 
@@ -10,6 +14,7 @@ from kata.data.remote.http_connections import range_of
 from kata.data.remote.http_objects import HttpObjects
 from kata.data.remote.refusals import TransientError
 from kata.data.storage.file_stamp import Stamp
+from tests.data.remote.certificates import secure, self_signed
 
 DATA = bytes(range(200)) * 5
 
@@ -20,6 +25,8 @@ class Handler(FileHandler):
     def setup(self) -> None:
         super().setup()
         self.server.opened += 1
+        self.timeout = self.server.idle_s
+        self.connection.settimeout(self.timeout)
 
     def send_file(self, file: Path) -> None:
         if self.server.moved is not None:
@@ -42,10 +49,11 @@ class Server(FileServer):
         super().__init__(folder, Handler)
         self.opened, self.closes, self.more = 0, False, b""
         self.moved: str | None = None
+        self.idle_s: float | None = None
 
 
-def read(server: Server, begin: int, size: int) -> bytes:
-    objects = HttpObjects(server.url)
+def read(server: Server, begin: int, size: int, scheme: str = "http") -> bytes:
+    objects = HttpObjects(f"{scheme}://127.0.0.1:{server.port}")
     return objects.read("a.bin", begin, size, Stamp(len(DATA), ""))
 
 
@@ -60,6 +68,80 @@ def test_requests_share_a_connection_until_it_is_closed(tmp_path: Path) -> None:
         server.closes = False
         assert read(server, 4, 10) == DATA[4:14]
         assert server.opened == 2
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A key and a certificate that no one trusts unasked."""
+    return self_signed(tmp_path_factory.mktemp("tls") / "server.pem")
+
+
+@pytest.fixture(params=["http", "https"])
+def either(
+    tmp_path: Path,
+    certificate: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
+) -> Iterator[tuple[Server, str]]:
+    """A server that speaks HTTP or HTTPS, and the scheme; its certificate is trusted."""
+    server = Server(tmp_path)
+    if request.param == "https":
+        secure(server, certificate)
+        monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+    with serving(server):
+        yield server, request.param
+
+
+def test_a_connection_that_the_server_closed_while_idle_is_opened_again(
+    either: tuple[Server, str],
+) -> None:
+    server, scheme = either
+    server.idle_s = 0.05
+    assert read(server, 0, 100, scheme) == DATA[:100]
+    time.sleep(0.2)
+    server.idle_s = None
+    for begin in (7, 900):
+        assert read(server, begin, 100, scheme) == DATA[begin : begin + 100]
+    assert server.opened == 2
+
+
+def test_many_idle_connections_that_were_closed_cost_one_more_try(
+    either: tuple[Server, str],
+) -> None:
+    server, scheme = either
+    server.idle_s = 0.3
+    with ThreadPoolExecutor(4) as pool:
+        asked = range(0, 80, 10)
+        found = list(pool.map(lambda begin: read(server, begin, 10, scheme), asked))
+        assert found == [DATA[begin : begin + 10] for begin in asked]
+        opened = server.opened
+        time.sleep(0.6)
+        found = list(pool.map(lambda begin: read(server, begin, 10, scheme), asked))
+    assert found == [DATA[begin : begin + 10] for begin in asked]
+    assert server.opened <= opened + len(asked)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_forked_process_opens_connections_of_its_own(either: tuple[Server, str]) -> None:
+    server, scheme = either
+    assert read(server, 0, 100, scheme) == DATA[:100]
+    child = os.fork()  # beside threads, as DataLoader starts its workers
+    if not child:
+        # Nothing of pytest may run here.
+        os._exit(0 if read(server, 7, 100, scheme) == DATA[7:107] else 1)
+    _, status = os.waitpid(child, 0)
+    assert status == 0
+    assert read(server, 900, 100, scheme) == DATA[900:1000]
+    assert server.opened == 2
+
+
+def test_a_certificate_that_is_not_trusted_is_left_to_the_other_client(
+    tmp_path: Path, certificate: Path
+) -> None:
+    server = Server(tmp_path)
+    secure(server, certificate)
+    with serving(server):
+        assert range_of(f"https://127.0.0.1:{server.port}/a.bin", {}, 10) is None
 
 
 def test_an_answer_of_another_length_is_asked_for_again(tmp_path: Path) -> None:
@@ -89,6 +171,21 @@ def test_a_host_behind_a_proxy_is_left_to_the_other_client(
         monkeypatch.setenv("http_proxy", proxy.url)
         assert range_of("http://a.host.that.is.absent/a.bin", {}, 10) is None
         assert not proxy.asked
+
+
+def test_a_host_that_no_proxy_names_is_asked_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    proxy, server = Server(tmp_path), Server(tmp_path)
+    with serving(proxy), serving(server):
+        monkeypatch.setenv("http_proxy", proxy.url)
+        monkeypatch.setenv("no_proxy", "another.host,127.0.0.1")
+        for begin in (0, 7):
+            answer = range_of(f"{server.url}/a.bin", {"Range": f"bytes={begin}-99"}, 100 - begin)
+            assert answer is not None
+            assert answer.body == DATA[begin:100]
+        assert not proxy.asked
+        assert server.opened == 1
 
 
 def test_a_host_that_cannot_be_reached_is_left_to_the_other_client() -> None:

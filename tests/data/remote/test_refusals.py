@@ -1,9 +1,5 @@
 """What no retry can mend ends with one message that names the object and a remedy."""
 
-import datetime
-import ssl
-from pathlib import Path
-
 import huggingface_hub
 import numpy as np
 import pytest
@@ -18,6 +14,7 @@ from kata.data.remote.remote_store import RemoteStore
 from kata.data.remote.retry import RetryLimits
 from kata.errors import ConfigError, DataError
 from tests.data.dataset_maker import CAMERA
+from tests.data.remote.certificates import secure, self_signed
 
 VIDEO = f"videos/{CAMERA}/chunk-000/file-000.mp4"
 QUICK = RetryLimits(attempts=3, first_s=0.01)
@@ -172,9 +169,7 @@ def test_addresses_without_a_meaning_here(root, words):
 def test_a_certificate_that_is_not_trusted(folder, tmp_path, monkeypatch):
     certificate = self_signed(tmp_path / "proxy.pem")
     server = FileServer(folder)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate)
-    server.socket = context.wrap_socket(server.socket, server_side=True)
+    secure(server, certificate)
     root = server.url.replace("http://", "https://")
     with serving(server):
         refused(root, root, "certificate is not trusted", "SSL_CERT_FILE")
@@ -209,37 +204,3 @@ def test_credentials_in_an_address_are_refused_and_not_repeated(root):
 def test_a_revision_belongs_to_the_address():
     with pytest.raises(ConfigError, match=r"--dataset\.root=hf://datasets/x/y@v3\.0"):
         DatasetPlace(root="hf://datasets/x/y", revision="v3.0")
-
-
-def self_signed(path: Path) -> Path:
-    """A key and a certificate for 127.0.0.1 in one file."""
-    from ipaddress import ip_address
-
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "a proxy")])
-    now = datetime.datetime.now(datetime.UTC)
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(1)
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
-        .add_extension(
-            x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), critical=False
-        )
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    private = key.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.NoEncryption(),
-    )
-    path.write_bytes(private + certificate.public_bytes(serialization.Encoding.PEM))
-    return path
