@@ -12,6 +12,7 @@ import pytest
 from huggingface_hub import constants
 
 from benchmarks.streaming.servers.files import FileServer, serving
+from benchmarks.streaming.servers.gcs import PREFIX, GcsServer
 from benchmarks.streaming.servers.hub import HubServer
 from benchmarks.streaming.servers.proxy import Faults, Proxy, proxied
 from tests.data.dataset_maker import make
@@ -24,6 +25,9 @@ class Place:
     root: str
     proxy: Proxy
     server: FileServer | None
+
+
+_SERVERS = {"hub": HubServer, "bucket": HubServer, "gs": GcsServer}
 
 
 @pytest.fixture(scope="session")
@@ -79,7 +83,7 @@ def place(monkeypatch, request):
             if kind == "s3":
                 port = request.getfixturevalue("s3_port")
             else:
-                server = HubServer(folder) if kind in ("hub", "bucket") else FileServer(folder)
+                server = _SERVERS.get(kind, FileServer)(folder)
                 stack.enter_context(serving(server))
                 port = server.port
             proxy = stack.enter_context(proxied("127.0.0.1", port, faults))
@@ -97,6 +101,9 @@ def _root(kind, folder, port, proxy, monkeypatch) -> str:
         for name, value in {**ENVIRONMENT, "AWS_ENDPOINT_URL": proxy.url}.items():
             monkeypatch.setenv(name, value)
         return address
+    if kind == "gs":
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", proxy.url)
+        return f"gs://sets/{PREFIX.rstrip('/')}"
     if kind == "web":
         return f"{proxy.url}/"
     monkeypatch.setattr(constants, "ENDPOINT", proxy.url)

@@ -13,8 +13,8 @@ from benchmarks.streaming.servers.files import FileServer, serving
 from kata.data import open_dataset
 from kata.data.remote import mirror as mirrors
 from kata.data.remote import old_states
-from kata.data.remote.addresses import open_objects
 from kata.data.remote.mirror import Mirror
+from kata.data.remote.objects import open_objects
 from kata.data.remote.remote_store import RemoteStore
 from kata.errors import DataError
 from tests.data import dataset_maker

@@ -89,7 +89,7 @@ def test_an_index_made_in_the_folder_serves_the_web(tmp_path, folder, monkeypatc
         assert (pixels(server.url) == pixels(folder)).all()
 
 
-@pytest.mark.parametrize("kind", ["s3", "hub"])
+@pytest.mark.parametrize("kind", ["s3", "hub", "gs"])
 def test_an_index_is_stored_beside_a_dataset(tmp_path, folder, place, monkeypatch, capsys, kind):
     with place(kind, folder) as there:
         assert main(["data", "index", there.root, "--upload"]) == 0

@@ -9,7 +9,7 @@ from benchmarks.streaming.servers.files import FileServer, serving
 from benchmarks.streaming.servers.hub import HubServer
 from kata.config.dataset import DatasetPlace
 from kata.data import Reader, open_dataset
-from kata.data.remote.addresses import open_objects
+from kata.data.remote.objects import open_objects
 from kata.data.remote.remote_store import RemoteStore
 from kata.data.remote.retry import RetryLimits
 from kata.errors import ConfigError, DataError
@@ -156,7 +156,6 @@ def test_an_object_of_s3_that_changes(s3_port, folder, place):
 @pytest.mark.parametrize(
     ("root", "words"),
     [
-        ("gs://bucket/set", "pip install 'kata[gcs]'"),
         ("nothing://bucket/set", "nothing:// is not known"),
         ("hf://models/x/y", "names no dataset or bucket"),
         ("hf://buckets/x/y@main", "names no dataset or bucket"),

@@ -9,7 +9,7 @@ from benchmarks.streaming.servers.proxy import Faults
 from kata.data import Batches, Dataset, Order, Reader, anchor_rows, open_dataset
 from tests.data.dataset_maker import CAMERA, make
 
-KINDS = ("web", "hub", "bucket", "s3")
+KINDS = ("web", "hub", "bucket", "s3", "gs")
 FAULTY = Faults(share=0.15, seed=2)
 
 

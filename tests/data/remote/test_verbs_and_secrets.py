@@ -122,7 +122,7 @@ def test_no_message_has_a_key_of_s3(folder, tmp_path, place, s3_port, capsys):
     from benchmarks.streaming.servers.s3 import KEY, SECRET
 
     with place("s3", folder, Faults(share=1.0, kinds=("500",))) as there:
-        from kata.data.remote.addresses import open_objects
+        from kata.data.remote.objects import open_objects
         from kata.data.remote.remote_store import RemoteStore
         from kata.data.remote.retry import RetryLimits
 

@@ -19,10 +19,10 @@ from huggingface_hub.errors import (
 
 from kata.config.dataset import folder_of, is_address
 from kata.data.format.info import VERSIONS, read_info
-from kata.data.remote.addresses import open_objects
 from kata.data.remote.http_ranges import TRANSPORT_ERROR
 from kata.data.remote.hub_objects import newest_revision
 from kata.data.remote.mirror import Mirror
+from kata.data.remote.objects import open_objects
 from kata.data.remote.remote_store import RemoteStore
 from kata.data.storage.store import LocalStore, Store
 from kata.errors import DataError

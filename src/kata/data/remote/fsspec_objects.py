@@ -1,4 +1,4 @@
-"""Objects of any store that fsspec knows: gs://, az://, memory:// and others."""
+"""Objects of any store that fsspec knows: az://, memory:// and others."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kata.data.remote.refusals import (
 )
 from kata.data.storage.file_stamp import Stamp
 
-_VERSIONS = ("ETag", "etag", "generation", "md5Hash", "content_md5", "mtime", "created")
+_VERSIONS = ("ETag", "etag", "md5Hash", "content_md5", "mtime", "created")
 """Keys that file systems give to what changes with an object, the best first."""
 
 T = TypeVar("T")

@@ -113,19 +113,46 @@ def look_at(url: str, headers: Mapping[str, str], location: str) -> Stamp:
     return Stamp(total, _tag(response))
 
 
+def answer_of(
+    method: str, url: str, headers: Mapping[str, str], location: str, data: bytes = b""
+) -> bytes:
+    """Return the body of the answer to a small request.
+
+    Raises:
+        TransientError: Another attempt may succeed.
+        RefusedError: The store refuses.
+    """
+    with _Answer(url, headers, location, method=method, data=data) as response:
+        found = b"".join(response.iter_raw())
+        expected = response.headers.get("content-length")
+    if expected is not None and int(expected) != len(found):
+        raise TransientError(f"{len(found)} of {expected} bytes")
+    return found
+
+
 class _Answer:
-    """A context with the answer to a GET, whose body has not been read; errors are translated.
+    """A context with an answer whose body has not been read; errors are translated.
 
     Args:
         url: of the object.
         headers: of the request.
         location: of the object, for messages.
         empty: True to accept 416, the answer for a range of an empty object.
+        method: of the request.
+        data: its body.
     """
 
     def __init__(
-        self, url: str, headers: Mapping[str, str], location: str, *, empty: bool = False
+        self,
+        url: str,
+        headers: Mapping[str, str],
+        location: str,
+        *,
+        empty: bool = False,
+        method: str = "GET",
+        data: bytes = b"",
     ) -> None:
+        self._method, self._data = method, data
         self._headers = {**headers, "Accept-Encoding": "identity"}
         self._url = url
         self._location = location
@@ -135,7 +162,12 @@ class _Answer:
     def __enter__(self) -> Any:
         session: Any = get_session()
         self._stream = session.stream(
-            "GET", self._url, headers=self._headers, timeout=_TIMEOUT_S, follow_redirects=True
+            self._method,
+            self._url,
+            headers=self._headers,
+            content=self._data or None,
+            timeout=_TIMEOUT_S,
+            follow_redirects=True,
         )
         try:
             response = self._stream.__enter__()
