@@ -181,7 +181,7 @@ class Davit(nn.Module):
         self.convs = nn.ModuleList(ConvEmbed(stage) for stage in sizes.stages)
         # Later blocks drop more of their residual branches.
         halves = 2 * sum(stage.depth for stage in sizes.stages)
-        rates = iter(torch.linspace(0, sizes.drop_path, halves, device="cpu").tolist())
+        rates = (sizes.drop_path * number / max(halves - 1, 1) for number in range(halves))
         self.blocks = nn.ModuleList()
         for stage in sizes.stages:
             blocks = nn.ModuleList()
