@@ -449,6 +449,28 @@ def test_inputs_that_nothing_reads_are_refused(built, given):
         built().predict_chunk(blind)
 
 
+def test_adapters_go_to_all_maps_and_prompts_may_be_trained_beside_them(built, given, cases):
+    pytest.importorskip("peft")
+    from kata.finetune.lora import adapt, adapted
+    from kata.run.peft import PeftConfig
+
+    policy, batch = built(freeze_vision_encoder=True).eval(), given()
+    noise = draws(cases, policy)["noise"]
+    before = policy.predict_chunk(batch, noise=noise)
+    adapt(policy, PeftConfig(r=2, full_training_modules=["transformer.soft_prompt_hub"]))
+    assert torch.equal(policy.predict_chunk(batch, noise=noise), before)
+    names = adapted(policy)
+    assert "transformer.blocks.1.attn.qkv" in names
+    assert not any(name.startswith("vision.") for name in names)
+    loss = policy.train()(batch, **draws(cases, policy)).terms["joints_loss"].total
+    loss.backward()
+    trained = {n for n, p in policy.named_parameters() if p.requires_grad}
+    assert all(".lora_" in name or "soft_prompt_hub" in name for name in trained)
+    assert any("soft_prompt_hub" in name for name in trained)
+    for name, parameter in policy.named_parameters():
+        assert (parameter.grad is not None) == (name in trained), name
+
+
 def test_a_delay_is_refused_where_chunks_do_not_last(built):
     config = built().config
     config.refuse_delay(2)

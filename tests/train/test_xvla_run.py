@@ -83,14 +83,16 @@ def test_a_step_does_not_depend_on_micro_batches(trained, monkeypatch):
 
 
 @pytest.mark.long
-def test_two_ranks_take_the_step_of_one(flags, trained, tmp_path):
+@pytest.mark.parametrize("shards", [(), ("--parallelism.dp_shard=-1",)])
+def test_two_ranks_take_the_step_of_one(shards, flags, trained, tmp_path):
     sgd = ("--optimizer.type=sgd", "--optimizer.lr=0.01", "--steps=2", "--save_freq=2")
     split = "--accelerator.gradient_accumulation.steps=2"
     one = trained("one", *sgd, "--batch_size=4", split)
     folder = tmp_path / "two"
     group = ranks.train(
-        2, *flags, *sgd, "--batch_size=4", f"--output_dir={folder}", folder=tmp_path / "out"
-    )
+        2, *flags, *sgd, *shards, "--batch_size=4", f"--output_dir={folder}",
+        folder=tmp_path / "out",
+    )  # fmt: skip
     assert group.ended(300) == [0, 0], group.said(0) + group.said(1)
     from safetensors.torch import load_file
 
