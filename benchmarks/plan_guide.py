@@ -1,11 +1,12 @@
 """Plans beside public figures: memory, wall-clock times, steps on four GPUs, scaling, throughput.
 
-    python benchmarks/plan_guide.py [result.json]
+    python benchmarks/plan_guide.py [result.json [policy]]
 
 The figures are those of LeRobot's hardware guide, of a table of ACT on LIBERO, and of ResNet-50.
 The constants of `kata.plan.device_rates` were chosen with the guide's ACT scenarios and its step of
 Diffusion on four H100 in view, and none for LIBERO, SmolVLA or ResNet-50. No GPU is needed. Each
-policy is traced once, which takes ten to thirty seconds.
+policy is traced once, which takes ten to thirty seconds. Where one is named, its memory alone is
+planned.
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ MEMORY_GB = {
     "pi0": (24, 40),
     "pi05": (24, 40),
     "pi0_fast": (24, 40),
+    "xvla": (24, 40),
 }
 """Peak memory at batch 8 by group of policies."""
 
@@ -78,7 +80,9 @@ NARROW = {"dtype": "bfloat16", "gradient_checkpointing": True}
 """The guide's options of π0.5 on four H100. The other rows of π0 and π0.5 state none; in float32
 their weights, gradients and means of AdamW alone take more than 40 GB.
 """
-OPTIONS = dict.fromkeys(("pi0", "pi05", "pi0_fast"), NARROW)
+FITTED = {"resize_imgs_with_padding": (224, 224)}
+"""X-VLA's usual frames; those of the guide would be cut into 301 tokens each."""
+OPTIONS = {**dict.fromkeys(("pi0", "pi05", "pi0_fast"), NARROW), "xvla": FITTED}
 
 SCALING = {2: 1.9, 4: 3.7, 8: 7.2}
 """Speedups on A100."""
@@ -141,10 +145,12 @@ def guide_forecast(run: Run, gpu: str) -> Forecast:
     return forecast(run, step_trace_of(run), data, machine)
 
 
-def memory_rows() -> list[dict[str, Any]]:
-    """Return the peak memory of each policy at batch 8 beside its group's range."""
+def memory_rows(only: str = "") -> list[dict[str, Any]]:
+    """Return the peak memory of each policy, or of one, at batch 8 beside its group's range."""
     rows: list[dict[str, Any]] = []
     for policy, (low, high) in MEMORY_GB.items():
+        if only not in ("", policy):
+            continue
         found = guide_forecast(guide_run(policy, 8), "a100-80gb")
         rows.append(_row({"policy": policy}, found.memory.total_bytes / 1e9, low, high, "gb"))
     return rows
@@ -260,17 +266,18 @@ def _row(named: dict[str, Any], value: float, low: float, high: float, unit: str
     return {**named, f"planned_{unit}": round(value, 4), **limits, "inside": within}
 
 
-def main(path: Path) -> None:
-    """Compute all rows, print them, and write them."""
-    rows = {
-        "memory_at_batch_8": memory_rows(),
-        "five_epochs": wall_clock_rows(),
-        "four_h100": update_rows(),
-        "scaling_on_a100": scaling_rows(),
-        "held_out_act_on_libero": libero_rows(),
-        "held_out_smolvla": smolvla_rows(),
-        "held_out_resnet50": resnet_rows(),
-    }
+def main(path: Path, only: str = "") -> None:
+    """Compute all rows, or the memory of one policy, print them, and write them."""
+    rows = {"memory_at_batch_8": memory_rows(only)}
+    if not only:
+        rows |= {
+            "five_epochs": wall_clock_rows(),
+            "four_h100": update_rows(),
+            "scaling_on_a100": scaling_rows(),
+            "held_out_act_on_libero": libero_rows(),
+            "held_out_smolvla": smolvla_rows(),
+            "held_out_resnet50": resnet_rows(),
+        }
     for name, each in rows.items():
         print(name)
         for row in each:
@@ -279,4 +286,5 @@ def main(path: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1] if sys.argv[1:] else "benchmarks/results/plan_guide_20261123.json"))
+    target = Path(sys.argv[1] if sys.argv[1:] else "benchmarks/results/plan_guide_20261123.json")
+    main(target, *sys.argv[2:])

@@ -10,7 +10,13 @@ from kata.run import AcceleratorConfig, DatasetConfig, Run
 from kata.spec import ACTION, STATE, Feature, FeatureType
 
 CAMERA = "observation.images.cam0"
-FRAMES = {"diffusion": (96, 96), "vqbet": (96, 96), "tdmpc": (84, 84), "multi_task_dit": (224, 224)}
+FRAMES = {
+    "diffusion": (96, 96),
+    "vqbet": (96, 96),
+    "tdmpc": (84, 84),
+    "multi_task_dit": (224, 224),
+    "xvla": (224, 224),
+}
 """Height and width of the camera for policies that are used with small frames."""
 
 CAMERAS = {"tdmpc": "observation.image"}

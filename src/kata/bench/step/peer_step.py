@@ -28,6 +28,7 @@ from kata.plan.tracing.fake_tensors import treated_as_real
 from kata.plan.tracing.recorder import Recording, StepRecorder, tensors_in
 from kata.policies.multi_task_dit.encoders import BASE_PATCH16, TEXT, VISION
 from kata.policies.smolvla.backbone import SMOLVLM_500M
+from kata.policies.xvla.config import Config as XvlaConfig
 from kata.run import Run
 from kata.update.step import autocast
 
@@ -101,6 +102,9 @@ def build_peer(run: Run, options: Mapping[str, Any]) -> tuple[Any, Any]:
         return {k: types.PolicyFeature(kinds[f.type.value], f.shape) for k, f in own.items()}
 
     known = {name for name in vars(run.policy) if name.startswith("pretrained")}
+    if isinstance(run.policy, XvlaConfig):
+        # LeRobot has no sizes of Florence-2.
+        options = {"florence_config": run.policy.written()["florence_config"], **options}
     config = factory.make_policy_config(
         run.policy.type,
         device="cpu",
@@ -201,6 +205,19 @@ def pi0_fast_without_tokenizers(stack: ExitStack) -> None:
     )
 
 
+def florence_without_values(stack: ExitStack) -> None:
+    """Let LeRobot build Florence-2, which reads the values of a tensor that fake ones lack."""
+
+    def spaced(first: float, last: float, steps: int, **_: object) -> list[SimpleNamespace]:
+        found: list[SimpleNamespace] = []
+        for number in range(steps):
+            value = first + (last - first) * number / max(steps - 1, 1)
+            found.append(SimpleNamespace(item=lambda value=value: value))
+        return found
+
+    stack.enter_context(mock.patch.object(torch, "linspace", spaced))
+
+
 def peer_recording(
     run: Run, size: int, options: Mapping[str, Any] | None = None
 ) -> tuple[Recording, int]:
@@ -218,6 +235,8 @@ def peer_recording(
             smolvlm_without_files(stack)
         if run.policy.type == "pi0_fast":
             pi0_fast_without_tokenizers(stack)
+        if run.policy.type == "xvla":
+            florence_without_values(stack)
         stack.enter_context(treated_as_real())
         stack.enter_context(cuda_rules())
         stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
