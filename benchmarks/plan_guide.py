@@ -51,6 +51,7 @@ MEMORY_GB = {
     "pi05": (24, 40),
     "pi0_fast": (24, 40),
     "xvla": (24, 40),
+    "groot": (24, 40),
 }
 """Peak memory at batch 8 by group of policies."""
 
