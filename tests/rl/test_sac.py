@@ -71,6 +71,25 @@ def test_frozen_weights_stay_bit_for_bit():
     assert algorithm.updates == 3
 
 
+@pytest.mark.parametrize("target", ["shared", "own"])
+@pytest.mark.parametrize("shared", [True, False])
+def test_vectors_encoded_once_give_what_recomputed_ones_give(shared, target, monkeypatch):
+    policy = {"num_discrete_actions": 3, "shared_encoder": shared}
+    once = sac(policy=policy, target_encoder=target)
+    again = sac(policy=policy, target_encoder=target)
+
+    def always(self, encoder, maps, dropout):
+        return encoder(self.values, maps, dropout=dropout)
+
+    for number in range(3):
+        batches = [batch(once, number), batch(once, number + 9)]
+        once.update(batches, Numbers(number))
+        with monkeypatch.context() as patched:
+            patched.setattr("kata.rl.sac.algorithm._Seen.encoded_by", always)
+            again.update(batches, Numbers(number))
+    assert not changed(weights(once), weights(again))
+
+
 @pytest.mark.parametrize("shared", [True, False])
 def test_maps_computed_once_give_what_recomputed_ones_give(shared):
     policy = {"shared_encoder": shared, "num_discrete_actions": 3}

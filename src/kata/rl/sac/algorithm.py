@@ -57,11 +57,28 @@ class Draws(Protocol):
 
 
 class _Seen:
-    """Observations, with the feature maps of frozen encoders, which many steps share."""
+    """Observations, with what many steps share: the feature maps of frozen encoders, and vectors
+    as encoded since the encoder last learned.
+    """
 
     def __init__(self, values: Mapping[str, Tensor]) -> None:
         self.values = values
         self._frozen: dict[int, Tensors] = {}
+        self._encoded: dict[int, Tensor] = {}
+
+    def encoded_by(self, encoder: InputEncoder, maps: Maps, dropout: Dropout) -> Tensor:
+        """Return encoded observations, for steps without a gradient. Without cameras there is no
+        dropout, so that all of them see the same numbers.
+        """
+        if encoder.cameras:
+            return encoder(self.values, maps, dropout=dropout)
+        if id(encoder) not in self._encoded:
+            self._encoded[id(encoder)] = encoder(self.values, maps)
+        return self._encoded[id(encoder)]
+
+    def forget(self) -> None:
+        """Note that an encoder has learned."""
+        self._encoded.clear()
 
     def maps_of(self, encoder: InputEncoder) -> Maps:
         """Return feature maps; those of a frozen encoder are computed once."""
@@ -142,10 +159,13 @@ class Sac:
             seen, after = _Seen(batch.seen), _Seen(batch.seen_next)
             loss, values = self._critic_loss(batch, seen, after, draws)
             found |= self._step("critic", loss) | {"q_mean": values.mean().detach()}
+            seen.forget()
+            after.forget()
             if self._has_discrete:
                 is_read = config.discrete_penalty == "all" or number < last
                 loss = self._discrete_loss(batch, seen, after, draws, penalized=is_read)
                 found |= self._step("discrete_critic", loss)
+                seen.forget()
             if number == last and self.updates % config.policy_update_freq == 0:
                 for _ in range(config.policy_update_freq):
                     found |= self._improve_actor(seen, draws)
@@ -165,7 +185,7 @@ class Sac:
             is_one = self.policy.acting_encoder is self.target_encoder
             mean, variance = self._distribution(after, maps if is_one else None, dropout)
             action, density = squashed(mean, variance, draws.normal(tuple(mean.shape)))
-            encoded = self.target_encoder(after.values, maps, dropout=dropout)
+            encoded = after.encoded_by(self.target_encoder, maps, dropout)
             values = self.targets(encoded, action)
             if config.num_subsample_critics is not None:
                 picked = draws.some_critics(config.num_subsample_critics, config.num_critics)
@@ -187,10 +207,10 @@ class Sac:
         dropout = draws.dropout
         with torch.no_grad():
             maps = after.maps_of(encoder)
-            online = self.policy.discrete_critic(encoder(after.values, maps, dropout=dropout))
+            online = self.policy.discrete_critic(after.encoded_by(encoder, maps, dropout))
             if target_encoder is not encoder:
                 maps = after.maps_of(target_encoder)
-            encoded = target_encoder(after.values, maps, dropout=dropout)
+            encoded = after.encoded_by(target_encoder, maps, dropout)
             best = online.argmax(-1, keepdim=True)
             value = self.discrete_target(encoded).gather(1, best).squeeze(1)
             reward = batch.reward + batch.penalty if penalized else batch.reward
@@ -211,7 +231,7 @@ class Sac:
         mean, variance = self._distribution(seen, maps if is_shared else None, dropout)
         action, density = squashed(mean, variance, draws.normal(tuple(mean.shape)))
         with torch.no_grad():
-            encoded = encoder(seen.values, maps, dropout=dropout)
+            encoded = seen.encoded_by(encoder, maps, dropout)
         values = self.critics(encoded, action)
         value = values.amin(0) if self.config.actor_q == "min" else values.mean(0)
         loss = (self.log_alpha.exp().detach() * density - value).mean()
@@ -235,7 +255,7 @@ class Sac:
         maps = seen.maps_of(encoder) if maps is None else maps
         if encoder is self.policy.encoder_critic:
             with torch.no_grad():
-                encoded = encoder(seen.values, maps, dropout=dropout)
+                encoded = seen.encoded_by(encoder, maps, dropout)
         else:
             encoded = encoder(seen.values, maps, dropout=dropout)
         return self.policy.actor(encoded)
