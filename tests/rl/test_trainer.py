@@ -246,6 +246,11 @@ def test_impossible_options_are_refused(args, said):
             PolicyError,
             "one per dimension",
         ),
+        (
+            [*PENDULUM, '--policy.dataset_stats={"acton": {"min": [1.0], "max": [2.0]}}'],
+            PolicyError,
+            "did you mean 'action'?",
+        ),
     ],
 )
 def test_what_cannot_work_is_refused_before_the_first_step(args, error, said, demos, tmp_path):

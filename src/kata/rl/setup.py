@@ -13,7 +13,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from kata.data.storage.buffers import free_memory
-from kata.errors import ConfigError, PolicyError
+from kata.errors import ConfigError, PolicyError, did_you_mean
 from kata.eval.env_check import WHOLE, fit
 from kata.eval.envs.registry import EnvSpec, Facts, inspect
 from kata.eval.rollout_policy import Acting, acting
@@ -128,7 +128,15 @@ def run_stats(config: Config, rules: EnvRules, world: RlEnv, demos: Demos | None
             remedy="leave it out: they come from the environment's bounds or the demonstrations",
         )
     found: Stats = {}
-    for key, feature in {**config.input_features, **config.output_features}.items():
+    features = {**config.input_features, **config.output_features}
+    strange = sorted(given.keys() - features.keys())
+    if strange:
+        raise PolicyError(
+            f"policy.dataset_stats: {strange[0]} is no feature of the run",
+            rule=f"statistics of its features: {', '.join(features)}",
+            remedy=did_you_mean(strange[0], features),
+        )
+    for key, feature in features.items():
         mode = config.normalization_mapping.get(feature.type.value, NormMode.IDENTITY)
         if key in given:
             found[key] = _given(key, feature, given[key])

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from kata.config import decode
-from kata.errors import CheckpointError, DataError, PolicyError
+from kata.errors import CheckpointError, ConfigError, DataError, PolicyError
 from kata.rl.classifier.command import classify
 from kata.rl.classifier.options import ClassifyRun
 from kata.rl.classifier.saved import load_classifier
@@ -70,5 +70,7 @@ def test_recordings_without_reward_or_camera_and_a_full_folder_are_refused(tmp_p
     other = {**SMALL, "input_features": {TOP: {"type": "VISUAL", "shape": [3, 8, 8]}}}
     with pytest.raises(DataError, match=r"its cameras: observation\.images\.top \[3, 40, 40\]"):
         classify(run(root, tmp_path / "made", reward_model=other))
+    with pytest.raises(ConfigError, match=r"dataset\.root: not given"):
+        run(root, tmp_path / "made", dataset={})
     with pytest.raises(CheckpointError, match="its own folder"):
         classify(run(root, root))

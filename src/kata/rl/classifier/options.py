@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from kata.config import REQUIRED, Options, option
 from kata.config.dataset import DatasetChoice
+from kata.errors import ConfigError
 from kata.rl.classifier.config import ClassifierConfig
 
 
@@ -33,3 +34,12 @@ class ClassifyRun(Options):
     random_shift: int = option(4, "Pixels by which frames are moved in training.", least=0)
     seed: int = option(1000, "Seed of everything that is drawn.", least=0, most=2**31)
     log_freq: int = option(100, "Updates between lines of the log.", least=1)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.dataset.root is None and self.dataset.repo_id is None:
+            raise ConfigError(
+                "dataset.root: not given",
+                rule="a classifier is trained on recordings, which dataset.root or repo_id names",
+                remedy="--dataset.root=<folder of a LeRobot dataset with next.reward>",
+            )
