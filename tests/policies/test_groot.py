@@ -13,12 +13,16 @@ import torch
 from safetensors.torch import save_file
 
 from kata.errors import CheckpointError, DataError, PolicyError
-from kata.policies import build_policy
+from kata.finetune.lora import target_names
+from kata.policies import build_policy, config_class
 from kata.policies.groot.config import TERM, Config
 from kata.policies.groot.model import LEROBOT, LM_HEAD, WORDS
+from kata.policies.groot.raw_folder import make_raw
 from kata.policies.load import fill_weights, load_weights, save_weights
 from kata.policies.pipelines import canonical_pipelines, saved_pipelines
 from kata.processors.groot import PackInputs
+from kata.run import read_policy_config
+from kata.run.peft import PeftConfig
 from kata.spec import (
     ACTION,
     LANGUAGE_MASK,
@@ -212,6 +216,43 @@ def test_a_raw_folder_gives_weights_and_robot(tools, tmp_path):
     save_file(half, raw / "model.safetensors")
     with pytest.raises(PolicyError, match=r"1 of \d+ tensors absent.*action_head.vlln.weight"):
         build_policy(dataclasses.replace(policy.config, load_base_weights=True))
+
+
+def test_a_checkpoint_becomes_a_raw_folder_that_acts_alike(tools, tmp_path):
+    policy, before, after = built(tools)
+    for part in (before, after, policy.config):
+        part.save(tmp_path)
+    save_weights(policy, tmp_path / "model.safetensors")
+    make_raw(tmp_path, policy.config)
+    assert sorted(file.name for file in tmp_path.iterdir()) == [
+        "config.json", "embodiment_id.json", "model.safetensors", "processor_config.json",
+        "statistics.json",
+    ]  # fmt: skip
+    again = dataclasses.replace(
+        policy.config, base_model_path=str(tmp_path), load_base_weights=True
+    )
+    other = build_policy(again)
+    assert again.files.horizon == 6
+    own = canonical_pipelines(again, {}, rename_map={}, device="cpu")
+    seen, noise = tools.observation(tools.Case(), 0), draws()["noise"]
+    found = [
+        undo({ACTION: one.predict_chunk(do(dict(seen)), noise=noise)})[ACTION]
+        for one, do, undo in ((policy, before, after), (other, *own))
+    ]
+    torch.testing.assert_close(*found)
+    with pytest.raises(
+        PolicyError, match=re.escape("--policy.type=groot --policy.base_model_path=")
+    ):
+        read_policy_config(tmp_path, [])
+    with pytest.raises(CheckpointError, match="leave out --raw"):
+        make_raw(tmp_path, config_class("act")())
+
+
+def test_an_adapter_goes_to_the_heads_queries_and_values(tools):
+    policy, *_ = built(tools)
+    names = target_names(policy, PeftConfig(r=2))
+    assert len(names) == 2 * (2 + 6)
+    assert all(name.startswith("head.") for name in names)
 
 
 def test_files_hold_the_table_of_words_once_under_either_name(tools, tmp_path):

@@ -46,6 +46,18 @@ def make_whole(folder: Path, source: Path) -> None:
         (folder / name).unlink(missing_ok=True)
 
 
+def as_raw_groot(folder: Path) -> None:
+    """Turn a copy of a checkpoint of GR00T into a folder in NVIDIA's layout.
+
+    Raises:
+        CheckpointError: it is the checkpoint of another policy.
+    """
+    config = decode(PolicyConfig, read_policy_config(folder, []), at="policy")
+    from kata.policies.groot.raw_folder import make_raw  # here, for no other policy needs it
+
+    make_raw(folder, config)
+
+
 def _unmark(folder: Path) -> None:
     """Take the mark of an adapter out of a folder's options."""
     plain = json.loads((folder / CONFIG).read_text(encoding="utf-8"))

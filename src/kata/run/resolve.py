@@ -327,6 +327,12 @@ def read_policy_config(folder: Path, notes: list[str]) -> dict[str, Any]:
         raw = json.loads(path.read_text(encoding="utf-8"))
         if (folder / OWN_CONFIG).is_file():
             raw |= json.loads((folder / OWN_CONFIG).read_text(encoding="utf-8"))
+        if raw.get("model_type") == "Gr00tN1d7" and "type" not in raw:
+            raise PolicyError(
+                f"policy.path={folder}: NVIDIA's raw folder of GR00T",
+                rule="a checkpoint of LeRobot or kata, whose config.json has a `type`",
+                remedy=f"--policy.type=groot --policy.base_model_path={folder}",
+            )
         kind = raw["type"] = stored_type(str(raw["type"]))
     except (OSError, json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
         raise PolicyError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from kata.config import option
 from kata.policies.groot.base_model import COSMOS, GROOT
@@ -20,6 +21,8 @@ def _identity() -> dict[str, NormMode]:
 @dataclass(frozen=True, kw_only=True)
 class GrootOptions(ChunkConfig):
     """GR00T's options, without what follows from them."""
+
+    lora_targets: ClassVar[str] = r".*action_head\..*\.attn1\.(to_q|to_v)"
 
     chunk_size: int = 40
     n_action_steps: int = 40

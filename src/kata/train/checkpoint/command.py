@@ -119,6 +119,10 @@ def export(options: ExportOptions) -> int:
             from kata.finetune.export import make_whole
 
             make_whole(partial, source)
+        if options.raw:
+            from kata.finetune.export import as_raw_groot
+
+            as_raw_groot(partial)
         partial.rename(out)
     except KataError:
         shutil.rmtree(partial, ignore_errors=True)

@@ -48,6 +48,9 @@ class ExportOptions(PathOptions):
     merge: bool = option(
         False, "Add an adapter to its base, so that the export holds all weights and no adapter."
     )
+    raw: bool = option(
+        False, "Write a checkpoint of GR00T in NVIDIA's layout, for policy.base_model_path."
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
