@@ -70,6 +70,8 @@ def make_raw(folder: Path, config: PolicyConfig) -> None:
 def plain_config(base: BaseModel) -> dict[str, Any]:
     """Return what NVIDIA's config.json says of a base model."""
     head, (alpha, beta, scale) = base.head, base.noise
+    # LeRobot's mixer has one kind of norm, and no option for it.
+    mixer = {name: value for name, value in (base.mixer or {}).items() if name != "norm_type"}
     return {
         "model_type": "Gr00tN1d7",
         "architectures": ["GR00TN17"],
@@ -96,7 +98,7 @@ def plain_config(base: BaseModel) -> dict[str, Any]:
         "num_timestep_buckets": base.buckets,
         "state_dropout_prob": base.state_dropout,
         "diffusion_model_cfg": dict(base.transformer),
-        "vl_self_attention_cfg": dict(base.mixer or {}),
+        "vl_self_attention_cfg": mixer,
     }
 
 
