@@ -273,10 +273,11 @@ def test_narrow_weights_give_nearly_the_same_loss_and_units_of_one_dtype(build, 
         inner = [part for part in unit.modules() if part is not unit and part in units]
         apart = {p for part in inner for p in part.parameters()}
         assert len({p.dtype for p in unit.parameters() if p not in apart}) == 1
+    real = torch.ones(2, 5, dtype=torch.bool)
     with torch.autocast("cpu", torch.bfloat16):
-        assert wide.action_tokens(draws()["noise"], torch.ones(2)).dtype == torch.float32
+        assert wide.action_tokens(draws()["noise"], torch.ones(2), real).dtype == torch.float32
         free = build(dtype="float32", force_fp32_autocast=False)
-        assert free.action_tokens(draws()["noise"], torch.ones(2)).dtype == torch.bfloat16
+        assert free.action_tokens(draws()["noise"], torch.ones(2), real).dtype == torch.bfloat16
 
 
 def test_files_hold_the_config_of_the_model_and_the_steps_of_lerobot(config, tmp_path):

@@ -19,7 +19,22 @@ FEATURES = (
     '{"observation.images.top": {"type": "VISUAL", "shape": [3, 48, 64]}, '
     '"observation.state": {"type": "STATE", "shape": [3]}}'
 )
+MARKS = ("<|propri|>", "<|action|>")
+EXPERTS = [{"hidden_size": 32, "intermediate_size": 16}] * 2
+SIZES = {
+    "eo1": {},
+    "wall_x": {
+        "text": {
+            "mlp_moe": True, "num_experts": 2, "experts": EXPERTS, "dim_inputs": [32, 32],
+            "dof_config": {"arm": 5},
+        },
+        "top": {"agent_pos_config": {"arm": 6}},
+    },
+}  # fmt: skip
 OPTIONS = {
+    "wall_x": [
+        "--policy.pretrained_name_or_path={folder}", "--policy.load_base_weights=false",
+    ],
     "eo1": [
         "--policy.vlm_base={folder}", "--policy.load_vlm_weights=false",
         "--policy.image_min_pixels=784", "--policy.image_max_pixels=3136",
@@ -41,7 +56,7 @@ def tiny_qwen():
 def test_a_resumed_run_equals_a_straight_one_and_acts(
     name, tiny_qwen, tiny_dataset, tmp_path, monkeypatch
 ):
-    place = tiny_qwen.write(tmp_path / "model")
+    place = tiny_qwen.write(tmp_path / "model", MARKS, **SIZES[name])
     given = [option.format(folder=place) for option in OPTIONS[name]]
 
     def make(folder, *options):

@@ -40,13 +40,15 @@ PI = ("pi0", "pi05", "pi0_fast")
 def tiny_peer(name: str) -> AbstractContextManager[None]:
     """LeRobot builds a tiny policy inside."""
     policy = name.partition("/")[0]
-    if policy == "groot":
+    if policy in ("groot", "wall_x"):
         return cases_of(name).tiny_peer()
     return importlib.import_module("pi_cases").tiny_peer(policy) if policy in PI else nullcontext()
 
 
 def tiny_own(name: str) -> AbstractContextManager[None]:
     """kata builds a tiny policy inside."""
+    if name == "wall_x":
+        return cases_of(name).tiny_own()
     return importlib.import_module("pi_cases").tiny_own(name) if name in PI else nullcontext()
 
 

@@ -18,8 +18,7 @@ from kata.config import decode
 from kata.policies import build_policy
 from kata.policies.config import PolicyConfig
 from kata.policies.load import load_weights, save_weights
-from kata.policies.pipelines import canonical_pipelines
-from kata.processors.pipeline import POSTPROCESSOR, PREPROCESSOR, load_pipeline
+from kata.policies.pipelines import canonical_pipelines, saved_pipelines
 from kata.run import read_policy_config
 from kata.spec import ACTION, ORIGIN, TASK
 
@@ -30,8 +29,7 @@ def actions_of(folder: Path, observations: dict[str, Tensor]) -> Tensor:
     with checkpoint_cases.tiny_own(config.type):
         policy = build_policy(config.without_downloads())
     load_weights(policy, folder / "model.safetensors")
-    before = load_pipeline(folder, PREPROCESSOR, {"device_processor": {"device": "cpu"}})
-    after = load_pipeline(folder, POSTPROCESSOR)
+    before, after = saved_pipelines(config, folder, "cpu")
     state, actions = policy.init_state(1), []
     with checkpoint_cases.cases_of(config.type).steady():
         for step in range(len(next(iter(observations.values())))):

@@ -18,7 +18,7 @@ PEER = ROOT / ".peer"
 PYTHON = PEER / "bin/python"
 STAMP = PEER / "kata-peer.txt"
 REQUIREMENTS = (
-    "lerobot[training,dataset,diffusion,multi_task_dit,smolvla,pi,peft]==0.6.1",
+    "lerobot[training,dataset,diffusion,multi_task_dit,smolvla,pi,peft,wallx]==0.6.1",
     "torch==2.11.*",
     "dm-tree",  # of LeRobot's extra groot, whose other packages are not needed
     "psutil",

@@ -32,6 +32,7 @@ POLICIES: dict[str, str] = {
     "smolvla": "kata.policies.smolvla",
     "tdmpc": "kata.policies.tdmpc",
     "vqbet": "kata.policies.vqbet",
+    "wall_x": "kata.policies.wall_x",
     "xvla": "kata.policies.xvla",
 }
 

@@ -5,6 +5,7 @@ from kata.processors.image_frames import frames_to_float, planes_to_rgb
 from kata.processors.per_dataset_normalize import PerDataset
 from kata.processors.pipeline import Pipeline, load_pipeline
 from kata.processors.qwen.eo1 import Eo1Prompt, Eo1Tokens
+from kata.processors.qwen.wall_x import WallXTask
 from kata.processors.relative_actions import AbsoluteActions, RelativeActions
 from kata.processors.state_prompt import FastStatePrompt, StatePrompt
 from kata.processors.steps import AddBatchAxis, Normalize, Rename, Step, ToDevice, Unnormalize
@@ -32,6 +33,7 @@ __all__ = [
     "ToDevice",
     "Tokenize",
     "Unnormalize",
+    "WallXTask",
     "frames_to_float",
     "load_pipeline",
     "planes_to_rgb",

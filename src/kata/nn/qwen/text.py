@@ -49,6 +49,7 @@ class QwenLayer(LlamaLayer):
         *,
         is_last: bool = False,
         wanted: int = 0,
+        actions: int = 0,
     ) -> tuple[Tensor, KeysValues]:
         """Return new tokens, and keys and values; see `LlamaLayer`.
 
@@ -59,8 +60,9 @@ class QwenLayer(LlamaLayer):
             past: keys and values of tokens before these.
             is_last: True if only keys and values are wanted; `x` is returned as it is.
             wanted: the number of tokens at the end that are wanted; 0 for all.
+            actions: the number of tokens at the end that are actions.
         """
-        normed = self.input_layernorm(x)
+        normed = self.normed(self.input_layernorm, x)
         given = self.keys_values(normed, rotation, past)
         if is_last:
             return x, given
@@ -68,7 +70,17 @@ class QwenLayer(LlamaLayer):
             rotation = Rotation(rotation.cos[:, :, -wanted:], rotation.sin[:, :, -wanted:])
             x, normed = x[:, -wanted:], normed[:, -wanted:]
             mask = mask[:, :, -wanted:]
-        return self._finished(x, normed, rotation, given, mask), given
+        x = x + self.collected(normed, rotation, given, mask)
+        return x + self.perceived(self.normed(self.post_attention_layernorm, x), actions), given
+
+    def normed(self, norm: nn.Module, x: Tensor) -> Tensor:
+        """Return tokens after a norm, in the dtype of the linear maps."""
+        return norm(x)
+
+    def perceived(self, x: Tensor, actions: int) -> Tensor:
+        """Return what the perceptron makes of tokens (B, L, width), the last of them actions."""
+        del actions
+        return self.mlp(x)
 
 
 class QwenText(nn.Module):

@@ -141,8 +141,16 @@ class Config(SampledTimesConfig):
 
     def blank_inputs(self, batch: dict[str, Any], size: int) -> dict[str, Any]:
         """Return frames in the encoder's sizes, and a prompt with PLANNED_WORDS beside images."""
+        from kata.processors.qwen.frames import fitted_size  # here, since it imports torch
+
         limits = (self.image_min_pixels or 0, self.image_max_pixels or 0)
-        return blank_prompt(batch, size, self.cameras, limits, PLANNED_WORDS)
+        return blank_prompt(
+            batch,
+            size,
+            self.cameras,
+            lambda frame: fitted_size(frame, UNIT, *limits),
+            PLANNED_WORDS,
+        )
 
     def processor_steps(self) -> list[tuple[str, dict[str, Any]]]:
         """Return the steps before the policy; prompts are written before the move to the device."""

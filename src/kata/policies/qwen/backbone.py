@@ -121,8 +121,9 @@ def load_qwen(name: str, wanted: dict[str, Tensor]) -> None:
 
     Args:
         name: a Hub name or a folder.
-        wanted: tensors to fill, by transformers' names today: `model.language_model.`,
-            `model.visual.` and `lm_head.`. Files of older versions have `model.` and `visual.`.
+        wanted: tensors to fill, by names of the model's files. Where these are transformers' names
+            today, `model.language_model.` and `model.visual.`, files of older versions may have
+            `model.` and `visual.`.
 
     Raises:
         PolicyError: the model cannot be read, or lacks a tensor or has another shape.
@@ -134,20 +135,21 @@ def load_qwen(name: str, wanted: dict[str, Tensor]) -> None:
         except (OSError, ValueError, HfHubHTTPError) as error:
             raise unreadable(name, "a vision-language model", error) from error
     left = dict(wanted)
+    is_current = any(key.startswith("model.language_model.") for key in wanted)
     for file in sorted(folder.glob("*.safetensors")):
         for stored, tensor in read_tensors(file).items():
-            own = left.get(_current(stored))
+            name_today = _current(stored) if is_current else stored
+            own = left.get(name_today)
             if own is not None and own.shape == tensor.shape:
                 with torch.no_grad():
                     own.copy_(tensor)
-                del left[_current(stored)]
+                del left[name_today]
     if left:
         raise PolicyError(
             f"{name}: {len(left)} of {len(wanted)} tensors absent or of another shape, the first "
             f"is {next(iter(left))}",
             rule="a Qwen2.5-VL with its weights in safetensors files",
-            remedy="--policy.load_vlm_weights=false with --policy.path, or a folder with the "
-            "model's files",
+            remedy="--policy.path with a checkpoint, or a folder with the model's files",
         )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -137,7 +137,7 @@ def blank_prompt(
     batch: Mapping[str, Any],
     size: int,
     cameras: Mapping[str, Feature],
-    limits: tuple[int, int],
+    fitted: Callable[[tuple[int, int]], tuple[int, int]],
     words: int,
 ) -> dict[str, Any]:
     """Return a batch of plans with frames in the encoder's sizes, and with a prompt.
@@ -146,17 +146,15 @@ def blank_prompt(
         batch: what the policy's features give.
         size: samples.
         cameras: the policy's.
-        limits: the fewest and most pixels of a frame.
+        fitted: gives height and width in the encoder of a frame of some size.
         words: tokens of the prompt beside its images.
     """
     # Here, since plans are made where torch is, and configs are read where it is not.
     import torch
 
-    from kata.processors.qwen.frames import fitted_size
-
     found, length = dict(batch), words
     for key, camera in cameras.items():
-        height, width = fitted_size((camera.shape[1], camera.shape[2]), UNIT, *limits)
+        height, width = fitted((camera.shape[1], camera.shape[2]))
         found[key] = torch.zeros(size, 3, height, width)
         length += height * width // UNIT**2
     found[LANGUAGE_TOKENS] = torch.zeros(size, length, dtype=torch.int64)

@@ -8,28 +8,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
-import numpy as np
-import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from kata.errors import DataError, PolicyError
 from kata.processors.qwen.frames import fitted_size, levels_of, resized
-from kata.processors.qwen.places import multimodal_places
+from kata.processors.qwen.prompts import (
+    IMAGE,
+    IMAGE_MARK,
+    Grid,
+    PromptTokens,
+    in_batch,
+    missing_images,
+    prompt_tokens,
+)
 from kata.processors.steps import STEPS, StateDict, Step
 from kata.processors.tokenize import KEPT, read_tokenizer
-from kata.spec import (
-    IMAGE_TOKEN,
-    LANGUAGE_MASK,
-    LANGUAGE_PLACES,
-    LANGUAGE_TOKENS,
-    STATE_TOKEN,
-    TASK,
-    Batch,
-    Feature,
-    FeatureType,
-    missing_key,
-)
+from kata.spec import TASK, Batch, Feature, FeatureType
 
 PROMPTS = "observation.language.prompts"
 """Key of the prompts, between the two steps."""
@@ -43,9 +37,6 @@ ACTION_MARKS = ("<|action_start|>", "<|action_pad|>", "<|action_end|>")
 ADDED = (*ACTION_MARKS, *STATE_MARKS, "<|vla|>")
 """Tokens that EO-1 adds to Qwen's, in this order."""
 
-AROUND = ("<|vision_start|>", "<|vision_end|>")
-"""Tokens before and after those of an image."""
-
 UNIT = 28
 """Side of a token in pixels."""
 
@@ -54,10 +45,10 @@ LEAST, MOST = 64 * UNIT**2, 128 * UNIT**2
 
 
 class Prompt(NamedTuple):
-    """A sample's images and text, up to the mark where its actions begin.
+    """A sample's text, up to the mark where its actions begin, and its images.
 
     Attributes:
-        text: what stands behind the images: the state and the task.
+        text: with a mark for each image that the sample has.
         cameras: keys of the cameras, in the order of their images.
         missing: which of them the sample lacks.
     """
@@ -92,25 +83,18 @@ class Eo1Prompt(Step):
                 rule="this policy reads a task sentence and at least one camera in one prompt",
                 remedy="give each sample its task and a camera that the policy knows",
             )
-        after = f"<|vla|><|im_end|>\n<|im_start|>assistant\n{ACTION_MARKS[0]}"
-        lead = "".join(STATE_MARKS)
-        rows = zip(*(self._missing(batch, key, len(tasks)) for key in cameras), strict=True)
-        prompts = [
-            Prompt(f"{lead}{task}{after}", tuple(cameras), missing)
-            for task, missing in zip(tasks, rows, strict=True)
-        ]
+        state, end = "".join(STATE_MARKS), "<|vla|><|im_end|>\n<|im_start|>assistant\n"
+        prompts: list[Prompt] = []
+        for task, missing in zip(tasks, missing_images(batch, cameras, len(tasks)), strict=True):
+            images = IMAGE * missing.count(False)
+            text = f"{BEFORE}{images}{state}{task}{end}{ACTION_MARKS[0]}"
+            prompts.append(Prompt(text, tuple(cameras), missing))
         return {**batch, PROMPTS: prompts}
 
     @property
     def cameras(self) -> list[str]:
         """Return the policy's cameras."""
         return [key for key, one in self.input_features.items() if one.type is FeatureType.VISUAL]
-
-    @staticmethod
-    def _missing(batch: Batch, key: str, size: int) -> list[bool]:
-        """Return which samples lack a camera."""
-        mask = batch.get(missing_key(key))
-        return [False] * size if mask is None else mask.tolist()
 
     def config(self) -> dict[str, Any]:
         """Return the fields as JSON values."""
@@ -129,14 +113,6 @@ class Eo1Prompt(Step):
             plain = isinstance(one, Feature)
             features[key] = one if plain else Feature(FeatureType(one["type"]), tuple(one["shape"]))
         return cls(features, int(config["chunk_size"]))
-
-
-class _Tokens(NamedTuple):
-    """A prompt's tokens (L,), which of them are seen (L,), and their places (3, L)."""
-
-    ids: NDArray[np.int64]
-    seen: NDArray[np.bool_]
-    places: NDArray[np.int64]
 
 
 @functools.cache
@@ -169,7 +145,7 @@ class Eo1Tokens(Step):
     image_max_pixels: int | None = MOST
     use_fast_processor: bool = False
     vocabulary: int = 0
-    _known: dict[tuple[Any, ...], _Tokens] = field(
+    _known: dict[tuple[Any, ...], PromptTokens] = field(
         init=False, repr=False, compare=False, default_factory=dict
     )
 
@@ -190,20 +166,12 @@ class Eo1Tokens(Step):
         """
         batch = dict(batch)
         prompts: list[Prompt] = batch.pop(PROMPTS)
-        grids: list[tuple[int, int]] = []
+        grids: list[Grid] = []
         for key in prompts[0].cameras:
             batch[key] = self.fitted(batch[key])
             grids.append((batch[key].shape[-2] // UNIT, batch[key].shape[-1] // UNIT))
         rows = [self._tokens(prompt, tuple(grids)) for prompt in prompts]
-        length = max(len(row.ids) for row in rows)
-        tokens = torch.zeros(len(rows), length, dtype=torch.int64)
-        mask = torch.zeros(len(rows), length, dtype=torch.bool)
-        places = torch.zeros(len(rows), 3, length, dtype=torch.int64)
-        for i, row in enumerate(rows):
-            tokens[i, : len(row.ids)] = torch.from_numpy(row.ids)
-            mask[i, : len(row.ids)] = torch.from_numpy(row.seen)
-            places[i, :, : len(row.ids)] = torch.from_numpy(row.places)
-        return {**batch, LANGUAGE_TOKENS: tokens, LANGUAGE_MASK: mask, LANGUAGE_PLACES: places}
+        return {**batch, **in_batch(rows)}
 
     def config(self) -> dict[str, Any]:
         """Return the fields that LeRobot has."""
@@ -222,7 +190,7 @@ class Eo1Tokens(Step):
         pillow = not self.use_fast_processor
         return resized(levels_of(frames), size, with_pillow=pillow).float() / 255.0
 
-    def _tokens(self, prompt: Prompt, grids: tuple[tuple[int, int], ...]) -> _Tokens:
+    def _tokens(self, prompt: Prompt, grids: tuple[Grid, ...]) -> PromptTokens:
         """Return a prompt's tokens. A dataset has few sentences, and each is read once."""
         known = (prompt, grids)
         if known not in self._known:
@@ -231,22 +199,11 @@ class Eo1Tokens(Step):
             self._known[known] = self._read(prompt, grids)
         return self._known[known]
 
-    def _read(self, prompt: Prompt, grids: tuple[tuple[int, int], ...]) -> _Tokens:
+    def _read(self, prompt: Prompt, grids: tuple[Grid, ...]) -> PromptTokens:
         tokenizer = read_eo1_tokenizer(self.processor_name)
-        begin, end = tokenizer.convert_tokens_to_ids(list(AROUND))
-        found: list[int] = list(tokenizer(BEFORE)["input_ids"])
-        seen = [True] * len(found)
-        for (rows, columns), is_missing in zip(grids, prompt.missing, strict=True):
-            found += [begin, *[IMAGE_TOKEN] * (rows * columns), end]
-            seen += [not is_missing] * (rows * columns + 2)
-        first, _, *rest = tokenizer(prompt.text)["input_ids"]
-        found += [first, STATE_TOKEN, *rest]
-        seen += [True] * (len(rest) + 2)
-        ids, mask = np.array(found), np.array(seen)
-        places = np.zeros((3, len(ids)), np.int64)
-        shown = [grid for grid, gone in zip(grids, prompt.missing, strict=True) if not gone]
-        places[:, mask] = multimodal_places(ids[mask] == IMAGE_TOKEN, shown)
-        return _Tokens(ids, mask, places)
+        image, state = tokenizer.convert_tokens_to_ids([IMAGE_MARK, STATE_MARKS[1]])
+        words: list[int] = tokenizer(prompt.text)["input_ids"]
+        return prompt_tokens(words, image, words.index(state), grids, prompt.missing)
 
 
 for step in (Eo1Prompt, Eo1Tokens):

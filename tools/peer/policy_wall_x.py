@@ -1,0 +1,319 @@
+"""Wall-X: cases, and what LeRobot and kata compute for them. `peer` needs LeRobot, `own` needs
+kata.
+
+A folder with the files of a tiny Wall-X stands in for the Hub. Weights are those of `fill`, under
+LeRobot's names on both sides. LeRobot holds weights in bfloat16 and cannot act in float32; here it
+computes in float32, with bfloat16 named float32 while it acts.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import json
+import os
+import shutil
+import tempfile
+import zlib
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import tiny_qwen
+import torch
+from numbers_of import drawn, fill, tensor, weight
+from torch import Tensor
+
+BATCH_SIZE = 3
+ACT_STEPS = 5
+STATE = "observation.state"
+FACE, WRIST = "observation.images.face_view", "observation.images.left_wrist"
+MARKS = ("<|propri|>", "<|action|>", "<|action_fast|>")
+ROWS = len(tiny_qwen.SPECIAL) + len(MARKS) + 256
+TINY: dict[str, Any] = {
+    "chunk_size": 5,
+    "n_action_steps": 3,
+    "max_state_dim": 7,
+    "max_action_dim": 6,
+}
+BOTH = {STATE: (5,), FACE: (3, 40, 90), WRIST: (3, 70, 64)}
+SENTENCES = ("push the block to the left", "pick it up.", "move to <point>[10, 60]</point>")
+EXPERTS = [
+    {"hidden_size": 32, "intermediate_size": 48, "hidden_act": "silu"},
+    {"hidden_size": 32, "intermediate_size": 24, "hidden_act": "silu"},
+]
+
+
+@dataclass(frozen=True)
+class Case:
+    """Input shapes by key, options, options of the model, keys that batches lack, sentences."""
+
+    inputs: dict[str, tuple[int, ...]] = field(default_factory=lambda: BOTH)
+    action_dim: int = 4
+    options: dict[str, Any] = field(default_factory=dict)
+    text: dict[str, Any] = field(default_factory=dict)
+    top: dict[str, Any] = field(default_factory=dict)
+    absent: tuple[str, ...] = ()
+    sentences: tuple[str, ...] = SENTENCES
+    unknown: bool = False
+    """A number of the second sample's state is not known."""
+
+    @property
+    def config(self) -> dict[str, Any]:
+        return {**TINY, **self.options}
+
+    @property
+    def sizes(self) -> dict[str, dict[str, Any]]:
+        """Options of the model's files."""
+        experts = {
+            "num_experts": 2, "experts": EXPERTS, "dim_inputs": [32, 32], "mlp_moe": True,
+            "attention_moe": False, "dof_config": {"arm": self.config["max_action_dim"]},
+        }  # fmt: skip
+        text = {**experts, "vocab_size": ROWS, **self.text}
+        top = {
+            "agent_pos_config": {"arm": self.config["max_state_dim"]},
+            "output_attentions": False,
+        }
+        return {"text": text, "top": {**top, **self.top}}
+
+
+NARROW = [{**EXPERTS[0]}, {**EXPERTS[1], "hidden_size": 24}]
+GOLDEN: dict[str, Case] = {
+    "default": Case(),
+    "narrow_expert": Case(text={"experts": NARROW, "dim_inputs": [32, 24]}, unknown=True),
+    "one_camera": Case({STATE: (7,), FACE: (3, 64, 48)}, 6, sentences=("wait", "wait", "wait")),
+    "no_experts": Case(
+        text={"mlp_moe": False}, top={"tie_word_embeddings": False}, absent=(WRIST,)
+    ),
+}
+CHECKPOINT = Case()
+"""What a checkpoint is written of and acted from, both ways."""
+
+LIVE: dict[str, Case] = {
+    **GOLDEN,
+    "three_experts": Case(
+        text={"num_experts": 3, "experts": [*EXPERTS, EXPERTS[0]], "dim_inputs": [32, 32, 32]}
+    ),
+    "large_frames": Case({STATE: (2,), FACE: (3, 300, 260), WRIST: (3, 256, 256)}, 1),
+    "long_chunk": Case(options={"chunk_size": 12, "n_action_steps": 12}),
+}
+
+
+def observation(case: Case, step: int) -> dict[str, Any]:
+    """Cameras in [0, 1] as video frames have them, a state, and sentences."""
+    seen: dict[str, Any] = {"task": list(case.sentences)}
+    for key, shape in case.inputs.items():
+        values = tensor(f"{key} {step}", (BATCH_SIZE, *shape))
+        if key not in case.absent:
+            seen[key] = values if key == STATE else ((values + 1) / 2 * 255).round() / 255
+    if case.unknown:
+        seen[STATE][1, 2] = torch.nan
+    return seen
+
+
+def batch(case: Case) -> dict[str, Any]:
+    """A training batch; the actions of all but the first sample reach over the episode's end."""
+    chunk: int = case.config["chunk_size"]
+    lengths = torch.tensor([chunk, max(1, chunk // 2), 1])[:, None]
+    return {
+        **observation(case, 0),
+        "action": tensor("action", (BATCH_SIZE, chunk, case.action_dim)),
+        "action_is_pad": torch.arange(chunk)[None] >= lengths,
+    }
+
+
+SHARES = (0.15, 0.55, 0.97)
+"""Uniform numbers that the times follow from."""
+
+
+def noise(case: Case) -> Tensor:
+    config = case.config
+    return 1.7 * tensor("noise", (BATCH_SIZE, config["chunk_size"], config["max_action_dim"]))
+
+
+@contextmanager
+def steady() -> Iterator[None]:
+    """Both sides act alike inside, and in float32."""
+    with drawn("checkpoint"), mock.patch("torch.bfloat16", torch.float32):
+        yield
+
+
+@contextmanager
+def tiny_peer() -> Iterator[None]:
+    """LeRobot builds policies in float32 inside."""
+    from lerobot.policies.wall_x import modeling_wall_x
+
+    kind = modeling_wall_x.Qwen2_5_VLMoEForAction
+    with mock.patch.object(kind, "to_bfloat16_for_selected_params"):
+        yield
+
+
+@contextmanager
+def tiny_own() -> Iterator[None]:
+    """kata builds policies in float32 inside, also from files that do not name a precision."""
+    from kata.policies import vla_policy
+
+    with mock.patch.dict(vla_policy.DTYPES, {"bfloat16": torch.float32}):
+        yield
+
+
+@functools.cache
+def _root() -> Path:
+    """The folder of models, KATA_PEER_FILES, or one that goes with this process."""
+    place = os.environ.get("KATA_PEER_FILES")
+    if place is None:
+        place = tempfile.mkdtemp()
+        atexit.register(shutil.rmtree, place)
+    return Path(place)
+
+
+@functools.cache
+def _written(sizes: str) -> str:
+    """Write the folder of a model with these sizes, as JSON, once."""
+    name = f"wall_x_{zlib.crc32(sizes.encode())}"
+    return str(tiny_qwen.write(_root() / name, MARKS, **json.loads(sizes)))
+
+
+def folder(case: Case = CHECKPOINT) -> str:
+    """The model's folder."""
+    return _written(json.dumps(case.sizes, sort_keys=True))
+
+
+def folder_with_weights(case: Case) -> str:
+    """The model's folder with a file of weights, which LeRobot always reads first."""
+    from lerobot.policies.wall_x import modeling_wall_x
+    from lerobot.policies.wall_x.qwen_model import Qwen2_5_VLConfig
+    from safetensors.torch import save_file
+    from transformers import AutoProcessor
+
+    place = folder(case)
+    file = Path(place) / "model.safetensors"
+    if not file.exists():
+        config = Qwen2_5_VLConfig.from_pretrained(place)
+        config._attn_implementation = "eager"
+        processor = AutoProcessor.from_pretrained(place, use_fast=True)
+        net = modeling_wall_x.Qwen2_5_VLMoEForAction(config, processor=processor)
+        is_tied = case.top.get("tie_word_embeddings", True)
+        kept = {k: v for k, v in net.state_dict().items() if not is_tied or k != "lm_head.weight"}
+        save_file({name: value.clone() for name, value in kept.items()}, file)
+    return place
+
+
+def build_peer(case: Case) -> Any:
+    """LeRobot's policy of a case, in float32, with the weights of the formula."""
+    from lerobot.configs.types import FeatureType, PolicyFeature
+    from lerobot.policies.wall_x.configuration_wall_x import WallXConfig
+    from lerobot.policies.wall_x.modeling_wall_x import WallXPolicy
+
+    config = WallXConfig(
+        device="cpu",
+        pretrained_name_or_path=folder_with_weights(case),
+        input_features={
+            key: PolicyFeature(FeatureType.STATE if key == STATE else FeatureType.VISUAL, shape)
+            for key, shape in case.inputs.items()
+        },
+        output_features={"action": PolicyFeature(FeatureType.ACTION, (case.action_dim,))},
+        **case.config,
+    )
+    with tiny_peer():
+        policy = WallXPolicy(config)
+    is_tied = case.top.get("tie_word_embeddings", True)
+    fill(policy, ("lm_head.weight",) if is_tied else ())
+    return policy
+
+
+def _plain_stats(case: Case) -> dict[str, dict[str, Tensor]]:
+    """Statistics that change nothing."""
+    sizes = {STATE: case.inputs[STATE][0], "action": case.action_dim}
+    return {k: {"mean": torch.zeros(n), "std": torch.ones(n)} for k, n in sizes.items()}
+
+
+def peer(case: Case) -> dict[str, Tensor]:
+    from lerobot.policies.wall_x import modeling_wall_x
+    from lerobot.policies.wall_x.processor_wall_x import make_wall_x_pre_post_processors
+
+    policy = build_peer(case)
+    before, _ = make_wall_x_pre_post_processors(policy.config, _plain_stats(case))
+    times = (1 - torch.tensor(SHARES) ** (1 / 1.5)) * 0.999
+    policy.train()
+    with (
+        mock.patch.object(modeling_wall_x.ActionHead, "sample_time", return_value=times),
+        mock.patch("torch.randn_like", return_value=noise(case)),
+    ):
+        loss = policy.forward(before(batch(case)))[0]
+    loss.backward()
+    # Some weights have gradients of zeros, since nothing reads what they give.
+    grads = {
+        f"grad/{n}": p.grad
+        for n, p in policy.named_parameters()
+        if p.grad is not None and p.grad.any()
+    }
+    out = {"loss": loss.detach(), **grads}
+    policy.eval()
+    with ExitStack() as stack:
+        stack.enter_context(mock.patch("torch.randn", return_value=noise(case)))
+        stack.enter_context(mock.patch("torch.bfloat16", torch.float32))
+        out["chunk"] = policy.predict_action_chunk(before(observation(case, 0)))
+    policy.reset()
+    with steady():
+        actions = [
+            policy.select_action(before(observation(case, step))) for step in range(ACT_STEPS)
+        ]
+    return {**out, "actions": torch.stack(actions)}
+
+
+def build_own(case: Case) -> Any:
+    """kata's policy of a case, with the weights of the formula."""
+    from kata.policies.wall_x.config import Config
+    from kata.policies.wall_x.model import Policy
+    from kata.spec import Feature, FeatureType
+
+    config = Config(
+        input_features={
+            key: Feature(FeatureType.STATE if key == STATE else FeatureType.VISUAL, shape)
+            for key, shape in case.inputs.items()
+        },
+        output_features={"action": Feature(FeatureType.ACTION, (case.action_dim,))},
+        pretrained_name_or_path=folder(case),
+        load_base_weights=False,
+        dtype="float32",
+        **case.config,
+    )
+    policy = Policy(config.with_columns({}))
+    key_map = policy.key_map()
+    for name, value in policy.state_dict().items():
+        value.copy_(weight(key_map.to_lerobot(name), tuple(value.shape)))
+    return policy
+
+
+def own(case: Case) -> dict[str, Tensor]:
+    from kata.policies.pipelines import canonical_pipelines
+
+    policy = build_own(case).train()
+    stats = {
+        key: {name: value.numpy() for name, value in named.items()}
+        for key, named in _plain_stats(case).items()
+    }
+    before, _ = canonical_pipelines(policy.config, stats, rename_map={}, device="cpu")
+    given = before(batch(case))
+    draws = {"noise": noise(case), "time": torch.tensor(SHARES)[:, None]}
+    pads = {"action_is_pad": given["action_is_pad"].numpy()}
+    ((name, count),) = policy.config.loss_weights(BATCH_SIZE, pads).items()
+    loss = policy(given, **draws).terms[name].total / count
+    loss.backward()
+    out = {"loss": loss.detach()}
+    key_map = policy.key_map()
+    for name, parameter in policy.named_parameters():
+        if parameter.grad is not None:
+            out[f"grad/{key_map.to_lerobot(name)}"] = parameter.grad
+    policy.eval()
+    out["chunk"] = policy.predict_chunk(before(observation(case, 0)), noise=noise(case))
+    state, actions = policy.init_state(BATCH_SIZE), []
+    with steady():
+        for step in range(ACT_STEPS):
+            action, state = policy.act(before(observation(case, step)), state)
+            actions.append(action)
+    return {**out, "actions": torch.stack(actions)}
