@@ -31,6 +31,7 @@ from kata.spec import (
     FeatureType,
     NormMode,
     dim_pad_key,
+    frozen_key,
     missing_key,
 )
 
@@ -56,12 +57,7 @@ def built(cases):
     def make(action_dim=7, **options):
         chosen = {"action_mode": "auto", **options}
         own = {n: chosen.pop(n) for n in ("domain_id", "do_mask_loss_for_padding") if n in chosen}
-        case = cases.Case(action_dim=action_dim, options=chosen)
-        plain = cases.build_own(case)
-        config = Config(**{**vars(plain.config), **own})
-        policy = build_policy(config)
-        policy.load_state_dict(plain.state_dict())
-        return policy
+        return cases.build_own(cases.Case(action_dim=action_dim, options=chosen, own=own))
 
     return make
 
@@ -202,6 +198,23 @@ def test_a_view_that_is_missing_is_zeros_behind_the_others(built, given):
     mixed = policy.encode(some).context
     torch.testing.assert_close(mixed[::2], same[::2])
     torch.testing.assert_close(mixed[1], policy.encode(batch).context[1])
+
+
+def test_features_of_the_frozen_image_encoder_take_the_place_of_cameras(built, given, cases):
+    policy = built(freeze_vision_encoder=True).train()
+    batch = {**given(), missing_key(TOP): torch.tensor([True, False, False])}
+    features = policy.frozen_features(batch, "vision")
+    replaced = policy.config.frozen_features()["vision"]
+    cached = {key: value for key, value in batch.items() if key not in replaced}
+    cached |= {frozen_key(name): value for name, value in features.items()}
+    totals = []
+    for one in (batch, cached):
+        torch.manual_seed(0)
+        totals.append(policy(one, **draws(cases, policy)).terms["joints_loss"].total)
+    assert torch.equal(*totals)
+    totals[1].backward()
+    assert policy.projector.image_projection.weight.grad is not None
+    assert built().config.frozen_features() == {}
 
 
 def test_robots_have_weights_of_their_own(built, given):
@@ -469,6 +482,13 @@ def test_adapters_go_to_all_maps_and_prompts_may_be_trained_beside_them(built, g
     assert any("soft_prompt_hub" in name for name in trained)
     for name, parameter in policy.named_parameters():
         assert (parameter.grad is not None) == (name in trained), name
+
+
+def test_numbers_that_are_made_up_are_named_before_step_1(built):
+    rows = dict(built(6, action_mode="ee6d", domain_id=2).preflight_rows())
+    assert rows["action mode"].startswith("ee6d: 6 of 20 numbers are the dataset's, the others")
+    assert rows["robot"] == "domain 2 of 4"
+    assert dict(built().preflight_rows())["action mode"] == "auto"
 
 
 def test_a_delay_is_refused_where_chunks_do_not_last(built):

@@ -83,6 +83,20 @@ def test_a_step_does_not_depend_on_micro_batches(trained, monkeypatch):
 
 
 @pytest.mark.long
+def test_cells_of_a_frozen_image_encoder_may_come_from_a_cache(trained, tmp_path):
+    options = (
+        "--policy.freeze_vision_encoder=true",
+        "--batch_size=4",
+        "--steps=3",
+        "--save_freq=3",
+    )
+    plain = trained("plain", *options)
+    cache = ("--dataset.cache=vision", f"--dataset.cache_dir={tmp_path}/cache")
+    equal(plain.policy, trained("cached", *options, *cache).policy)
+    equal(plain.policy, trained("again", *options, *cache).policy)
+
+
+@pytest.mark.long
 @pytest.mark.parametrize("shards", [(), ("--parallelism.dp_shard=-1",)])
 def test_two_ranks_take_the_step_of_one(shards, flags, trained, tmp_path):
     sgd = ("--optimizer.type=sgd", "--optimizer.lr=0.01", "--steps=2", "--save_freq=2")

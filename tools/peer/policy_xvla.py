@@ -74,12 +74,13 @@ DOMAINS = (2, 0, 2)
 
 @dataclass(frozen=True)
 class Case:
-    """Input shapes by key, options, and keys that batches lack."""
+    """Input shapes by key, options, keys that batches lack, and options of kata alone."""
 
     inputs: dict[str, tuple[int, ...]] = field(default_factory=lambda: BOTH)
     action_dim: int = 7
     options: dict[str, Any] = field(default_factory=lambda: {"action_mode": "auto"})
     absent: tuple[str, ...] = ()
+    own: dict[str, Any] = field(default_factory=dict)
 
     @property
     def config(self) -> dict[str, Any]:
@@ -269,6 +270,7 @@ def build_own(case: Case) -> Any:
         output_features={"action": Feature(FeatureType.ACTION, (case.action_dim,))},
         tokenizer_name=folder(),
         **case.config,
+        **case.own,
     )
     policy = Policy(config)
     key_map = policy.key_map()

@@ -231,6 +231,10 @@ class Config(SentenceConfig):
         ]
         return [rename, add_axis, *own, move, normalize]
 
+    def frozen_features(self) -> dict[str, tuple[str, ...]]:
+        """Return what a cache may keep: with `freeze_vision_encoder` the cells of cameras."""
+        return {"vision": tuple(self.cameras)} if self.freeze_vision_encoder else {}
+
     def draws(self) -> dict[str, Draw]:
         """Return the noise of a chunk, and times that are spread over the batch."""
         return {**self.act_draws(), "time": Draw("uniform", (1,), shared=True, spread=True)}

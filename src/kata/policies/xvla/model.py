@@ -26,6 +26,7 @@ from kata.spec import (
     STATE,
     Batch,
     dim_pad_key,
+    frozen_key,
     missing_key,
     pad_key,
 )
@@ -194,32 +195,45 @@ class Policy(QueuePolicy):
 
         Views without a camera are zeros that the network reads. As in LeRobot, they come last.
         """
-        config = self.options
-        present = self.present_cameras(batch)
-        dtype = self.projector.image_proj_norm.weight.dtype
-        frames = [self._fitted(latest(batch[key], 4)).to(dtype) for key in present]
-        with torch.no_grad() if config.freeze_vision_encoder else nullcontext():
-            cells = self.vision(torch.cat(frames))
-        tokens = self.projector(cells).unflatten(0, (len(present), -1)).transpose(0, 1)
-        tokens = self._without_missing(batch, present, tokens)
-        absent = config.views - len(present)
+        cells, seen = self._cells(batch)
+        tokens = self.projector(cells.flatten(0, 1)).unflatten(0, cells.shape[:2])
+        if seen is not None:
+            order = (~seen).long().argsort(dim=1, stable=True)
+            rows = torch.arange(len(tokens), device=tokens.device)[:, None]
+            tokens = (tokens * seen[..., None, None])[rows, order]
+        absent = self.options.views - tokens.shape[1]
         return F.pad(tokens, (0, 0, 0, 0, 0, absent)) if absent > 0 else tokens
+
+    def _cells(self, batch: Batch) -> tuple[Tensor, Tensor | None]:
+        """Return the cells of the batch's cameras (B, cameras, width, h, w), and which of them
+        samples have, bool (B, cameras); None if all have all.
+        """
+        if frozen_key("cells") in batch:
+            return batch[frozen_key("cells")], batch[frozen_key("seen")]
+        present = self.present_cameras(batch)
+        frames = torch.stack([self._fitted(latest(batch[key], 4)) for key in present], dim=1)
+        frames = frames.to(self.projector.image_proj_norm.weight.dtype)
+        with torch.no_grad() if self.options.freeze_vision_encoder else nullcontext():
+            cells = self.vision(frames.flatten(0, 1)).unflatten(0, frames.shape[:2])
+        marks = [missing_key(key) for key in present]
+        if not any(mark in batch for mark in marks):
+            return cells, None
+        none = torch.zeros(len(cells), dtype=torch.bool, device=cells.device)
+        return cells, ~torch.stack([batch.get(mark, none) for mark in marks], dim=1)
+
+    def frozen_features(self, batch: Batch, kind: str) -> dict[str, Tensor]:
+        """Return the cells of cameras; see `Policy.frozen_features`."""
+        del kind
+        with torch.no_grad():
+            cells, seen = self._cells(batch)
+        if seen is None:
+            seen = torch.ones(cells.shape[:2], dtype=torch.bool, device=cells.device)
+        return {"cells": cells, "seen": seen}
 
     def _fitted(self, frames: Tensor) -> Tensor:
         """Return frames (B, 3, H, W) in the size of the options; padding has the mean color."""
         size = self.options.resize_imgs_with_padding
         return frames if size is None else resize_with_padding(frames, size)
-
-    def _without_missing(self, batch: Batch, present: list[str], tokens: Tensor) -> Tensor:
-        """Return tokens (B, V, L, width) with zeros for views that samples lack, at the end."""
-        marks = [missing_key(key) for key in present]
-        if not any(mark in batch for mark in marks):
-            return tokens
-        none = torch.zeros(len(tokens), dtype=torch.bool, device=tokens.device)
-        lacks = torch.stack([batch.get(mark, none) for mark in marks], dim=1)
-        order = lacks.long().argsort(dim=1, stable=True)
-        rows = torch.arange(len(tokens), device=tokens.device)[:, None]
-        return (tokens * ~lacks[..., None, None])[rows, order]
 
     def _domains(self, batch: Batch, size: int) -> Tensor:
         """Return the number of each sample's robot, int64 (B,)."""
@@ -298,6 +312,15 @@ class Policy(QueuePolicy):
             found.append(ParamGroup(name, params, lr_scale=lr, decay_scale=decay))
         # The first group's rate is the one that is logged.
         return [group for group in reversed(found) if group.params]
+
+    def preflight_rows(self) -> list[tuple[str, str]]:
+        """Return rows that say what actions mean and which robot is trained."""
+        config, mode = self.options, self.mode
+        own = config.action.shape[0]
+        filled = f"{own} of {mode.real} numbers are the dataset's, the others are learnt as zeros"
+        rest = "" if own == mode.real else f": {filled} (--policy.action_mode=auto has no others)"
+        source = config.domain_feature_key or f"{config.domain_id} of {config.num_domains}"
+        return [("action mode", config.action_mode + rest), ("robot", f"domain {source}")]
 
     def shard_units(self) -> list[nn.Module]:
         """Return the halves of the image encoder's blocks, and the layers of both others."""
