@@ -121,7 +121,11 @@ def build_peer(run: Run, options: Mapping[str, Any]) -> tuple[Any, Any]:
     optimizer = config.get_optimizer_preset().build(policy.get_optim_params())
     for group in (optimizer.defaults, *optimizer.param_groups):
         group["foreach"] = True  # torch's choice on CUDA
-    return policy.train(), optimizer
+    policy.train()
+    if isinstance(run.policy, XvlaConfig):
+        # In training it asks a number for each layer whether to leave it out; none is left out.
+        policy.model.vlm.language_model.encoder.training = False
+    return policy, optimizer
 
 
 def one_step(run: Run, policy: Any, optimizer: Any, size: int, recorder: PeerRecorder) -> None:
