@@ -144,14 +144,17 @@ def test_parts_of_a_killed_download_are_removed(web):
     assert not part.exists()
 
 
-def test_a_full_disk_is_one_message(web, monkeypatch):
+@pytest.mark.parametrize(
+    ("call", "named"), [("pwrite", "{url}/meta/"), ("symlink", "the list of {url}")]
+)
+def test_a_full_disk_is_one_message(web, monkeypatch, call, named):
     def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(os, "pwrite", full)
+    monkeypatch.setattr(os, call, full)
     with pytest.raises(DataError, match="No space left on device") as caught:
         open_dataset("x/y", root=web.url)
-    for word in (f"{web.url}/meta/", "KATA_CACHE"):
+    for word in (named.format(url=web.url), "KATA_CACHE"):
         assert word in str(caught.value)
 
 

@@ -12,9 +12,9 @@ import errno
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from kata.data.remote.old_states import hold, remove_old
@@ -133,9 +133,21 @@ class Mirror:
                 total += path.stat().st_blocks * 512
         return total
 
-    def _alone(self) -> AbstractContextManager[None]:
-        """Keep other processes and threads from writing to this copy."""
-        return alone(self._folder / "files")
+    @contextmanager
+    def _alone(self) -> Generator[None]:
+        """Keep other processes and threads from writing to this copy.
+
+        Raises:
+            DataError: The disk is full or takes nothing.
+        """
+        try:
+            with alone(self._folder / "files"):
+                yield
+        except OSError as error:
+            if error.errno in (*FULL, errno.EROFS):
+                what = f"the list of {self._store.url}"
+                raise _no_room(what, self._folder, error) from error
+            raise
 
     def _probed(self) -> dict[str, Stamp]:
         """Return the stamps of the metadata of a store without listings."""
@@ -268,9 +280,9 @@ def _in_parallel(bring: Callable[[Range], object], ranges: Sequence[Range]) -> N
             pass
 
 
-def _no_room(location: str, folder: Path, error: OSError) -> DataError:
+def _no_room(what: str, folder: Path, error: OSError) -> DataError:
     return DataError(
-        f"{location} cannot be kept in {folder}: {error.strerror}",
+        f"{what} cannot be kept in {folder}: {error.strerror}",
         rule="metadata and tables of a streamed dataset are kept on a disk of this machine",
         remedy="make room, or set KATA_CACHE to a folder on another disk",
     )
