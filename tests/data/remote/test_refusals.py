@@ -91,7 +91,8 @@ def test_an_object_that_shrinks_during_a_run(web, folder):
 
 
 def test_a_server_that_is_gone(web):
-    store = RemoteStore(open_objects("http://127.0.0.1:9/set"), QUICK)
+    limits = RetryLimits(attempts=50, first_attempts=3, first_s=0.01)
+    store = RemoteStore(open_objects("http://127.0.0.1:9/set"), limits)
     with pytest.raises(DataError, match="3 attempts") as caught:
         store.stamps(["meta/info.json"])
     assert "http://127.0.0.1:9/set/meta/info.json" in str(caught.value)

@@ -79,7 +79,8 @@ class Retry:
             self._closed.wait(max(self._not_before_s - time.monotonic(), 0.0))
             try:
                 found = send()
-                self._has_answered = True
+                # None came without a request: that a web server has no listings is known.
+                self._has_answered |= found is not None
                 return found
             except TransientError as error:
                 wait_s = self._wait_s(location, number, error)
