@@ -30,7 +30,7 @@ INPUTS = {
     "observation.images.top": {"type": "VISUAL", "shape": [3, 64, 64]},
     "observation.state": {"type": "STATE", "shape": [2]},
 }
-NAME, CHUNK, EXECUTED, WIDTH = "groot_reach", 8, 8, 64
+NAME, CHUNK, EXECUTED, WIDTH = "groot_reach", 8, 4, 64
 STACK = {"positional_embeddings": None, "num_attention_heads": 4, "attention_head_dim": 16}
 BLOCKS = {"dropout": 0.0, "final_dropout": True, **STACK}
 
@@ -82,7 +82,7 @@ def flags(work: Path, steps: int) -> list[str]:
         f"--policy.base_model_path={raw(work)}", f"--policy.text_tokenizer_name={work / 'qwen3'}",
         "--policy.load_base_weights=false", "--policy.tune_llm=true", "--policy.tune_visual=true",
         "--policy.use_bf16=false", f"--policy.chunk_size={CHUNK}",
-        f"--policy.n_action_steps={EXECUTED}", "--policy.max_state_dim=4",
+        f"--policy.n_action_steps={CHUNK}", "--policy.max_state_dim=4",
         "--policy.max_action_dim=4", f"--policy.input_features={json.dumps(INPUTS)}",
         "--policy.optimizer_lr=1e-3", f"--policy.max_steps={steps}",
         "--dataset.repo_id=kata/data", f"--dataset.root={work / 'data'}", "--batch_size=32",
@@ -95,7 +95,7 @@ def main() -> None:
     """Record, train, evaluate, and write the result."""
     parser = argparse.ArgumentParser()
     parser.add_argument("work", type=Path)
-    parser.add_argument("--steps", type=int, default=3000)
+    parser.add_argument("--steps", type=int, default=1500)
     parser.add_argument("--episodes", type=int, default=50)
     parser.add_argument("--train", action="append", default=[], help="a further flag")
     asked = parser.parse_args()
@@ -108,6 +108,7 @@ def main() -> None:
     evaluation = [
         f"--policy.path={run}", "--env.type=kata", f"--seed={SEED}",
         f"--eval.n_episodes={asked.episodes}", "--eval.videos=0", "--policy.device=cpu",
+        f"--policy.n_action_steps={EXECUTED}",
     ]  # fmt: skip
     if kata(["train", *given, f"--output_dir={run}"]):
         sys.exit(1)
@@ -117,6 +118,7 @@ def main() -> None:
     trained = {
         "flags": [flag for flag in given if str(work) not in flag],
         "steps": asked.steps,
+        "executed_of_a_chunk": EXECUTED,
         "cpu_seconds": round(spent.ru_utime + spent.ru_stime, 1),
     }
     found = outcome(NAME, [read(target / "eval.json", None)], trained)

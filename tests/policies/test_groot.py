@@ -403,6 +403,8 @@ def test_relative_actions_need_names_and_complete_chunks(tools):
     nameless = dataclasses.replace(config, action_feature_names=None)
     with pytest.raises(PolicyError, match="does not name the numbers"):
         nameless.with_columns({})
+    with pytest.raises(PolicyError, match=r"policy\.embodiment_tag=my_arm"):
+        dataclasses.replace(config, embodiment_tag="my_arm").with_columns({})
     before, _ = tools.own_pipelines(tools.GOLDEN["relative"], config)
     long = {**tools.batch(tools.GOLDEN["relative"]), ACTION: torch.zeros(3, 41, 4)}
     with pytest.raises(DataError, match="statistics for 40"):

@@ -358,8 +358,9 @@ class Config(GrootOptions):
     def with_columns(self, columns: Mapping[str, Column]) -> Config:
         """Return a copy with the dataset's names of the action's numbers, if they are needed.
 
-        Raises: PolicyError without names.
+        Raises: PolicyError without names, or for a base model that cannot be used.
         """
+        _ = self.robot  # before the dataset is judged by a horizon that the base model gives
         if not self.use_relative_actions:
             return self
         names = columns[ACTION].names if ACTION in columns else None
