@@ -52,6 +52,7 @@ MEMORY_GB = {
     "pi0_fast": (24, 40),
     "xvla": (24, 40),
     "groot": (24, 40),
+    "eo1": (24, 40),
 }
 """Peak memory at batch 8 by group of policies."""
 
@@ -83,7 +84,11 @@ their weights, gradients and means of AdamW alone take more than 40 GB.
 """
 FITTED = {"resize_imgs_with_padding": (224, 224)}
 """X-VLA's usual frames; those of the guide would be cut into 301 tokens each."""
-OPTIONS = {**dict.fromkeys(("pi0", "pi05", "pi0_fast"), NARROW), "xvla": FITTED}
+OPTIONS = {
+    **dict.fromkeys(("pi0", "pi05", "pi0_fast"), NARROW),
+    "xvla": FITTED,
+    "eo1": {"gradient_checkpointing": True},
+}
 
 SCALING = {2: 1.9, 4: 3.7, 8: 7.2}
 """Speedups on A100."""

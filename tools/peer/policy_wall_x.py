@@ -16,7 +16,7 @@ import shutil
 import tempfile
 import zlib
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -56,6 +56,7 @@ class Case:
     options: dict[str, Any] = field(default_factory=dict)
     text: dict[str, Any] = field(default_factory=dict)
     top: dict[str, Any] = field(default_factory=dict)
+    vision: dict[str, Any] = field(default_factory=dict)
     absent: tuple[str, ...] = ()
     sentences: tuple[str, ...] = SENTENCES
     unknown: bool = False
@@ -77,7 +78,7 @@ class Case:
             "agent_pos_config": {"arm": self.config["max_state_dim"]},
             "output_attentions": False,
         }
-        return {"text": text, "top": {**top, **self.top}}
+        return {"text": text, "top": {**top, **self.top}, "vision": self.vision}
 
 
 NARROW = [{**EXPERTS[0]}, {**EXPERTS[1], "hidden_size": 24}]
@@ -135,9 +136,16 @@ def noise(case: Case) -> Tensor:
 
 
 @contextmanager
+def in_float32() -> Iterator[None]:
+    """LeRobot acts in float32 inside; by itself it fails, since it names bfloat16."""
+    with mock.patch("torch.bfloat16", torch.float32):
+        yield
+
+
+@contextmanager
 def steady() -> Iterator[None]:
     """Both sides act alike inside, and in float32."""
-    with drawn("checkpoint"), mock.patch("torch.bfloat16", torch.float32):
+    with drawn("checkpoint"), in_float32():
         yield
 
 
@@ -253,9 +261,7 @@ def peer(case: Case) -> dict[str, Tensor]:
     }
     out = {"loss": loss.detach(), **grads}
     policy.eval()
-    with ExitStack() as stack:
-        stack.enter_context(mock.patch("torch.randn", return_value=noise(case)))
-        stack.enter_context(mock.patch("torch.bfloat16", torch.float32))
+    with in_float32(), mock.patch("torch.randn", return_value=noise(case)):
         out["chunk"] = policy.predict_action_chunk(before(observation(case, 0)))
     policy.reset()
     with steady():
