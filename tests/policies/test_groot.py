@@ -175,6 +175,21 @@ def test_nothing_of_a_missing_camera_is_seen(tools):
     assert (first[1:] != second[1:]).all()
 
 
+def test_weights_in_bfloat16_compute_without_mixed_precision(tools):
+    kept = tools.Case(changes={"dtype": "bfloat16"})
+    for case, options in (
+        (tools.Case(), {"frozen_dtype": "bfloat16"}),
+        (kept, {"model_params_fp32": False}),
+    ):
+        policy, before, _ = built(tools, case, **options)
+        whole, *_ = built(tools, case)
+        whole.load_state_dict({k: v.float() for k, v in policy.state_dict().items()})
+        assert policy.visual.pos_embed.weight.dtype == torch.bfloat16
+        given = before(tools.batch(case))
+        torch.testing.assert_close(each(policy, given), each(whole, given), rtol=0.05, atol=0)
+        assert len(policy.shard_units()) == len(whole.shard_units()) + 3 * (case != kept)
+
+
 def test_what_a_chunk_reads_of_the_features_is_computed_once(tools):
     policy, before, _ = built(tools)
     seen = before(tools.observation(tools.Case(), 0))

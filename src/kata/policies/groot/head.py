@@ -201,6 +201,11 @@ class ActionHead(nn.Module):
         mixing = [*mixer.transformer_blocks] if isinstance(mixer, FeatureMixer) else []
         return [*mixing, *self.model.transformer_blocks]
 
+    @property
+    def dtype(self) -> torch.dtype:
+        """Return the dtype of the weights."""
+        return self.model.proj_out_2.weight.dtype
+
     def context(
         self, features: BackboneFeatures, *, mixes_padding: bool, has_gaps: bool
     ) -> Context:
@@ -212,7 +217,7 @@ class ActionHead(nn.Module):
             has_gaps: image tokens may be invalid, because samples lack cameras.
         """
         tokens, valid, images = features
-        tokens = self.vlln(tokens)
+        tokens = self.vlln(tokens.to(self.dtype))
         if isinstance(self.vl_self_attention, FeatureMixer):
             bias = None if mixes_padding else score_bias(valid[:, None, None], tokens.dtype)
             tokens = self.vl_self_attention(tokens, bias)
@@ -243,7 +248,7 @@ class ActionHead(nn.Module):
             domain: number of each sample's robot, int64 (B,).
             kept: see `AlternatingTransformer`.
         """
-        action = self.action_encoder(noisy, bucket, domain)
+        action = self.action_encoder(noisy.to(self.dtype), bucket, domain)
         if self.has_positions:
             action = action + self.position_embedding.weight[: action.shape[1]]
         found = self.model(torch.cat((state, action), dim=1), bucket, context, kept)

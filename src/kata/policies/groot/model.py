@@ -89,8 +89,9 @@ class Policy(QueuePolicy):
         for module in self.frozen_modules():
             module.requires_grad_(False)
         if config.frozen_dtype != "float32":
-            for parameter in self.frozen():
-                parameter.data = parameter.data.to(DTYPES[config.frozen_dtype])
+            for parameter in chain(self.visual.parameters(), self.text.parameters()):
+                if not parameter.requires_grad:
+                    parameter.data = parameter.data.to(DTYPES[config.frozen_dtype])
         if config.load_base_weights:
             self._load_base()
 
@@ -313,7 +314,7 @@ class Policy(QueuePolicy):
         state = padded(latest(batch[STATE], 2), self.options.max_state_dim)[:, None]
         if dropped is not None:
             state = state.masked_fill(dropped[0][:, None, None], 0)
-        found = self.head.state_encoder(state, self._robots(state))
+        found = self.head.state_encoder(state.to(self.head.dtype), self._robots(state))
         return found if dropped is None else found * ~dropped[1][:, None, None]
 
     def _robots(self, like: Tensor) -> Tensor:
@@ -430,8 +431,15 @@ class Policy(QueuePolicy):
         ]
 
     def shard_units(self) -> list[nn.Module]:
-        """Return the layers of the image encoder and the language model, and the head's blocks."""
-        return [*self.visual.blocks, *self.text.layers, *self.head.blocks]
+        """Return the layers of the image encoder and the language model, and the head's blocks.
+
+        Where frozen parts have another type, what is left of the encoder and of the language model
+        is apart from the rest of the head.
+        """
+        units = [*self.visual.blocks, *self.text.layers, *self.head.blocks]
+        if self.options.frozen_dtype == "float32":
+            return units
+        return [*units, self.text.embed_tokens, self.visual, self.text]
 
     def recompute_units(self) -> list[nn.Module]:
         """Return the layers that are trained, or that lie behind one that is."""

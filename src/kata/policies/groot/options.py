@@ -124,7 +124,7 @@ class GrootOptions(ChunkConfig):
     )
     frozen_dtype: str = option(
         "float32",
-        "Precision in which parts that are not trained are held, computed and written. NVIDIA "
+        "Precision in which frozen parts of the backbone are held, computed and written. NVIDIA "
         "publishes bfloat16, which halves their memory.",
         choices=("float32", "bfloat16"),
         is_own=True,
