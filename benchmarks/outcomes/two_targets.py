@@ -35,13 +35,17 @@ CAMERA = {
     "observation.images.top": {"type": "VISUAL", "shape": [3, 64, 64]},
     "observation.state": {"type": "STATE", "shape": [2]},
 }
+# A tower that is trained from nothing wants frames whose pixels differ: the dataset's own mean and
+# spread.
+MODES = {"VISUAL": "MEAN_STD", "STATE": "MEAN_STD", "ACTION": "MEAN_STD"}
 POLICY = (
     "--policy.type=smolvla", "--policy.load_vlm_weights=false", "--policy.train_expert_only=false",
     "--policy.freeze_vision_encoder=false", "--policy.resize_imgs_with_padding=[64,64]",
     f"--policy.chunk_size={CHUNK}", f"--policy.n_action_steps={EVERY}", "--policy.num_vlm_layers=3",
     "--policy.max_state_dim=4", "--policy.max_action_dim=4", "--policy.num_steps=5",
-    "--policy.device=cpu", "--policy.push_to_hub=false", "--policy.optimizer_lr=2e-3",
-    "--policy.scheduler_warmup_steps=100", "--policy.scheduler_decay_lr=2e-5",
+    "--policy.device=cpu", "--policy.push_to_hub=false", "--policy.optimizer_lr=1e-3",
+    "--policy.scheduler_warmup_steps=100", "--policy.scheduler_decay_lr=1e-5",
+    f"--policy.normalization_mapping={json.dumps(MODES)}",
     f"--policy.input_features={json.dumps(CAMERA)}",
 )  # fmt: skip
 CHUNKING = "--policy.rtc_config.enabled=true"
@@ -105,7 +109,8 @@ def main() -> int:
             "--codec=h264",
         )  # fmt: skip
     train = (
-        *POLICY, f"--steps={asked.steps}", "--batch_size=16", "--num_workers=1",
+        *POLICY, f"--steps={asked.steps}", "--batch_size=32", "--num_workers=1",
+        f"--policy.scheduler_decay_steps={asked.steps}",
         "--save_freq=500", "--log_freq=100", "--dataset.repo_id=kata/two",
     )  # fmt: skip
     if not (work / "run/checkpoints/last").exists():

@@ -67,7 +67,7 @@ def own_flags(policy: str, work: Path) -> list[str]:
     text = tiny_gemma.write(work / "gemma", VOCABULARY)
     common = [
         f"--policy.text_tokenizer_name={text}", "--policy.image_resolution=[56,56]",
-        "--policy.tokenizer_max_length=64",
+        "--policy.tokenizer_max_length=80",
     ]  # fmt: skip
     if policy != "pi0_fast":
         modes = MODES if policy == "pi0" else BOUNDED
@@ -119,7 +119,8 @@ def main() -> None:
         f"--eval.n_episodes={asked.episodes}", "--eval.videos=0", "--policy.device=cpu",
     ]  # fmt: skip
     with mock.patch.object(paligemma, "SIZES", SIZES):
-        kata(["train", *given, f"--output_dir={run}"])
+        if kata(["train", *given, f"--output_dir={run}"]):
+            sys.exit(1)
         spent = resource.getrusage(resource.RUSAGE_SELF)
         target = run / "eval"
         run_eval(resolve_eval(evaluation), target, shown=True)
