@@ -1,6 +1,7 @@
 """The documentation names files, rooms and pages that exist."""
 
 import re
+import subprocess
 import tomllib
 from pathlib import Path
 
@@ -40,3 +41,12 @@ def test_the_drawn_layers_are_those_of_the_contract(container):
     blocks = re.findall(r"```\n(.*?)```", ARCHITECTURE, re.DOTALL)
     drawn = [[line.strip().split("  ")[0] for line in block.splitlines()] for block in blocks]
     assert contracts[0]["layers"] in drawn
+
+
+def test_the_top_of_the_repository_holds_what_the_map_names():
+    listed = subprocess.run(
+        ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    folders = {name.split("/")[0] for name in listed if "/" in name and not name.startswith(".")}
+    readme = (ROOT / "README.md").read_text()
+    assert not [folder for folder in sorted(folders) if f"`{folder}/" not in readme]
