@@ -277,6 +277,6 @@ def test_other_models_and_long_prompts_are_refused(config, tools):
         before(raw(("x" * 700, "y")))
     with pytest.raises(DataError, match="a batch without any of"):
         before({STATE: torch.zeros(1, 3), TASK: ["push"]})
-    plain = str(tools.tiny_qwen.write(tools._root() / "plain"))
+    plain = str(tools.tiny_qwen.write(tools.files_folder() / "plain"))
     with pytest.raises(PolicyError, match=r"lacks <\|propri\|>, <\|action\|>"):
         pipelines(config(pretrained_name_or_path=plain))

@@ -6,13 +6,9 @@ tiny ones. Weights are those of `pi_weight`, under LeRobot's names on both sides
 
 from __future__ import annotations
 
-import atexit
 import dataclasses
 import functools
 import importlib
-import os
-import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -25,9 +21,17 @@ import tiny_gemma
 import torch
 from numbers_of import drawn, tensor, weight
 from real_time_cases import CHUNK, own_chunks, peer_chunks
+from sides import (
+    BATCH_SIZE,
+    files_folder,
+    own_actions,
+    own_gradients,
+    own_loss,
+    peer_actions,
+    with_actions,
+)
 from torch import Tensor
 
-BATCH_SIZE = 3
 ACT_STEPS = 5
 STATE, TOP, WRIST = "observation.state", "observation.images.top", "observation.images.wrist"
 TOKENS, MASK = "observation.language.tokens", "observation.language.attention_mask"
@@ -139,14 +143,8 @@ def sentences(case: Case) -> dict[str, Tensor]:
 
 def batch(case: Case) -> dict[str, Tensor]:
     """A training batch; the actions of all but the first sample reach over the episode's end."""
-    chunk: int = case.config["chunk_size"]
-    lengths = torch.tensor([chunk, max(1, chunk // 2), 1])[:, None]
-    return {
-        **observation(case, 0),
-        **sentences(case),
-        "action": tensor("action", (BATCH_SIZE, chunk, case.action_dim)),
-        "action_is_pad": torch.arange(chunk)[None] >= lengths,
-    }
+    seen = {**observation(case, 0), **sentences(case)}
+    return with_actions(seen, case.config["chunk_size"], case.action_dim)
 
 
 def noise(case: Case) -> Tensor:
@@ -172,25 +170,15 @@ def steady() -> Iterator[None]:
 
 
 @functools.cache
-def place() -> Path:
-    """KATA_PEER_FILES, or a folder that goes with this process."""
-    given = os.environ.get("KATA_PEER_FILES")
-    if given is None:
-        given = tempfile.mkdtemp()
-        atexit.register(shutil.rmtree, given)
-    return Path(given)
-
-
-@functools.cache
 def folder(size: int = 0) -> str:
     """The folder of PaliGemma's tokenizer with at least `size` tokens."""
-    return str(tiny_gemma.write(place() / f"gemma{size or ''}", size))
+    return str(tiny_gemma.write(files_folder() / f"gemma{size or ''}", size))
 
 
 @functools.cache
 def fast_folder() -> str:
     """The folder of the action tokenizer."""
-    return str(tiny_fast.write(place() / "fast"))
+    return str(tiny_fast.write(files_folder() / "fast"))
 
 
 @contextmanager
@@ -344,11 +332,10 @@ class Sides:
             out |= peer_chunks(policy, {**observation(case, 0), **told}, noise(case))
         policy.reset()
         with steady():
-            actions = [
-                policy.select_action({**observation(case, step), **told})
-                for step in range(ACT_STEPS)
-            ]
-        return {**out, "actions": torch.stack(actions)}
+            actions = peer_actions(
+                policy, lambda step: {**observation(case, step), **told}, ACT_STEPS
+            )
+        return {**out, "actions": actions}
 
     def build_own(self, case: Case) -> Any:
         """kata's policy of a case, with the weights of the formula."""
@@ -375,23 +362,16 @@ class Sides:
         policy = self.build_own(case).train()
         given = batch(case)
         draws = {"noise": noise(case), "time": torch.tensor(SHARES)[:, None]}
-        pads = {"action_is_pad": given["action_is_pad"].numpy()}
-        ((name, count),) = policy.config.loss_weights(BATCH_SIZE, pads).items()
-        loss = policy(given, **draws).terms[name].total / count
+        loss = own_loss(policy, given, given["action_is_pad"], **draws)
         loss.backward()
-        out = {"loss": loss.detach()}
-        key_map = policy.key_map()
-        for name, parameter in policy.named_parameters():
-            if parameter.grad is not None:
-                out[f"grad/{key_map.to_lerobot(name)}"] = parameter.grad
+        out = {"loss": loss.detach(), **own_gradients(policy)}
         policy.eval()
         told = sentences(case)
         out["chunk"] = policy.predict_chunk({**observation(case, 0), **told}, noise=noise(case))
         if case.is_continued:
             out |= own_chunks(policy, {**observation(case, 0), **told}, noise(case))
-        state, actions = policy.init_state(BATCH_SIZE), []
         with steady():
-            for step in range(ACT_STEPS):
-                action, state = policy.act({**observation(case, step), **told}, state)
-                actions.append(action)
-        return {**out, "actions": torch.stack(actions)}
+            actions = own_actions(
+                policy, lambda step: {**observation(case, step), **told}, ACT_STEPS
+            )
+        return {**out, "actions": actions}

@@ -7,11 +7,6 @@ the files of a tiny model stand in for the Hub. Weights are those of `fill`.
 
 from __future__ import annotations
 
-import atexit
-import functools
-import os
-import shutil
-import tempfile
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,10 +19,21 @@ from unittest import mock
 import numpy as np
 import tiny_groot
 import torch
-from numbers_of import drawn, fill, tensor, weight
+from numbers_of import drawn, fill, tensor
+from sides import (
+    BATCH_SIZE,
+    files_folder,
+    filled,
+    own_actions,
+    own_features,
+    own_gradients,
+    own_loss,
+    peer_actions,
+    peer_features,
+    peer_gradients,
+)
 from torch import Tensor
 
-BATCH_SIZE = 3
 ACT_STEPS = 4
 STATE, TOP, WRIST = "observation.state", "observation.images.top", "observation.images.wrist"
 NAMES = ["shoulder.pos", "elbow.pos", "wrist.pos", "gripper.pos"]
@@ -194,14 +200,9 @@ def relative_stats(case: Case) -> dict[str, np.ndarray]:
     return {name: value.numpy() for name, value in found.items()}
 
 
-@functools.cache
 def place() -> Path:
-    """A folder in KATA_PEER_FILES, or one that goes with this process."""
-    given = os.environ.get("KATA_PEER_FILES")
-    if given is None:
-        given = tempfile.mkdtemp()
-        atexit.register(shutil.rmtree, given)
-    return Path(given) / "groot"
+    """The folder of tiny models."""
+    return files_folder() / "groot"
 
 
 def folder() -> str:
@@ -244,7 +245,6 @@ def acting() -> Any:
 
 def build_peer(case: Case) -> Any:
     """LeRobot's policy of a case, with the weights of the formula."""
-    from lerobot.configs.types import FeatureType, PolicyFeature
     from lerobot.policies.groot.configuration_groot import GrootConfig
     from lerobot.policies.groot.groot_n1_7 import GR00TN17, GR00TN17Config
     from lerobot.policies.groot.modeling_groot import GrootPolicy
@@ -256,11 +256,7 @@ def build_peer(case: Case) -> Any:
     config = GrootConfig(
         device="cpu",
         base_model_path=str(base),
-        input_features={
-            key: PolicyFeature(FeatureType.STATE if key == STATE else FeatureType.VISUAL, shape)
-            for key, shape in case.inputs.items()
-        },
-        output_features={"action": PolicyFeature(FeatureType.ACTION, (case.action_dim,))},
+        **peer_features(case.inputs, case.action_dim),
         **case.config,
     )
     policy = GrootPolicy(config)
@@ -304,8 +300,7 @@ def peer(case: Case) -> dict[str, Tensor]:
     ):
         loss = policy.forward(before(batch(case)))[0]
     loss.backward()
-    grads = {f"grad/{n}": p.grad for n, p in policy.named_parameters() if p.grad is not None}
-    out = {"loss": loss.detach(), **grads}
+    out = {"loss": loss.detach(), **peer_gradients(policy)}
     policy.eval()
 
     def acted(**options: Any) -> Tensor:
@@ -320,10 +315,8 @@ def peer(case: Case) -> dict[str, Tensor]:
     policy.reset()
     if not case.is_relative:
         with acting():
-            actions = [
-                policy.select_action(before(observation(case, step))) for step in range(ACT_STEPS)
-            ]
-        out["actions"] = torch.stack(actions)
+            actions = peer_actions(policy, lambda step: before(observation(case, step)), ACT_STEPS)
+        out["actions"] = actions
     return out
 
 
@@ -331,16 +324,11 @@ def build_own(case: Case) -> Any:
     """kata's policy of a case, with the weights of the formula."""
     from kata.policies.groot.model import Policy
 
-    policy = Policy(own_config(case))
-    key_map = policy.key_map()
-    for name, value in policy.state_dict().items():
-        value.copy_(weight(key_map.to_lerobot(name), tuple(value.shape)))
-    return policy
+    return filled(Policy(own_config(case)))
 
 
 def own_config(case: Case) -> Any:
     from kata.policies.groot.config import Config
-    from kata.spec import Feature, FeatureType
 
     return Config(
         base_model_path=str(raw(case)),
@@ -348,11 +336,7 @@ def own_config(case: Case) -> Any:
         load_base_weights=False,
         attend_padding=case.attends_padding,
         action_feature_names=NAMES if case.is_relative else None,
-        input_features={
-            key: Feature(FeatureType.STATE if key == STATE else FeatureType.VISUAL, shape)
-            for key, shape in case.inputs.items()
-        },
-        output_features={"action": Feature(FeatureType.ACTION, (case.action_dim,))},
+        **own_features(case.inputs, case.action_dim),
         **case.config,
     )
 
@@ -375,15 +359,9 @@ def own(case: Case) -> dict[str, Tensor]:
     draws = {"noise": noise(case, acts=False), "time": torch.tensor(SHARES)[:, None]}
     if case.shares:
         draws["state_dropout"] = torch.stack((torch.ones(3), torch.tensor(case.shares)), dim=1)
-    pads = {"action_is_pad": given["action_is_pad"].numpy()}
-    ((name, count),) = policy.config.loss_weights(BATCH_SIZE, pads).items()
-    loss = policy(before(given), **draws).terms[name].total / count
+    loss = own_loss(policy, before(given), given["action_is_pad"], **draws)
     loss.backward()
-    out = {"loss": loss.detach()}
-    key_map = policy.key_map()
-    for name, parameter in policy.named_parameters():
-        if parameter.grad is not None:
-            out[f"grad/{key_map.to_lerobot(name)}"] = parameter.grad
+    out = {"loss": loss.detach(), **own_gradients(policy)}
     policy.eval()
     seen, drawn_noise = before(observation(case, 0)), noise(case, acts=True)
     # LeRobot cuts its chunks to the actions that are executed.
@@ -394,12 +372,9 @@ def own(case: Case) -> dict[str, Tensor]:
         given = tensor("left over", (BATCH_SIZE, case.left_over, case.action_dim))
         out["continued"] = policy.continued(seen, given, 2, noise=drawn_noise)[:, :steps]
     if not case.is_relative:
-        state, actions = policy.init_state(BATCH_SIZE), []
         with acting():
-            for step in range(ACT_STEPS):
-                action, state = policy.act(before(observation(case, step)), state)
-                actions.append(action)
-        out["actions"] = torch.stack(actions)
+            actions = own_actions(policy, lambda step: before(observation(case, step)), ACT_STEPS)
+        out["actions"] = actions
     return out
 
 

@@ -7,25 +7,32 @@ LeRobot's names on both sides.
 
 from __future__ import annotations
 
-import atexit
 import functools
-import os
-import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import tiny_smolvlm
 import torch
-from numbers_of import drawn, fill, tensor, weight
+from numbers_of import drawn, fill, tensor
 from real_time_cases import CHUNK, own_chunks, peer_chunks
+from sides import (
+    BATCH_SIZE,
+    files_folder,
+    filled,
+    own_actions,
+    own_features,
+    own_gradients,
+    own_loss,
+    peer_actions,
+    peer_features,
+    peer_gradients,
+    with_actions,
+)
 from torch import Tensor
 
-BATCH_SIZE = 3
 ACT_STEPS = 5
 STATE, TOP, WRIST = "observation.state", "observation.images.top", "observation.images.wrist"
 TOKENS, MASK = "observation.language.tokens", "observation.language.attention_mask"
@@ -117,14 +124,8 @@ def sentences(case: Case) -> dict[str, Tensor]:
 
 def batch(case: Case) -> dict[str, Tensor]:
     """A training batch; the actions of all but the first sample reach over the episode's end."""
-    chunk: int = case.config["chunk_size"]
-    lengths = torch.tensor([chunk, max(1, chunk // 2), 1])[:, None]
-    return {
-        **observation(case, 0),
-        **sentences(case),
-        "action": tensor("action", (BATCH_SIZE, chunk, case.action_dim)),
-        "action_is_pad": torch.arange(chunk)[None] >= lengths,
-    }
+    seen = {**observation(case, 0), **sentences(case)}
+    return with_actions(seen, case.config["chunk_size"], case.action_dim)
 
 
 SHARES = (0.15, 0.55, 0.97)
@@ -153,27 +154,18 @@ def acting() -> AbstractContextManager[None]:
 @functools.cache
 def folder() -> str:
     """The model's folder, in KATA_PEER_FILES, or in a folder that goes with this process."""
-    place = os.environ.get("KATA_PEER_FILES")
-    if place is None:
-        place = tempfile.mkdtemp()
-        atexit.register(shutil.rmtree, place)
-    return str(tiny_smolvlm.write(Path(place) / "smolvlm"))
+    return str(tiny_smolvlm.write(files_folder() / "smolvlm"))
 
 
 def build_peer(case: Case) -> Any:
     """LeRobot's policy of a case, with the weights of the formula."""
-    from lerobot.configs.types import FeatureType, PolicyFeature
     from lerobot.policies.smolvla.configuration_smolvla import SmolVLAConfig
     from lerobot.policies.smolvla.modeling_smolvla import SmolVLAPolicy
 
     config = SmolVLAConfig(
         device="cpu",
         vlm_model_name=folder(),
-        input_features={
-            key: PolicyFeature(FeatureType.STATE if key == STATE else FeatureType.VISUAL, shape)
-            for key, shape in case.inputs.items()
-        },
-        output_features={"action": PolicyFeature(FeatureType.ACTION, (case.action_dim,))},
+        **peer_features(case.inputs, case.action_dim),
         **case.config,
     )
     policy = SmolVLAPolicy(config)
@@ -187,8 +179,7 @@ def peer(case: Case) -> dict[str, Tensor]:
     time = 0.999 * torch.tensor(SHARES) ** (1 / 1.5) + 0.001
     loss = policy.forward(batch(case), noise=noise(case), time=time)[0]
     loss.backward()
-    grads = {f"grad/{n}": p.grad for n, p in policy.named_parameters() if p.grad is not None}
-    out = {"loss": loss.detach(), **grads}
+    out = {"loss": loss.detach(), **peer_gradients(policy)}
     policy.eval()
     told = sentences(case)
     out["chunk"] = policy.predict_action_chunk({**observation(case, 0), **told}, noise=noise(case))
@@ -196,55 +187,35 @@ def peer(case: Case) -> dict[str, Tensor]:
         out |= peer_chunks(policy, {**observation(case, 0), **told}, noise(case))
     policy.reset()
     with acting():
-        actions = [
-            policy.select_action({**observation(case, step), **told}) for step in range(ACT_STEPS)
-        ]
-    return {**out, "actions": torch.stack(actions)}
+        actions = peer_actions(policy, lambda step: {**observation(case, step), **told}, ACT_STEPS)
+    return {**out, "actions": actions}
 
 
 def build_own(case: Case) -> Any:
     """kata's policy of a case, with the weights of the formula."""
     from kata.policies.smolvla.config import Config
     from kata.policies.smolvla.model import Policy
-    from kata.spec import Feature, FeatureType
 
     config = Config(
-        input_features={
-            key: Feature(FeatureType.STATE if key == STATE else FeatureType.VISUAL, shape)
-            for key, shape in case.inputs.items()
-        },
-        output_features={"action": Feature(FeatureType.ACTION, (case.action_dim,))},
+        **own_features(case.inputs, case.action_dim),
         vlm_model_name=folder(),
         **case.config,
     )
-    policy = Policy(config)
-    key_map = policy.key_map()
-    for name, value in policy.state_dict().items():
-        value.copy_(weight(key_map.to_lerobot(name), tuple(value.shape)))
-    return policy
+    return filled(Policy(config))
 
 
 def own(case: Case) -> dict[str, Tensor]:
     policy = build_own(case).train()
     given = batch(case)
     draws = {"noise": noise(case), "time": torch.tensor(SHARES)[:, None]}
-    pads = {"action_is_pad": given["action_is_pad"].numpy()}
-    ((name, count),) = policy.config.loss_weights(BATCH_SIZE, pads).items()
-    loss = policy(given, **draws).terms[name].total / count
+    loss = own_loss(policy, given, given["action_is_pad"], **draws)
     loss.backward()
-    out = {"loss": loss.detach()}
-    key_map = policy.key_map()
-    for name, parameter in policy.named_parameters():
-        if parameter.grad is not None:
-            out[f"grad/{key_map.to_lerobot(name)}"] = parameter.grad
+    out = {"loss": loss.detach(), **own_gradients(policy)}
     policy.eval()
     told = sentences(case)
     out["chunk"] = policy.predict_chunk({**observation(case, 0), **told}, noise=noise(case))
     if case.is_continued:
         out |= own_chunks(policy, {**observation(case, 0), **told}, noise(case))
-    state, actions = policy.init_state(BATCH_SIZE), []
     with acting():
-        for step in range(ACT_STEPS):
-            action, state = policy.act({**observation(case, step), **told}, state)
-            actions.append(action)
-    return {**out, "actions": torch.stack(actions)}
+        actions = own_actions(policy, lambda step: {**observation(case, step), **told}, ACT_STEPS)
+    return {**out, "actions": actions}

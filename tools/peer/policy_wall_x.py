@@ -8,12 +8,8 @@ computes in float32, with bfloat16 named float32 while it acts.
 
 from __future__ import annotations
 
-import atexit
 import functools
 import json
-import os
-import shutil
-import tempfile
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,10 +20,23 @@ from unittest import mock
 
 import tiny_qwen
 import torch
-from numbers_of import drawn, fill, tensor, weight
+from numbers_of import drawn, fill, tensor
+from sides import (
+    BATCH_SIZE,
+    files_folder,
+    filled,
+    own_actions,
+    own_features,
+    own_gradients,
+    own_loss,
+    peer_actions,
+    peer_features,
+    plain_pipeline,
+    plain_stats,
+    with_actions,
+)
 from torch import Tensor
 
-BATCH_SIZE = 3
 ACT_STEPS = 5
 STATE = "observation.state"
 FACE, WRIST = "observation.images.face_view", "observation.images.left_wrist"
@@ -117,13 +126,8 @@ def observation(case: Case, step: int) -> dict[str, Any]:
 
 def batch(case: Case) -> dict[str, Any]:
     """A training batch; the actions of all but the first sample reach over the episode's end."""
-    chunk: int = case.config["chunk_size"]
-    lengths = torch.tensor([chunk, max(1, chunk // 2), 1])[:, None]
-    return {
-        **observation(case, 0),
-        "action": tensor("action", (BATCH_SIZE, chunk, case.action_dim)),
-        "action_is_pad": torch.arange(chunk)[None] >= lengths,
-    }
+    seen = observation(case, 0)
+    return with_actions(seen, case.config["chunk_size"], case.action_dim)
 
 
 SHARES = (0.15, 0.55, 0.97)
@@ -169,20 +173,10 @@ def tiny_own() -> Iterator[None]:
 
 
 @functools.cache
-def _root() -> Path:
-    """The folder of models, KATA_PEER_FILES, or one that goes with this process."""
-    place = os.environ.get("KATA_PEER_FILES")
-    if place is None:
-        place = tempfile.mkdtemp()
-        atexit.register(shutil.rmtree, place)
-    return Path(place)
-
-
-@functools.cache
 def _written(sizes: str) -> str:
     """Write the folder of a model with these sizes, as JSON, once."""
     name = f"wall_x_{zlib.crc32(sizes.encode())}"
-    return str(tiny_qwen.write(_root() / name, MARKS, **json.loads(sizes)))
+    return str(tiny_qwen.write(files_folder() / name, MARKS, **json.loads(sizes)))
 
 
 def folder(case: Case = CHECKPOINT) -> str:
@@ -212,18 +206,13 @@ def folder_with_weights(case: Case) -> str:
 
 def build_peer(case: Case) -> Any:
     """LeRobot's policy of a case, in float32, with the weights of the formula."""
-    from lerobot.configs.types import FeatureType, PolicyFeature
     from lerobot.policies.wall_x.configuration_wall_x import WallXConfig
     from lerobot.policies.wall_x.modeling_wall_x import WallXPolicy
 
     config = WallXConfig(
         device="cpu",
         pretrained_name_or_path=folder_with_weights(case),
-        input_features={
-            key: PolicyFeature(FeatureType.STATE if key == STATE else FeatureType.VISUAL, shape)
-            for key, shape in case.inputs.items()
-        },
-        output_features={"action": PolicyFeature(FeatureType.ACTION, (case.action_dim,))},
+        **peer_features(case.inputs, case.action_dim),
         **case.config,
     )
     with tiny_peer():
@@ -233,18 +222,14 @@ def build_peer(case: Case) -> Any:
     return policy
 
 
-def _plain_stats(case: Case) -> dict[str, dict[str, Tensor]]:
-    """Statistics that change nothing."""
-    sizes = {STATE: case.inputs[STATE][0], "action": case.action_dim}
-    return {k: {"mean": torch.zeros(n), "std": torch.ones(n)} for k, n in sizes.items()}
-
-
 def peer(case: Case) -> dict[str, Tensor]:
     from lerobot.policies.wall_x import modeling_wall_x
     from lerobot.policies.wall_x.processor_wall_x import make_wall_x_pre_post_processors
 
     policy = build_peer(case)
-    before, _ = make_wall_x_pre_post_processors(policy.config, _plain_stats(case))
+    before, _ = make_wall_x_pre_post_processors(
+        policy.config, plain_stats(case.inputs[STATE][0], case.action_dim)
+    )
     times = (1 - torch.tensor(SHARES) ** (1 / 1.5)) * 0.999
     policy.train()
     with (
@@ -265,61 +250,35 @@ def peer(case: Case) -> dict[str, Tensor]:
         out["chunk"] = policy.predict_action_chunk(before(observation(case, 0)))
     policy.reset()
     with steady():
-        actions = [
-            policy.select_action(before(observation(case, step))) for step in range(ACT_STEPS)
-        ]
-    return {**out, "actions": torch.stack(actions)}
+        actions = peer_actions(policy, lambda step: before(observation(case, step)), ACT_STEPS)
+    return {**out, "actions": actions}
 
 
 def build_own(case: Case) -> Any:
     """kata's policy of a case, with the weights of the formula."""
     from kata.policies.wall_x.config import Config
     from kata.policies.wall_x.model import Policy
-    from kata.spec import Feature, FeatureType
 
     config = Config(
-        input_features={
-            key: Feature(FeatureType.STATE if key == STATE else FeatureType.VISUAL, shape)
-            for key, shape in case.inputs.items()
-        },
-        output_features={"action": Feature(FeatureType.ACTION, (case.action_dim,))},
+        **own_features(case.inputs, case.action_dim),
         pretrained_name_or_path=folder(case),
         load_base_weights=False,
         dtype="float32",
         **case.config,
     )
-    policy = Policy(config.with_columns({}))
-    key_map = policy.key_map()
-    for name, value in policy.state_dict().items():
-        value.copy_(weight(key_map.to_lerobot(name), tuple(value.shape)))
-    return policy
+    return filled(Policy(config.with_columns({})))
 
 
 def own(case: Case) -> dict[str, Tensor]:
-    from kata.policies.pipelines import canonical_pipelines
-
     policy = build_own(case).train()
-    stats = {
-        key: {name: value.numpy() for name, value in named.items()}
-        for key, named in _plain_stats(case).items()
-    }
-    before, _ = canonical_pipelines(policy.config, stats, rename_map={}, device="cpu")
+    before = plain_pipeline(policy, case.inputs[STATE][0])
     given = before(batch(case))
     draws = {"noise": noise(case), "time": torch.tensor(SHARES)[:, None]}
-    pads = {"action_is_pad": given["action_is_pad"].numpy()}
-    ((name, count),) = policy.config.loss_weights(BATCH_SIZE, pads).items()
-    loss = policy(given, **draws).terms[name].total / count
+    loss = own_loss(policy, given, given["action_is_pad"], **draws)
     loss.backward()
-    out = {"loss": loss.detach()}
-    key_map = policy.key_map()
-    for name, parameter in policy.named_parameters():
-        if parameter.grad is not None:
-            out[f"grad/{key_map.to_lerobot(name)}"] = parameter.grad
+    out = {"loss": loss.detach(), **own_gradients(policy)}
     policy.eval()
     out["chunk"] = policy.predict_chunk(before(observation(case, 0)), noise=noise(case))
-    state, actions = policy.init_state(BATCH_SIZE), []
     with steady():
-        for step in range(ACT_STEPS):
-            action, state = policy.act(before(observation(case, step)), state)
-            actions.append(action)
-    return {**out, "actions": torch.stack(actions)}
+        actions = own_actions(policy, lambda step: before(observation(case, step)), ACT_STEPS)
+    return {**out, "actions": actions}

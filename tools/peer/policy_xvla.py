@@ -6,24 +6,28 @@ under LeRobot's names on both sides. All dropout is off, since the two sides dra
 
 from __future__ import annotations
 
-import atexit
 import functools
-import os
-import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import tiny_smolvlm
 import torch
-from numbers_of import drawn, fill, tensor, weight
+from numbers_of import drawn, fill, tensor
+from sides import (
+    BATCH_SIZE,
+    files_folder,
+    filled,
+    own_actions,
+    own_features,
+    own_gradients,
+    peer_actions,
+    peer_features,
+)
 from torch import Tensor
 
-BATCH_SIZE = 3
 ACT_STEPS = 5
 STATE, TOP, WRIST = "observation.state", "observation.images.top", "observation.images.wrist"
 TOKENS, MASK = "observation.language.tokens", "observation.language.attention_mask"
@@ -197,27 +201,18 @@ def steady() -> Iterator[None]:
 @functools.cache
 def folder() -> str:
     """A folder with a tokenizer, in KATA_PEER_FILES, or in one that goes with this process."""
-    place = os.environ.get("KATA_PEER_FILES")
-    if place is None:
-        place = tempfile.mkdtemp()
-        atexit.register(shutil.rmtree, place)
-    return str(tiny_smolvlm.write(Path(place) / "smolvlm"))
+    return str(tiny_smolvlm.write(files_folder() / "smolvlm"))
 
 
 def build_peer(case: Case) -> Any:
     """LeRobot's policy of a case, with the weights of the formula and without dropout."""
-    from lerobot.configs.types import FeatureType, PolicyFeature
     from lerobot.policies.xvla.configuration_xvla import XVLAConfig
     from lerobot.policies.xvla.modeling_xvla import XVLAPolicy
 
     config = XVLAConfig(
         device="cpu",
         tokenizer_name=folder(),
-        input_features={
-            key: PolicyFeature(FeatureType.STATE if key == STATE else FeatureType.VISUAL, shape)
-            for key, shape in case.inputs.items()
-        },
-        output_features={"action": PolicyFeature(FeatureType.ACTION, (case.action_dim,))},
+        **peer_features(case.inputs, case.action_dim),
         **case.config,
     )
     policy = XVLAPolicy(config)
@@ -249,34 +244,23 @@ def peer(case: Case) -> dict[str, Tensor]:
         chunk = policy.predict_action_chunk({**observation(case, 0), **told})
     policy.reset()
     with steady():
-        actions = [
-            policy.select_action({**observation(case, step), **told}) for step in range(ACT_STEPS)
-        ]
+        actions = peer_actions(policy, lambda step: {**observation(case, step), **told}, ACT_STEPS)
     # LeRobot predicts both arms where actions have one.
-    return {**out, "chunk": chunk[..., :own], "actions": torch.stack(actions)[..., :own]}
+    return {**out, "chunk": chunk[..., :own], "actions": actions[..., :own]}
 
 
 def build_own(case: Case) -> Any:
     """kata's policy of a case, with the weights of the formula."""
     from kata.policies.xvla.config import Config
     from kata.policies.xvla.model import Policy
-    from kata.spec import Feature, FeatureType
 
     config = Config(
-        input_features={
-            key: Feature(FeatureType.STATE if key == STATE else FeatureType.VISUAL, shape)
-            for key, shape in case.inputs.items()
-        },
-        output_features={"action": Feature(FeatureType.ACTION, (case.action_dim,))},
+        **own_features(case.inputs, case.action_dim),
         tokenizer_name=folder(),
         **case.config,
         **case.own,
     )
-    policy = Policy(config)
-    key_map = policy.key_map()
-    for name, value in policy.state_dict().items():
-        value.copy_(weight(key_map.to_lerobot(name), tuple(value.shape)))
-    return policy
+    return filled(Policy(config))
 
 
 def own(case: Case) -> dict[str, Tensor]:
@@ -288,17 +272,10 @@ def own(case: Case) -> dict[str, Tensor]:
         terms = policy(batch(case), **draws).terms
         loss = sum(term.scale * term.total / counts[name] for name, term in terms.items())
         loss.backward()
-    out = {"loss": loss.detach()}
-    key_map = policy.key_map()
-    for name, parameter in policy.named_parameters():
-        if parameter.grad is not None:
-            out[f"grad/{key_map.to_lerobot(name)}"] = parameter.grad
+    out = {"loss": loss.detach(), **own_gradients(policy)}
     policy.eval()
     told = sentences()
     out["chunk"] = policy.predict_chunk({**observation(case, 0), **told}, noise=noise(case))
-    state, actions = policy.init_state(BATCH_SIZE), []
     with steady():
-        for step in range(ACT_STEPS):
-            action, state = policy.act({**observation(case, step), **told}, state)
-            actions.append(action)
-    return {**out, "actions": torch.stack(actions)}
+        actions = own_actions(policy, lambda step: {**observation(case, step), **told}, ACT_STEPS)
+    return {**out, "actions": actions}

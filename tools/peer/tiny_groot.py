@@ -36,7 +36,7 @@ def tokenizer() -> Tokenizer:
 
 
 def qwen_config() -> dict[str, Any]:
-    """What config.json holds: four layers of text, three of vision."""
+    """Return what config.json holds: four layers of text, three of vision."""
     marks = {token: number for number, token in enumerate(SPECIALS)}
     text = {
         "model_type": "qwen3_vl_text", "hidden_size": 32, "intermediate_size": 48,
@@ -100,7 +100,7 @@ def write_qwen(folder: Path) -> Path:
 
 
 def groot_config(backbone: str) -> dict[str, Any]:
-    """What NVIDIA's config.json holds, at tiny size and without dropout."""
+    """Return what NVIDIA's config.json holds, at tiny size and without dropout."""
     stack = {"positional_embeddings": None, "num_attention_heads": 4, "dropout": 0.0}
     transformer = {
         "num_layers": 6, "attention_head_dim": 6, "norm_type": "ada_norm", "final_dropout": True,

@@ -48,7 +48,7 @@ def config(
     vision: dict[str, Any] | None = None,
     top: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """What config.json holds: two layers of text, three of vision with windows of four tokens."""
+    """Return what config.json holds: two layers of text, three of vision, windows of four."""
     own_text = {
         "model_type": "qwen2_5_vl_text", "hidden_size": 32, "intermediate_size": 48,
         "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
