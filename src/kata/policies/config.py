@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,7 +54,7 @@ ACTION_STEPS = ("unnormalizer_processor", "device_processor")
 
 
 @dataclass(frozen=True, kw_only=True)
-class PolicyConfig(Chosen):
+class PolicyConfig(Chosen, ABC):
     """Base of every policy's config. `type` names the policy and is the first key of config.json.
 
     A field that LeRobot does not have is declared with `is_own`; its default gives LeRobot's
@@ -130,12 +131,12 @@ class PolicyConfig(Chosen):
     # --- the data contract: pure functions of the config
     # ------------------------------------------------------
 
+    @abstractmethod
     def windows(self) -> Windows:
         """Return frame offsets around the anchor by dataset key, before renaming.
 
         A key that is absent is read at the anchor only.
         """
-        raise NotImplementedError
 
     def draws(self) -> dict[str, Draw]:
         """Return the random numbers per sample that `forward` takes, by argument name ('noise',
@@ -202,6 +203,7 @@ class PolicyConfig(Chosen):
         """Return the number of frames at the end of each episode that cannot be anchors."""
         return 0
 
+    @abstractmethod
     def loss_weights(self, size: int, pads: Mapping[str, Any]) -> dict[str, float]:
         """Return the denominators of the loss terms over a whole global batch, from index
         arithmetic alone.
@@ -215,7 +217,6 @@ class PolicyConfig(Chosen):
         Returns:
             Count that each term's sum is divided by, by term name.
         """
-        raise NotImplementedError
 
     def loss_counts(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         """Return the samples' parts of denominators that follow from values, such as numbers of
@@ -308,9 +309,9 @@ class PolicyConfig(Chosen):
         """
         return self
 
+    @abstractmethod
     def validate_features(self) -> None:
         """Raise PolicyError if the inputs and outputs do not suit this policy."""
-        raise NotImplementedError
 
     def accepts(self, key: str, available: Mapping[str, Feature]) -> bool:
         """Return True if this policy's feature `key` can be had from a dataset with these features.
@@ -337,9 +338,9 @@ class PolicyConfig(Chosen):
         """Raise PolicyError if `steps` steps are too few to train this policy."""
         del steps
 
+    @abstractmethod
     def optimizer_preset(self) -> OptimizerConfig:
         """Return the optimizer config that is used unless options set another."""
-        raise NotImplementedError
 
     def scheduler_preset(self) -> SchedulerConfig | None:
         """Return the learning-rate schedule that is used unless options set another; None is

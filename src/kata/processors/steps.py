@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -33,14 +34,14 @@ DTYPES = {
 }
 
 
-class Step:
+class Step(ABC):
     """The base of all steps. `registry_name` is LeRobot's; the constructor takes `config()`."""
 
     registry_name: ClassVar[str]
 
+    @abstractmethod
     def __call__(self, batch: Batch) -> Batch:
         """Return a new batch; the caller's is not changed."""
-        raise NotImplementedError
 
     def config(self) -> dict[str, Any]:
         """Return the options as JSON values."""

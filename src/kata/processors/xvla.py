@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -35,9 +36,9 @@ class ImageStep(Step):
             return [key for key in self.image_keys if key in batch]
         return [k for k, v in batch.items() if k.startswith(CAMERAS) and _is_frames(v)]
 
+    @abstractmethod
     def changed(self, key: str, frames: Tensor) -> Tensor:
         """Return the frames of one camera as they should be."""
-        raise NotImplementedError
 
     def config(self) -> dict[str, Any]:
         """Return the fields."""
