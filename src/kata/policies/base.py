@@ -15,8 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from kata.policies.config import PolicyConfig
+from kata.policies.denoising import DenoisingConfig
 from kata.processors.pipeline import Pipeline
-from kata.spec import Batch, Draw
+from kata.spec import ACTION, Batch, Draw, pad_key
 
 
 class Term(NamedTuple):
@@ -348,3 +349,75 @@ class ChunkPolicy(Policy):
             given = state.drawn(self.config.act_draws())
             queue = self.predict_chunk({**seen, **condition}, **given)
         return queue[:, 0], ActState(queue[:, 1:], {"history": seen})
+
+
+class DenoisedChunkPolicy(ChunkPolicy):
+    """A policy whose chunk begins with the oldest observation, and is predicted from noise."""
+
+    @abstractmethod
+    def condition(self, batch: Batch) -> Tensor:
+        """Return the encoded observations (B, width), for acting."""
+
+    @abstractmethod
+    def denoised(self, condition: Tensor, noise: Tensor, later: Tensor | None) -> Tensor:
+        """Return the chunk (B, horizon, A) that noise of the same shape becomes.
+
+        Args:
+            condition: see `condition`; observations are encoded once, whatever the steps.
+            noise: standard normal.
+            later: see `predict_chunk`.
+        """
+
+    @torch.no_grad()
+    def predict_chunk(
+        self,
+        batch: Batch,
+        *,
+        noise: Tensor | None = None,
+        later: Tensor | None = None,
+        **draws: Tensor,
+    ) -> Tensor:
+        """Return actions (B, n_action_steps, A) from the latest observation on.
+
+        Args:
+            batch: observations (B, n_obs_steps, ...), and tokens if the policy reads a sentence.
+            noise: what is denoised (B, horizon, A); None draws from torch's stream.
+            later: the noise that DDPM adds (B, steps - 1, horizon, A); None draws it as well.
+            draws: ignored.
+        """
+        del draws
+        config = self.config
+        assert isinstance(config, DenoisingConfig)
+        with evaluating(self):
+            condition = self.condition(batch)
+            if noise is None:
+                shape = (len(condition), config.horizon, config.action.shape[0])
+                noise = torch.randn(shape, device=condition.device)
+            actions = self.denoised(condition, noise, later)
+        # The horizon begins with the oldest observation, whose actions are over.
+        start = config.chunk_start()
+        return actions[:, start : start + config.n_action_steps]
+
+    @staticmethod
+    def drawn(action: Tensor, noise: Tensor | None, time: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Return the noise and the uniform times (B, 1) of a training step, drawn if not given."""
+        noise = torch.randn_like(action) if noise is None else noise
+        return noise, torch.rand(len(action), 1, device=action.device) if time is None else time
+
+    def crop_place(self, crop: Tensor | None, like: Tensor, *, is_random: bool) -> Tensor | None:
+        """Return where training frames are cropped (B, cameras, 2), drawn if not given; None for
+        no random crop.
+        """
+        if not (self.training and is_random):
+            return None
+        if crop is None:
+            crop = torch.rand(len(like), len(self.config.cameras), 2, device=like.device)
+        return crop
+
+    def counted(self, error: Tensor, batch: Batch) -> Tensor:
+        """Return errors (B, horizon, A) with zeros for what the loss does not count."""
+        config = self.config
+        assert isinstance(config, DenoisingConfig)
+        if config.do_mask_loss_for_padding and pad_key(ACTION) in batch:
+            error = error * ~batch[pad_key(ACTION)][..., None]
+        return error

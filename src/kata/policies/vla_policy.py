@@ -160,6 +160,36 @@ class QueuePolicy(Policy):
         return [ParamGroup("main", [p for p in self.parameters() if p.requires_grad])]
 
 
+class ContinuingPolicy(QueuePolicy):
+    """A policy whose chunks may continue one that is still executed."""
+
+    @torch.no_grad()
+    def continued(
+        self,
+        batch: Batch,
+        left_over: Tensor | None,
+        inference_delay: int,
+        *,
+        noise: Tensor | None = None,
+    ) -> Tensor:
+        """Return a chunk of actions (B, T, A) that continues another.
+
+        Args:
+            batch: observations and tokens.
+            left_over: actions of the last chunk (B, L, A) that had not been executed when this was
+                observed; None or L = 0 for none.
+            inference_delay: those of them that are executed before the new chunk is there.
+            noise: see `predict_chunk`.
+        """
+        return self.chunk_after(batch, left_over, inference_delay, noise)
+
+    @abstractmethod
+    def chunk_after(
+        self, batch: Batch, left_over: Tensor | None, delay: int, noise: Tensor | None
+    ) -> Tensor:
+        """Return a chunk that continues another; see `continued`."""
+
+
 class VlaPolicy(QueuePolicy):
     """A policy that reads cameras in one pass of an image encoder, and a sentence."""
 
@@ -235,6 +265,9 @@ class DenoisingPolicy(QueuePolicy, Generic[Prefix]):
         del draws
         # 1. Noisy actions at one time per sample. Actions that are given hold no noise.
         action = padded(batch[ACTION], self.options.max_action_dim)
+        absent = self.absent_numbers(batch)
+        if absent is not None:
+            action = action.masked_fill(absent, 0.0)
         noise = torch.randn_like(action) if noise is None else noise
         share = torch.rand(len(action), 1, device=action.device) if time is None else time
         at = self.training_time(share)
@@ -251,10 +284,18 @@ class DenoisingPolicy(QueuePolicy, Generic[Prefix]):
             error = error * ~is_given[..., None]
         if pad_key(ACTION) in batch and not self.options.trains_padded_steps:
             error = error * ~batch[pad_key(ACTION)][..., None]
-        if dim_pad_key(ACTION) in batch:
-            error = error * ~padded(batch[dim_pad_key(ACTION)], error.shape[-1])[:, None]
+        if absent is not None:
+            error = error * ~absent[..., : error.shape[-1]]
         name = "flow_matching_loss"
         return Loss({name: Term(error.sum())}, {name: error.detach().sum((1, 2))})
+
+    def absent_numbers(self, batch: Batch) -> Tensor | None:
+        """Return which numbers of actions a sample does not have, bool (B, 1 or T, D), up to
+        `max_action_dim`; None for none. The loss does not count them.
+        """
+        if dim_pad_key(ACTION) not in batch:
+            return None
+        return padded(batch[dim_pad_key(ACTION)], self.options.max_action_dim)[:, None]
 
     def _drawn_prefix(self, share: Tensor | None, at: Tensor, steps: int) -> Tensor | None:
         """Return which actions of a training chunk are given, bool (B, T); None if none can be."""
@@ -312,33 +353,19 @@ class DenoisingPolicy(QueuePolicy, Generic[Prefix]):
         """Return the number of steps from noise to actions."""
 
 
-class FlowVlaPolicy(DenoisingPolicy[Prefix], VlaPolicy):
+class FlowVlaPolicy(DenoisingPolicy[Prefix], VlaPolicy, ContinuingPolicy):
     """A policy with a sentence, whose denoised chunks may continue another."""
 
     def __init__(self, config: FlowVlaConfig) -> None:
         super().__init__(config)
         self.options = config
 
-    @torch.no_grad()
-    def continued(
-        self,
-        batch: Batch,
-        left_over: Tensor | None,
-        inference_delay: int,
-        *,
-        noise: Tensor | None = None,
+    def chunk_after(
+        self, batch: Batch, left_over: Tensor | None, delay: int, noise: Tensor | None
     ) -> Tensor:
-        """Return a chunk of actions (B, T, A) that continues another, by `rtc_config`.
-
-        Args:
-            batch: observations and tokens.
-            left_over: actions of the last chunk (B, L, A) that had not been executed when this was
-                observed; None or L = 0 for none.
-            inference_delay: those of them that are executed before the new chunk is there.
-            noise: see `predict_chunk`.
-        """
+        """Return a chunk that continues another by `rtc_config`."""
         return self.denoised(
-            batch, noise, lambda drawn: self._continuation(left_over, inference_delay, drawn)
+            batch, noise, lambda drawn: self._continuation(left_over, delay, drawn)
         )
 
     def next_chunk(

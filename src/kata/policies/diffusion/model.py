@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from kata.nn.denoising import NoiseProcess
 from kata.nn.images import KeypointEncoder, resize_and_crop
 from kata.nn.unet1d import UNet1d, UNetShape
-from kata.policies.base import ChunkPolicy, KeyMap, Loss, ParamGroup, Term, evaluating
+from kata.policies.base import DenoisedChunkPolicy, KeyMap, Loss, ParamGroup, Term
 from kata.policies.diffusion.config import Config
 from kata.policies.diffusion.load import COMPILED, PLAIN
-from kata.spec import ACTION, ENV_STATE, STATE, Batch, pad_key
+from kata.spec import ACTION, ENV_STATE, STATE, Batch
 
 
 class DiffusionNetwork(nn.Module):
@@ -83,7 +83,7 @@ class DiffusionNetwork(nn.Module):
         return self.rgb_encoder(frames.flatten(0, 2)).reshape(*steps, -1)
 
 
-class Policy(ChunkPolicy):
+class Policy(DenoisedChunkPolicy):
     """Diffusion with its denoising loss, and acting from a history of observations."""
 
     def __init__(self, config: Config) -> None:
@@ -114,59 +114,31 @@ class Policy(ChunkPolicy):
         # 1. The random numbers, drawn here only if the caller gives none.
         del draws
         action, config = batch[ACTION], self.diffusion.config
-        noise = torch.randn_like(action) if noise is None else noise
-        time = torch.rand(len(action), 1, device=action.device) if time is None else time
-        if not (self.training and config.crop_is_random):
-            crop = None
-        elif crop is None:
-            crop = torch.rand(len(action), len(config.cameras), 2, device=action.device)
+        noise, time = self.drawn(action, noise, time)
+        place = self.crop_place(crop, action, is_random=config.crop_is_random)
         # 2. One pass of the network at one noising step per sample; the error is in float32.
         step = (time[:, 0] * config.num_train_timesteps).long()
-        condition = self.diffusion.condition(batch, crop)
+        condition = self.diffusion.condition(batch, place)
         given = self.diffusion.unet(self.process.add(action, noise, step), step, condition).float()
-        error = (given - self.process.target(action, noise)).square()
-        if config.do_mask_loss_for_padding and pad_key(ACTION) in batch:
-            error = error * ~batch[pad_key(ACTION)][..., None]
+        error = self.counted((given - self.process.target(action, noise)).square(), batch)
         return Loss(
             {"denoising_loss": Term(error.sum())}, {"denoising_loss": error.detach().sum((1, 2))}
         )
 
-    @torch.no_grad()
-    def predict_chunk(
-        self,
-        batch: Batch,
-        *,
-        noise: Tensor | None = None,
-        later: Tensor | None = None,
-        **draws: Tensor,
-    ) -> Tensor:
-        """Return actions (B, n_action_steps, A) from the latest observation on.
+    def condition(self, batch: Batch) -> Tensor:
+        """Return the encoded observations; see `DenoisedChunkPolicy.condition`."""
+        return self.diffusion.condition(batch, None)
 
-        Args:
-            batch: Observations (B, n_obs_steps, ...).
-            noise: The noise that is denoised (B, horizon, A); None draws from torch's stream.
-            later: The noise that DDPM adds (B, steps - 1, horizon, A); None draws it as well.
-            draws: Ignored.
-        """
-        # Observations are encoded once; each denoising step costs one pass of the U-Net.
-        del draws
+    def denoised(self, condition: Tensor, noise: Tensor, later: Tensor | None) -> Tensor:
+        """Return the chunk that noise becomes; see `DenoisedChunkPolicy.denoised`."""
         config = self.diffusion.config
-        with evaluating(self):
-            condition = self.diffusion.condition(batch, None)
-            if noise is None:
-                noise = torch.randn(
-                    len(condition), config.horizon, config.action.shape[0], device=condition.device
-                )
-            actions = self.process.sample(
-                lambda x, step: self.diffusion.unet(x, step, condition).float(),
-                noise,
-                config.inference_steps,
-                ddim=config.noise_scheduler_type == "DDIM",
-                later=later,
-            )
-        # The horizon begins with the oldest observation, whose actions are over.
-        start = config.chunk_start()
-        return actions[:, start : start + config.n_action_steps]
+        return self.process.sample(
+            lambda x, step: self.diffusion.unet(x, step, condition).float(),
+            noise,
+            config.inference_steps,
+            ddim=config.noise_scheduler_type == "DDIM",
+            later=later,
+        )
 
     def param_groups(self) -> list[ParamGroup]:
         """Return one group of all trained parameters."""

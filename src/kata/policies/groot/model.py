@@ -26,7 +26,7 @@ from kata.policies.groot.config import TERM, Config
 from kata.policies.groot.continued import ramp
 from kata.policies.groot.head import ActionHead, BackboneFeatures, Context
 from kata.policies.groot.transformer import BlockSizes
-from kata.policies.vla_policy import DTYPES, QueuePolicy, latest, padded
+from kata.policies.vla_policy import DTYPES, ContinuingPolicy, latest, padded
 from kata.processors.groot.encode import EncodePrompt, image_rules
 from kata.processors.groot.images import bicubic, crop_size, geometry_of, shortest_edge
 from kata.processors.pipeline import Pipeline
@@ -61,7 +61,7 @@ UNDECAYED = re.compile(r"bias|layernorm|rmsnorm|(?:^|\.)norm(?:$|\.)|_norm(?:$|\
 """Names of parameters without weight decay, besides those of norms."""
 
 
-class Policy(QueuePolicy):
+class Policy(ContinuingPolicy):
     """GR00T with its loss and acting."""
 
     def __init__(self, config: Config) -> None:
@@ -335,26 +335,12 @@ class Policy(QueuePolicy):
             draws: ignored.
         """
         del draws
-        return self.continued(batch, None, 0, noise=noise)
+        return self.chunk_after(batch, None, 0, noise)
 
-    @torch.no_grad()
-    def continued(
-        self,
-        batch: Batch,
-        left_over: Tensor | None,
-        inference_delay: int,
-        *,
-        noise: Tensor | None = None,
+    def chunk_after(
+        self, batch: Batch, left_over: Tensor | None, delay: int, noise: Tensor | None
     ) -> Tensor:
-        """Return a chunk of actions (B, T, A) that continues another.
-
-        Args:
-            batch: observations and tokens.
-            left_over: actions of the last chunk (B, L, A) that had not been executed when this was
-                observed; None or L = 0 for none.
-            inference_delay: those of them that are executed before the new chunk is there.
-            noise: see `predict_chunk`.
-        """
+        """Return a chunk that continues another; see `ContinuingPolicy.continued`."""
         config, steps = self.options, self._steps()
         with evaluating(self):
             context = self._context(batch, None)
@@ -369,7 +355,7 @@ class Policy(QueuePolicy):
                 given = padded(left_over[:, :length], config.max_action_dim).to(x)
                 x = torch.cat((given, x[:, length:]), dim=1)
                 rate = config.rtc_ramp_rate or self.base.ramp_rate
-                strength = ramp(x.shape[1], length, inference_delay, rate).to(x.device)[:, None]
+                strength = ramp(x.shape[1], length, delay, rate).to(x.device)[:, None]
             kept: list[KeysValues | None] = []
             for step in range(steps):
                 bucket = torch.full_like(robot, int(step / float(steps) * self.base.buckets))

@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from kata.nn.denoising import NoiseProcess
 from kata.nn.flow import beta_quantile, between, integrate, velocity
 from kata.nn.images import resize_and_crop
-from kata.policies.base import ChunkPolicy, KeyMap, Loss, ParamGroup, Term, evaluating
+from kata.policies.base import DenoisedChunkPolicy, KeyMap, Loss, ParamGroup, Term
 from kata.policies.multi_task_dit.config import Config
 from kata.policies.multi_task_dit.encoders import TextEncoder, VisionEncoder
 from kata.policies.multi_task_dit.transformer import ActionTransformer
-from kata.spec import ACTION, LANGUAGE_MASK, LANGUAGE_TOKENS, STATE, Batch, pad_key
+from kata.spec import ACTION, LANGUAGE_MASK, LANGUAGE_TOKENS, STATE, Batch
 
 
 class ObservationEncoder(nn.Module):
@@ -73,7 +73,7 @@ class ObservationEncoder(nn.Module):
         return torch.cat([part.float() for part in (batch[STATE], seen, task)], dim=-1).flatten(1)
 
 
-class Policy(ChunkPolicy):
+class Policy(DenoisedChunkPolicy):
     """Multi-Task DiT with both objectives, and acting from a history of observations."""
 
     condition_keys = (LANGUAGE_TOKENS, LANGUAGE_MASK)
@@ -108,18 +108,12 @@ class Policy(ChunkPolicy):
         # 1. The random numbers, drawn here only if the caller gives none.
         del draws
         action, config = batch[ACTION], self.options
-        noise = torch.randn_like(action) if noise is None else noise
-        time = torch.rand(len(action), 1, device=action.device) if time is None else time
-        if not (self.training and config.image_crop_is_random):
-            crop = None
-        elif crop is None:
-            crop = torch.rand(len(action), len(config.cameras), 2, device=action.device)
+        noise, time = self.drawn(action, noise, time)
+        place = self.crop_place(crop, action, is_random=config.image_crop_is_random)
         # 2. One pass of the transformer at one time per sample; the error is in float32.
         noisy, at, target = self._task(action, noise, time[:, 0])
-        given = self.noise_predictor(noisy, at, self.observation_encoder(batch, crop)).float()
-        error = (given - target).square()
-        if config.do_mask_loss_for_padding and pad_key(ACTION) in batch:
-            error = error * ~batch[pad_key(ACTION)][..., None]
+        given = self.noise_predictor(noisy, at, self.observation_encoder(batch, place)).float()
+        error = self.counted((given - target).square(), batch)
         return Loss({f"{config.objective}_loss": Term(error.sum())}, {})
 
     def _task(self, action: Tensor, noise: Tensor, share: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -137,48 +131,23 @@ class Policy(ChunkPolicy):
         spread = config.sigma_min
         return between(action, noise, share, spread), share, velocity(action, noise, spread)
 
-    @torch.no_grad()
-    def predict_chunk(
-        self,
-        batch: Batch,
-        *,
-        noise: Tensor | None = None,
-        later: Tensor | None = None,
-        **draws: Tensor,
-    ) -> Tensor:
-        """Return actions (B, n_action_steps, A) from the latest observation on.
+    def condition(self, batch: Batch) -> Tensor:
+        """Return the encoded observations; see `DenoisedChunkPolicy.condition`."""
+        return self.observation_encoder(batch, None)
 
-        Args:
-            batch: Observations (B, n_obs_steps, ...) and tokens.
-            noise: The noise at the start (B, horizon, A); None draws from torch's stream.
-            later: The noise that DDPM adds (B, steps - 1, horizon, A); None draws it as well.
-            draws: Ignored.
-        """
-        # 1. Observations are encoded once; each step of the solver costs passes of the transformer.
-        del draws
+    def denoised(self, condition: Tensor, noise: Tensor, later: Tensor | None) -> Tensor:
+        """Return the chunk that noise becomes; see `DenoisedChunkPolicy.denoised`."""
         config = self.options
-        with evaluating(self):
-            condition = self.observation_encoder(batch, None)
-            if noise is None:
-                noise = torch.randn(
-                    len(condition), config.horizon, config.action.shape[0], device=condition.device
-                )
 
-            def network(x: Tensor, at: Tensor) -> Tensor:
-                return self.noise_predictor(x, at, condition).float()
+        def network(x: Tensor, at: Tensor) -> Tensor:
+            return self.noise_predictor(x, at, condition).float()
 
-            if config.objective == "diffusion":
-                ddim = config.noise_scheduler_type == "DDIM"
-                actions = self.process.sample(
-                    network, noise, config.inference_steps, ddim=ddim, later=later
-                )
-            else:
-                actions = integrate(
-                    network, noise, config.num_integration_steps, config.integration_method
-                )
-        # 2. The horizon begins with the oldest observation, whose actions are over.
-        start = config.chunk_start()
-        return actions[:, start : start + config.n_action_steps]
+        if config.objective == "diffusion":
+            ddim = config.noise_scheduler_type == "DDIM"
+            return self.process.sample(
+                network, noise, config.inference_steps, ddim=ddim, later=later
+            )
+        return integrate(network, noise, config.num_integration_steps, config.integration_method)
 
     def param_groups(self) -> list[ParamGroup]:
         """Return the image encoders, which have another learning rate, and the other parameters."""
