@@ -345,7 +345,7 @@ def test_impossible_options_are_refused(config, options, message):
 def test_models_that_differ_from_the_published_ones_are_refused(config, tiny_qwen):
     for sizes, message in (
         ({"text": {"use_sliding_window": True}}, "use_sliding_window=True"),
-        ({"vision": {"patch_size": 16}}, "patches of 16 pixels"),
+        ({"vision": {"patch_size": 16}}, "tokens have 32 pixels"),
         ({"vision": {"out_hidden_size": 64}}, "out_hidden_size=64"),
         ({"text": {"rope_parameters": {"mrope_section": [1, 1, 1]}}}, "sections of half a head"),
     ):

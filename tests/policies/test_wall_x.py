@@ -193,6 +193,36 @@ def test_the_loss_counts_padding_in_its_denominator_alone(config):
     assert details(policy, unknown).isfinite().all()
 
 
+def test_numbers_of_actions_that_are_not_known_have_no_part_in_the_loss(config):
+    policy = built(config()).train()
+    given = pipelines(policy.config)[0](raw())
+    whole = details(policy, given)
+    action = given[ACTION].clone()
+    action[0, :, 1] = torch.nan
+    action[1, 2:, 0] = torch.nan
+    found = policy({**given, ACTION: action}, **draws()).terms[TERM].total
+    found.backward()
+    assert 0 < found < whole.sum()
+    assert all(p.grad.isfinite().all() for p in policy.parameters() if p.grad is not None)
+
+
+def test_tokens_may_be_larger_and_must_divide_the_frames(config, tools):
+    vision = {"patch_size": 63, "window_size": 126}
+    base = tools.tiny_qwen.config(**tools.Case(vision=vision).sizes)
+    known = config(base_config=base)
+    before, _ = pipelines(known)
+    with pytest.raises(DataError, match="frames of 196x252 pixels after resizing"):
+        before(raw())
+    square = {**raw(), WRIST: raw()[FACE]}
+    assert (before(square)[LANGUAGE_TOKENS] == IMAGE_TOKEN).sum(1).tolist() == [8, 8]
+    assert details(built(known), before(square)).isfinite().all()
+    blank = known.blank_inputs({}, 1)[LANGUAGE_TOKENS]
+    assert blank.shape == (1, 96 + 4 + 196 * 252 // 126**2)
+    base = tools.tiny_qwen.config(**tools.Case(vision={"patch_size": 63}).sizes)
+    with pytest.raises(PolicyError, match="window_size=56 and tokens of 126 pixels"):
+        build_policy(config(base_config=base))
+
+
 def test_narrow_weights_give_nearly_the_same_loss_and_units_of_one_dtype(config):
     narrow, wide = built(config(dtype="bfloat16")).train(), built(config()).train()
     given = pipelines(wide.config)[0](raw())

@@ -70,6 +70,8 @@ class Case:
     sentences: tuple[str, ...] = SENTENCES
     unknown: bool = False
     """A number of the second sample's state is not known."""
+    unknown_actions: bool = False
+    """Nor is a number of all actions of the second sample, and some of one action of the last."""
 
     @property
     def config(self) -> dict[str, Any]:
@@ -98,6 +100,7 @@ GOLDEN: dict[str, Case] = {
     "no_experts": Case(
         text={"mlp_moe": False}, top={"tie_word_embeddings": False}, absent=(WRIST,)
     ),
+    "unknown_actions": Case(unknown_actions=True),
 }
 CHECKPOINT = Case()
 """What a checkpoint is written of and acted from, both ways."""
@@ -108,6 +111,10 @@ LIVE: dict[str, Case] = {
         text={"num_experts": 3, "experts": [*EXPERTS, EXPERTS[0]], "dim_inputs": [32, 32, 32]}
     ),
     "large_frames": Case({STATE: (2,), FACE: (3, 300, 260), WRIST: (3, 256, 256)}, 1),
+    "large_tokens": Case(
+        {STATE: (7,), FACE: (3, 64, 64)},
+        vision={"patch_size": 63, "spatial_merge_size": 2, "window_size": 126},
+    ),
     "long_chunk": Case(options={"chunk_size": 12, "n_action_steps": 12}),
 }
 
@@ -127,7 +134,11 @@ def observation(case: Case, step: int) -> dict[str, Any]:
 def batch(case: Case) -> dict[str, Any]:
     """A training batch; the actions of all but the first sample reach over the episode's end."""
     seen = observation(case, 0)
-    return with_actions(seen, case.config["chunk_size"], case.action_dim)
+    made = with_actions(seen, case.config["chunk_size"], case.action_dim)
+    if case.unknown_actions:
+        made["action"][1, :, 2] = torch.nan
+        made["action"][2, 3, 1:] = torch.nan
+    return made
 
 
 SHARES = (0.15, 0.55, 0.97)
@@ -269,11 +280,16 @@ def build_own(case: Case) -> Any:
     return filled(Policy(config.with_columns({})))
 
 
-def own(case: Case) -> dict[str, Tensor]:
+def training_sample(case: Case) -> tuple[Any, dict[str, Any], dict[str, Tensor]]:
+    """kata's policy in training, a prepared batch, and the numbers that its loss is drawn with."""
     policy = build_own(case).train()
+    given = plain_pipeline(policy, case.inputs[STATE][0])(batch(case))
+    return policy, given, {"noise": noise(case), "time": torch.tensor(SHARES)[:, None]}
+
+
+def own(case: Case) -> dict[str, Tensor]:
+    policy, given, draws = training_sample(case)
     before = plain_pipeline(policy, case.inputs[STATE][0])
-    given = before(batch(case))
-    draws = {"noise": noise(case), "time": torch.tensor(SHARES)[:, None]}
     loss = own_loss(policy, given, given["action_is_pad"], **draws)
     loss.backward()
     out = {"loss": loss.detach(), **own_gradients(policy)}

@@ -245,6 +245,7 @@ def main() -> int:
             *live(peer, "check_augment.py"),
             *live(peer, "check_guests.py"),
             *live(peer, "check_rl.py"),
+            *live(peer, "check_wall_x_fast.py"),
             *(passed for name in POLICIES for passed in policy(peer, folder / name, name)),
             *(
                 passed

@@ -83,13 +83,15 @@ def write(folder: Path, extra: Sequence[str] = (), **sizes: dict[str, Any]) -> P
     """Write the folder; `extra` are marks of the tokenizer, `sizes` are those of `config`."""
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer(extra).save(str(folder / "tokenizer.json"))
+    made = config(**sizes)
     shared = {
-        "processor_class": "Qwen2_5_VLProcessor", "patch_size": 14, "temporal_patch_size": 2,
-        "merge_size": 2,
+        "processor_class": "Qwen2_5_VLProcessor", "temporal_patch_size": 2,
+        "patch_size": made["vision_config"]["patch_size"],
+        "merge_size": made["vision_config"]["spatial_merge_size"],
     }  # fmt: skip
     pixels = {"min_pixels": 4 * 28**2, "max_pixels": 16384 * 28**2}
     files: dict[str, dict[str, Any]] = {
-        "config.json": config(**sizes),
+        "config.json": made,
         "tokenizer_config.json": {
             "tokenizer_class": "Qwen2Tokenizer",
             "model_max_length": 2048,

@@ -15,7 +15,8 @@ from kata.policies.base import KeyMap
 from kata.policies.eo1.config import Config
 from kata.policies.qwen.backbone import text_sizes
 from kata.policies.qwen.spliced import SplicedPolicy
-from kata.policies.qwen.vlm_config import stated_dtype
+from kata.policies.qwen.vlm_config import UNIT, stated_dtype, token_side
+from kata.policies.rules import Rule, refuse_broken_rules
 from kata.policies.vla_policy import DTYPES, latest, padded, sampled_times
 from kata.spec import ACTION, STATE, Batch, pad_key
 
@@ -60,6 +61,14 @@ class Policy(SplicedPolicy):
     def __init__(self, config: Config) -> None:
         backbone = config.backbone
         super().__init__(config, backbone, QwenText(text_sizes(backbone)))
+        side = token_side(backbone)
+        rule: Rule = (
+            side != UNIT,
+            f"an image encoder whose tokens have {side} pixels",
+            f"tokens of {UNIT} pixels, which frames are resized for",
+            "a Qwen2.5-VL",
+        )
+        refuse_broken_rules([rule])
         self.options: Config = config
         width = self.text.sizes.layer.width
         # 1. The model's precision, and the maps of state, actions and time in float32.

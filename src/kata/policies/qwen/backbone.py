@@ -99,11 +99,11 @@ def vision_sizes(config: Mapping[str, Any], out: int) -> VisionSizes:
             "a model without this option",
         ),
         (
-            (sizes.patch, sizes.merge) != (14, 2),
-            f"an image encoder with patches of {sizes.patch} pixels, {sizes.merge} a side of a "
-            "token",
-            "tokens of 28 pixels, which frames are resized for",
-            "a Qwen2.5-VL",
+            sizes.window < sizes.patch * sizes.merge,
+            f"an image encoder with window_size={sizes.window} and tokens of "
+            f"{sizes.patch * sizes.merge} pixels",
+            "a window holds a token or more",
+            "copy the model's whole config.json",
         ),
         (
             sizes.out != out,

@@ -26,14 +26,12 @@ from kata.policies.qwen.backbone import load_qwen, vision_sizes
 from kata.policies.vla import DenoisedConfig
 from kata.policies.vla_policy import DenoisingPolicy, latest
 from kata.spec import (
-    ACTION,
     IMAGE_TOKEN,
     LANGUAGE_MASK,
     LANGUAGE_PLACES,
     LANGUAGE_TOKENS,
     STATE_TOKEN,
     Batch,
-    dim_pad_key,
 )
 
 
@@ -44,7 +42,7 @@ class Prompted(NamedTuple):
         tokens: (B, P, width), as the first layer reads them.
         valid: which of them are seen, bool (B, P).
         places: in three axes, (B, 3, P).
-        real: which numbers of an action are not padding, bool (B, max_action_dim).
+        real: which numbers of actions are not padding, bool (B, 1 or T, max_action_dim).
         layers: keys and values of each layer; empty if they were not computed.
     """
 
@@ -137,14 +135,12 @@ class SplicedPolicy(DenoisingPolicy[Prompted]):
         return Prompted(x, valid, batch[LANGUAGE_PLACES], self._real(batch, len(x)), [])
 
     def _real(self, batch: Batch, size: int) -> Tensor:
-        """Return which numbers of an action are not padding, bool (B, max_action_dim)."""
+        """Return which numbers of actions are not padding, bool (B, 1 or T, max_action_dim)."""
         width, most = self.config.action.shape[0], self.options.max_action_dim
         device = self.text.embed_tokens.weight.device
-        real = (torch.arange(most, device=device) < width).expand(size, -1)
-        if dim_pad_key(ACTION) in batch:
-            padding = nn.functional.pad(batch[dim_pad_key(ACTION)], (0, most - width))
-            real = real & ~padding
-        return real
+        real = (torch.arange(most, device=device) < width).expand(size, 1, -1)
+        absent = self.absent_numbers(batch)
+        return real if absent is None else real & ~absent
 
     def encode(self, batch: Batch) -> Prompted:
         """Return a prompt's keys and values in each layer."""

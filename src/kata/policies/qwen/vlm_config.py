@@ -133,12 +133,19 @@ def stated_dtype(config: Mapping[str, Any]) -> str:
     return str(stated).removeprefix("torch.")
 
 
+def token_side(config: Mapping[str, Any]) -> int:
+    """Return the side in pixels of what becomes one token of an image; PolicyError without."""
+    vision: Mapping[str, Any] = required(config, "vision_config")
+    return int(vision.get("patch_size", 14)) * int(vision.get("spatial_merge_size", 2))
+
+
 def blank_prompt(
     batch: Mapping[str, Any],
     size: int,
     cameras: Mapping[str, Feature],
     fitted: Callable[[tuple[int, int]], tuple[int, int]],
     words: int,
+    side: int = UNIT,
 ) -> dict[str, Any]:
     """Return a batch of plans with frames in the encoder's sizes, and with a prompt.
 
@@ -148,6 +155,7 @@ def blank_prompt(
         cameras: the policy's.
         fitted: gives height and width in the encoder of a frame of some size.
         words: tokens of the prompt beside its images.
+        side: of a token in pixels.
     """
     # Here, since plans are made where torch is, and configs are read where it is not.
     import torch
@@ -156,7 +164,7 @@ def blank_prompt(
     for key, camera in cameras.items():
         height, width = fitted((camera.shape[1], camera.shape[2]))
         found[key] = torch.zeros(size, 3, height, width)
-        length += height * width // UNIT**2
+        length += height * width // side**2
     found[LANGUAGE_TOKENS] = torch.zeros(size, length, dtype=torch.int64)
     found[LANGUAGE_MASK] = torch.zeros(size, length, dtype=torch.bool)
     found[LANGUAGE_PLACES] = torch.zeros(size, 3, length, dtype=torch.int64)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from kata.config import option
 from kata.policies.config import SHARED_STEPS
-from kata.policies.qwen.vlm_config import blank_prompt, text_config, vlm_config
+from kata.policies.qwen.vlm_config import blank_prompt, text_config, token_side, vlm_config
 from kata.policies.rules import Rule, refuse_broken_rules
 from kata.policies.vla import DenoisedConfig
 from kata.spec import Column, FeatureType, NormMode
@@ -146,7 +146,8 @@ class Config(DenoisedConfig):
         """Return frames in the encoder's sizes, and a prompt with PLANNED_WORDS beside images."""
         from kata.processors.qwen.wall_x import final_size  # here, since it imports torch
 
-        return blank_prompt(batch, size, self.cameras, final_size, PLANNED_WORDS)
+        side = token_side(self.base)
+        return blank_prompt(batch, size, self.cameras, final_size, PLANNED_WORDS, side)
 
     def _task_options(self) -> dict[str, Any]:
         """Return what the step of sentences needs to write prompts."""
@@ -154,6 +155,7 @@ class Config(DenoisedConfig):
             "tokenizer_name": self.pretrained_name_or_path,
             "cameras": tuple(self.cameras),
             "chunk_size": self.chunk_size,
+            "token_side": token_side(self.base),
         }
 
     def processor_steps(self) -> list[tuple[str, dict[str, Any]]]:

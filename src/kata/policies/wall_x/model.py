@@ -19,7 +19,7 @@ from kata.policies.rules import Rule, refuse_broken_rules
 from kata.policies.vla_policy import DTYPES, latest, padded
 from kata.policies.wall_x.config import Config
 from kata.policies.wall_x.experts import RoutedText, expert_sizes
-from kata.spec import STATE, Batch
+from kata.spec import ACTION, STATE, Batch
 
 STEPS = 10
 """Integration steps of a chunk; LeRobot has no option for them."""
@@ -99,6 +99,14 @@ class Policy(SplicedPolicy):
         """Return shares of the noise in (0, 1] from uniform numbers; most are near the noise."""
         return 1 - (1 - beta_quantile(share, 1.5, 1.0)) * 0.999
 
+    def absent_numbers(self, batch: Batch) -> Tensor | None:
+        """Return which numbers are not known, NaN included; see `DenoisingPolicy`."""
+        absent = super().absent_numbers(batch)
+        if ACTION not in batch:  # in acting
+            return absent
+        unknown = padded(batch[ACTION].isnan(), self.options.max_action_dim)
+        return unknown if absent is None else absent | unknown
+
     def state_token(self, batch: Batch) -> Tensor:
         """Return the token of the state, (B, width); numbers that are not known are zeros."""
         state = latest(batch[STATE], 2)
@@ -110,7 +118,7 @@ class Policy(SplicedPolicy):
     def action_tokens(self, noisy: Tensor, time: Tensor, real: Tensor) -> Tensor:
         """Return a token for each action, which holds the time and which numbers are real."""
         head = self.head
-        given = torch.cat((noisy, real[:, None].expand_as(noisy).to(noisy.dtype)), dim=2)
+        given = torch.cat((noisy, real.expand_as(noisy).to(noisy.dtype)), dim=2)
         action = head.w1(given.to(head.w1.weight.dtype))
         at = self.time_embed(1 - time).to(action.dtype)[:, None].expand_as(action)
         return head.w3(F.silu(head.w2(torch.cat((action, at), dim=2))))

@@ -27,7 +27,7 @@ from kata.spec import TASK, Batch
 STATE_MARK, ACTION_MARK = "<|propri|>", "<|action|>"
 NO_TASK = "Execute the robot action."
 UNIT = 28
-"""Side of a token in pixels."""
+"""Pixels of which LeRobot makes frames multiples: the side of a published model's token."""
 
 SIDE = 256
 """Pixels of the longer side to which frames are resized first."""
@@ -100,6 +100,7 @@ class WallXTask(Step):
         tokenizer_name: tokenizer of the model, a Hub name or a folder; empty for sentences alone.
         cameras: the policy's cameras, in their order.
         chunk_size: actions of a chunk, which the policy puts behind the prompt.
+        token_side: pixels of a side of a token, which divides the sides of resized frames.
     """
 
     registry_name: ClassVar[str] = "wall_x_task_processor"
@@ -107,6 +108,7 @@ class WallXTask(Step):
     tokenizer_name: str = ""
     cameras: tuple[str, ...] = ()
     chunk_size: int = 0
+    token_side: int = UNIT
     _known: dict[tuple[Any, ...], PromptTokens] = field(
         init=False, repr=False, compare=False, default_factory=dict
     )
@@ -148,7 +150,7 @@ class WallXTask(Step):
         frames = {key: self.fitted(batch[key]) for key in cameras}
         before: Grid = (batch[cameras[-1]].shape[-2], batch[cameras[-1]].shape[-1])
         after: Grid = (frames[cameras[-1]].shape[-2], frames[cameras[-1]].shape[-1])
-        grids = [(one.shape[-2] // UNIT, one.shape[-1] // UNIT) for one in frames.values()]
+        grids = [self._grid(key, one) for key, one in frames.items()]
         size = len(batch[cameras[0]])
         tasks = batch.get(TASK) or [NO_TASK] * size
         rows: list[PromptTokens] = []
@@ -157,6 +159,18 @@ class WallXTask(Step):
             text = moved_points(self.prompt(task, views), before, after)
             rows.append(self._tokens(text, tuple(grids), missing))
         return {**batch, **frames, **in_batch(rows)}
+
+    def _grid(self, key: str, frames: Tensor) -> Grid:
+        """Return the rows and columns of a camera's tokens; DataError if frames do not fit."""
+        height, width = frames.shape[-2:]
+        if height % self.token_side or width % self.token_side:
+            raise DataError(
+                f"{key}: frames of {height}x{width} pixels after resizing, and tokens of "
+                f"{self.token_side} pixels",
+                rule="whole tokens along each side",
+                remedy=f"a model whose tokens have {UNIT} pixels, or frames of other proportions",
+            )
+        return height // self.token_side, width // self.token_side
 
     @staticmethod
     def prompt(task: str, views: list[str]) -> str:
