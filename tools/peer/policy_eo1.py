@@ -223,11 +223,16 @@ def build_own(case: Case) -> Any:
     return filled(Policy(config.with_columns({})))
 
 
-def own(case: Case) -> dict[str, Tensor]:
+def training_sample(case: Case) -> tuple[Any, dict[str, Any], dict[str, Tensor]]:
+    """kata's policy in training, a prepared batch, and the numbers that its loss is drawn with."""
     policy = build_own(case).train()
+    given = plain_pipeline(policy, case.inputs[STATE][0])(batch(case))
+    return policy, given, {"noise": noise(case), "time": torch.tensor(SHARES)[:, None]}
+
+
+def own(case: Case) -> dict[str, Tensor]:
+    policy, given, draws = training_sample(case)
     before = plain_pipeline(policy, case.inputs[STATE][0])
-    given = before(batch(case))
-    draws = {"noise": noise(case), "time": torch.tensor(SHARES)[:, None]}
     loss = own_loss(policy, given, given["action_is_pad"], **draws)
     loss.backward()
     out = {"loss": loss.detach(), **own_gradients(policy)}

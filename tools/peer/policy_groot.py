@@ -352,14 +352,20 @@ def own_pipelines(case: Case, config: Any) -> tuple[Any, Any]:
     return canonical_pipelines(config, given, rename_map={}, device="cpu")
 
 
-def own(case: Case) -> dict[str, Tensor]:
+def training_sample(case: Case) -> tuple[Any, dict[str, Any], dict[str, Tensor]]:
+    """kata's policy in training, a prepared batch, and the numbers that its loss is drawn with."""
     policy = build_own(case).train()
-    before, after = own_pipelines(case, policy.config)
-    given = batch(case)
+    before, _ = own_pipelines(case, policy.config)
     draws = {"noise": noise(case, acts=False), "time": torch.tensor(SHARES)[:, None]}
     if case.shares:
         draws["state_dropout"] = torch.stack((torch.ones(3), torch.tensor(case.shares)), dim=1)
-    loss = own_loss(policy, before(given), given["action_is_pad"], **draws)
+    return policy, before(batch(case)), draws
+
+
+def own(case: Case) -> dict[str, Tensor]:
+    policy, given, draws = training_sample(case)
+    before, after = own_pipelines(case, policy.config)
+    loss = own_loss(policy, given, batch(case)["action_is_pad"], **draws)
     loss.backward()
     out = {"loss": loss.detach(), **own_gradients(policy)}
     policy.eval()

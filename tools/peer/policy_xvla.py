@@ -263,13 +263,18 @@ def build_own(case: Case) -> Any:
     return filled(Policy(config))
 
 
-def own(case: Case) -> dict[str, Tensor]:
-    policy = build_own(case).train()
+def training_sample(case: Case) -> tuple[Any, dict[str, Any], dict[str, Tensor]]:
+    """kata's policy in training, a prepared batch, and the numbers that its loss is drawn with."""
     place = torch.arange(BATCH_SIZE)[:, None] / BATCH_SIZE
     draws = {"noise": noise(case), "time": SHARE + place}
+    return build_own(case).train(), batch(case), draws
+
+
+def own(case: Case) -> dict[str, Tensor]:
+    policy, given, draws = training_sample(case)
     counts = policy.config.loss_weights(BATCH_SIZE, {})
     with mock.patch("kata.policies.xvla.transformer.DROPOUT", 0.0):
-        terms = policy(batch(case), **draws).terms
+        terms = policy(given, **draws).terms
         loss = sum(term.scale * term.total / counts[name] for name, term in terms.items())
         loss.backward()
     out = {"loss": loss.detach(), **own_gradients(policy)}
