@@ -36,7 +36,6 @@ sys.path += [str(Path(__file__).parent), str(REPOSITORY / "tools/peer")]
 
 import practice  # noqa: E402
 import tiny_clip  # noqa: E402
-import tiny_qwen  # noqa: E402
 
 SHARED = Path(os.environ.get("KATA_SHARED_DATA", REPOSITORY.parent / "shared" / "data"))
 RESULTS, MORE, SEED = Path(__file__).parent / "results", 3, 1000
@@ -113,31 +112,6 @@ FLORENCE = {
 XVLA = """
     --policy.type=xvla --policy.tokenizer_name={work}/clip --policy.push_to_hub=false --dataset.repo_id=kata/data
 """  # noqa: E501
-WORDS = (
-    "You are a helpful physical assistant.", "You are a helpful assistant.", "system", "user",
-    "assistant", "Observation:", "top view", "Instruction: ", "move the tool to the green target",
-    "Predict the next action in robot action.", "Proprioception: ", "<|propri|>", "<|action|>",
-)  # fmt: skip
-"""Parts of prompts, which are tokens of their own, so that sequences are short."""
-
-QWEN = {
-    "text": {
-        "vocab_size": 320, "hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 3,
-        "num_attention_heads": 4, "num_key_value_heads": 2,
-        "rope_parameters": {
-            "rope_type": "default", "rope_theta": 1000000.0, "mrope_section": [4, 6, 6],
-        },
-    },
-    "vision": {
-        "depth": 2, "hidden_size": 64, "intermediate_size": 128, "num_heads": 4,
-        "out_hidden_size": 128,
-    },
-}  # fmt: skip
-EO1 = """
-    --policy.type=eo1 --policy.vlm_base={work}/qwen --policy.load_vlm_weights=false
-    --policy.push_to_hub=false --dataset.repo_id=kata/data --policy.image_min_pixels=12544
-    --policy.image_max_pixels=12544
-"""
 CASES = {
     "act_reach": Case(
         "kata",
@@ -191,16 +165,6 @@ CASES = {
         --dataset.use_imagenet_stats=false --num_workers=1
         --policy.input_features='{json.dumps(ONE_CAMERA)}'""",  # noqa: E501
         steps=1000,
-        save_freq=100,
-    ),
-    "eo1_reach": Case(
-        "kata",
-        f"""{EO1} --policy.chunk_size=8 --policy.n_action_steps=8 --policy.max_action_dim=4
-        --policy.max_state_dim=4 --policy.num_denoise_steps=5
-        --policy.normalization_mapping='{json.dumps({**STANDARDISED, "VISUAL": "IDENTITY"})}'
-        --policy.optimizer_lr=1e-3 --policy.scheduler_warmup_steps=50 --policy.scheduler_decay_lr=1e-5
-        --batch_size=32 --num_workers=1 --policy.input_features='{json.dumps(ONE_CAMERA)}'""",  # noqa: E501
-        steps=600,
         save_freq=100,
     ),
     "xvla_reach": Case(
@@ -409,8 +373,6 @@ def main() -> int:
             partial.rename(root)
         if "{work}/clip" in case.train:
             tiny_clip.write(given.work / "clip", width=128, image=64, patch=32)
-        if "{work}/qwen" in case.train:
-            tiny_qwen.write(given.work / "qwen", WORDS, **QWEN)
         if not train(case, given.train, root, folder, until_s):
             return MORE
     rounds = evaluate(
