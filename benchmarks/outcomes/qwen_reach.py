@@ -139,7 +139,7 @@ def flags(asked: argparse.Namespace) -> list[str]:
         "--policy.max_state_dim=4", "--policy.max_action_dim=4", "--policy.optimizer_lr=1e-3",
         f"--policy.input_features={json.dumps(INPUTS)}",
         "--dataset.repo_id=kata/data", f"--dataset.root={work / 'data'}", "--batch_size=32",
-        "--num_workers=1", f"--steps={steps}", f"--save_freq={steps}", "--log_freq=100",
+        "--num_workers=1", f"--steps={steps}", "--save_freq=250", "--log_freq=100",
         "--dataset.cache=disk", f"--dataset.cache_dir={work / 'cache'}",
     ]  # fmt: skip
 

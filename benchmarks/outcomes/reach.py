@@ -53,7 +53,8 @@ def reach(asked: argparse.Namespace, given: list[str], executed: int) -> None:
     run, done = work / asked.name, work / asked.name / "trained.json"
     given = [*given, *asked.train]
     if not done.exists():
-        if kata(["train", *given, f"--output_dir={run}"]):
+        again = ["--resume=true"] if run.exists() else []
+        if kata(["train", *given, *again, f"--output_dir={run}"]):
             sys.exit(1)
         spent = resource.getrusage(resource.RUSAGE_SELF)
         trained = {

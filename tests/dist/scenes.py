@@ -155,6 +155,18 @@ def shard_pi(*cases: tuple[str, dict[str, Any]]) -> int:
     return 0
 
 
+def shard_spliced(*names: str) -> int:
+    """Compare shards as `shard_pi` does, for policies whose comparison gives a training sample."""
+    sys.path.insert(0, str(Path(__file__).parents[2] / "tools/peer"))
+    world = read_world(os.environ)
+    with join(world, torch.device("cpu"), 120.0) as group:
+        for name in names:
+            module = importlib.import_module(f"policy_{name}")
+            policy, batch, draws = module.training_sample(module.CHECKPOINT)
+            compare_shards(group, batch, draws, policy, module.CHECKPOINT)
+    return 0
+
+
 def compare_shards(group: Any, batch: Any, draws: Any, policy: Any, case: Any) -> None:
     """Rank 0 computes the first sample, rank 1 the others."""
     # 1. The whole policy on all samples.
