@@ -91,7 +91,7 @@ def ours(pixels: int, options: dict[str, Any], given: dict[str, Any]) -> Callabl
     algorithm = Sac(Policy(config), SacConfig())
     one = Transitions(
         given["state"], given["action"], given["reward"], given["done"], given["next_state"],
-        given["complementary_info"]["discrete_penalty"],
+        given["complementary_info"]["discrete_penalty"], torch.zeros_like(given["reward"]),
     )  # fmt: skip
     cpu = torch.device("cpu")
     return lambda: algorithm.update([one], SeededDraws(0, algorithm.updates, cpu))

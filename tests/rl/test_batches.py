@@ -104,3 +104,19 @@ def test_pictures_move_by_at_most_the_shift_and_edges_repeat():
     padded = np.pad(frames, ((0, 0), (4, 4), (4, 4), (0, 0)), mode="edge")
     assert np.array_equal(found[0], padded[1, 4 + 2 : 9 + 2, 4 - 1 : 10 - 1])
     assert np.array_equal(found[1], frames[0])
+
+
+def test_steps_of_humans_are_told_from_others(acting):
+    online, demos = ring(episode(1, 20)), ring(episode(2, 6, human=range(6)))
+    given = TransitionBatches(Buffers(online, [demos]), acting, Sampling(8, 4, seed=3)).at(0)
+    assert given.shown.tolist() == [0.0] * 4 + [1.0] * 4
+
+
+def test_dropout_sets_its_share_to_zero_and_keeps_the_mean(acting):
+    values = torch.ones(100, 100)
+    for share in (0.0, 0.1, 0.4):
+        sampling = Sampling(8, 8, seed=3, dropped=share)
+        dropped = TransitionBatches(Buffers(ring(episode(1, 20))), acting, sampling).draws(0)
+        found = dropped.dropout(values)
+        assert abs((found == 0).float().mean() - share) < 0.02
+        assert abs(found.mean() - 1) < 0.03

@@ -46,8 +46,9 @@ def batch(algorithm, seed=0, *, size=5, done=0.0):
         action = torch.cat((action, choice.float()), 1)
     reward, penalty = torch.rand(2, size, generator=stream)
     ends = torch.full((size,), done)
+    shown = (torch.arange(size) % 2).float()
     return Transitions(
-        seen(made, size, seed), action, reward, ends, seen(made, size, seed + 1), -penalty
+        seen(made, size, seed), action, reward, ends, seen(made, size, seed + 1), -penalty, shown
     )
 
 
@@ -183,3 +184,52 @@ def test_a_state_of_other_options_is_refused():
 def test_impossible_options_are_refused(options, said):
     with pytest.raises(PolicyError, match=said):
         SacConfig(**options)
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_behavior_cloning_leads_to_what_humans_did(shared):
+    """Steps of nobody tell nothing; a shared encoder learns from those of humans, too."""
+    policy = {"shared_encoder": shared}
+    fast = {"actor_lr": 0.01, "critic_lr": 0.01}
+    cloning, plain = sac(policy=policy, bc_weight=30.0, **fast), sac(policy=policy, **fast)
+    given = batch(plain)
+    encoder = "encoder_critic.state_encoder.0.weight"
+    for algorithm in (cloning, plain):
+        algorithm.update([given], Numbers(0))
+    assert (encoder in changed(weights(cloning), weights(plain))) == shared
+    for number in range(200):
+        cloning.update([given], Numbers(number))
+    far = (cloning.policy.act(given.seen, cloning.policy.init_state(5))[0] - given.action).abs()
+    is_shown = given.shown.bool()
+    assert far[is_shown].max() < 0.1
+    assert far[~is_shown].max() > 0.2
+
+
+def test_without_behavior_cloning_it_does_not_matter_who_acted():
+    first, second = sac(), sac()
+    first.update([batch(first)], Numbers(0))
+    second.update([batch(second)._replace(shown=torch.ones(5))], Numbers(0))
+    assert not changed(weights(first), weights(second))
+
+
+def test_targets_stay_within_their_range():
+    """Values that critics begin with are outside, and they are taught the nearest inside."""
+    algorithm = sac(target_range=[0.4, 0.5], critic_lr=0.0)
+    given = batch(algorithm)
+    loss = algorithm.update([given], Numbers(0))["loss_critic"]
+    encoded = algorithm.policy.encoder_critic(given.seen)
+    values = algorithm.critics(encoded, given.action)
+    near = (values - values.clamp(0.4, 0.5)).square().mean(1).sum()
+    far = torch.maximum((values - 0.4).abs(), (values - 0.5).abs()).square().mean(1).sum()
+    assert near <= loss <= far
+    wide = sac(target_range=[-100.0, 100.0])
+    free = sac()
+    for each in (wide, free):
+        each.update([given], Numbers(0))
+    assert not changed(weights(wide), weights(free))
+
+
+@pytest.mark.parametrize("limits", [[0.0], [1.0, 0.0], [0.0, 1.0, 2.0]])
+def test_a_range_of_targets_is_two_numbers(limits):
+    with pytest.raises(PolicyError, match="target_range"):
+        SacConfig(target_range=limits)

@@ -56,6 +56,9 @@ ACT = ["rl", "act", *ENV, "--device=cpu", "--output_dir=arm", "--rl.name=arm"]
 PACE_S = 0.05
 """An episode of a robot takes its time; without it thousands would be played."""
 
+GROWTH_S = 180.0
+"""Longest time in which no episode arrives while nothing is killed."""
+
 
 class Proxy:
     """A process on loopback that passes bytes on to the learner, and that can be cut: by SIGUSR1
@@ -183,7 +186,9 @@ def campaign(folder: Path, kills: int, cuts: int, rng: random.Random) -> Counter
     done: Counter[str] = Counter()
     events = ["kill"] * kills + ["cut"] * cuts
     rng.shuffle(events)
-    for event in events:
+    for number, event in enumerate(events):
+        if number % 3 == 0:  # on a busy machine both would be killed before they have begun
+            wait_for_growth(folder)
         time.sleep(rng.uniform(0.2, 2.5))
         if event == "cut":
             proxy.cut(True)
@@ -210,6 +215,19 @@ def campaign(folder: Path, kills: int, cuts: int, rng: random.Random) -> Counter
             raise SystemExit(f"{who} ended with status {status}: {text}")
     os.kill(proxy.child, signal.SIGKILL)
     return done
+
+
+def wait_for_growth(folder: Path) -> None:
+    """Wait until the journal has an episode more and both processes are at work."""
+    journal = folder / "run/journal/journal.jsonl"
+    before = len(lines(journal)) if journal.exists() else 0
+    began_s = time.monotonic()
+    while not journal.exists() or len(lines(journal)) == before:
+        if time.monotonic() - began_s > GROWTH_S:
+            both = ("learner", "actor")
+            told = "".join((folder / f"{who}.txt").read_text()[-1500:] for who in both)
+            raise SystemExit(f"no episode in {GROWTH_S:.0f} s: {told}")
+        time.sleep(0.05)
 
 
 def lines(file: Path) -> list[dict[str, Any]]:
@@ -255,6 +273,8 @@ def run() -> int:
     told = ", ".join(f"{what} {count}" for what, count in sorted(done.items()))
     updates = max((line.get("updates", 0) for line in metrics), default=0)
     print(f"killed or cut off: {told}; {len(journal)} episodes, {updates} updates")
+    if not updates:
+        found.append("nothing was learned: the campaign tells nothing about learning")
     print("\n".join(found) or "no episode lost, none twice; the replay gives the same weights")
     return int(bool(found))
 

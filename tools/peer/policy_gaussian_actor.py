@@ -344,7 +344,7 @@ def own(case: Case) -> dict[str, Tensor]:
             given = [
                 Transitions(
                     b["state"], b["action"], b["reward"], b["done"], b["next_state"],
-                    b["complementary_info"]["discrete_penalty"],
+                    b["complementary_info"]["discrete_penalty"], torch.zeros_like(b["reward"]),
                 )
                 for b in batches
             ]  # fmt: skip

@@ -106,6 +106,7 @@ def assemble_parts(run: RlRun, spec: EnvSpec, stack: ExitStack) -> Parts:
         seed=run.seed,
         shift=run.algorithm.random_shift,
         normalize_actions=run.algorithm.normalize_actions,
+        dropped=run.algorithm.dropout,
     )
     batches = TransitionBatches(buffers, acting, sampling)
     before = config.online_step_before_learning

@@ -13,19 +13,25 @@ from torch import Tensor
 
 from kata.data.sampling.philox import draw_below
 from kata.eval.rollout_policy import Acting
-from kata.policies.gaussian_actor.encoder import DROPPED
 from kata.processors import frames_to_float
 from kata.rl.episodes.ring import Ring
 from kata.rl.sac.algorithm import Transitions
+from kata.rl.sac.config import DROPPED
 from kata.spec import ACTION
 
 Arrays = dict[str, NDArray[Any]]
 
 
 class SeededDraws:
-    """The random numbers of one update, which follow from seed and update alone."""
+    """The random numbers of one update, which follow from seed and update alone.
 
-    def __init__(self, seed: int, update: int, device: torch.device) -> None:
+    dropped: share of numbers that dropout sets to zero.
+    """
+
+    def __init__(
+        self, seed: int, update: int, device: torch.device, dropped: float = DROPPED
+    ) -> None:
+        self._dropped = dropped
         low, high = draw_below(seed, update, "rl update", (2,), 2**31).tolist()
         self._stream = torch.Generator(device).manual_seed(low << 31 | high)
         self._device = device
@@ -35,9 +41,11 @@ class SeededDraws:
         return torch.randn(shape, generator=self._stream, device=self._device)
 
     def dropout(self, values: Tensor) -> Tensor:
-        """Return the values with a tenth of them zero and the others scaled up."""
+        """Return the values with some of them zero and the others scaled up."""
+        if not self._dropped:
+            return values
         uniform = torch.rand(values.shape, generator=self._stream, device=self._device)
-        return values * (uniform >= DROPPED) / (1 - DROPPED)
+        return values * (uniform >= self._dropped) / (1 - self._dropped)
 
     def some_critics(self, count: int, of: int) -> Tensor:
         """Return numbers of different critics, (count,)."""
@@ -72,6 +80,7 @@ class Sampling:
         seed: of the run.
         shift: pixels by which pictures are moved at random.
         normalize_actions: False leaves recorded actions in the environment's units.
+        dropped: share of pooled image features that dropout sets to zero.
     """
 
     size: int
@@ -79,6 +88,7 @@ class Sampling:
     seed: int
     shift: int = 0
     normalize_actions: bool = True
+    dropped: float = DROPPED
 
 
 class TransitionBatches:
@@ -115,7 +125,8 @@ class TransitionBatches:
 
     def draws(self, update: int) -> SeededDraws:
         """Return the random numbers of an update."""
-        return SeededDraws(self._sampling.seed, update, self._device)
+        sampling = self._sampling
+        return SeededDraws(sampling.seed, update, self._device, sampling.dropped)
 
     def _drawn(self, rings: Sequence[Ring], count: int, number: int, kind: str) -> list[Arrays]:
         """Return transitions drawn evenly from all steps of the rings, ring by ring."""
@@ -150,6 +161,7 @@ class TransitionBatches:
             "reward": ring.reward[first],
             "penalty": ring.penalty[first],
             "done": ring.done[first],
+            "shown": ring.intervention[first],
         }
         for key, values in ring.observations.items():
             for when, rows in (("seen", first), ("next", after)):
@@ -171,6 +183,7 @@ class TransitionBatches:
             tensors["done"].float(),
             self._observations(tensors, "next"),
             tensors["penalty"],
+            tensors["shown"].float(),
         )
 
     def _observations(self, tensors: Mapping[str, Tensor], when: str) -> dict[str, Tensor]:

@@ -175,6 +175,13 @@ class RlRun(Options):
             "the rest of a batch comes from demonstrations or takeovers",
             "--dataset.root=<folder>, --takeover.rate=0.06, or leave out --online_ratio",
         )
+        weight = self.algorithm.bc_weight
+        yield (
+            weight > 0 and not self.has_demos and not self.has_takeovers,
+            f"algorithm.bc_weight={weight:g} without demonstrations and without takeovers",
+            "the actor clones what humans did",
+            "--dataset.root=<folder>, --takeover.rate=0.06, or leave out --algorithm.bc_weight",
+        )
         yield (
             self.takeover.rate > 0 and self.env.type != "kata",
             f"takeover.rate={self.takeover.rate} with env.type={self.env.type}",

@@ -10,9 +10,6 @@ from torch import Tensor, nn
 from kata.policies.gaussian_actor.config import CONVOLUTIONS, Config
 from kata.spec import ENV_STATE, STATE
 
-DROPPED = 0.1
-"""Share of the pooled image features that dropout sets to zero while learning."""
-
 Dropout = Callable[[Tensor], Tensor]
 """Return the numbers with some of them zero and the others scaled up."""
 

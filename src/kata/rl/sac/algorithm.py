@@ -30,6 +30,7 @@ class Transitions(NamedTuple):
         done: (B,), 1 where the task ended, so that nothing follows. 0 where only the time was up.
         seen_next: the observations after the action.
         penalty: (B,), added to the reward of the discrete action.
+        shown: (B,), 1 where a human acted, in demonstrations and takeovers.
     """
 
     seen: Mapping[str, Tensor]
@@ -38,6 +39,7 @@ class Transitions(NamedTuple):
     done: Tensor
     seen_next: Mapping[str, Tensor]
     penalty: Tensor
+    shown: Tensor
 
 
 class Draws(Protocol):
@@ -168,7 +170,7 @@ class Sac:
                 seen.forget()
             if number == last and self.updates % config.policy_update_freq == 0:
                 for _ in range(config.policy_update_freq):
-                    found |= self._improve_actor(seen, draws)
+                    found |= self._improve_actor(batch, seen, draws)
             self._follow()
         self.updates += 1
         return found
@@ -194,10 +196,22 @@ class Sac:
             if config.use_backup_entropy:
                 value = value - self.log_alpha.exp() * density
             target = batch.reward + (1 - batch.done) * config.discount * value
+            if config.target_range is not None:
+                target = target.clamp(*config.target_range)
         encoder = self.policy.encoder_critic
         encoded = encoder(seen.values, seen.maps_of(encoder), dropout=dropout)
         values = self.critics(encoded, batch.action[:, : self._size])
-        return (values - target).square().mean(1).sum(), values
+        loss = (values - target).square().mean(1).sum()
+        if config.bc_weight and self.policy.acting_encoder is encoder:
+            # The actor's step reaches no shared encoder, which learns what humans do here.
+            mode = self.policy.actor(encoded)[0].tanh()
+            loss = loss + config.bc_weight * self._cloning_loss(batch, mode)
+        return loss, values
+
+    def _cloning_loss(self, batch: Transitions, mode: Tensor) -> Tensor:
+        """Return the mean squared distance of modes (B, A) to what humans did, where one acted."""
+        distance = (mode - batch.action[:, : self._size]).square().sum(-1)
+        return (distance * batch.shown).sum() / batch.shown.sum().clamp(min=1)
 
     def _discrete_loss(
         self, batch: Transitions, seen: _Seen, after: _Seen, draws: Draws, *, penalized: bool
@@ -220,7 +234,7 @@ class Sac:
         value = self.policy.discrete_critic(encoded).gather(1, chosen).squeeze(1)
         return (value - target).square().mean()
 
-    def _improve_actor(self, seen: _Seen, draws: Draws) -> Tensors:
+    def _improve_actor(self, batch: Transitions, seen: _Seen, draws: Draws) -> Tensors:
         """Step the actor, then the temperature."""
         policy, dropout = self.policy, draws.dropout
         encoder = policy.encoder_critic
@@ -235,6 +249,8 @@ class Sac:
         values = self.critics(encoded, action)
         value = values.amin(0) if self.config.actor_q == "min" else values.mean(0)
         loss = (self.log_alpha.exp().detach() * density - value).mean()
+        if self.config.bc_weight:
+            loss = loss + self.config.bc_weight * self._cloning_loss(batch, mean.tanh())
         found = self._step("actor", loss)
         # 2. The temperature follows the entropy of the new actor.
         with torch.no_grad():

@@ -11,6 +11,9 @@ from kata.errors import PolicyError
 from kata.policies.gaussian_actor.config import CriticLayersConfig
 from kata.policies.rules import Rule, refuse_broken_rules
 
+DROPPED = 0.1
+"""Share of the pooled image features that LeRobot's dropout sets to zero."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class SacConfig(Options):
@@ -67,6 +70,26 @@ class SacConfig(Options):
         "Normalize recorded actions for the critics; LeRobot (false) mixes both scales.",
         is_own=True,
     )
+    bc_weight: float = option(
+        0.0,
+        "Weight of behavior cloning in the actor's loss: the squared error of its mode where a "
+        "human acted, in demonstrations and takeovers. A shared encoder learns from it, too.",
+        least=0,
+        is_own=True,
+    )
+    target_range: list[float] | None = option(
+        None,
+        "Least and largest value that critics are taught, such as [0, 1] where success pays 1 and "
+        "ends the episode; null for no limits.",
+        is_own=True,
+    )
+    dropout: float = option(
+        DROPPED,
+        "Share of the pooled image features that are set to zero in learning.",
+        least=0,
+        below=1,
+        is_own=True,
+    )
     random_shift: int = option(
         4, "Pixels by which pictures are moved at random in learning.", least=0, is_own=True
     )
@@ -82,4 +105,11 @@ class SacConfig(Options):
             f"algorithm.num_subsample_critics={some}",
             f"at most num_critics={self.num_critics}",
             f"--algorithm.num_subsample_critics={self.num_critics}, or null for all",
+        )
+        limits = self.target_range
+        yield (
+            limits is not None and (len(limits) != 2 or not limits[0] < limits[-1]),
+            f"algorithm.target_range={limits}",
+            "two numbers, the least value first",
+            "for example --algorithm.target_range='[0, 1]', or null for no limits",
         )
