@@ -44,11 +44,16 @@ class Case:
 
 
 REACH = f"""
-    --policy.device=cpu --algorithm.discount=0.97 --algorithm.temperature_init=0.01
-    --algorithm.use_backup_entropy=false --algorithm.actor_q=mean --policy.actor_std=std
-    --policy.freeze_vision_encoder=false --policy.latent_dim=128 --batch_size=64
-    --policy.online_steps=9000 --save_freq=500 --policy.online_buffer_capacity=10000
-    --policy.offline_buffer_capacity=5000 --policy.input_features='{json.dumps(INPUTS)}'
+    --policy.device=cpu --policy.input_features='{json.dumps(INPUTS)}'
+    --policy.freeze_vision_encoder=false --policy.image_encoder_hidden_dim=8 --policy.latent_dim=64
+    --policy.shared_encoder=false --policy.actor_std=std --algorithm.actor_q=mean
+    --algorithm.discount=0.95 --algorithm.critic_target_update_weight=0.05
+    --algorithm.num_subsample_critics=1 --algorithm.target_range='[0, 1]'
+    --algorithm.temperature_init=0.002 --algorithm.target_entropy=-3
+    --algorithm.use_backup_entropy=false --algorithm.random_shift=1 --algorithm.dropout=0
+    --algorithm.actor_lr=1e-3 --algorithm.critic_lr=5e-4 --algorithm.temperature_lr=1e-3
+    --batch_size=64 --rl.update_every=4 --policy.online_steps=8000 --save_freq=1000 --log_freq=100
+    --policy.online_buffer_capacity=20000 --policy.offline_buffer_capacity=10000
 """
 CASES = {
     "pendulum": Case(
@@ -61,12 +66,18 @@ CASES = {
     ),
     "reach_demos_takeovers": Case(
         "--env.type=kata",
-        f"{REACH} --takeover.rate=0.06",
+        f"{REACH} --algorithm.bc_weight=20 --takeover.rate=0.15",
         episodes=100,
         must=("success_rate", 0.9),
         demos=20,
     ),
-    "reach_demos": Case("--env.type=kata", REACH, 100, ("success_rate", 0.9), demos=20),
+    "reach_demos": Case(
+        "--env.type=kata",
+        f"{REACH} --algorithm.bc_weight=20 --algorithm.bc_successes=true".replace("=8000", "=12000"),
+        episodes=100,
+        must=("success_rate", 0.9),
+        demos=20,
+    ),
     "reach_neither": Case("--env.type=kata", REACH, 100, ("success_rate", 0.0)),
 }
 

@@ -30,7 +30,7 @@ def test_the_plan_says_what_the_rings_take(capsys):
     assert found["buffers"] == {"own episodes": rings[0].nbytes}
     assert found["networks_bytes"] > 1000
     main(ARGS)
-    assert "127.0 KiB" in capsys.readouterr().out
+    assert "131.8 KiB" in capsys.readouterr().out
 
 
 def test_buffers_that_do_not_fit_are_refused_with_a_capacity_that_does():

@@ -112,6 +112,16 @@ def test_steps_of_humans_are_told_from_others(acting):
     assert given.shown.tolist() == [0.0] * 4 + [1.0] * 4
 
 
+def test_own_steps_of_episodes_that_succeeded_are_shown_where_asked_for(acting):
+    online = ring(episode(1, 20), episode(2, 20, success=True), episode(3, 20, success=False))
+    for asked in (False, True):
+        sampling = Sampling(16, 16, seed=3, clone_successes=asked)
+        given = TransitionBatches(Buffers(online), acting, sampling).at(0)
+        before, _ = numbers(given)
+        assert {each // 100 for each in before} == {1, 2, 3}
+        assert given.shown.tolist() == [float(asked and each // 100 == 2) for each in before]
+
+
 def test_dropout_sets_its_share_to_zero_and_keeps_the_mean(acting):
     values = torch.ones(100, 100)
     for share in (0.0, 0.1, 0.4):

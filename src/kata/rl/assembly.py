@@ -107,6 +107,7 @@ def assemble_parts(run: RlRun, spec: EnvSpec, stack: ExitStack) -> Parts:
         shift=run.algorithm.random_shift,
         normalize_actions=run.algorithm.normalize_actions,
         dropped=run.algorithm.dropout,
+        clone_successes=run.algorithm.bc_successes,
     )
     batches = TransitionBatches(buffers, acting, sampling)
     before = config.online_step_before_learning

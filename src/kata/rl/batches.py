@@ -81,6 +81,7 @@ class Sampling:
         shift: pixels by which pictures are moved at random.
         normalize_actions: False leaves recorded actions in the environment's units.
         dropped: share of pooled image features that dropout sets to zero.
+        clone_successes: True clones the policy's own steps in episodes that succeeded, too.
     """
 
     size: int
@@ -89,6 +90,7 @@ class Sampling:
     shift: int = 0
     normalize_actions: bool = True
     dropped: float = DROPPED
+    clone_successes: bool = False
 
 
 class TransitionBatches:
@@ -161,7 +163,7 @@ class TransitionBatches:
             "reward": ring.reward[first],
             "penalty": ring.penalty[first],
             "done": ring.done[first],
-            "shown": ring.intervention[first],
+            "shown": self._shown(ring, first),
         }
         for key, values in ring.observations.items():
             for when, rows in (("seen", first), ("next", after)):
@@ -169,6 +171,11 @@ class TransitionBatches:
                 moved = moves.get(name)
                 found[name] = values[rows] if moved is None else shifted_frames(values, rows, moved)
         return found
+
+    def _shown(self, ring: Ring, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Return True for the steps that behavior cloning follows."""
+        human = ring.intervention[rows]
+        return human | ring.success[rows] if self._sampling.clone_successes else human
 
     def _prepared(self, whole: Arrays) -> Transitions:
         tensors = {name: torch.from_numpy(values) for name, values in whole.items()}

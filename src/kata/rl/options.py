@@ -179,7 +179,7 @@ class RlRun(Options):
         yield (
             weight > 0 and not self.has_demos and not self.has_takeovers,
             f"algorithm.bc_weight={weight:g} without demonstrations and without takeovers",
-            "the actor clones what humans did",
+            "cloning begins with what humans did",
             "--dataset.root=<folder>, --takeover.rate=0.06, or leave out --algorithm.bc_weight",
         )
         yield (

@@ -48,8 +48,8 @@ class Schema:
         found = sum(
             self.dtype(key).itemsize * math.prod(shape) for key, shape in self.observations.items()
         )
-        # Action, reward and penalty are float32; the end and the takeover are marks of a byte.
-        return found + 4 * self.action_size + 4 + 4 + 1 + 1
+        # Action, reward and penalty are float32; end, takeover and success are marks of a byte.
+        return found + 4 * self.action_size + 4 + 4 + 1 + 1 + 1
 
     def arrays(self, steps: int) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]]]:
         """Return type and shape of every array of an episode, by its name in files."""

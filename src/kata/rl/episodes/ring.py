@@ -40,6 +40,7 @@ class Ring:
         self.penalty = np.zeros(capacity, np.float32)
         self.done = np.zeros(capacity, np.bool_)
         self.intervention = np.zeros(capacity, np.bool_)
+        self.success = np.zeros(capacity, np.bool_)  # of the episode
         self._held: deque[tuple[int, int]] = deque()  # first row and steps, the oldest first
         self._free = capacity
         self._head = 0
@@ -49,7 +50,8 @@ class Ring:
     def nbytes(self) -> int:
         """Return the bytes of all arrays."""
         arrays = [*self.observations.values(), self.action, self.reward, self.penalty]
-        return sum(values.nbytes for values in (*arrays, self.done, self.intervention))
+        marks = (self.done, self.intervention, self.success)
+        return sum(values.nbytes for values in (*arrays, *marks))
 
     @property
     def transitions(self) -> int:
@@ -84,6 +86,7 @@ class Ring:
         self.reward[steps] = episode.reward
         self.penalty[steps] = episode.penalty
         self.intervention[steps] = episode.intervention
+        self.success[steps] = bool(episode.success)
         self.done[steps] = False
         self.done[steps[-1]] = episode.terminated
         self._held.append((self._head, episode.steps))

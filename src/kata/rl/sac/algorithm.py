@@ -30,7 +30,7 @@ class Transitions(NamedTuple):
         done: (B,), 1 where the task ended, so that nothing follows. 0 where only the time was up.
         seen_next: the observations after the action.
         penalty: (B,), added to the reward of the discrete action.
-        shown: (B,), 1 where a human acted, in demonstrations and takeovers.
+        shown: (B,), 1 where behavior cloning follows the action, such as a human's.
     """
 
     seen: Mapping[str, Tensor]
@@ -209,7 +209,7 @@ class Sac:
         return loss, values
 
     def _cloning_loss(self, batch: Transitions, mode: Tensor) -> Tensor:
-        """Return the mean squared distance of modes (B, A) to what humans did, where one acted."""
+        """Return the mean squared distance of modes (B, A) to the actions that are shown."""
         distance = (mode - batch.action[:, : self._size]).square().sum(-1)
         return (distance * batch.shown).sum() / batch.shown.sum().clamp(min=1)
 

@@ -77,6 +77,11 @@ class SacConfig(Options):
         least=0,
         is_own=True,
     )
+    bc_successes: bool = option(
+        False,
+        "Behavior cloning follows the policy's own steps in episodes that succeeded, too.",
+        is_own=True,
+    )
     target_range: list[float] | None = option(
         None,
         "Least and largest value that critics are taught, such as [0, 1] where success pays 1 and "
