@@ -210,6 +210,7 @@ def test_a_folder_that_is_there_is_refused(straight):
         ([], "--env.type=kata"),
         (["--env.type=kata", "--online_ratio=0.5"], "without demonstrations"),
         (["--env.type=kata", "--online_ratio=1.5"], "at most 1"),
+        (["--env.type=kata", "--algorithm.bc_weight=1"], "cloning begins with what humans did"),
         (["--env.type=gym", "--env.id=Pendulum-v1", "--takeover.rate=0.1"], "built-in task"),
         (["--env.type=kata", "--policy.type=act"], "gaussian_actor"),
         (["--env.type=kata", "--policy.path=x"], "new weights"),
@@ -245,6 +246,20 @@ def test_impossible_options_are_refused(args, said):
             [*PENDULUM, '--policy.dataset_stats={"action": {"min": [1.0, 2.0]}}'],
             PolicyError,
             "one per dimension",
+        ),
+        (
+            [*PENDULUM, '--policy.dataset_stats={"action": {"min": [.nan], "max": [2.0]}}'],
+            PolicyError,
+            "finite numbers",
+        ),
+        (
+            [
+                *REACH,
+                DEMOS,
+                '--policy.dataset_stats={"action": {"min": [-0.01, -1], "max": [0.01, 1]}}',
+            ],
+            PolicyError,
+            "demonstrations have -",
         ),
         (
             [*PENDULUM, '--policy.dataset_stats={"acton": {"min": [1.0], "max": [2.0]}}'],

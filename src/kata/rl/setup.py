@@ -140,6 +140,8 @@ def run_stats(config: Config, rules: EnvRules, world: RlEnv, demos: Demos | None
         mode = config.normalization_mapping.get(feature.type.value, NormMode.IDENTITY)
         if key in given:
             found[key] = _given(key, feature, given[key])
+            if feature.type is FeatureType.ACTION and demos is not None:
+                _refuse_narrow(found[key], demos)
         elif mode is NormMode.IDENTITY:
             continue
         elif feature.type is FeatureType.VISUAL:
@@ -160,6 +162,12 @@ def _given(key: str, feature: Feature, stats: Mapping[str, list[float]]) -> dict
                 rule=f"one per dimension: {size}",
                 remedy=f"correct it, or leave out {key}",
             )
+        if not np.isfinite(values).all():
+            raise PolicyError(
+                f"policy.dataset_stats: {name} of {key} is {values}",
+                rule="finite numbers",
+                remedy=f"correct it, or leave out {key}",
+            )
     low, high = stats.get("min"), stats.get("max")
     if low is not None and high is not None:
         wrong = [n for n, (a, b) in enumerate(zip(low, high, strict=True)) if a >= b]
@@ -172,6 +180,24 @@ def _given(key: str, feature: Feature, stats: Mapping[str, list[float]]) -> dict
             )
     shape = (size, 1, 1) if feature.type is FeatureType.VISUAL else (size,)
     return {name: np.array(values).reshape(shape) for name, values in stats.items()}
+
+
+def _refuse_narrow(stats: Mapping[str, NDArray[Any]], demos: Demos) -> None:
+    """Refuse statistics of actions by which demonstrations lie outside the policy's (-1, 1)."""
+    if "min" not in stats or "max" not in stats:
+        return
+    low, high = stats["min"], stats["max"]
+    least, most = (values[: len(low)] for values in demos.low_high(ACTION))
+    slack = 1e-4 * (high - low)
+    wrong = np.flatnonzero((least < low - slack) | (most > high + slack))
+    if len(wrong):
+        which = int(wrong[0])
+        raise PolicyError(
+            f"policy.dataset_stats: {ACTION} from {low[which]:g} to {high[which]:g} in dimension "
+            f"{which}, demonstrations have {least[which]:g} to {most[which]:g}",
+            rule="the policy's actions reach those of the demonstrations",
+            remedy=f"widen it, or leave out {ACTION}",
+        )
 
 
 def _bounds(
