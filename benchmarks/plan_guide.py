@@ -13,15 +13,17 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torchvision.models import resnet50
+from torchvision.models import resnet50, vgg16_bn
 
+from kata.bench.step.cases import WALL_OSS
 from kata.plan.catalogue import gpu_named
 from kata.plan.data_size import DataSize
 from kata.plan.device_rates import rates_of
@@ -53,6 +55,7 @@ MEMORY_GB = {
     "xvla": (24, 40),
     "groot": (24, 40),
     "eo1": (24, 40),
+    "wall_x": (24, 40),
 }
 """Peak memory at batch 8 by group of policies."""
 
@@ -85,10 +88,14 @@ their weights, gradients and means of AdamW alone take more than 40 GB.
 FITTED = {"resize_imgs_with_padding": (224, 224)}
 """X-VLA's usual frames; those of the guide would be cut into 301 tokens each."""
 OPTIONS = {
+    "wall_x": {"base_config": WALL_OSS},
     **dict.fromkeys(("pi0", "pi05", "pi0_fast"), NARROW),
     "xvla": FITTED,
     "eo1": {"gradient_checkpointing": True},
 }
+
+RECOMPUTED = ("wall_x",)
+"""Policies without an option of their own for activation checkpointing: the run's is taken."""
 
 SCALING = {2: 1.9, 4: 3.7, 8: 7.2}
 """Speedups on A100."""
@@ -113,6 +120,14 @@ latter reaches 64 % of the former, so its fastest GPUs wait for images; its H100
 M1 Max: github.com/tlkh/tf-metal-experiments, batch 128 in fp32, TensorFlow on Metal.
 """
 
+VGG_IMAGES_S = (("m1-max", 45.5), ("m2-max", 72.3), ("rtx3090", 223.0), ("rtx4090", 284.0))
+"""VGG-16 with batch norms, training at 224x224, batch 32, Adam, in fp32, in PyTorch, on Metal too.
+
+github.com/rasbt/machine-learning-notes, benchmark/pytorch-m1-gpu: 1,406 steps in 16.49, 10.37, 3.36
+and 2.64 minutes, with torch 2.0 on Macs. Two processes decode and resize images beside it, which
+may be what binds the RTX 4090.
+"""
+
 
 def guide_run(
     policy: str,
@@ -120,9 +135,10 @@ def guide_run(
     ranks: int = 1,
     side: tuple[int, int] = (480, 640),
     options: Mapping[str, Any] | None = None,
+    cameras: int = 2,
 ) -> Run:
-    """Return a run of a policy on two cameras; tdmpc takes one square camera, vqbet one."""
-    cameras, size = (1, (side[0], side[0])) if policy == "tdmpc" else (2, side)
+    """Return a run of a policy on some cameras; tdmpc takes one square camera, vqbet one."""
+    cameras, size = (1, (side[0], side[0])) if policy == "tdmpc" else (cameras, side)
     cameras = 1 if policy == "vqbet" else cameras
     options = {**OPTIONS.get(policy, {}), **(options or {})}
     inputs = {"observation.state": Feature(FeatureType.STATE, (14,))}
@@ -139,6 +155,7 @@ def guide_run(
         policy=config,
         optimizer=config.optimizer_preset(),
         accelerator=AcceleratorConfig(),
+        gradient_checkpointing=policy in RECOMPUTED,
         batch_size=batch,
     )
     return share_out(run, ranks, [], keep_micro=True)
@@ -193,33 +210,62 @@ def smolvla_rows() -> list[dict[str, Any]]:
 
 def resnet_rows() -> list[dict[str, Any]]:
     """Return images per second of ResNet-50 beside the measured ones, within 10 %."""
-    traced = {precision: _resnet_operations(precision) for precision in ("no", "bf16")}
+    found: list[dict[str, Any]] = []
+    for precision in ("no", "bf16"):
+        half = precision != "no"
+        layout = torch.channels_last if half else torch.contiguous_format
+        model = partial(resnet50, weights=None)
+        sgd = partial(torch.optim.SGD, lr=0.1, momentum=0.9, foreach=True)
+        traced = _classifier_operations(model, sgd, RESNET_BATCH, layout, precision)
+        measured = [(gpu, rate) for gpu, kind, rate in RESNET_IMAGES_S if kind == precision]
+        found += _image_rows(traced, RESNET_BATCH, precision, measured, 0.1)
+    return found
+
+
+def vgg_rows() -> list[dict[str, Any]]:
+    """Return images per second of VGG-16 beside the measured ones, within 20 %."""
+    adam = partial(torch.optim.Adam, lr=0.0005, foreach=True)
+    model = partial(vgg16_bn, weights=None)
+    traced = _classifier_operations(model, adam, VGG_BATCH, torch.contiguous_format, "no")
+    return _image_rows(traced, VGG_BATCH, "no", VGG_IMAGES_S, 0.2)
+
+
+RESNET_BATCH, VGG_BATCH = 256, 32
+
+
+def _image_rows(
+    traced: Sequence[TracedOperation],
+    batch: int,
+    precision: str,
+    measured: Sequence[tuple[str, float]],
+    share: float,
+) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
-    for gpu, precision, rate in RESNET_IMAGES_S:
+    for gpu, rate in measured:
         rates = rates_of(gpu_named(gpu), precision, tf32=True)
         if precision != "no":
             rates = replace(rates, convolution_passes=1)  # channels last already
-        taken_s = sum(
-            operation_s(operation, RESNET_BATCH, rates) for operation in traced[precision]
-        )
+        taken_s = sum(operation_s(operation, batch, rates) for operation in traced)
         named = {"gpu": gpu, "precision": precision, "measured": rate}
-        found = RESNET_BATCH / taken_s
-        rows.append(_row(named, found, 0.9 * rate, 1.1 * rate, "images_s"))
+        limits = ((1 - share) * rate, (1 + share) * rate)
+        rows.append(_row(named, batch / taken_s, *limits, "images_s"))
     return rows
 
 
-RESNET_BATCH = 256
-
-
-def _resnet_operations(precision: str) -> list[TracedOperation]:
-    """Trace a step of torchvision's ResNet-50 with SGD; half precision is in channels last."""
+def _classifier_operations(
+    build: Callable[[], torch.nn.Module],
+    optimize: Callable[..., torch.optim.Optimizer],
+    batch: int,
+    layout: torch.memory_format,
+    precision: str,
+) -> list[TracedOperation]:
+    """Trace a step of a classifier of images of 224x224."""
     half = precision != "no"
-    layout = torch.channels_last if half else torch.contiguous_format
     with treated_as_real(), cuda_rules(), FakeTensorMode(allow_non_fake_inputs=True):
-        model = resnet50().train().to(memory_format=layout)
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, foreach=True)
-        images = torch.zeros(RESNET_BATCH, 3, 224, 224).to(memory_format=layout)
-        labels = torch.zeros(RESNET_BATCH, dtype=torch.int64)
+        model = build().train().to(memory_format=layout)
+        optimizer = optimize(model.parameters())
+        images = torch.zeros(batch, 3, 224, 224).to(memory_format=layout)
+        labels = torch.zeros(batch, dtype=torch.int64)
 
         def step() -> None:
             with torch.autocast("cpu", torch.bfloat16, enabled=half):
@@ -283,6 +329,7 @@ def main(path: Path, only: str = "") -> None:
             "held_out_act_on_libero": libero_rows(),
             "held_out_smolvla": smolvla_rows(),
             "held_out_resnet50": resnet_rows(),
+            "held_out_vgg16": vgg_rows(),
         }
     for name, each in rows.items():
         print(name)

@@ -10,12 +10,13 @@ figure's. Runs in an environment with LeRobot 0.6.1 (`make peer`); no GPU is nee
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.plan_guide import ALL_TRAINED, NARROW, guide_run
+from benchmarks.plan_guide import ALL_TRAINED, FRAMES, NARROW, guide_run
 from kata.bench.step.peer_step import peer_recording
 from kata.plan.catalogue import LINKS, gpu_named
 from kata.plan.device_rates import rates_of
@@ -36,6 +37,7 @@ class Figure(NamedTuple):
         ranks: GPUs.
         side: height and width of the frames.
         options: of the policy, in LeRobot's and kata's config.
+        cameras: of the dataset, or slots for them in the policy.
     """
 
     policy: str
@@ -44,16 +46,41 @@ class Figure(NamedTuple):
     ranks: int = 1
     side: tuple[int, int] = (480, 640)
     options: Mapping[str, Any] = {}
+    cameras: int = 2
+
+
+def hours(least: float, batch: int, most: float | None = None) -> list[float]:
+    """Return the range of a step's seconds that hours of five epochs are; twice the least if no
+    most is named.
+    """
+    steps = 5 * math.ceil(FRAMES / batch)
+    return [3600 * each / steps for each in (least, most or 2 * least)]
 
 
 FIGURES = (
     Figure("diffusion", 32, {"h100": 0.167}, 4),
     Figure("smolvla", 32, {"h100": 0.312}, 4, options=ALL_TRAINED),
-    Figure("pi05", 32, {"h100": 2.548}, 4, options=NARROW),
+    *(Figure("diffusion", 32, {"h100": 0.167}, 4, cameras=count) for count in (1, 3)),
+    *(
+        Figure("smolvla", 32, {"h100": 0.312}, 4, options=ALL_TRAINED, cameras=count)
+        for count in (1, 3)
+    ),
+    *(Figure("pi05", 32, {"h100": 2.548}, 4, options=NARROW, cameras=count) for count in (1, 2, 3)),
     Figure(
         "act", 160, {"h100": 160 / 1200, "a100-80gb": 160 / 615, "l4": 160 / 183}, 1, (256,) * 2
     ),
     Figure("smolvla", 64, {"a100-80gb": [64 / 89, 64 / 71]}),
+    Figure("act", 8, {name: hours(1, 8) for name in ("l4", "a10g")}),
+    Figure("act", 8, {name: hours(0.5, 8) for name in ("rtx4090", "rtx3090")}),
+    Figure("act", 4, {name: hours(6, 4, 14) for name in ("m1-max", "m3-max")}),
+    Figure("diffusion", 8, {name: hours(2, 8) for name in ("rtx4090", "rtx3090")}),
+    Figure("smolvla", 4, {"l4": hours(3, 4)}),
+    Figure("smolvla", 16, {"a100-40gb": hours(1, 16)}),
+    *(
+        Figure(policy, 4, {"a100-40gb": hours(4, 4)}, options=NARROW, cameras=count)
+        for policy in ("pi0", "pi05")
+        for count in (2, 3)
+    ),
     Figure("act", 8, {"memory_gb": [2, 6]}),
     Figure("vqbet", 8, {"memory_gb": [2, 6]}),
     Figure("tdmpc", 8, {"memory_gb": [2, 6]}),
@@ -98,7 +125,8 @@ def step_of(recording: Recording, policy: str, trainable: int) -> StepTrace:
 
 def row_of(figure: Figure) -> dict[str, Any]:
     """Return the plan of LeRobot's step beside a public figure."""
-    run = guide_run(figure.policy, figure.batch, figure.ranks, figure.side, figure.options)
+    shape = (figure.batch, figure.ranks, figure.side, figure.options, figure.cameras)
+    run = guide_run(figure.policy, *shape)
     recording, waits = peer_recording(run, figure.batch, figure.options)
     moments = sum(s.size_bytes for s in recording.storages if s.part == "optimizer_state")
     trace = step_of(recording, figure.policy, moments // 8)
@@ -107,6 +135,7 @@ def row_of(figure: Figure) -> dict[str, Any]:
         "policy": figure.policy,
         "batch": figure.batch,
         "gpus": figure.ranks,
+        "cameras": figure.cameras,
         "options": dict(figure.options),
         "public": dict(figure.public),
         "launches": trace.launches() - trace.launches("input"),
@@ -123,12 +152,22 @@ def row_of(figure: Figure) -> dict[str, Any]:
             row[f"{name}_s"] = time.update_s
             row[f"{name}_kinds_s"] = {k: round(v, 4) for k, v in time.kinds.items()}
             row[f"{name}_launch_s"] = time.launch_s
+            row[f"{name}_inside"] = inside(time.update_s, figure.public[name])
     return row
 
 
+def inside(found: float, public: float | list[float]) -> str:
+    """Return by how much a figure is beside a range, or beside a measured one."""
+    low, high = public if isinstance(public, list) else (public, public)
+    if low <= found <= high:
+        return "yes"
+    return f"{found / (low if found < low else high) - 1:+.0%}"
+
+
 def main(path: Path, only: str) -> None:
-    """Compute all rows, print them, and write them."""
-    rows: list[dict[str, Any]] = []
+    """Compute all rows, or those of a policy, print them, and write them; others are kept."""
+    kept = json.loads(path.read_text(encoding="utf-8")) if only and path.is_file() else []
+    rows = [row for row in kept if row["policy"] != only]
     for figure in FIGURES:
         if only in ("", figure.policy):
             rows.append(row_of(figure))

@@ -13,11 +13,9 @@ from __future__ import annotations
 import argparse
 import atexit
 import functools
-import importlib
 import json
 import platform
 import shutil
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,15 +24,14 @@ from typing import Any, NamedTuple
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
+from benchmarks.small_policies import SMALL, shrink_paligemma, small_options
 from kata.dist.engine import Engine
 from kata.dist.process_group import ProcessGroup
-from kata.nn.decoder import DecoderSizes
-from kata.nn.siglip import SiglipSizes
 from kata.optim.config import EmaConfig
 from kata.plan.memory import plan_memory
 from kata.plan.tracing.blank_batch import blank_batch
 from kata.plan.tracing.trace import trace_step, warm_state
-from kata.policies import config_class, paligemma
+from kata.policies import config_class
 from kata.run import AcceleratorConfig, DatasetConfig, Run
 from kata.spec import ACTION, STATE, Feature, FeatureType
 from kata.update.step import update
@@ -54,19 +51,7 @@ class MemoryCase(NamedTuple):
 
 
 WITHOUT_WEIGHTS = {"pretrained_backbone_weights": None}
-SMALL_SMOLVLA = {
-    "resize_imgs_with_padding": (64, 64),
-    "num_vlm_layers": 6,
-    "freeze_vision_encoder": False,
-    "train_expert_only": False,
-}
-"""SmolVLA with the tiny model of tools/peer/tiny_smolvlm.py, all of it trained."""
-
-SMALL_PI: dict[str, Any] = {
-    "image_resolution": (112, 112),
-    "tokenizer_max_length": 16,
-    **dict.fromkeys(("chunk_size", "n_action_steps"), 10),
-}
+ALL_TRAINED = {"freeze_vision_encoder": False, "train_expert_only": False}
 
 CASES = (
     MemoryCase("act", (120, 160), 2, WITHOUT_WEIGHTS, (2, 8)),
@@ -76,9 +61,14 @@ CASES = (
     MemoryCase("multi_task_dit", (224, 224), 1, {"num_layers": 2}, (1, 3)),
     MemoryCase("tdmpc", (84, 84), 1, {}, (4, 16)),
     MemoryCase("vqbet", (96, 96), 1, WITHOUT_WEIGHTS, (4, 16)),
-    MemoryCase("smolvla", (64, 64), 2, SMALL_SMOLVLA, (2, 8)),
-    MemoryCase("pi0", (112, 112), 2, SMALL_PI, (2, 8)),
-    MemoryCase("pi05", (112, 112), 2, SMALL_PI, (2, 8)),
+    MemoryCase("smolvla", (64, 64), 2, ALL_TRAINED, (2, 8)),
+    MemoryCase("pi0", (112, 112), 2, {}, (2, 8)),
+    MemoryCase("pi05", (112, 112), 2, {}, (2, 8)),
+    MemoryCase("pi0_fast", (112, 112), 2, {}, (2, 8)),
+    MemoryCase("xvla", (112, 112), 2, {}, (2, 8)),
+    MemoryCase("groot", (112, 112), 2, {}, (2, 8)),
+    MemoryCase("eo1", (112, 112), 2, {}, (2, 8)),
+    MemoryCase("wall_x", (112, 112), 2, {}, (2, 8)),
 )
 VARIANTS: tuple[dict[str, Any], ...] = (
     {},
@@ -89,22 +79,11 @@ VARIANTS: tuple[dict[str, Any], ...] = (
 
 
 @functools.cache
-def tiny_smolvlm() -> dict[str, Any]:
-    """Return the option that names a tiny SmolVLM; its folder goes with this process."""
+def stand_in_folder() -> Path:
+    """Return a folder that goes with this process."""
     folder = tempfile.mkdtemp()
     atexit.register(shutil.rmtree, folder)
-    sys.path.insert(0, str(Path(__file__).parents[1] / "tools/peer"))
-    written = importlib.import_module("tiny_smolvlm").write(Path(folder) / "smolvlm")
-    return {"vlm_model_name": str(written)}
-
-
-def shrink_paligemma() -> None:
-    """Let π0 and π0.5 be small in this process: no option gives the sizes of PaliGemma."""
-    gemma: dict[str, DecoderSizes] = {}
-    for name, width in (("gemma_2b", 256), ("gemma_300m", 128)):
-        gemma[name] = DecoderSizes(width, 4 * width, heads=8, kv_heads=1, head_dim=32, eps=1e-6)
-    vision = SiglipSizes(width=128, mlp=512, layers=6, heads=4, image=112, patch=14)
-    paligemma.SIZES = paligemma.PiSizes(vision, gemma, layers=6, vocabulary=320)
+    return Path(folder)
 
 
 def make_run(case: MemoryCase, variant: dict[str, Any]) -> Run:
@@ -113,13 +92,13 @@ def make_run(case: MemoryCase, variant: dict[str, Any]) -> Run:
         f"observation.images.cam{number}": Feature(FeatureType.VISUAL, (3, *case.frames))
         for number in range(case.cameras)
     }
+    small = small_options(case.policy, stand_in_folder()) if case.policy in SMALL else {}
     config = config_class(case.policy)(
         input_features={**cameras, STATE: Feature(FeatureType.STATE, (4,))},
         output_features={ACTION: Feature(FeatureType.ACTION, (4,))},
         push_to_hub=False,
-        **case.options,
-        **(tiny_smolvlm() if case.policy == "smolvla" else {}),
-    )
+        **small | case.options,
+    ).without_downloads()
     return Run(
         dataset=DatasetConfig(repo_id="random"),
         policy=config,

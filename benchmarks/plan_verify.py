@@ -12,10 +12,8 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import importlib
 import json
 import statistics
-import sys
 import tempfile
 from collections.abc import Iterator
 from importlib.metadata import version
@@ -25,12 +23,20 @@ from typing import Any, NamedTuple
 import torch
 
 from benchmarks.plan_guide import MEMORY_GB, guide_run
-from benchmarks.plan_memory import SMALL_PI, shrink_paligemma
+from benchmarks.small_policies import SMALL, shrink_paligemma, small_options, tiny
 from kata.launch.planning.subject import gpu_here, processor
 from kata.plan.catalogue import Gpu
 from kata.plan.device_rates import rates_of
 from kata.plan.forecast import memory_of
-from kata.plan.measuring.steps import measure_line, measure_steps, with_micro_batch
+from kata.plan.measuring.steps import (
+    LINE_BATCHES,
+    MeasuredSteps,
+    line_through,
+    measure_line,
+    measure_steps,
+    measure_times_s,
+    with_micro_batch,
+)
 from kata.plan.profiles import StepLine
 from kata.plan.step_time import step_time
 from kata.plan.trace_store import step_trace_of
@@ -52,9 +58,7 @@ class VerifyCase(NamedTuple):
 
 def cpu_cases(folder: Path) -> Iterator[VerifyCase]:
     """Yield the policies at small sizes; tiny models in `folder` replace those of the Hub."""
-    sys.path.insert(0, str(Path(__file__).parents[1] / "tools/peer"))
-    clip = str(importlib.import_module("tiny_clip").write(folder / "clip"))
-    smolvlm = str(importlib.import_module("tiny_smolvlm").write(folder / "smolvlm"))
+    clip = str(tiny("tiny_clip").write(folder / "clip"))
     sizes = {"dim_model": 256, "dim_feedforward": 1024, "chunk_size": 50, "n_action_steps": 50}
     yield VerifyCase("act", (96, 96), {**WITHOUT_WEIGHTS, **sizes})
     yield VerifyCase("diffusion", (96, 96), {**WITHOUT_WEIGHTS, "down_dims": (64, 128, 256)})
@@ -68,12 +72,13 @@ def cpu_cases(folder: Path) -> Iterator[VerifyCase]:
     yield VerifyCase("multi_task_dit", (32, 32), {**encoders, **transformer})
     yield VerifyCase("tdmpc", (84, 84), {})
     yield VerifyCase("vqbet", (96, 96), WITHOUT_WEIGHTS)
-    fitted = {"resize_imgs_with_padding": (64, 64), "num_vlm_layers": 6}
-    yield VerifyCase("smolvla", (64, 64), {"vlm_model_name": smolvlm, **fitted})
     shrink_paligemma()
-    whole = {"dtype": "float32", "gradient_checkpointing": False}
-    for policy in ("pi0", "pi05"):
-        yield VerifyCase(policy, (112, 112), {**SMALL_PI, **whole})
+    whole = {"gradient_checkpointing": False}
+    for policy in SMALL:
+        options = small_options(policy, folder)
+        if policy.startswith("pi0"):
+            options |= {"dtype": "float32", **whole}
+        yield VerifyCase(policy, (112, 112), options)
 
 
 def gpu_cases() -> Iterator[VerifyCase]:
@@ -82,16 +87,16 @@ def gpu_cases() -> Iterator[VerifyCase]:
         yield VerifyCase(policy, (84, 84) if policy == "tdmpc" else (480, 640), {})
 
 
-def verified(run: Run, line: StepLine, gpu: Gpu | None) -> dict[str, Any]:
+def verified(run: Run, line: StepLine, measured: MeasuredSteps, gpu: Gpu | None) -> dict[str, Any]:
     """Return the planned and the measured step of a run.
 
     Args:
         run: with the batch that is planned and measured.
         line: through the measured times of smaller batches.
+        measured: its steps.
         gpu: of this machine; None on a CPU.
     """
     batch = run.batch_size
-    measured = measure_steps(run, None if gpu is not None else "cpu")
     row: dict[str, Any] = {
         "policy": run.policy.type,
         "precision": run.precision,
@@ -123,13 +128,23 @@ def rows_of(case: VerifyCase, gpu: Gpu | None) -> Iterator[dict[str, Any]]:
         for batch in (BATCH_CPU,) if gpu is None else BATCHES_GPU:
             run = guide_run(case.policy, batch, side=case.side, options=case.options)
             accelerator = dataclasses.replace(run.accelerator, mixed_precision=precision)
-            run = dataclasses.replace(run, accelerator=accelerator)
+            run = dataclasses.replace(run, accelerator=accelerator, gradient_checkpointing=False)
             try:
-                line = measure_line(with_micro_batch(run, batch), None if gpu else "cpu")
-                yield verified(run, line, gpu)
+                yield verified(run, *_measured(run, gpu), gpu)
             except torch.OutOfMemoryError as error:
                 failed = {"policy": case.policy, "precision": precision, "batch": batch}
                 yield {**failed, "out_of_memory": str(error).splitlines()[0]}
+
+
+def _measured(run: Run, gpu: Gpu | None) -> tuple[StepLine, MeasuredSteps]:
+    """Return the line of small batches and the steps of the run's own.
+
+    On a CPU all three batches take turns, so that other programs slow all of them.
+    """
+    if gpu is not None:
+        return measure_line(with_micro_batch(run, run.batch_size)), measure_steps(run)
+    times_s = measure_times_s(run, (*LINE_BATCHES, run.batch_size), "cpu")
+    return line_through(times_s), MeasuredSteps(times_s[run.batch_size], 0)
 
 
 def summary(rows: list[dict[str, Any]]) -> dict[str, float]:
@@ -163,6 +178,12 @@ def main() -> None:
                 for row in rows_of(case, gpu):
                     rows.append(row)
                     print(row, flush=True)
+                _write(options.out, rows, gpu)
+    print(summary(rows))
+
+
+def _write(path: Path, rows: list[dict[str, Any]], gpu: Gpu | None) -> None:
+    """Write what was measured so far."""
     result = {
         "device": processor() if gpu is None else torch.cuda.get_device_name(),
         "torch": version("torch"),
@@ -170,8 +191,7 @@ def main() -> None:
         **summary(rows),
         "rows": rows,
     }
-    print(summary(rows))
-    options.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -6,7 +6,13 @@ import pytest
 
 from kata.optim.config import CosineDecayWithWarmupConfig
 from kata.plan.catalogue import gpu_named
-from kata.plan.data_size import DECODE_S_PER_PIXEL, DataSize, pixels_per_sample, reading_s
+from kata.plan.data_size import (
+    DECODE_S_PER_PIXEL,
+    DataSize,
+    cache_bytes,
+    pixels_per_sample,
+    reading_s,
+)
 from kata.plan.forecast import (
     TIGHT_SHARE,
     Machine,
@@ -79,3 +85,22 @@ def test_a_checkpoint_holds_weights_moments_and_average(small_trace):
     found = forecast(run, small_trace, DataSize(1000, 0, 30.0, None), machine)
     weights = 4 * small_trace.trainable
     assert found.checkpoint_bytes == pytest.approx(3 * weights, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"cache": "none"}, 0),
+        ({"cache": "frames"}, 300 * 3 * 2000),
+        ({"cache": "disk"}, 300 * 3 * 2000),
+        ({"cache": "disk", "pixels": "yuv"}, 300 * 3000),
+        ({"cache": "disk", "cache_size": "1MB"}, 10**6),
+        ({"cache": "prefix"}, 290 * 5_000),
+        ({"cache": "vision", "cache_size": "1GB"}, 290 * 5_000),
+    ],
+)
+def test_caches_take_disk_by_frames_and_features_by_samples(options, expected):
+    run = shared(inputs={**VECTORS, **CAMERA})
+    run = dataclasses.replace(run, dataset=dataclasses.replace(run.dataset, **options))
+    data = DataSize(290, 3, 30.0, None, frames=300)
+    assert cache_bytes(run, data, 5_000) == expected

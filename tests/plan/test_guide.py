@@ -25,6 +25,12 @@ def test_physics_gives_the_measured_figures(rows):
     assert [row for row in found if row["inside"] != "yes"] == []
 
 
+def test_pytorch_on_metal_is_planned_as_it_was_measured():
+    found = {row["gpu"]: row["inside"] for row in plan_guide.vgg_rows()}
+    # cuDNN on the RTX 3090 is 28 % faster than planned: docs/plan.md.
+    assert [gpu for gpu, inside in found.items() if inside != "yes"] == ["rtx3090"]
+
+
 def test_the_scenarios_of_act_and_pi_on_cuda_are_inside():
     found = plan_guide.wall_clock_rows()
     inside = [row for row in found if row["inside"] == "yes"]
@@ -37,5 +43,5 @@ def test_the_scenarios_of_act_and_pi_on_cuda_are_inside():
 
 def test_memory_is_in_the_range_of_each_group():
     found = {row["policy"]: row["inside"] for row in plan_guide.memory_rows()}
-    fitting = ("act", "diffusion", "multi_task_dit", "tdmpc", "pi0", "pi05", "pi0_fast")
-    assert [policy for policy in fitting if found[policy] != "yes"] == []
+    missing = [policy for policy, inside in found.items() if inside != "yes"]
+    assert missing == ["vqbet", "smolvla"]

@@ -131,6 +131,17 @@ def test_padding_and_absent_cameras_change_nothing(build):
         torch.testing.assert_close(policy(other).detail, same.detail, rtol=1e-5, atol=1e-5)
 
 
+def test_training_in_one_pass_gives_what_acting_gives_in_two(build):
+    policy = build()
+    given = {**batch(), missing_key(WRIST): torch.tensor((False, True))}
+    tokens = given[ACTION_TOKENS][:, :-1]
+    with torch.no_grad():
+        alone, _ = policy._written(policy.encode_prefix(given), tokens)
+        beside = policy._told(given, tokens)
+    torch.testing.assert_close(beside, alone, rtol=1e-5, atol=1e-5)
+    assert beside.abs().max() > 0.1
+
+
 def test_sums_and_counts_of_samples_make_those_of_the_batch(build):
     policy, given = build().eval(), batch()
     whole = policy(given)

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.amp.autocast_mode import is_autocast_available
 from torch.nn import functional as F
 
 _ALIGNED = 8
@@ -78,7 +79,7 @@ def score_bias(mask: Tensor, dtype: torch.dtype, *, heads: int = 1) -> Tensor:
         (B, 1, heads * T or 1, L).
     """
     kind = mask.device.type
-    if torch.is_autocast_enabled(kind):
+    if is_autocast_available(kind) and torch.is_autocast_enabled(kind):
         dtype = torch.get_autocast_dtype(kind)
     if heads > 1 and mask.shape[2] > 1:
         mask = mask.repeat(1, 1, heads, 1)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from kata.policies.config import PolicyConfig
 from kata.run import Run
+from kata.run.dataset import FEATURE_CACHES
+from kata.units import num_bytes
 
 DECODE_S_PER_PIXEL = 14.6e-9
 """Time of a core for one pixel of a frame that is read at random: 4.5 ms for 640x480, AV1 with a
@@ -32,6 +35,7 @@ class DataSize:
         fps: frames per second.
         disk_bytes: size on disk; None if unknown.
         is_described: True if there is no dataset yet.
+        frames: frames of a camera over all episodes; None takes the samples for them.
     """
 
     samples: int
@@ -39,6 +43,7 @@ class DataSize:
     fps: float
     disk_bytes: int | None
     is_described: bool = False
+    frames: int | None = None
 
 
 def frames_per_sample(policy: PolicyConfig) -> int:
@@ -70,3 +75,33 @@ def reading_s(run: Run, cores: int | None, s_per_pixel: float | None) -> float:
     share = CACHED_SHARE if run.dataset.cache != "none" else READING_SHARE[run.dataset.shuffle]
     one_core_s = pixels_per_sample(run.policy) * (s_per_pixel or DECODE_S_PER_PIXEL) * share
     return samples * one_core_s / threads
+
+
+def cache_bytes(run: Run, data: DataSize, feature_bytes: int) -> int:
+    """Return what the run's cache of frames or features takes when it is full.
+
+    Args:
+        run: the options, with the policy's features.
+        data: the amount of data.
+        feature_bytes: what the policy's frozen part makes of a sample, as the trace has it.
+    """
+    kept = run.dataset.cache
+    if kept == "none":
+        return 0
+    if kept in FEATURE_CACHES:
+        whole = data.samples * feature_bytes
+    else:
+        whole = (data.frames or data.samples) * _kept_frame_bytes(run)
+    limit = run.dataset.cache_size
+    return whole if limit is None else min(whole, int(num_bytes(limit)))
+
+
+def _kept_frame_bytes(run: Run) -> int:
+    """Return the bytes in which a cache keeps the frames of all cameras at one moment."""
+    size = run.policy.resizes_to() if run.dataset.resize == "reader" else None
+    total = 0
+    for channels, *recorded in (each.shape for each in run.policy.cameras.values()):
+        rgb = channels * math.prod(size or recorded)
+        planes = channels * math.prod(recorded) // 2  # 4:2:0, of the recorded size
+        total += min(rgb, planes) if run.dataset.pixels == "yuv" else rgb
+    return total

@@ -9,7 +9,7 @@ from typing import Any
 
 from kata.optim.schedule import lr_factor
 from kata.plan.catalogue import LINKS, Gpu, Link
-from kata.plan.data_size import DataSize, frames_per_sample, reading_s
+from kata.plan.data_size import DataSize, cache_bytes, frames_per_sample, reading_s
 from kata.plan.device_rates import DeviceRates, rates_of
 from kata.plan.memory import MemoryPlan, RankLayout, plan_memory
 from kata.plan.profiles import Profile, StepLine
@@ -88,6 +88,7 @@ class Forecast:
         time: of a step.
         rates: of the device.
         checkpoint_bytes: size of a checkpoint.
+        cache_bytes: size of the run's cache of frames or features when it is full.
     """
 
     run: Run
@@ -99,6 +100,7 @@ class Forecast:
     time: StepTime
     rates: DeviceRates
     checkpoint_bytes: int = field(default=0)
+    cache_bytes: int = 0
 
     @property
     def margin_bytes(self) -> int:
@@ -182,6 +184,7 @@ def forecast(run: Run, trace: StepTrace, data: DataSize, machine: Machine) -> Fo
         time=time,
         rates=rates,
         checkpoint_bytes=_checkpoint_bytes(run, trace),
+        cache_bytes=cache_bytes(run, data, trace.feature_bytes),
     )
 
 

@@ -117,6 +117,8 @@ class StepTrace:
         operations: those alike are one entry; the sequence of their first runs is kept.
         storages: in the sequence of allocation.
         num_operations: number of operations of a step; `begin` and `end` of storages count them.
+        feature_bytes: what a cache keeps of a sample, where the run caches features of the frozen
+            part.
     """
 
     policy: str
@@ -131,6 +133,7 @@ class StepTrace:
     operations: tuple[TracedOperation, ...]
     storages: tuple[TracedStorage, ...]
     num_operations: int
+    feature_bytes: int = 0
 
     def launches(self, phase: str | None = None) -> int:
         """Return the kernels that a step starts, in one phase or in all."""

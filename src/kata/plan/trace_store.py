@@ -16,6 +16,7 @@ from kata.errors import PolicyError
 from kata.files import write_json
 from kata.plan.step_trace import StepTrace
 from kata.run import Run
+from kata.run.dataset import FEATURE_CACHES
 
 _NO_MATTER = ("device", "push_to_hub", "repo_id", "private", "tags", "license", "pretrained_path")
 """Options of a policy that change no operation of its step."""
@@ -34,6 +35,7 @@ def trace_path(run: Run, device: str) -> Path:
         "frozen_bits": run.frozen_bits,
         "precision": run.precision,
         "recomputes": run.gradient_checkpointing,
+        "features": run.dataset.cache if run.dataset.cache in FEATURE_CACHES else None,
         "device": device,
         "versions": [kata.__version__, version("torch")],
         "sources": _sources(),

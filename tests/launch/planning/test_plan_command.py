@@ -60,6 +60,22 @@ def test_the_table_names_the_same(capsys):
         assert word in text
 
 
+def test_a_cache_takes_disk(capsys):
+    assert "cache" not in planned(capsys, "--gpu=l4")
+    found = json.loads(planned(capsys, "--gpu=l4", "--dataset.cache=disk", "--json"))
+    assert found["data"]["cache_bytes"] == 4000 * 3 * 64 * 64
+    text = planned(capsys, "--gpu=l4", "--dataset.cache=disk")
+    assert "dataset 1.0 MiB, cache of frames 46.9 MiB" in text
+    assert "46.9 MiB for the cache" in planned(capsys, "--gpu=l4", "--dataset.cache=frames")
+
+
+def test_an_automatic_batch_is_the_largest_that_fits(capsys):
+    most = json.loads(planned(capsys, "--gpu=rtx3060", "--batch_size=1", "--json"))["batch"]
+    size = most["largest_micro_batch_samples"]
+    found = json.loads(planned(capsys, "--gpu=rtx3060", "--batch_size=auto", "--json"))["batch"]
+    assert found["micro_batch_samples"] == min(size, 4000)
+
+
 def test_several_gpus_share_a_global_batch(capsys):
     found = json.loads(planned(capsys, "--gpu=a100", "--gpus=4", "--nodes=2", "--json"))
     assert found["machine"]["gpus"] == 8
@@ -116,6 +132,7 @@ def test_a_picture_is_drawn(capsys, tmp_path):
         (("--gpu=t4", "--accelerator.mixed_precision=bf16"), "no bf16"),
         (("--flavor=l4x3",), "l4x"),
         (("--batch_size=9000",), "no larger than the dataset"),
+        (("--picture=plan.jpg",), "ends in .png"),
     ],
 )
 def test_bad_input_is_one_message(capsys, args, words):

@@ -1,17 +1,21 @@
 """A policy with frozen modules is traced: its EMA shares them, and they are counted once."""
 
+import dataclasses
 import importlib
 import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from kata.optim.config import EmaConfig
 from kata.plan.memory import plan_memory
+from kata.plan.tracing.blank_batch import blank_batch
 from kata.plan.tracing.trace import trace_step
 from kata.policies import build_policy, config_class
 from kata.run import DatasetConfig, Run
 from kata.spec import ACTION, STATE, Feature, FeatureType
+from kata.train.input.frozen_features import RecordLayout
 
 SIZES = {
     "chunk_size": 4,
@@ -70,3 +74,16 @@ def test_masks_are_converted_once_per_pass_and_norms_are_one_kernel(smolvla):
     assert counts["_scaled_dot_product_efficient_attention"] > 4
     assert counts["_fused_rms_norm"] > 0
     assert not {"rsqrt", "mean"} & set(counts)
+
+
+@pytest.mark.parametrize("kind", ["prefix", "vision"])
+def test_the_features_that_a_cache_keeps_have_the_size_of_its_records(smolvla, kind):
+    data = dataclasses.replace(smolvla.dataset, cache=kind)
+    cached = dataclasses.replace(smolvla, dataset=data)
+    with torch.no_grad():
+        features = build_policy(smolvla.policy).frozen_features(
+            blank_batch(smolvla, 1).micros[0], kind
+        )
+    record = RecordLayout(features).row_bytes
+    assert 0 <= record - trace_step(cached).feature_bytes < 8
+    assert trace_step(smolvla).feature_bytes == 0

@@ -25,6 +25,54 @@ CAMERAS = {"tdmpc": "observation.image"}
 LARGE = (480, 640)
 JOINTS = 14
 
+WALL_OSS: dict[str, Any] = {
+    "model_type": "qwen2_5_vl",
+    "hidden_size": 2048,
+    "intermediate_size": 11008,
+    "num_hidden_layers": 36,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 2,
+    "rms_norm_eps": 1e-06,
+    "rope_theta": 1000000.0,
+    "rope_scaling": {"type": "mrope", "mrope_section": [16, 24, 24]},
+    "vocab_size": 151936,
+    "tie_word_embeddings": True,
+    "vision_start_token_id": 151652,
+    "vision_end_token_id": 151653,
+    "image_token_id": 151655,
+    "video_token_id": 151656,
+    "vision_config": {
+        "depth": 32,
+        "hidden_size": 1280,
+        "intermediate_size": 3420,
+        "num_heads": 16,
+        "in_channels": 3,
+        "out_hidden_size": 2048,
+        "patch_size": 14,
+        "spatial_merge_size": 2,
+        "temporal_patch_size": 2,
+        "tokens_per_second": 2,
+        "window_size": 112,
+        "fullatt_block_indexes": [7, 15, 23, 31],
+    },
+    "num_experts": 2,
+    "experts": [
+        {"hidden_size": 2048, "intermediate_size": 11008, "hidden_act": "silu"},
+        {"hidden_size": 2048, "intermediate_size": 2048, "hidden_act": "silu"},
+    ],
+    "dim_inputs": [2048, 2048],
+    "mlp_moe": True,
+    "attention_moe": False,
+    "dof_config": {"arms": 20},
+    "agent_pos_config": {"arms": 20},
+}
+"""Wall-X's sizes, as github.com/X-Square-Robot/wall-x has them in workspace/models_config; the
+numbers of states and actions are LeRobot's.
+"""
+
+OPTIONS: dict[str, dict[str, Any]] = {"wall_x": {"base_config": WALL_OSS}}
+"""Options of policies whose sizes lie on the Hub alone."""
+
 
 def step_run(policy: str, precision: str) -> Run:
     """Return a run of a policy with its defaults, one camera and fourteen joints."""
@@ -38,7 +86,8 @@ def step_run(policy: str, precision: str) -> Run:
         output_features={ACTION: Feature(FeatureType.ACTION, (JOINTS,))},
         push_to_hub=False,
         **without_downloads({field.name for field in dataclasses.fields(kind)}),
-    )
+        **OPTIONS.get(policy, {}),
+    ).without_downloads()
     return Run(
         dataset=DatasetConfig(repo_id="no/data"),
         policy=config,

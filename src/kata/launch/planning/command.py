@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from kata.config import parse_flags
+from kata.launch.planning.auto_batch import with_largest_batch
 from kata.launch.planning.comparison import (
     cheapest,
     compared,
@@ -30,6 +31,7 @@ from kata.plan.trace_store import step_trace_of
 from kata.plan.verdict import memory_parts, time_parts
 from kata.rl.options import TYPES
 from kata.run import Run, memory_to_fit, resolve_run
+from kata.run.dataset import FEATURE_CACHES
 
 
 def main(args: Sequence[str]) -> int:
@@ -56,6 +58,12 @@ def main(args: Sequence[str]) -> int:
     ranks = _ranks(options)
     if memory_to_fit(train) is not None:
         train = with_fit(train, lambda flags: subject(options, flags, ranks)[0])
+    train = with_largest_batch(
+        train,
+        ranks,
+        lambda flags: subject(options, flags, ranks)[:2],
+        lambda run: machine_of(options, run)[0],
+    )
     run, data, notes = subject(options, train, ranks)
     machine, remarks = machine_of(options, run)
     notes += remarks
@@ -93,6 +101,11 @@ def subject(
     run, data = described(run, options.dataset) if options.dataset.is_stated else with_dataset(run)
     if run.compile:
         notes.append("--compile is not part of the plan")
+    if run.dataset.cache in FEATURE_CACHES:
+        notes.append(
+            "the step is that of the first epoch: later ones read the features from the cache "
+            "instead of computing them"
+        )
     return run, data, notes
 
 

@@ -15,7 +15,7 @@ from kata.plan.forecast import Forecast, Machine, forecast
 from kata.plan.trace_store import step_trace_of
 from kata.run import Run
 from kata.tables import table_lines
-from kata.units import bytes_text, seconds_text
+from kata.units import bytes_text, rate_text, seconds_text
 
 _ORDINARY = ("rtx3090", "rtx4090", "l4", "a10g", "l40s", "a100-80gb", "h100", "h200")
 """GPUs that a comparison shows."""
@@ -93,7 +93,7 @@ def comparison_text(found: Sequence[Forecast]) -> str:
                 bytes_text(each.memory.total_bytes),
                 answer,
                 seconds_text(each.time.step_s),
-                f"{run.effective_batch / each.time.step_s:.0f}",
+                rate_text(run.effective_batch / each.time.step_s),
                 seconds_text(each.wall_clock_s(steps)[1]),
                 "" if price is None else f"${price:.2f}",
             )

@@ -15,6 +15,10 @@ CAMERAS = Form(
     "<number>x<height>x<width>, in pixels", "2x480x640", re.compile(r"\d+x\d+x\d+").fullmatch
 )
 
+PICTURE = Form(
+    "a file's name that ends in .png", "plan.png", re.compile(r".+\.png", re.I).fullmatch
+)
+
 
 @dataclass(frozen=True, kw_only=True)
 class DescribedDataset(Options):
@@ -103,7 +107,9 @@ class PlanOptions(Options):
     )
     verify: bool = option(False, "Run three steps here and print predicted beside measured.")
     json: bool = option(False, "Print one JSON object, whose keys carry units.", is_common=True)
-    picture: str | None = option(None, "File for a picture of memory and time by part (.png).")
+    picture: str | None = option(
+        None, "File for a picture of memory and time by part (.png).", form=PICTURE
+    )
     dataset: DescribedDataset = option(DescribedDataset, "", section="a dataset yet to be recorded")
 
     def __post_init__(self) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 from kata.plan.forecast import EPOCHS, Forecast, schedule_facts
 from kata.plan.remedies import Remedy
 from kata.plan.verdict import memory_parts, time_parts, verdict
+from kata.run.dataset import DISK_CACHES
 from kata.tables import table_lines
 from kata.units import bytes_text, count_text, counted, rate_text, seconds_text
 
@@ -59,17 +60,24 @@ def forecast_json(
         "run": {"steps": run.steps, "epochs": run.steps / found.steps_per_epoch}
         | _span(found, run.steps),
         "training": epochs,
-        "data": {
-            "samples": found.data.samples,
-            "episodes": found.data.episodes,
-            "needed_frames_per_s": found.frames_per_s,
-            "readable_frames_per_s": found.readable_frames_per_s,
-            "dataset_bytes": found.data.disk_bytes,
-        },
+        "data": _data_facts(found),
         "checkpoint_bytes": found.checkpoint_bytes,
         "schedule": schedule_facts(run),
         "remedies": [{"flags": each.flags, "peak_bytes": each.total_bytes} for each in changes],
         "notes": list(notes),
+    }
+
+
+def _data_facts(found: Forecast) -> dict[str, Any]:
+    """Return the amount of data, how fast they are read, and what they take on the disk."""
+    return {
+        "samples": found.data.samples,
+        "episodes": found.data.episodes,
+        "needed_frames_per_s": found.frames_per_s,
+        "readable_frames_per_s": found.readable_frames_per_s,
+        "dataset_bytes": found.data.disk_bytes,
+        "cache": found.run.dataset.cache,
+        "cache_bytes": found.cache_bytes,
     }
 
 
@@ -164,7 +172,14 @@ def _data_rows(found: Forecast) -> list[tuple[str, str]]:
             )
         )
     size = "unknown" if data.disk_bytes is None else bytes_text(data.disk_bytes)
-    rows.append(("disk", f"{bytes_text(found.checkpoint_bytes)} a checkpoint, dataset {size}"))
+    disk = f"{bytes_text(found.checkpoint_bytes)} a checkpoint, dataset {size}"
+    kept = found.run.dataset.cache
+    if kept in DISK_CACHES:
+        what = "frames" if kept == "disk" else f"features ({kept})"
+        disk += f", cache of {what} {bytes_text(found.cache_bytes)}"
+    rows.append(("disk", disk))
+    if found.cache_bytes and kept not in DISK_CACHES:
+        rows.append(("shared memory", f"{bytes_text(found.cache_bytes)} for the cache of frames"))
     end = f"{facts['last_lr']:.3g} at step {count_text(found.run.steps)} ({facts['type']})"
     if not facts["ends_low"]:
         end += "; it has not decayed by then: shorten the schedule or lengthen the run"

@@ -60,7 +60,7 @@ def described(run: Run, data: DescribedDataset) -> tuple[Run, DataSize]:
     values = (data.state_dim or 0) + data.action_dim
     pixels = number * height * width
     disk = frames * (pixels * VIDEO_BYTES_PER_PIXEL + values * _VECTOR_BYTES)
-    size = DataSize(samples, episodes, data.fps or 0.0, int(disk), is_described=True)
+    size = DataSize(samples, episodes, data.fps or 0.0, int(disk), is_described=True, frames=frames)
     return dataclasses.replace(run, policy=policy), size
 
 
@@ -92,7 +92,8 @@ def with_dataset(run: Run) -> tuple[Run, DataSize]:
     policy.validate_features()
     train, _ = split_data(whole, run.dataset.eval_split)
     rows = anchor_rows(train, policy.drop_last_frames())
-    size = DataSize(len(rows), train.num_episodes, float(whole.datasets[0].fps), _disk_bytes(whole))
+    fps, frames = float(whole.datasets[0].fps), whole.num_frames
+    size = DataSize(len(rows), train.num_episodes, fps, _disk_bytes(whole), frames=frames)
     return dataclasses.replace(run, policy=policy), size
 
 

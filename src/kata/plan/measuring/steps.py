@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import statistics
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -17,7 +19,7 @@ from kata.plan.tracing.blank_batch import blank_batch
 from kata.policies.device import set_switches
 from kata.run import Run
 from kata.spec import Batch
-from kata.update.state import build_state
+from kata.update.state import TrainState, build_state
 from kata.update.step import update
 from kata.update.step_batch import StepBatch
 
@@ -40,15 +42,57 @@ class MeasuredSteps:
 LINE_BATCHES = (2, 4)
 """Micro-batches through whose times a line is drawn."""
 
+LINE_S = 12.0
+LEAST_ROUNDS, MOST_ROUNDS = 3, 25
+"""Rounds of steps are repeated for this time, within these numbers. Extrapolating a line to four
+times its larger batch multiplies an error of its times by up to six.
+"""
+
 
 def measure_line(run: Run, kind: str | None = None) -> StepLine:
     """Measure steps of two batch sizes, and return the line through their times."""
+    return line_through(measure_times_s(run, LINE_BATCHES, kind))
+
+
+def line_through(times_s: Mapping[int, float]) -> StepLine:
+    """Return the line through the times of LINE_BATCHES."""
     small, large = LINE_BATCHES
-    one = with_micro_batch(run, small)
-    first_s = measure_steps(one, kind).step_s
-    second_s = measure_steps(with_micro_batch(run, large), kind).step_s
-    slope_s = max(0.0, (second_s - first_s) / (large - small))
-    return StepLine(fixed_s=max(0.0, first_s - slope_s * small), per_sample_s=slope_s)
+    slope_s = max(0.0, (times_s[large] - times_s[small]) / (large - small))
+    return StepLine(fixed_s=max(0.0, times_s[small] - slope_s * small), per_sample_s=slope_s)
+
+
+def measure_times_s(
+    run: Run, sizes: Sequence[int], kind: str | None = None, warmup: int = 2
+) -> dict[int, float]:
+    """Measure steps of several micro-batches in turns, so that a machine which slows down does
+    so for all.
+
+    Args:
+        run: the options, with the policy's features filled in.
+        sizes: micro-batches.
+        kind: 'cpu' or 'cuda'; None takes a GPU if there is one.
+        warmup: steps of each size before those that count.
+
+    Returns:
+        The time of a step by its micro-batch: the median on a GPU, the least on a processor.
+    """
+    device = device_here(kind)
+    runs = {size: with_micro_batch(run, size) for size in sizes}
+    engine, state = _built(runs[sizes[0]], device)
+    batches = {size: random_batch(runs[size], device) for size in sizes}
+    taken: dict[int, list[float]] = {size: [] for size in sizes}
+
+    def round_s(count: int) -> float:
+        """Take `count` steps of each size, and return the time of the last ones."""
+        for size in sizes:
+            step = functools.partial(update, state, batches[size], runs[size], engine)
+            taken[size] += times_s(step, device, count)
+        return sum(times[-1] for times in taken.values())
+
+    rounds = min(max(int(LINE_S / round_s(warmup)), LEAST_ROUNDS), MOST_ROUNDS)
+    for _ in range(rounds):
+        round_s(1)
+    return {size: _typical_s(times[warmup:], device) for size, times in taken.items()}
 
 
 def with_micro_batch(run: Run, size: int) -> Run:
@@ -78,11 +122,7 @@ def measure_steps(
         warmup: steps before them, in which kernels are chosen and memory is taken.
     """
     device = device_here(kind)
-    set_switches(tf32=run.tf32, deterministic=run.cudnn_deterministic)
-    engine = Engine(ProcessGroup(), device)
-    state = build_state(run, engine, weights_follow=True)
-    state.optimizer = engine.begin(state.policy, state.optimizer)
-    state.step = max(0, run.policy.loss_changes_after() - 1)
+    engine, state = _built(run, device)
     batch = random_batch(run, device)
     if device.type == "cuda":
         torch.cuda.empty_cache()  # what an earlier measurement left
@@ -94,12 +134,26 @@ def measure_steps(
     last_s = times_s(step, device, warmup)[-1]
     repeated = min(int(SHORT_S / last_s), MOST_STEPS)
     taken_s = times_s(step, device, max(count, repeated))
+    step_s = _typical_s(taken_s, device)
     if device.type != "cuda":
-        # Other programs on the processor only make a step slower.
-        return MeasuredSteps(min(taken_s), 0)
-    step_s = statistics.median(taken_s)
+        return MeasuredSteps(step_s, 0)
     reserved = torch.cuda.max_memory_reserved(device)
     return MeasuredSteps(step_s, reserved, torch.cuda.max_memory_allocated(device))
+
+
+def _built(run: Run, device: torch.device) -> tuple[Engine, TrainState]:
+    """Return an engine and a state whose next steps have the later loss of the run."""
+    set_switches(tf32=run.tf32, deterministic=run.cudnn_deterministic)
+    engine = Engine(ProcessGroup(), device)
+    state = build_state(run, engine, weights_follow=True)
+    state.optimizer = engine.begin(state.policy, state.optimizer)
+    state.step = max(0, run.policy.loss_changes_after() - 1)
+    return engine, state
+
+
+def _typical_s(taken_s: Sequence[float], device: torch.device) -> float:
+    """Return the median on a GPU; other programs on a processor only make a step slower."""
+    return statistics.median(taken_s) if device.type == "cuda" else min(taken_s)
 
 
 def random_batch(run: Run, device: torch.device) -> StepBatch:

@@ -31,9 +31,11 @@ from kata.plan.tracing.cuda_rules import cuda_rules
 from kata.plan.tracing.fake_tensors import treated_as_real
 from kata.plan.tracing.lines import fit_lines
 from kata.plan.tracing.recorder import Recording, StepRecorder
+from kata.policies.base import Policy
 from kata.run import Run
+from kata.run.dataset import FEATURE_CACHES
 from kata.update.state import TrainState, build_state
-from kata.update.step import update
+from kata.update.step import autocast, update
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -94,6 +96,7 @@ def trace_step(run: Run, *, device: str = "cuda") -> StepTrace:
             trainable=_count(state.policy, trained=True),
             frozen=_count(state.policy, trained=False),
             unit_bytes=_unit_bytes(state),
+            feature_bytes=_feature_bytes(run, state.policy),
             **fit_lines(run.policy.type, SIZES, recordings),
         )
     return trace if plain is run else _with_state_in_8_bits(trace)
@@ -227,6 +230,20 @@ def _resident(state: TrainState) -> dict[str, list[Tensor]]:
         "ema": average,
         "optimizer_state": states,
     }
+
+
+def _feature_bytes(run: Run, policy: Policy) -> int:
+    """Return the bytes of the features of a sample that `dataset.cache` keeps; 0 if it keeps none.
+
+    Numbers in a record are aligned, which adds less than eight bytes.
+    """
+    kind = run.dataset.cache
+    if kind not in FEATURE_CACHES:
+        return 0
+    batch = blank_batch(run, SIZES[0]).micros[0]
+    with autocast(run.precision, torch.device("cpu")), torch.no_grad():
+        features = policy.frozen_features(batch, kind)
+    return sum(x.numel() * x.element_size() for x in features.values()) // SIZES[0]
 
 
 def _gradients(optimizer: Optimizer) -> list[Tensor]:

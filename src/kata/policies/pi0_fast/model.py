@@ -7,10 +7,12 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from kata.errors import PolicyError
-from kata.nn.attention import KeysValues, seen_then_causal
+from kata.nn.attention import KeysValues, positions_of, score_bias, seen_then_causal
 from kata.nn.cross_entropy import VocabularyHead
+from kata.nn.rope import Rotation
 from kata.policies import paligemma
 from kata.policies.base import KeyMap, Loss, Term, evaluating
 from kata.policies.paligemma import EMBEDDINGS, VLM, PaliGemmaPolicy, Prefix
@@ -37,8 +39,9 @@ class Policy(PaliGemmaPolicy):
         _refuse_resolution(config)
         super().__init__(config)
         self.options: Config = config
-        width = paligemma.SIZES.gemma[config.paligemma_variant].width
-        self.lm_head = VocabularyHead(width, self.vocabulary)
+        sizes = paligemma.SIZES.gemma[config.paligemma_variant]
+        self.lm_head = VocabularyHead(sizes.width, self.vocabulary)
+        self.shared_heads = sizes.heads if sizes.kv_heads == 1 else 1
         self.finish()
         self.lm_head.to(self.text.dtype)
         self.names = (config.action_tokenizer_name, config.text_tokenizer_name)
@@ -56,9 +59,35 @@ class Policy(PaliGemmaPolicy):
         del draws
         tokens, mask = batch[ACTION_TOKENS], batch[ACTION_TOKEN_MASK]
         # The last token predicts nothing.
-        hidden, _ = self._written(self.encode_prefix(batch), tokens[:, :-1])
+        hidden = self._told(batch, tokens[:, :-1])
         each = self.lm_head(hidden, tokens[:, 1:]) * mask[:, 1:]
         return Loss({TERM: Term(each.sum())}, {TERM: each.detach().sum(1)})
+
+    def _told(self, batch: Batch, tokens: Tensor) -> Tensor:
+        """Return what tokens (B, L) that are known predict from, as `_written` does.
+
+        They pass through the layers beside the prefix, which starts half of the kernels.
+        """
+        context, valid = self._context(batch)
+        end, dtype = context.shape[1], self.text.dtype
+        x = torch.cat((context.to(dtype), self.embedded(tokens).to(dtype)), dim=1)
+        # 1. Positions, and what is seen: the prefix sees none of these tokens.
+        steps = torch.arange(tokens.shape[1], device=tokens.device)[None]
+        places = (positions_of(valid), valid.sum(1, keepdim=True) + steps)
+        rotation = self.rotation(torch.cat(places, dim=1))
+        seen = seen_then_causal(valid, tokens.shape[1])
+        seen_by_prefix = F.pad(valid[:, None, None], (0, tokens.shape[1])).expand(-1, -1, end, -1)
+        bias = score_bias(torch.cat((seen_by_prefix, seen), dim=2), dtype, heads=self.shared_heads)
+        # 2. The layers. Of the prefix in the last one, only keys and values are read.
+        *layers, last = self.text.layers
+        for layer in layers:
+            x, _ = layer(x, rotation, bias)
+        before = Rotation(rotation.cos[:, :, :end], rotation.sin[:, :, :end])
+        after = Rotation(rotation.cos[:, :, end:], rotation.sin[:, :, end:])
+        _, past = last(x[:, :end], before, bias, is_last=True)
+        bias = score_bias(seen, dtype, heads=self.shared_heads)
+        x, _ = last(x[:, end:], after, bias, past)
+        return self.text.norm(x)
 
     def _written(self, prefix: Prefix, tokens: Tensor) -> tuple[Tensor, Prefix]:
         """Return what tokens (B, L) after a prefix predict from, and the prefix they are part of.
@@ -68,10 +97,11 @@ class Policy(PaliGemmaPolicy):
         x = self.embedded(tokens).to(self.text.dtype)
         steps = torch.arange(tokens.shape[1], device=tokens.device)[None]
         rotation = self.rotation(prefix.valid.sum(1, keepdim=True) + steps)
-        mask = seen_then_causal(prefix.valid, tokens.shape[1])
+        seen = seen_then_causal(prefix.valid, tokens.shape[1])
+        bias = score_bias(seen, x.dtype, heads=self.shared_heads)
         layers: list[KeysValues] = []
         for layer, past in zip(self.text.layers, prefix.layers, strict=True):
-            x, given = layer(x, rotation, mask, past)
+            x, given = layer(x, rotation, bias, past)
             layers.append(given)
         valid = torch.cat((prefix.valid, torch.ones_like(tokens, dtype=torch.bool)), dim=1)
         return self.text.norm(x), Prefix(x, layers, valid)
