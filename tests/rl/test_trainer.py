@@ -248,11 +248,6 @@ def test_impossible_options_are_refused(args, said):
             "one per dimension",
         ),
         (
-            [*PENDULUM, '--policy.dataset_stats={"action": {"min": [.nan], "max": [2.0]}}'],
-            PolicyError,
-            "finite numbers",
-        ),
-        (
             [
                 *REACH,
                 DEMOS,
