@@ -6,6 +6,9 @@ kata runs in this environment and LeRobot in its own (.peer of the repository). 
 case by both from a folder and from an HTTP server in a process of its own. LeRobot takes only its
 videos from the server: it reads tables and metadata from the folder, which favors it.
 
+`floor` is the CPU time of decoding, in one thread and as recorded, the frames that a sample adds,
+and converting what it shows: no reader that decodes each frame once can take less.
+
 LeRobot shuffles in a buffer of 1000 samples with decoded frames. It is measured while the buffer is
 full: before, it decodes and gives nothing; at the end of an epoch it gives without decoding. kata
 is measured over a whole epoch in clip order. Both batches are of 8 samples with frames as uint8.
@@ -20,13 +23,15 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from benchmarks.lab.lerobot_env import Peer, peer_python
 from benchmarks.streaming.servers.processes import served
 from kata.bench.process_stats import machine, versions
+from kata.bench.read_worker import Reading
 from kata.data import open_dataset
 
 BATCH = 8
@@ -94,8 +99,26 @@ def by_lerobot(
     )
 
 
-def measure(args: argparse.Namespace, python: Path) -> dict[str, Any]:
-    """Return all figures by case, place and reader."""
+def floor(args: argparse.Namespace, name: str, mode: str) -> dict[str, Any]:
+    """Return the figures of decoding alone."""
+    reading = Reading(
+        root=str((args.root / name).resolve()),
+        pattern=mode,
+        way="floor",
+        batch_size=BATCH,
+        threads=1,
+        seconds=args.seconds,
+        epoch_seconds=1.0,
+        seed=0,
+        frame_memory=0,
+    )
+    command = [sys.executable, "-m", "kata.bench.read_worker", json.dumps(asdict(reading))]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    return json.loads(done.stdout)
+
+
+def measure(args: argparse.Namespace, python: Path) -> Iterator[dict[str, Any]]:
+    """Yield all figures so far by case, place and reader, after each of them."""
     found: dict[str, dict[str, dict[str, list[Any]]]] = {}
     for _ in range(args.rounds):
         for name in args.datasets:
@@ -104,14 +127,15 @@ def measure(args: argparse.Namespace, python: Path) -> dict[str, Any]:
                 with served(args.root / name) as address:
                     places = {"folder": str(args.root / name), "http": address}
                     for place in args.places:
-                        both = case.setdefault(place, {"kata": [], "lerobot": []})
+                        both = case.setdefault(place, {"kata": [], "lerobot": [], "floor": []})
                         both["kata"].append(by_kata(args, name, mode, places[place]))
                         # A process for each reading: its memory is that of this one alone.
                         with Peer(python) as peer:
                             figures = by_lerobot(args, peer, name, mode, places[place])
                         both["lerobot"].append(figures)
-                        print(name, mode, place, both["kata"][-1], figures, flush=True)
-    return found
+                        both["floor"].append(floor(args, name, mode))
+                        print(name, mode, place, {side: each[-1] for side, each in both.items()})
+                        yield found
 
 
 def summarize(found: Mapping[str, Mapping[str, Mapping[str, Sequence[Any]]]]) -> dict[str, Any]:
@@ -129,13 +153,23 @@ def summarize(found: Mapping[str, Mapping[str, Mapping[str, Sequence[Any]]]]) ->
                 peer["peak_resident_bytes"] / own["peak_bytes"] for peer, own in pairs
             )
             wanted = TARGETS.get(case.split()[0])
+            alone = [each["cpu_ms"] for each in sides["floor"]]
+            peers = [each["cpu_ms"] for each in sides["lerobot"]]
+            owns = [each["cpu_ms"] for each in sides["kata"]]
             summary[f"{case} {place}"] = {
                 "times_less_cpu": cpu,
+                "times_less_cpu_of_floor": _ratio(peers, alone),
+                "share_of_floor": _ratio(alone, owns),
                 "times_less_memory": memory,
                 "wanted": {"times_less_cpu": wanted, "times_less_memory": MEMORY_RATIO},
                 "reached": (wanted is None or cpu >= wanted) and memory >= MEMORY_RATIO,
             }
     return summary
+
+
+def _ratio(over: Sequence[float], under: Sequence[float]) -> float:
+    """Return the median of the ratios within a round."""
+    return statistics.median(one / other for one, other in zip(over, under, strict=True))
 
 
 def main() -> None:
@@ -151,21 +185,26 @@ def main() -> None:
     parser.add_argument("--peer_python")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
-    found = measure(args, peer_python(args.peer_python))
-    summary = summarize(found)
+    summary: dict[str, Any] = {}
+    for found in measure(args, peer_python(args.peer_python)):
+        summary = summarize(found)
+        if args.out is not None:
+            _keep(args, summary, found)
     print(json.dumps(summary, indent=1))
-    if args.out is not None:
-        settings = {name: str(value) for name, value in vars(args).items() if name != "out"}
-        settings |= {"root": args.root.name, "peer_python": ""}
-        kept = {
-            "machine": machine(),
-            "versions": versions(),
-            "load_average": os.getloadavg(),
-            "settings": settings,
-            "summary": summary,
-            "rounds": found,
-        }
-        args.out.write_text(json.dumps(kept, indent=1) + "\n")
+
+
+def _keep(args: argparse.Namespace, summary: Mapping[str, Any], found: Mapping[str, Any]) -> None:
+    settings = {name: str(value) for name, value in vars(args).items() if name != "out"}
+    settings |= {"root": args.root.name, "peer_python": ""}
+    kept = {
+        "machine": machine(),
+        "versions": versions(),
+        "load_average": os.getloadavg(),
+        "settings": settings,
+        "summary": summary,
+        "rounds": found,
+    }
+    args.out.write_text(json.dumps(kept, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,15 +1,19 @@
 """Ranges on kept connections: few are opened; what they cannot do is the other client's."""
 
 import os
+import socket
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from http.server import ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
 from benchmarks.streaming.servers.files import FileHandler, FileServer, serving
+from kata.data.remote import http_connections
 from kata.data.remote.http_connections import range_of
 from kata.data.remote.http_objects import HttpObjects
 from kata.data.remote.refusals import TransientError
@@ -193,3 +197,90 @@ def test_a_host_that_cannot_be_reached_is_left_to_the_other_client() -> None:
     port = server.server_address[1]
     server.server_close()
     assert range_of(f"http://127.0.0.1:{port}/a.bin", {}, 10) is None
+
+
+@contextmanager
+def speaking(pieces: Sequence[bytes], pause_s: float = 0.01) -> Generator[str]:
+    """Answer the request of every connection with these pieces, one by one, and close it."""
+    listening = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        while True:
+            try:
+                connection, _ = listening.accept()
+            except OSError:
+                return  # it was shut down
+            with connection, suppress(ConnectionError):  # the client may have given up
+                connection.recv(1 << 16)
+                for piece in pieces:
+                    time.sleep(pause_s)
+                    connection.sendall(piece)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}/a.bin"
+    finally:
+        listening.shutdown(socket.SHUT_RDWR)
+        listening.close()
+        thread.join()
+
+
+HEAD = b"HTTP/1.1 206 Partial Content\r\nETag: tag\r\n"
+
+
+@pytest.mark.parametrize(
+    ("pieces", "body"),
+    [
+        pytest.param([HEAD + b"Content-Length: 4\r\n\r\nabcd"], b"abcd", id="at once"),
+        pytest.param(
+            [HEAD[:9], HEAD[9:-1], b"\nContent-Le", b"ngth:4\r\n\r", b"\n", b"a", b"bc", b"d"],
+            b"abcd",
+            id="in pieces",
+        ),
+        pytest.param([HEAD + b"\r\nab", b"cd"], b"abcd", id="without a length"),
+        pytest.param([HEAD + b"Content-Length: 4\r\n\r\nab"], b"ab", id="cut off"),
+    ],
+)
+def test_an_answer_is_read_however_it_comes(pieces: Sequence[bytes], body: bytes) -> None:
+    with speaking(pieces) as url:
+        answer = range_of(url, {}, 4)
+    assert answer is not None
+    assert (answer.status_code, answer.reason_phrase) == (206, "Partial Content")
+    assert answer.headers["etag"] == "tag"
+    assert answer.body == body
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        pytest.param(HEAD + b"Transfer-Encoding: chunked\r\n\r\n2\r\nab\r\n0\r\n\r\n", id="chunks"),
+        pytest.param(b"220 mail.example.com ESMTP\r\n\r\n", id="another protocol"),
+        pytest.param(HEAD + b"Content-Length: -4\r\n\r\n", id="a length below zero"),
+        pytest.param(HEAD, id="half a head"),
+    ],
+)
+def test_an_answer_that_is_not_understood_is_left_to_the_other_client(answer: bytes) -> None:
+    with speaking([answer]) as url:
+        assert range_of(url, {}, 4) is None
+
+
+@pytest.mark.parametrize(
+    ("path", "headers"), [("a b", {}), ("a", {"Authorization": "Bearer x\r\nHost: other"})]
+)
+def test_a_request_with_a_line_of_its_own_is_not_sent(path: str, headers: dict[str, str]) -> None:
+    with speaking([HEAD + b"Content-Length: 4\r\n\r\nabcd"]) as url:
+        assert range_of(url.replace("a.bin", path), headers, 4) is None
+
+
+def test_a_server_that_falls_silent_is_given_up_after_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(http_connections, "_TIMEOUT_S", 0.1)
+    whole = HEAD + b"Content-Length: 4\r\n\r\nabcd"
+    with speaking([whole[:-2], whole[-2:]], pause_s=0.02) as url:
+        assert range_of(url, {}, 4) is not None
+    with speaking([whole[:-2], whole[-2:]], pause_s=0.4) as url:
+        http_connections._reached.add(("http", url.split("/")[2]))
+        with pytest.raises(TransientError, match="nothing came"):
+            range_of(url, {}, 4)

@@ -42,8 +42,10 @@ def stream_picture(records: Sequence[Mapping[str, Any]]) -> bytes:
         )
         budget = record["ranks"][0]["budget_bytes"] / _MIB
         memory.axhline(budget, color=color, linestyle="--", linewidth=0.7)
-    rates.set_xlabel("latency of a request, ms (0: a disk)")
+    rates.set_xlabel("latency of a request, ms (0: no requests)")
     rates.set_ylabel("frames per second of a node")
+    slowest_ms = max((each["nodes"][0]["request_ms"] for each in records), default=0.0)
+    rates.set_xlim(-0.02 * max(slowest_ms, 1.0), 1.1 * max(slowest_ms, 1.0))
     rates.set_ylim(bottom=0)
     rates.legend(fontsize="x-small")
     memory.set_xlabel("seconds")
