@@ -175,6 +175,16 @@ def test_a_resume_with_other_options_is_refused(more, error, said, straight):
         train(straight[0], *PENDULUM, *more, "--resume=true")
 
 
+def test_a_run_goes_on_though_an_option_came_after_it_began(straight, tmp_path):
+    folder = shutil.copytree(straight[0], tmp_path / "run", symlinks=True)
+    config = json.loads((folder / "rl_config.json").read_text())
+    del config["algorithm"]["bc_weight"]
+    (folder / "rl_config.json").write_text(json.dumps(config))
+    train(folder, *PENDULUM, "--resume=true")
+    assert json.loads((folder / "rl_config.json").read_text())["algorithm"]["bc_weight"] == 0
+    assert not differing(left(straight[0]), left(folder))
+
+
 def test_a_journal_shorter_than_its_checkpoint_is_refused(straight, tmp_path):
     folder = shutil.copytree(straight[0], tmp_path / "run", symlinks=True)
     lines = (folder / "journal/journal.jsonl").read_text().splitlines(keepends=True)

@@ -342,10 +342,10 @@ def _folder(run: RlRun) -> Path:
 
 def _refuse_other_run(run: RlRun, folder: Path) -> None:
     """Refuse to continue a run with other options."""
-    path = folder / CONFIG
-    if not path.exists():
+    if not (folder / CONFIG).exists():
         return
-    before = json.loads(path.read_text(encoding="utf-8"))
+    # Options that an older kata did not have count with their defaults.
+    before = encode(read_run(folder))
     free = tuple(names_where(run, lambda each: each.may_change or each.per_machine))
     old, new = _flat(before), _flat(encode(run))
     changed = [
