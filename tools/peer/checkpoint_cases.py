@@ -18,6 +18,15 @@ from torch import Tensor
 STEPS = 6
 """Observations that are acted on one after the other."""
 
+RELATIVE: dict[str, Any] = {
+    # Each step predicts: LeRobot adds the state of the step to actions of a queue.
+    "n_action_steps": 1,
+    "use_relative_actions": True,
+    "relative_exclude_joints": ["grip"],
+    "action_feature_names": ["base", "Gripper", "arm"],
+}
+"""Options of kata's policies for actions relative to the state, but for one."""
+
 TASK = "push the block"
 """What policies that read sentences are told."""
 

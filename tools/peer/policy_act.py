@@ -10,6 +10,7 @@ from typing import Any
 from unittest import mock
 
 import torch
+from checkpoint_cases import RELATIVE
 from numbers_of import fill, tensor
 from torch import Tensor
 
@@ -64,6 +65,8 @@ GOLDEN: dict[str, Case] = {
 
 CHECKPOINT = Case({STATE: (5,), CAMERA: (3, 48, 64), "observation.images.wrist": (3, 64, 64)})
 """What a checkpoint is written of and acted from, both ways."""
+VARIANTS = {"relative": Case(CHECKPOINT.inputs, options=RELATIVE)}
+"""Another case, which kata alone writes."""
 
 DEFAULT: dict[str, Any] = {"dropout": 0.0, "pretrained_backbone_weights": None}
 

@@ -10,6 +10,7 @@ from typing import Any
 from unittest import mock
 
 import torch
+from checkpoint_cases import RELATIVE
 from numbers_of import drawn, fill, tensor
 from torch import Tensor
 
@@ -72,6 +73,8 @@ GOLDEN: dict[str, Case] = {
 
 CHECKPOINT = Case(options={"num_inference_steps": 5, "crop_shape": (56, 50)})
 """What a checkpoint is written of and acted from, both ways."""
+VARIANTS = {"relative": Case(options={**CHECKPOINT.options, **RELATIVE})}
+"""Another case, which kata alone writes."""
 
 DEFAULT = {"pretrained_backbone_weights": None, "drop_n_last_frames": 7, "num_inference_steps": 5}
 LIVE: dict[str, Case] = {

@@ -29,6 +29,8 @@ SMALL_RUN = (
 """Options of LeRobot's training script for a run of seconds."""
 RELATIVE = ("pi0/relative", "pi05/relative")
 """Checkpoints with relative actions."""
+OWN_RELATIVE = ("act/relative", "diffusion/relative")
+"""The same of policies whose configs in LeRobot do not have them, so that only kata writes them."""
 POLICIES = sorted(path.stem.removeprefix("policy_") for path in HERE.glob("policy_*.py"))
 
 
@@ -134,7 +136,12 @@ def policy(peer: Path, folder: Path, name: str) -> list[bool]:
     return [*golden_files(peer, folder, name), *live(peer, "check_policy.py", name)]
 
 
-def checkpoints(peer: Path, folder: Path, name: str) -> list[bool]:
+BOTH_WAYS = (("lerobot", "kata"), ("kata", "lerobot"))
+
+
+def checkpoints(
+    peer: Path, folder: Path, name: str, ways: tuple[tuple[str, str], ...] = BOTH_WAYS
+) -> list[bool]:
     """Each side acts from the other's checkpoint of a policy as the writer itself does. Files that
     a checkpoint names lie in `folder`, too.
     """
@@ -150,7 +157,7 @@ def checkpoints(peer: Path, folder: Path, name: str) -> list[bool]:
         ),
     }
     results: list[bool] = []
-    for writer, reader in (("lerobot", "kata"), ("kata", "lerobot")):
+    for writer, reader in ways:
         what, place = f"{name} checkpoint of {writer} driven by {reader}", folder / writer
         given = [
             place / "pretrained_model",
@@ -251,6 +258,13 @@ def main() -> int:
                 passed
                 for name in (*POLICIES, *RELATIVE)
                 for passed in checkpoints(peer, folder / f"{name.replace('/', '_')}_saved", name)
+            ),
+            *(
+                passed
+                for name in OWN_RELATIVE
+                for passed in checkpoints(
+                    peer, folder / f"{name.replace('/', '_')}_saved", name, BOTH_WAYS[1:]
+                )
             ),
             *adapters(peer, folder / "adapters"),
             *dataset_items(peer, folder / "data"),

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from kata.policies.config import PolicyConfig
 from kata.policies.denoising import DenoisingConfig
 from kata.processors.pipeline import Pipeline
-from kata.spec import ACTION, Batch, Draw, pad_key
+from kata.spec import ACTION, ORIGIN, Batch, Draw, pad_key
 
 
 class Term(NamedTuple):
@@ -333,6 +333,18 @@ def remember(state: ActState, batch: Batch, keys: Iterable[str], steps: int) -> 
     return seen
 
 
+def chunk_origin(state: ActState, batch: Batch, *, is_new: bool) -> dict[str, Tensor]:
+    """Return the state that the next action is relative to, for the memory of the next state.
+
+    Args:
+        state: before this step.
+        batch: the observation; it has ORIGIN if actions are relative.
+        is_new: True if the chunk of the next action was predicted from the batch.
+    """
+    origin = batch.get(ORIGIN) if is_new else state.memory.get(ORIGIN)
+    return {} if origin is None else {ORIGIN: origin}
+
+
 class ChunkPolicy(Policy):
     """A policy that predicts a chunk of actions from a history of observations."""
 
@@ -344,11 +356,13 @@ class ChunkPolicy(Policy):
         """Return the next action of the queue; predict a new chunk if the queue is empty."""
         seen = remember(state, batch, self.config.input_features, self.config.n_obs_steps)
         queue = state.queue
-        if queue is None or queue.shape[1] == 0:
+        is_new = queue is None or queue.shape[1] == 0
+        if queue is None or is_new:
             condition = {key: batch[key] for key in self.condition_keys}
             given = state.drawn(self.config.act_draws())
             queue = self.predict_chunk({**seen, **condition}, **given)
-        return queue[:, 0], ActState(queue[:, 1:], {"history": seen})
+        memory = {"history": seen, **chunk_origin(state, batch, is_new=is_new)}
+        return queue[:, 0], ActState(queue[:, 1:], memory)
 
 
 class DenoisedChunkPolicy(ChunkPolicy):

@@ -10,6 +10,7 @@ from kata.config import REQUIRED, option
 from kata.optim.config import DiffuserSchedulerConfig
 from kata.policies.config import AdamPolicyConfig
 from kata.policies.observation_rules import chunk_windows
+from kata.policies.relative import RelativeConfig
 from kata.policies.rules import Rule
 from kata.spec import ACTION, Draw, FeatureType, NormMode, Windows, pad_key
 
@@ -20,7 +21,7 @@ def _modes() -> dict[str, NormMode]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DenoisingConfig(AdamPolicyConfig):
+class DenoisingConfig(AdamPolicyConfig, RelativeConfig):
     """A config of policies that predict chunks from noise.
 
     Each policy sets its own defaults of `horizon` and `n_action_steps`.

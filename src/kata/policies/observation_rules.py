@@ -1,4 +1,6 @@
-"""Windows of observations and crops, which the configs of several policies share. Torch-free."""
+"""Windows of observations, crops and ResNets, which the configs of several policies share.
+Torch-free.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +13,15 @@ from kata.config import Options, encode, option
 from kata.policies.config import PolicyConfig
 from kata.policies.rules import Rule
 from kata.spec import ACTION, STATE, Draw, Feature, Windows
+
+RESNET_WEIGHTS: dict[str, tuple[str, ...]] = {
+    "resnet18": ("IMAGENET1K_V1", "DEFAULT"),
+    "resnet34": ("IMAGENET1K_V1", "DEFAULT"),
+    "resnet50": ("IMAGENET1K_V1", "IMAGENET1K_V2", "DEFAULT"),
+    "resnet101": ("IMAGENET1K_V1", "IMAGENET1K_V2", "DEFAULT"),
+    "resnet152": ("IMAGENET1K_V1", "IMAGENET1K_V2", "DEFAULT"),
+}
+"""ResNets that encode images, and torchvision's weights for each."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,4 +191,22 @@ def same_size_rules(config: PolicyConfig) -> Iterator[Rule]:
         "keep cameras of one size among the policy's inputs (--policy.input_features), or write "
         "the dataset again with "
         "`kata data transcode --size=HxW`",
+    )
+
+
+def resnet_rules(backbone: str, weights: str | None, *, group_norm: bool = False) -> Iterator[Rule]:
+    """Yield rules on `vision_backbone`, `pretrained_backbone_weights` and `use_group_norm`."""
+    family = f"ResNet{backbone.removeprefix('resnet')}_Weights."
+    known = RESNET_WEIGHTS[backbone]
+    yield (
+        weights is not None and weights.removeprefix(family) not in known,
+        f"policy.pretrained_backbone_weights={weights} with policy.vision_backbone={backbone}",
+        f"one of: {', '.join(family + name for name in known)}, null",
+        f"--policy.pretrained_backbone_weights={family}{known[0]}",
+    )
+    yield (
+        group_norm and weights is not None,
+        "policy.use_group_norm=true with policy.pretrained_backbone_weights",
+        "ImageNet's weights belong to batch norm",
+        "--policy.pretrained_backbone_weights=null, or --policy.use_group_norm=false",
     )

@@ -8,6 +8,7 @@ from itertools import chain
 from typing import Any, ClassVar
 
 from kata.config import option
+from kata.policies.config import ACTION_STEPS
 from kata.policies.rules import Rule, refuse_broken_rules
 from kata.policies.vla import FlowVlaConfig, SampledTimesConfig, VlaConfig
 from kata.spec import LANGUAGE_MASK, LANGUAGE_TOKENS
@@ -88,7 +89,8 @@ class PaliGemmaConfig(VlaConfig):
 
     def action_steps(self) -> list[tuple[str, dict[str, Any]]]:
         """Return the steps after the policy, with that for relative actions."""
-        return self.absolute_actions()
+        unnormalize, move = ((name, {}) for name in ACTION_STEPS)
+        return [unnormalize, self.absolute_actions(), move]
 
     def validate_features(self) -> None:
         """Raise PolicyError unless there are cameras, a state, and an action, none too wide."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from kata.policies.config import PolicyConfig
+from kata.policies.relative import with_relative_steps
 from kata.processors.pipeline import (
     POSTPROCESSOR,
     PREPROCESSOR,
@@ -66,9 +67,8 @@ def canonical_pipelines(
         ),
         ToDevice.registry_name: ToDevice("cpu"),
     }
-    return build_pipelines(
-        _built(config.processor_steps(), shared), _built(config.action_steps(), inverse)
-    )
+    first, last = with_relative_steps(config, config.processor_steps(), config.action_steps())
+    return build_pipelines(_built(first, shared), _built(last, inverse))
 
 
 def saved_pipelines(config: PolicyConfig, folder: Path, device: str) -> tuple[Pipeline, Pipeline]:

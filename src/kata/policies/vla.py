@@ -4,22 +4,20 @@ Torch-free.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from kata.config import encode, option
-from kata.errors import PolicyError
 from kata.optim.config import AdamWConfig, CosineDecayWithWarmupConfig
-from kata.policies.config import ACTION_STEPS, AdamPolicyConfig
+from kata.policies.config import AdamPolicyConfig
 from kata.policies.observation_rules import shape_rules, state_and_cameras_rules
+from kata.policies.relative import RelativeConfig
 from kata.policies.rtc import RtcConfig, as_lerobot_writes, delay_rules
 from kata.policies.rules import Rule, refuse_broken_rules
 from kata.spec import (
     ACTION,
     STATE,
-    Column,
     Draw,
     Feature,
     FeatureType,
@@ -27,7 +25,6 @@ from kata.spec import (
     Windows,
     dim_pad_key,
     pad_key,
-    relative_dimensions,
 )
 
 EMPTY_CAMERA = "observation.images.empty_camera_"
@@ -100,7 +97,7 @@ class ChunkConfig(AdamPolicyConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class AdamWChunkConfig(ChunkConfig):
+class AdamWChunkConfig(ChunkConfig, RelativeConfig):
     """Options of policies of chunks that are trained with AdamW and a cosine schedule."""
 
     optimizer_lr: float = 1e-4
@@ -296,49 +293,6 @@ class VlaConfig(SentenceConfig):
             "n_action_steps": self.n_action_steps,
             "rtc_config": encode(self.rtc_config),
         }
-
-    def relative_dimensions(self) -> list[bool] | None:
-        """Return which numbers of the action are relative, with `use_relative_actions`."""
-        if not self.use_relative_actions:
-            return None
-        names, exclude = self.action_feature_names, self.relative_exclude_joints
-        return relative_dimensions(names, exclude, self.action.shape[0])
-
-    def with_columns(self, columns: Mapping[str, Column]) -> VlaConfig:
-        """Return a copy with the dataset's names of the action's numbers, if they are needed.
-
-        Raises: PolicyError where some are to stay absolute and there are no names.
-        """
-        known = super().with_columns(columns)
-        assert isinstance(known, VlaConfig)
-        if not self.use_relative_actions:
-            return known
-        names = columns[ACTION].names if ACTION in columns else None
-        given = self.action_feature_names if names is None else list(names)
-        if self.relative_exclude_joints and given is None:
-            raise PolicyError(
-                f"policy.relative_exclude_joints={self.relative_exclude_joints}: the dataset does "
-                "not name the numbers of its action",
-                rule="numbers stay absolute by their names",
-                remedy="--policy.action_feature_names=[...], or "
-                "--policy.relative_exclude_joints=[] to make all relative",
-            )
-        return dataclasses.replace(known, action_feature_names=given)
-
-    def relative_actions(self) -> tuple[str, dict[str, Any]]:
-        """Return LeRobot's step for relative actions."""
-        options = {
-            "enabled": self.use_relative_actions,
-            "exclude_joints": self.relative_exclude_joints,
-            "action_names": self.action_feature_names,
-        }
-        return "relative_actions_processor", options
-
-    def absolute_actions(self) -> list[tuple[str, dict[str, Any]]]:
-        """Return the steps after the policy; absolute actions come before the move to the CPU."""
-        unnormalize, move = ((name, {}) for name in ACTION_STEPS)
-        options = {"enabled": self.use_relative_actions}
-        return [unnormalize, ("absolute_actions_processor", options), move]
 
     def written(self) -> dict[str, Any]:
         """Return the options as plain values, as LeRobot 0.6.1 reads them."""

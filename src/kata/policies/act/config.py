@@ -11,8 +11,8 @@ from typing import Any, ClassVar
 from kata.config import option
 from kata.errors import PolicyError
 from kata.optim.config import AdamWConfig
-from kata.policies.config import PolicyConfig
-from kata.policies.resnets import RESNET_WEIGHTS, resnet_rules
+from kata.policies.observation_rules import RESNET_WEIGHTS, resnet_rules
+from kata.policies.relative import RelativeConfig
 from kata.policies.rules import Rule, refuse_broken_rules
 from kata.spec import ACTION, Draw, FeatureType, NormMode, Windows, dim_pad_key, pad_key
 
@@ -33,7 +33,7 @@ def _mean_std() -> dict[str, NormMode]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(PolicyConfig):
+class Config(RelativeConfig):
     """ACT's options. Impossible values raise PolicyError at once."""
 
     type_name: ClassVar[str] = "act"
@@ -110,6 +110,12 @@ class Config(PolicyConfig):
             f"policy.n_action_steps={self.n_action_steps}",
             "temporal ensembling predicts at every step",
             "--policy.n_action_steps=1",
+        )
+        yield (
+            coeff is not None and self.use_relative_actions,
+            f"policy.temporal_ensemble_coeff={coeff} with policy.use_relative_actions=true",
+            "chunks are averaged whose actions are relative to one state",
+            "--policy.temporal_ensemble_coeff=null",
         )
 
     def _network_rules(self) -> Iterator[Rule]:

@@ -19,7 +19,15 @@ from kata.policies.act.blocks import (
 )
 from kata.policies.act.config import Config
 from kata.policies.act.load import KEY_MAP
-from kata.policies.base import ActState, KeyMap, Loss, ParamGroup, Term, evaluating
+from kata.policies.base import (
+    ActState,
+    KeyMap,
+    Loss,
+    ParamGroup,
+    Term,
+    chunk_origin,
+    evaluating,
+)
 from kata.policies.base import Policy as BasePolicy
 from kata.spec import ACTION, ENV_STATE, STATE, Batch, dim_pad_key, pad_key
 
@@ -192,10 +200,10 @@ class Policy(BasePolicy):
         config = self.model.config
         if config.temporal_ensemble_coeff is not None:
             return self._ensemble(self.predict_chunk(batch), state, config.temporal_ensemble_coeff)
-        queue = state.queue
-        if queue is None or self.needs_observation(state):
+        queue, is_new = state.queue, self.needs_observation(state)
+        if queue is None or is_new:
             queue = self.predict_chunk(batch)[:, : config.n_action_steps]
-        return queue[:, 0], ActState(queue[:, 1:], state.memory)
+        return queue[:, 0], ActState(queue[:, 1:], chunk_origin(state, batch, is_new=is_new))
 
     def needs_observation(self, state: ActState) -> bool:
         """Return True if the queue of actions is empty, or if actions are ensembled."""

@@ -10,8 +10,13 @@ from typing import Any, ClassVar
 
 from kata.config import option
 from kata.policies.denoising import DenoisingConfig
-from kata.policies.observation_rules import CropConfig, same_size_rules, vector_rules
-from kata.policies.resnets import RESNET_WEIGHTS, resnet_rules
+from kata.policies.observation_rules import (
+    RESNET_WEIGHTS,
+    CropConfig,
+    resnet_rules,
+    same_size_rules,
+    vector_rules,
+)
 from kata.policies.rules import Rule, refuse_broken_rules
 from kata.spec import Draw
 

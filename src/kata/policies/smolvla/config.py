@@ -179,12 +179,7 @@ class Config(FlowVlaConfig):
         """Return the steps before the policy; sentences end with a newline."""
         rename, add_axis, move, normalize = ((name, {}) for name in SHARED_STEPS)
         sentence = [("smolvla_new_line_processor", {}), ("tokenizer_processor", self.tokenizer())]
-        relative = [self.relative_actions()] if self.use_relative_actions else []
-        return [rename, add_axis, *sentence, move, *relative, normalize]
-
-    def action_steps(self) -> list[tuple[str, dict[str, Any]]]:
-        """Return the steps after the policy, with that for relative actions if they are wanted."""
-        return self.absolute_actions() if self.use_relative_actions else super().action_steps()
+        return [rename, add_axis, *sentence, move, normalize]
 
     def without_downloads(self) -> Config:
         """Return a copy without the vision-language model's weights."""

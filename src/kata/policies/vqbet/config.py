@@ -14,8 +14,14 @@ from typing import Any, ClassVar
 from kata.config import encode, option
 from kata.optim.config import VQBeTSchedulerConfig
 from kata.policies.config import AdamPolicyConfig
-from kata.policies.observation_rules import RandomCropConfig, chunk_windows, vector_rules
-from kata.policies.resnets import RESNET_WEIGHTS, resnet_rules
+from kata.policies.observation_rules import (
+    RESNET_WEIGHTS,
+    RandomCropConfig,
+    chunk_windows,
+    resnet_rules,
+    vector_rules,
+)
+from kata.policies.relative import RelativeConfig
 from kata.policies.rules import Rule, refuse_broken_rules
 from kata.spec import ACTION, STATE, Draw, FeatureType, NormMode, Windows, pad_key
 
@@ -41,7 +47,7 @@ def padded_chunks(pad: Any, size: int) -> Any:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(RandomCropConfig, AdamPolicyConfig):
+class Config(RandomCropConfig, AdamPolicyConfig, RelativeConfig):
     """VQ-BeT's options. Impossible values raise PolicyError at once.
 
     The first n_vqvae_training_steps steps of a run learn codes for chunks of action_chunk_size

@@ -302,7 +302,14 @@ class Config(SentenceConfig):
         )
 
     def _action_rules(self) -> Iterator[Rule]:
-        """Yield rules on how many numbers an action has."""
+        """Yield rules on how many numbers an action has, and what they mean."""
+        yield (
+            self.use_relative_actions and self.action_mode != AUTO,
+            f"policy.use_relative_actions=true with policy.action_mode={self.action_mode}",
+            "this mode gives its numbers a meaning, such as a gripper's state, which a difference "
+            "does not have",
+            f"--policy.action_mode={AUTO}, or --policy.use_relative_actions=false",
+        )
         own = self.action.shape[0]
         yield (
             self.action_mode == AUTO and own > self.max_action_dim,
