@@ -45,6 +45,7 @@ os.environ.setdefault("MPLBACKEND", "Agg")
 import matplotlib.backends.backend_svg  # noqa: F401 - each forked process would import it
 import numpy as np
 import torch._dynamo  # noqa: F401 - the same: every optimizer imports it
+import transformers.models.auto.tokenization_auto  # noqa: F401 - the same
 
 import kata.rl.trainer  # noqa: F401 - the same
 from kata.cli import main
@@ -55,6 +56,10 @@ from kata.run import checkpoint_link
 from kata.spec import Column
 from kata.train.checkpoint import folder, manifest, retention, snapshot
 from kata.train.metrics.meter import read_metrics
+
+sys.path.append(str(Path(__file__).parents[1] / "peer"))
+
+import tiny_smolvlm
 
 CAMERA, STATE, PLACE, ACTION = (
     "observation.images.top",
@@ -90,11 +95,14 @@ PHASES = {
 DUMP = signal.SIGRTMIN
 BASE = [
     "--dataset.root=../data", "--dataset.repo_id=kill/tiny", "--dataset.eval_split=0.3", "--output_dir=run",  # noqa: E501
-    "--resume=true", "--policy.type=act", "--policy.pretrained_backbone_weights=null", "--policy.dim_model=16",  # noqa: E501
+    "--resume=true", "--policy.device=cpu", "--policy.push_to_hub=false", "--steps=10", "--log_freq=1",  # noqa: E501
+    "--eval_steps=3", "--save_freq=2", "--num_workers=2", "--optimizer.lr=1e-3", "--policy.chunk_size=4",  # noqa: E501
+    "--policy.n_action_steps=4",
+]  # fmt: skip
+ACT = [
+    "--policy.type=act", "--policy.pretrained_backbone_weights=null", "--policy.dim_model=16",
     "--policy.n_heads=2", "--policy.dim_feedforward=16", "--policy.n_encoder_layers=1",
-    "--policy.n_vae_encoder_layers=1", "--policy.latent_dim=4", "--policy.chunk_size=4", "--policy.n_action_steps=4",  # noqa: E501
-    "--policy.device=cpu", "--policy.push_to_hub=false", "--steps=10", "--log_freq=1", "--eval_steps=3",  # noqa: E501
-    "--save_freq=2", "--num_workers=2", "--optimizer.lr=1e-3",
+    "--policy.n_vae_encoder_layers=1", "--policy.latent_dim=4",
 ]  # fmt: skip
 _STATE = {STATE: {"type": "STATE", "shape": [3]}}
 VECTORS = json.dumps({**_STATE, PLACE: {"type": "ENV", "shape": [2]}})
@@ -127,12 +135,19 @@ VARIANTS = {
         "--batch_size=8", "--log_freq=5", "--policy.online_buffer_capacity=100",
         "--policy.online_step_before_learning=10", "--algorithm.utd_ratio=2",
     ],
+    "a vision-language model, its features cached": [
+        "--policy.type=smolvla", "--policy.vlm_model_name=../smolvlm", f"--policy.input_features={PICTURES}",  # noqa: E501
+        "--policy.num_vlm_layers=2", "--policy.resize_imgs_with_padding=[32,32]", "--policy.num_steps=2",  # noqa: E501
+        "--policy.max_state_dim=4", "--policy.max_action_dim=4", "--batch_size=3", "--ema.enable=true",  # noqa: E501
+        "--dataset.cache=prefix", "--dataset.cache_dir=cache", "--steps=20",
+    ],
     "pictures cached on the disk": [
         f"--policy.input_features={PICTURES}", "--batch_size=4", "--dataset.cache=disk", "--dataset.cache_dir=cache",  # noqa: E501
         "--keep_last=2",
     ],
 }  # fmt: skip
-"""Small runs of two and a half epochs. Those with pictures have eleven million parameters, so that
+"""Small runs of two and a half epochs; that of the vision-language model has five, whose batches
+cross the ends of epochs. Those with pictures have eleven million parameters, so that
 their saves last; without bf16, in which torch 2.11 leaves parts of the gradient of a strided
 convolution over a single pixel unwritten.
 """
@@ -196,7 +211,10 @@ def make_damaged(root: Path, whole: Path) -> None:
 
 def arguments(options: list[str]) -> list[str]:
     """The command line of a variant: `kata rl train` where its first word is rl."""
-    return ["rl", "train", *options[1:]] if options[:1] == ["rl"] else ["train", *BASE, *options]
+    if options[:1] == ["rl"]:
+        return ["rl", "train", *options[1:]]
+    is_named = any(option.startswith("--policy.type=") for option in options)
+    return ["train", *BASE, *([] if is_named else ACT), *options]
 
 
 def start(folder: Path, options: list[str]) -> int:
@@ -392,6 +410,7 @@ def run() -> int:
         if not (base / "data").exists():
             make_dataset(base / "data")
             make_damaged(base / "damaged", base / "data")
+            tiny_smolvlm.write(base / "smolvlm")
         variants = [known.only] if known.only else [*VARIANTS]
         return report(campaign(base.resolve(), known.kills, known.seed, more, variants))
 

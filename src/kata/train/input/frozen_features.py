@@ -42,6 +42,9 @@ _ALIGNED = 8
 _TRIED = 64
 """Samples that are tried to learn the shapes of features, where frames are damaged."""
 
+GROUP = 8
+"""Samples whose features are computed at a time."""
+
 _NO_INPUTS = ("optimizer_", "scheduler_", "pretrained_", "push_", "gradient_", "compile_", "rtc_")
 """Beginnings of a policy's options that decide no feature of its frozen part."""
 
@@ -149,17 +152,27 @@ class FrozenFeatures:
         missing = np.flatnonzero(~known)
         if not len(missing) and records is not None:
             return records
-        is_part = len(missing) < len(rows)
-        fresh = self.layout.packed(self.computed(_chosen(micro, missing) if is_part else micro))
+        fresh = self._fresh(micro, missing)
         self.cache.store(rows[missing], fresh.cpu().numpy())
         if records is None:
             return fresh
         # The records as read belong to the reader.
         return records.index_copy(0, torch.from_numpy(missing).to(records.device), fresh)
 
-    def computed(self, batch: Batch) -> dict[str, Tensor]:
-        """Return the features of a batch, not taken from the cache."""
-        return frozen_part(self.policy, self.kind, batch, self.precision)
+    def _fresh(self, micro: Batch, missing: np.ndarray) -> Tensor:
+        """Return the records of the samples at these places, which are computed.
+
+        Kernels round by the number of rows that they get. Which samples are missing depends on
+        when an earlier process ended, so groups always have one size: a killed run is continued
+        with the same bits. The last group is filled up with its own samples.
+        """
+        size = min(GROUP, len(micro[ACTION]))
+        parts: list[Tensor] = []
+        for first in range(0, len(missing), size):
+            places = np.resize(missing[first : first + size], size)
+            found = frozen_part(self.policy, self.kind, _chosen(micro, places), self.precision)
+            parts.append(self.layout.packed(found))
+        return torch.cat(parts)[: len(missing)]
 
 
 def frozen_part(policy: Policy, kind: str, batch: Batch, precision: str) -> dict[str, Tensor]:
