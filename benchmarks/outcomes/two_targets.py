@@ -1,156 +1,123 @@
-"""Trains a tiny SmolVLA on the built-in task with two targets, and swaps the sentences.
+"""Trains a tiny SmolVLA or π0 on the built-in task with two targets, and swaps the sentences.
 
-nice python benchmarks/outcomes/two_targets.py WORK [--steps=N] [--episodes=N] [--demos=N]
+    nice python benchmarks/outcomes/two_targets.py POLICY WORK [--steps=N] [--episodes=N]
 
-WORK is a folder for data and checkpoints; what is there is used again. Nothing is fetched: the
-vision-language model has random weights, all of which are trained. The result says how often the
-policy succeeds when the sentence names the target, when it names the other one, and when
-predictions take time, with and without real-time chunking. It goes to
-benchmarks/outcomes/results/smolvla_two_targets.json.
+POLICY is smolvla or pi0. WORK is a folder for data and checkpoints; data that are there are used
+again. Nothing is fetched: all weights are random at first, and trained. Each word of the sentences
+is a token. The result says how often the policy succeeds when the sentence names the target, when
+it names the other one, and when predictions take time, with and without real-time chunking. It goes
+to benchmarks/outcomes/results/<policy>_two_targets.json. Episodes start from seeds that no choice
+was made on, if --first_seed is left alone.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import resource
-import subprocess
 import sys
-import time
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
-REPOSITORY = Path(__file__).parents[2]
-sys.path.append(str(REPOSITORY / "tools/peer"))
+sys.path.append(str(Path(__file__).parent))
 
-import tiny_smolvlm  # noqa: E402
+from train_and_eval import RESULTS, read, write
+from vla_reach import SIZES, flags
 
-RESULT = Path(__file__).parent / "results/smolvla_two_targets.json"
+from kata.cli import main as kata
+from kata.eval.command import run_eval
+from kata.eval.options import resolve_eval
+from kata.eval.record.demonstrations import record
+from kata.policies import paligemma
+
 SENTENCES = {color: f"move the tool to the {color} target" for color in ("green", "blue")}
 OTHER = {"green": "blue", "blue": "green"}
-CHUNK, EVERY, DELAY = 16, 6, 4
-CAMERA = {
-    "observation.images.top": {"type": "VISUAL", "shape": [3, 64, 64]},
-    "observation.state": {"type": "STATE", "shape": [2]},
-}
-# A tower that is trained from nothing wants frames whose pixels differ: the dataset's own mean and
-# spread.
-MODES = {"VISUAL": "MEAN_STD", "STATE": "MEAN_STD", "ACTION": "MEAN_STD"}
-POLICY = (
-    "--policy.type=smolvla", "--policy.load_vlm_weights=false", "--policy.train_expert_only=false",
-    "--policy.freeze_vision_encoder=false", "--policy.resize_imgs_with_padding=[64,64]",
-    f"--policy.chunk_size={CHUNK}", f"--policy.n_action_steps={EVERY}", "--policy.num_vlm_layers=3",
-    "--policy.max_state_dim=4", "--policy.max_action_dim=4", "--policy.num_steps=5",
-    "--policy.device=cpu", "--policy.push_to_hub=false", "--policy.optimizer_lr=1e-3",
-    "--policy.scheduler_warmup_steps=100", "--policy.scheduler_decay_lr=1e-5",
-    f"--policy.normalization_mapping={json.dumps(MODES)}",
-    f"--policy.input_features={json.dumps(CAMERA)}",
-)  # fmt: skip
+WORDS = ("move the tool to the", " green", " blue", " target")
+DELAY, EVERY, HELD_OUT = 4, 4, 5000
+"""Steps of a prediction, actions executed of a chunk of 16, and the first seed of episodes."""
+
 CHUNKING = "--policy.rtc_config.enabled=true"
+DELAYED = f"--eval.inference_delay={DELAY}"
+KINDS: dict[str, tuple[str, ...]] = {
+    "right_sentences": (),
+    "swapped_sentences": (),
+    f"delay_{DELAY}": (DELAYED,),
+    f"delay_{DELAY}_real_time_chunking": (DELAYED, CHUNKING),
+}
 
 
-def model(folder: Path) -> Path:
-    """A SmolVLM of 64 numbers per token that sees patches of 8 pixels."""
-    tiny_smolvlm.write(folder)
-    config: dict[str, Any] = json.loads((folder / "config.json").read_text())
-    config["text_config"] |= {
-        "hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 4,
-        "num_key_value_heads": 2, "head_dim": 16, "num_hidden_layers": 3,
-    }  # fmt: skip
-    config["vision_config"] |= {
-        "hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 4, "patch_size": 8,
-    }  # fmt: skip
-    (folder / "config.json").write_text(json.dumps(config))
-    return folder
-
-
-def kata(*arguments: str) -> None:
-    """Run the command; its failure ends this script."""
-    subprocess.run([sys.executable, "-m", "kata", *arguments], check=True)
-
-
-def evaluated(work: Path, name: str, options: tuple[str, ...], episodes: int) -> dict[str, Any]:
+def evaluated(run: Path, kind: str, episodes: int, first_seed: int) -> dict[str, Any]:
     """Evaluate towards both targets, half of the episodes each."""
     found: dict[str, Any] = {"episodes": 0, "successes": 0}
     for target in SENTENCES:
-        told = OTHER[target] if name == "swapped_sentences" else target
-        folder = work / "evaluations" / f"{name}_{target}"
-        if not (folder / "eval.json").exists():
-            kata(
-                "eval", f"--policy.path={work / 'run'}", "--policy.device=cpu", "--env.type=kata",
-                "--env.task=ReachOneOfTwo-v0", f'--env.kwargs={{"target": "{target}"}}',
-                f"--env.instruction={SENTENCES[told]}", f"--eval.n_episodes={episodes // 2}",
-                "--eval.batch_size=25", "--eval.videos=2", f"--output_dir={folder}", *options,
-            )  # fmt: skip
-        result: dict[str, Any] = json.loads((folder / "eval.json").read_text())
-        successes = sum(episode["success"] for episode in result["episodes"])
-        found[target] = successes
-        found["successes"] += successes
-        found["episodes"] += len(result["episodes"])
+        told = OTHER[target] if kind == "swapped_sentences" else target
+        folder = run / "evaluations" / f"{kind}_{target}"
+        given = [
+            f"--policy.path={run}", "--policy.device=cpu", "--env.type=kata",
+            "--env.task=ReachOneOfTwo-v0", f"--env.kwargs={json.dumps({'target': target})}",
+            f"--env.instruction={SENTENCES[told]}", f"--eval.n_episodes={episodes // 2}",
+            f"--seed={first_seed}", "--eval.batch_size=25", "--eval.videos=0", *KINDS[kind],
+        ]  # fmt: skip
+        run_eval(resolve_eval(given), folder, shown=False)
+        ended = read(folder / "eval.json", None)["episodes"]
+        found[target] = sum(episode["success"] for episode in ended)
+        found["successes"] += found[target]
+        found["episodes"] += len(ended)
     return found
 
 
-def main() -> int:
+def cpu_s() -> float:
+    """Return the CPU seconds of this process."""
+    spent = resource.getrusage(resource.RUSAGE_SELF)
+    return round(spent.ru_utime + spent.ru_stime, 1)
+
+
+def main() -> None:
     """Record, train, evaluate, and write the result."""
     parser = argparse.ArgumentParser()
+    parser.add_argument("policy", choices=("smolvla", "pi0"))
     parser.add_argument("work", type=Path)
-    parser.add_argument("--steps", type=int, default=3000)
+    parser.add_argument("--steps", type=int, default=8000)
     parser.add_argument("--episodes", type=int, default=50)
-    parser.add_argument("--demos", type=int, default=200)
+    parser.add_argument("--demos", type=int, default=1200)
+    parser.add_argument("--first_seed", type=int, default=HELD_OUT)
+    parser.add_argument("--kinds", nargs="*", choices=[*KINDS], default=[*KINDS])
+    parser.add_argument("--train", action="append", default=[], help="a further flag")
+    parser.add_argument("--name", default="")
     asked = parser.parse_args()
     work: Path = asked.work
     work.mkdir(parents=True, exist_ok=True)
-    data, began_s = work / "data", time.perf_counter()
-    if not data.exists():
-        kata(
-            "data", "demo", f"--root={data}", f"--episodes={asked.demos}", "--targets=2",
-            "--codec=h264",
-        )  # fmt: skip
-    train = (
-        *POLICY, f"--steps={asked.steps}", "--batch_size=32", "--num_workers=1",
-        f"--policy.scheduler_decay_steps={asked.steps}",
-        "--save_freq=500", "--log_freq=100", "--dataset.repo_id=kata/two",
-    )  # fmt: skip
-    if not (work / "run/checkpoints/last").exists():
-        kata(
-            "train", *train, f"--policy.vlm_model_name={model(work / 'smolvlm')}",
-            f"--dataset.root={data}", f"--output_dir={work / 'run'}",
-        )  # fmt: skip
-    trained_s = time.perf_counter() - began_s
-    delayed = f"--eval.inference_delay={DELAY}"
-    kinds: dict[str, tuple[str, ...]] = {
-        "right_sentences": (),
-        "swapped_sentences": (),
-        f"delay_{DELAY}": (delayed,),
-        f"delay_{DELAY}_real_time_chunking": (delayed, CHUNKING),
+    if not (work / "data").exists():
+        record(work / "data", num_episodes=asked.demos, targets=2, codec="h264")
+    name = asked.name or f"{asked.policy}_two_targets"
+    usual = flags(asked.policy, work, asked.steps, WORDS)
+    given = [
+        *(flag for flag in usual if not flag.startswith("--policy.n_action_steps")),
+        f"--policy.n_action_steps={EVERY}", *asked.train,
+    ]  # fmt: skip
+    run = work / name
+    with mock.patch.object(paligemma, "SIZES", SIZES):
+        if kata(["train", *given, f"--output_dir={run}"]):
+            sys.exit(1)
+        trained_s = cpu_s()
+        outcome = {
+            kind: evaluated(run, kind, asked.episodes, asked.first_seed) for kind in asked.kinds
+        }
+    found = {
+        "policy": f"{asked.policy}, random weights, all trained",
+        "outcome": outcome,
+        "first_seed": asked.first_seed,
+        "demonstrations": asked.demos,
+        "steps": asked.steps,
+        "flags": [flag for flag in given if str(work) not in flag],
+        "cpu_seconds": {"train": trained_s, "all": cpu_s()},
+        "versions": {package: version(package) for package in ("torch", "numpy")},
     }
-    outcome = {kind: evaluated(work, kind, kinds[kind], asked.episodes) for kind in kinds}
-    children = resource.getrusage(resource.RUSAGE_CHILDREN)
-    RESULT.write_text(
-        json.dumps(
-            {
-                "policy": "smolvla, random vision-language model, all trained",
-                "outcome": outcome,
-                "demonstrations": asked.demos,
-                "steps": asked.steps,
-                "flags": list(train),
-                "seconds": {
-                    "record_and_train": round(trained_s, 1),
-                    "all": round(time.perf_counter() - began_s, 1),
-                    "cpu_of_all": round(children.ru_utime + children.ru_stime, 1),
-                },
-                "machine": {"cpus": os.cpu_count(), "load": os.getloadavg()},
-                "versions": {name: version(name) for name in ("torch", "numpy")},
-            },
-            indent=2,
-        )
-        + "\n"
-    )
-    print(RESULT.read_text())
-    return 0
+    write(RESULTS / f"{name}.json", found)
+    print(json.dumps(outcome, indent=1), trained_s)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

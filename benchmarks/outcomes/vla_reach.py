@@ -16,6 +16,7 @@ import json
 import resource
 import sys
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 REPOSITORY = Path(__file__).parents[2]
@@ -23,8 +24,8 @@ sys.path += [str(Path(__file__).parent), str(REPOSITORY / "tools/peer")]
 
 import tiny_fast  # noqa: E402
 import tiny_gemma  # noqa: E402
+import tiny_smolvlm  # noqa: E402
 from train_and_eval import RESULTS, SEED, outcome, read, write  # noqa: E402
-from two_targets import model  # noqa: E402
 
 from kata.cli import main as kata  # noqa: E402
 from kata.eval.command import run_eval  # noqa: E402
@@ -54,20 +55,36 @@ SIZES = paligemma.PiSizes(
 )
 
 
-def own_flags(policy: str, work: Path) -> list[str]:
+def model(folder: Path, words: tuple[str, ...]) -> Path:
+    """Write a SmolVLM of 64 numbers per token that sees patches of 8 pixels."""
+    tiny_smolvlm.write(folder, words)
+    config: dict[str, Any] = json.loads((folder / "config.json").read_text())
+    config["text_config"] |= {
+        "hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "head_dim": 16, "num_hidden_layers": 3,
+    }  # fmt: skip
+    config["vision_config"] |= {
+        "hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 4, "patch_size": 8,
+    }  # fmt: skip
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+def own_flags(policy: str, work: Path, words: tuple[str, ...]) -> list[str]:
     """Return the options that only this policy has."""
     if policy == "smolvla":
         return [
-            f"--policy.vlm_model_name={model(work / 'smolvlm')}", "--policy.load_vlm_weights=false",
-            "--policy.train_expert_only=false", "--policy.freeze_vision_encoder=false",
-            "--policy.resize_imgs_with_padding=[64,64]", "--policy.num_vlm_layers=3",
+            f"--policy.vlm_model_name={model(work / 'smolvlm', words)}",
+            "--policy.load_vlm_weights=false", "--policy.train_expert_only=false",
+            "--policy.freeze_vision_encoder=false", "--policy.resize_imgs_with_padding=[64,64]",
+            "--policy.num_vlm_layers=3",
             "--policy.max_state_dim=4", "--policy.max_action_dim=4", "--policy.num_steps=5",
             f"--policy.normalization_mapping={json.dumps(MODES)}",
         ]  # fmt: skip
-    text = tiny_gemma.write(work / "gemma", VOCABULARY)
+    text = tiny_gemma.write(work / "gemma", VOCABULARY, words)
     common = [
         f"--policy.text_tokenizer_name={text}", "--policy.image_resolution=[56,56]",
-        "--policy.tokenizer_max_length=80",
+        f"--policy.tokenizer_max_length={24 if words else 80}",
     ]  # fmt: skip
     if policy != "pi0_fast":
         modes = MODES if policy == "pi0" else BOUNDED
@@ -82,12 +99,12 @@ def own_flags(policy: str, work: Path) -> list[str]:
     ]  # fmt: skip
 
 
-def flags(policy: str, work: Path, steps: int) -> list[str]:
-    """Return the options of the training run."""
+def flags(policy: str, work: Path, steps: int, words: tuple[str, ...] = ()) -> list[str]:
+    """Return the options of the training run; `words` are a token each."""
     chunk = 8 if policy == "pi0_fast" else CHUNK
     return [
         f"--policy.type={policy}", "--policy.push_to_hub=false", "--policy.device=cpu",
-        *own_flags(policy, work), f"--policy.chunk_size={chunk}",
+        *own_flags(policy, work, words), f"--policy.chunk_size={chunk}",
         f"--policy.n_action_steps={EXECUTED}", f"--policy.input_features={json.dumps(INPUTS)}",
         "--policy.optimizer_lr=1e-3", "--policy.scheduler_warmup_steps=100",
         f"--policy.scheduler_decay_steps={steps}", "--policy.scheduler_decay_lr=1e-5",

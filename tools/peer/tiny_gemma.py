@@ -12,12 +12,14 @@ BYTES = tuple(f"<0x{number:02X}>" for number in range(256))
 LETTERS = "\u2581\n abcdefghijklmnopqrstuvwxyzATS0123456789,:;|_-"
 
 
-def tokenizer(size: int = 0) -> Tokenizer:
-    """Ids of pad, eos, bos and unk are PaliGemma's: 0 to 3. `size` adds places up to this id."""
+def tokenizer(size: int = 0, words: tuple[str, ...] = ()) -> Tokenizer:
+    """Ids of pad, eos, bos and unk are PaliGemma's: 0 to 3. `size` adds places up to this id, and
+    the last are `words`, which are a token each.
+    """
     vocabulary: dict[str, int] = {}
     for token in (*MARKS, *BYTES, *LETTERS):
         vocabulary.setdefault(token, len(vocabulary))
-    for number in range(len(vocabulary), size):
+    for number in range(len(vocabulary), size - len(words)):
         vocabulary[f"<loc{number:04}>"] = number
     made = Tokenizer(
         models.BPE(
@@ -33,13 +35,14 @@ def tokenizer(size: int = 0) -> Tokenizer:
         single="<bos> $A", pair="<bos> $A <bos> $B", special_tokens=[("<bos>", 2)]
     )
     made.add_special_tokens(list(MARKS))
+    made.add_tokens(list(words))
     return made
 
 
-def write(folder: Path, size: int = 0) -> Path:
+def write(folder: Path, size: int = 0, words: tuple[str, ...] = ()) -> Path:
     """Write the folder of a tokenizer with at least `size` tokens."""
     folder.mkdir(parents=True, exist_ok=True)
-    tokenizer(size).save(str(folder / "tokenizer.json"))
+    tokenizer(size, words).save(str(folder / "tokenizer.json"))
     pad, eos, bos, unk = MARKS
     options = {
         "tokenizer_class": "GemmaTokenizer",

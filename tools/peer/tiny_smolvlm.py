@@ -44,8 +44,8 @@ def config() -> dict[str, Any]:
     }
 
 
-def tokenizer() -> Tokenizer:
-    """Every byte is a token, after the marks."""
+def tokenizer(words: tuple[str, ...] = ()) -> Tokenizer:
+    """Every byte is a token, after the marks; so is each of the words."""
     specials = [*MARKS, *IMAGE_MARKS.values(), "<video>"]
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocabulary = {token: number for number, token in enumerate([*specials, *letters])}
@@ -53,13 +53,14 @@ def tokenizer() -> Tokenizer:
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     made.decoder = decoders.ByteLevel()
     made.add_special_tokens(specials)
+    made.add_tokens(list(words))
     return made
 
 
-def write(folder: Path) -> Path:
+def write(folder: Path, words: tuple[str, ...] = ()) -> Path:
     """Write the folder."""
     folder.mkdir(parents=True, exist_ok=True)
-    tokenizer().save(str(folder / "tokenizer.json"))
+    tokenizer(words).save(str(folder / "tokenizer.json"))
     bos, eos, pad = MARKS
     size = {"longest_edge": SIDE}
     images = {"processor_class": "SmolVLMProcessor", "size": size, "max_image_size": size}

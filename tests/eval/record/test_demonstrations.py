@@ -52,7 +52,7 @@ def test_of_two_targets_the_sentence_names_the_one_that_is_reached(tmp_path: Pat
     assert [tasks[0] for tasks in data.episodes.tasks] == [SENTENCES["green"], SENTENCES["blue"]]
     for number, color in enumerate(SENTENCES):
         env = ReachOneOfTwoEnv(target=color)
-        env.reset(seed=int(np.random.SeedSequence([0, number]).generate_state(1)[0]))
+        env.reset(seed=int(np.random.SeedSequence([0, 0]).generate_state(1)[0]))  # one board
         end = data.episodes.start[number] + data.episodes.length[number] - 1
         near = np.hypot(*(data.column("observation.state")[end] - env.places[color]))
         assert near < 0.2

@@ -104,9 +104,14 @@ def record(
 
 
 def attempt(seed: int, number: int, targets: int = 1) -> Frames:
-    """The frames of attempt `number`, successful or not; they depend on these numbers alone."""
+    """The frames of attempt `number`, successful or not; they depend on these numbers alone.
+
+    Of two targets, each pair of attempts has one board and one start, so that nothing but the
+    sentence tells what to do.
+    """
     env = ReachEnv() if targets == 1 else ReachOneOfTwoEnv(target=_named(number, targets))
-    seen, _ = env.reset(seed=int(np.random.SeedSequence([seed, number]).generate_state(1)[0]))
+    board = np.random.SeedSequence([seed, number // targets])
+    seen, _ = env.reset(seed=int(board.generate_state(1)[0]))
     expert = Expert(env, np.random.default_rng([seed, number]))
     frames: Frames = []
     for _ in range(MAX_STEPS):
