@@ -64,8 +64,10 @@ def test_bits_without_a_base_or_a_frozen_part_or_the_package_are_refused(
         tiny_run("--frozen_bits=8")
     with pytest.raises(PolicyError, match="nothing is frozen"):
         state_of(tuned("a", "--frozen_bits=8"))
-    with pytest.raises(ConfigError, match="in shards"):
-        tuned("b", "--optimizer.type=adamw8bit", "--parallelism.dp_shard=2", "--engine=native")
+    shards = ("--peft.r=2", "--parallelism.dp_shard=2", "--engine=native")
+    for held in ("--optimizer.type=adamw8bit", "--frozen_bits=8"):
+        with pytest.raises(ConfigError, match="in shards"):
+            tuned("b", held, *shards)
 
     def missing():
         raise ConfigError("numbers in 8 or 4 bits need the package bitsandbytes")
