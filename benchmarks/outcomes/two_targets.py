@@ -86,6 +86,7 @@ def main() -> None:
     parser.add_argument("--kinds", nargs="*", choices=[*KINDS], default=[*KINDS])
     parser.add_argument("--train", action="append", default=[], help="a further flag")
     parser.add_argument("--name", default="")
+    parser.add_argument("--start", type=Path, help="a run whose weights training starts from")
     asked = parser.parse_args()
     work: Path = asked.work
     work.mkdir(parents=True, exist_ok=True)
@@ -97,6 +98,9 @@ def main() -> None:
         *(flag for flag in usual if not flag.startswith("--policy.n_action_steps")),
         f"--policy.n_action_steps={EVERY}", *asked.train,
     ]  # fmt: skip
+    if asked.start:
+        given = [flag for flag in given if not flag.startswith("--policy.type")]
+        given.append(f"--policy.path={asked.start}")
     run = work / name
     with mock.patch.object(paligemma, "SIZES", SIZES):
         if not (run / "checkpoints/last").exists():
@@ -112,6 +116,7 @@ def main() -> None:
         "first_seed": asked.first_seed,
         "demonstrations": asked.demos,
         "steps": asked.steps,
+        "starts_from": None if asked.start is None else asked.start.name,
         "flags": [flag for flag in given if str(work) not in flag],
         "cpu_seconds_of_training": read(run / "cpu_seconds.json", None),
         "versions": {package: version(package) for package in ("torch", "numpy")},

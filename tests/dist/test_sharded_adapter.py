@@ -33,7 +33,7 @@ def test_an_adapter_in_two_shards_is_that_of_one_rank(vector_dataset, tmp_path):
         args("native", 2, "--parallelism.dp_shard=-1", "--engine=native"),
         folder=tmp_path / "out",
     )
-    assert group.ended(300) == [0, 0], group.said(0) + group.said(1)
+    assert group.ended(600) == [0, 0], group.said(0) + group.said(1)
     assert "1 copy in 2 shards each" in group.said(0)
     train(resolve_run(args("whole", 1))[0])
     for part in ("pretrained_model", "pretrained_model_ema"):

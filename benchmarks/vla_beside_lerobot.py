@@ -1,0 +1,409 @@
+"""CPU seconds of SmolVLA, π0, π0.5 and π0-FAST beside LeRobot's, in one process and in turns.
+
+    PYTHONPATH=src:.:tools/peer .peer/bin/python benchmarks/vla_beside_lerobot.py [--only CASE] \
+        [--rounds=9] [--out=FILE]
+
+Runs in the environment of `make peer`. Sizes are fractions of the published ones, which keep their
+proportions: widths an eighth (SmolVLA: a quarter), layers a third (a half), and tokens of images,
+sentences and actions a quarter. An update is what a trainer does with a batch on the device: the
+loss, its gradients, their clipping, and AdamW with the policy's preset. Both sides have the same
+weights, batches and draws. The script ends with an error where a loss, a gradient or a chunk
+differs.
+
+With cached prefixes, kata's update reads the keys and values of each sample from the files of the
+feature cache. LeRobot computes them, and its frames are decoded already, which is not counted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pi_cases
+import policy_pi0_fast
+import policy_smolvla
+import tiny_smolvlm
+import torch
+from numbers_of import difference
+from sides import own_gradients, peer_gradients
+from torch import Tensor, nn
+
+from benchmarks.turns import compared
+from kata.data.storage.row_cache import RowBudget, RowCache, RowFiles
+from kata.optim.build import build_optimizer
+from kata.spec import frozen_key
+from kata.train.input.frozen_features import RecordLayout, frozen_part
+
+RESULT = Path(__file__).parent / "results/vla_beside_lerobot_20261123.json"
+BATCH, STATE_DIM, ACTION_DIM = 8, 14, 14
+STATE, TOKENS, MASK = pi_cases.STATE, pi_cases.TOKENS, pi_cases.MASK
+FRAME = (3, 240, 320)
+CAMERAS = {f"observation.images.{name}": FRAME for name in ("top", "left", "right")}
+LOSS, GRADIENT, CHUNK = 1e-5, 1e-4, 1e-4
+"""Most that both sides may differ by, of the largest number."""
+AFTER = 1e-3
+"""The same for losses after the updates that are timed."""
+
+PI_SIZES: dict[str, Any] = {
+    "VOCABULARY": 257_152 // 8, "VOCABULARIES": {"pi0_fast": 257_152 // 8}, "LAYERS": 6,
+    "WIDTHS": {"gemma_2b": (256, 2048), "gemma_300m": (128, 512)}, "HEAD_DIM": 32,
+    "VISION": {"width": 144, "mlp": 538, "layers": 9, "heads": 16, "image": 112, "patch": 14},
+}  # fmt: skip
+PI: dict[str, Any] = {
+    "chunk_size": 12, "n_action_steps": 12, "max_state_dim": 32, "max_action_dim": 32,
+    "image_resolution": (112, 112),
+}  # fmt: skip
+SMOLVLM: dict[str, Any] = {
+    "scale_factor": 4,
+    "text_config": {
+        "hidden_size": 240, "intermediate_size": 640, "num_hidden_layers": 16,
+        "num_attention_heads": 15, "num_key_value_heads": 5, "head_dim": 16,
+        "vocab_size": 49_280 // 4,
+    },
+    "vision_config": {
+        "hidden_size": 192, "intermediate_size": 768, "num_hidden_layers": 6,
+        "num_attention_heads": 3, "image_size": 256, "patch_size": 16,
+    },
+}  # fmt: skip
+SMOLVLA: dict[str, Any] = {
+    "chunk_size": 12, "n_action_steps": 12, "max_state_dim": 32, "max_action_dim": 32,
+    "resize_imgs_with_padding": (256, 256), "num_vlm_layers": 8, "num_steps": 10,
+    "tokenizer_max_length": 12,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A case: its policy, options, the tokens of a sentence, and the aims."""
+
+    policy: str
+    options: dict[str, Any] = field(default_factory=dict)
+    words: int = 12
+    is_cached: bool = False
+
+    @property
+    def inputs(self) -> dict[str, tuple[int, ...]]:
+        return {STATE: (STATE_DIM,), **CAMERAS}
+
+
+EXPERT = {"train_expert_only": True}
+CASES = {
+    "smolvla": Compared("smolvla"),
+    "smolvla, all trained": Compared("smolvla", policy_smolvla.ALL_TRAINED),
+    "pi0, expert alone": Compared("pi0", EXPERT, is_cached=True),
+    "pi0, all trained": Compared("pi0"),
+    "pi05, expert alone": Compared("pi05", EXPERT, words=50, is_cached=True),
+    "pi05, all trained": Compared("pi05", words=50),
+    "pi0_fast": Compared("pi0_fast", words=50),
+}
+
+
+def drawn(seed: int, *shape: int) -> Tensor:
+    """Return normal numbers that follow from the seed."""
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+class Inputs:
+    """A batch of a case and what both sides draw, with LeRobot's keys."""
+
+    def __init__(self, case: Compared, size: int, chunk: int, width: int) -> None:
+        self.seen: dict[str, Any] = {STATE: drawn(0, size, STATE_DIM)}
+        for number, (key, shape) in enumerate(CAMERAS.items()):
+            self.seen[key] = drawn(1 + number, size, *shape).sigmoid()
+        steps = torch.arange(case.words)[None].expand(size, -1)
+        lengths = case.words - torch.arange(size)[:, None] % 4
+        self.seen[TOKENS] = torch.where(steps < lengths, 7 + (11 * steps) % 250, 0)
+        self.seen[MASK] = steps < lengths
+        self.batch = {
+            **self.seen,
+            "action": torch.sin(steps_of(chunk) + drawn(5, size, 1, ACTION_DIM)),
+            "action_is_pad": torch.zeros(size, chunk, dtype=torch.bool),
+        }
+        self.noise = drawn(6, size, chunk, width)
+        self.share = (torch.arange(size) + 0.5) / size
+
+    @property
+    def time(self) -> Tensor:
+        return 0.999 * self.share ** (1 / 1.5) + 0.001
+
+
+def steps_of(chunk: int) -> Tensor:
+    """Return places in a chunk (1, T, 1), a motion of a quarter of a turn."""
+    return torch.linspace(0, 1.5, chunk)[None, :, None]
+
+
+@dataclass
+class Pair:
+    """Both sides of a case: losses of a batch, and chunks of one observation.
+
+    Attributes:
+        loss_of: kata's loss of a policy for a batch.
+    """
+
+    peer: Any
+    own: Any
+    peer_loss: Callable[[], Tensor]
+    loss_of: Callable[[Any, dict[str, Any]], Tensor]
+    peer_chunk: Callable[[], Tensor]
+    own_chunk: Callable[[], Tensor]
+    batch: dict[str, Any]
+
+    def own_loss(self, batch: dict[str, Any]) -> Tensor:
+        """Return the loss of kata's policy."""
+        return self.loss_of(self.own, batch)
+
+
+def smolvla(case: Compared) -> Pair:
+    made = policy_smolvla.Case(case.inputs, ACTION_DIM, {**SMOLVLA, **case.options})
+    peer, own = policy_smolvla.build_peer(made), policy_smolvla.build_own(made)
+    given, one = (Inputs(case, size, 12, 32) for size in (BATCH, 1))
+    return Pair(
+        peer,
+        own,
+        lambda: peer.forward(given.batch, noise=given.noise, time=given.time)[0],
+        lambda policy, batch: loss_of(policy, batch, given),
+        lambda: peer.predict_action_chunk(dict(one.seen), noise=one.noise),
+        lambda: own.predict_chunk(one.seen, noise=one.noise),
+        given.batch,
+    )
+
+
+def flow_pi(case: Compared) -> Pair:
+    sides = {"pi0": pi_cases.Sides("pi0", "PI0"), "pi05": pi_cases.Sides("pi05", "PI05")}
+    options = {**PI, "num_inference_steps": 10, **case.options}
+    made = pi_cases.Case(case.inputs, ACTION_DIM, options, max_length=case.words)
+    peer, own = sides[case.policy].build_peer(made), sides[case.policy].build_own(made)
+    given, one = (Inputs(case, size, 12, 32) for size in (BATCH, 1))
+    peer.model.sample_noise = lambda *_: given.noise
+    peer.model.sample_time = lambda *_: given.time
+    return Pair(
+        peer,
+        own,
+        lambda: peer.forward(given.batch)[0],
+        lambda policy, batch: loss_of(policy, batch, given),
+        lambda: peer.predict_action_chunk(one.seen, noise=one.noise),
+        lambda: own.predict_chunk(one.seen, noise=one.noise),
+        given.batch,
+    )
+
+
+def pi_fast(case: Compared) -> Pair:
+    from lerobot.lerobot_types import TransitionKey
+    from lerobot.processor import ActionTokenizerProcessorStep
+
+    from kata.processors import ActionTokens
+
+    options = {
+        **PI, "max_action_tokens": 64, "max_decoding_steps": 24, "fast_skip_tokens": 8,
+        "validate_action_token_prefix": False, "chunk_size": 4, "n_action_steps": 4,
+    }  # fmt: skip
+    made = policy_pi0_fast.FastCase(case.inputs, 6, options, max_length=case.words)
+    peer, own = policy_pi0_fast.build_peer(made), policy_pi0_fast.build_own(made)
+    given, one = (Inputs(case, size, 4, 32) for size in (BATCH, 1))
+    chunks = given.batch.pop("action")[..., :6]
+    with pi_cases.tiny_peer("pi0_fast"):
+        step = ActionTokenizerProcessorStep(**policy_pi0_fast.step_options(made))
+    told = step({TransitionKey.ACTION: chunks, TransitionKey.COMPLEMENTARY_DATA: {}})
+    peer_batch = {**given.batch, "action": chunks, **told[TransitionKey.COMPLEMENTARY_DATA]}
+    written = ActionTokens(**policy_pi0_fast.step_options(made))({"action": chunks})
+    own_batch = {**given.batch, **written}
+
+    def own_mean(policy: Any, batch: dict[str, Any]) -> Tensor:
+        ((name, term),) = policy(batch).terms.items()
+        return term.total / policy.config.loss_counts(batch)[name].sum()
+
+    return Pair(
+        peer,
+        own,
+        lambda: peer.forward(peer_batch)[0],
+        own_mean,
+        lambda: peer.predict_action_chunk(one.seen),
+        lambda: own.predict_chunk(one.seen),
+        own_batch,
+    )
+
+
+def loss_of(policy: Any, batch: dict[str, Any], given: Inputs) -> Tensor:
+    """Return the mean of kata's loss."""
+    pads = given.batch["action_is_pad"]
+    draws = {"noise": given.noise, "time": given.share[:, None]}
+    values = {"action_is_pad": pads.numpy()}
+    ((name, count),) = policy.config.loss_weights(BATCH, values).items()
+    return policy(batch, **draws).terms[name].total / count
+
+
+BUILD = {"smolvla": smolvla, "pi0": flow_pi, "pi05": flow_pi, "pi0_fast": pi_fast}
+
+
+@contextmanager
+def middle_sizes() -> Iterator[None]:
+    """Build policies of the sizes above inside."""
+    whole = tiny_smolvlm.config()
+    for name, value in SMOLVLM.items():
+        whole[name] = {**whole[name], **value} if isinstance(value, dict) else value
+    fast = {"VOCABULARIES": PI_SIZES["VOCABULARIES"]}
+    with (
+        mock.patch.multiple(pi_cases, **PI_SIZES),
+        mock.patch.multiple(policy_pi0_fast, **fast),
+        mock.patch.object(tiny_smolvlm, "config", return_value=whole),
+        mock.patch.object(tiny_smolvlm, "SIDE", 256),
+    ):
+        yield
+
+
+def updates(
+    policy: nn.Module, optimizer: torch.optim.Optimizer, most: float, loss_of: Callable[[], Tensor]
+) -> Callable[[], float]:
+    """Return a function that updates a policy once and returns the loss."""
+    trained = [p for p in policy.parameters() if p.requires_grad]
+
+    def update() -> float:
+        policy.train()
+        loss = loss_of()
+        loss.backward()
+        nn.utils.clip_grad_norm_(trained, most)
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss.item()
+
+    return update
+
+
+def cached_copy(pair: Pair) -> Any:
+    """Return kata's policy once more, whose trained weights are apart from those of the first."""
+    frozen = {id(p): p for p in pair.own.parameters() if not p.requires_grad}
+    return copy.deepcopy(pair.own, frozen)
+
+
+def kept(pair: Pair, folder: Path) -> Callable[[], dict[str, Any]]:
+    """Keep the prefixes of a batch in a cache, and return a function that reads them there."""
+    features = frozen_part(pair.own, "prefix", pair.batch, "no")
+    layout = RecordLayout(features)
+    files = RowFiles({"prefix": ("prefix", (layout.row_bytes,))}, BATCH, "samples' features")
+    cache = RowCache(folder, files, RowBudget(2**33))
+    rows = np.arange(BATCH)
+    for row, record in enumerate(layout.packed(features).numpy()):
+        cache.store("prefix", row, record)
+    replaced = pair.own.config.frozen_features()["prefix"]
+    rest = {key: value for key, value in pair.batch.items() if key not in replaced}
+
+    def read() -> dict[str, Any]:
+        record = np.empty((BATCH, layout.row_bytes), np.uint8)
+        assert not cache.fetch("prefix", rows, record, rows).any()
+        found = layout.unpacked(torch.from_numpy(record))
+        return rest | {frozen_key(name): value for name, value in found.items()}
+
+    return read
+
+
+def checked(pair: Pair, cached: Callable[[], dict[str, Any]] | None) -> dict[str, float]:
+    """Return the differences of losses, gradients and chunks; an error where they are too large."""
+    found: dict[str, float] = {}
+    pair.peer.train()
+    pair.own.train()
+    wanted = pair.peer_loss()
+    wanted.backward()
+    theirs = peer_gradients(pair.peer)
+    for name, read in {"": lambda: pair.batch, "cached ": cached}.items():
+        if read is None:
+            continue
+        loss = pair.own_loss(read())
+        loss.backward()
+        found[f"{name}loss"] = difference(loss.detach(), wanted.detach())
+        mine = own_gradients(pair.own)
+        found[f"{name}gradient"] = max(difference(mine[key], theirs[key]) for key in mine)
+        # LeRobot gives gradients to what nothing reads.
+        assert not any(theirs[key].any() for key in theirs.keys() - mine), name
+        pair.own.zero_grad()
+    pair.peer.zero_grad()
+    pair.peer.eval()
+    pair.own.eval()
+    found["chunk"] = difference(pair.own_chunk(), pair.peer_chunk())
+    for name, value in found.items():
+        most = {"loss": LOSS, "gradient": GRADIENT, "chunk": CHUNK}[name.split()[-1]]
+        assert value <= most, f"{name}: {value} > {most}"
+    return found
+
+
+def ways(pair: Pair, cached: Callable[[], dict[str, Any]] | None) -> dict[str, Callable[[], float]]:
+    """Return the updates that are timed, by name; each way's weights go on from its last update."""
+    preset = pair.own.config.optimizer_preset()
+    most = preset.grad_clip_norm
+    # LeRobot builds its own optimizer, from a preset with the same numbers.
+    trained = [p for p in pair.peer.parameters() if p.requires_grad]
+    theirs = pair.peer.config.get_optimizer_preset().build(trained)
+    mine = build_optimizer(pair.own.param_groups(), preset)
+    found = {
+        "lerobot": updates(pair.peer, theirs, most, pair.peer_loss),
+        "kata": updates(pair.own, mine, most, lambda: pair.own_loss(pair.batch)),
+    }
+    if cached is not None:
+        other = cached_copy(pair)
+        again = build_optimizer(other.param_groups(), preset)
+        found["kata, cached prefixes"] = updates(
+            other, again, most, lambda: pair.loss_of(other, cached())
+        )
+    return found
+
+
+def measured(case: Compared, rounds: int) -> dict[str, Any]:
+    """Compare both sides of a case, then time them."""
+    with middle_sizes(), tempfile.TemporaryDirectory() as folder:
+        pair = BUILD[case.policy](case)
+        cached = kept(pair, Path(folder)) if case.is_cached else None
+        differences = checked(pair, cached)
+        chunk = compared({"lerobot": pair.peer_chunk, "kata": pair.own_chunk}, rounds)
+        timed = ways(pair, cached)
+        update = compared(timed, rounds)
+        # All have been updated equally often with the same batch.
+        last = {name: update_once() for name, update_once in timed.items()}
+    apart = max(abs(loss - last["lerobot"]) for loss in last.values()) / abs(last["lerobot"])
+    assert apart <= AFTER, f"losses after the updates: {last}"
+    return {"differences": differences, "last_losses": last, "update": update, "chunk": chunk}
+
+
+def main() -> None:
+    """Compare and measure all cases, and write the result."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--only", choices=[*CASES], action="append")
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--out", type=Path, default=RESULT)
+    asked = parser.parse_args()
+    torch.set_num_threads(1)
+    found: dict[str, Any] = {}
+    for name in asked.only or CASES:
+        found[name] = measured(CASES[name], asked.rounds)
+        for kind in ("update", "chunk"):
+            print(name, kind, found[name][kind]["medians"], found[name][kind]["of_lerobot"])
+        print(name, found[name]["differences"], found[name]["last_losses"], flush=True)
+        write(asked.out, asked.rounds, found)
+
+
+def write(out: Path, rounds: int, found: dict[str, Any]) -> None:
+    """Write what was found so far."""
+    result = {
+        "command": "PYTHONPATH=src:.:tools/peer OMP_NUM_THREADS=1 .peer/bin/python "
+        f"benchmarks/vla_beside_lerobot.py --rounds={rounds}",
+        "machine": {"cpus": os.cpu_count(), "load": os.getloadavg()},
+        "versions": {name: version(name) for name in ("lerobot", "torch", "transformers")},
+        "batch": BATCH,
+        "cameras": {name: list(shape) for name, shape in CAMERAS.items()},
+        "sizes": {"paligemma": PI_SIZES, "pi": PI, "smolvlm": SMOLVLM, "smolvla": SMOLVLA},
+        "cases": found,
+    }
+    out.write_text(json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
