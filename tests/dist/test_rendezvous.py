@@ -10,7 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from torch._C._distributed_c10d import HashStore
 
-from kata.dist.rendezvous import agree_on_start
+from kata.dist.rendezvous import agree_on_start, join_rendezvous
+from kata.dist.world import World
 from kata.errors import ConfigError
 
 SIZE = 4
@@ -54,3 +55,10 @@ def test_who_is_missing_is_named() -> None:
         waiting = [pool.submit(agree_on_start, store, rank, SIZE, 0.5) for rank in (0, 1, 3)]
         assert "missing: 2" in str(waiting[0].exception())
         assert "rank 3 waits for rank 0" in str(waiting[2].exception())
+
+
+def test_a_machine_whose_name_has_no_address_is_named_at_once() -> None:
+    world = World(rank=1, size=2, address="nosuch.invalid:29500")
+    with pytest.raises(ConfigError, match=r"nosuch\.invalid has no address here") as refused:
+        join_rendezvous(world, 0.1)
+    assert "MASTER_ADDR" in str(refused.value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import time
 import uuid
 from datetime import timedelta
@@ -17,13 +18,18 @@ from kata.errors import ConfigError
 LOOK_S = 0.02
 """Seconds between two looks for the other ranks."""
 
+NAMED_WITHIN_S = 60.0
+"""Seconds for a new machine's name to become known; some networks learn it after the start."""
+
 
 def join_rendezvous(world: World, limit_s: float) -> Store:
     """Return a store for the ranks of this start alone, once all ranks are there.
 
-    Raises: ConfigError if rank 0 cannot be reached within `limit_s`, or other ranks are missing.
+    Raises: ConfigError if rank 0 cannot be reached within `limit_s`, its machine's name leads
+        nowhere, or other ranks are missing.
     """
     host, _, port = world.address.rpartition(":")
+    _refuse_unknown_name(world, host, min(limit_s, NAMED_WITHIN_S))
     os.environ.setdefault("MASTER_ADDR", host)
     os.environ.setdefault("MASTER_PORT", port)
     try:
@@ -46,6 +52,29 @@ def join_rendezvous(world: World, limit_s: float) -> Store:
             "that port",
         ) from error
     return PrefixStore(f"start {agree_on_start(store, world.rank, world.size, limit_s)}", store)
+
+
+def _refuse_unknown_name(world: World, host: str, limit_s: float) -> None:
+    """Raise ConfigError if the name of rank 0's machine has no address within `limit_s`.
+
+    torch would warn, and try again until dist_timeout is over.
+    """
+    until_s = time.monotonic() + limit_s
+    while True:
+        try:
+            socket.getaddrinfo(host, None)
+        except socket.gaierror as error:
+            if time.monotonic() > until_s:
+                raise ConfigError(
+                    f"rank {world.rank} of {world.size} does not meet the others at "
+                    f"{world.address}: {host} has no address here ({error.strerror})",
+                    rule="every machine knows that of rank 0 by name",
+                    remedy="set MASTER_ADDR to an address of the machine of rank 0, such as "
+                    "that of `hostname -I` on it",
+                ) from error
+            time.sleep(1.0)
+        else:
+            return
 
 
 def agree_on_start(store: Store, rank: int, size: int, limit_s: float) -> str:
