@@ -92,7 +92,11 @@ def test_statistics_steps_and_acting_are_of_relative_actions(
 
 @pytest.mark.parametrize("name", ["act", "diffusion", "multi_task_dit", "vqbet", "xvla", "wall_x"])
 def test_each_policy_of_chunks_subtracts_before_it_normalizes(name):
-    options = {"action_mode": "auto"} if name == "xvla" else {}
+    options = {
+        "xvla": {"action_mode": "auto"},
+        # Without a config of its own it would ask the Hub for the model's.
+        "wall_x": {"base_config": {"vision_config": {"patch_size": 14, "spatial_merge_size": 2}}},
+    }.get(name, {})
     config = config_class(name)(
         use_relative_actions=True,
         input_features={
