@@ -21,7 +21,7 @@ SIDE = 64
 
 
 def config() -> dict[str, Any]:
-    """What config.json holds: six layers of text, two of vision at 64 pixels."""
+    """Return what config.json holds: six layers of text, two of vision at 64 pixels."""
     text = {
         "model_type": "llama", "hidden_size": 48, "intermediate_size": 64, "num_hidden_layers": 6,
         "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 8,

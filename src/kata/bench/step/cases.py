@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any
 
 from kata.policies import config_class
+from kata.policies.qwen.vlm_config import QWEN_3B, vlm_config
 from kata.run import AcceleratorConfig, DatasetConfig, Run
 from kata.spec import ACTION, STATE, Feature, FeatureType
 
@@ -41,20 +42,7 @@ WALL_OSS: dict[str, Any] = {
     "vision_end_token_id": 151653,
     "image_token_id": 151655,
     "video_token_id": 151656,
-    "vision_config": {
-        "depth": 32,
-        "hidden_size": 1280,
-        "intermediate_size": 3420,
-        "num_heads": 16,
-        "in_channels": 3,
-        "out_hidden_size": 2048,
-        "patch_size": 14,
-        "spatial_merge_size": 2,
-        "temporal_patch_size": 2,
-        "tokens_per_second": 2,
-        "window_size": 112,
-        "fullatt_block_indexes": [7, 15, 23, 31],
-    },
+    "vision_config": vlm_config(QWEN_3B)["vision_config"],
     "num_experts": 2,
     "experts": [
         {"hidden_size": 2048, "intermediate_size": 11008, "hidden_act": "silu"},

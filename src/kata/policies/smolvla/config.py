@@ -78,23 +78,6 @@ class Config(FlowVlaConfig):
     expert_width_multiplier: float = option(
         0.75, "Width of the expert as a multiple of the language model's.", above=0
     )
-    use_relative_actions: bool = option(
-        False,
-        "Learn actions minus the state at which a chunk begins; LeRobot has this for other "
-        "policies, and acts with it for this one.",
-        is_own=True,
-    )
-    relative_exclude_joints: list[str] = option(
-        lambda: ["gripper"],
-        "Parts of the names of action numbers that stay absolute with use_relative_actions.",
-        is_own=True,
-    )
-    action_feature_names: list[str] | None = option(
-        None,
-        "A name for each number of the action, with use_relative_actions; null takes the "
-        "dataset's.",
-        is_own=True,
-    )
     compile_model: bool = option(
         False, "LeRobot's switch for torch.compile; true is refused, kata has --compile."
     )
