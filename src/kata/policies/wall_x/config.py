@@ -90,8 +90,8 @@ class Config(DenoisedConfig):
         yield (
             self.prediction_mode == "fast",
             "policy.prediction_mode=fast",
-            "kata has Wall-X's flow matching alone; its words of actions are not implemented",
-            "--policy.prediction_mode=diffusion, or --policy.type=lerobot.wall_x",
+            "kata has Wall-X's flow matching alone; LeRobot learns with fast and cannot act",
+            "--policy.prediction_mode=diffusion",
         )
         mode = self.normalization_mapping.get(FeatureType.VISUAL.value, NormMode.IDENTITY)
         yield (
