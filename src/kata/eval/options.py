@@ -83,6 +83,13 @@ class DemoOptions(Options):
     targets: int = option(
         1, "Targets on the board; of 2, the task sentence names one.", least=1, most=2
     )
+    picture: int = option(
+        64,
+        "Pixels of a side of the pictures; an environment that is to show the same takes "
+        "--env.kwargs='{\"picture\": ...}'.",
+        least=16,
+        most=512,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,7 +24,7 @@ from kata.eval.envs.reach import (
     ReachOneOfTwoEnv,
 )
 from kata.eval.envs.reach.picture import GOAL, GOAL_RADIUS, OTHER, TOOL, SceneCamera
-from kata.eval.envs.registry import resolve_env
+from kata.eval.envs.registry import inspect, resolve_env
 from kata.eval.options import EnvConfig
 
 
@@ -143,6 +143,23 @@ def test_both_cameras_are_seen() -> None:
     seen, _ = ReachEnv().reset(seed=0)
     assert list(seen["pixels"]) == list(CAMERAS)
     assert ReachEnv().observation_space.contains(seen)
+
+
+def test_smaller_pictures_are_drawn_and_show_the_same() -> None:
+    usual, small = ReachEnv(), ReachEnv(picture=32)
+    for seed in range(3):
+        large, seen = usual.reset(seed=seed)[0], small.reset(seed=seed)[0]
+        assert small.observation_space.contains(seen)
+        np.testing.assert_array_equal(large["agent_pos"], seen["agent_pos"])
+        for camera in CAMERAS:
+            halved = large["pixels"][camera].reshape(32, 2, 32, 2, 3).mean((1, 3))
+            assert np.abs(halved - seen["pixels"][camera]).mean() < 1.5
+
+
+def test_pictures_that_cannot_be_drawn_are_refused() -> None:
+    config = EnvConfig(type="kata", kwargs={"picture": 8})
+    with pytest.raises(ConfigError, match=r"(?s)picture=8.*16 to 512.*--env.kwargs"):
+        inspect(resolve_env(config))
 
 
 def test_two_targets_look_the_same_whichever_counts() -> None:

@@ -58,6 +58,18 @@ def test_of_two_targets_the_sentence_names_the_one_that_is_reached(tmp_path: Pat
         assert near < 0.2
 
 
+def test_smaller_pictures_are_recorded_of_the_same_episodes(tmp_path: Path) -> None:
+    root = demonstrations.record(tmp_path / "demo", num_episodes=1, codec="h264", picture=40)
+    data = open_dataset("local/demo", root=root)
+    usual, small = (demonstrations.attempt(0, 0, picture=side) for side in (64, 40))
+    np.testing.assert_array_equal(data.column("action"), [frame["action"] for frame in usual])
+    with Reader(data, {}) as reader:
+        batch = reader.read(data.episodes.start)
+    for camera in data.cameras:
+        assert batch[camera].shape[1:] == (40, 40, 3)
+        assert np.abs(batch[camera][0].astype(int) - small[0][camera]).mean() < 4
+
+
 @pytest.mark.slow
 def test_workers_and_runs_do_not_change_the_dataset(tmp_path: Path) -> None:
     one = demonstrations.record(tmp_path / "one", num_episodes=3, seed=5, workers=1, codec="h264")
@@ -74,8 +86,8 @@ def test_failed_attempts_are_dropped_and_counted(
 ) -> None:
     attempt = demonstrations.attempt
 
-    def clumsy(seed: int, number: int, targets: int) -> demonstrations.Frames:
-        frames = attempt(seed, number, targets)
+    def clumsy(seed: int, number: int, targets: int, picture: int) -> demonstrations.Frames:
+        frames = attempt(seed, number, targets, picture)
         return frames[:5] if number % 2 == 0 else frames
 
     monkeypatch.setattr(demonstrations, "attempt", clumsy)

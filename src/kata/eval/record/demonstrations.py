@@ -34,19 +34,23 @@ ROBOT_TYPE = "kata_board"
 _log = logging.getLogger(__name__)
 
 _PLACE = Column("float32", (2,), ("tool.x", "tool.y"))
-FEATURES = {
-    STATE: _PLACE,
-    **{f"observation.images.{camera}": Column("video", (SIZE, SIZE, 3)) for camera in CAMERAS},
-    ACTION: _PLACE,
-    REWARD: Column("float32", (1,)),
-    "next.success": Column("bool", (1,)),
-}
-"""Features of a demonstration per frame."""
 
 _WAVE = 8  # attempts per process at a time: the frames of one attempt are about 1 MB
 _PAYS_OFF = 200  # starting processes takes longer than simulating fewer episodes than this
 
 Frames = list[dict[str, Any]]
+
+
+def features(picture: int = SIZE) -> dict[str, Column]:
+    """Return the features of a frame; `picture` is the side of its pictures in pixels."""
+    frame = Column("video", (picture, picture, 3))
+    return {
+        STATE: _PLACE,
+        **{f"observation.images.{camera}": frame for camera in CAMERAS},
+        ACTION: _PLACE,
+        REWARD: Column("float32", (1,)),
+        "next.success": Column("bool", (1,)),
+    }
 
 
 def record(
@@ -56,6 +60,7 @@ def record(
     seed: int = 0,
     codec: str = "av1",
     targets: int = 1,
+    picture: int = SIZE,
     workers: int | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Path:
@@ -67,6 +72,7 @@ def record(
         seed: same seed, same dataset, whatever the number of workers.
         codec: 'av1' or 'h264'.
         targets: 1, or 2 of which the sentence names one, green and blue in turn.
+        picture: pixels of a side of the pictures.
         workers: processes that simulate; None takes one for a few episodes and all CPUs for many.
         progress: called with (kept, num_episodes) after each kept episode.
 
@@ -83,11 +89,11 @@ def record(
     kept = tried = 0
     with (
         DatasetWriter.create(
-            root, fps=FPS, features=FEATURES, robot_type=ROBOT_TYPE, video=options
+            root, fps=FPS, features=features(picture), robot_type=ROBOT_TYPE, video=options
         ) as writer,
         ExitStack() as stack,
     ):
-        for number, frames in enumerate(_attempts(seed, workers, targets, stack)):
+        for number, frames in enumerate(_attempts(seed, workers, targets, picture, stack)):
             tried += 1
             if not frames[-1]["next.success"]:
                 continue
@@ -103,13 +109,15 @@ def record(
     return Path(root)
 
 
-def attempt(seed: int, number: int, targets: int = 1) -> Frames:
+def attempt(seed: int, number: int, targets: int = 1, picture: int = SIZE) -> Frames:
     """The frames of attempt `number`, successful or not; they depend on these numbers alone.
 
     Of two targets, each pair of attempts has one board and one start, so that nothing but the
     sentence tells what to do.
     """
-    env = ReachEnv() if targets == 1 else ReachOneOfTwoEnv(target=_named(number, targets))
+    env = ReachEnv(picture=picture)
+    if targets > 1:
+        env = ReachOneOfTwoEnv(picture=picture, target=_named(number, targets))
     board = np.random.SeedSequence([seed, number // targets])
     seen, _ = env.reset(seed=int(board.generate_state(1)[0]))
     expert = Expert(env, np.random.default_rng([seed, number]))
@@ -139,14 +147,14 @@ def _named(number: int, targets: int) -> str:
     return tuple(SENTENCES)[number % targets]
 
 
-def _attempts(seed: int, workers: int, targets: int, stack: ExitStack) -> Iterator[Frames]:
+def _attempts(
+    seed: int, workers: int, targets: int, picture: int, stack: ExitStack
+) -> Iterator[Frames]:
     """Attempts in order, without end."""
-    tried = partial(attempt, seed, targets=targets)
+    tried = partial(attempt, seed, targets=targets, picture=picture)
     if workers == 1:
         yield from map(tried, count())
     # fork would copy the encoder's threads in a state that nobody can continue
     pool = stack.enter_context(ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")))
     for first in count(step=workers * _WAVE):
-        yield from pool.map(
-            partial(attempt, seed, targets=targets), range(first, first + workers * _WAVE)
-        )
+        yield from pool.map(tried, range(first, first + workers * _WAVE))

@@ -24,6 +24,7 @@ def demo(options: DemoOptions) -> int:
             seed=options.seed,
             codec=options.codec,
             targets=options.targets,
+            picture=options.picture,
             progress=progress,
         )
     print(f"{options.episodes} episodes in {options.root}")

@@ -20,6 +20,9 @@ SENTENCES = {"green": INSTRUCTION, "blue": "move the tool to the blue target"}
 """The sentence for each target, by its color."""
 CAMERAS = ("top", "wrist")
 SIZE = 64
+"""Pixels of a side of the cameras' pictures, unless others are asked for."""
+SMALLEST = 16
+LARGEST = 512
 
 _STARTS = np.array([[-0.9, 0.9], [-0.9, -0.6]])
 _GOALS = np.array([[-0.8, 0.8], [-0.3, 0.8]])
@@ -41,6 +44,14 @@ class ReachEnv(gymnasium.Env[Observation, NDArray[np.float32]]):
     target. Action: float32 (2,), where the tool shall go, board units in [-1, 1]. Reward: 1 in
     every step on the target. Success: the tool's centre on the target in 8 steps in a row, which
     ends the episode; it has 80 steps.
+
+    Args:
+        render_mode: 'rgb_array', or None.
+        render_size: pixels of a side of what `render` returns.
+        picture: pixels of a side of the cameras' pictures. They are drawn in this size.
+
+    Raises:
+        ConfigError: pictures of this size cannot be drawn.
     """
 
     metadata: ClassVar[dict[str, Any]] = {  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -49,15 +60,23 @@ class ReachEnv(gymnasium.Env[Observation, NDArray[np.float32]]):
     }
     task = INSTRUCTION
 
-    def __init__(self, render_mode: str | None = None, render_size: int = 256) -> None:
+    def __init__(
+        self, render_mode: str | None = None, render_size: int = 256, picture: int = SIZE
+    ) -> None:
+        if not SMALLEST <= picture <= LARGEST:
+            raise ConfigError(
+                f"picture={picture}",
+                rule=f"{SMALLEST} to {LARGEST} pixels of a side",
+                remedy="for example --env.kwargs='{\"picture\": 40}', or leave it out",
+            )
         self.render_mode = render_mode
-        picture = spaces.Box(0, 255, (SIZE, SIZE, 3), np.uint8)
-        pixels = spaces.Dict(dict.fromkeys(CAMERAS, picture))
+        frame = spaces.Box(0, 255, (picture, picture, 3), np.uint8)
+        pixels = spaces.Dict(dict.fromkeys(CAMERAS, frame))
         place = spaces.Box(-1.0, 1.0, (2,), np.float32)
         self.observation_space = spaces.Dict({"agent_pos": place, "pixels": pixels})
         self.action_space = place
-        self._top = SceneCamera(SIZE, 1.1)
-        self._wrist = SceneCamera(SIZE, 0.4)
+        self._top = SceneCamera(picture, 1.1)
+        self._wrist = SceneCamera(picture, 0.4)
         self._large = SceneCamera(render_size, 1.1)
         self.tool, self.goal = np.zeros(2), np.zeros(2)
         self._held = self._steps = 0
@@ -128,7 +147,11 @@ class ReachOneOfTwoEnv(ReachEnv):
     """
 
     def __init__(
-        self, render_mode: str | None = None, render_size: int = 256, target: str = "green"
+        self,
+        render_mode: str | None = None,
+        render_size: int = 256,
+        picture: int = SIZE,
+        target: str = "green",
     ) -> None:
         if target not in SENTENCES:
             raise ConfigError(
@@ -136,7 +159,7 @@ class ReachOneOfTwoEnv(ReachEnv):
                 rule=f"one of: {', '.join(SENTENCES)}",
                 remedy='for example --env.kwargs=\'{"target": "blue"}\'',
             )
-        super().__init__(render_mode, render_size)
+        super().__init__(render_mode, render_size, picture)
         self.target = target
         self.task = SENTENCES[target]
         self.places = dict.fromkeys(SENTENCES, np.zeros(2))
