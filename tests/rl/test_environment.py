@@ -99,15 +99,17 @@ def reach():
 
 
 def test_the_expert_takes_over_by_seed_step_and_recent_success():
-    def steps(seed, recent, rate=0.2):
-        expert = Scripted(TakeoverConfig(rate=rate), seed)
-        expert.begin(reach(), 0, recent)
+    def steps(seed, recent, rate=0.2, episode=0, **options):
+        expert = Scripted(TakeoverConfig(rate=rate, **options), seed)
+        expert.begin(reach(), episode, recent)
         return [expert.action(step) is not None for step in range(60)]
 
     assert steps(0, 0.0) == steps(0, 0.0)
     assert steps(0, 0.0) != steps(1, 0.0)
     assert sum(steps(0, 1.0)) < sum(steps(0, 0.0))
     assert not any(steps(0, 0.0, rate=0.0))
+    assert sum(steps(0, 0.0, episode=4)) == 0
+    assert sum(steps(0, 0.0, episode=4, alone_every=0)) > 0
     taken = "".join("x" if each else "." for each in steps(0, 0.0)).split(".")
     assert all(len(run) >= 8 for run in taken[:-1] if run)
 

@@ -29,6 +29,7 @@ def test_success_stands_above_the_interventions_over_minutes(tmp_path):
     lines.append({"kind": "evaluation", "step": 9, "success": 0.9, "return": 3.0, "run_s": 600.0})
     lines.append({"kind": "train", "step": 9, "updates": 70, "loss_critic": 0.5, "run_s": 600.0})
     made = page(tmp_path, lines)
+    assert "last 20 without help" in made
     shown = texts(made)
     assert shown.index("Success") < shown.index("Steps of a human, share")
     assert {"minutes", "100 %"} <= {*shown}

@@ -21,7 +21,9 @@ def main(args: Sequence[str]) -> int:
 
     log.outlive_the_terminal()
     trained: RlTrained = train_rl(run)
-    told = "" if trained.success is None else f", own success {trained.success:.0%}"
+    made = trained.progress
+    shares = {"success": made.success, "without help": made.own_success}
+    told = "".join(f", {name} {x:.0%}" for name, x in shares.items() if x is not None)
     counts = trained.counts
     print(
         f"{trained.folder}: {count_text(counts.step)} steps, {count_text(counts.episodes)} "

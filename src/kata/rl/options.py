@@ -44,6 +44,12 @@ class TakeoverConfig(Options):
     )
     least_steps: int = option(8, "Least steps of a takeover.", least=1)
     most_steps: int = option(20, "Most steps of a takeover.", least=1)
+    alone_every: int = option(
+        5,
+        "Every so many episodes the expert leaves the policy alone, which shows its own success; 0 "
+        "for never.",
+        least=0,
+    )
     recent: int = option(20, "Episodes over which recent success is counted.", least=1)
 
     def __post_init__(self) -> None:

@@ -104,7 +104,7 @@ def _tiles(
         made.append(Tile("evaluated success", f"{last['success']:.0%}", f"best {best:.0%}"))
     own = played[-1][1]["own_success"]
     if own is not None:
-        made.append(Tile("own success", f"{own:.0%}", "last episodes, without help"))
+        made.append(Tile("own success", f"{own:.0%}", "last episodes that nobody helped in"))
     steps = sum(line["length"] for _, line in played)
     human = sum(line["human_steps"] for _, line in played)
     made.append(Tile("human steps", count_text(human), f"{human / steps:.0%} of all"))
@@ -131,9 +131,12 @@ def _progress(played: Timed, tested: Timed, recent: int) -> str:
         raw = Series(at, earned, "episode", FAINT, width=0.8)
         upper = [raw, Series(at, mean, f"last {recent}", ACCENT)]
         return _card([ChartPanel("Return", upper), beneath], upper)
-    own = np.array([bool(x["success"]) and not x["human_steps"] for _, x in played], float)
-    mean = _share(own, np.ones(len(own)), recent)
-    upper = [Series(at, mean, f"alone, last {recent} episodes", FAINT)]
+    won = np.array([bool(line["success"]) for _, line in played], float)
+    upper = [Series(at, _share(won, np.ones(len(won)), recent), f"last {recent} episodes", FAINT)]
+    alone = human == 0
+    if alone.any() and not alone.all():
+        mean = _share(won[alone], np.ones(alone.sum()), recent)
+        upper.append(Series(at[alone], mean, f"last {recent} without help", SECOND))
     if tested:
         when = np.array([minute for minute, _ in tested])
         share = np.array([line["success"] for _, line in tested], float)

@@ -42,11 +42,14 @@ class Scripted:
         Args:
             env: just reset.
             episode: its number.
-            recent_success: share of recent episodes that the policy did alone.
+            recent_success: share of successes in recent episodes that nobody helped in.
         """
+        options = self._options
         self._env = cast("ReachEnv", env.unwrapped)
         self._expert = Expert(self._env, np.random.default_rng([self._seed, episode]))
-        self._chance = self._options.rate * max(LEAST_CARE, 1 - recent_success)
+        self._chance = options.rate * max(LEAST_CARE, 1 - recent_success)
+        if options.alone_every and (episode + 1) % options.alone_every == 0:
+            self._chance = 0.0
         self._left = 0
 
     def action(self, step: int) -> NDArray[np.float32] | None:

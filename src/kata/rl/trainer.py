@@ -31,6 +31,7 @@ from kata.rl.assembly import assemble_parts
 from kata.rl.checkpoint import Counts
 from kata.rl.episodes.episode import PlayedEpisode
 from kata.rl.episodes.journal import FOLDER, Journal
+from kata.rl.episodes.progress import LOOK_BACK, RecentShares, recent_shares
 from kata.rl.learner import Learner
 from kata.rl.options import RlRun
 from kata.rl.report import write_rl_report
@@ -60,14 +61,14 @@ class RlTrained:
         folder: of the run.
         counts: how far it is.
         stopped: why it stopped early, or None.
-        success: share of the last episodes that the policy did alone, or None if nobody tells.
+        progress: over the last episodes.
         total_reward: mean over the last episodes.
     """
 
     folder: Path
     counts: Counts
     stopped: str | None
-    success: float | None
+    progress: RecentShares
     total_reward: float
 
 
@@ -147,7 +148,8 @@ class RunSession:
         if number < len(journal.entries):
             return journal.read(number)
         updates = learner.sac.updates
-        episode = self.actor.episode(number, learner.steps, self.recent()[0] or 0.0)
+        own = self.progress().own_success
+        episode = self.actor.episode(number, learner.steps, own or 0.0)
         journal.append(episode, weights=updates, updates=updates)
         return episode
 
@@ -161,7 +163,7 @@ class RunSession:
             )
         entry = self.journal.entries[self.learner.episodes]
         self.learner.admit(episode)
-        success, _ = self.recent()
+        progress = self.progress()
         self.note(
             "episode",
             {
@@ -172,21 +174,17 @@ class RunSession:
                 "length": episode.steps,
                 "success": episode.success,
                 "human_steps": episode.human_steps,
-                "own_success": success,
+                "recent_success": progress.success,
+                "own_success": progress.own_success,
                 "terminated": episode.terminated,
             },
         )
 
-    def recent(self) -> tuple[float | None, float]:
-        """Return the share of the last episodes that the policy did alone, and the share of steps
-        that a human took.
-        """
-        options, end = self.run.takeover, self.learner.episodes
-        last = self.journal.entries[max(0, end - options.recent) : end]
-        told = [e.success and not e.human_steps for e in last if e.success is not None]
-        steps = sum(e.steps for e in last)
-        share = sum(e.human_steps for e in last) / max(1, steps)
-        return (sum(map(bool, told)) / len(told) if told else None), share
+    def progress(self) -> RecentShares:
+        """Return shares over the last episodes that the learner has taken."""
+        entries, count = self.journal.entries, self.learner.episodes
+        first = max(0, count - LOOK_BACK * self.run.takeover.recent)
+        return recent_shares(entries[first:count], self.run.takeover.recent)
 
     def learn(self) -> None:
         """Do one update."""
@@ -207,15 +205,16 @@ class RunSession:
                 "the last checkpoint in a new folder",
             )
         self.note("train", {"updates": updates, **values})
-        success, human = self.recent()
-        told = "" if success is None else f"  own success {success:.0%}"
+        progress = self.progress()
+        shares = {"success": progress.success, "own": progress.own_success}
+        told = "".join(f"  {name} {x:.0%}" for name, x in shares.items() if x is not None)
         _log.info(
             "step %d/%d  updates %d%s  human %.0f%%  critic %.3g  actor %.3g  alpha %.3g  %s",
             step,
             self.run.policy.online_steps,
             updates,
             told,
-            100 * human,
+            100 * progress.human,
             values["loss_critic"],
             values.get("loss_actor", math.nan),
             values.get("alpha", math.nan),
@@ -300,12 +299,11 @@ def _train(
         work(session)
         if run.report:
             session.report()
-        success, _ = session.recent()
         last = session.journal.entries[-run.takeover.recent :]
         mean = sum(entry.total_reward for entry in last) / max(1, len(last))
         learner = session.learner
         counts = Counts(learner.steps, learner.episodes, learner.sac.updates)
-        return RlTrained(folder, counts, session.stop.reason, success, mean)
+        return RlTrained(folder, counts, session.stop.reason, session.progress(), mean)
 
 
 def read_run(folder: Path) -> RlRun:

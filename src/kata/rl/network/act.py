@@ -135,7 +135,8 @@ class NetworkActor:
         self.step += episode.steps
         self.played += 1
         self.steps += episode.steps
-        self.recent.append(bool(episode.success) and not episode.human_steps)
+        if not episode.human_steps:
+            self.recent.append(bool(episode.success))
         if self.played % SAY_EVERY == 1:
             _log.info(
                 "episode %d: %d steps, return %.4g, weights of update %d; %d wait",
