@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from kata.errors import DataError
+from kata.errors import ConfigError, DataError
 from kata.eval.env_check import Fit, View
 from kata.eval.envs.registry import EnvSpec
 from kata.eval.record.demonstrations import attempt
@@ -79,6 +79,30 @@ def test_an_episode_holds_what_was_executed_and_by_whom(monkeypatch):
     assert played.reward.tolist() == [0, 0, 0, 0, 1]
     assert (played.terminated, played.success) == (True, True)
     assert played.observations[STATE][:, 0].tolist() == [0, 1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize(
+    ("seen", "said"),
+    [
+        (np.array([np.nan], np.float32), r"ValueError: observation.state is not finite: \[nan\]"),
+        (np.zeros(2, np.float32), r"ValueError: .* has the shape \(2,\)"),
+        (RuntimeError("the motor\nis off"), r"RuntimeError: the motor is off \(test_env"),
+    ],
+)
+def test_an_environment_that_fails_is_told_in_one_message(seen, said, monkeypatch):
+    def shown(self):
+        if isinstance(seen, Exception):
+            raise seen
+        return {"agent_pos": seen}
+
+    world = RlEnv(rules())
+    world.reset(7)
+    monkeypatch.setattr(Gripper, "_seen", shown)
+    message = rf"(?s)Gripper-v0, seed 7: step: {said}.*rule:.*remedy: mend it.*--resume=true"
+    with pytest.raises(ConfigError, match=message):
+        world.step(np.zeros(3, np.float32))
+    with pytest.raises(ConfigError, match=r"seed 8: reset: "):
+        world.reset(8)
 
 
 def test_the_environments_own_reward_does_not_end_the_episode(monkeypatch):

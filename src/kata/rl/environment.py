@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import traceback
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kata.errors import ConfigError
+from kata.errors import ConfigError, KataError
 from kata.eval.env_check import Fit
 from kata.eval.envs.registry import TERMINATED, EnvSpec, make
 from kata.eval.vector_env import observed, told
@@ -81,19 +84,24 @@ class RlEnv:
         self.env = make(rules.spec)
 
     def reset(self, seed: int) -> Arrays:
-        """Begin an episode and return its first observation."""
+        """Begin an episode and return its first observation.
+
+        Raises:
+            ConfigError: the environment fails, or what it shows is not what it declared.
+        """
         self._seed = seed
         states = self._rules.spec.options
         start = states[seed % len(states)] if states else None
-        seen, _ = self.env.reset(seed=seed, options=start)
-        return self._observed(seen)
+        with self._foreign("reset"):
+            seen, _ = self.env.reset(seed=seed, options=start)
+            return self._observed(seen)
 
     def step(self, action: NDArray[np.float32]) -> Outcome:
         """Take a step with an action (A,), which is limited to the environment's bounds.
 
         Raises:
-            ConfigError: the action or the reward is not finite, or info does not tell success where
-                success is the reward.
+            ConfigError: the action, the observation or the reward is not finite, the environment
+                fails, or info does not tell success where success is the reward.
         """
         spec, how = self._rules.spec, self._rules.how
         if not np.isfinite(action).all():
@@ -102,8 +110,9 @@ class RlEnv:
             )
         action = np.clip(action, how.low, how.high)
         given = action if spec.action_key is None else {spec.action_key: action}
-        seen, reward, terminated, truncated, info = self.env.step(given)
-        observation = self._observed(seen)
+        with self._foreign("step"):
+            seen, reward, terminated, truncated, info = self.env.step(given)
+            observation = self._observed(seen)
         success = self._success(observation, bool(terminated), info)
         human = bool(info.get(INTERVENTION, False))
         if human and TELEOP_ACTION in info:
@@ -139,7 +148,9 @@ class RlEnv:
         spec = self._rules.spec
         if self._rules.reward == ENV:
             if not np.isfinite(own):
-                raise self._refused(f"the reward is {own}", "a finite number", "repair it")
+                raise self._refused(
+                    f"the reward is {own}", "a finite number", "mend the environment's reward"
+                )
             return own
         if success is None:
             raise ConfigError(
@@ -153,6 +164,22 @@ class RlEnv:
     def _observed(self, seen: Any) -> Arrays:
         views = self._rules.how.views.items()
         return {key: observed(seen, key, view) for key, view in views}
+
+    @contextmanager
+    def _foreign(self, call: str) -> Generator[None]:
+        """Tell in one message what goes wrong in the environment's own code, and where."""
+        try:
+            yield
+        except KataError:
+            raise
+        except Exception as error:  # foreign code may raise anything, and the user needs to see it
+            at = traceback.extract_tb(error.__traceback__)[-1]
+            said = " ".join(f"{type(error).__name__}: {error}".split())
+            raise self._refused(
+                f"{call}: {said} ({Path(at.filename).name}, line {at.lineno})",
+                "an environment shows what it declared, and does not fail within an episode",
+                "mend it; the run continues with --resume=true, without the episode under way",
+            ) from error
 
     def _refused(self, what: str, rule: str, remedy: str) -> ConfigError:
         return ConfigError(
