@@ -23,7 +23,6 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torchvision.models import resnet50, vgg16_bn
 
-from kata.bench.step.cases import WALL_OSS
 from kata.plan.catalogue import gpu_named
 from kata.plan.data_size import DataSize
 from kata.plan.device_rates import rates_of
@@ -35,6 +34,7 @@ from kata.plan.tracing.cuda_rules import cuda_rules
 from kata.plan.tracing.fake_tensors import treated_as_real
 from kata.plan.tracing.recorder import StepRecorder
 from kata.policies import config_class
+from kata.policies.wall_x.published import PUBLISHED
 from kata.run import AcceleratorConfig, DatasetConfig, Run
 from kata.run.batch_layout import share_out
 from kata.spec import Feature, FeatureType
@@ -88,7 +88,7 @@ their weights, gradients and means of AdamW alone take more than 40 GB.
 FITTED = {"resize_imgs_with_padding": (224, 224)}
 """X-VLA's usual frames; those of the guide would be cut into 301 tokens each."""
 OPTIONS = {
-    "wall_x": {"base_config": WALL_OSS},
+    "wall_x": {"base_config": PUBLISHED},
     **dict.fromkeys(("pi0", "pi05", "pi0_fast"), NARROW),
     "xvla": FITTED,
     "eo1": {"gradient_checkpointing": True},

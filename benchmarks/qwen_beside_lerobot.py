@@ -20,8 +20,7 @@ from unittest import mock
 import policy_eo1
 import policy_wall_x
 import torch
-
-from kata.policies.pipelines import canonical_pipelines
+from sides import plain_pipeline, plain_stats
 
 ROUNDS = 7
 TEXT = {
@@ -59,13 +58,6 @@ def in_turns(peer: Callable[[], Any], own: Callable[[], Any]) -> dict[str, Any]:
     return {"cpu_seconds": found, "medians": medians, "ratio": ratio}
 
 
-def own_steps(policy: Any, tools: Any, case: Any) -> Any:
-    """Return kata's steps before a policy."""
-    plain = tools._plain_stats(case)
-    stats = {key: {n: v.numpy() for n, v in named.items()} for key, named in plain.items()}
-    return canonical_pipelines(policy.config, stats, rename_map={}, device="cpu")[0]
-
-
 def wall_x() -> dict[str, Any]:
     """Return the seconds of a chunk of 32 actions from one observation."""
     from lerobot.policies.wall_x.processor_wall_x import make_wall_x_pre_post_processors
@@ -80,8 +72,8 @@ def wall_x() -> dict[str, Any]:
         vision=VISION,
     )
     peer, own = tools.build_peer(case).eval(), tools.build_own(case).eval()
-    before = make_wall_x_pre_post_processors(peer.config, tools._plain_stats(case))[0]
-    steps, noise = own_steps(own, tools, case), tools.noise(case)[:1]
+    before = make_wall_x_pre_post_processors(peer.config, plain_stats(7, 6))[0]
+    steps, noise = plain_pipeline(own, 7), tools.noise(case)[:1]
 
     def seen() -> dict[str, Any]:
         return {key: value[:1] for key, value in tools.observation(case, 0).items()}
@@ -110,8 +102,8 @@ def eo1() -> dict[str, Any]:
         vlm={"text": TEXT, "vision": VISION},
     )  # fmt: skip
     peer, own = tools.build_peer(case).train(), tools.build_own(case).train()
-    before = make_eo1_pre_post_processors(peer.config, tools._plain_stats(case))[0]
-    steps = own_steps(own, tools, case)
+    before = make_eo1_pre_post_processors(peer.config, plain_stats(7, 6))[0]
+    steps = plain_pipeline(own, 7)
 
     def peer_update() -> None:
         peer.forward(before(tools.batch(case)))[0].backward()

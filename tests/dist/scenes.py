@@ -128,10 +128,21 @@ def train_runs_with_deepspeed(*runs: list[str]) -> int:
     """The same where DeepSpeed would otherwise compile its exchange between processes of a
     machine.
     """
+    without_compiled_exchange()
+    return train_runs(*runs)
+
+
+def train_with_deepspeed_and_full_memory(step: int, rank: int, args: list[str]) -> int:
+    """`train_with_full_memory` in an environment of `train_runs_with_deepspeed`."""
+    without_compiled_exchange()
+    return train_with_full_memory(step, rank, args)
+
+
+def without_compiled_exchange() -> None:
+    """Keep DeepSpeed from compiling an exchange through shared memory."""
     import deepspeed.ops
 
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
-    return train_runs(*runs)
 
 
 def shard_pi(*cases: tuple[str, dict[str, Any]]) -> int:

@@ -59,3 +59,27 @@ def test_each_stage_makes_the_run_of_one_rank(vector_dataset, tmp_path):
         close(tmp_path / "whole", tmp_path / name)
     for ours, theirs in zip(record(tmp_path / "whole"), record(tmp_path / "zero3"), strict=True):
         assert theirs == pytest.approx(ours, rel=1e-4, abs=1e-5, nan_ok=True)
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_a_full_memory_of_one_rank_ends_all_with_the_options_that_need_less(
+    stage, vector_dataset, tmp_path
+):
+    args = [
+        f"--dataset.root={vector_dataset}",
+        "--dataset.repo_id=tests/vectors",
+        *TINY_ACT,
+        *OPTIONS,
+        f"--output_dir={tmp_path / 'run'}",
+        "--engine=accelerate",
+        *batch(4),
+        "--steps=6",
+        f"--deepspeed.zero_stage={stage}",
+    ]
+    group = ranks.start(
+        2, scenes.train_with_deepspeed_and_full_memory, 1, 1, args, folder=tmp_path / "out"
+    )
+    assert group.ended() == [2, 2], group.said(0) + group.said(1)
+    assert "cpu is out of memory" in group.said(1)
+    assert "--batch_size=2 --accelerator.gradient_accumulation.steps=2" in group.said(1)
+    assert "rank 1 (process" in group.said(0)

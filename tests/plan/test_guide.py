@@ -31,14 +31,17 @@ def test_pytorch_on_metal_is_planned_as_it_was_measured():
     assert [gpu for gpu, inside in found.items() if inside != "yes"] == ["rtx3090"]
 
 
-def test_the_scenarios_of_act_and_pi_on_cuda_are_inside():
-    found = plan_guide.wall_clock_rows()
-    inside = [row for row in found if row["inside"] == "yes"]
-    assert {(row["gpu"], row["policy"]) for row in inside} >= {
+def test_the_scenarios_are_inside_or_off_by_what_the_guide_allows_itself():
+    found = {(row["gpu"], row["policy"]): row["inside"] for row in plan_guide.wall_clock_rows()}
+    strictly = {each for each, inside in found.items() if inside == "yes"}
+    assert strictly >= {
         *((gpu, "act") for gpu in ("rtx4090", "rtx3090", "l4", "a10g")),
         ("a100-40gb", "pi0"),
         ("a100-40gb", "pi05"),
     }
+    # docs/plan.md: the guide's own steps on four H100, and VGG-16 measured on Macs, say less.
+    outside = {each for each, inside in found.items() if inside == "no"}
+    assert outside == {("h100", "diffusion"), ("h100", "smolvla"), ("m3-max", "act")}
 
 
 def test_memory_is_in_the_range_of_each_group():

@@ -15,7 +15,7 @@ from kata.errors import DataError, PolicyError
 from kata.policies import build_policy
 from kata.policies.config import PolicyConfig
 from kata.policies.pipelines import canonical_pipelines, saved_pipelines
-from kata.policies.wall_x.config import Config
+from kata.policies.wall_x.config import WALL_OSS, Config
 from kata.processors.qwen.wall_x import WallXTask, final_size, moved_points, view_name
 from kata.run import read_policy_config
 from kata.spec import (
@@ -68,6 +68,17 @@ def config(tools):
         return Config(input_features=features, output_features=output, **given)
 
     return make
+
+
+def test_a_plan_knows_the_published_sizes_without_a_network(config, monkeypatch):
+    def no_network(name):
+        raise PolicyError(f"{name}: its config cannot be loaded", rule="a network", remedy="")
+
+    monkeypatch.setattr("kata.policies.wall_x.config.vlm_config", no_network)
+    published = config(pretrained_name_or_path=WALL_OSS).planned()
+    assert published.base_config["num_hidden_layers"] == 36
+    with pytest.raises(PolicyError, match="other: its config cannot be loaded"):
+        config(pretrained_name_or_path="other").planned().base  # noqa: B018
 
 
 def built(config):

@@ -309,6 +309,10 @@ class PolicyConfig(Chosen, ABC):
         """
         return self
 
+    def planned(self) -> PolicyConfig:
+        """Return a copy for `kata plan`, which builds without pretrained parts and a network."""
+        return self.without_downloads()
+
     @abstractmethod
     def validate_features(self) -> None:
         """Raise PolicyError if the inputs and outputs do not suit this policy."""

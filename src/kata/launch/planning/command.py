@@ -97,7 +97,7 @@ def subject(
     Nothing of the run is downloaded but the dataset's metadata.
     """
     run, notes = resolve_run(train, ranks)
-    run = dataclasses.replace(run, policy=run.policy.without_downloads())
+    run = dataclasses.replace(run, policy=run.policy.planned())
     run, data = described(run, options.dataset) if options.dataset.is_stated else with_dataset(run)
     if run.compile:
         notes.append("--compile is not part of the plan")

@@ -140,7 +140,8 @@ def _attention(
         return _flash(query, key, value, dropout_p, is_causal, scale)
     step = 8 if is_half else 4
     is_even = size % step == 0 and value.shape[-1] % step == 0
-    if query.dim() == 4 and is_even and not enable_gqa:
+    # Where no heads share keys, the flag of grouped queries says nothing.
+    if query.dim() == 4 and is_even and query.shape[1] == key.shape[1]:
         keeps = torch.is_grad_enabled() and (query.requires_grad or key.requires_grad)
         bias = None if attn_mask is None else _bias(attn_mask, query, key)
         found = aten._scaled_dot_product_efficient_attention.default(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
@@ -10,14 +11,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from kata.config import option
+from kata.errors import PolicyError
 from kata.policies.config import SHARED_STEPS
 from kata.policies.qwen.vlm_config import blank_prompt, text_config, token_side, vlm_config
 from kata.policies.rules import Rule, refuse_broken_rules
 from kata.policies.vla import DenoisedConfig
+from kata.policies.wall_x.published import PUBLISHED
 from kata.spec import Column, FeatureType, NormMode
 
 if TYPE_CHECKING:
     from kata.processors.pipeline import Pipeline
+
+_log = logging.getLogger(__name__)
 
 WALL_OSS = "x-square-robot/wall-oss-flow"
 TASK_STEP = "wall_x_task_processor"
@@ -137,6 +142,20 @@ class Config(DenoisedConfig):
     def without_downloads(self) -> Config:
         """Return a copy without the model's weights."""
         return dataclasses.replace(self, load_base_weights=False)
+
+    def planned(self) -> Config:
+        """Return a copy without weights. Sizes of the published model need no network."""
+        plain = self.without_downloads()
+        if self.pretrained_name_or_path != WALL_OSS or self.base_config is not None:
+            return plain
+        try:
+            return dataclasses.replace(plain, base_config=self.base)
+        except PolicyError:
+            _log.warning(
+                "%s cannot be read here: the plan takes the sizes of its authors' repository",
+                WALL_OSS,
+            )
+            return dataclasses.replace(plain, base_config=PUBLISHED)
 
     def tokenizer(self) -> dict[str, Any]:
         """Return the name of the model's tokenizer."""
