@@ -172,11 +172,12 @@ def _split(
     """Return the frames to learn from and those of episodes kept apart. Both have both classes."""
     share = labelled.success.mean()
     if share in (0, 1):
+        missing = "successes" if share == 0 else "failures"
         raise DataError(
             f"{name}: {REWARD} is {'never' if share == 0 else 'always'} above 0 in "
             f"{len(labelled.success)} frames",
             rule="frames of both classes: successes and failures",
-            remedy="record failures too, and go on for a while after success "
+            remedy=f"record {missing}, too, and go on for a while after success "
             "(terminate_on_success=false in LeRobot): the picture after an episode's last action "
             "is not in a dataset",
         )
