@@ -47,6 +47,7 @@ def read(args: argparse.Namespace) -> None:
         num_workers=args.threads,
         shuffle="clips",
         frame_memory=args.frame_memory_mb * 10**6,
+        global_batch=args.batch_size,
         encoded_memory=args.encoded_memory_mb * 10**6,
     ) as loader:
         batches = iter(loader)

@@ -11,6 +11,8 @@ import pytest
 import torch
 
 from kata.data import Dataset, Reader, open_dataset
+from kata.data.sampling.clip_order import ClipOrder
+from kata.data.sampling.mixture_order import MixtureOrder
 from kata.errors import ConfigError, DataError
 from kata.loader import Loader
 from kata.loader.batch_grid import BatchGrid
@@ -76,6 +78,25 @@ def test_the_order_is_that_of_one_rank(data: Dataset, shuffle: str, ranks: int) 
         with Loader(data, 2, **options, rank=rank, world_size=ranks) as loader:
             for batch, whole in zip(loader, expected, strict=False):
                 assert batch["index"].tolist() == whole[2 * rank : 2 * rank + 2]
+
+
+def test_a_smaller_step_allows_longer_clips_whatever_the_ranks(data: Dataset) -> None:
+    options: dict[str, Any] = {"shuffle": "clips", "frame_memory": 60 * 32 * 48 * 3, "seed": 5}
+    times = {CAMERA: [-0.4, -0.2, 0.0]}
+    orders: dict[int, list[list[int]]] = {1: [], 64: []}
+    lengths: dict[int, int] = {}
+    for step, found in orders.items():
+        for ranks in (1, 2):
+            with Loader(
+                data, 2, times, **options, global_batch=step, rank=0, world_size=ranks
+            ) as loader:
+                assert isinstance(loader.order, MixtureOrder)
+                (clips,) = loader.order.orders
+                assert isinstance(clips, ClipOrder)
+                lengths[step] = clips.clips.frames
+                found.append(loader.order.at(np.arange(21)).tolist())
+    assert lengths[1] > lengths[64]
+    assert orders[1][0] == orders[1][1] != orders[64][0] == orders[64][1]
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])
@@ -224,6 +245,7 @@ def test_an_endless_loader_has_no_length(data: Dataset) -> None:
         ({"epochs": 0}, "epochs=0"),
         ({"num_workers": 0}, "num_workers=0"),
         ({"shuffle": "clip"}, "shuffle=clip"),
+        ({"global_batch": 0}, "global_batch=0"),
         ({"image_dtype": torch.float16}, "image_dtype=torch.float16"),
         ({"rank": 1}, "rank=1, world_size=None"),
         ({"rank": 2, "world_size": 2}, "rank=2, world_size=2"),

@@ -27,11 +27,6 @@ from kata.spec import Batch, Windows
 
 SHUFFLES = ("auto", "full", "clips", "none")
 
-_MIXED = 64
-"""Samples of the batches that the order is chosen for. The order must not follow from the batch
-size: then it would change with the number of ranks.
-"""
-
 _TOLERANCE_S = 1e-4
 """LeRobot's tolerance for the times of a window."""
 
@@ -44,9 +39,9 @@ class Loader(Closing):
     axis in a camera that is stored as video, as in LeRobot. All other keys are those of
     `kata.data.Reader.read`.
 
-    The order of samples follows from the dataset, the windows, `seed`, `shuffle` and
-    `frame_memory`. It is the same for any number of ranks. Step k takes positions [k * G, (k + 1) *
-    G) of it, where G is the samples of all ranks, and each rank reads its slice.
+    The order of samples follows from the dataset, the windows, `seed`, `shuffle`, `frame_memory`
+    and `global_batch`. It is the same for any number of ranks. Step k takes positions [k * G,
+    (k + 1) * G) of it, where G is the samples of all ranks, and each rank reads its slice.
 
     Args:
         dataset: a name on the Hub, a folder, an address (s3://, hf://, gs://, https://), or what
@@ -66,6 +61,9 @@ class Loader(Closing):
         num_workers: decoding threads; there are no worker processes.
         prefetch_factor: batches that are read in advance.
         frame_memory: bytes for decoded frames that later batches use, beside the batches.
+        global_batch: samples of a step over all ranks for which clip order mixes well. With fewer,
+            clips are longer, and windows that span many frames decode each of them fewer times. It
+            does not follow from `batch_size`, since the order would change with the ranks.
         encoded_memory: bytes of a dataset in a store that are here or on their way.
         cache_dir: folder that keeps the bytes of a dataset in a store; None keeps none.
         rank: of this process. None takes it from torch.distributed, or from the launcher.
@@ -90,6 +88,7 @@ class Loader(Closing):
     num_workers: int = 4
     prefetch_factor: int = 4
     frame_memory: int = 2 * 10**9
+    global_batch: int = 64
     encoded_memory: int = 10**9
     cache_dir: str | Path | None = None
     rank: int | None = None
@@ -194,7 +193,7 @@ class Loader(Closing):
     def _check(self) -> None:
         """Refuse numbers below their least value, and unknown words."""
         least = {"batch_size": 1, "num_workers": 1, "prefetch_factor": 0, "frame_memory": 0}
-        least |= {"encoded_memory": 1, "drop_n_last_frames": 0}
+        least |= {"encoded_memory": 1, "drop_n_last_frames": 0, "global_batch": 1}
         if self.epochs is not None:
             least["epochs"] = 1
         for name, smallest in least.items():
@@ -239,7 +238,9 @@ class Loader(Closing):
             return PermutationOrder(self.num_samples, self.seed, shuffle=False)
         read = mixture.columns if self.keys is None else {*self.keys, *self._windows}
         cameras = [key for key in mixture.cameras if key in read]
-        choice = ShuffleChoice(Shuffle(self.shuffle), self.frame_memory, _MIXED, ahead=0)
+        choice = ShuffleChoice(
+            Shuffle(self.shuffle), self.frame_memory, self.global_batch, ahead=0
+        )
         shuffles, _ = choice.choose(mixture, self._windows, cameras, self._rows)
         return make_order(shuffles, mixture, self._windows, cameras, self._rows, self.seed)
 

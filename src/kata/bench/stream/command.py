@@ -49,7 +49,7 @@ def stream(run: StreamBench) -> int:
     began = datetime.datetime.now(datetime.UTC)
     world = read_world(os.environ)
     with join(world, torch.device("cpu"), LIMIT_S) as group:
-        own = read_rank(run, world.local_rank, partial(group.gather, None))
+        own = read_rank(run, world.local_rank, partial(group.gather, None), world.size)
         ranks = group.gather(own)
         if world.is_first:
             record = record_of(run, began, ranks)

@@ -84,12 +84,15 @@ class _Taken:
     resident: list[tuple[float, int]]
 
 
-def read_rank(run: StreamBench, local_rank: int, ready: Callable[[], Any]) -> RankRun:
+def read_rank(
+    run: StreamBench, local_rank: int, ready: Callable[[], Any], world_size: int = 1
+) -> RankRun:
     """Read the batches of this rank.
 
     Args:
         run: the options.
         local_rank: number of this rank on its node.
+        world_size: number of ranks.
         ready: waits until all ranks are ready to begin.
 
     Raises:
@@ -112,6 +115,8 @@ def read_rank(run: StreamBench, local_rank: int, ready: Callable[[], Any]) -> Ra
         num_workers=run.num_workers or process_stats.cores(),
         prefetch_factor=run.prefetch_factor,
         frame_memory=frames_memory,
+        # As in training, where the order is chosen for the samples of a step.
+        global_batch=run.batch_size * world_size,
         encoded_memory=encoded_memory,
         cache_dir=run.dataset.cache_dir,
     ) as loader:
@@ -134,7 +139,7 @@ def read_rank(run: StreamBench, local_rank: int, ready: Callable[[], Any]) -> Ra
             stored_bytes_per_sample=sum(stored_frame_bytes(dataset, key) for key in cameras),
             episodes_per_batch=taken.episodes / run.num_batches,
             is_streamed=is_streamed,
-            mixing=mixing_of(loader.order, run.batch_size * (loader.world_size or 1)),
+            mixing=mixing_of(loader.order, run.batch_size * world_size),
             budget_bytes=loader.reader.frame_memory + (encoded_memory if is_streamed else 0),
             peak_bytes=process_stats.peak_resident_bytes(),
             resident=taken.resident,
