@@ -238,9 +238,7 @@ class Loader(Closing):
             return PermutationOrder(self.num_samples, self.seed, shuffle=False)
         read = mixture.columns if self.keys is None else {*self.keys, *self._windows}
         cameras = [key for key in mixture.cameras if key in read]
-        choice = ShuffleChoice(
-            Shuffle(self.shuffle), self.frame_memory, self.global_batch, ahead=0
-        )
+        choice = ShuffleChoice(Shuffle(self.shuffle), self.frame_memory, self.global_batch, ahead=0)
         shuffles, _ = choice.choose(mixture, self._windows, cameras, self._rows)
         return make_order(shuffles, mixture, self._windows, cameras, self._rows, self.seed)
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -190,6 +191,35 @@ def test_images_are_fetched_with_their_row_group_then_one_by_one(tmp_path: Path)
         sizes = [end - begin for _, begin, end in store.read[2:]]
         assert len(sizes) == 2
         assert max(sizes) < 1000
+
+
+def test_large_images_are_found_without_the_rest_of_their_row_group(tmp_path: Path) -> None:
+    root = make(tmp_path, lengths=(60,), camera="image")
+    (place,) = (root / "data").rglob("*.parquet")
+    table, rng = pq.read_table(place), np.random.default_rng(0)
+    # Behind a PNG's end may stand anything.
+    larger = [
+        {**cell, "bytes": cell["bytes"] + rng.bytes(80_000)} for cell in table[CAMERA].to_pylist()
+    ]
+    number = table.schema.get_field_index(CAMERA)
+    kind = table.schema.field(CAMERA)
+    pq.write_table(table.set_column(number, kind, pa.array(larger, kind.type)), place)
+    data = open_dataset("x/y", root=root)
+    rows, order = anchor_rows(data), Order(60, 0)
+    with (
+        streamed(data, budget=500_000) as (there, store, pool),
+        Reader(there, {}, threads=2, frame_memory=10**6) as reader,
+        Batches(reader, rows, order, 2) as found,
+        Reader(data, {}, threads=2) as near,
+        Batches(near, rows, order, 2) as expected,
+    ):
+        for step in range(30):
+            np.testing.assert_array_equal(found.at(step)[CAMERA], expected.at(step)[CAMERA])
+            if not step:
+                assert store.bytes_read < 0.5 * place.stat().st_size
+            assert pool.held_bytes <= 500_000
+        # What is fetched again are tags between images, and what found them.
+        assert store.bytes_read < 2.2 * place.stat().st_size
 
 
 def test_a_file_that_changes_is_named_and_the_next_batch_is_read(tmp_path: Path) -> None:

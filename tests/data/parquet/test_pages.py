@@ -218,10 +218,10 @@ def test_who_wants_the_same_page_waits_for_the_first(
     write(path, [[{"bytes": b"x" * 1000} for _ in range(8)]], compression="zstd")
     read = image_column.read_cells
 
-    def slow(file: OpenFile, pages: Any, number: int) -> Any:
+    def slow(file: OpenFile, pages: Any, number: int, requests: None) -> Any:
         made.append(number)
         time.sleep(0.2)  # the others come meanwhile
-        return read(file, pages, number)
+        return read(file, pages, number, requests)
 
     together = Barrier(8)
     monkeypatch.setattr(image_column, "read_cells", slow)
@@ -376,11 +376,11 @@ def test_counts_beyond_the_bytes_that_are_there(tmp_path: Path) -> None:
     path.write_bytes(b"\x02\0\0\0ab\x01\0\0\0c")
     file = opened(path)
     body = open_body(file, 0, 11, 11, "UNCOMPRESSED")
-    strings = Strings(file, body, 0, 2)
+    strings = Strings.of(file, body, 0, 2)
     assert [strings.read(file, number) for number in range(2)] == [b"ab", b"c"]
     for count in (3, 2**40):
         with pytest.raises(PageError, match="fewer"):
-            Strings(file, body, 0, count)
+            Strings.of(file, body, 0, count)
     with pytest.raises(PageError, match="value 2 is wanted of 2"):
         strings.read(file, 2)
     with pytest.raises(PageError, match="and it has 11"):

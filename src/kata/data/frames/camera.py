@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Protocol, TypeAlias
 
 from kata.data.arrays import Int64, Pixels
 from kata.data.format.episode_table import Span
+from kata.data.parquet.pages import SideBySide
 from kata.data.storage.far_files import ByteRange
 from kata.data.video.color import Planes
 from kata.errors import DataError
@@ -49,6 +50,17 @@ class Camera(Protocol):
 
         Returns:
             Whole GOPs, and nothing where the file is on this machine.
+        """
+        ...
+
+    def searches(self, file: int, numbers: Int64) -> list[Callable[[SideBySide], None]]:
+        """Return what finds the bytes of these frames in a far file, where that is not known yet.
+
+        Each is called with a map that makes its requests side by side, and may wait for them.
+
+        Args:
+            file: number of the file.
+            numbers: (n,) of the frames in the file, ascending.
         """
         ...
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import CancelledError
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
 
@@ -31,6 +31,7 @@ from kata.data.frames.frame_cache import FrameCache
 from kata.data.frames.frame_delivery import Out, PendingFrames, Target
 from kata.data.frames.gop_rows import GroupRows, Members, beyond_last_asked
 from kata.data.frames.next_use import NextUse, UsePlan
+from kata.data.parquet.pages import SideBySide
 from kata.data.storage.far_files import ByteRange
 from kata.data.storage.fetch_pool import FetchPool
 from kata.data.storage.fetch_requests import NEVER, Lease
@@ -43,6 +44,9 @@ for the interpreter's lock.
 
 _NOW = -1
 """The step of a batch outside of the plan: its bytes come before all others."""
+
+_SEARCHES = 16
+"""Row groups in which images are looked for at a time. Each keeps some requests under way."""
 
 _AHEAD = 0.93
 """Fraction of the budget up to which frames are prefetched. Frames that batches ask for meanwhile
@@ -113,6 +117,35 @@ class DecodeScheduler:
                 if show is not None:
                     show(done, len(new))
         self._prepared.update(new)
+
+    def locate(self, rows: dict[str, Int64]) -> None:
+        """Find the bytes of frames in far files, where their cameras do not know them yet.
+
+        Args:
+            rows: (N,) rows of the dataset by camera.
+        """
+        fetched = self._context.fetched
+        if fetched is None:
+            return
+        found: list[Callable[[SideBySide], None]] = []
+        for key, wanted in rows.items():
+            for file, numbers in self._by_file(key, wanted):
+                found += self._cameras[key].searches(file, numbers)
+        if found:
+            # They wait for answers, so they may not take the threads that ask.
+            with ThreadPoolExecutor(min(len(found), _SEARCHES)) as searchers:
+                list(searchers.map(lambda search: search(fetched.map), found))
+
+    def _by_file(self, key: str, rows: Int64) -> Iterator[tuple[int, Int64]]:
+        """Return the files of a camera that show some rows, and the ascending frames (n,) in
+        each.
+        """
+        span, episodes = self._cameras[key].span, self._context.dataset.episodes
+        episode = episode_of(rows, episodes)
+        file = span.file[episode]
+        number = rows - episodes.start[episode] + span.first[episode]
+        for one in np.unique(file).tolist():
+            yield one, np.unique(number[file == one])
 
     def plan_ahead(self, uses: dict[str, NextUse], step: int) -> None:
         """Set the next uses of each camera's frames from `step` on, and release frames without
@@ -187,16 +220,11 @@ class DecodeScheduler:
         along: list[tuple[ByteRange, int]] = []
         horizon = self._horizon.steps(fetched.budget_bytes)
         for key, wanted in rows.items():
-            camera, episodes = self._cameras[key], self._context.dataset.episodes
-            unique = self._absent(key, np.unique(wanted))
-            episode = episode_of(unique, episodes)
-            file = camera.span.file[episode]
-            number = unique - episodes.start[episode] + camera.span.first[episode]
-            for one in np.unique(file).tolist():
-                numbers = np.unique(number[file == one])
-                ranges += camera.byte_ranges(one, numbers)
-                near = camera.neighbours(one, numbers)
-                along += self._due_soon(key, one, near, range(steps.stop, steps.stop + horizon))
+            camera = self._cameras[key]
+            for file, numbers in self._by_file(key, self._absent(key, np.unique(wanted))):
+                ranges += camera.byte_ranges(file, numbers)
+                near = camera.neighbours(file, numbers)
+                along += self._due_soon(key, file, near, range(steps.stop, steps.stop + horizon))
         self._horizon.count(len(steps), fetched.fetch_ahead(ranges, steps, along))
 
     def _due_soon(

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,6 +22,7 @@ from kata.data.frames.frame_format import RECORDED, FrameFormat
 from kata.data.parquet.image_column import EncodedImages, ImageColumn, open_column
 from kata.data.parquet.images import DeepImageError, open_image
 from kata.data.parquet.page_body import PageError
+from kata.data.parquet.pages import SideBySide
 from kata.data.storage.far_files import ByteRange, FarFiles
 from kata.data.storage.store import Store, StoredFile
 from kata.errors import DataError, FrameError
@@ -97,6 +101,25 @@ class ImageCamera:
             if place is not None:
                 found.append(ByteRange(files, column.file.name, column.stamp, *place))
         return list(dict.fromkeys(found))
+
+    def searches(self, file: int, numbers: Int64) -> list[Callable[[SideBySide], None]]:
+        """Return what finds images of row groups in which none was looked for yet."""
+        if not isinstance(self._store, FarFiles):
+            return []
+        column = self._columns[file]
+        absent = [row for row in numbers.tolist() if not self._encoded.is_found(column, row)]
+        groups = [bisect_right(column.first, row) for row in absent]
+        found: list[Callable[[SideBySide], None]] = []
+        for group in dict.fromkeys(groups):
+            rows = [row for row, own in zip(absent, groups, strict=True) if own == group]
+            found.append(partial(self._search, column, rows))
+        return found
+
+    def _search(self, column: ImageColumn, rows: list[int], requests: SideBySide) -> None:
+        for row in rows:
+            # Who reads the image meets the damage again, and says which frame it is.
+            with suppress(PageError, pa.ArrowException):
+                self._encoded.find(column, row, requests)
 
     def neighbours(self, file: int, numbers: Int64) -> Int64:
         """Return none: an image takes as many bytes as a request should have."""

@@ -15,6 +15,7 @@ from kata.data.format.episode_table import EpisodeTable
 from kata.data.frames.camera import Picture, shape_mismatch
 from kata.data.frames.frame_format import RECORDED, FrameFormat
 from kata.data.frames.gop_runs import GopRuns
+from kata.data.parquet.pages import SideBySide
 from kata.data.storage.far_files import ByteRange, FarFiles
 from kata.data.storage.file_stamp import Stamp
 from kata.data.storage.store import Store, StoredFile
@@ -149,6 +150,11 @@ class VideoCamera:
         for number in wanted.tolist():
             found.append(ByteRange(files, name, stamp, int(begin[number]), int(end[number])))
         return found
+
+    def searches(self, file: int, numbers: Int64) -> list[Callable[[SideBySide], None]]:
+        """Return none: a prepared video's packets are known."""
+        del file, numbers
+        return []
 
     def neighbours(self, file: int, numbers: Int64) -> Int64:
         """Return the GOPs near those of some frames, if GOPs are fetched one by one."""

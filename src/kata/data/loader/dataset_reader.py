@@ -221,6 +221,7 @@ class DatasetReader:
         batch[TASK] = self._tasks[self.dataset.gather("task_index", opened)].tolist()
         # 4. Submit the frames.
         self._prepare(frames)
+        self._frames.locate(self._prefixed(frames))
         outs = {key: slots.of(key, self._cameras[key].shape) for key in frames}
         return batch, self._frames.fill(self._prefixed(frames), self._prefixed(outs), step)
 
@@ -284,6 +285,7 @@ class DatasetReader:
         if self._far is not None:
             wanted = self._wanted(rows)
             self._prepare(wanted)
+            self._frames.locate(self._prefixed(wanted))
             self._frames.fetch_ahead(self._prefixed(wanted), steps)
 
     def _wanted(self, rows: Int64) -> dict[str, Int64]:

@@ -20,11 +20,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kata.data.counters import CounterCollector
-from kata.data.parquet.page_body import OpenFile, PageError
+from kata.data.parquet.page_body import OpenFile, PageError, UnevenError
 from kata.data.parquet.page_header import LOOK_BYTES, UnknownPageError
 from kata.data.parquet.pages import (
+    SMALL_BYTES,
     Chunk,
     Pages,
+    SideBySide,
+    WholePageError,
     find_cell,
     find_chunk,
     find_pages,
@@ -112,6 +115,7 @@ class EncodedImages:
         self._lock = Lock()
         self._entries: OrderedDict[tuple[StoredFile, str, int, int], Future[Any]] = OrderedDict()
         self._said: set[tuple[str, str]] = set()
+        self._whole: set[tuple[StoredFile, str, int]] = set()
         self.held_bytes = 0
 
     def get(self, column: ImageColumn, row: int) -> Any:
@@ -160,6 +164,42 @@ class EncodedImages:
             return None if value < 0 else everything
         return strings.place(value)
 
+    def is_found(self, column: ImageColumn, row: int) -> bool:
+        """Return True if `find` cannot make the range of a row smaller."""
+        group = bisect_right(column.first, row) - 1
+        chunk, place = column.chunks[group], (column.file, column.key, group)
+        if isinstance(chunk, str) or place in self._whole:
+            return True
+        if chunk.size < chunk.rows * SMALL_BYTES:
+            return True
+        pages = self._made((*place, _HEADERS))
+        if not isinstance(pages, Pages):
+            return pages is not None
+        number, row = find_cell(pages, row - column.first[group])
+        cells = self._made((*place, number))
+        return cells is not None and (
+            cells.strings is not None
+            or int(cells.numbers[row]) < 0
+            or self._made((*place, _DICTIONARY)) is not None
+        )
+
+    def find(self, column: ImageColumn, row: int, requests: SideBySide) -> None:
+        """Find where the images of a row's page lie, by small reads side by side.
+
+        Where that takes more than to read the page, nothing is done.
+
+        Raises:
+            PageError, DataError: As `get` does.
+        """
+        group = bisect_right(column.first, row) - 1
+        if self.is_found(column, row):
+            return
+        file = OpenFile(column.file, column.stamp)
+        try:
+            self._cell(file, column, group, row - column.first[group], requests)
+        except WholePageError:
+            self._whole.add((column.file, column.key, group))
+
     def _made(self, place: tuple[StoredFile, str, int, int]) -> Any:
         """Return the entry at `place`, or None if it is not there yet."""
         with self._lock:
@@ -168,6 +208,36 @@ class EncodedImages:
         return coming.result() if coming is not None and is_made else None
 
     def _find(self, file: OpenFile, column: ImageColumn, group: int, row: int) -> Any:
+        while True:
+            try:
+                found = self._cell(file, column, group, row)
+                return found[0].read(file, found[1]) if isinstance(found, tuple) else found
+            except WholePageError:
+                # Another thread found this out while this one waited for it.
+                continue
+            except UnevenError:
+                self._read_whole(column, group)
+
+    def _read_whole(self, column: ImageColumn, group: int) -> None:
+        """Forget what `find` found in a row group, so that its pages are read whole."""
+        place = (column.file, column.key, group)
+        with self._lock:
+            self._whole.add(place)
+            for number in [each for each in self._entries if each[:3] == place]:
+                if self._entries[number].done():
+                    self.held_bytes -= self._entries.pop(number).result().nbytes
+
+    def _cell(
+        self,
+        file: OpenFile,
+        column: ImageColumn,
+        group: int,
+        row: int,
+        requests: SideBySide | None = None,
+    ) -> Any:
+        """Return the strings of a cell's page with the number of its value in them; or the value,
+        where pyarrow had to read it or the cell is null.
+        """
         # 1. The page headers of the row group, or its images if pyarrow had to read them.
         place = (column.file, column.key, group)
         pages = self._once((*place, _HEADERS), lambda: self._open(file, column, group))
@@ -176,15 +246,15 @@ class EncodedImages:
             return cell.as_buffer() if cell.is_valid else None
         # 2. The number of the cell's value in its page, or in the dictionary.
         page, row = find_cell(pages, row)
-        cells = self._once((*place, page), lambda: read_cells(file, pages, page))
+        cells = self._once((*place, page), lambda: read_cells(file, pages, page, requests))
         number = int(cells.numbers[row])
         if number < 0:
             return None
-        # 3. The value: from the file where it is stored there as it is, else from memory.
+        # 3. The strings: from the file where they are stored there as they are, else from memory.
         strings = cells.strings or self._once(
-            (*place, _DICTIONARY), lambda: read_dictionary(file, pages)
+            (*place, _DICTIONARY), lambda: read_dictionary(file, pages, requests)
         )
-        return strings.read(file, number)
+        return strings, number
 
     def _open(self, file: OpenFile, column: ImageColumn, group: int) -> Any:
         """Return the pages of a row group, or all of its images as an array if only pyarrow reads

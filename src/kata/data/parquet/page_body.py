@@ -25,6 +25,9 @@ are then in the system's cache.
 _MIN_RUN_BYTES = 256
 """Runs shorter than that on average cost more to find and to join than to decompress."""
 
+_BLOCK_BYTES = 2**16
+"""Bytes that Snappy's encoders compress at a time."""
+
 _FREE_RUNS = 64
 """Number of short runs that is accepted in any page: a few often stand at its beginning."""
 
@@ -40,6 +43,10 @@ Plain: TypeAlias = bytes | bytearray | memoryview
 
 class PageError(ValueError):
     """Bytes of a page contradict themselves, or are not there."""
+
+
+class UnevenError(Exception):
+    """A page that seemed to be stored in blocks of one size has others."""
 
 
 class OpenFile:
@@ -83,6 +90,10 @@ class Body(Protocol):
         """Return bytes `begin` to `end` of the body; `file` is the one that holds the page."""
         ...
 
+    def peek(self, file: OpenFile, begin: int, end: int) -> Plain:
+        """Return the same bytes from as few of the file's as possible, less checked."""
+        ...
+
     def place(self, begin: int, end: int) -> tuple[int, int] | None:
         """Return the range of the file that `read` reads, or None if it reads none, or several."""
         ...
@@ -100,6 +111,10 @@ class InMemory:
         """Return a view of the bytes."""
         del file
         return self._plain[begin:end]
+
+    def peek(self, file: OpenFile, begin: int, end: int) -> memoryview:
+        """Return a view of the bytes."""
+        return self.read(file, begin, end)
 
     def place(self, begin: int, end: int) -> None:
         """Return None: the bytes are here."""
@@ -131,6 +146,10 @@ class InFile:
             begin, run = stop, run + 1
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
+    def peek(self, file: OpenFile, begin: int, end: int) -> Plain:
+        """Read the bytes from the file."""
+        return self.read(file, begin, end)
+
     def place(self, begin: int, end: int) -> tuple[int, int] | None:
         """Return the range of the file with the bytes, or None if they are not close together."""
         first = bisect_right(self._starts, begin) - 1
@@ -139,6 +158,109 @@ class InFile:
         stop = self._places[last] + end - self._starts[last]
         is_close = 0 <= stop - at <= 2 * (end - begin) + _LOOK_BYTES
         return (at, stop) if is_close else None
+
+
+class InBlocks:
+    """A body that Snappy stored unchanged in blocks of 64 KiB, so that places follow from numbers.
+
+    Nothing is read to find a place. The tag before each block of which something is read is
+    compared, once; where it is another one, UnevenError is raised.
+
+    Args:
+        begin: position of the first tag in the file.
+        size: number of plain bytes.
+    """
+
+    def __init__(self, begin: int, size: int) -> None:
+        self._begin = begin
+        self.size = size
+        blocks = -(-size // _BLOCK_BYTES)
+        self._is_checked = bytearray(blocks)
+        self._whole, self._last = _tag(_BLOCK_BYTES), _tag(size - (blocks - 1) * _BLOCK_BYTES)
+        self._stored = _BLOCK_BYTES + len(self._whole)
+        self.nbytes = blocks
+
+    @staticmethod
+    def of(begin: int, size: int, plain_size: int) -> InBlocks | None:
+        """Return the body of a snappy stream, or None if its size shows that some block shrank.
+
+        Args:
+            begin: position of the stream in the file.
+            size: bytes of the stream.
+            plain_size: bytes after decompression.
+        """
+        # The stream begins with the number of plain bytes, seven bits in each byte.
+        head = max(-(-plain_size.bit_length() // 7), 1)
+        body = InBlocks(begin + head, plain_size) if plain_size else None
+        is_even = body is not None and body.place(0, plain_size)[1] == begin + size
+        return body if is_even else None
+
+    def peek(self, file: OpenFile, begin: int, end: int) -> bytes:
+        """Return bytes of the body; the tag of the first block is not compared."""
+        return self._read(file, begin, end, self._at(begin))
+
+    def read(self, file: OpenFile, begin: int, end: int) -> bytes:
+        """Return bytes of the body.
+
+        Raises:
+            UnevenError: A tag is another one than expected.
+        """
+        return self._read(file, begin, end, self.place(begin, end)[0]) if begin < end else b""
+
+    def place(self, begin: int, end: int) -> tuple[int, int]:
+        """Return the range of the file that `read` reads: from a tag on that was not compared."""
+        block = begin // _BLOCK_BYTES
+        first = self._at(begin) if self._is_checked[block] else self._begin + block * self._stored
+        return first, self._at(end - 1) + 1
+
+    def _tag_of(self, block: int) -> bytes:
+        return self._last if block == len(self._is_checked) - 1 else self._whole
+
+    def _at(self, place: int) -> int:
+        block, within = divmod(place, _BLOCK_BYTES)
+        return self._begin + block * self._stored + len(self._tag_of(block)) + within
+
+    def _read(self, file: OpenFile, begin: int, end: int, first: int) -> bytes:
+        data = memoryview(file.read(first, self._at(end - 1) + 1 - first))
+        parts: list[memoryview] = []
+        for block in range(begin // _BLOCK_BYTES, (end - 1) // _BLOCK_BYTES + 1):
+            at = self._begin + block * self._stored - first
+            if at >= 0:
+                self._check(block, data[at:])
+            start = max(begin, block * _BLOCK_BYTES)
+            stop = min(end, (block + 1) * _BLOCK_BYTES)
+            parts.append(data[self._at(start) - first : self._at(stop - 1) + 1 - first])
+        return b"".join(parts)
+
+    def _check(self, block: int, data: memoryview) -> None:
+        tag = self._tag_of(block)
+        if data[: len(tag)] != tag:
+            raise UnevenError(f"block {block} of a page is not stored as it is")
+        self._is_checked[block] = 1
+
+
+def _tag(length: int) -> bytes:
+    """Return what Snappy writes before a literal of 1 to 65536 bytes."""
+    if length <= 60:
+        return bytes([length - 1 << 2])
+    if length <= 256:
+        return bytes([60 << 2, length - 1])
+    return bytes([61 << 2]) + (length - 1).to_bytes(2, "little")
+
+
+def sparse_body(begin: int, size: int, plain_size: int, codec: str) -> Body | None:
+    """Return the body of a page whose bytes can be found without reading it, else None.
+
+    Args:
+        begin: position of the page's bytes.
+        size: number of stored bytes.
+        plain_size: number of bytes after decompression.
+        codec: name of the compression, one of CODECS.
+    """
+    if codec == "SNAPPY":
+        return InBlocks.of(begin, size, plain_size)
+    is_plain = codec == PLAIN and size == plain_size > 0
+    return InFile(array("q", [0]), array("q", [begin]), plain_size) if is_plain else None
 
 
 def open_body(file: OpenFile, begin: int, size: int, plain_size: int, codec: str) -> Body:

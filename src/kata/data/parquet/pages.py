@@ -9,17 +9,48 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from kata.data.parquet.page_body import CODECS, Body, OpenFile, PageError, Plain, open_body, varint
+from kata.data.parquet.page_body import (
+    CODECS,
+    Body,
+    OpenFile,
+    PageError,
+    Plain,
+    open_body,
+    sparse_body,
+    varint,
+)
 from kata.data.parquet.page_header import Page, UnknownPageError, read_page
+from kata.data.parquet.string_walk import Span, walk
 
 _PAGE_BYTES = 400
 """Estimated memory of the Python objects of a page."""
+
+SMALL_BYTES = 64 * 1024
+"""Bytes that are read with one request rather than with several. Strings that take fewer on average
+are read with their page.
+"""
+
+
+class SideBySide(Protocol):
+    """A map whose calls run side by side, as those of an executor do."""
+
+    def __call__(
+        self, function: Callable[[Span], Plain], items: Sequence[Span], /
+    ) -> Iterable[Plain]:
+        """Return the results in order."""
+        ...
+
+
+class WholePageError(Exception):
+    """A page that is to be read whole, though it is far."""
 
 
 @dataclass(frozen=True)
@@ -64,20 +95,35 @@ class Pages:
 
 
 class Strings:
-    """Byte strings one after the other in a body, each after its length in 4 bytes."""
+    """Byte strings one after the other in a body, each after its length in 4 bytes.
 
-    def __init__(self, file: OpenFile, body: Body, begin: int, count: int) -> None:
-        self._body, self._begins = body, array("q", [begin])
+    Args:
+        body: the plain bytes of the page.
+        begins: position of each length in the body, and of the end of the last string.
+    """
+
+    def __init__(self, body: Body, begins: array[int]) -> None:
+        self._body, self._begins = body, begins
+        self.nbytes = body.nbytes + 8 * len(begins)
+
+    @staticmethod
+    def of(file: OpenFile, body: Body, begin: int, count: int) -> Strings:
+        """Return the strings of a page that begin at a position of its body.
+
+        Raises:
+            PageError: The page has fewer.
+        """
+        begins = array("q", [begin])
         # The lengths are a chain, so every one must be read once to know where the next one is.
         for _ in range(count):
             if begin + 4 <= body.size:
                 begin += 4 + int.from_bytes(body.read(file, begin, begin + 4), "little")
-            if begin > body.size or begin == self._begins[-1]:
+            if begin > body.size or begin == begins[-1]:
                 raise PageError(
                     f"a page should have {count} values, and its {body.size} bytes have fewer"
                 )
-            self._begins.append(begin)
-        self.nbytes = body.nbytes + 8 * count
+            begins.append(begin)
+        return Strings(body, begins)
 
     def read(self, file: OpenFile, number: int) -> Plain:
         """Return one of the strings."""
@@ -163,15 +209,24 @@ def find_cell(pages: Pages, row: int) -> tuple[int, int]:
     return number, row - pages.first[number]
 
 
-def read_cells(file: OpenFile, pages: Pages, number: int) -> Cells:
+def read_cells(
+    file: OpenFile, pages: Pages, number: int, requests: SideBySide | None = None
+) -> Cells:
     """Read which value each cell of a data page has.
+
+    Args:
+        file: that holds the page.
+        pages: the pages.
+        number: of the data page.
+        requests: to read little of a file that is far; without it a page is read whole.
 
     Raises:
         PageError: The page is damaged.
+        WholePageError: It cannot be read with few requests.
     """
     # 1. Definition levels tell which cells are null; null cells have no value in the page.
     page = pages.data[number]
-    body = open_body(file, page.begin, page.size, page.plain_size, page.codec)
+    body = _opened(file, page, requests)
     is_there, begin = np.ones(page.rows, np.bool_), 0
     if pages.level:
         if page.level_size is None:
@@ -183,7 +238,7 @@ def read_cells(file: OpenFile, pages: Pages, number: int) -> Cells:
     numbers, count = np.full(page.rows, -1, np.int32), int(is_there.sum())
     if not page.refers:
         numbers[is_there] = np.arange(count)
-        return Cells(numbers, Strings(file, body, begin, count))
+        return Cells(numbers, _strings(file, body, begin, count, requests))
     if count:
         # The first byte is the width of a number in bits.
         indices = bytes(body.read(file, begin, body.size))
@@ -191,18 +246,45 @@ def read_cells(file: OpenFile, pages: Pages, number: int) -> Cells:
     return Cells(numbers, None)
 
 
-def read_dictionary(file: OpenFile, pages: Pages) -> Strings:
-    """Return the values that data pages refer to.
+def read_dictionary(file: OpenFile, pages: Pages, requests: SideBySide | None = None) -> Strings:
+    """Return the values that data pages refer to; `requests` are those of `read_cells`.
 
     Raises:
         PageError: There is no dictionary, or it is damaged.
+        WholePageError: It cannot be read with few requests.
     """
     page = pages.dictionary
     if page is None:
         raise PageError("its pages refer to a dictionary that it does not have")
-    return Strings(
-        file, open_body(file, page.begin, page.size, page.plain_size, page.codec), 0, page.rows
-    )
+    return _strings(file, _opened(file, page, requests), 0, page.rows, requests)
+
+
+def _opened(file: OpenFile, page: Page, requests: SideBySide | None) -> Body:
+    """Return the body of a page; with `requests`, no large page is read for it."""
+    if requests is not None and page.size > SMALL_BYTES:
+        body = sparse_body(page.begin, page.size, page.plain_size, page.codec)
+        if body is None:
+            raise WholePageError
+        return body
+    return open_body(file, page.begin, page.size, page.plain_size, page.codec)
+
+
+def _strings(
+    file: OpenFile, body: Body, begin: int, count: int, requests: SideBySide | None
+) -> Strings:
+    """Return the strings of a page; with `requests`, their lengths are read without the rest."""
+    if requests is None or body.size <= SMALL_BYTES:
+        return Strings.of(file, body, begin, count)
+    if body.size - begin < count * SMALL_BYTES:
+        raise WholePageError
+
+    def gather(spans: Sequence[Span]) -> list[bytes]:
+        return list(map(bytes, requests(lambda span: body.peek(file, *span), spans)))
+
+    begins = walk(gather, begin, body.size, count)
+    if begins is None:
+        raise WholePageError
+    return Strings(body, begins)
 
 
 def _levels_of(file: OpenFile, body: Body) -> tuple[bytes, int]:
