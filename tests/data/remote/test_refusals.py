@@ -126,7 +126,15 @@ def test_a_private_dataset_of_the_hub(folder, monkeypatch):
 def test_the_hub_is_not_asked_when_it_is_said_to_be_away(monkeypatch, tmp_path):
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     refused("hf://datasets/x/y", "HF_HUB_OFFLINE")
-    refused("https://nowhere.invalid/set", "HF_HUB_OFFLINE")
+    refused("hf://buckets/x/y", "HF_HUB_OFFLINE")
+
+
+def test_other_servers_are_read_when_the_hub_is_said_to_be_away(web, folder, monkeypatch):
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    there, here = (open_dataset("x/y", root=root) for root in (web.url, folder))
+    rows = np.arange(6)
+    with Reader(there, {}) as far, Reader(here, {}) as near:
+        np.testing.assert_array_equal(far.read(rows)[CAMERA], near.read(rows)[CAMERA])
 
 
 def test_s3_without_credentials_bucket_or_object(s3_port, folder, place, monkeypatch, tmp_path):

@@ -108,6 +108,11 @@ _unsuited: set[_Host] = set()
 _reached: set[_Host] = set()
 
 
+def is_shut(url: str) -> bool:
+    """Return True if HF_HUB_OFFLINE forbids a request: it speaks of the Hub, of no other server."""
+    return constants.is_offline_mode() and url.startswith(constants.ENDPOINT.rstrip("/") + "/")
+
+
 def range_of(url: str, headers: Mapping[str, str], size: int) -> RangeAnswer | None:
     """Return the answer to a GET, or None where the client of huggingface_hub is to be asked.
 
@@ -121,7 +126,7 @@ def range_of(url: str, headers: Mapping[str, str], size: int) -> RangeAnswer | N
     """
     parts = urlsplit(url)
     host = (parts.scheme, parts.netloc)
-    if host in _unsuited or constants.is_offline_mode() or _is_proxied(*host):
+    if host in _unsuited or is_shut(url) or _is_proxied(*host):
         return None
     target = f"{parts.path or '/'}?{parts.query}" if parts.query else parts.path or "/"
     if _UNSENDABLE.search(target):

@@ -10,12 +10,14 @@ import email.utils
 import re
 import time
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
+from huggingface_hub import constants
 from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
 from huggingface_hub.utils import get_session
 
-from kata.data.remote.http_connections import range_of
+from kata.data.remote.http_connections import is_shut, range_of
 from kata.data.remote.refusals import (
     RefusedError,
     TransientError,
@@ -161,6 +163,9 @@ class _Answer:
 
     def __enter__(self) -> Any:
         session: Any = get_session()
+        if constants.is_offline_mode() and not is_shut(self._url):
+            # The Hub's client would refuse any server.
+            session = _other_client(type(session))
         self._stream = session.stream(
             self._method,
             self._url,
@@ -185,6 +190,12 @@ class _Answer:
         self._stream.__exit__(kind, error, trace)
         if isinstance(error, (TRANSPORT_ERROR, OSError)):
             raise translated(error, self._location) from error
+
+
+@cache
+def _other_client(kind: Any) -> Any:
+    """Return a client of the same library that is not the Hub's."""
+    return kind()
 
 
 def _check_status(response: Any) -> None:
