@@ -234,7 +234,7 @@ class InBlocks:
 
     def _check(self, block: int, data: memoryview) -> None:
         tag = self._tag_of(block)
-        if data[: len(tag)] != tag:
+        if bytes(data[: len(tag)]) != tag:
             raise UnevenError(f"block {block} of a page is not stored as it is")
         self._is_checked[block] = 1
 
