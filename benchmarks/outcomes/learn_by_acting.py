@@ -6,13 +6,15 @@ python benchmarks/outcomes/learn_by_acting.py pendulum [--seed=0] [--piece_s=540
 Exit status 0: the outcome is in results/rl_<case>.json, an entry per seed. 3: time was up; run the
 same line again, and it goes on: `kata rl train` resumes bit for bit. Each piece is killed when its
 time is up, which loses what was learned since the last checkpoint and no episode. CPU seconds are
-those of all pieces, what was lost included.
+those of all pieces, what was lost included; wall_s means little on a machine with other work, which
+load tells.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
 import resource
 import subprocess
@@ -24,8 +26,10 @@ from pathlib import Path
 from typing import Any
 
 RESULTS, MORE = Path(__file__).parent / "results", 3
+PICTURE = 56
+"""Pixels of a side: the least in round numbers of which the encoder's last map has 2 x 2 pixels."""
 INPUTS = {
-    "observation.images.top": {"type": "VISUAL", "shape": [3, 64, 64]},
+    "observation.images.top": {"type": "VISUAL", "shape": [3, PICTURE, PICTURE]},
     "observation.state": {"type": "STATE", "shape": [2]},
 }
 
@@ -44,9 +48,10 @@ class Case:
     is_control: bool = False
 
 
+BOARD = f"--env.type=kata --env.kwargs='{json.dumps({'picture': PICTURE})}'"
 REACH = f"""
     --policy.device=cpu --policy.input_features='{json.dumps(INPUTS)}'
-    --policy.freeze_vision_encoder=false --policy.image_encoder_hidden_dim=8 --policy.latent_dim=64
+    --policy.freeze_vision_encoder=false --policy.image_encoder_hidden_dim=16 --policy.latent_dim=64
     --policy.shared_encoder=false --policy.actor_std=std --algorithm.actor_q=mean
     --algorithm.discount=0.95 --algorithm.critic_target_update_weight=0.05
     --algorithm.num_subsample_critics=1 --algorithm.target_range='[0, 1]'
@@ -54,7 +59,7 @@ REACH = f"""
     --algorithm.use_backup_entropy=false --algorithm.random_shift=1 --algorithm.dropout=0
     --algorithm.actor_lr=1e-3 --algorithm.critic_lr=5e-4 --algorithm.temperature_lr=1e-3
     --batch_size=64 --rl.update_every=4 --save_freq=1000 --log_freq=100
-    --policy.online_buffer_capacity=20000 --policy.offline_buffer_capacity=10000
+    --policy.online_buffer_capacity=40000 --policy.offline_buffer_capacity=20000
 """
 CASES = {
     "pendulum": Case(
@@ -66,23 +71,24 @@ CASES = {
         must=("mean_return", -250.0),
     ),
     "reach_demos_takeovers": Case(
-        "--env.type=kata",
-        f"{REACH} --policy.online_steps=11000 --algorithm.bc_weight=20 --takeover.rate=0.15",
+        BOARD,
+        f"{REACH} --policy.online_steps=15000 --algorithm.bc_weight=20 --takeover.rate=0.15",
         episodes=100,
         must=("success_rate", 0.9),
         demos=20,
     ),
     "reach_demos": Case(
-        "--env.type=kata",
-        f"{REACH} --policy.online_steps=12000 --algorithm.bc_weight=20 "
-        "--algorithm.bc_successes=true",
+        BOARD,
+        f"{REACH} --policy.online_steps=50000 --rl.update_every=8 --algorithm.bc_weight=20 "
+        "--algorithm.bc_successes=true --policy.policy_kwargs.std_max=0.1 --online_ratio=0.7 "
+        "--policy.online_buffer_capacity=60000",
         episodes=100,
         must=("success_rate", 0.9),
         demos=20,
     ),
     "reach_neither": Case(
-        "--env.type=kata",
-        f"{REACH} --policy.online_steps=11000",
+        BOARD,
+        f"{REACH} --policy.online_steps=15000",
         episodes=100,
         must=("success_rate", 0.1),
         is_control=True,
@@ -113,18 +119,21 @@ def kata(*args: str, limit_s: float | None = None) -> bool:
 
 def learned(case: Case, seed: int, work: Path, piece_s: float) -> bool:
     """Go on learning; true when it is done."""
-    spent = work / "cpu_s.json"
-    before_s = json.loads(spent.read_text()) if spent.exists() else 0.0
+    spent = work / "spent.json"
+    before = json.loads(spent.read_text()) if spent.exists() else {"cpu_s": 0.0, "wall_s": 0.0}
     demos = work.parent / "demos"
     if case.demos and not demos.exists():
-        kata("data", "demo", str(demos), f"--episodes={case.demos}", "--seed=10000")
+        count = f"--episodes={case.demos}"
+        kata("data", "demo", str(demos), count, "--seed=10000", f"--picture={PICTURE}")
     given = [f"--dataset.root={demos}"] if case.demos else []
-    began_s = children_s()
+    began_s, began_wall_s = children_s(), time.monotonic()
     done = kata(
         "rl", "train", *words(case.env), *words(case.train), *given, f"--seed={seed}",
         f"--output_dir={work / 'run'}", "--resume=true", limit_s=piece_s,
     )  # fmt: skip
-    spent.write_text(json.dumps(before_s + children_s() - began_s))
+    cpu_s = before["cpu_s"] + children_s() - began_s
+    wall_s = before["wall_s"] + time.monotonic() - began_wall_s
+    spent.write_text(json.dumps({"cpu_s": cpu_s, "wall_s": wall_s}))
     return done
 
 
@@ -145,7 +154,9 @@ def outcome(name: str, seed: int, work: Path) -> dict[str, Any]:
         "episodes": len(returns),
         "steps": played[-1]["step"],
         "human_steps": sum(line["human_steps"] for line in played),
-        "cpu_s": json.loads((work / "cpu_s.json").read_text()),
+        **json.loads((work / "spent.json").read_text()),
+        "threads": os.environ.get("OMP_NUM_THREADS", "all"),
+        "load": os.getloadavg()[1],
     }
     figure, asked = case.must
     reached = found[figure] <= asked if case.is_control else found[figure] >= asked
