@@ -4,6 +4,7 @@ kata.
 
 from __future__ import annotations
 
+import functools
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,9 +13,17 @@ from unittest import mock
 import torch
 from checkpoint_cases import RELATIVE
 from numbers_of import fill, tensor
+from sides import (
+    BATCH_SIZE,
+    own_actions,
+    own_features,
+    own_gradients,
+    peer_actions,
+    peer_features,
+    peer_gradients,
+)
 from torch import Tensor
 
-BATCH_SIZE = 3
 ACT_STEPS = 6
 """Calls of `act` in a row, each with observations of its own."""
 
@@ -111,18 +120,12 @@ def noise(latent_dim: int) -> Tensor:
 
 def build_peer(case: Case) -> Any:
     """LeRobot's policy of a case, with the weights of the formula, in training mode."""
-    from lerobot.configs.types import FeatureType, PolicyFeature
     from lerobot.policies.act.configuration_act import ACTConfig
     from lerobot.policies.act.modeling_act import ACTPolicy
 
-    kinds = {STATE: FeatureType.STATE, ENV: FeatureType.ENV}
     config = ACTConfig(
         device="cpu",
-        input_features={
-            k: PolicyFeature(kinds.get(k, FeatureType.VISUAL), shape)
-            for k, shape in case.inputs.items()
-        },
-        output_features={"action": PolicyFeature(FeatureType.ACTION, (case.action_dim,))},
+        **peer_features(case.inputs, case.action_dim),
         **case.config,
     )
     policy = ACTPolicy(config)
@@ -138,15 +141,13 @@ def peer(case: Case) -> dict[str, Tensor]:
     loss.backward()
     out = {name: torch.tensor(value, dtype=torch.float64) for name, value in terms.items()}
     out["loss"] = loss.detach()
-    out.update({f"grad/{n}": p.grad for n, p in policy.named_parameters() if p.grad is not None})
+    out.update(peer_gradients(policy))
     policy.eval()
     with torch.no_grad():
         out["eval_loss"] = policy(given)[0]
     out["chunk"] = policy.predict_action_chunk(observation(case, 0))
     policy.reset()
-    out["actions"] = torch.stack(
-        [policy.select_action(observation(case, k)) for k in range(ACT_STEPS)]
-    )
+    out["actions"] = peer_actions(policy, functools.partial(observation, case), ACT_STEPS)
     return out
 
 
@@ -154,14 +155,9 @@ def build_own(case: Case) -> Any:
     """kata's policy of a case, with the weights of the formula, in training mode."""
     from kata.policies.act.config import Config
     from kata.policies.act.model import Policy
-    from kata.spec import Feature, FeatureType
 
-    kinds = {STATE: FeatureType.STATE, ENV: FeatureType.ENV}
     config = Config(
-        input_features={
-            k: Feature(kinds.get(k, FeatureType.VISUAL), shape) for k, shape in case.inputs.items()
-        },
-        output_features={"action": Feature(FeatureType.ACTION, (case.action_dim,))},
+        **own_features(case.inputs, case.action_dim),
         **case.config,
     )
     policy = Policy(config)
@@ -185,14 +181,10 @@ def own(case: Case) -> dict[str, Tensor]:
     given = batch(case, policy.config.chunk_size)
     out = losses(policy, given, noise(policy.config.latent_dim))
     out["loss"].backward()
-    out.update({f"grad/{n}": p.grad for n, p in policy.named_parameters() if p.grad is not None})
+    out.update(own_gradients(policy))
     policy.eval()
     with torch.no_grad():
         out["eval_loss"] = losses(policy, given, None)["loss"]
     out["chunk"] = policy.predict_chunk(observation(case, 0))
-    state, actions = policy.init_state(BATCH_SIZE), []
-    for step in range(ACT_STEPS):
-        action, state = policy.act(observation(case, step), state)
-        actions.append(action)
-    out["actions"] = torch.stack(actions)
+    out["actions"] = own_actions(policy, functools.partial(observation, case), ACT_STEPS)
     return {name: value.detach() for name, value in out.items()}

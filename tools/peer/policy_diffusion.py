@@ -4,6 +4,7 @@ needs kata.
 
 from __future__ import annotations
 
+import functools
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,9 +13,17 @@ from unittest import mock
 import torch
 from checkpoint_cases import RELATIVE
 from numbers_of import drawn, fill, tensor
+from sides import (
+    BATCH_SIZE,
+    own_actions,
+    own_features,
+    own_gradients,
+    peer_actions,
+    peer_features,
+    peer_gradients,
+)
 from torch import Tensor
 
-BATCH_SIZE = 3
 ACT_STEPS = 5
 STATE, ENV, CAMERA, WRIST = (
     "observation.state", "observation.environment_state", "observation.images.top", "observation.images.wrist",  # noqa: E501
@@ -116,18 +125,12 @@ PLACE = (0.3, 0.8)
 
 def build_peer(case: Case) -> Any:
     """LeRobot's policy of a case, with the weights of the formula."""
-    from lerobot.configs.types import FeatureType, PolicyFeature
     from lerobot.policies.diffusion.configuration_diffusion import DiffusionConfig
     from lerobot.policies.diffusion.modeling_diffusion import DiffusionPolicy
 
-    kinds = {STATE: FeatureType.STATE, ENV: FeatureType.ENV}
     config = DiffusionConfig(
         device="cpu",
-        input_features={
-            k: PolicyFeature(kinds.get(k, FeatureType.VISUAL), shape)
-            for k, shape in case.inputs.items()
-        },
-        output_features={"action": PolicyFeature(FeatureType.ACTION, (case.action_dim,))},
+        **peer_features(case.inputs, case.action_dim),
         **case.config,
     )
     policy = DiffusionPolicy(config)
@@ -157,10 +160,7 @@ def peer(case: Case) -> dict[str, Tensor]:
     with patches[0], patches[1], patches[2]:
         loss = policy.forward(dict(given))[0]
         loss.backward()
-        out = {"loss": loss.detach()}
-        out.update(
-            {f"grad/{n}": p.grad for n, p in policy.named_parameters() if p.grad is not None}
-        )
+        out = {"loss": loss.detach(), **peer_gradients(policy)}
         policy.eval()
         with torch.no_grad():
             out["eval_loss"] = policy.forward(dict(given))[0]
@@ -170,9 +170,7 @@ def peer(case: Case) -> dict[str, Tensor]:
         out["chunk"] = policy.predict_action_chunk(dict(seen), noise=noise(config, case))
     policy.reset()
     with drawn("act"):
-        out["actions"] = torch.stack(
-            [policy.select_action(observation(case, k)) for k in range(ACT_STEPS)]
-        )
+        out["actions"] = peer_actions(policy, functools.partial(observation, case), ACT_STEPS)
     return out
 
 
@@ -180,14 +178,9 @@ def build_own(case: Case) -> Any:
     """kata's policy of a case, with the weights of the formula."""
     from kata.policies.diffusion.config import Config
     from kata.policies.diffusion.model import Policy
-    from kata.spec import Feature, FeatureType
 
-    kinds = {STATE: FeatureType.STATE, ENV: FeatureType.ENV}
     config = Config(
-        input_features={
-            k: Feature(kinds.get(k, FeatureType.VISUAL), shape) for k, shape in case.inputs.items()
-        },
-        output_features={"action": Feature(FeatureType.ACTION, (case.action_dim,))},
+        **own_features(case.inputs, case.action_dim),
         **case.config,
     )
     policy = Policy(config)
@@ -210,8 +203,7 @@ def own(case: Case) -> dict[str, Tensor]:
     policy.train()
     loss = policy(given, **draws).terms["denoising_loss"].total / count
     loss.backward()
-    out = {"loss": loss.detach()}
-    out.update({f"grad/{n}": p.grad for n, p in policy.named_parameters() if p.grad is not None})
+    out = {"loss": loss.detach(), **own_gradients(policy)}
     policy.eval()
     with torch.no_grad():
         out["eval_loss"] = policy(given, **draws).terms["denoising_loss"].total / count
@@ -219,10 +211,6 @@ def own(case: Case) -> dict[str, Tensor]:
         out["chunk"] = policy.predict_chunk(
             {key: given[key] for key in case.inputs}, noise=draws["noise"]
         )
-    state, actions = policy.init_state(BATCH_SIZE), []
     with drawn("act"):
-        for step in range(ACT_STEPS):
-            action, state = policy.act(observation(case, step), state)
-            actions.append(action)
-    out["actions"] = torch.stack(actions)
+        out["actions"] = own_actions(policy, functools.partial(observation, case), ACT_STEPS)
     return out

@@ -7,24 +7,27 @@ folder with CLIP's files, in which both sides look for them.
 
 from __future__ import annotations
 
-import atexit
-import functools
 import json
-import os
-import shutil
-import tempfile
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import tiny_clip
 import torch
 from numbers_of import drawn, fill, tensor
-from torch import Tensor, nn
+from sides import (
+    BATCH_SIZE,
+    files_folder,
+    own_actions,
+    own_features,
+    own_gradients,
+    peer_actions,
+    peer_features,
+    peer_gradients,
+)
+from torch import Tensor
 
-BATCH_SIZE = 3
 ACT_STEPS = 5
 STATE, TOP, WRIST = "observation.state", "observation.images.top", "observation.images.wrist"
 TOKENS, MASK = "observation.language.tokens", "observation.language.attention_mask"
@@ -135,31 +138,15 @@ PLACE = (0.3, 0.8)
 """The crop lies there, as a share of the way, rows first."""
 
 
-def gradients(policy: nn.Module) -> dict[str, Tensor]:
-    return {f"grad/{name}": p.grad for name, p in policy.named_parameters() if p.grad is not None}
-
-
 def steady() -> AbstractContextManager[None]:
     """Both sides act alike inside."""
     return drawn("checkpoint")
 
 
-@functools.cache
-def shared_files() -> Path:
-    """Where what a checkpoint names lies: KATA_PEER_FILES, or a folder that goes with this
-    process.
-    """
-    if "KATA_PEER_FILES" in os.environ:
-        return Path(os.environ["KATA_PEER_FILES"])
-    made = tempfile.mkdtemp()
-    atexit.register(shutil.rmtree, made)
-    return Path(made)
-
-
 def clip_folder(case: Case) -> str:
     """A folder with the files of this case's CLIP, with weights for the checkpoint's."""
     kind = "weights" if case is CHECKPOINT else "tiny" if case.clip is None else "large"
-    folder = shared_files() / f"clip_{kind}"
+    folder = files_folder() / f"clip_{kind}"
     if not folder.exists():
         (tiny_clip.write_with_weights if case is CHECKPOINT else tiny_clip.write)(folder)
         if case.clip is not None:
@@ -202,17 +189,12 @@ def random_parts(case: Case, config: Any) -> ExitStack:
 
 def build_peer(case: Case) -> Any:
     """LeRobot's policy of a case, with the weights of the formula."""
-    from lerobot.configs.types import FeatureType, PolicyFeature
     from lerobot.policies.multi_task_dit.configuration_multi_task_dit import MultiTaskDiTConfig
     from lerobot.policies.multi_task_dit.modeling_multi_task_dit import MultiTaskDiTPolicy
 
     config = MultiTaskDiTConfig(
         device="cpu",
-        input_features={
-            key: PolicyFeature(FeatureType.STATE if key == STATE else FeatureType.VISUAL, shape)
-            for key, shape in case.inputs.items()
-        },
-        output_features={"action": PolicyFeature(FeatureType.ACTION, (case.action_dim,))},
+        **peer_features(case.inputs, case.action_dim),
         vision_encoder_name=clip_folder(case),
         text_encoder_name=clip_folder(case),
         **case.config,
@@ -232,18 +214,15 @@ def peer(case: Case) -> dict[str, Tensor]:
             policy.train()
             loss = policy.forward(dict(given))[0]
             loss.backward()
-            out = {"loss": loss.detach(), **gradients(policy)}
+            out = {"loss": loss.detach(), **peer_gradients(policy)}
             policy.eval()
             with torch.no_grad():
                 out["eval_loss"] = policy.forward(dict(given))[0]
         policy.reset()
         told = sentences(case, config)
         with drawn("act"):
-            out["actions"] = torch.stack(
-                [
-                    policy.select_action({**observation(case, step), **told})
-                    for step in range(ACT_STEPS)
-                ]
+            out["actions"] = peer_actions(
+                policy, lambda step: {**observation(case, step), **told}, ACT_STEPS
             )
     return out
 
@@ -252,14 +231,9 @@ def build_own(case: Case) -> Any:
     """kata's policy of a case, with the weights of the formula."""
     from kata.policies.multi_task_dit.config import Config
     from kata.policies.multi_task_dit.model import Policy
-    from kata.spec import Feature, FeatureType
 
     config = Config(
-        input_features={
-            key: Feature(FeatureType.STATE if key == STATE else FeatureType.VISUAL, shape)
-            for key, shape in case.inputs.items()
-        },
-        output_features={"action": Feature(FeatureType.ACTION, (case.action_dim,))},
+        **own_features(case.inputs, case.action_dim),
         vision_encoder_name=clip_folder(case),
         text_encoder_name=clip_folder(case),
         pretrained_encoders=False,
@@ -285,14 +259,11 @@ def own(case: Case) -> dict[str, Tensor]:
     policy.train()
     loss = policy(given, **draws).terms[name].total / count
     loss.backward()
-    out = {"loss": loss.detach(), **gradients(policy)}
+    out = {"loss": loss.detach(), **own_gradients(policy)}
     policy.eval()
     with torch.no_grad():
         out["eval_loss"] = policy(given, **draws).terms[name].total / count
-    state, actions = policy.init_state(BATCH_SIZE), []
     told = sentences(case, config)
     with drawn("act"):
-        for step in range(ACT_STEPS):
-            action, state = policy.act({**observation(case, step), **told}, state)
-            actions.append(action)
-    return {**out, "actions": torch.stack(actions)}
+        actions = own_actions(policy, lambda step: {**observation(case, step), **told}, ACT_STEPS)
+    return {**out, "actions": actions}

@@ -4,6 +4,7 @@ kata.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -14,9 +15,9 @@ from unittest import mock
 import numpy as np
 import torch
 from numbers_of import fill, tensor
+from sides import BATCH_SIZE, own_actions, own_features, peer_actions, peer_features, peer_gradients
 from torch import Tensor
 
-BATCH_SIZE = 3
 ACT_STEPS = 5
 STATE, ENV, CAMERA = "observation.state", "observation.environment_state", "observation.image"
 """LeRobot wants the camera called so."""
@@ -188,8 +189,7 @@ def steady() -> AbstractContextManager[None]:
 
 def results(policy: torch.nn.Module, loss: Tensor) -> dict[str, Tensor]:
     loss.backward()
-    given = {f"grad/{n}": p.grad for n, p in policy.named_parameters() if p.grad is not None}
-    return {"loss": loss.detach(), **given}
+    return {"loss": loss.detach(), **peer_gradients(policy)}
 
 
 def target(policy: torch.nn.Module) -> dict[str, Tensor]:
@@ -201,18 +201,12 @@ def target(policy: torch.nn.Module) -> dict[str, Tensor]:
 
 def build_peer(case: Case) -> Any:
     """LeRobot's policy of a case, with the weights of the formula."""
-    from lerobot.configs.types import FeatureType, PolicyFeature
     from lerobot.policies.tdmpc.configuration_tdmpc import TDMPCConfig
     from lerobot.policies.tdmpc.modeling_tdmpc import TDMPCPolicy
 
-    kinds = {STATE: FeatureType.STATE, ENV: FeatureType.ENV}
     config = TDMPCConfig(
         device="cpu",
-        input_features={
-            k: PolicyFeature(kinds.get(k, FeatureType.VISUAL), shape)
-            for k, shape in case.inputs.items()
-        },
-        output_features={"action": PolicyFeature(FeatureType.ACTION, (case.action_dim,))},
+        **peer_features(case.inputs, case.action_dim),
         **case.config,
     )
     policy = TDMPCPolicy(config)
@@ -246,9 +240,7 @@ def peer(case: Case) -> dict[str, Tensor]:
         policy._queues.update({key: [value] for key, value in observation(case, 0).items()})
         out["chunk"] = policy.predict_action_chunk(observation(case, 0)).transpose(0, 1)
         policy.reset()
-        out["actions"] = torch.stack(
-            [policy.select_action(observation(case, k)) for k in range(ACT_STEPS)]
-        )
+        out["actions"] = peer_actions(policy, functools.partial(observation, case), ACT_STEPS)
     return out
 
 
@@ -256,14 +248,9 @@ def build_own(case: Case) -> Any:
     """kata's policy of a case, with the weights of the formula."""
     from kata.policies.tdmpc.config import Config
     from kata.policies.tdmpc.model import Policy
-    from kata.spec import Feature, FeatureType
 
-    kinds = {STATE: FeatureType.STATE, ENV: FeatureType.ENV}
     config = Config(
-        input_features={
-            k: Feature(kinds.get(k, FeatureType.VISUAL), shape) for k, shape in case.inputs.items()
-        },
-        output_features={"action": Feature(FeatureType.ACTION, (case.action_dim,))},
+        **own_features(case.inputs, case.action_dim),
         **case.config,
     )
     policy = Policy(config)
@@ -298,8 +285,5 @@ def own(case: Case) -> dict[str, Tensor]:
         out["chunk"] = policy.predict_chunk(
             {key: value[:, None] for key, value in observation(case, 0).items()}
         )
-        state, actions = policy.init_state(BATCH_SIZE), []
-        for step in range(ACT_STEPS):
-            action, state = policy.act(observation(case, step), state)
-            actions.append(action)
-    return {**out, "actions": torch.stack(actions)}
+        actions = own_actions(policy, functools.partial(observation, case), ACT_STEPS)
+    return {**out, "actions": actions}

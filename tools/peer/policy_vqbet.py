@@ -7,6 +7,7 @@ too.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -15,10 +16,10 @@ from unittest import mock
 
 import torch
 from numbers_of import fill, numbers, tensor
+from sides import BATCH_SIZE, own_actions, own_features, peer_actions, peer_features
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-BATCH_SIZE = 3
 ACT_STEPS = 6
 STATE, CAMERA = "observation.state", "observation.images.top"
 VQ = "vqbet.action_head.vqvae_model."
@@ -217,17 +218,12 @@ def trained(
 
 def build_peer(case: Case) -> Any:
     """LeRobot's policy of a case, with the weights of the formula."""
-    from lerobot.configs.types import FeatureType, PolicyFeature
     from lerobot.policies.vqbet.configuration_vqbet import VQBeTConfig
     from lerobot.policies.vqbet.modeling_vqbet import VQBeTPolicy
 
     config = VQBeTConfig(
         device="cpu",
-        input_features={
-            key: PolicyFeature(FeatureType.STATE if key == STATE else FeatureType.VISUAL, shape)
-            for key, shape in case.inputs.items()
-        },
-        output_features={"action": PolicyFeature(FeatureType.ACTION, (case.action_dim,))},
+        **peer_features(case.inputs, case.action_dim),
         **case.config,
     )
     policy = VQBeTPolicy(config)
@@ -278,22 +274,17 @@ def peer(case: Case) -> dict[str, Tensor]:
         with torch.no_grad():
             out["eval_loss"] = policy.forward(dict(given))[0]
         policy.reset()
-        actions = [policy.select_action(observation(case, step)) for step in range(ACT_STEPS)]
-    return {**out, "actions": torch.stack(actions)}
+        actions = peer_actions(policy, functools.partial(observation, case), ACT_STEPS)
+    return {**out, "actions": actions}
 
 
 def build_own(case: Case) -> Any:
     """kata's policy of a case, with the weights of the formula."""
     from kata.policies.vqbet.config import Config
     from kata.policies.vqbet.model import Policy
-    from kata.spec import Feature, FeatureType
 
     config = Config(
-        input_features={
-            key: Feature(FeatureType.STATE if key == STATE else FeatureType.VISUAL, shape)
-            for key, shape in case.inputs.items()
-        },
-        output_features={"action": Feature(FeatureType.ACTION, (case.action_dim,))},
+        **own_features(case.inputs, case.action_dim),
         **case.config,
     )
     policy = Policy(config)
@@ -335,9 +326,6 @@ def own(case: Case) -> dict[str, Tensor]:
     policy.eval()
     with torch.no_grad():
         out["eval_loss"] = loss()
-    state, actions = policy.init_state(BATCH_SIZE), []
     with choosing(uniform):
-        for step in range(ACT_STEPS):
-            action, state = policy.act(observation(case, step), state)
-            actions.append(action)
-    return {**out, "actions": torch.stack(actions)}
+        actions = own_actions(policy, functools.partial(observation, case), ACT_STEPS)
+    return {**out, "actions": actions}

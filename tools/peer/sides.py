@@ -16,6 +16,7 @@ from numbers_of import tensor, weight
 from torch import Tensor
 
 STATE = "observation.state"
+ENVIRONMENT = "observation.environment_state"
 BATCH_SIZE = 3
 
 
@@ -30,14 +31,14 @@ def files_folder() -> Path:
 
 
 def peer_features(inputs: Mapping[str, tuple[int, ...]], action_dim: int) -> dict[str, Any]:
-    """Return LeRobot's options for inputs of these shapes, of which one is the state."""
+    """Return LeRobot's options for inputs of these shapes: states, and cameras."""
     from lerobot.configs.types import FeatureType, PolicyFeature
 
     return _features(PolicyFeature, FeatureType, inputs, action_dim)
 
 
 def own_features(inputs: Mapping[str, tuple[int, ...]], action_dim: int) -> dict[str, Any]:
-    """Return kata's options for inputs of these shapes, of which one is the state."""
+    """Return kata's options for inputs of these shapes: states, and cameras."""
     from kata.spec import Feature, FeatureType
 
     return _features(Feature, FeatureType, inputs, action_dim)
@@ -46,10 +47,8 @@ def own_features(inputs: Mapping[str, tuple[int, ...]], action_dim: int) -> dict
 def _features(
     kind: Any, types: Any, inputs: Mapping[str, tuple[int, ...]], action_dim: int
 ) -> dict[str, Any]:
-    seen = {
-        key: kind(types.STATE if key == STATE else types.VISUAL, shape)
-        for key, shape in inputs.items()
-    }
+    states = {STATE: types.STATE, ENVIRONMENT: types.ENV}
+    seen = {key: kind(states.get(key, types.VISUAL), shape) for key, shape in inputs.items()}
     return {
         "input_features": seen,
         "output_features": {"action": kind(types.ACTION, (action_dim,))},
