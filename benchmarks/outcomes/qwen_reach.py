@@ -3,9 +3,10 @@ the outcome.
 
     nice python benchmarks/outcomes/qwen_reach.py POLICY WORK [--steps=N] [--final]
 
-POLICY is groot, eo1 or wall_x. WORK is a folder for data and checkpoints; what is there is used
-again. Nothing is pretrained and nothing is fetched: folders of WORK stand in for those of the Hub,
-and all parts are trained. Without --final the episodes are those by which options are chosen.
+POLICY is groot, eo1, wall_x, or wall_x_fast, which writes actions as words. WORK is a folder for
+data and checkpoints; what is there is used again. Nothing is pretrained and nothing is fetched:
+folders of WORK stand in for those of the Hub, and all parts are trained. Without --final the
+episodes are those by which options are chosen.
 """
 
 from __future__ import annotations
@@ -19,8 +20,10 @@ from typing import Any
 REPOSITORY = Path(__file__).parents[2]
 sys.path += [str(Path(__file__).parent), str(REPOSITORY / "tools/peer")]
 
+import tiny_fast  # noqa: E402
 import tiny_groot  # noqa: E402
 import tiny_qwen  # noqa: E402
+import wall_x_words  # noqa: E402
 from reach import arguments, reach  # noqa: E402
 
 INPUTS = {
@@ -29,8 +32,8 @@ INPUTS = {
 }
 MODES = {"VISUAL": "IDENTITY", "STATE": "MEAN_STD", "ACTION": "MIN_MAX"}
 CHUNK, WIDTH = 8, 64
-STEPS = {"groot": 1500, "eo1": 2000, "wall_x": 2000}
-EXECUTED = {"groot": 4, "eo1": 8, "wall_x": 8}
+STEPS = {"groot": 1500, "eo1": 2000, "wall_x": 2000, "wall_x_fast": 2000}
+EXECUTED = {"groot": 4, "eo1": 8, "wall_x": 8, "wall_x_fast": 8}
 STACK = {"positional_embeddings": None, "num_attention_heads": 4, "attention_head_dim": 16}
 BLOCKS = {"dropout": 0.0, "final_dropout": True, **STACK}
 WORDS = (
@@ -119,13 +122,17 @@ def spliced_flags(policy: str, work: Path, steps: int) -> list[str]:
             f"--policy.image_min_pixels={SIDE**2}", f"--policy.image_max_pixels={SIDE**2}",
             "--policy.num_denoise_steps=5",
         ]  # fmt: skip
+    speaks = policy == "wall_x_fast"
     folder = tiny_qwen.write(
-        work / "qwen_with_experts", WORDS, text={**TEXT, **EXPERTS}, vision={**VISION, **LARGE},
+        work / f"qwen_of_{policy}", (*WORDS, *(wall_x_words.MARKS if speaks else ())),
+        text={**TEXT, **EXPERTS}, vision={**VISION, **LARGE},
         top={"agent_pos_config": {"arm": 4}},
     )  # fmt: skip
+    fast = tiny_fast.write(work / "fast")
+    own = ["--policy.prediction_mode=fast", f"--policy.action_tokenizer_path={fast}"]
     return [
         *shared, f"--policy.pretrained_name_or_path={folder}", "--policy.load_base_weights=false",
-        "--policy.dtype=float32",
+        "--policy.dtype=float32", *(own if speaks else []),
     ]  # fmt: skip
 
 
@@ -134,7 +141,8 @@ def flags(asked: argparse.Namespace) -> list[str]:
     policy, work, steps = asked.policy, asked.work, asked.steps
     own = groot_flags(work, steps) if policy == "groot" else spliced_flags(policy, work, steps)
     return [
-        f"--policy.type={policy}", "--policy.push_to_hub=false", "--policy.device=cpu", *own,
+        f"--policy.type={policy.removesuffix('_fast')}", *own,
+        "--policy.push_to_hub=false", "--policy.device=cpu",
         f"--policy.chunk_size={CHUNK}", f"--policy.n_action_steps={CHUNK}",
         "--policy.max_state_dim=4", "--policy.max_action_dim=4", "--policy.optimizer_lr=1e-3",
         f"--policy.input_features={json.dumps(INPUTS)}",

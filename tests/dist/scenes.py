@@ -167,14 +167,19 @@ def shard_pi(*cases: tuple[str, dict[str, Any]]) -> int:
 
 
 def shard_spliced(*names: str) -> int:
-    """Compare shards as `shard_pi` does, for policies whose comparison gives a training sample."""
+    """Compare shards as `shard_pi` does, for policies whose comparison gives a training sample.
+
+    A name may end with that of a case, `wall_x/words`.
+    """
     sys.path.insert(0, str(Path(__file__).parents[2] / "tools/peer"))
     world = read_world(os.environ)
     with join(world, torch.device("cpu"), 120.0) as group:
         for name in names:
-            module = importlib.import_module(f"policy_{name}")
-            policy, batch, draws = module.training_sample(module.CHECKPOINT)
-            compare_shards(group, batch, draws, policy, module.CHECKPOINT)
+            policy_name, _, variant = name.partition("/")
+            module = importlib.import_module(f"policy_{policy_name}")
+            case = module.GOLDEN[variant] if variant else module.CHECKPOINT
+            policy, batch, draws = module.training_sample(case)
+            compare_shards(group, batch, draws, policy, case)
     return 0
 
 

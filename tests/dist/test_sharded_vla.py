@@ -23,7 +23,7 @@ def test_two_shards_have_the_gradients_of_one_rank(name, tmp_path):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", ["eo1", "groot", "wall_x"])
+@pytest.mark.parametrize("name", ["eo1", "groot", "wall_x", "wall_x/words"])
 def test_two_shards_with_qwen_have_the_gradients_of_one_rank(name, tmp_path):
     group = ranks.start(2, scenes.shard_spliced, name, folder=tmp_path / "out")
     assert group.ended(600) == [0, 0], group.said(0) + group.said(1)

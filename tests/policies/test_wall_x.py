@@ -1,6 +1,7 @@
 """Wall-X: LeRobot's names, prompts, experts, cached prompts, precision, files, refusals."""
 
 import importlib
+import json
 import re
 import sys
 from pathlib import Path
@@ -15,11 +16,14 @@ from kata.errors import DataError, PolicyError
 from kata.policies import build_policy
 from kata.policies.config import PolicyConfig
 from kata.policies.pipelines import canonical_pipelines, saved_pipelines
-from kata.policies.wall_x.config import WALL_OSS, Config
+from kata.policies.wall_x.config import FAST, WALL_OSS, WORDS_TERM, Config
+from kata.processors.qwen.action_words import read_words
 from kata.processors.qwen.wall_x import WallXTask, final_size, moved_points, view_name
 from kata.run import read_policy_config
 from kata.spec import (
     ACTION,
+    ACTION_TOKEN_MASK,
+    ACTION_TOKENS,
     IMAGE_TOKEN,
     LANGUAGE_MASK,
     LANGUAGE_PLACES,
@@ -29,6 +33,7 @@ from kata.spec import (
     TASK,
     Feature,
     FeatureType,
+    dim_pad_key,
     missing_key,
     pad_key,
 )
@@ -290,7 +295,10 @@ def test_first_weights_are_those_of_the_model(config, tools, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"prediction_mode": "fast"}, "policy.prediction_mode=fast"),
+        (
+            {"prediction_mode": "fast", "chunk_size": 33, "n_action_steps": 33},
+            "policy.chunk_size=33 with policy.prediction_mode=fast",
+        ),
         ({"normalization_mapping": {"VISUAL": "MEAN_STD"}}, "VISUAL: MEAN_STD"),
         ({"n_action_steps": 9}, "no more actions are executed than a chunk holds"),
         ({"max_action_dim": 8}, "policy.max_action_dim=8 with dof_config of 6 numbers"),
@@ -321,3 +329,117 @@ def test_other_models_and_long_prompts_are_refused(config, tools):
     plain = str(tools.tiny_qwen.write(tools.files_folder() / "plain"))
     with pytest.raises(PolicyError, match=r"lacks <\|propri\|>, <\|action\|>"):
         pipelines(config(pretrained_name_or_path=plain))
+
+
+@pytest.fixture
+def speaking(tools, config):
+    """A function that makes a tiny config of a model that writes actions as words."""
+    case = tools.Case(words=True)
+
+    def make(**options):
+        names = {"pretrained_name_or_path": tools.folder(case)}
+        return config(**{**names, **case.config, "max_decoding_steps": 30, **options})
+
+    return make
+
+
+def test_words_hold_the_chunk_and_are_counted(speaking):
+    known = speaking()
+    before, _ = pipelines(known)
+    batch = raw()
+    batch[ACTION] = batch[ACTION].clamp(-1, 1)
+    given = before(batch)
+    words = read_words(known.action_tokenizer, known.pretrained_name_or_path)
+    for i in range(2):
+        tokens = given[ACTION_TOKENS][i][given[ACTION_TOKEN_MASK][i]].tolist()
+        assert (tokens[0], *tokens[-2:]) == (words.begin, *words.end)
+        chunk = words.fast.decode(words.codes(tokens[1:]), 5, 2)
+        np.testing.assert_allclose(chunk, batch[ACTION][i], atol=0.12)
+        assert words.codes([7, *tokens[1:]]) == words.codes(tokens[1:])
+    counts = known.loss_counts(given)[WORDS_TERM]
+    assert counts.tolist() == (given[ACTION_TOKEN_MASK].sum(1) - 1).tolist()
+    assert known.loss_weights(2, {}) == known.draws() == known.act_draws() == {}
+    # The prompt's last token, a new line, is the first of the words.
+    plain = pipelines(speaking(prediction_mode="diffusion"))[0](raw())
+    assert torch.equal(plain[LANGUAGE_TOKENS][0][:-1], given[LANGUAGE_TOKENS][0])
+    assert plain[LANGUAGE_TOKENS][0, -1] == words.begin
+
+
+def test_words_of_absent_numbers_are_left_out(speaking):
+    known = speaking()
+    before, _ = pipelines(known)
+    words = read_words(known.action_tokenizer, known.pretrained_name_or_path)
+    batch = raw()
+    batch[ACTION] = batch[ACTION].clamp(-1, 1)
+    batch[ACTION][0, :, 1] = torch.nan
+    batch[ACTION][1, 3, 0] = torch.nan
+    given = before({**batch, dim_pad_key(ACTION): torch.zeros(2, 2, dtype=torch.bool)})
+    row = words.codes(given[ACTION_TOKENS][0].tolist()[1:])
+    assert words.fast.holds(row, 5)
+    assert words.fast.holds(words.codes(given[ACTION_TOKENS][1].tolist()[1:]), 10)
+    mixed = before({**raw(), dim_pad_key(ACTION): torch.tensor([[False, True]] * 2)})
+    assert words.fast.holds(words.codes(mixed[ACTION_TOKENS][1].tolist()[1:]), 5)
+
+
+def test_words_train_all_that_they_read_and_samples_are_apart(speaking):
+    policy = built(speaking()).train()
+    given = pipelines(policy.config)[0](raw())
+    policy(given).terms[WORDS_TERM].total.backward()
+    for name, parameter in policy.named_parameters():
+        assert (parameter.grad is not None) == parameter.requires_grad, name
+    still = [n for n, p in policy.named_parameters() if not p.requires_grad]
+    assert {name.split(".")[0] for name in still} == {"text", "head"}
+    assert "head.propri_proj.weight" not in still
+    whole = policy(given).detail[WORDS_TERM]
+    for i in range(2):
+        alone = pipelines(policy.config)[0]({key: value[i : i + 1] for key, value in raw().items()})
+        torch.testing.assert_close(policy(alone).detail[WORDS_TERM], whole[i : i + 1])
+
+
+def test_words_of_cached_prompts_are_the_likeliest_of_one_pass(speaking):
+    policy = built(speaking()).eval()
+    given = pipelines(policy.config)[0](raw())
+    policy.runs_together = True
+    words = policy.action_words()
+    with torch.no_grad():
+        told = torch.cat(list(policy.written_words(given, words)), dim=1)
+        begin = torch.full_like(told[:, :1], words.begin)
+        tokens = torch.cat((begin, told), dim=1)
+        x = policy.text.embed_tokens(tokens[:, :-1])
+        seen = torch.ones_like(tokens[:, :-1], dtype=torch.bool)
+        x = policy.one_pass(policy.embedded(given), x, seen, actions=0)
+        assert torch.equal(policy.scores(policy.normed(x)).argmax(2), told)
+    chunk = policy.predict_chunk(given)
+    assert chunk.shape == (2, 5, 2)
+    for row, own in zip(told.tolist(), chunk, strict=True):
+        decoded = words.fast.decode(words.codes(row), 5, 2)
+        np.testing.assert_allclose(decoded, own, atol=1e-6)
+
+
+def test_checkpoints_with_words_are_lerobots(speaking, tmp_path):
+    known = speaking().with_columns({})
+    known.save(tmp_path)
+    assert decode(PolicyConfig, read_policy_config(tmp_path, [])) == known
+    named = json.loads((tmp_path / "config.json").read_text())
+    assert named["action_tokenizer_path"] == known.action_tokenizer
+    assert "max_decoding_steps" not in named
+    assert speaking(action_tokenizer_path=None).written()["action_tokenizer_path"] == FAST
+    assert speaking(prediction_mode="diffusion").written()["action_tokenizer_path"] is None
+    before, _ = pipelines(known)
+    before.save(tmp_path)
+    steps = json.loads((tmp_path / "policy_preprocessor.json").read_text())["steps"]
+    assert [step["registry_name"] for step in steps] == [
+        "rename_observations_processor", "to_batch_processor", "wall_x_task_processor",
+        "normalizer_processor", "device_processor",
+    ]  # fmt: skip
+
+
+def test_models_without_words_and_long_chunks_are_refused(speaking, config, caplog):
+    fast = speaking().action_tokenizer
+    with pytest.raises(PolicyError, match=r"no token <\|action_token_0\|> \(86 of 86"):
+        pipelines(config(prediction_mode="fast", action_tokenizer_path=fast))
+    before, _ = pipelines(speaking())
+    with pytest.raises(DataError, match=r"tokens behind a prompt of \d+"):
+        before(raw(("x" * 440, "y")))
+    pipelines(speaking(max_decoding_steps=3))[0](raw())
+    assert "policy.max_decoding_steps is 3" in caplog.text

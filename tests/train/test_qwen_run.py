@@ -20,6 +20,7 @@ FEATURES = (
     '"observation.state": {"type": "STATE", "shape": [3]}}'
 )
 MARKS = ("<|propri|>", "<|action|>")
+WORDS = tuple(f"<|action_token_{number}|>" for number in range(86))
 EXPERTS = [{"hidden_size": 32, "intermediate_size": 16}] * 2
 SIZES = {
     "eo1": {},
@@ -35,6 +36,11 @@ OPTIONS = {
     "wall_x": [
         "--policy.pretrained_name_or_path={folder}", "--policy.load_base_weights=false",
     ],
+    "wall_x fast": [
+        "--policy.pretrained_name_or_path={folder}", "--policy.load_base_weights=false",
+        "--policy.prediction_mode=fast", "--policy.action_tokenizer_path={fast}",
+        "--policy.max_decoding_steps=9", "--dataset.eval_split=0.4",
+    ],
     "eo1": [
         "--policy.vlm_base={folder}", "--policy.load_vlm_weights=false",
         "--policy.image_min_pixels=784", "--policy.image_max_pixels=3136",
@@ -44,20 +50,24 @@ OPTIONS = {
 
 
 @pytest.fixture(scope="module")
-def tiny_qwen():
+def tools():
     sys.path.insert(0, str(Path(__file__).parents[2] / "tools/peer"))
     try:
-        return importlib.import_module("tiny_qwen")
+        return importlib.import_module("tiny_qwen"), importlib.import_module("tiny_fast")
     finally:
         sys.path.pop(0)
 
 
-@pytest.mark.parametrize("name", OPTIONS)
+@pytest.mark.parametrize("case", OPTIONS)
 def test_a_resumed_run_equals_a_straight_one_and_acts(
-    name, tiny_qwen, tiny_dataset, tmp_path, monkeypatch
+    case, tools, tiny_dataset, tmp_path, monkeypatch
 ):
-    place = tiny_qwen.write(tmp_path / "model", MARKS, **SIZES[name])
-    given = [option.format(folder=place) for option in OPTIONS[name]]
+    tiny_qwen, tiny_fast = tools
+    name = case.split()[0]
+    marks = (*MARKS, *WORDS) if case.endswith("fast") else MARKS
+    place = tiny_qwen.write(tmp_path / "model", marks, **SIZES[name])
+    fast = tiny_fast.write(tmp_path / "fast")
+    given = [option.format(folder=place, fast=fast) for option in OPTIONS[case]]
 
     def make(folder, *options):
         return resolve_run(

@@ -20,6 +20,7 @@ from unittest import mock
 
 import tiny_qwen
 import torch
+import wall_x_words as words
 from numbers_of import drawn, fill, tensor
 from sides import (
     BATCH_SIZE,
@@ -37,11 +38,10 @@ from sides import (
 )
 from torch import Tensor
 
-ACT_STEPS = 5
+ACT_STEPS, MOST_WORDS = 5, 14
 STATE = "observation.state"
 FACE, WRIST = "observation.images.face_view", "observation.images.left_wrist"
 MARKS = ("<|propri|>", "<|action|>", "<|action_fast|>")
-ROWS = len(tiny_qwen.SPECIAL) + len(MARKS) + 256
 TINY: dict[str, Any] = {
     "chunk_size": 5,
     "n_action_steps": 3,
@@ -73,9 +73,20 @@ class Case:
     unknown_actions: bool = False
     """Nor is a number of all actions of the second sample, and some of one action of the last."""
 
+    words: bool = False
+    """Actions are written as words."""
+
     @property
     def config(self) -> dict[str, Any]:
-        return {**TINY, **self.options}
+        if not self.words:
+            return {**TINY, **self.options}
+        told = {"prediction_mode": "fast", "action_tokenizer_path": words.fast_folder()}
+        return {**TINY, **told, **self.options}
+
+    @property
+    def marks(self) -> tuple[str, ...]:
+        """Marks of the model's tokenizer."""
+        return (*MARKS, *(words.MARKS if self.words else ()))
 
     @property
     def sizes(self) -> dict[str, dict[str, Any]]:
@@ -84,7 +95,8 @@ class Case:
             "num_experts": 2, "experts": EXPERTS, "dim_inputs": [32, 32], "mlp_moe": True,
             "attention_moe": False, "dof_config": {"arm": self.config["max_action_dim"]},
         }  # fmt: skip
-        text = {**experts, "vocab_size": ROWS, **self.text}
+        rows = len(tiny_qwen.SPECIAL) + len(self.marks) + 256
+        text = {**experts, "vocab_size": rows, **self.text}
         top = {
             "agent_pos_config": {"arm": self.config["max_state_dim"]},
             "output_attentions": False,
@@ -92,15 +104,15 @@ class Case:
         return {"text": text, "top": {**top, **self.top}, "vision": self.vision}
 
 
+APART = {"tie_word_embeddings": False}
 NARROW = [{**EXPERTS[0]}, {**EXPERTS[1], "hidden_size": 24}]
 GOLDEN: dict[str, Case] = {
     "default": Case(),
     "narrow_expert": Case(text={"experts": NARROW, "dim_inputs": [32, 24]}, unknown=True),
     "one_camera": Case({STATE: (7,), FACE: (3, 64, 48)}, 6, sentences=("wait", "wait", "wait")),
-    "no_experts": Case(
-        text={"mlp_moe": False}, top={"tie_word_embeddings": False}, absent=(WRIST,)
-    ),
+    "no_experts": Case(text={"mlp_moe": False}, top=APART, absent=(WRIST,)),
     "unknown_actions": Case(unknown_actions=True),
+    "words": Case(words=True, top=APART),
 }
 CHECKPOINT = Case()
 """What a checkpoint is written of and acted from, both ways."""
@@ -116,6 +128,11 @@ LIVE: dict[str, Case] = {
         vision={"patch_size": 63, "spatial_merge_size": 2, "window_size": 126},
     ),
     "long_chunk": Case(options={"chunk_size": 12, "n_action_steps": 12}),
+    "words_tied": Case(
+        {STATE: (7,), FACE: (3, 64, 48)}, 6, {"chunk_size": 9, "n_action_steps": 2}, words=True
+    ),
+    "words_unknown": Case(unknown=True, unknown_actions=True, words=True, top=APART),
+    "words_no_experts": Case(text={"mlp_moe": False}, absent=(WRIST,), words=True, top=APART),
 }
 
 
@@ -184,15 +201,18 @@ def tiny_own() -> Iterator[None]:
 
 
 @functools.cache
-def _written(sizes: str) -> str:
+def _written(sizes: str, marks: tuple[str, ...]) -> str:
     """Write the folder of a model with these sizes, as JSON, once."""
     name = f"wall_x_{zlib.crc32(sizes.encode())}"
-    return str(tiny_qwen.write(files_folder() / name, MARKS, **json.loads(sizes)))
+    made = tiny_qwen.write(files_folder() / name, marks, **json.loads(sizes))
+    if len(marks) > len(MARKS):
+        words.tell_words(made, len(tiny_qwen.SPECIAL) + len(MARKS))
+    return str(made)
 
 
 def folder(case: Case = CHECKPOINT) -> str:
     """The model's folder."""
-    return _written(json.dumps(case.sizes, sort_keys=True))
+    return _written(json.dumps(case.sizes, sort_keys=True), case.marks)
 
 
 def folder_with_weights(case: Case) -> str:
@@ -226,10 +246,12 @@ def build_peer(case: Case) -> Any:
         **peer_features(case.inputs, case.action_dim),
         **case.config,
     )
-    with tiny_peer():
+    with tiny_peer(), words.known_tokenizer():
         policy = WallXPolicy(config)
     is_tied = case.top.get("tie_word_embeddings", True)
     fill(policy, ("lm_head.weight",) if is_tied else ())
+    if case.words:
+        words.louder(policy, {name: name for name in policy.state_dict()})
     return policy
 
 
@@ -257,6 +279,8 @@ def peer(case: Case) -> dict[str, Tensor]:
     }
     out = {"loss": loss.detach(), **grads}
     policy.eval()
+    if case.words:  # LeRobot's own acting ends with an error: check_wall_x_fast.py
+        return {**out, "words": words.peer_words(policy, before(observation(case, 0)), MOST_WORDS)}
     with in_float32(), mock.patch("torch.randn", return_value=noise(case)):
         out["chunk"] = policy.predict_action_chunk(before(observation(case, 0)))
     policy.reset()
@@ -275,9 +299,14 @@ def build_own(case: Case) -> Any:
         pretrained_name_or_path=folder(case),
         load_base_weights=False,
         dtype="float32",
+        max_decoding_steps=MOST_WORDS,
         **case.config,
     )
-    return filled(Policy(config.with_columns({})))
+    policy = filled(Policy(config.with_columns({})))
+    if case.words:
+        to_lerobot = policy.key_map().to_lerobot
+        words.louder(policy, {name: to_lerobot(name) for name in policy.state_dict()})
+    return policy
 
 
 def training_sample(case: Case) -> tuple[Any, dict[str, Any], dict[str, Tensor]]:
@@ -290,10 +319,16 @@ def training_sample(case: Case) -> tuple[Any, dict[str, Any], dict[str, Tensor]]
 def own(case: Case) -> dict[str, Tensor]:
     policy, given, draws = training_sample(case)
     before = plain_pipeline(policy, case.inputs[STATE][0])
-    loss = own_loss(policy, given, given["action_is_pad"], **draws)
+    if case.words:
+        ((name, term),) = policy(given).terms.items()
+        loss = term.total / policy.config.loss_counts(given)[name].sum()
+    else:
+        loss = own_loss(policy, given, given["action_is_pad"], **draws)
     loss.backward()
     out = {"loss": loss.detach(), **own_gradients(policy)}
     policy.eval()
+    if case.words:
+        return {**out, "words": words.own_words(policy, before(observation(case, 0)))}
     out["chunk"] = policy.predict_chunk(before(observation(case, 0)), noise=noise(case))
     with steady():
         actions = own_actions(policy, lambda step: before(observation(case, step)), ACT_STEPS)

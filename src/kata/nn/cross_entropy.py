@@ -33,15 +33,32 @@ class VocabularyHead(nn.Module):
             x: tokens (B, L, width).
             target: the token to predict at each place, int64 (B, L).
         """
-        if target is None:
-            return F.linear(x.to(self.weight.dtype), self.weight)
-        # Under autocast the product has its precision, as in a linear map.
-        kind, dtype = x.device.type, self.weight.dtype
-        if is_autocast_available(kind) and torch.is_autocast_enabled(kind):
-            dtype = torch.get_autocast_dtype(kind)
-        found = _CrossEntropy.apply(x, self.weight, target, dtype)
-        assert isinstance(found, Tensor)
-        return found
+        return _scored(self.weight, x, target)
+
+
+class TokenTable(nn.Embedding):
+    """A table of tokens, which is also the map to their scores."""
+
+    def forward(self, input: Tensor, target: Tensor | None = None) -> Tensor:
+        """Return the rows of tokens, int64 (...); or, of tokens as the last layer writes them,
+        what `VocabularyHead` returns.
+        """
+        if input.is_floating_point():
+            return _scored(self.weight, input, target)
+        return super().forward(input)
+
+
+def _scored(weight: Tensor, x: Tensor, target: Tensor | None) -> Tensor:
+    """Return scores or cross-entropies; see `VocabularyHead.forward`."""
+    if target is None:
+        return F.linear(x.to(weight.dtype), weight)
+    # Under autocast the product has its precision, as in a linear map.
+    kind, dtype = x.device.type, weight.dtype
+    if is_autocast_available(kind) and torch.is_autocast_enabled(kind):
+        dtype = torch.get_autocast_dtype(kind)
+    found = _CrossEntropy.apply(x, weight, target, dtype)
+    assert isinstance(found, Tensor)
+    return found
 
 
 class _CrossEntropy(Function):

@@ -4,6 +4,7 @@ from kata.processors.action_tokens import ActionTokens
 from kata.processors.image_frames import frames_to_float, planes_to_rgb
 from kata.processors.per_dataset_normalize import PerDataset
 from kata.processors.pipeline import Pipeline, load_pipeline
+from kata.processors.qwen.action_words import WriteActionWords
 from kata.processors.qwen.eo1 import Eo1Prompt, Eo1Tokens
 from kata.processors.qwen.wall_x import WallXTask
 from kata.processors.relative_actions import AbsoluteActions, RelativeActions
@@ -34,6 +35,7 @@ __all__ = [
     "Tokenize",
     "Unnormalize",
     "WallXTask",
+    "WriteActionWords",
     "frames_to_float",
     "load_pipeline",
     "planes_to_rgb",

@@ -23,6 +23,8 @@ PALIGEMMA = "google/paligemma-3b-pt-224"
 LEAD, END = "Action: ", "|"
 """Text before and after the tokens of a chunk."""
 
+UNKNOWN = "%d of %d chunks hold values that the action tokenizer does not know"
+
 ROUND = 16
 """Sentences of a batch are padded to a multiple of it."""
 
@@ -93,6 +95,29 @@ def read_sentences(fast_name: str, text_name: str, skipped: int) -> ActionSenten
     return ActionSentences(fast, text.bos_token_id, lead, bar, end, highest)
 
 
+def unknown_detail(name: str) -> str:
+    """Return what follows from values that an action tokenizer does not know, and the remedy."""
+    return (
+        ": it drops them, and the policy learns other actions. Fit a tokenizer to these data, in "
+        f"place of {name}"
+    )
+
+
+def padded_sentences(rows: Sequence[Sequence[int]], most: int | None = None) -> Batch:
+    """Return sentences as tokens int64 (B, L) and mask bool (B, L), padded behind.
+
+    L is the length of the longest, rounded up, and no more than `most`.
+    """
+    longest = -(-max(len(row) for row in rows) // ROUND) * ROUND
+    length = longest if most is None else min(longest, most)
+    tokens = torch.zeros(len(rows), length, dtype=torch.int64)
+    mask = torch.zeros(tokens.shape, dtype=torch.bool)
+    for i, row in enumerate(rows):
+        tokens[i, : len(row)] = torch.tensor(row)
+        mask[i, : len(row)] = True
+    return {ACTION_TOKENS: tokens, ACTION_TOKEN_MASK: mask}
+
+
 @dataclass(frozen=True)
 class ActionTokens(Step):
     """A step that adds the tokens of normalized chunks of actions; LeRobot's options.
@@ -124,8 +149,7 @@ class ActionTokens(Step):
         if self.reads_actions:
             self.sentences()
         object.__setattr__(self, "_cut", CountedWarning("%d of %d action sentences are cut"))
-        text = "%d of %d chunks hold values that the action tokenizer does not know"
-        object.__setattr__(self, "_unknown", CountedWarning(text))
+        object.__setattr__(self, "_unknown", CountedWarning(UNKNOWN))
 
     def sentences(self) -> ActionSentences:
         """Return both tokenizers."""
@@ -141,14 +165,7 @@ class ActionTokens(Step):
         if ACTION not in batch:
             return batch
         given: Tensor = batch[ACTION].detach().float().cpu()
-        rows = self._rows(given.numpy())
-        longest = -(-max(len(row) for row in rows) // ROUND) * ROUND
-        tokens = torch.zeros(len(rows), min(longest, self.max_action_tokens), dtype=torch.int64)
-        mask = torch.zeros(tokens.shape, dtype=torch.bool)
-        for i, row in enumerate(rows):
-            tokens[i, : len(row)] = torch.tensor(row)
-            mask[i, : len(row)] = True
-        return {**batch, ACTION_TOKENS: tokens, ACTION_TOKEN_MASK: mask}
+        return {**batch, **padded_sentences(self._rows(given.numpy()), self.max_action_tokens)}
 
     def _rows(self, chunks: NDArray[np.float32]) -> list[list[int]]:
         """Return the sentences of chunks (B, T, A)."""
@@ -156,11 +173,7 @@ class ActionTokens(Step):
         rows: list[list[int]] = []
         for codes in sentences.fast.encode(chunks):
             is_unknown = not sentences.fast.holds(codes, count)
-            self._unknown.note(
-                is_unknown,
-                ": it drops them, and the policy learns other actions. Fit a tokenizer to these "
-                f"data, in place of {self.action_tokenizer_name}",
-            )
+            self._unknown.note(is_unknown, unknown_detail(self.action_tokenizer_name))
             rows.append(self._fitting(sentences.written(codes)))
         return rows
 

@@ -38,7 +38,7 @@ class Pipeline:
         """Write `<name>.json` and the state files into an existing folder."""
         listed: list[dict[str, Any]] = []
         stem = re.sub(r"[^a-z0-9]", "_", self.name.lower())
-        for i, step in enumerate(self.steps):
+        for i, step in enumerate(step for step in self.steps if step.is_saved):
             entry: dict[str, Any] = {"registry_name": step.registry_name, "config": step.config()}
             state = step.state()
             if state:

@@ -38,6 +38,8 @@ class Step(ABC):
     """The base of all steps. `registry_name` is LeRobot's; the constructor takes `config()`."""
 
     registry_name: ClassVar[str]
+    is_saved: ClassVar[bool] = True
+    """False for a step of training alone that LeRobot does not know: checkpoints leave it out."""
 
     @abstractmethod
     def __call__(self, batch: Batch) -> Batch:

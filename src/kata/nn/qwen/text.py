@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from kata.nn.attention import KeysValues
+from kata.nn.cross_entropy import TokenTable
 from kata.nn.decoder import INITIAL_STD, DecoderSizes, LlamaLayer, RMSNorm
 from kata.nn.qwen.rope import multimodal_rotation, sectioned_axes
 from kata.nn.rope import Rotation
@@ -91,7 +92,7 @@ class QwenText(nn.Module):
         width = sizes.layer.width
         self.sizes = sizes
         self.axes = sectioned_axes(sizes.sections)
-        self.embed_tokens = nn.Embedding(sizes.vocabulary, width)
+        self.embed_tokens = TokenTable(sizes.vocabulary, width)
         nn.init.normal_(self.embed_tokens.weight, std=INITIAL_STD)
         self.layers = nn.ModuleList(self.made_layers())
         self.norm = RMSNorm(width, sizes.layer.eps)

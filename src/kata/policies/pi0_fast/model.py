@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from kata.errors import PolicyError
 from kata.nn.attention import KeysValues, positions_of, score_bias, seen_then_causal
 from kata.nn.cross_entropy import VocabularyHead
+from kata.nn.decoding import written_tokens
 from kata.nn.rope import Rotation
 from kata.policies import paligemma
 from kata.policies.base import KeyMap, Loss, Term, evaluating
@@ -138,7 +139,7 @@ class Policy(PaliGemmaPolicy):
     def _tokens(
         self, batch: Batch, sentences: ActionSentences, share: Tensor | None
     ) -> Iterator[Tensor]:
-        """Yield tokens (B, 1) one after the other, until all sentences have their `|`."""
+        """Return tokens (B, 1) one after the other, until all sentences have their `|`."""
         # As in LeRobot, the token that begins a sentence belongs to the prompt here, which sees it.
         told, mask = batch[LANGUAGE_TOKENS], batch[LANGUAGE_MASK]
         begin = torch.full_like(told[:, :1], sentences.begin)
@@ -147,22 +148,33 @@ class Policy(PaliGemmaPolicy):
         prefix = self.encode_prefix(
             {**batch, LANGUAGE_TOKENS: prompt, LANGUAGE_MASK: seen}, needs_tokens=True
         )
-        grown, hidden = prefix, self.text.norm(prefix.tokens[:, -1:])
-        written = told[:, :0]
-        is_done = torch.zeros_like(told[:, :1], dtype=torch.bool)
-        for step in range(self.options.max_decoding_steps):
-            scores = self.lm_head(hidden)[:, -1].float()
-            drawn = None if share is None else share[:, step, None]
-            token = _chosen(scores, self.options.temperature, drawn)
-            yield token
-            is_done |= token == sentences.bar
-            if not self.runs_together and is_done.all():
-                return
+        grown, written = prefix, told[:, :0]
+
+        def following(token: Tensor) -> Tensor:
+            nonlocal grown, written
             if self.options.use_kv_cache:
                 hidden, grown = self._written(grown, token)
             else:
                 written = torch.cat((written, token), dim=1)
                 hidden, _ = self._written(prefix, written)
+            return self._scores(hidden)
+
+        def choose(scores: Tensor, step: int) -> Tensor:
+            drawn = None if share is None else share[:, step, None]
+            return _chosen(scores, self.options.temperature, drawn)
+
+        return written_tokens(
+            self._scores(self.text.norm(prefix.tokens[:, -1:])),
+            following,
+            choose,
+            end=sentences.bar,
+            most=self.options.max_decoding_steps,
+            goes_on=self.runs_together,
+        )
+
+    def _scores(self, hidden: Tensor) -> Tensor:
+        """Return the scores of the token behind tokens (B, L, width), float32 (B, V)."""
+        return self.lm_head(hidden)[:, -1].float()
 
     def use_pipeline(self, before: Pipeline) -> None:
         """Read the tokenizers that lie beside the pipeline, where it has some."""

@@ -20,6 +20,7 @@ from kata.nn.attention import (
     seen_then_blocks,
     seen_then_causal,
 )
+from kata.nn.cross_entropy import VocabularyHead
 from kata.nn.qwen.text import QwenText
 from kata.nn.qwen.vision import QwenVision
 from kata.policies.qwen.backbone import load_qwen, vision_sizes
@@ -66,11 +67,11 @@ class SplicedPolicy(DenoisingPolicy[Prompted]):
         self.text = text
         width = text.sizes.layer.width
         self.vision = QwenVision(vision_sizes(backbone, width))
-        # Where the output map is not the table of tokens, LeRobot's files have it, and nothing
-        # reads it.
+        # Where the output map is not the table of tokens, LeRobot's files have it. Nothing reads it
+        # unless actions are words.
         self.is_tied = bool(backbone.get("tie_word_embeddings"))
         if not self.is_tied:
-            self.lm_head = nn.Linear(width, text.sizes.vocabulary, bias=False)
+            self.lm_head = VocabularyHead(width, text.sizes.vocabulary)
 
     @property
     def backbone(self) -> list[nn.Module]:
@@ -157,17 +158,29 @@ class SplicedPolicy(DenoisingPolicy[Prompted]):
         """Return the velocity; prompt and actions pass in one sequence."""
         prompt, steps = self.embedded(batch), noisy.shape[1]
         actions = self.action_tokens(noisy, time, prompt.real)
-        x = torch.cat((prompt.tokens, actions.to(prompt.tokens.dtype)), dim=1)
+        own = self.seen_actions(batch, len(actions), steps)
+        return self.to_velocity(self.one_pass(prompt, actions, own, actions=steps))
+
+    def one_pass(self, prompt: Prompted, behind: Tensor, own: Tensor, *, actions: int) -> Tensor:
+        """Return what the last layer makes of tokens behind a prompt, (B, T, width).
+
+        Args:
+            prompt: see `embedded`.
+            behind: tokens (B, T, width).
+            own: which of them others see, bool (B, T).
+            actions: how many of them are actions: T or 0.
+        """
+        steps = behind.shape[1]
+        x = torch.cat((prompt.tokens, behind.to(prompt.tokens.dtype)), dim=1)
         places = torch.cat((prompt.places, self._following(prompt, steps)), dim=2)
-        own = self.seen_actions(batch, len(x), steps)
         seen = seen_before(torch.cat((prompt.valid, own), dim=1))
-        if self.actions_see_later_ones:
+        if actions and self.actions_see_later_ones:
             seen[..., -steps:, -steps:] = own[:, None, None]
         bias, rotation = score_bias(seen, x.dtype), self.text.rotation(places)
         for layer in self.text.layers:
             wanted = steps if layer is self.text.layers[-1] else 0
-            x, _ = layer(x, rotation, bias, wanted=wanted, actions=steps)
-        return self.to_velocity(x)
+            x, _ = layer(x, rotation, bias, wanted=wanted, actions=actions)
+        return x
 
     def velocity(self, prefix: Prompted, noisy: Tensor, time: Tensor) -> Tensor:
         """Return the velocity from a prompt's keys and values; see `DenoisingPolicy.velocity`."""

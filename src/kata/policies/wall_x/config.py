@@ -17,7 +17,7 @@ from kata.policies.qwen.vlm_config import blank_prompt, text_config, token_side,
 from kata.policies.rules import Rule, refuse_broken_rules
 from kata.policies.vla import DenoisedConfig
 from kata.policies.wall_x.published import PUBLISHED
-from kata.spec import Column, FeatureType, NormMode
+from kata.spec import ACTION_TOKEN_MASK, Column, Draw, FeatureType, NormMode
 
 if TYPE_CHECKING:
     from kata.processors.pipeline import Pipeline
@@ -25,7 +25,12 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 WALL_OSS = "x-square-robot/wall-oss-flow"
-TASK_STEP = "wall_x_task_processor"
+FAST = "lerobot/fast-action-tokenizer"
+TASK_STEP, WORDS_STEP = "wall_x_task_processor", "wall_x_action_words"
+WORDS_TERM = "cross_entropy_loss"
+MOST_STEPS = 32
+"""Actions of a chunk that LeRobot writes as words; it leaves out those behind them."""
+
 PLANNED_WORDS = 96
 """Tokens of a prompt beside its images, as plans count them."""
 
@@ -50,12 +55,20 @@ class Config(DenoisedConfig):
         is_own=True,
     )
     action_tokenizer_path: str | None = option(
-        None, "Tokenizer of prediction_mode=fast; LeRobot sets null in the other mode. No effect."
+        None,
+        "Tokenizer of actions with prediction_mode=fast, a Hub name or a folder; null takes "
+        f"{FAST}. In the other mode it has no effect, and LeRobot sets null.",
     )
     prediction_mode: str = option(
         "diffusion",
-        "How actions are predicted. LeRobot also writes them as words (fast); refused.",
+        "How actions are predicted: denoised (diffusion), or written as words (fast).",
         choices=("diffusion", "fast"),
+    )
+    max_decoding_steps: int = option(
+        100,
+        "Most words of a chunk in acting with prediction_mode=fast, the end included.",
+        least=1,
+        is_own=True,
     )
     attn_implementation: str = option(
         "eager",
@@ -93,10 +106,10 @@ class Config(DenoisedConfig):
     def _unsupported_rules(self) -> Iterator[Rule]:
         """Yield rules on options that kata cannot run."""
         yield (
-            self.prediction_mode == "fast",
-            "policy.prediction_mode=fast",
-            "kata has Wall-X's flow matching alone; LeRobot learns with fast and cannot act",
-            "--policy.prediction_mode=diffusion",
+            self.writes_words and self.chunk_size > MOST_STEPS,
+            f"policy.chunk_size={self.chunk_size} with policy.prediction_mode=fast",
+            f"LeRobot writes the first {MOST_STEPS} actions of a chunk as words",
+            f"--policy.chunk_size={MOST_STEPS} and --policy.n_action_steps={MOST_STEPS}, or less",
         )
         mode = self.normalization_mapping.get(FeatureType.VISUAL.value, NormMode.IDENTITY)
         yield (
@@ -107,6 +120,16 @@ class Config(DenoisedConfig):
         )
 
     @property
+    def writes_words(self) -> bool:
+        """Return True if actions are written as words."""
+        return self.prediction_mode == "fast"
+
+    @property
+    def action_tokenizer(self) -> str:
+        """Return the name of the action tokenizer."""
+        return self.action_tokenizer_path or FAST
+
+    @property
     def trains_padded_steps(self) -> bool:
         """Return True: as in LeRobot, the loss counts steps behind the end of an episode."""
         return True
@@ -114,7 +137,30 @@ class Config(DenoisedConfig):
     def loss_weights(self, size: int, pads: Mapping[str, Any]) -> dict[str, float]:
         """Return the numbers of all actions; as in LeRobot, those that only pad them count here."""
         del pads
+        if self.writes_words:  # their number follows from the actions (`loss_counts`)
+            return {}
         return {"flow_matching_loss": float(size * self.chunk_size * self.max_action_dim)}
+
+    def loss_counts(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the number of words of each sample, if actions are words."""
+        return {WORDS_TERM: batch[ACTION_TOKEN_MASK][:, 1:].sum(1)} if self.writes_words else {}
+
+    def draws(self) -> dict[str, Draw]:
+        """Return nothing if actions are words, and else noise and times."""
+        return {} if self.writes_words else super().draws()
+
+    def act_draws(self) -> dict[str, Draw]:
+        """Return nothing if actions are words, and else noise."""
+        return {} if self.writes_words else super().act_draws()
+
+    def action_tokens(self) -> int:
+        """Return the words that acting writes at most, as plans count a chunk's."""
+        return self.max_decoding_steps if self.writes_words else 0
+
+    def written(self) -> dict[str, Any]:
+        """Return the options as plain values; as in LeRobot, words have an action tokenizer."""
+        tokenizer = self.action_tokenizer if self.writes_words else None
+        return {**super().written(), "action_tokenizer_path": tokenizer}
 
     @property
     def base(self) -> dict[str, Any]:
@@ -175,12 +221,23 @@ class Config(DenoisedConfig):
             "cameras": tuple(self.cameras),
             "chunk_size": self.chunk_size,
             "token_side": token_side(self.base),
+            "writes_words": self.writes_words,
         }
 
     def processor_steps(self) -> list[tuple[str, dict[str, Any]]]:
         """Return the steps before the policy. Sentences become prompts before normalization."""
         rename, add_axis, move, normalize = ((name, {}) for name in SHARED_STEPS)
-        return [rename, add_axis, (TASK_STEP, self._task_options()), normalize, move]
+        told = [rename, add_axis, (TASK_STEP, self._task_options()), normalize]
+        return [*told, *self._word_steps(), move]
+
+    def _word_steps(self) -> list[tuple[str, dict[str, Any]]]:
+        """Return the step that writes actions as words, if the policy learns them."""
+        options = {
+            "action_tokenizer_name": self.action_tokenizer,
+            "tokenizer_name": self.pretrained_name_or_path,
+            "most": self.max_decoding_steps,
+        }
+        return [(WORDS_STEP, options)] if self.writes_words else []
 
     def saved_pipelines(self, folder: Path, device: str) -> tuple[Pipeline, Pipeline]:
         """Return a checkpoint's pipelines, whose step of sentences writes prompts as well."""

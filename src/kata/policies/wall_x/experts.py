@@ -135,6 +135,14 @@ class RoutedText(QwenText):
         """Return new layers."""
         return [RoutedLayer(self.sizes, self.expert_sizes) for _ in range(self.sizes.layers)]
 
+    def action_experts(self) -> list[nn.Module]:
+        """Return the perceptrons that words do not pass through."""
+        found: list[nn.Module] = []
+        for layer in self.layers:
+            assert isinstance(layer, RoutedLayer)
+            found += layer.moe.experts[1:] if layer.has_experts else []
+        return found
+
     def unread(self) -> list[nn.Module]:
         """Return perceptrons whose results nothing reads: words of the last layer, and others."""
         found: list[nn.Module] = []

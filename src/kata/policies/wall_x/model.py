@@ -11,14 +11,15 @@ from torch.nn import functional as F
 
 from kata.nn.flow import beta_quantile
 from kata.nn.unet1d import StepSinusoid
-from kata.policies.base import KeyMap
+from kata.policies.base import KeyMap, Loss
 from kata.policies.qwen.backbone import text_sizes
-from kata.policies.qwen.spliced import SplicedPolicy
 from kata.policies.qwen.vlm_config import text_config
 from kata.policies.rules import Rule, refuse_broken_rules
 from kata.policies.vla_policy import DTYPES, latest, padded
 from kata.policies.wall_x.config import Config
 from kata.policies.wall_x.experts import RoutedText, expert_sizes
+from kata.policies.wall_x.words import SpeakingPolicy
+from kata.processors.counted_warning import CountedWarning
 from kata.spec import ACTION, STATE, Batch
 
 STEPS = 10
@@ -45,7 +46,7 @@ class _ActionHead(nn.Module):
         self.propri_proj = nn.Linear(2 * state, width, bias=False)
 
 
-class Policy(SplicedPolicy):
+class Policy(SpeakingPolicy):
     """Wall-X with its loss and acting."""
 
     actions_see_later_ones = True
@@ -56,6 +57,9 @@ class Policy(SplicedPolicy):
         text = RoutedText(text_sizes(base), expert_sizes(base))
         super().__init__(config, base, text)
         self.options: Config = config
+        self.unfinished = CountedWarning(
+            "%d of %d chunks have too few or too many words; zeros stand for what is absent"
+        )
         refuse_broken_rules(self._width_rules(base))
         # 1. The precision: norms of tokens, and the maps of state, actions and time, are float32.
         width = text.sizes.layer.width
@@ -85,6 +89,29 @@ class Policy(SplicedPolicy):
                 "both are equal",
                 f"--policy.{option}={total}",
             )
+
+    def forward(
+        self,
+        batch: Batch,
+        *,
+        noise: Tensor | None = None,
+        time: Tensor | None = None,
+        given: Tensor | None = None,
+        **draws: Tensor,
+    ) -> Loss:
+        """Compute the sum of the words' cross-entropies, or that of `DenoisingPolicy.forward`."""
+        if self.options.writes_words:
+            return self.words_loss(batch)
+        return super().forward(batch, noise=noise, time=time, given=given, **draws)
+
+    @torch.no_grad()
+    def predict_chunk(
+        self, batch: Batch, *, noise: Tensor | None = None, **draws: Tensor
+    ) -> Tensor:
+        """Return a chunk of actions (B, T, A), written or denoised; see `DenoisingPolicy`."""
+        if self.options.writes_words:
+            return self.spoken_chunk(batch)
+        return super().predict_chunk(batch, noise=noise, **draws)
 
     @property
     def norms(self) -> list[nn.Module]:
@@ -137,7 +164,10 @@ class Policy(SplicedPolicy):
     def frozen_modules(self) -> list[nn.Module]:
         """Return what nothing reads."""
         assert isinstance(self.text, RoutedText)
-        return [*super().frozen_modules(), *self.text.unread()]
+        if not self.options.writes_words:
+            return [*super().frozen_modules(), *self.text.unread()]
+        head = self.head
+        return [head.w1, head.w2, head.w3, head.action_proj_back, *self.text.action_experts()]
 
     def shard_units(self) -> list[nn.Module]:
         """Return the layers. Norms and ends are apart if they differ in dtype."""

@@ -101,6 +101,8 @@ class WallXTask(Step):
         cameras: the policy's cameras, in their order.
         chunk_size: actions of a chunk, which the policy puts behind the prompt.
         token_side: pixels of a side of a token, which divides the sides of resized frames.
+        writes_words: True if words follow the prompt, of which its last token, a new line, is the
+            first then.
     """
 
     registry_name: ClassVar[str] = "wall_x_task_processor"
@@ -109,6 +111,7 @@ class WallXTask(Step):
     cameras: tuple[str, ...] = ()
     chunk_size: int = 0
     token_side: int = UNIT
+    writes_words: bool = False
     _known: dict[tuple[Any, ...], PromptTokens] = field(
         init=False, repr=False, compare=False, default_factory=dict
     )
@@ -206,9 +209,11 @@ class WallXTask(Step):
             tokenizer = read_tokenizer(self.tokenizer_name)
             image, state = tokenizer.convert_tokens_to_ids([IMAGE_MARK, STATE_MARK])
             words: list[int] = tokenizer(text)["input_ids"]
+            words = words[:-1] if self.writes_words else words
             last = len(words) - 1 - words[::-1].index(state)
             made = prompt_tokens(words, image, last, grids, missing)
-            self._refuse_long(int(made.seen.sum()) + self.chunk_size, text)
+            behind = 0 if self.writes_words else self.chunk_size
+            self._refuse_long(int(made.seen.sum()) + behind, text)
             self._known[known] = made
         return self._known[known]
 
