@@ -136,6 +136,15 @@ def test_requests_of_others_are_refused(headers, path, status, said, learner):
     assert len(session.journal.entries) == 1
 
 
+def test_requests_outside_the_protocol_are_refused(learner):
+    client, *_ = learner
+    for path, status in (("/secrets", 404), ("/episodes/0", 405)):
+        answer = client.get(path)
+        assert answer.status_code == status
+        assert answer.json()["what"] == f"GET /v1{path}: no such request"
+        assert answer.json()["remedy"]
+
+
 @pytest.mark.parametrize(
     ("changes", "status", "said"),
     [

@@ -12,6 +12,7 @@ from typing import Any
 import uvicorn
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
@@ -199,7 +200,8 @@ def application(desk: Desk, token: str | None) -> ASGIApp:
         Route(f"{PREFIX}/beat", handlers.beat, methods=["POST"]),
         Route(f"{PREFIX}/bye", handlers.bye, methods=["POST"]),
     ]
-    inner = Starlette(routes=routes, exception_handlers={KataError: _refusal})
+    answers: Any = {KataError: _refusal, 404: _unknown, 405: _unknown}
+    inner = Starlette(routes=routes, exception_handlers=answers)
     wanted = None if token is None else f"Bearer {token}".encode()
 
     async def guarded(scope: Scope, receive: Receive, send: Send) -> None:
@@ -223,6 +225,17 @@ async def _refusal(request: Request, error: Exception) -> Response:
     assert isinstance(error, KataError)
     status = error.status if isinstance(error, NetworkError) else 500
     return JSONResponse(refusal_message(error), status)
+
+
+async def _unknown(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    refusal = NetworkError(
+        error.status_code,
+        f"{request.method} {request.url.path[:60]}: no such request",
+        rule=f"requests of kata's protocol, below {PREFIX}",
+        remedy="use the same version of kata on both sides",
+    )
+    return JSONResponse(refusal_message(refusal), error.status_code, error.headers)
 
 
 class Serving(Closing):
