@@ -92,7 +92,7 @@ def test_the_limit_holds_and_room_goes_to_the_steps_that_come_first(tmp_path: Pa
         pool.release(lease)
         wait_until(lambda: len(ranges.store.read) == 7 and not ranges.store.now)
         assert pool.held_bytes <= 5000
-        assert sum(len(entry[2].data or b"") for entry in pool._farthest) <= 5000
+        assert sum(len(entry[2].data or b"") for entry in pool._unused._farthest) <= 5000
 
 
 def test_no_gap_is_fetched_that_is_large_beside_what_is_wanted(tmp_path: Path) -> None:
@@ -187,7 +187,7 @@ def test_entries_do_not_pile_up_where_ranges_stay(tmp_path: Path) -> None:
             done.result(20)
             pool.release(lease)
         assert len(ranges.store.read) == 1
-        assert max(len(pool._farthest), len(pool._soonest)) < 1100
+        assert max(len(pool._unused._farthest), len(pool._unused._soonest)) < 1100
 
 
 def test_the_pool_knows_whether_it_holds_all_that_is_wanted(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from kata.data.storage.far_files import ByteRange, FarFiles
 from kata.data.storage.fetch_pool import FetchPool
+from kata.data.storage.fetch_requests import beside
 from tests.data.far_store import FarStore
 
 
@@ -46,3 +47,17 @@ def test_what_comes_along_leaves_room_for_what_is_needed_next(tmp_path: Path) ->
         along = [(one(files, begin), 99) for begin in range(1000, 40_000, 1000)]
         assert pool.fetch_ahead([one(files, 0)], range(1, 2), along) <= 16_000
         assert pool.has_room
+
+
+def test_what_lies_beside_is_what_touches(tmp_path: Path) -> None:
+    with FetchPool(10**6) as pool:
+        _, files = far_file(tmp_path, pool)
+        wanted = [one(files, begin) for begin in (4000, 9000)]
+        others = [(one(files, begin), begin // 1000) for begin in (1000, 2000, 3000, 4000, 6000)]
+        others += [(one(files, begin), begin // 1000) for begin in (10_000, 11_000, 13_000)]
+        assert [due for _, due in beside(wanted, others)] == [1, 2, 3, 10, 11]
+        assert beside([], others) == []
+        assert beside(wanted, []) == []
+        assert pool.absent(wanted) == wanted
+        pool.fetch_ahead(wanted[:1], range(1, 2))
+        assert pool.absent(wanted) == wanted[1:]

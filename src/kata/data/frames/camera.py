@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol, TypeAlias
 
 from kata.data.arrays import Int64, Pixels
@@ -64,15 +64,15 @@ class Camera(Protocol):
         """
         ...
 
-    def neighbours(self, file: int, numbers: Int64) -> Int64:
-        """Return the GOPs of a far file that may be fetched along with those of some frames.
+    def neighbours(self, file: int, ranges: Sequence[ByteRange]) -> Int64:
+        """Return the GOPs of a far file that may be fetched along with some that are fetched.
 
         Args:
             file: number of the file.
-            numbers: (n,) of the frames in the file, ascending.
+            ranges: what is fetched, as `byte_ranges` returned it.
 
         Returns:
-            (m, 2) first frame and end of each, ascending.
+            (m, 2) first frame and end of each, ascending, those of `ranges` included.
         """
         ...
 

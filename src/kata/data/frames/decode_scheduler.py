@@ -34,7 +34,7 @@ from kata.data.frames.next_use import NextUse, UsePlan
 from kata.data.parquet.pages import SideBySide
 from kata.data.storage.far_files import ByteRange
 from kata.data.storage.fetch_pool import FetchPool
-from kata.data.storage.fetch_requests import NEVER, Lease
+from kata.data.storage.fetch_requests import NEVER, Lease, beside
 from kata.log import counting
 
 _COPIES_PER_TASK = 16
@@ -222,16 +222,20 @@ class DecodeScheduler:
         for key, wanted in rows.items():
             camera = self._cameras[key]
             for file, numbers in self._by_file(key, self._absent(key, np.unique(wanted))):
-                ranges += camera.byte_ranges(file, numbers)
-                near = camera.neighbours(file, numbers)
-                along += self._due_soon(key, file, near, range(steps.stop, steps.stop + horizon))
+                mine = camera.byte_ranges(file, numbers)
+                ranges += mine
+                # Only what is fetched now can bring others along.
+                new = fetched.absent(mine)
+                near = camera.neighbours(file, new)
+                due = range(steps.stop, steps.stop + horizon)
+                along += self._due_soon(key, file, near, new, due)
         self._horizon.count(len(steps), fetched.fetch_ahead(ranges, steps, along))
 
     def _due_soon(
-        self, key: str, file: int, gops: Int64, steps: range
+        self, key: str, file: int, gops: Int64, fetched: Sequence[ByteRange], steps: range
     ) -> list[tuple[ByteRange, int]]:
         """Return the bytes of GOPs (n, 2) that some of these steps need, each with the first such
-        step.
+        step, as far as they are next to others or to what is fetched.
         """
         if not len(gops):
             return []
@@ -243,9 +247,9 @@ class DecodeScheduler:
         group, first = np.unique(members.group[soon], return_index=True)
         if not len(group):
             return []
-        ranges = self._cameras[key].byte_ranges(file, members.numbers[soon[first]])
         earliest = np.minimum.reduceat(dues[soon], first)
-        return list(zip(ranges, earliest.tolist(), strict=True))
+        ranges = self._cameras[key].byte_ranges(file, members.numbers[soon[first]])
+        return beside(fetched, zip(ranges, earliest.tolist(), strict=True))
 
     def _absent(self, key: str, rows: Int64) -> Int64:
         """Return the rows whose frames are neither cached nor held, nor being decoded."""

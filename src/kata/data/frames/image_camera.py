@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -121,9 +121,9 @@ class ImageCamera:
             with suppress(PageError, pa.ArrowException):
                 self._encoded.find(column, row, requests)
 
-    def neighbours(self, file: int, numbers: Int64) -> Int64:
+    def neighbours(self, file: int, ranges: Sequence[ByteRange]) -> Int64:
         """Return none: an image takes as many bytes as a request should have."""
-        del file, numbers
+        del file, ranges
         return np.empty((0, 2), np.int64)
 
     def far_bytes(self) -> dict[str, int]:

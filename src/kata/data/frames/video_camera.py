@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 from av.video.frame import VideoFrame
@@ -156,17 +156,16 @@ class VideoCamera:
         del file, numbers
         return []
 
-    def neighbours(self, file: int, numbers: Int64) -> Int64:
-        """Return the GOPs near those of some frames, if GOPs are fetched one by one."""
+    def neighbours(self, file: int, ranges: Sequence[ByteRange]) -> Int64:
+        """Return the GOPs near some ranges, if GOPs are fetched one by one."""
         files = self._store
-        if not isinstance(files, FarFiles) or files.pool.holds_all:
+        if not isinstance(files, FarFiles) or files.pool.holds_all or not ranges:
             return np.empty((0, 2), np.int64)
         first, begin, end = self._index[file].gops
-        own = np.unique(first.searchsorted(numbers, side="right") - 1)
+        own = begin.searchsorted([each.begin for each in ranges])
         reach = int(_NEAR_BYTES * len(first) // max(int(end[-1] - begin[0]), 1))
         near = np.unique(own[:, None] + np.arange(-reach, reach + 1))
         near = near[(near >= 0) & (near < len(first))]
-        near = np.setdiff1d(near, own, assume_unique=True)
         ends = np.append(first, len(self._index[file]))[near + 1]
         return np.stack([first[near], ends], axis=1)
 

@@ -76,7 +76,9 @@ class Retry:
         number = 0
         while True:
             number += 1
-            self._closed.wait(max(self._not_before_s - time.monotonic(), 0.0))
+            rest_s = self._not_before_s - time.monotonic()
+            if rest_s > 0:
+                self._closed.wait(rest_s)
             try:
                 found = send()
                 # None came without a request: that a web server has no listings is known.

@@ -29,6 +29,7 @@ from kata.data.storage.fetch_requests import (
     Then,
     joined,
 )
+from kata.data.storage.unused_ranges import UnusedRanges
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -49,7 +50,7 @@ _AHEAD = 0.25
 again, beside what came along. More hides no more latency, and fetches those bytes once more.
 """
 
-_ALONG = 0.375
+_ALONG = 0.5
 """Fraction of the budget for bytes that came along with others. They stay longer than those that
 are needed next, whose room they may not take.
 """
@@ -57,9 +58,10 @@ are needed next, whose room they may not take.
 _WHOLE = 0.9
 """Fraction of the budget that all files may take to be kept whole."""
 
-_OLD_ENTRIES = 256
-"""Entries of a heap beyond five quarters of the ranges, at which old ones are removed. Each keeps a
-few hundred bytes, so more of them look like memory that leaks."""
+_FREED = 64
+"""A part of the budget that tasks let go of before requests are looked for that wait for room. Each
+step looks for them anyway, and to look costs more than what one task lets go of is worth.
+"""
 
 _OVERLAPS = 8
 """Ranges that are looked into for bytes: those of a file may overlap, though GOPs seldom do."""
@@ -68,7 +70,6 @@ _BEFORE_ALL = -2
 """A step before any other: all ranges are needed later than that."""
 
 _Queue: TypeAlias = list[tuple[int, int, Request]]
-_Entry: TypeAlias = tuple[int, int, HeldRange]
 
 
 class FetchPool(Closing):
@@ -94,15 +95,13 @@ class FetchPool(Closing):
         self._planned_bytes = 0
         self._spare_bytes = 0
         self._along_bytes = 0
+        self._freed_bytes = 0
         self._expected: dict[tuple[FarFiles, str], int] = {}
         self._expected_bytes = 0
         # Heaps of (step, number of the entry, request): those that tasks await come first.
         self._awaited: _Queue = []
         self._planned: _Queue = []
-        # Heaps of ranges that are here and that no task uses, by -step and by step of their next
-        # use. Entries of ranges that are used or gone stay until they come up.
-        self._farthest: list[_Entry] = []
-        self._soonest: list[_Entry] = []
+        self._unused = UnusedRanges(self._held)
         self._pushed = 0
         self._step = 0
         self._under_way = 0
@@ -145,6 +144,15 @@ class FetchPool(Closing):
         """Call a function on the threads that fetch, and return its results in order."""
         return self._threads.map(function, items)
 
+    def absent(self, ranges: Iterable[ByteRange]) -> list[ByteRange]:
+        """Return the ranges that are neither here nor planned."""
+        with self._lock:
+            return [
+                each
+                for each in ranges
+                if self._covering(each.files, each.name, each.begin, each.end) is None
+            ]
+
     def fetch_ahead(
         self,
         ranges: Iterable[ByteRange],
@@ -175,10 +183,8 @@ class FetchPool(Closing):
         """Let go of what only steps before `step` needed: they found their frames elsewhere."""
         with self._lock:
             self._step = step
-            while self._soonest and self._soonest[0][0] <= step:
-                entry = heapq.heappop(self._soonest)
-                if self._is_current(entry):
-                    self._set_aside(entry[2], NEVER)
+            for held in self._unused.passed(step):
+                self._set_aside(held, NEVER)
             self._begin_requests()
 
     def forget_plan(self) -> None:
@@ -240,8 +246,10 @@ class FetchPool(Closing):
                 is_here = held.data is not None and self._held.get(held.key) is held
                 if is_here and not held.users:
                     self._set_aside(held, held.again)
+                    self._freed_bytes += held.size
             lease.held = []
-            self._begin_requests()
+            if self._awaited or self._freed_bytes * _FREED >= self.budget_bytes:
+                self._begin_requests()
 
     def find(self, files: FarFiles, name: str, begin: int, end: int) -> memoryview | None:
         """Return bytes [begin, end) of a file if the pool has all of them in one range."""
@@ -289,7 +297,7 @@ class FetchPool(Closing):
                 self._spare_bytes -= held.size
                 held.steps = steps
                 self._planned_bytes += held.size
-                self._offer(held, steps)
+                self._unused.offer(held, steps)
         if new:
             new += self._added_along(along)
         self._push_joined(new, steps.start, queue)
@@ -349,6 +357,7 @@ class FetchPool(Closing):
 
     def _begin_requests(self) -> None:
         """Begin requests in the order of their steps, as far as there is room."""
+        self._freed_bytes = 0
         while self._under_way < self._requests:
             queue = self._awaited or self._planned
             if not queue:
@@ -383,7 +392,7 @@ class FetchPool(Closing):
         is_ahead = near_bytes > _AHEAD * self.budget_bytes
         earliest = NEVER - 1 if is_ahead and not is_awaited else due
         while self.held_bytes + size > self.budget_bytes:
-            latest = self._latest(_BEFORE_ALL if is_stuck else earliest)
+            latest = self._unused.latest(_BEFORE_ALL if is_stuck else earliest)
             if latest is None:
                 return is_stuck
             if latest.is_spare:
@@ -393,32 +402,6 @@ class FetchPool(Closing):
             self._drop(latest)
         return True
 
-    def _latest(self, due: int) -> HeldRange | None:
-        """Return the range that is here and needed last, if that is after step `due`."""
-        while self._farthest and -self._farthest[0][0] > due:
-            entry = heapq.heappop(self._farthest)
-            if self._is_current(entry):
-                return entry[2]
-        return None
-
-    def _offer(self, held: HeldRange, steps: range) -> None:
-        """Let a range that no task uses be dropped for one that is needed sooner."""
-        self._pushed += 1
-        held.entry = self._pushed
-        self._enter(self._farthest, (-steps.start, self._pushed, held))
-        if steps.start < NEVER:
-            self._enter(self._soonest, (steps.stop, self._pushed, held))
-
-    def _enter(self, heap: list[_Entry], entry: _Entry) -> None:
-        heapq.heappush(heap, entry)
-        if len(heap) > _OLD_ENTRIES + len(self._held) * 5 // 4:
-            heap[:] = [each for each in heap if self._is_current(each)]
-            heapq.heapify(heap)
-
-    def _is_current(self, entry: _Entry) -> bool:
-        _, number, held = entry
-        return held.entry == number and self._held.get(held.key) is held
-
     def _set_aside(self, held: HeldRange, next_use: int) -> None:
         """Count a range that is here, and that no task uses, as spare."""
         self._count_as_near(held)
@@ -426,7 +409,7 @@ class FetchPool(Closing):
             held.is_spare = True
             self._planned_bytes -= held.size
             self._spare_bytes += held.size
-        self._offer(held, range(next_use, next_use + 1))
+        self._unused.offer(held, range(next_use, next_use + 1))
 
     def _give_up_past(self, request: Request) -> None:
         """Forget ranges that only past steps needed: these found their frames elsewhere."""
@@ -482,7 +465,7 @@ class FetchPool(Closing):
                 held.data = None
                 self._drop(held)
             elif not held.users:
-                self._offer(held, held.steps)
+                self._unused.offer(held, held.steps)
         return self._end_waits(waiting, is_failed=error is not None)
 
     def _end_waits(self, leases: list[Lease], *, is_failed: bool = True) -> list[Then]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import heapq
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -67,6 +68,8 @@ class HeldRange:
         data: the bytes, once they are here.
         users: leases that keep it.
         waiting: those of them that wait for its bytes.
+        size: number of bytes.
+        key: what the pool knows the range by.
     """
 
     range: ByteRange
@@ -79,16 +82,13 @@ class HeldRange:
     data: bytearray | None = None
     users: int = 0
     waiting: list[Lease] = field(default_factory=list[Lease])
+    size: int = field(init=False)
+    key: Key = field(init=False)
 
-    @property
-    def size(self) -> int:
-        """Return the number of bytes."""
-        return self.range.end - self.range.begin
-
-    @property
-    def key(self) -> Key:
-        """Return what the pool knows the range by."""
-        return self.range.files, self.range.name, self.range.begin
+    def __post_init__(self) -> None:
+        files, name, _, begin, end = self.range
+        self.size = end - begin
+        self.key = (files, name, begin)
 
 
 @dataclass(eq=False, slots=True)
@@ -132,6 +132,38 @@ def joined(new: list[HeldRange], most_bytes: int) -> list[Request]:
         wanted = held.size
         dropped = 0
     return requests
+
+
+def beside(
+    wanted: Sequence[ByteRange], others: Iterable[tuple[ByteRange, int]]
+) -> list[tuple[ByteRange, int]]:
+    """Return those of other ranges of a file that touch wanted ones, or others that do.
+
+    Args:
+        wanted: ascending.
+        others: ascending, each with the step that needs it; wanted ones among them are left out.
+    """
+    begins = {each.begin for each in wanted}
+    found: list[tuple[ByteRange, int]] = []
+    run: list[tuple[ByteRange, int]] = []
+    end = -1
+    has_wanted = False
+    # Both are few: a run is a piece of the file without a gap.
+    places = [(each, -1) for each in wanted]
+    for each, due in heapq.merge(places, others, key=_begin):
+        if each.begin > end:
+            found += run if has_wanted else ()
+            run, has_wanted = [], False
+        end = max(end, each.end)
+        if due < 0:
+            has_wanted = True
+        elif each.begin not in begins:
+            run.append((each, due))
+    return found + run if has_wanted else found
+
+
+def _begin(found: tuple[ByteRange, int]) -> int:
+    return found[0].begin
 
 
 def _place(held: HeldRange) -> tuple[int, str, int]:
