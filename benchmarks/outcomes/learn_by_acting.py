@@ -79,9 +79,9 @@ CASES = {
     ),
     "reach_demos": Case(
         BOARD,
-        f"{REACH} --policy.online_steps=50000 --rl.update_every=8 --algorithm.bc_weight=20 "
-        "--algorithm.bc_successes=true --policy.policy_kwargs.std_max=0.1 --online_ratio=0.7 "
-        "--policy.online_buffer_capacity=60000",
+        f"{REACH} --policy.online_steps=24000 --algorithm.bc_weight=200 "
+        "--algorithm.bc_successes=true --algorithm.random_shift=3 --algorithm.temperature_lr=0 "
+        "--policy.policy_kwargs.std_max=0.05",
         episodes=100,
         must=("success_rate", 0.9),
         demos=20,
