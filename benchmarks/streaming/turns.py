@@ -31,7 +31,9 @@ import torch
 
 from benchmarks.streaming.servers.processes import served
 from kata.bench import process_stats
+from kata.bench.cases import windows_of
 from kata.closing import Closing
+from kata.data import open_dataset
 from kata.loader import Loader
 
 LOCAL = "disk"
@@ -40,9 +42,14 @@ _ROOT = Path(__file__).parents[2]
 
 def read(args: argparse.Namespace) -> None:
     """Read in turns: a line of figures after each, then stand still. Runs in a process."""
+    data = open_dataset("bench/turns", root=args.dataset)
+    windows, keys = windows_of(args.mode, data)
+    times = {key: [offset / data.fps for offset in window] for key, window in windows.items()}
     with Loader(
-        args.dataset,
+        data,
         args.batch_size,
+        delta_timestamps=times,
+        keys=keys,
         image_dtype=torch.uint8,
         num_workers=args.threads,
         shuffle="clips",
@@ -107,6 +114,7 @@ class Child(Closing):
 
 
 _OF_A_CHILD = (
+    "mode",
     "batch_size",
     "threads",
     "skip",
@@ -182,6 +190,7 @@ def main() -> None:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("dataset", help="folder")
+    parser.add_argument("--mode", default="single", help="or sarm, as in kata bench stream")
     parser.add_argument("--latencies", nargs="+", type=int, default=[0, 20, 200])
     parser.add_argument("--rounds", type=int, default=12)
     parser.add_argument("--turn", type=int, default=25, help="batches of a turn")

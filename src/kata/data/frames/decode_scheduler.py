@@ -218,7 +218,7 @@ class DecodeScheduler:
             return
         ranges: list[ByteRange] = []
         along: list[tuple[ByteRange, int]] = []
-        horizon = self._horizon.steps(fetched.budget_bytes)
+        horizon = self._horizon.steps(fetched.horizon_bytes)
         for key, wanted in rows.items():
             camera = self._cameras[key]
             for file, numbers in self._by_file(key, self._absent(key, np.unique(wanted))):

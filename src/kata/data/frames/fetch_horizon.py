@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-_SHARE = 2.0
-"""Fraction of the pool that is filled at the present rate until the horizon is reached. Bytes that
-are fetched along wait for half of the horizon on average, and not all come so: half of the pool
-limits them, not this. Twice the horizon took a third off the requests for AV1 in clip order.
+_SHARE = 1.0
+"""Fraction of the bytes for them that is filled at the present rate until the horizon is reached.
+Bytes that are fetched along wait for half of the horizon on average, so they take at most half.
 """
 
 _MEMORY = 0.98
@@ -28,6 +27,6 @@ class FetchHorizon:
         self._steps = _MEMORY * self._steps + steps
         self._bytes = _MEMORY * self._bytes + size
 
-    def steps(self, budget_bytes: int) -> int:
-        """Return the horizon for a pool of this size; 0 before anything was counted."""
-        return int(_SHARE * budget_bytes * self._steps / self._bytes) if self._bytes else 0
+    def steps(self, room_bytes: float) -> int:
+        """Return the horizon for this many bytes; 0 before anything was counted."""
+        return int(_SHARE * room_bytes * self._steps / self._bytes) if self._bytes else 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pyarrow as pa
@@ -11,13 +12,17 @@ from PIL import Image
 from kata.data.counters import CounterCollector
 from kata.data.parquet.image_column import EncodedImages, open_column
 from kata.data.parquet.page_body import PageError
-from kata.data.storage.store import StoredFile
+from kata.data.storage.store import StoredFile, is_far
 from kata.errors import DataError
 
 _FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "TIFF")
 """Formats that a cell may have. Pillow knows more, and runs other programs for some: Ghostscript
 for EPS.
 """
+
+
+_REQUESTS = 16
+"""Requests at a time that look for an image in a far file."""
 
 
 class DeepImageError(ValueError):
@@ -44,8 +49,14 @@ def is_deep(file: StoredFile, key: str, row: int) -> bool:
     Returns:
         False too where the image cannot be read: the reader of that row reports it.
     """
+    images = EncodedImages(CounterCollector())
     try:
-        encoded = EncodedImages(CounterCollector()).get(open_column(file, key), row)
+        column = open_column(file, key)
+        if is_far(file.store):
+            # Else every image of the row group would be brought for one of them.
+            with ThreadPoolExecutor(_REQUESTS, "kata-images") as threads:
+                images.find(column, row, threads.map)
+        encoded = images.get(column, row)
         if encoded is not None:
             open_image(encoded).close()
     except DeepImageError:

@@ -50,10 +50,14 @@ _AHEAD = 0.25
 again, beside what came along. More hides no more latency, and fetches those bytes once more.
 """
 
-_ALONG = 0.5
-"""Fraction of the budget for bytes that came along with others. They stay longer than those that
-are needed next, whose room they may not take.
+_ALONG, _ALONG_ONCE = 0.375, 0.5
+"""Fractions of the budget for bytes that came along with others: where bytes are used again, whose
+room these take, and where they are not. They stay longer than those that are needed next, whose
+room they may not take.
 """
+
+_USED_AGAIN = 0.1
+"""Fraction of the ranges that tasks let go of and want again, from which bytes are used again."""
 
 _WHOLE = 0.9
 """Fraction of the budget that all files may take to be kept whole."""
@@ -96,6 +100,7 @@ class FetchPool(Closing):
         self._spare_bytes = 0
         self._along_bytes = 0
         self._freed_bytes = 0
+        self._again = 0.0
         self._expected: dict[tuple[FarFiles, str], int] = {}
         self._expected_bytes = 0
         # Heaps of (step, number of the entry, request): those that tasks await come first.
@@ -113,6 +118,13 @@ class FetchPool(Closing):
     def has_room(self) -> bool:
         """Return True while so little is planned that `fetch_ahead` is worth its search."""
         return self._planned_bytes < _REFILL * self.budget_bytes
+
+    @property
+    def horizon_bytes(self) -> int:
+        """Return the bytes up to whose use others are worth bringing along. Only a part of them
+        can come, so this may exceed the budget where none are used again.
+        """
+        return self.budget_bytes if self._again > _USED_AGAIN else 2 * self.budget_bytes
 
     @property
     def holds_all(self) -> bool:
@@ -243,6 +255,7 @@ class FetchPool(Closing):
             lease.is_complete = False
             for held in lease.held:
                 held.users -= 1
+                self._again += 0.01 * ((held.again < NEVER) - self._again)
                 is_here = held.data is not None and self._held.get(held.key) is held
                 if is_here and not held.users:
                     self._set_aside(held, held.again)
@@ -317,7 +330,8 @@ class FetchPool(Closing):
         """Return new ranges that later steps need, the first of them first, within their share."""
         new: list[HeldRange] = []
         for each, due in sorted(along, key=lambda found: found[1]):
-            if self._along_bytes >= _ALONG * self.budget_bytes:
+            share = _ALONG if self._again > _USED_AGAIN else _ALONG_ONCE
+            if self._along_bytes >= share * self.budget_bytes:
                 break
             if self._covering(each.files, each.name, each.begin, each.end) is None:
                 held = self._added(each, range(due, due + 1))
