@@ -11,10 +11,11 @@ real, since transformers' Qwen asks them for the sizes of images and the places 
 
 from __future__ import annotations
 
+import functools
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Generator, Mapping
+from contextlib import ExitStack, contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -29,11 +30,11 @@ from sides import own_loss, plain_stats
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
 
-from kata.bench.step.peer_step import counts_of
+from kata.bench.step.peer_step import PeerRecorder, counts_of
 from kata.optim.build import build_optimizer
 from kata.plan.tracing.cuda_rules import cuda_rules
 from kata.plan.tracing.fake_tensors import treated_as_real
-from kata.plan.tracing.recorder import StepRecorder, tensors_in
+from kata.plan.tracing.recorder import tensors_in
 
 CAMERA_SIZE = (3, 480, 640)
 TEXT = {
@@ -50,18 +51,18 @@ VISION = {
 """Qwen2.5-VL's layers and heads; widths are a sixteenth and a tenth."""
 
 
-class MixedRecorder(StepRecorder):
+class MixedRecorder(PeerRecorder):
     """A recorder of steps whose integers are real.
 
     Attributes:
-        waits: times that the host asked the device for a value.
+        waits: times that the host asked the device for values; a whole list of them is one.
         real: kernels of operations on integers and truth values alone. transformers computes some
             of them on the host.
     """
 
-    def __init__(self, resident: Mapping[str, Sequence[Tensor]]) -> None:
+    def __init__(self, resident: dict[str, list[Tensor]]) -> None:
         super().__init__(resident)
-        self.waits = self.real = 0
+        self.real = 0
 
     def __torch_dispatch__(
         self,
@@ -72,13 +73,13 @@ class MixedRecorder(StepRecorder):
     ) -> Any:
         """Run the operation, and record it: really where nothing fake takes part."""
         aten = torch.ops.aten
-        if func is aten._local_scalar_dense.default:
-            self.waits += 1
-            if isinstance(args[0], FakeTensor) and args[0].constant is None:
-                return 1.0
         given = list(tensors_in((args, kwargs or {})))
-        fakes = any(isinstance(one, FakeTensor) for one in given)
-        if given and not fakes:
+        is_real = not any(isinstance(one, FakeTensor) for one in given)
+        if func is aten._local_scalar_dense.default and is_real:
+            self.waits += 1
+            with unset_fake_temporarily():
+                return func(*args)
+        if given and is_real:
             self.waits += func in (aten.nonzero.default, aten.unique_consecutive.default)
             before = len(self.recording.operations)
             with unset_fake_temporarily():
@@ -90,22 +91,29 @@ class MixedRecorder(StepRecorder):
                 made = func(*args, **(kwargs or {}))
                 if isinstance(made, Tensor) and not made.is_floating_point():
                     return made
-        if func.overloadpacket in (aten.index, aten.index_put_):
-            args = (args[0], self._without_masks(args[1]), *args[2:])
         return super().__torch_dispatch__(func, types, args, kwargs)
 
-    def _without_masks(self, indices: Sequence[Any]) -> list[Any]:
-        """Return indices with as many places as real masks hold, for fake tensors."""
-        found: list[Any] = []
-        for index in indices:
-            if isinstance(index, Tensor) and index.dtype == torch.bool:
-                self.waits += 1
-                with unset_fake_temporarily():
-                    places = int(index.sum())
-                found += [torch.zeros(places, dtype=torch.int64)] * index.dim()
-            else:
-                found.append(index)
-        return found
+    def places_in(self, mask: Tensor) -> int:
+        """Return how many values of a mask are True."""
+        with unset_fake_temporarily():
+            return int(mask.sum())
+
+
+@contextmanager
+def lists_in_one(recorder: PeerRecorder) -> Generator[None]:
+    """Let `Tensor.tolist` count as one wait inside the block, not as one for each number."""
+    with ExitStack() as stack:
+        for kind in (Tensor, FakeTensor):
+            listed = functools.partialmethod(_listed, kind.tolist, recorder)
+            stack.enter_context(mock.patch.object(kind, "tolist", listed))
+        yield
+
+
+def _listed(tensor: Tensor, plain: Callable[[Tensor], Any], recorder: PeerRecorder) -> Any:
+    before = recorder.waits
+    found = plain(tensor)
+    recorder.waits = before + 1
+    return found
 
 
 def faked(policy: nn.Module, mode: FakeTensorMode) -> nn.Module:
@@ -152,7 +160,7 @@ def count(
         given = fake_batch(batch, mode)
         state = {"weights": [*policy.parameters(), *policy.buffers()]}
         for _ in range(2):  # the first makes the optimizer's state
-            with MixedRecorder(state) as recorder:
+            with MixedRecorder(state) as recorder, lists_in_one(recorder):
                 _one_step(policy, given, loss_of, optimizer, recorder)
             state["optimizer_state"] = list(tensors_in(list(optimizer.state.values())))
         return {

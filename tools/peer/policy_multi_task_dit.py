@@ -155,7 +155,7 @@ def clip_folder(case: Case) -> str:
 
 
 def random_parts(case: Case, config: Any) -> ExitStack:
-    """What LeRobot draws, and the CLIP models that it fetches, given instead."""
+    """Return patches that give what LeRobot draws, and the CLIP models that it fetches."""
     from transformers import CLIPTextConfig, CLIPTextModel, CLIPVisionConfig, CLIPVisionModel
 
     def place(image: Tensor, size: tuple[int, int]) -> tuple[int, int, int, int]:

@@ -103,7 +103,7 @@ PICKS = ((0.1, 0.7), (0.5, 0.95))
 
 
 def shift(config: Any) -> Tensor:
-    """Where frames are shifted to, (B, horizon + 1, 2), as shares of the way, rows first."""
+    """Return where frames are shifted to, (B, horizon + 1, 2), as shares of the way, rows first."""
     return (tensor("shift", (BATCH_SIZE, config.horizon + 1, 2)) + 1) / 2
 
 
@@ -120,8 +120,9 @@ class PlanNoise:
     waiting: list[Tensor] = field(default_factory=list)
 
     def flat(self) -> Tensor:
-        """What kata takes at once, (B, N); which Q functions judge is the same in all rows, as
-        in LeRobot.
+        """Return what kata takes at once, (B, N).
+
+        Which Q functions judge is the same in all rows, as in LeRobot.
         """
         c, width = self.config, self.case.action_dim
         samples = c.n_gaussian_samples + c.n_pi_samples
@@ -139,7 +140,7 @@ class PlanNoise:
         return 1.7 * torch.cat([*parts, tensor(f"{label} last", (self.size, 1))], 1)
 
     def next(self) -> Tensor:
-        """What LeRobot takes at its next call."""
+        """Return what LeRobot takes at its next call."""
         if not self.waiting:
             self.waiting = list(self._in_turn(self.flat()))
         return self.waiting.pop(0)

@@ -66,7 +66,7 @@ class PeerRecorder(StepRecorder):
         return super().__torch_dispatch__(func, types, args, kwargs)
 
     def _without_masks(self, indices: Sequence[Any]) -> list[Any]:
-        """Return indices with numbers for masks, all of whose values count as True.
+        """Return indices with numbers for masks; see `places_in`.
 
         The host asks the device how many values of a mask are True.
         """
@@ -74,10 +74,14 @@ class PeerRecorder(StepRecorder):
         for index in indices:
             if isinstance(index, Tensor) and index.dtype == torch.bool:
                 self.waits += 1
-                found += [torch.zeros(index.numel(), dtype=torch.int64)] * index.dim()
+                found += [torch.zeros(self.places_in(index), dtype=torch.int64)] * index.dim()
             else:
                 found.append(index)
         return found
+
+    def places_in(self, mask: Tensor) -> int:
+        """Return how many values of a mask count as True."""
+        return mask.numel()
 
 
 @contextmanager
