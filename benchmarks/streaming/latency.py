@@ -195,7 +195,10 @@ def measured(source: str, data: Dataset, args: argparse.Namespace) -> Round:
 
 
 def _videos(data: Dataset) -> list[str]:
-    return [name for span in data.layout.videos.values() for name in span.used()]
+    names: list[str] = []
+    for span in data.layout.videos.values():
+        names.extend(span.used())
+    return names
 
 
 def _pixels(batch: dict, data: Dataset) -> bytes:

@@ -13,7 +13,7 @@ from kata.errors import CheckpointError, PolicyError
 from kata.policies.act.config import Config
 from kata.policies.act.model import Policy
 from kata.policies.base import KeyMap
-from kata.policies.load import load_weights, save_weights
+from kata.policies.load import fill_from_model, load_weights, save_weights
 from kata.spec import Feature, FeatureType
 
 
@@ -170,3 +170,39 @@ def test_unreadable_files_are_refused(tmp_path: Path, content: bytes | None) -> 
         load_weights(policy_of(), file)
     assert str(file) in caught.value.what
     assert caught.value.remedy
+
+
+def filled(folder: Path, wanted: dict[str, torch.Tensor], **options: Any) -> None:
+    fill_from_model(wanted, str(folder), "a test model", remedy="another folder", **options)
+
+
+def test_a_models_tensors_are_found_in_all_of_its_files(tmp_path: Path) -> None:
+    save_file({"old.a": torch.ones(2), "beside": torch.ones(1)}, tmp_path / "1.safetensors")
+    save_file({"b": torch.full((3,), 2.0).half()}, tmp_path / "2.safetensors")
+    wanted = {"a": torch.zeros(2), "b": torch.zeros(3)}
+    filled(tmp_path, wanted, current=lambda name: name.removeprefix("old."))
+    assert wanted["a"].tolist() == [1.0, 1.0]
+    assert wanted["b"].tolist() == [2.0, 2.0, 2.0]
+
+
+def test_all_tensors_that_do_not_fit_a_model_stand_in_one_table(tmp_path: Path) -> None:
+    stored = {f"layer.{i}.weight": torch.ones(2) for i in range(7)}
+    save_file(
+        {**stored, "beside": torch.ones(1), "bias": torch.ones(4)}, tmp_path / "m.safetensors"
+    )
+    wanted = {f"block.{i}.weight": torch.zeros(2) for i in range(7)} | {"bias": torch.zeros(3)}
+    with pytest.raises(PolicyError) as caught:
+        filled(tmp_path, wanted, unread=["beside"])
+    said = str(caught.value)
+    assert "missing: block.{0-6}.weight (2,)" in said
+    assert "unexpected: layer.{0-6}.weight (2,)" in said
+    assert "bias (4,) for (3,)" in said
+    assert "beside" not in said
+
+
+def test_a_model_that_is_not_there_is_named_with_the_way_to_fetch_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(PolicyError, match=r"hf download nobody/nothing --include '\*.json'"):
+        filled(Path("nobody/nothing"), {"a": torch.zeros(1)})

@@ -8,7 +8,7 @@ too.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -262,20 +262,22 @@ def peer(case: Case) -> dict[str, Tensor]:
             )
         out = losses(lambda: policy.forward(dict(given))[0], policy)
         if not case.discretized:
-            return {
-                **out,
-                **{
-                    f"{name} {n}": book[name].clone()
-                    for n, book in enumerate(books)
-                    for name in book
-                },
-            }
+            return out | numbered(books)
         policy.eval()
         with torch.no_grad():
             out["eval_loss"] = policy.forward(dict(given))[0]
         policy.reset()
         actions = peer_actions(policy, functools.partial(observation, case), ACT_STEPS)
     return {**out, "actions": actions}
+
+
+def numbered(books: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
+    """Copies of the buffers of all codebooks, by name and the number of the book."""
+    found: dict[str, Tensor] = {}
+    for n, book in enumerate(books):
+        for name, buffer in book.items():
+            found[f"{name} {n}"] = buffer.clone()
+    return found
 
 
 def build_own(case: Case) -> Any:
@@ -321,8 +323,8 @@ def own(case: Case) -> dict[str, Tensor]:
     out = losses(loss, policy)
     if not case.discretized:
         policy.after_step(1, FINE)
-        out |= {f"{name} {n}": book[name].clone() for n, book in enumerate(books) for name in book}
-        return {**out, **{f"initted {n}": torch.ones(1) for n in range(len(books))}}
+        initted = {f"initted {n}": torch.ones(1) for n in range(len(books))}
+        return out | numbered(books) | initted
     policy.eval()
     with torch.no_grad():
         out["eval_loss"] = loss()

@@ -1,5 +1,7 @@
-"""Compares kata with LeRobot 0.6.1 itself: `python tools/peer/run.py`, in kata's environment (`make
-peer`).
+"""Compares kata with LeRobot 0.6.1 itself.
+
+`python tools/peer/run.py [PART ...]` in kata's environment, or `make peer` for all parts. `--help`
+lists them.
 
 One line per check with the largest difference measured; leaves with 1 when one fails, with 2 when
 the peer's environment cannot be built.
@@ -7,10 +9,13 @@ the peer's environment cannot be built.
 
 from __future__ import annotations
 
+import argparse
 import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 
 import setup
@@ -59,6 +64,14 @@ def ran(done: subprocess.CompletedProcess[str], what: str) -> bool:
         print(done.stdout[-2000:], done.stderr[-2000:], sep="\n")
         report(False, f"{what}: ended with {done.returncode}")
     return not done.returncode
+
+
+def tests_passed(done: subprocess.CompletedProcess[str], what: str) -> bool:
+    """True when a run of pytest ended well; its closing line is shown."""
+    if not ran(done, what):
+        return False
+    lines = done.stdout.strip().splitlines()
+    return report(bool(lines), f"{what}: {lines[-1] if lines else 'no output'}")
 
 
 def differences(own: Path, peer: Path) -> dict[str, float]:
@@ -180,8 +193,7 @@ def dataset_items(peer: Path, folder: Path) -> list[bool]:
         return [False]
     test = "tests/data/loader/test_lerobot_items.py"
     done = execute(sys.executable, "-m", "pytest", "-n0", test, KATA_GOLDEN_DATA=str(folder))
-    last = (done.stdout.strip().splitlines() or ["no output"])[-1]
-    return [ran(done, "dataset items") and report(True, f"dataset items: {last}")]
+    return [tests_passed(done, "dataset items")]
 
 
 def data_tests(peer: Path) -> list[bool]:
@@ -189,8 +201,7 @@ def data_tests(peer: Path) -> list[bool]:
     what = "kata's data tests beside LeRobot"
     # The stores of these tests, on loopback, are refused where the Hub's client is offline.
     done = execute(peer, "-m", "pytest", "tests/data", HF_HUB_OFFLINE="0")
-    last = (done.stdout.strip().splitlines() or ["no output"])[-1]
-    return [ran(done, what) and report(True, f"{what}: {last}")]
+    return [tests_passed(done, what)]
 
 
 def examples(peer: Path, folder: Path) -> list[bool]:
@@ -199,8 +210,7 @@ def examples(peer: Path, folder: Path) -> list[bool]:
     """
     what = "examples beside LeRobot"
     done = execute(peer, "-m", "pytest", "-n0", "tests/examples")
-    last = (done.stdout.strip().splitlines() or ["no output"])[-1]
-    results = [ran(done, what) and report(True, f"{what}: {last}")]
+    results = [tests_passed(done, what)]
     what = "LeRobot's training script with kata's batches"
     root = folder / "reach"
     if not ran(execute(sys.executable, HERE / "kata_dataset.py", "make", root, "h264"), what):
@@ -243,36 +253,48 @@ def seen_alike(peer: Path, root: Path, what: str) -> bool:
     return ran(done, what) and report(True, f"{what}: {done.stdout.strip()}")
 
 
+def policy_checks(peer: Path, folder: Path, name: str) -> Iterator[bool]:
+    """All that is compared of a policy: numbers, and checkpoints both ways."""
+    folder.mkdir()
+    yield from policy(peer, folder / "golden", name)
+    yield from checkpoints(peer, folder / "saved", name)
+    relative = f"{name}/relative"
+    if relative in RELATIVE:
+        yield from checkpoints(peer, folder / "relative", relative)
+    if relative in OWN_RELATIVE:
+        yield from checkpoints(peer, folder / "relative", relative, BOTH_WAYS[1:])
+
+
+def parts(peer: Path, folder: Path) -> dict[str, Callable[[], Iterable[bool]]]:
+    """What can be compared, by name."""
+    found: dict[str, Callable[[], Iterable[bool]]] = {}
+    for script in ("augment", "guests", "rl", "wall_x_fast"):
+        found[script] = partial(live, peer, f"check_{script}.py")
+    for name in POLICIES:
+        found[name] = partial(policy_checks, peer, folder / name, name)
+    found["adapters"] = partial(adapters, peer, folder / "adapters")
+    found["items"] = partial(dataset_items, peer, folder / "items")
+    found["reading"] = partial(data_tests, peer)
+    found["examples"] = partial(examples, peer, folder / "examples")
+    found["written"] = partial(written_datasets, peer, folder / "written")
+    found["edited"] = partial(edited_datasets, peer, folder / "edited")
+    return found
+
+
 def main() -> int:
     torch.set_num_threads(1)
-    peer = setup.set_up()
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        results = [
-            *live(peer, "check_augment.py"),
-            *live(peer, "check_guests.py"),
-            *live(peer, "check_rl.py"),
-            *live(peer, "check_wall_x_fast.py"),
-            *(passed for name in POLICIES for passed in policy(peer, folder / name, name)),
-            *(
-                passed
-                for name in (*POLICIES, *RELATIVE)
-                for passed in checkpoints(peer, folder / f"{name.replace('/', '_')}_saved", name)
-            ),
-            *(
-                passed
-                for name in OWN_RELATIVE
-                for passed in checkpoints(
-                    peer, folder / f"{name.replace('/', '_')}_saved", name, BOTH_WAYS[1:]
-                )
-            ),
-            *adapters(peer, folder / "adapters"),
-            *dataset_items(peer, folder / "data"),
-            *data_tests(peer),
-            *examples(peer, folder / "examples"),
-            *written_datasets(peer, folder / "written"),
-            *edited_datasets(peer, folder / "edited"),
-        ]
+        compared = parts(setup.PYTHON, Path(name))
+        parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+        parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(compared))
+        asked = parser.parse_args().parts
+        unknown = [part for part in asked if part not in compared]
+        if unknown:
+            parser.error(f"no part {', '.join(unknown)}; there are {', '.join(compared)}")
+        setup.set_up()
+        results: list[bool] = []
+        for part in asked or compared:
+            results.extend(compared[part]())
     print(f"{sum(results)} of {len(results)} groups of checks passed")
     return int(not all(results))
 

@@ -14,6 +14,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 import torch
 from torch import Tensor, nn
 
+from kata.errors import PolicyError
 from kata.policies.config import PolicyConfig
 from kata.policies.denoising import DenoisingConfig
 from kata.processors.pipeline import Pipeline
@@ -232,8 +233,16 @@ class Policy(nn.Module, ABC):
         Returns:
             Tensors without a graph by name, (B, ...), whose shapes and types do not depend on the
             batch.
+
+        Raises:
+            PolicyError: the policy has no features of this kind.
         """
-        raise NotImplementedError(f"{self.config.type} has no frozen features ({kind})")
+        kinds = ", ".join(self.config.frozen_features()) or "none"
+        raise PolicyError(
+            f"{self.config.type}: no frozen features of kind {kind}",
+            rule=f"kinds of features that this policy has: {kinds}",
+            remedy="--dataset.cache=disk, which keeps decoded frames",
+        )
 
     @abstractmethod
     def param_groups(self) -> list[ParamGroup]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 from kata.errors import PolicyError
 from kata.policies.base import KeyMap, Policy
+from kata.processors.pretrained import model_folder
 from kata.processors.tensors import read_tensors, write_tensors
 from kata.units import numbered
 
@@ -67,19 +69,87 @@ def fill_weights(
         "unexpected": [name for name in found if name not in accepted],
         **_misfits(key_map, own, loaded),
     }
-    summaries = [_summary(kind, names) for kind, names in problems.items() if names]
-    if summaries:
-        shapes = {key_map.to_lerobot(name): tensor.shape for name, tensor in own.items()}
-        shapes.update({name: tensor.shape for name, tensor in found.items()})
-        raise PolicyError(
-            f"{source}: " + "; ".join(summaries) + _table(problems, shapes),
-            rule=f"the weights of this {policy.config.type} policy: {len(own)} tensors, no more "
-            "and no fewer",
-            remedy="build the policy from the config.json beside the weights",
-        )
+    shapes = {key_map.to_lerobot(name): tensor.shape for name, tensor in own.items()}
+    shapes.update({name: tensor.shape for name, tensor in found.items()})
+    _refuse(
+        source,
+        problems,
+        shapes,
+        rule=f"the weights of this {policy.config.type} policy: {len(own)} tensors, no more and "
+        "no fewer",
+        remedy="build the policy from the config.json beside the weights",
+    )
     if shard is not None:
         loaded = {name: shard(tensor, own[name]) for name, tensor in loaded.items()}
     policy.load_state_dict(loaded)
+
+
+def fill_from_model(
+    wanted: Mapping[str, Tensor],
+    name: str,
+    model: str,
+    *,
+    remedy: str,
+    current: Callable[[str], str] = str,
+    unread: Collection[str] | None = None,
+) -> None:
+    """Fill a policy's tensors from the files of the model that the policy is built on.
+
+    Args:
+        wanted: tensors to fill, by their names in the model's files.
+        name: a Hub name or a folder with safetensors files.
+        model: what it is, such as 'a SmolVLM', for messages.
+        remedy: what to do with a model that does not fit.
+        current: turns the name of a tensor in a file into the one in `wanted`.
+        unread: tensors of the files that nothing reads; any other that is not wanted is refused.
+            None passes over them all.
+
+    Raises:
+        PolicyError: the model cannot be read, or lacks a tensor, or has one of another shape, or
+            one that is unexpected.
+    """
+    folder = model_folder(name, model, ["*.json", "*.safetensors"])
+    missing = dict.fromkeys(wanted)
+    unexpected: list[str] = []
+    misfits: list[str] = []
+    shapes = {key: tensor.shape for key, tensor in wanted.items()}
+    for file in sorted(folder.glob("*.safetensors")):
+        for stored, tensor in read_tensors(file).items():
+            key = current(stored)
+            own = wanted.get(key)
+            if own is None:
+                unexpected.append(stored)
+                shapes[stored] = tensor.shape
+                continue
+            missing.pop(key, None)
+            if own.shape != tensor.shape:
+                misfits.append(f"{stored} {tuple(tensor.shape)} for {tuple(own.shape)}")
+                continue
+            with torch.no_grad():
+                own.copy_(tensor)
+    passed_over = unexpected if unread is None else unread
+    problems = {
+        "missing": list(missing),
+        "unexpected": [stored for stored in unexpected if stored not in passed_over],
+        "of another shape": misfits,
+    }
+    rule = f"{model} with its {len(wanted)} tensors in safetensors files"
+    _refuse(name, problems, shapes, rule=rule, remedy=remedy)
+
+
+def _refuse(
+    source: str,
+    problems: Mapping[str, list[str]],
+    shapes: Mapping[str, Sequence[int]],
+    *,
+    rule: str,
+    remedy: str,
+) -> None:
+    """Raise PolicyError where a list of problems has an entry."""
+    summaries = [_summary(kind, names) for kind, names in problems.items() if names]
+    if summaries:
+        message = f"{source}: " + "; ".join(summaries) + _table(problems, shapes)
+        raise PolicyError(message, rule=rule, remedy=remedy)
 
 
 def _refuse_shards_alone(file: Path) -> None:

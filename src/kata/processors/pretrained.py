@@ -38,14 +38,39 @@ def require_files(name: str, what: str, alternatives: Sequence[tuple[str, ...]])
         )
 
 
+def model_folder(name: str, what: str, files: Sequence[str]) -> Path:
+    """Return the folder of a model, fetched from the Hub where the name is none of a folder.
+
+    Args:
+        name: a Hub name or a folder.
+        what: the thing to read from there, for the message.
+        files: patterns of the files that are fetched, such as '*.safetensors'.
+
+    Raises:
+        PolicyError: the Hub, or its local cache without a network, does not have it.
+    """
+    folder = Path(name).expanduser()
+    if folder.is_dir():
+        return folder
+    # Here, since machines that only train have models' folders and may lack the Hub's packages.
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError
+
+    try:
+        return Path(snapshot_download(name, allow_patterns=list(files)))
+    except (OSError, ValueError, HfHubHTTPError) as error:
+        asked = " ".join(f"--include '{pattern}'" for pattern in files)
+        raise unreadable(name, what, error, [asked]) from error
+
+
 def unreadable(name: str, what: str, error: Exception, files: Sequence[str] = ()) -> PolicyError:
     """Return the error for a name that transformers cannot load.
 
     Args:
         name: a Hub name or a folder.
         what: the thing to read from there.
-        error: transformers' error, of which the first line is shown.
-        files: those to fetch for machines without a network.
+        error: transformers' or the Hub's error, of which the first line is shown.
+        files: those to fetch for machines without a network, as arguments of `hf download`.
     """
     remedy = "give a local folder with the model's files"
     if files and not Path(name).exists():

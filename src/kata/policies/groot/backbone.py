@@ -5,12 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-import torch
-from huggingface_hub import snapshot_download
-from huggingface_hub.errors import HfHubHTTPError
 from torch import Tensor
 
 from kata.errors import PolicyError
@@ -18,8 +14,8 @@ from kata.nn.decoder import DecoderSizes
 from kata.nn.qwen3.text import Qwen3TextSizes
 from kata.nn.qwen3.vision import Qwen3VisionSizes
 from kata.policies.groot.base_model import COSMOS, GROOT
-from kata.processors.pretrained import require_files, unreadable
-from kata.processors.tensors import read_tensors
+from kata.policies.load import fill_from_model
+from kata.processors.pretrained import model_folder, require_files
 
 CONFIG = "config.json"
 
@@ -63,12 +59,7 @@ def backbone_sizes(name: str) -> BackboneSizes:
     if name.rstrip("/") == COSMOS:
         return COSMOS_2B
     require_files(name, "a Qwen3-VL's config", [(CONFIG,)])
-    folder = Path(name)
-    if not folder.is_dir():
-        try:
-            folder = Path(snapshot_download(name, allow_patterns=[CONFIG]))
-        except (OSError, ValueError, HfHubHTTPError) as error:
-            raise unreadable(name, "a Qwen3-VL", error, [CONFIG]) from error
+    folder = model_folder(name, "a Qwen3-VL", [CONFIG])
     found = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
     if found.get("model_type") != "qwen3_vl":
         raise PolicyError(
@@ -114,37 +105,17 @@ def _parsed(found: Mapping[str, Any]) -> BackboneSizes:
 
 
 def load_base(name: str, wanted: Mapping[str, Tensor], ignored: str) -> None:
-    """Fill a policy's tensors with those of a base model.
+    """Fill a policy's tensors with those of a base model; see `fill_from_model`.
 
     Args:
         name: a raw folder, or a Hub name.
         wanted: tensors to fill, by their names in the model's files.
         ignored: the name of the output map, which files may have, and nothing reads.
-
-    Raises:
-        PolicyError: the files cannot be read, or lack a tensor or have another shape.
     """
-    folder = Path(name).expanduser()
-    if not folder.is_dir():
-        try:
-            folder = Path(snapshot_download(name, allow_patterns=["*.safetensors"]))
-        except (OSError, ValueError, HfHubHTTPError) as error:
-            raise unreadable(
-                name, "GR00T's weights", error, ["--include '*.json' '*.safetensors'"]
-            ) from error
-    found: dict[str, Tensor] = {}
-    for file in sorted(folder.glob("*.safetensors")):
-        found |= read_tensors(file)
-    wrong = [k for k, own in wanted.items() if k not in found or found[k].shape != own.shape]
-    unknown = [key for key in found if key not in wanted and key != ignored]
-    if wrong or unknown:
-        first = (wrong or unknown)[0]
-        raise PolicyError(
-            f"{name}: {len(wrong)} of {len(wanted)} tensors absent or of another shape, "
-            f"{len(unknown)} unknown; the first is {first}",
-            rule="a raw folder of GR00T N1.7 with its weights in safetensors files",
-            remedy="--policy.load_base_weights=false with --policy.path, or a whole folder",
-        )
-    with torch.no_grad():
-        for key, own in wanted.items():
-            own.copy_(found[key])
+    fill_from_model(
+        wanted,
+        name,
+        "a raw folder of GR00T N1.7",
+        remedy="--policy.load_base_weights=false with --policy.path, or a whole folder",
+        unread=[ignored],
+    )

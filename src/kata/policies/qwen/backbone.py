@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
-import torch
-from huggingface_hub import snapshot_download
-from huggingface_hub.errors import HfHubHTTPError
 from torch import Tensor
 
 from kata.errors import PolicyError
 from kata.nn.decoder import DecoderSizes
 from kata.nn.qwen.text import TextSizes
 from kata.nn.qwen.vision import VisionSizes
+from kata.policies.load import fill_from_model
 from kata.policies.qwen.vlm_config import required, text_config
 from kata.policies.rules import Rule, refuse_broken_rules
-from kata.processors.pretrained import unreadable
-from kata.processors.tensors import read_tensors
 
 
 def text_sizes(config: Mapping[str, Any]) -> TextSizes:
@@ -117,40 +112,19 @@ def vision_sizes(config: Mapping[str, Any], out: int) -> VisionSizes:
 
 
 def load_qwen(name: str, wanted: dict[str, Tensor]) -> None:
-    """Fill a model's tensors with the pretrained ones.
+    """Fill a model's tensors with those of a pretrained Qwen2.5-VL; see `fill_from_model`.
 
-    Args:
-        name: a Hub name or a folder.
-        wanted: tensors to fill, by names of the model's files. Where these are transformers' names
-            today, `model.language_model.` and `model.visual.`, files of older versions may have
-            `model.` and `visual.`.
-
-    Raises:
-        PolicyError: the model cannot be read, or lacks a tensor or has another shape.
+    Where they have transformers' names of today, `model.language_model.` and `model.visual.`, files
+    of older versions may have `model.` and `visual.`.
     """
-    folder = Path(name)
-    if not folder.is_dir():
-        try:
-            folder = Path(snapshot_download(name, allow_patterns=["*.safetensors"]))
-        except (OSError, ValueError, HfHubHTTPError) as error:
-            raise unreadable(name, "a vision-language model", error) from error
-    left = dict(wanted)
     is_current = any(key.startswith("model.language_model.") for key in wanted)
-    for file in sorted(folder.glob("*.safetensors")):
-        for stored, tensor in read_tensors(file).items():
-            name_today = _current(stored) if is_current else stored
-            own = left.get(name_today)
-            if own is not None and own.shape == tensor.shape:
-                with torch.no_grad():
-                    own.copy_(tensor)
-                del left[name_today]
-    if left:
-        raise PolicyError(
-            f"{name}: {len(left)} of {len(wanted)} tensors absent or of another shape, the first "
-            f"is {next(iter(left))}",
-            rule="a Qwen2.5-VL with its weights in safetensors files",
-            remedy="--policy.path with a checkpoint, or a folder with the model's files",
-        )
+    fill_from_model(
+        wanted,
+        name,
+        "a Qwen2.5-VL",
+        remedy="--policy.path with a checkpoint, or a folder with the model's files",
+        current=_current if is_current else str,
+    )
 
 
 def _current(stored: str) -> str:
