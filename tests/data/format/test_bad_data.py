@@ -105,6 +105,23 @@ def test_info_without_a_field_it_needs(tmp_path: Path, field: str) -> None:
     refused(opened(tmp_path), "info.json", f"'{field}'")
 
 
+def test_info_that_lacks_several_fields(tmp_path: Path) -> None:
+    change_info(make(tmp_path, camera=""), codebase_version=None, fps=None)
+    refused(opened(tmp_path), "info.json", "'codebase_version', 'fps'")
+
+
+def test_info_of_another_format(tmp_path: Path) -> None:
+    change_info(make(tmp_path, camera=""), codebase_version=None, features=None)
+    error = refused(opened(tmp_path), "not of a LeRobot dataset", "v3.0, v2.1, v2.0")
+    assert "repair" not in error.remedy
+
+
+def test_tables_without_metadata(tmp_path: Path) -> None:
+    (make(tmp_path, camera="") / "meta/info.json").unlink()
+    error = refused(opened(tmp_path), "info.json is absent")
+    assert "its tables are here" in error.remedy
+
+
 @pytest.mark.parametrize("version", ["v3.1", "v4.0", "v1.6", "new", 7])
 def test_versions_that_kata_does_not_know(tmp_path: Path, version: Any) -> None:
     change_info(make(tmp_path, camera=""), codebase_version=version)
@@ -268,7 +285,8 @@ def test_damaged_json_lines(tmp_path: Path) -> None:
     path.write_text('{"episode_index": 0}')
     refused(opened(tmp_path), "line 1", "length")
     path.unlink()
-    refused(opened(tmp_path), "episodes.jsonl is absent")
+    error = refused(opened(tmp_path), "episodes.jsonl is absent")
+    assert "line" not in error.remedy
 
 
 def test_damaged_statistics(tmp_path: Path) -> None:

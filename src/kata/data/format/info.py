@@ -77,9 +77,16 @@ def read_info(root: Path) -> Info:
     """
     path = root / "meta" / "info.json"
     raw = raw_info(root)
-    for name in _FIELDS:
-        if name not in raw:
-            raise _bad(path, f"has no field '{name}'", f"needs {', '.join(_FIELDS)}")
+    missing = [f"'{name}'" for name in _FIELDS if name not in raw]
+    if "codebase_version" not in raw and "features" not in raw:
+        raise DataError(
+            f"{path} is not of a LeRobot dataset: it has neither codebase_version nor features",
+            rule="kata reads LeRobot datasets: " + ", ".join(VERSIONS),
+            remedy="convert the recording to LeRobot's format, or write it with "
+            "kata.data.DatasetWriter",
+        )
+    if missing:
+        raise _bad(path, f"lacks {', '.join(missing)}", f"needs {', '.join(_FIELDS)}")
     version = _version(path, raw["codebase_version"])
     if (storage := raw.get("storage_format", "parquet")) not in (None, "parquet"):
         raise DataError(
@@ -120,10 +127,13 @@ def raw_info(root: Path) -> dict[str, Any]:
     except NotADirectoryError as error:
         raise _no_folder(root) from error
     except FileNotFoundError as error:
+        has_tables = any(root.glob("data/**/*.parquet"))
         raise DataError(
-            f"there is no dataset in {path.parent.parent}: meta/info.json is absent",
+            f"there is no dataset in {root}: meta/info.json is absent",
             rule="a LeRobot dataset has meta/info.json",
-            remedy="check --dataset.root and --dataset.repo_id",
+            remedy="its tables are here: bring its folder meta too"
+            if has_tables
+            else "check --dataset.root and --dataset.repo_id",
         ) from error
     except json.JSONDecodeError as error:
         raise _bad(path, f"is no JSON: {error}", "a JSON object in UTF-8") from error

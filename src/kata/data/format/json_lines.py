@@ -14,10 +14,15 @@ def json_lines(path: Path, fields: tuple[str, ...]) -> list[dict[str, Any]]:
     """Return all objects of a JSON-lines file, each with at least `fields`.
 
     Raises:
-        DataError: A line is no JSON object or lacks a field; the message names file and line.
+        DataError: The file is absent, or a line is no JSON object or lacks a field; the message
+            names file and line.
     """
     if not path.is_file():
-        raise _bad(path, "is absent", fields)
+        raise DataError(
+            f"{path} is absent",
+            rule="datasets of the formats v2.0 and v2.1 have it",
+            remedy="bring the dataset's folder meta again, whole",
+        )
     rows: list[dict[str, Any]] = []
     for number, line in enumerate(read_text(path).split("\n"), start=1):
         if not line.strip():
