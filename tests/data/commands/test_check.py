@@ -416,6 +416,18 @@ def test_rows_that_no_episode_claims(tmp_path: Path, capsys: pytest.CaptureFixtu
     only(check(root, capsys), "warning", "unused rows", "5 rows", "claim 4")
 
 
+@pytest.mark.parametrize("version", ["v3.0", "v2.1"])
+def test_an_index_that_files_lack_counts_the_frames_of_the_dataset(
+    version: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = finished(make(tmp_path / "made", camera="", version=version))
+    for path in root.glob("data/*/*.parquet"):
+        pq.write_table(pq.read_table(path).drop_columns(["index"]), path)
+    report = check(root, capsys)
+    only(report, "warning", "oddities", "'index' is not in the data files")
+    assert report["errors"] == 0
+
+
 @pytest.mark.parametrize("name", ["videos/*/*/file-000.mp4", "data/*/file-000.parquet"])
 def test_a_file_that_may_not_be_read_is_one_finding_beside_the_others(
     tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -121,7 +121,16 @@ class TableCheck:
             self._root, layout, columns, derived, self._info.fps, task_numbers(layout, self._tasks)
         )
         values = reader.fresh()
-        return {key: values[key] for key in keys}
+        found = {key: values[key] for key in keys}
+        # A file by itself does not tell how many frames come before it.
+        if "index" in found and "index" in derived:
+            found["index"] = self._indices(layout)
+        return found
+
+    def _indices(self, layout: EpisodeTable) -> Int64:
+        """Return the place in the dataset of each frame of some episodes."""
+        start = np.repeat([self._start[each] for each in layout.index.tolist()], layout.length)
+        return start + ranges(np.zeros_like(layout.length), layout.length)
 
     def _rest(self, part: EpisodeTable, found: Findings) -> Values:
         """Return the columns of a bad file that are good by themselves.
@@ -143,8 +152,7 @@ class TableCheck:
 
     def _check_counters(self, part: EpisodeTable, values: Values, found: Findings) -> None:
         frame = ranges(np.zeros_like(part.length), part.length)
-        start = np.repeat([self._start[episode] for episode in part.index.tolist()], part.length)
-        for key, expected in (("frame_index", frame), ("index", start + frame)):
+        for key, expected in (("frame_index", frame), ("index", self._indices(part))):
             if key not in values:
                 continue
             for episode, rows in _by_episode(part, values[key] != expected):

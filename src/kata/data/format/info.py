@@ -122,8 +122,10 @@ def raw_info(root: Path) -> dict[str, Any]:
         DataError: It is absent, or no JSON object.
     """
     path = root / "meta" / "info.json"
+    text = ""
     try:
-        raw = json.loads(read_text(path))
+        text = read_text(path)
+        raw = json.loads(text)
     except NotADirectoryError as error:
         raise _no_folder(root) from error
     except FileNotFoundError as error:
@@ -136,7 +138,8 @@ def raw_info(root: Path) -> dict[str, Any]:
             else "check --dataset.root and --dataset.repo_id",
         ) from error
     except json.JSONDecodeError as error:
-        raise _bad(path, f"is no JSON: {error}", "a JSON object in UTF-8") from error
+        what = f"is no JSON: {error}" if text.strip() else "is empty"
+        raise _bad(path, what, "a JSON object in UTF-8") from error
     if not isinstance(raw, dict):
         raise _bad(path, f"holds a {type(raw).__name__}", "a JSON object")
     return raw
