@@ -8,7 +8,8 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from safetensors import SafetensorError
+import torch
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -39,11 +40,32 @@ def read_tensors(file: Path) -> dict[str, Tensor]:
     try:
         return load_file(file)
     except (OSError, SafetensorError) as error:
-        raise CheckpointError(
-            f"{file}: {error}",
-            rule="a whole safetensors file",
-            remedy="name a checkpoint folder that holds it; copy it again if it is damaged",
-        ) from error
+        raise _unreadable(file, error) from error
+
+
+def stored_dtypes(file: Path) -> dict[str, torch.dtype]:
+    """Return the dtype of each tensor of a file, of which only the header is read.
+
+    Raises:
+        CheckpointError: the file cannot be read.
+    """
+    found: dict[str, torch.dtype] = {}
+    try:
+        with safe_open(file, framework="pt") as opened:
+            for name in opened.keys():  # noqa: SIM118 - it is no mapping
+                # An empty slice has the dtype, and reads no number.
+                found[name] = opened.get_slice(name)[:0].dtype
+    except (OSError, SafetensorError) as error:
+        raise _unreadable(file, error) from error
+    return found
+
+
+def _unreadable(file: Path, error: Exception) -> CheckpointError:
+    return CheckpointError(
+        f"{file}: {error}",
+        rule="a whole safetensors file",
+        remedy="name a checkpoint folder that holds it; copy it again if it is damaged",
+    )
 
 
 def _as_os_error(error: SafetensorError, file: Path) -> OSError:

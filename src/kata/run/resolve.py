@@ -286,8 +286,17 @@ def _peft(given: dict[str, Any], policy: PolicyConfig) -> Any:
     return asked if is_asked else None
 
 
-def policy_folder(path: str, revision: str | None = None) -> Path:
-    """Return the `pretrained_model` folder of a checkpoint, downloaded if it is on the Hub."""
+def policy_folder(path: str, revision: str | None = None, *, option: str = "policy.path") -> Path:
+    """Return the `pretrained_model` folder of a checkpoint, downloaded if it is on the Hub.
+
+    Args:
+        path: a checkpoint or run by its folder, or a name on the Hub.
+        revision: of the Hub's repository.
+        option: the one that named the path, for messages.
+
+    Raises:
+        PolicyError: there is no checkpoint.
+    """
     local = Path(path).expanduser()
     for candidate in (
         local,
@@ -299,7 +308,7 @@ def policy_folder(path: str, revision: str | None = None) -> Path:
             return folder
     if local.exists() or path.count("/") != 1 or path.startswith((".", "/", "~")):
         raise PolicyError(
-            f"policy.path={path}: no config.json there",
+            f"{option}={path}: no config.json there",
             rule="a folder with config.json and model.safetensors, or a Hub name like user/policy",
             remedy="give the `pretrained_model` folder of a checkpoint",
         )
@@ -312,7 +321,7 @@ def policy_folder(path: str, revision: str | None = None) -> Path:
         )
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
         raise PolicyError(
-            f"policy.path={path}: cannot be downloaded ({str(error).splitlines()[0]})",
+            f"{option}={path}: cannot be downloaded ({str(error).splitlines()[0]})",
             rule="a Hub repository that can be reached, or a local folder",
             remedy="check the name and the network, or give a local folder",
         ) from error

@@ -105,6 +105,30 @@ def test_an_export_holds_what_acting_needs_and_nothing_else(run_folder, tmp_path
     assert main(["checkpoint", "export", str(source), f"--out={tmp_path}/again"]) == 0
 
 
+def test_an_export_takes_precisions_from_another_checkpoint(run_folder, tmp_path, capsys):
+    import torch
+    from safetensors.torch import load_file, save_file
+
+    source = run_folder / "checkpoints/000006/pretrained_model"
+    other = shutil.copytree(source, tmp_path / "other")
+    exact = load_file(source / "model.safetensors")
+    rounded, lacking, *rest = exact
+    like = {name: exact[name] for name in rest} | {rounded: exact[rounded].bfloat16()}
+    save_file(like, other / "model.safetensors")
+    line = ["checkpoint", "export", str(run_folder), f"--dtypes_of={other}"]
+    assert main([*line, f"--out={tmp_path}/out"]) == 0
+    assert "in another precision than before: 1" in capsys.readouterr().out
+    found = load_file(tmp_path / "out/model.safetensors")
+    assert found.keys() == exact.keys()
+    assert torch.equal(found[rounded], exact[rounded].bfloat16())
+    assert found[lacking].dtype == torch.float32
+    assert all(torch.equal(found[name], exact[name]) for name in rest)
+    (other / "model.safetensors").unlink()
+    assert main([*line, f"--out={tmp_path}/none"]) == 2
+    assert "holds no model.safetensors" in capsys.readouterr().err
+    assert not (tmp_path / "none").exists()
+
+
 WRONG = [
     (["checkpoint", "lsit", "x"], "did you mean 'list'"),
     (["checkpoint", "list"], "no path"),
@@ -116,6 +140,7 @@ WRONG = [
     (["checkpoint", "verify", "{run}/checkpoints/000005"], "no checkpoint there"),
     (["checkpoint", "export", "{run}"], "--out"),
     (["checkpoint", "export", "{run}", "--out={run}"], "exists already"),
+    (["checkpoint", "export", "{run}", "--out={run}/x", "--dtypes_of={run}/nowhere"], "dtypes_of="),
     (["checkpoint", "push", "{run}"], "--repo_id"),
 ]
 

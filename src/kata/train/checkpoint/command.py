@@ -119,6 +119,11 @@ def export(options: ExportOptions) -> int:
             from kata.finetune.export import make_whole
 
             make_whole(partial, source)
+        if options.dtypes_of:
+            from kata.finetune.export import write_in_dtypes_of
+
+            count = write_in_dtypes_of(partial, options.dtypes_of)
+            print(f"tensors in another precision than before: {count}")
         if options.raw:
             from kata.finetune.export import as_raw_groot
 

@@ -48,6 +48,11 @@ class ExportOptions(PathOptions):
     merge: bool = option(
         False, "Add an adapter to its base, so that the export holds all weights and no adapter."
     )
+    dtypes_of: str | None = option(
+        None,
+        "Checkpoint, by folder or Hub name, whose precision each tensor is written in, such as the "
+        "base that LeRobot published. Tensors that it lacks keep theirs.",
+    )
     raw: bool = option(
         False, "Write a checkpoint of GR00T in NVIDIA's layout, for policy.base_model_path."
     )
