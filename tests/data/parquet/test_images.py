@@ -9,14 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
 from kata.cli import main
 from kata.data import Reader, open_dataset
+from kata.data.parquet.images import is_deep
+from kata.data.storage.store import StoredFile
 from kata.errors import FrameError
 from tests.data.dataset_maker import CAMERA, change_table, make, picture
+from tests.data.far_store import FarStore
 
 DEPTH = "observation.images.depth"
 
@@ -88,3 +92,37 @@ def test_one_among_others_is_a_bad_frame(
         reader.read(np.arange(5))
     assert main(["data", "check", str(root), "--decode"]) == 1
     assert "episode 0, frame 2: " in capsys.readouterr().out
+
+
+def noise_png(mode: str, side: int) -> dict[str, Any]:
+    """An image that does not get smaller, so that snappy stores it as it is."""
+    draws = np.random.default_rng(0).integers(0, 2**16, (side, side), np.uint16)
+    pixels = draws if mode == "I;16" else (draws >> 8).astype(np.uint8)
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "PNG")
+    return {"bytes": file.getvalue(), "path": None}
+
+
+@pytest.mark.parametrize("compression", ["snappy", "none", "zstd"])
+@pytest.mark.parametrize("is_dictionary", [True, False])
+@pytest.mark.parametrize("version", ["1.0", "2.0"])
+@pytest.mark.parametrize("mode", ["I;16", "L"])
+def test_a_far_files_first_image_tells(
+    mode: str, version: str, is_dictionary: bool, compression: str, tmp_path: Path
+) -> None:
+    cells = [None, *(noise_png(mode, side) for side in (1200, 300, 40))]
+    kind = pa.struct({"bytes": pa.binary(), "path": pa.string()})
+    pq.write_table(
+        pa.table({CAMERA: pa.array(cells, kind)}),
+        tmp_path / "t.parquet",
+        use_dictionary=is_dictionary,
+        compression=compression,
+        data_page_version=version,
+    )
+    store = FarStore(tmp_path)
+    assert is_deep(StoredFile(store, "t.parquet"), CAMERA, 2) == (mode == "I;16")
+    if compression == "none":
+        # Three for the footer and three for the first page, if its header is a long one.
+        assert len(store.read) <= 6
+        assert store.bytes_read < len(cells[1]["bytes"]) / 2
+    assert not is_deep(StoredFile(store, "t.parquet"), "no such camera", 0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -376,6 +377,10 @@ def _kept(before: EpisodeTable, after: EpisodeTable) -> str:
     )
 
 
+_REQUESTS = 16
+"""Cameras whose first image is looked at side by side."""
+
+
 def readable_columns(
     source: Source, info: Info, layout: EpisodeTable, absent: list[str], notes: list[str]
 ) -> tuple[dict[str, Column], set[str]]:
@@ -399,8 +404,11 @@ def readable_columns(
             notes.append(f"'{key}' is left out: info.json declares it, but the data files lack it")
             del columns[key]
     images = [key for key, column in columns.items() if column.dtype == "image"]
-    for key in images:
-        if is_deep(StoredFile(source.store, first_name), key, first_row):
+    first = StoredFile(source.store, first_name)
+    with ThreadPoolExecutor(_REQUESTS, "kata-images") as threads:
+        deep = list(threads.map(lambda key: is_deep(first, key, first_row), images))
+    for key, is_left_out in zip(images, deep, strict=True):
+        if is_left_out:
             notes.append(
                 f"'{key}' is left out: its images have more than 8 bits per channel, as depth maps "
                 "do"

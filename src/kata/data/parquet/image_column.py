@@ -31,6 +31,7 @@ from kata.data.parquet.pages import (
     find_cell,
     find_chunk,
     find_pages,
+    first_string,
     read_cells,
     read_dictionary,
 )
@@ -93,6 +94,25 @@ def _chunk(meta: pq.FileMetaData, group: int, leaf: int) -> Chunk | str:
         return find_chunk(meta, group, leaf)
     except UnknownPageError as error:
         return str(error)
+
+
+def first_image(column: ImageColumn, row: int) -> bytes | None:
+    """Return how the first image of the row group of a row begins, by little reading.
+
+    Returns:
+        At most `SMALL_BYTES`; None where more must be read to know.
+
+    Raises:
+        PageError, OSError: The file cannot be read.
+        DataError: The file has changed.
+    """
+    chunk = column.chunks[bisect_right(column.first, row) - 1]
+    if isinstance(chunk, str):
+        return None
+    try:
+        return first_string(OpenFile(column.file, column.stamp), chunk)
+    except (UnknownPageError, UnevenError):
+        return None
 
 
 class _Sized(Protocol):

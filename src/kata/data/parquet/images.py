@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import io
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pyarrow as pa
 from PIL import Image
 
 from kata.data.counters import CounterCollector
-from kata.data.parquet.image_column import EncodedImages, open_column
+from kata.data.parquet.image_column import EncodedImages, first_image, open_column
 from kata.data.parquet.page_body import PageError
 from kata.data.storage.store import StoredFile, is_far
 from kata.errors import DataError
@@ -19,10 +18,6 @@ _FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "TIFF")
 """Formats that a cell may have. Pillow knows more, and runs other programs for some: Ghostscript
 for EPS.
 """
-
-
-_REQUESTS = 16
-"""Requests at a time that look for an image in a far file."""
 
 
 class DeepImageError(ValueError):
@@ -44,19 +39,24 @@ def open_image(encoded: Any) -> Image.Image:
 
 
 def is_deep(file: StoredFile, key: str, row: int) -> bool:
-    """Return whether a row of a table file holds an image of more than 8 bits per channel.
+    """Return whether images of a table file have more than 8 bits per channel.
+
+    Args:
+        file: the table file.
+        key: the camera.
+        row: one of its rows. That image is looked at, and in a far file the first of its row
+            group, for to find another one takes many requests.
 
     Returns:
         False too where the image cannot be read: the reader of that row reports it.
     """
-    images = EncodedImages(CounterCollector())
     try:
         column = open_column(file, key)
         if is_far(file.store):
-            # Else every image of the row group would be brought for one of them.
-            with ThreadPoolExecutor(_REQUESTS, "kata-images") as threads:
-                images.find(column, row, threads.map)
-        encoded = images.get(column, row)
+            known = _is_deep_by_its_head(first_image(column, row))
+            if known is not None:
+                return known
+        encoded = EncodedImages(CounterCollector()).get(column, row)
         if encoded is not None:
             open_image(encoded).close()
     except DeepImageError:
@@ -71,4 +71,17 @@ def is_deep(file: StoredFile, key: str, row: int) -> bool:
         SyntaxError,
     ):
         return False
+    return False
+
+
+def _is_deep_by_its_head(head: bytes | None) -> bool | None:
+    """Return what the first bytes of an image tell, or None where they tell nothing."""
+    if head is None:
+        return None
+    try:
+        open_image(head).close()
+    except DeepImageError:
+        return True
+    except (OSError, SyntaxError, Image.DecompressionBombError):
+        return None
     return False

@@ -203,6 +203,27 @@ def find_pages(file: OpenFile, chunk: Chunk) -> Pages:
     return Pages(chunk.level, first, tuple(data), dictionary)
 
 
+def first_string(file: OpenFile, chunk: Chunk) -> bytes | None:
+    """Return how the first string of a chunk begins, up to `SMALL_BYTES` of it, by two reads.
+
+    Returns:
+        None where more reads would be needed, and for a first page without strings.
+
+    Raises:
+        UnknownPageError, PageError: As `find_pages` does.
+        UnevenError: The page is not stored as it seems to be.
+    """
+    page = read_page(file, chunk.begin, file.size, chunk.codec, has_levels=chunk.level > 0)
+    body = sparse_body(page.begin, page.size, page.plain_size, page.codec)
+    if body is None or page.refers:
+        return None
+    head = bytes(body.read(file, 0, min(SMALL_BYTES, body.size)))
+    has_levels_inside = chunk.level > 0 and not page.is_dictionary and page.level_size is None
+    begin = 4 + int.from_bytes(head[:4], "little") if has_levels_inside else 0
+    length = int.from_bytes(head[begin : begin + 4], "little")
+    return head[begin + 4 : begin + 4 + length] or None
+
+
 def find_cell(pages: Pages, row: int) -> tuple[int, int]:
     """Return the number of the data page that holds a row, and the cell's number in that page."""
     number = bisect_right(pages.first, row) - 1
