@@ -8,7 +8,7 @@ from kata.errors import ConfigError
 from kata.eval.envs.registry import register_env, resolve_env
 from kata.launch.planning.command import main
 from kata.rl.options import resolve_rl
-from kata.rl.setup import episode_schema, plan_buffers, policy_config
+from kata.rl.setup import episode_schema, plan_buffers, policy_config, warn_of_traps
 
 ARGS = [
     "--policy.type=gaussian_actor", "--env.type=gym", "--env.id=Pendulum-v1",
@@ -36,3 +36,22 @@ def test_the_plan_says_what_the_rings_take(capsys):
 def test_buffers_that_do_not_fit_are_refused_with_a_capacity_that_does():
     with pytest.raises(ConfigError, match="all buffers fit into memory"):
         main([*ARGS, "--rl.memory_gb=0.00001"])
+
+
+@pytest.mark.parametrize(
+    ("options", "is_told"),
+    [
+        (["--policy.policy_kwargs.std_max=0.01"], True),
+        (["--policy.policy_kwargs.std_max=0.1"], False),
+        (["--policy.policy_kwargs.std_max=0.1", "--policy.actor_std=std"], True),
+        (["--policy.policy_kwargs.std_max=0.01", "--algorithm.temperature_lr=0"], False),
+        (["--policy.policy_kwargs.std_max=0.01", "--algorithm.target_entropy=-3"], False),
+        (["--algorithm.target_entropy=1"], True),
+    ],
+)
+def test_an_entropy_that_actions_cannot_have_is_told(options, is_told, caplog):
+    run = resolve_rl([*ARGS, *options])
+    spec = resolve_env(run.env)
+    register_env(spec)
+    warn_of_traps(run, policy_config(run, spec)[0], spec)
+    assert ("rises without end" in caplog.text) == is_told

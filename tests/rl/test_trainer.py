@@ -17,6 +17,7 @@ from kata.rl.replay import learn_again
 from kata.rl.trainer import train_rl
 from kata.train.checkpoint.run_lock import FolderLock
 from kata.train.metrics.meter import read_metrics
+from tests.data.dataset_maker import change_table
 
 LAYERS = "{hidden_dims: [8, 8]}"
 SMALL = [
@@ -278,4 +279,28 @@ def test_what_cannot_work_is_refused_before_the_first_step(args, error, said, de
         train(
             tmp_path / "run", *args, *([f"--dataset.root={demos}"] if "kata" in str(args) else [])
         )
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("absent", "reward", "said"),
+    [
+        (["next.success"], "success", "next.reward is never above 0"),
+        ([], "env", "next.reward is never anything but 0"),
+        (["next.reward", "next.success"], "success", "no next.reward and no next.success"),
+        (["next.reward"], "env", "no next.reward"),
+    ],
+)
+def test_demonstrations_that_earn_nothing_are_refused(absent, reward, said, demos, tmp_path):
+    root = shutil.copytree(demos, tmp_path / "demos")
+
+    def change(columns):
+        columns["next.reward"] = [0.0] * len(columns["next.reward"])
+        for key in absent:
+            del columns[key]
+
+    for path in root.glob("data/*/*.parquet"):
+        change_table(path, change)
+    with pytest.raises(DataError, match=re.escape(said)):
+        train(tmp_path / "run", *REACH, f"--dataset.root={root}", f"--rl.reward={reward}")
     assert not (tmp_path / "run").exists()

@@ -197,19 +197,23 @@ def open_demos(
             rule="demonstrations tell what was earned",
             remedy="record them with a reward, or leave out --dataset and let a human take over",
         )
-    if rules.reward != ENV:
-        _refuse_failures(dataset)
+    _refuse_failures(dataset, rules)
     return Demos(dataset, schema, rules, choices)
 
 
-def _refuse_failures(dataset: Dataset) -> None:
-    """Refuse demonstrations in which nothing ever succeeds."""
-    key = SUCCEEDED if SUCCEEDED in dataset.columns else REWARD
-    if (dataset.column(key) > 0).any():
+def _refuse_failures(dataset: Dataset, rules: EnvRules) -> None:
+    """Refuse demonstrations in which nothing is ever earned."""
+    key = SUCCEEDED if rules.reward != ENV and SUCCEEDED in dataset.columns else REWARD
+    earned = dataset.column(key)
+    # An environment's own rewards may all be costs.
+    is_earned, kind = earned > 0, "above 0"
+    if rules.reward == ENV:
+        is_earned, kind = earned != 0, "anything but 0"
+    if is_earned.any():
         return
     shown = ", ".join(map(str, dataset.episodes.index[:5].tolist()))
     raise DataError(
-        f"{dataset.repo_id}: {key} is never above 0, in any of episodes {shown} ...",
+        f"{dataset.repo_id}: {key} is never {kind}, in any of episodes {shown} ...",
         rule="some demonstrations succeed",
         remedy="leave out failures with --dataset.episodes, or mark successes when recording",
     )

@@ -27,6 +27,7 @@ from kata.rl.environment import EnvRules, RlEnv
 from kata.rl.episodes.episode import Schema
 from kata.rl.episodes.ring import Ring, buffer_text
 from kata.rl.options import ENV, RlRun
+from kata.rl.sac.config import SacConfig
 from kata.spec import (
     ACTION,
     ENV_STATE,
@@ -331,4 +332,22 @@ def warn_of_traps(run: RlRun, config: Config, spec: EnvSpec) -> None:
         _log.warning(
             "rl.reward=env: the built-in task pays 1 per step on the target and ends after 8 in a "
             "row, so leaving the target every 8th step earns more than success; --rl.reward=success"
+        )
+    _warn_of_narrow_actions(run.algorithm, config)
+
+
+def _warn_of_narrow_actions(algorithm: SacConfig, config: Config) -> None:
+    """Log a largest spread of actions whose entropy stays below what the temperature aims at."""
+    size = config.action.shape[0]
+    most = config.most_entropy
+    goal = algorithm.goal_entropy(size + (config.num_discrete_actions is not None))
+    if algorithm.temperature_lr and most < goal:
+        _log.warning(
+            "policy.policy_kwargs.std_max=%g: the entropy of actions is at most %.2f, and the "
+            "temperature rises without end below %.2f; --algorithm.target_entropy=%.1f, or "
+            "--algorithm.temperature_lr=0 for a fixed temperature",
+            config.policy_kwargs.std_max,
+            most,
+            goal,
+            most - size,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
@@ -161,6 +162,17 @@ class Config(PolicyConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         refuse_broken_rules(self._option_rules())
+
+    @property
+    def most_entropy(self) -> float:
+        """Return a bound of the entropy of continuous actions in [-1, 1], in nats.
+
+        It is that of the widest Gaussian, which squashing only lowers, and of even actions.
+        """
+        spread = self.policy_kwargs.std_max
+        variance = spread**2 if self.actor_std == "std" else spread
+        gaussian = 0.5 * math.log(2 * math.pi * math.e * variance)
+        return self.action.shape[0] * min(gaussian, math.log(2))
 
     def _option_rules(self) -> Iterator[Rule]:
         spread = self.policy_kwargs

@@ -118,8 +118,7 @@ class Sac:
         if self._has_discrete:
             self.discrete_target = copy.deepcopy(policy.discrete_critic).requires_grad_(False)
         self.log_alpha = nn.Parameter(torch.tensor([math.log(config.temperature_init)]).to(device))
-        usual_entropy = -(self._size + self._has_discrete) / 2
-        self._goal = usual_entropy if config.target_entropy is None else config.target_entropy
+        self._goal = config.goal_entropy(self._size + self._has_discrete)
         self._trained = self._networks()
         rates = {"actor": config.actor_lr, "temperature": config.temperature_lr}
         self.optimizers = {

@@ -103,6 +103,10 @@ class SacConfig(Options):
         super().__post_init__()
         refuse_broken_rules(self._rules())
 
+    def goal_entropy(self, actions: int) -> float:
+        """Return the entropy that the temperature aims at, of this many numbers of an action."""
+        return -actions / 2 if self.target_entropy is None else self.target_entropy
+
     def _rules(self) -> Iterator[Rule]:
         some = self.num_subsample_critics
         yield (
