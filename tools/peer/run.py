@@ -268,7 +268,7 @@ def policy_checks(peer: Path, folder: Path, name: str) -> Iterator[bool]:
 def parts(peer: Path, folder: Path) -> dict[str, Callable[[], Iterable[bool]]]:
     """What can be compared, by name."""
     found: dict[str, Callable[[], Iterable[bool]]] = {}
-    for script in ("augment", "guests", "rl", "wall_x_fast", "precision"):
+    for script in ("augment", "guests", "rl", "wall_x_fast", "precision", "fields"):
         found[script] = partial(live, peer, f"check_{script}.py")
     for name in POLICIES:
         found[name] = partial(policy_checks, peer, folder / name, name)

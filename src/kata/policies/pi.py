@@ -38,6 +38,18 @@ class PaliGemmaConfig(VlaConfig):
         "actions and time in float32.",
         choices=("float32", "bfloat16"),
     )
+    use_relative_actions: bool = option(
+        False, "Learn actions minus the state at which a chunk begins."
+    )
+    relative_exclude_joints: list[str] = option(
+        lambda: ["gripper"],
+        "Parts of the names of action numbers that stay absolute with use_relative_actions.",
+    )
+    action_feature_names: list[str] | None = option(
+        None,
+        "A name for each number of the action, with use_relative_actions; null takes the "
+        "dataset's.",
+    )
     image_resolution: tuple[int, int] = option(
         (224, 224), "Height and width that frames are fitted into, padded on all sides.", least=1
     )

@@ -249,18 +249,6 @@ class SentenceConfig(AdamWChunkConfig):
 class VlaConfig(SentenceConfig):
     """Options that vision-language-action policies share."""
 
-    use_relative_actions: bool = option(
-        False, "Learn actions minus the state at which a chunk begins."
-    )
-    relative_exclude_joints: list[str] = option(
-        lambda: ["gripper"],
-        "Parts of the names of action numbers that stay absolute with use_relative_actions.",
-    )
-    action_feature_names: list[str] | None = option(
-        None,
-        "A name for each number of the action, with use_relative_actions; null takes the "
-        "dataset's.",
-    )
     rtc_config: RtcConfig | None = option(
         None, "Real-time chunking in acting: each chunk continues the one before it."
     )
