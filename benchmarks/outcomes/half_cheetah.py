@@ -6,7 +6,7 @@ python benchmarks/outcomes/half_cheetah.py [--steps=100000] [--seeds 0 1 2] [--o
 
 Both learn with SAC at Stable-Baselines3's default options, one thread each, at the same time, and
 are then evaluated by this script on the same ten start states with the mode action. Networks are
-each library's own: kata has LeRobot's, whose state encoder makes an update twice as many
+each library's own: kata has LeRobot's, whose state encoder makes an update 1.73 times as many
 multiplications as Stable-Baselines3's. Exit status 0: kata's mean return is not below the interval
 of Stable-Baselines3's, which is its mean less twice the standard error over seeds (over episodes
 with one seed).
