@@ -83,6 +83,8 @@ def set_up() -> Path:
     wanted = "\n".join([*REQUIREMENTS, PROJECT.read_text()])
     if PYTHON.exists() and STAMP.exists() and STAMP.read_text() == wanted:
         return PYTHON
+    if PEER.is_symlink():
+        raise missing(f"{PEER} is a link, and what it points to would be cleared; remove it")
     uv, python = find_uv(), find_python()
     print(f"building {PEER} with {python} (about 6 GB)", flush=True)
     for arguments in (

@@ -67,6 +67,17 @@ def test_check_finds_what_is_wrong_in_a_store(folder, place, capsys):
     assert "file-001.mp4 has" in text
 
 
+@pytest.mark.parametrize("verb", ["repair", "convert", "split", "transcode", "merge"])
+def test_verbs_that_copy_want_a_folder(verb, tmp_path, capsys):
+    address = "http://127.0.0.1:9/set"
+    more = {"merge": ["s3://bucket/other"], "split": ["--by=task"]}.get(verb, [])
+    assert main(["data", verb, address, *more, f"--out={tmp_path / 'out'}"]) == 2
+    said = capsys.readouterr().err
+    assert f"{address}: an address" in said
+    assert "name that folder" in said
+    assert not (tmp_path / "out").exists()
+
+
 def test_an_episode_is_drawn_from_a_store(tmp_path, folder, capsys):
     server = FileServer(folder)
     with serving(server):

@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from kata.config.dataset import is_address
 from kata.data.check.faults import RecordingFaults
 from kata.data.format.episode_table import EpisodeTable
 from kata.data.format.text import REPAIR
@@ -234,7 +235,8 @@ class Report:
                     ", ", ","
                 )
             )
-        if any(REPAIR in problem.remedy for problem in self.problems):
+        can_repair = any(REPAIR in problem.remedy for problem in self.problems)
+        if can_repair and not is_address(self.root):
             lines.append(
                 f"to correct what has one answer: kata data repair {self.root} --out=<folder>"
             )

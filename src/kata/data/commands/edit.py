@@ -13,7 +13,7 @@ from kata.data.commands.options import (
     ResultOptions,
     SplitOptions,
     TranscodeOptions,
-    source_of,
+    folder_source_of,
 )
 from kata.data.edit.assemble import Rules
 from kata.data.edit.edit_source import Part, open_part
@@ -41,7 +41,7 @@ def _opened(options: ConvertOptions) -> Part:
     """Return the dataset, opened."""
     dataset = options.dataset
     return open_part(
-        source_of(dataset),
+        folder_source_of(dataset),
         episodes=dataset.episodes,
         exclude=dataset.exclude_episodes,
         drop=options.drop,
@@ -73,7 +73,7 @@ def _merged_part(root: str, drop: list[str]) -> Part:
     Raises: DataError where files of it are absent: merge takes whole datasets.
     """
     try:
-        return open_part(source_of(DatasetChoice(root=root)), drop=drop)
+        return open_part(folder_source_of(DatasetChoice(root=root)), drop=drop)
     except DataError as error:
         if "--dataset." not in error.remedy:
             raise

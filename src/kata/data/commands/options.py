@@ -37,6 +37,21 @@ JSON_FILE = Form(
 )
 
 
+def folder_source_of(dataset: DatasetPlace | DatasetChoice) -> Source:
+    """Return where the files of a dataset are that is copied from; see `source_of`.
+
+    Raises: ConfigError for an address, whose files are not on this machine.
+    """
+    if is_address(dataset.root):
+        raise ConfigError(
+            f"{dataset.root}: an address",
+            rule="verbs that write a dataset copy the files of a folder",
+            remedy="copy the dataset to a disk first (hf download, aws s3 sync, wget --mirror), "
+            "and name that folder",
+        )
+    return source_of(dataset)
+
+
 def source_of(dataset: DatasetPlace | DatasetChoice) -> Source:
     """Return where the dataset's files are; of one on the Hub only the metadata is fetched.
 

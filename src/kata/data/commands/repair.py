@@ -6,7 +6,7 @@ import json
 import logging
 from pathlib import Path
 
-from kata.data.commands.options import RepairOptions, source_of
+from kata.data.commands.options import RepairOptions, folder_source_of
 from kata.data.repair.dataset import LIST, Repaired, repair_dataset
 from kata.data.repair.working_copy import Answers
 from kata.log import counting
@@ -18,7 +18,7 @@ LEFT = 1
 
 def main(options: RepairOptions) -> int:
     """Write the copy, print what was changed and what is left; 0 where no error is, else 1."""
-    source = source_of(options.dataset)
+    source = folder_source_of(options.dataset)
     folder = source.root.resolve()
     out = Path(options.out) if options.out else folder.with_name(f"{folder.name}-repaired")
     episodes = options.dataset.episodes
