@@ -58,6 +58,14 @@ def test_half_of_a_batch_is_shown_and_half_is_own(acting):
     assert origins[1] == 160
 
 
+def test_a_batch_of_demonstrations_has_no_own_step(acting):
+    buffers = Buffers(ring(episode(1, 20)), [ring(episode(2, 6)), ring()])
+    batches = TransitionBatches(buffers, acting, Sampling(8, 4, seed=3))
+    drawn = [numbers(batches.demonstrated(number))[0] for number in (5, 5, 6)]
+    assert {each // 100 for each in drawn[0]} == {2}
+    assert drawn[0] == drawn[1] != drawn[2]
+
+
 def test_a_batch_follows_from_its_number_and_the_seed(acting):
     buffers = Buffers(ring(episode(1, 20)))
     first = TransitionBatches(buffers, acting, Sampling(8, 8, seed=3))

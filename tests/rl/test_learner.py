@@ -11,10 +11,10 @@ from kata.rl.trainer import refill
 from tests.rl.test_episodes import SCHEMA, episode, pairs
 
 
-def learner(capacity=30, *, takes_over=True):
+def learner(capacity=30, *, takes_over=True, cloning=0):
     takeovers = Ring(SCHEMA, 30, "capacity") if takes_over else None
     buffers = Buffers(Ring(SCHEMA, capacity, "capacity"), [takeovers] if takeovers else [])
-    sac = SimpleNamespace(updates=0)
+    sac = SimpleNamespace(updates=0, config=SimpleNamespace(bc_pretrain_updates=cloning))
     return Learner(sac, None, buffers, takeovers, before=5, update_every=2)
 
 
@@ -37,6 +37,15 @@ def test_updates_are_due_by_the_steps():
     assert (found.due, found.is_behind) == (3, True)
     found.sac.updates = 3
     assert not found.is_behind
+
+
+def test_cloning_is_due_before_the_first_step_and_costs_no_later_update():
+    found = learner(cloning=4)
+    assert (found.due, found.is_behind) == (4, True)
+    found.sac.updates = 4
+    assert not found.is_behind
+    found.admit(episode(1, 12))
+    assert found.due == 7
 
 
 def test_buffers_are_rebuilt_as_they_were(tmp_path):

@@ -205,6 +205,38 @@ def test_behavior_cloning_leads_to_what_humans_did(shared):
     assert far[~is_shown].max() > 0.2
 
 
+@pytest.mark.parametrize("shared", [True, False])
+def test_cloning_alone_teaches_the_actor_and_its_encoder(shared):
+    algorithm = sac(policy={"shared_encoder": shared}, actor_lr=0.01, critic_lr=0.01)
+    given, before = batch(algorithm), weights(algorithm)
+    for _ in range(200):
+        algorithm.clone(given)
+    moved = changed(before, weights(algorithm))
+    named = [name for name in moved if not name.startswith("optimizer")]
+    parts = {name.split(".")[0] for name in named}
+    assert parts == {"actor", "encoder_critic" if shared else "encoder_actor"}
+    policy = algorithm.policy
+    far = (policy.act(given.seen, policy.init_state(5))[0] - given.action).abs()
+    assert far[given.shown.bool()].max() < 0.1
+    assert far[~given.shown.bool()].max() > 0.2
+    assert algorithm.updates == 200
+
+
+def test_cloning_alone_has_the_scale_that_it_has_beside_sac():
+    norms = [
+        (found := sac(bc_weight=weight)).clone(batch(found))["grad_norm_actor"]
+        for weight in (0.0, 3.0)
+    ]
+    torch.testing.assert_close(norms[1], 3 * norms[0])
+
+
+def test_a_target_encoder_of_its_own_follows_cloning():
+    algorithm = sac(target_encoder="own")
+    before = weights(algorithm)
+    algorithm.clone(batch(algorithm))
+    assert [name for name in changed(before, weights(algorithm)) if "target_encoder" in name]
+
+
 def test_without_behavior_cloning_it_does_not_matter_who_acted():
     first, second = sac(), sac()
     first.update([batch(first)], Numbers(0))

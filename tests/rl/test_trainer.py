@@ -163,6 +163,25 @@ def test_pictures_demonstrations_and_takeovers_resume_too(demos, tmp_path, monke
     assert all(line["success"] in (True, False) for line in lines)
 
 
+@pytest.mark.parametrize("call", [3, 9])
+def test_a_run_that_clones_first_resumes_and_replays(call, demos, tmp_path, monkeypatch):
+    """Cut off while it cloned, and when it had acted; a stop keeps what was cloned."""
+    args = [*REACH, f"--dataset.root={demos}", "--algorithm.bc_pretrain_updates=6"]
+    trained = train(tmp_path / "straight", *args)
+    assert trained.counts.updates == 6 + 24 - 10
+    assert (tmp_path / "straight/checkpoints/000000").is_dir()
+    with monkeypatch.context() as patched:
+        cut_off_at(patched, Learner, "update", call)
+        with pytest.raises(CutOffError):
+            train(tmp_path / "cut", *args)
+    train(tmp_path / "cut", *args, "--resume=true")
+    assert not differing(left(tmp_path / "straight"), left(tmp_path / "cut"))
+    assert learn_again(tmp_path / "cut") == []
+    first = read_metrics(tmp_path / "cut/metrics.jsonl")[0]
+    assert first["updates"] == 5
+    assert "loss_critic" not in first
+
+
 @pytest.mark.parametrize(
     ("more", "error", "said"),
     [
@@ -222,6 +241,11 @@ def test_a_folder_that_is_there_is_refused(straight):
         (["--env.type=kata", "--online_ratio=0.5"], "without demonstrations"),
         (["--env.type=kata", "--online_ratio=1.5"], "at most 1"),
         (["--env.type=kata", "--algorithm.bc_weight=1"], "cloning begins with what humans did"),
+        (["--env.type=kata", "--algorithm.bc_pretrain_updates=5"], "are demonstrations"),
+        (
+            ["--env.type=kata", "--takeover.rate=0.1", "--algorithm.bc_pretrain_updates=5"],
+            "are demonstrations",
+        ),
         (["--env.type=gym", "--env.id=Pendulum-v1", "--takeover.rate=0.1"], "built-in task"),
         (["--env.type=kata", "--policy.type=act"], "gaussian_actor"),
         (["--env.type=kata", "--policy.path=x"], "new weights"),

@@ -120,10 +120,12 @@ class TransitionBatches:
         parts += self._drawn([self._buffers.online], online, number, "online")
         if mixes:
             parts += self._drawn(offline, missing, number, "offline")
-        whole: Arrays = {}
-        for name in parts[0]:
-            whole[name] = np.concatenate([part[name] for part in parts])
-        return self._prepared(whole)
+        return self._prepared(_joined(parts))
+
+    def demonstrated(self, number: int) -> Transitions:
+        """Return the batch of this number from demonstrations alone."""
+        rings = [ring for ring in self._buffers.offline if ring.transitions]
+        return self._prepared(_joined(self._drawn(rings, self._sampling.size, number, "demos")))
 
     def draws(self, update: int) -> SeededDraws:
         """Return the random numbers of an update."""
@@ -196,6 +198,14 @@ class TransitionBatches:
     def _observations(self, tensors: Mapping[str, Tensor], when: str) -> dict[str, Tensor]:
         seen = {key: tensors[f"{when} {key}"] for key in self._config.input_features}
         return self._before(frames_to_float(seen, self._config.cameras))
+
+
+def _joined(parts: Sequence[Arrays]) -> Arrays:
+    """Return all transitions of the parts."""
+    found: Arrays = {}
+    for name in parts[0]:
+        found[name] = np.concatenate([part[name] for part in parts])
+    return found
 
 
 def shifted_frames(

@@ -40,7 +40,12 @@ class Learner:
     @property
     def due(self) -> int:
         """Return the number of updates that the steps so far allow, those done included."""
-        return max(0, self.steps - self.before) // self.update_every
+        return self.cloning + max(0, self.steps - self.before) // self.update_every
+
+    @property
+    def cloning(self) -> int:
+        """Return the number of updates by behavior cloning that come before the first step."""
+        return self.sac.config.bc_pretrain_updates
 
     @property
     def is_behind(self) -> bool:
@@ -63,7 +68,9 @@ class Learner:
         self.steps += steps
 
     def update(self) -> Tensors:
-        """Do one update; see `Sac.update`."""
+        """Do one update; see `Sac.clone` and `Sac.update`."""
         update, batches = self.sac.updates, self.sac.config.utd_ratio
+        if update < self.cloning:
+            return self.sac.clone(self.batches.demonstrated(update))
         given = [self.batches.at(update * batches + number) for number in range(batches)]
         return self.sac.update(given, self.batches.draws(update))

@@ -188,6 +188,13 @@ class RlRun(Options):
             "cloning begins with what humans did",
             "--dataset.root=<folder>, --takeover.rate=0.06, or leave out --algorithm.bc_weight",
         )
+        first = self.algorithm.bc_pretrain_updates
+        yield (
+            first > 0 and not self.has_demos,
+            f"algorithm.bc_pretrain_updates={first} without demonstrations",
+            "what is cloned before the first step are demonstrations",
+            "--dataset.root=<folder>, or leave out --algorithm.bc_pretrain_updates",
+        )
         yield (
             self.takeover.rate > 0 and self.env.type != "kata",
             f"takeover.rate={self.takeover.rate} with env.type={self.env.type}",

@@ -49,6 +49,8 @@ METRICS, LOG = "metrics.jsonl", "rl.log"
 
 REPORT_S = 300.0
 """Least time between pages drawn at checkpoints."""
+SHOWN = {"critic": "loss_critic", "actor": "loss_actor", "alpha": "alpha"}
+"""Numbers of an update that the log names."""
 
 _log = logging.getLogger(__name__)
 
@@ -116,6 +118,7 @@ class RunSession:
     def go(self) -> None:
         """Play and learn in turns until all steps are done, or somebody asks to stop."""
         learner = self.learner
+        self.clone_first()
         while not self.stop.should_stop():
             if learner.is_behind:
                 self.learn()
@@ -124,6 +127,15 @@ class RunSession:
             if learner.steps >= self.run.policy.online_steps:
                 break
             self.take(self._next_episode())
+        self.save()
+
+    def clone_first(self) -> None:
+        """Learn from demonstrations alone, as long as that comes first, and save."""
+        learner = self.learner
+        if learner.sac.updates >= learner.cloning:
+            return
+        while learner.sac.updates < learner.cloning and not self.stop.should_stop():
+            self.learn()
         self.save()
 
     def save(self) -> None:
@@ -208,16 +220,15 @@ class RunSession:
         progress = self.progress()
         shares = {"success": progress.success, "own": progress.own_success}
         told = "".join(f"  {name} {x:.0%}" for name, x in shares.items() if x is not None)
+        losses = "".join(f"  {x} {values[key]:.3g}" for x, key in SHOWN.items() if key in values)
         _log.info(
-            "step %d/%d  updates %d%s  human %.0f%%  critic %.3g  actor %.3g  alpha %.3g  %s",
+            "step %d/%d  updates %d%s  human %.0f%%%s  %s",
             step,
             self.run.policy.online_steps,
             updates,
             told,
             100 * progress.human,
-            values["loss_critic"],
-            values.get("loss_actor", math.nan),
-            values.get("alpha", math.nan),
+            losses,
             seconds_text(time.perf_counter() - self.began_s),
         )
 
@@ -390,7 +401,7 @@ def _open(run: RlRun, spec: EnvSpec, folder: Path, stack: ExitStack) -> RunSessi
     session = RunSession(run, folder, spec, acting, actor, learner, journal, record, stop)
     session.evaluated_step = _evaluated_step(folder / METRICS)
     session.saved_step = counts.step
-    if learner.is_behind:  # stopped between updates: a save after the last of them is still due
+    if counts.episodes and learner.is_behind:  # stopped between updates: a save is still due
         session.saved_step -= journal.entries[counts.episodes - 1].steps
     return session
 

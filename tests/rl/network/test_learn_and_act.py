@@ -8,11 +8,14 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from kata.errors import CheckpointError, PolicyError
+from kata.eval.record.demonstrations import record
 from kata.rl.learner import Learner
 from kata.rl.network.spool import Spool
 from kata.rl.network.wire import NetworkError
 from kata.rl.replay import learn_again
 from tests.rl.network.pendulum import act, answers, end, free_port, learn, running, wait_for
+
+POSITION = {"observation.state": {"type": "STATE", "shape": [2]}}
 
 
 class CutOffError(Exception):
@@ -88,6 +91,24 @@ def test_two_actors_and_a_learner_reach_the_end_and_can_be_replayed(tmp_path, pl
     text = "".join(json.dumps(line) + "\n" for line in moved)
     (tmp_path / "run/journal/journal.jsonl").write_text(text)
     assert len(learn_again(tmp_path / "run")) > 2
+
+
+def test_actors_begin_with_what_was_cloned(tmp_path):
+    demos = record(tmp_path / "demos", num_episodes=2, codec="h264")
+    board = ["--env.type=kata", "--env.id=null", "--env.success_key=is_success"]
+    args = [
+        *board, f"--policy.input_features={json.dumps(POSITION)}", f"--dataset.root={demos}",
+        "--policy.offline_buffer_capacity=200", "--rl.reward=success", "--policy.online_steps=24",
+        "--algorithm.bc_pretrain_updates=300", "--rl.utd_max=0.5",
+    ]  # fmt: skip
+    run, port = tmp_path / "run", free_port()
+    with ThreadPoolExecutor(1) as pool:
+        trained = pool.submit(learn, run, port, *args)
+        act(tmp_path / "a", port, "a", *board)
+        counts = trained.result().counts
+    assert counts.updates == 300 + (counts.step - 10) // 2
+    assert lines(run)[0]["weights"] == 300
+    assert learn_again(run) == []
 
 
 def test_a_learner_that_is_killed_loses_nothing_while_its_actor_acts_on(

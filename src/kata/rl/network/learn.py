@@ -68,6 +68,8 @@ class NetworkLearner:
         """Learn until all steps are done and learned from, or somebody asks to stop; then save."""
         session = self._session
         self._catch_up()
+        session.clone_first()
+        self._desk.updates = session.learner.sac.updates
         self._publish()
         with Serving(self._desk, self._options, self._token) as serving:
             _log.info("actors: kata rl act --env.type=... --rl.learner=%s", serving.url)
@@ -119,7 +121,8 @@ class NetworkLearner:
         learner, most = self._session.learner, self._options.utd_max
         if most is None:
             return learner.is_behind
-        return learner.sac.updates < int(most * max(0, learner.steps - learner.before))
+        allowed = int(most * max(0, learner.steps - learner.before))
+        return learner.sac.updates < learner.cloning + allowed
 
     def _is_over(self) -> bool:
         return self._session.learner.steps >= self._session.run.policy.online_steps

@@ -174,6 +174,28 @@ class Sac:
         self.updates += 1
         return found
 
+    def clone(self, batch: Transitions) -> Tensors:
+        """Update the actor and its encoder by behavior cloning alone: the mean squared distance of
+        its modes to the actions of the steps that are shown.
+
+        Args:
+            batch: what to clone.
+
+        Returns:
+            Device scalars for the log, by name.
+        """
+        encoder = self.policy.acting_encoder
+        mode = self.policy.actor(encoder(batch.seen))[0].tanh()
+        # Adam remembers how large gradients were: they keep their scale in the updates to come.
+        loss = (self.config.bc_weight or 1.0) * self._cloning_loss(batch, mode)
+        loss.backward()
+        found = {"loss_actor": loss.detach(), "grad_norm_actor": self._descend("actor")}
+        if encoder is self.policy.encoder_critic:
+            self._descend("critic")  # its optimizer has the shared encoder
+            self._follow()
+        self.updates += 1
+        return found
+
     # --- losses -------------------------------------------------------------------------------
 
     def _critic_loss(
@@ -283,10 +305,15 @@ class Sac:
         # Gradients of this network alone: backward() would compute those of the critics, too.
         for param, gradient in zip(params, torch.autograd.grad(loss, params), strict=True):
             param.grad = gradient
-        norm = nn.utils.clip_grad_norm_(params, self.config.grad_clip_norm)
+        norm = self._descend(name)
+        return {f"loss_{name}": loss.detach(), f"grad_norm_{name}": norm}
+
+    def _descend(self, name: str) -> Tensor:
+        """Step a network along the gradients it has, and return their norm."""
+        norm = nn.utils.clip_grad_norm_(self._trained[name], self.config.grad_clip_norm)
         self.optimizers[name].step()
         self.optimizers[name].zero_grad()
-        return {f"loss_{name}": loss.detach(), f"grad_norm_{name}": norm}
+        return norm
 
     @torch.no_grad()
     def _follow(self) -> None:

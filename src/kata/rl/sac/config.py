@@ -77,6 +77,13 @@ class SacConfig(Options):
         least=0,
         is_own=True,
     )
+    bc_pretrain_updates: int = option(
+        0,
+        "Updates of the actor by behavior cloning of demonstrations alone, before it acts. Critics "
+        "and a discrete action learn nothing from them.",
+        least=0,
+        is_own=True,
+    )
     bc_successes: bool = option(
         False,
         "Behavior cloning follows the policy's own steps in episodes that succeeded, too.",
