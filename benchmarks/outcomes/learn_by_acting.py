@@ -32,12 +32,14 @@ INPUTS = {
     "observation.images.top": {"type": "VISUAL", "shape": [3, PICTURE, PICTURE]},
     "observation.state": {"type": "STATE", "shape": [2]},
 }
+TWO_CAMERAS = INPUTS | {"observation.images.wrist": INPUTS["observation.images.top"]}
 
 
 @dataclass(frozen=True)
 class Case:
-    """env: flags that both verbs take. demos: demonstrations of the built-in task, 0 for none.
-    must: the figure that is asked for, and its least value; of a control its largest.
+    """env: flags that both verbs take. demos: demonstrations of the built-in task, 0 for none;
+    recorded: flags that they are recorded with. must: the figure that is asked for, and its least
+    value; of a control its largest.
     """
 
     env: str
@@ -45,10 +47,12 @@ class Case:
     episodes: int
     must: tuple[str, float]
     demos: int = 0
+    recorded: str = ""
     is_control: bool = False
 
 
 BOARD = f"--env.type=kata --env.kwargs='{json.dumps({'picture': PICTURE})}'"
+RELATIVE_BOARD = f"{BOARD} --env.kwargs.relative=true"
 REACH = f"""
     --policy.device=cpu --policy.input_features='{json.dumps(INPUTS)}'
     --policy.freeze_vision_encoder=false --policy.image_encoder_hidden_dim=16 --policy.latent_dim=64
@@ -60,6 +64,10 @@ REACH = f"""
     --algorithm.actor_lr=1e-3 --algorithm.critic_lr=5e-4 --algorithm.temperature_lr=1e-3
     --batch_size=64 --rl.update_every=4 --save_freq=1000 --log_freq=100
     --policy.online_buffer_capacity=40000 --policy.offline_buffer_capacity=20000
+"""
+REACH_RELATIVE = f"""
+    {REACH} --policy.input_features='{json.dumps(TWO_CAMERAS)}' --policy.online_steps=12000
+    --policy.policy_kwargs.std_max=0.3 --algorithm.temperature_lr=0 --algorithm.random_shift=6
 """
 CASES = {
     "pendulum": Case(
@@ -78,13 +86,20 @@ CASES = {
         demos=20,
     ),
     "reach_demos": Case(
-        BOARD,
-        f"{REACH} --policy.online_steps=24000 --algorithm.bc_weight=200 "
-        "--algorithm.bc_successes=true --algorithm.random_shift=3 --algorithm.temperature_lr=0 "
-        "--policy.policy_kwargs.std_max=0.05",
+        RELATIVE_BOARD,
+        f"{REACH_RELATIVE} --algorithm.bc_pretrain_updates=2400 --algorithm.bc_weight=4 "
+        "--algorithm.bc_successes=true",
         episodes=100,
         must=("success_rate", 0.9),
         demos=20,
+        recorded="--relative=true",
+    ),
+    "reach_relative_neither": Case(
+        RELATIVE_BOARD,
+        REACH_RELATIVE,
+        episodes=100,
+        must=("success_rate", 0.1),
+        is_control=True,
     ),
     "reach_neither": Case(
         BOARD,
@@ -121,10 +136,12 @@ def learned(case: Case, seed: int, work: Path, piece_s: float) -> bool:
     """Go on learning; true when it is done."""
     spent = work / "spent.json"
     before = json.loads(spent.read_text()) if spent.exists() else {"cpu_s": 0.0, "wall_s": 0.0}
-    demos = work.parent / "demos"
+    demos = work.parent / ("demos" + case.recorded.strip("-").replace("=", "_"))
     if case.demos and not demos.exists():
-        count = f"--episodes={case.demos}"
-        kata("data", "demo", str(demos), count, "--seed=10000", f"--picture={PICTURE}")
+        kata(
+            "data", "demo", str(demos), f"--episodes={case.demos}", "--seed=10000",
+            f"--picture={PICTURE}", *words(case.recorded),
+        )  # fmt: skip
     given = [f"--dataset.root={demos}"] if case.demos else []
     began_s, began_wall_s = children_s(), time.monotonic()
     done = kata(

@@ -12,7 +12,7 @@ from kata.data import open_dataset
 from kata.data.loader.reader import Reader
 from kata.data.writing.dataset_writer import DatasetWriter
 from kata.eval.envs.reach import CAMERAS, FPS, INSTRUCTION, MAX_STEPS, Expert, ReachEnv
-from kata.eval.record.demonstrations import features
+from kata.eval.record.demonstrations import USUAL
 from kata.spec import ACTION, REWARD, STATE
 
 SPREAD = (0.3, 0.8)
@@ -22,7 +22,7 @@ SPREAD = (0.3, 0.8)
 def record(root: Path, *, num_episodes: int) -> None:
     """A dataset of `num_episodes` attempts."""
     with DatasetWriter.create(
-        root, fps=FPS, features=features(), robot_type="kata_board"
+        root, fps=FPS, features=USUAL.features, robot_type="kata_board"
     ) as writer:
         for number in range(num_episodes):
             for frame in attempt(number):

@@ -29,7 +29,7 @@ from vla_reach import SIZES, flags
 from kata.cli import main as kata
 from kata.eval.command import run_eval
 from kata.eval.options import resolve_eval
-from kata.eval.record.demonstrations import record
+from kata.eval.record.demonstrations import Board, record
 from kata.policies import paligemma
 
 SENTENCES = {color: f"move the tool to the {color} target" for color in ("green", "blue")}
@@ -91,7 +91,7 @@ def main() -> None:
     work: Path = asked.work
     work.mkdir(parents=True, exist_ok=True)
     if not (work / "data").exists():
-        record(work / "data", num_episodes=asked.demos, targets=2, codec="h264")
+        record(work / "data", num_episodes=asked.demos, board=Board(targets=2), codec="h264")
     name = asked.name or f"{asked.policy}_two_targets"
     usual = flags(asked.policy, work, asked.steps, WORDS)
     given = [

@@ -90,6 +90,11 @@ class DemoOptions(Options):
         least=16,
         most=512,
     )
+    relative: bool = option(
+        False,
+        "Record actions as ways from where the tool is, not as places; an environment that is to "
+        "take them has --env.kwargs='{\"relative\": true}'.",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

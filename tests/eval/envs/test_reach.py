@@ -76,6 +76,21 @@ def test_the_same_seed_gives_the_same_episode() -> None:
         np.testing.assert_array_equal(first, second)
 
 
+def test_relative_actions_move_the_tool_as_places_do() -> None:
+    def path(*, relative: bool) -> np.ndarray:
+        env = ReachEnv(relative=relative)
+        env.reset(seed=11)
+        expert = Expert(env, np.random.default_rng(5))
+        return np.array([env.step(expert.act())[0]["agent_pos"] for _ in range(30)])
+
+    np.testing.assert_allclose(path(relative=True), path(relative=False), rtol=0, atol=1e-6)
+    env = ReachEnv(relative=True)
+    env.reset(seed=11)
+    before = env.tool
+    env.step(np.array([0.0, 1.0], np.float32))
+    np.testing.assert_allclose(env.tool - before, [0.0, 0.1], atol=1e-9)
+
+
 def test_the_expert_succeeds() -> None:
     assert (
         share_of_successes(lambda env, seed: Expert(env, np.random.default_rng(seed)).act, 30)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from kata.data import Reader, open_dataset
 from kata.errors import DataError
 from kata.eval.envs.reach import FPS, INSTRUCTION, SENTENCES, ReachOneOfTwoEnv
 from kata.eval.record import demonstrations
+from kata.eval.record.demonstrations import Board
 
 
 def content(root: Path) -> dict[str, bytes]:
@@ -47,7 +49,9 @@ def test_demonstrations_are_a_dataset_of_successful_episodes(tmp_path: Path) -> 
 
 
 def test_of_two_targets_the_sentence_names_the_one_that_is_reached(tmp_path: Path) -> None:
-    root = demonstrations.record(tmp_path / "demo", num_episodes=2, codec="h264", targets=2)
+    root = demonstrations.record(
+        tmp_path / "demo", num_episodes=2, codec="h264", board=Board(targets=2)
+    )
     data = open_dataset("local/demo", root=root)
     assert [tasks[0] for tasks in data.episodes.tasks] == [SENTENCES["green"], SENTENCES["blue"]]
     for number, color in enumerate(SENTENCES):
@@ -59,15 +63,27 @@ def test_of_two_targets_the_sentence_names_the_one_that_is_reached(tmp_path: Pat
 
 
 def test_smaller_pictures_are_recorded_of_the_same_episodes(tmp_path: Path) -> None:
-    root = demonstrations.record(tmp_path / "demo", num_episodes=1, codec="h264", picture=40)
+    root = demonstrations.record(
+        tmp_path / "demo", num_episodes=1, codec="h264", board=Board(picture=40)
+    )
     data = open_dataset("local/demo", root=root)
-    usual, small = (demonstrations.attempt(0, 0, picture=side) for side in (64, 40))
+    usual, small = (demonstrations.attempt(0, 0, Board(picture=side)) for side in (64, 40))
     np.testing.assert_array_equal(data.column("action"), [frame["action"] for frame in usual])
     with Reader(data, {}) as reader:
         batch = reader.read(data.episodes.start)
     for camera in data.cameras:
         assert batch[camera].shape[1:] == (40, 40, 3)
         assert np.abs(batch[camera][0].astype(int) - small[0][camera]).mean() < 4
+
+
+def test_relative_actions_are_recorded_of_the_same_episodes(tmp_path: Path) -> None:
+    root = demonstrations.record(
+        tmp_path / "demo", num_episodes=1, codec="h264", board=Board(relative=True)
+    )
+    data = open_dataset("local/demo", root=root)
+    places = np.array([frame["action"] for frame in demonstrations.attempt(0, 0)])
+    ways = (places - data.column("observation.state")) / 0.2
+    np.testing.assert_allclose(data.column("action"), ways, rtol=0, atol=1e-5)
 
 
 @pytest.mark.slow
@@ -86,8 +102,8 @@ def test_failed_attempts_are_dropped_and_counted(
 ) -> None:
     attempt = demonstrations.attempt
 
-    def clumsy(seed: int, number: int, targets: int, picture: int) -> demonstrations.Frames:
-        frames = attempt(seed, number, targets, picture)
+    def clumsy(seed: int, number: int, **options: Any) -> demonstrations.Frames:
+        frames = attempt(seed, number, **options)
         return frames[:5] if number % 2 == 0 else frames
 
     monkeypatch.setattr(demonstrations, "attempt", clumsy)

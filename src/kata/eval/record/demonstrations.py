@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -34,6 +35,7 @@ ROBOT_TYPE = "kata_board"
 _log = logging.getLogger(__name__)
 
 _PLACE = Column("float32", (2,), ("tool.x", "tool.y"))
+_WAY = Column("float32", (2,), ("way.x", "way.y"))
 
 _WAVE = 8  # attempts per process at a time: the frames of one attempt are about 1 MB
 _PAYS_OFF = 200  # starting processes takes longer than simulating fewer episodes than this
@@ -41,16 +43,46 @@ _PAYS_OFF = 200  # starting processes takes longer than simulating fewer episode
 Frames = list[dict[str, Any]]
 
 
-def features(picture: int = SIZE) -> dict[str, Column]:
-    """Return the features of a frame; `picture` is the side of its pictures in pixels."""
-    frame = Column("video", (picture, picture, 3))
-    return {
-        STATE: _PLACE,
-        **{f"observation.images.{camera}": frame for camera in CAMERAS},
-        ACTION: _PLACE,
-        REWARD: Column("float32", (1,)),
-        "next.success": Column("bool", (1,)),
-    }
+@dataclass(frozen=True)
+class Board:
+    """The built-in task as it is recorded.
+
+    Attributes:
+        targets: 1, or 2 of which the sentence names one, green and blue in turn.
+        picture: pixels of a side of the pictures.
+        relative: True records actions as ways from where the tool is, not as places.
+    """
+
+    targets: int = 1
+    picture: int = SIZE
+    relative: bool = False
+
+    @property
+    def features(self) -> dict[str, Column]:
+        """Return the features of a frame."""
+        frame = Column("video", (self.picture, self.picture, 3))
+        return {
+            STATE: _PLACE,
+            **{f"observation.images.{camera}": frame for camera in CAMERAS},
+            ACTION: _WAY if self.relative else _PLACE,
+            REWARD: Column("float32", (1,)),
+            "next.success": Column("bool", (1,)),
+        }
+
+    def target(self, number: int) -> str:
+        """Return the color of the target that an attempt reaches for."""
+        return tuple(SENTENCES)[number % self.targets]
+
+    def env(self, number: int) -> ReachEnv:
+        """Return the environment of an attempt."""
+        if self.targets == 1:
+            return ReachEnv(picture=self.picture, relative=self.relative)
+        return ReachOneOfTwoEnv(
+            picture=self.picture, target=self.target(number), relative=self.relative
+        )
+
+
+USUAL = Board()
 
 
 def record(
@@ -59,8 +91,7 @@ def record(
     num_episodes: int,
     seed: int = 0,
     codec: str = "av1",
-    targets: int = 1,
-    picture: int = SIZE,
+    board: Board = USUAL,
     workers: int | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Path:
@@ -71,8 +102,7 @@ def record(
         num_episodes: how many to keep.
         seed: same seed, same dataset, whatever the number of workers.
         codec: 'av1' or 'h264'.
-        targets: 1, or 2 of which the sentence names one, green and blue in turn.
-        picture: pixels of a side of the pictures.
+        board: what is recorded.
         workers: processes that simulate; None takes one for a few episodes and all CPUs for many.
         progress: called with (kept, num_episodes) after each kept episode.
 
@@ -89,16 +119,18 @@ def record(
     kept = tried = 0
     with (
         DatasetWriter.create(
-            root, fps=FPS, features=features(picture), robot_type=ROBOT_TYPE, video=options
+            root, fps=FPS, features=board.features, robot_type=ROBOT_TYPE, video=options
         ) as writer,
         ExitStack() as stack,
     ):
-        for number, frames in enumerate(_attempts(seed, workers, targets, picture, stack)):
+        for number, frames in enumerate(
+            _attempts(partial(attempt, seed, board=board), workers, stack)
+        ):
             tried += 1
             if not frames[-1]["next.success"]:
                 continue
             for frame in frames:
-                writer.add_frame(frame, SENTENCES[_named(number, targets)])
+                writer.add_frame(frame, SENTENCES[board.target(number)])
             writer.save_episode()
             kept += 1
             if progress is not None:
@@ -109,17 +141,15 @@ def record(
     return Path(root)
 
 
-def attempt(seed: int, number: int, targets: int = 1, picture: int = SIZE) -> Frames:
+def attempt(seed: int, number: int, board: Board = USUAL) -> Frames:
     """The frames of attempt `number`, successful or not; they depend on these numbers alone.
 
     Of two targets, each pair of attempts has one board and one start, so that nothing but the
     sentence tells what to do.
     """
-    env = ReachEnv(picture=picture)
-    if targets > 1:
-        env = ReachOneOfTwoEnv(picture=picture, target=_named(number, targets))
-    board = np.random.SeedSequence([seed, number // targets])
-    seen, _ = env.reset(seed=int(board.generate_state(1)[0]))
+    env = board.env(number)
+    start = np.random.SeedSequence([seed, number // board.targets])
+    seen, _ = env.reset(seed=int(start.generate_state(1)[0]))
     expert = Expert(env, np.random.default_rng([seed, number]))
     frames: Frames = []
     for _ in range(MAX_STEPS):
@@ -142,16 +172,8 @@ def _require_some(episodes: int, workers: int) -> None:
         )
 
 
-def _named(number: int, targets: int) -> str:
-    """Return the color of the target that an attempt reaches for."""
-    return tuple(SENTENCES)[number % targets]
-
-
-def _attempts(
-    seed: int, workers: int, targets: int, picture: int, stack: ExitStack
-) -> Iterator[Frames]:
+def _attempts(tried: Callable[[int], Frames], workers: int, stack: ExitStack) -> Iterator[Frames]:
     """Attempts in order, without end."""
-    tried = partial(attempt, seed, targets=targets, picture=picture)
     if workers == 1:
         yield from map(tried, count())
     # fork would copy the encoder's threads in a state that nobody can continue

@@ -15,7 +15,7 @@ _log = logging.getLogger(__name__)
 
 def demo(options: DemoOptions) -> int:
     """Record demonstrations of the built-in task."""
-    from kata.eval.record.demonstrations import record
+    from kata.eval.record.demonstrations import Board, record
 
     with _whole(options.root) as folder, counting("episodes recorded") as progress:
         record(
@@ -23,8 +23,7 @@ def demo(options: DemoOptions) -> int:
             num_episodes=options.episodes,
             seed=options.seed,
             codec=options.codec,
-            targets=options.targets,
-            picture=options.picture,
+            board=Board(options.targets, options.picture, options.relative),
             progress=progress,
         )
     print(f"{options.episodes} episodes in {options.root}")

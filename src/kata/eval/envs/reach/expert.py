@@ -45,4 +45,4 @@ class Expert:
         start = min(1.0, 0.35 + 0.2 * self._steps)
         step = min(self._speed * start, _BRAKE * distance)
         target = self._env.tool + way * (_LEAD * step / max(distance, 1e-9)) + self._drift
-        return np.clip(target, -1, 1).astype(np.float32)
+        return self._env.action_towards(target)

@@ -32,6 +32,8 @@ _GAIN, _MAX_STEP = (
     0.5,
     0.1,
 )  # the arm closes half of the way to its target in a step, at most 0.1 units
+WAY = _MAX_STEP / _GAIN
+"""Board units of a relative action of 1: the way ahead at which the arm is as fast as it can be."""
 
 Observation = dict[str, Any]
 
@@ -41,7 +43,8 @@ class ReachEnv(gymnasium.Env[Observation, NDArray[np.float32]]):
 
     Observation: `agent_pos` float32 (2,), where the tool is; `pixels` with `top` (the board) and
     `wrist` (what lies around the tool), uint8 (64, 64, 3). The position says nothing about the
-    target. Action: float32 (2,), where the tool shall go, board units in [-1, 1]. Reward: 1 in
+    target. Action: float32 (2,), where the tool shall go, board units in [-1, 1]; with `relative`
+    the way to there from where the tool is, in [-1, 1] for at most 0.2 units. Reward: 1 in
     every step on the target. Success: the tool's centre on the target in 8 steps in a row, which
     ends the episode; it has 80 steps.
 
@@ -49,6 +52,7 @@ class ReachEnv(gymnasium.Env[Observation, NDArray[np.float32]]):
         render_mode: 'rgb_array', or None.
         render_size: pixels of a side of what `render` returns.
         picture: pixels of a side of the cameras' pictures. They are drawn in this size.
+        relative: True takes actions as ways, not as places.
 
     Raises:
         ConfigError: pictures of this size cannot be drawn.
@@ -61,7 +65,11 @@ class ReachEnv(gymnasium.Env[Observation, NDArray[np.float32]]):
     task = INSTRUCTION
 
     def __init__(
-        self, render_mode: str | None = None, render_size: int = 256, picture: int = SIZE
+        self,
+        render_mode: str | None = None,
+        render_size: int = 256,
+        picture: int = SIZE,
+        relative: bool = False,
     ) -> None:
         if not SMALLEST <= picture <= LARGEST:
             raise ConfigError(
@@ -70,6 +78,7 @@ class ReachEnv(gymnasium.Env[Observation, NDArray[np.float32]]):
                 remedy="for example --env.kwargs='{\"picture\": 40}', or leave it out",
             )
         self.render_mode = render_mode
+        self.relative = relative
         frame = spaces.Box(0, 255, (picture, picture, 3), np.uint8)
         pixels = spaces.Dict(dict.fromkeys(CAMERAS, frame))
         place = spaces.Box(-1.0, 1.0, (2,), np.float32)
@@ -102,7 +111,10 @@ class ReachEnv(gymnasium.Env[Observation, NDArray[np.float32]]):
                 rule="two finite numbers",
                 remedy="check the policy's output",
             )
-        move = _GAIN * (np.clip(target, -1, 1) - self.tool)
+        target = np.clip(target, -1, 1)
+        if self.relative:
+            target = np.clip(self.tool + WAY * target, -1, 1)
+        move = _GAIN * (target - self.tool)
         length = float(np.hypot(*move))
         self.tool = self.tool + move * min(1.0, _MAX_STEP / max(length, 1e-9))
         self._steps += 1
@@ -115,6 +127,11 @@ class ReachEnv(gymnasium.Env[Observation, NDArray[np.float32]]):
             self._steps >= MAX_STEPS,
             {"is_success": success},
         )
+
+    def action_towards(self, place: NDArray[np.float64]) -> NDArray[np.float32]:
+        """Return the action for a place, (2,) in board units."""
+        action = (place - self.tool) / WAY if self.relative else place
+        return np.clip(action, -1, 1).astype(np.float32)
 
     @property
     def on_target(self) -> bool:
@@ -152,6 +169,7 @@ class ReachOneOfTwoEnv(ReachEnv):
         render_size: int = 256,
         picture: int = SIZE,
         target: str = "green",
+        relative: bool = False,
     ) -> None:
         if target not in SENTENCES:
             raise ConfigError(
@@ -159,7 +177,7 @@ class ReachOneOfTwoEnv(ReachEnv):
                 rule=f"one of: {', '.join(SENTENCES)}",
                 remedy='for example --env.kwargs=\'{"target": "blue"}\'',
             )
-        super().__init__(render_mode, render_size, picture)
+        super().__init__(render_mode, render_size, picture, relative)
         self.target = target
         self.task = SENTENCES[target]
         self.places = dict.fromkeys(SENTENCES, np.zeros(2))
