@@ -1,14 +1,19 @@
 """CPU seconds of SmolVLA, π0, π0.5 and π0-FAST beside LeRobot's, in one process and in turns.
 
     PYTHONPATH=src:.:tools/peer .peer/bin/python benchmarks/vla_beside_lerobot.py [--only CASE] \
-        [--rounds=9] [--out=FILE]
+        [--rounds=9] [--apart] [--out=FILE]
 
 Runs in the environment of `make peer`. Sizes are fractions of the published ones, which keep their
 proportions: widths an eighth (SmolVLA: a quarter), layers a third (a half), and tokens of images,
-sentences and actions a quarter. An update is what a trainer does with a batch on the device: the
-loss, its gradients, their clipping, and AdamW with the policy's preset. Both sides have the same
-weights, batches and draws. The script ends with an error where a loss, a gradient or a chunk
-differs.
+sentences and actions a quarter. Cases that say so have the published sizes; they are measured where
+--only asks for them, and take 20 GB of memory.
+
+An update is what a trainer does with a batch on the device: the loss, its gradients, their
+clipping, and AdamW with the policy's preset. Both sides have the same weights, batches and draws.
+The script ends with an error where a loss, a gradient or a chunk differs.
+
+With --apart each side has processes of its own, in turns, in which kata keeps freed memory as its
+trainer does, and, in others, does not; in one process both sides would have it.
 
 With cached prefixes, kata's update reads the keys and values of each sample from the files of the
 feature cache. LeRobot computes them, and its frames are decoded already, which is not counted.
@@ -20,12 +25,15 @@ import argparse
 import copy
 import json
 import os
+import subprocess
+import sys
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
+from statistics import median
 from typing import Any
 from unittest import mock
 
@@ -39,11 +47,12 @@ from numbers_of import difference
 from sides import own_gradients, peer_gradients
 from torch import Tensor, nn
 
-from benchmarks.turns import compared
+from benchmarks.turns import compared, seconds_in_turns
 from kata.data.storage.row_cache import RowBudget, RowCache, RowFiles
 from kata.optim.build import build_optimizer
 from kata.spec import frozen_key
 from kata.train.input.frozen_features import RecordLayout, frozen_part
+from kata.train.model.freed_memory import freed_memory_kept
 
 RESULT = Path(__file__).parent / "results/vla_beside_lerobot_20261123.json"
 BATCH, STATE_DIM, ACTION_DIM = 8, 14, 14
@@ -54,6 +63,9 @@ LOSS, GRADIENT, CHUNK = 1e-5, 1e-4, 1e-4
 """Most that both sides may differ by, of the largest number."""
 AFTER = 1e-3
 """The same for losses after the updates that are timed."""
+GIVEN_BACK = "kata, freed memory given back"
+UPDATES = 6
+"""Updates that are timed in a process of one side."""
 
 PI_SIZES: dict[str, Any] = {
     "VOCABULARY": 257_152 // 8, "VOCABULARIES": {"pi0_fast": 257_152 // 8}, "LAYERS": 6,
@@ -81,20 +93,49 @@ SMOLVLA: dict[str, Any] = {
     "resize_imgs_with_padding": (256, 256), "num_vlm_layers": 8, "num_steps": 10,
     "tokenizer_max_length": 12,
 }  # fmt: skip
+FULL_SMOLVLM: dict[str, Any] = {
+    "scale_factor": 4,
+    "text_config": {
+        "hidden_size": 960, "intermediate_size": 2560, "num_hidden_layers": 32,
+        "num_attention_heads": 15, "num_key_value_heads": 5, "head_dim": 64,
+        "vocab_size": 49_280,
+    },
+    "vision_config": {
+        "hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12,
+        "num_attention_heads": 12, "image_size": 512, "patch_size": 16,
+    },
+}  # fmt: skip
+FULL_SMOLVLA: dict[str, Any] = {
+    "chunk_size": 50, "n_action_steps": 50, "max_state_dim": 32, "max_action_dim": 32,
+    "resize_imgs_with_padding": (512, 512), "num_vlm_layers": 16, "num_steps": 10,
+    "tokenizer_max_length": 48,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Compared:
-    """A case: its policy, options, the tokens of a sentence, and the aims."""
+    """A case: its policy, options, the tokens of a sentence, samples of a batch, and whether sizes
+    are the published ones (of SmolVLA).
+    """
 
     policy: str
     options: dict[str, Any] = field(default_factory=dict)
     words: int = 12
     is_cached: bool = False
+    batch: int = BATCH
+    is_full: bool = False
 
     @property
     def inputs(self) -> dict[str, tuple[int, ...]]:
-        return {STATE: (STATE_DIM,), **CAMERAS}
+        return {STATE: (STATE_DIM,), **self.cameras}
+
+    @property
+    def cameras(self) -> dict[str, tuple[int, ...]]:
+        return dict.fromkeys(CAMERAS, (3, 480, 640)) if self.is_full else CAMERAS
+
+    @property
+    def smolvla(self) -> dict[str, Any]:
+        return FULL_SMOLVLA if self.is_full else SMOLVLA
 
 
 EXPERT = {"train_expert_only": True}
@@ -106,6 +147,9 @@ CASES = {
     "pi05, expert alone": Compared("pi05", EXPERT, words=50, is_cached=True),
     "pi05, all trained": Compared("pi05", words=50),
     "pi0_fast": Compared("pi0_fast", words=50),
+    "smolvla, all trained, full size": Compared(
+        "smolvla", policy_smolvla.ALL_TRAINED, words=48, batch=1, is_full=True
+    ),
 }
 
 
@@ -119,7 +163,7 @@ class Inputs:
 
     def __init__(self, case: Compared, size: int, chunk: int, width: int) -> None:
         self.seen: dict[str, Any] = {STATE: drawn(0, size, STATE_DIM)}
-        for number, (key, shape) in enumerate(CAMERAS.items()):
+        for number, (key, shape) in enumerate(case.cameras.items()):
             self.seen[key] = drawn(1 + number, size, *shape).sigmoid()
         steps = torch.arange(case.words)[None].expand(size, -1)
         lengths = case.words - torch.arange(size)[:, None] % 4
@@ -165,9 +209,10 @@ class Pair:
 
 
 def smolvla(case: Compared) -> Pair:
-    made = policy_smolvla.Case(case.inputs, ACTION_DIM, {**SMOLVLA, **case.options})
+    made = policy_smolvla.Case(case.inputs, ACTION_DIM, {**case.smolvla, **case.options})
     peer, own = policy_smolvla.build_peer(made), policy_smolvla.build_own(made)
-    given, one = (Inputs(case, size, 12, 32) for size in (BATCH, 1))
+    chunk = case.smolvla["chunk_size"]
+    given, one = (Inputs(case, size, chunk, 32) for size in (case.batch, 1))
     return Pair(
         peer,
         own,
@@ -239,7 +284,7 @@ def loss_of(policy: Any, batch: dict[str, Any], given: Inputs) -> Tensor:
     pads = given.batch["action_is_pad"]
     draws = {"noise": given.noise, "time": given.share[:, None]}
     values = {"action_is_pad": pads.numpy()}
-    ((name, count),) = policy.config.loss_weights(BATCH, values).items()
+    ((name, count),) = policy.config.loss_weights(len(pads), values).items()
     return policy(batch, **draws).terms[name].total / count
 
 
@@ -247,17 +292,17 @@ BUILD = {"smolvla": smolvla, "pi0": flow_pi, "pi05": flow_pi, "pi0_fast": pi_fas
 
 
 @contextmanager
-def middle_sizes() -> Iterator[None]:
+def sizes_of(case: Compared) -> Iterator[None]:
     """Build policies of the sizes above inside."""
-    whole = tiny_smolvlm.config()
-    for name, value in SMOLVLM.items():
+    whole, sizes = tiny_smolvlm.config(), FULL_SMOLVLM if case.is_full else SMOLVLM
+    for name, value in sizes.items():
         whole[name] = {**whole[name], **value} if isinstance(value, dict) else value
     fast = {"VOCABULARIES": PI_SIZES["VOCABULARIES"]}
     with (
         mock.patch.multiple(pi_cases, **PI_SIZES),
         mock.patch.multiple(policy_pi0_fast, **fast),
         mock.patch.object(tiny_smolvlm, "config", return_value=whole),
-        mock.patch.object(tiny_smolvlm, "SIDE", 256),
+        mock.patch.object(tiny_smolvlm, "SIDE", sizes["vision_config"]["image_size"]),
     ):
         yield
 
@@ -359,7 +404,7 @@ def ways(pair: Pair, cached: Callable[[], dict[str, Any]] | None) -> dict[str, C
 
 def measured(case: Compared, rounds: int) -> dict[str, Any]:
     """Compare both sides of a case, then time them."""
-    with middle_sizes(), tempfile.TemporaryDirectory() as folder:
+    with sizes_of(case), tempfile.TemporaryDirectory() as folder:
         pair = BUILD[case.policy](case)
         cached = kept(pair, Path(folder)) if case.is_cached else None
         differences = checked(pair, cached)
@@ -373,16 +418,61 @@ def measured(case: Compared, rounds: int) -> dict[str, Any]:
     return {"differences": differences, "last_losses": last, "update": update, "chunk": chunk}
 
 
+def of_one_side(case: Compared, side: str) -> list[float]:
+    """Return the CPU seconds of updates of one side as its own trainer runs them, without those of
+    the first.
+    """
+    with sizes_of(case), ExitStack() as stack:
+        update = ways(BUILD[case.policy](case), None)[side.partition(",")[0]]
+        if side == "kata":
+            stack.enter_context(freed_memory_kept(torch.device("cpu")))
+        return seconds_in_turns({side: update}, UPDATES)[side]
+
+
+def apart(name: str, rounds: int) -> dict[str, Any]:
+    """Measure updates of both sides in processes of their own, in turns.
+
+    Returns:
+        The seconds of each process, their medians, and the median share of LeRobot's.
+    """
+    found: dict[str, list[list[float]]] = {"lerobot": [], "kata": [], GIVEN_BACK: []}
+    for number in range(rounds):
+        for side in [*found][:: -1 if number % 2 else 1]:
+            line = [sys.executable, __file__, f"--only={name}", f"--side={side}"]
+            said = subprocess.run(line, check=True, stdout=subprocess.PIPE, text=True).stdout
+            found[side].append(json.loads(said.splitlines()[-1]))
+            print(side, found[side][-1], flush=True)
+    each = {side: [median(seconds) for seconds in runs] for side, runs in found.items()}
+    medians = {side: median(values) for side, values in each.items()}
+    peers = each.pop("lerobot")
+    shares = {
+        side: median(own / peer for own, peer in zip(values, peers, strict=True))
+        for side, values in each.items()
+    }
+    return {"cpu_seconds": found, "medians": medians, "of_lerobot": shares}
+
+
 def main() -> None:
     """Compare and measure all cases, and write the result."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--only", choices=[*CASES], action="append")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--out", type=Path, default=RESULT)
+    parser.add_argument("--apart", action="store_true")
+    parser.add_argument("--side", help="measure this side alone, and print its seconds")
     asked = parser.parse_args()
     torch.set_num_threads(1)
+    if asked.side is not None:
+        (name,) = asked.only
+        print(json.dumps(of_one_side(CASES[name], asked.side)))
+        return
     found: dict[str, Any] = {}
-    for name in asked.only or CASES:
+    for name in asked.only or [name for name, case in CASES.items() if not case.is_full]:
+        if asked.apart:
+            found[name] = {"update": apart(name, asked.rounds)}
+            print(name, found[name]["update"]["medians"], found[name]["update"]["of_lerobot"])
+            write(asked.out, asked.rounds, found, ("--apart",))
+            continue
         found[name] = measured(CASES[name], asked.rounds)
         for kind in ("update", "chunk"):
             print(name, kind, found[name][kind]["medians"], found[name][kind]["of_lerobot"])
@@ -390,15 +480,16 @@ def main() -> None:
         write(asked.out, asked.rounds, found)
 
 
-def write(out: Path, rounds: int, found: dict[str, Any]) -> None:
+def write(out: Path, rounds: int, found: dict[str, Any], more: Sequence[str] = ()) -> None:
     """Write what was found so far."""
     result = {
         "command": "PYTHONPATH=src:.:tools/peer OMP_NUM_THREADS=1 .peer/bin/python "
-        f"benchmarks/vla_beside_lerobot.py --rounds={rounds}",
+        f"benchmarks/vla_beside_lerobot.py --rounds={rounds} "
+        + " ".join([*(f'--only "{name}"' for name in found), *more]),
         "machine": {"cpus": os.cpu_count(), "load": os.getloadavg()},
         "versions": {name: version(name) for name in ("lerobot", "torch", "transformers")},
-        "batch": BATCH,
-        "cameras": {name: list(shape) for name, shape in CAMERAS.items()},
+        "batches": {name: CASES[name].batch for name in found},
+        "cameras": {name: CASES[name].cameras for name in found},
         "sizes": {"paligemma": PI_SIZES, "pi": PI, "smolvlm": SMOLVLM, "smolvla": SMOLVLA},
         "cases": found,
     }

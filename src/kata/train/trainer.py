@@ -47,6 +47,7 @@ from kata.train.metrics.bottleneck import Diagnosis, diagnose, spent_of
 from kata.train.metrics.meter import read_metrics
 from kata.train.model.compile import CompiledBlock, compile_blocks, uncompiled
 from kata.train.model.engine import open_engine
+from kata.train.model.freed_memory import freed_memory_kept
 from kata.train.model.oom import MicroBatchHalver, explain_out_of_memory
 from kata.train.plan_check import (
     plan_of,
@@ -177,7 +178,7 @@ def _take_steps(
 ) -> list[str]:
     """Train, and return what the user should know of a full memory."""
     halver = MicroBatchHalver(engine)
-    with explain_out_of_memory(run, engine.device):
+    with explain_out_of_memory(run, engine.device), freed_memory_kept(engine.device):
         work = (parts.feed, parts.meter, parts.monitor, parts.callbacks)
         loop(run, state, *work, stop, halver)
     return halver.remarks
