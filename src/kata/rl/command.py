@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
 from kata import log
-from kata.rl.options import ExportRunOptions, ReplayRunOptions, RlRun, resolve_rl
+from kata.config import encode
+from kata.rl.options import ExportRunOptions, ReplayRunOptions, resolve_rl
+from kata.run.evaluation import EnvConfig
 from kata.train.stopping import STOPPED
 from kata.units import count_text
 
@@ -33,7 +36,7 @@ def main(args: Sequence[str]) -> int:
     if trained.stopped is not None:
         print(f"stopped ({trained.stopped}) and saved; continue it with --resume=true")
         return STOPPED
-    print(f"evaluate it: {_evaluation(run, str(trained.folder))}")
+    print(f"evaluate it: {evaluation_line(run.env, str(trained.folder))}")
     return 0
 
 
@@ -64,10 +67,12 @@ def export_command(options: ExportRunOptions) -> int:
     return 0
 
 
-def _evaluation(run: RlRun, folder: str) -> str:
-    words = ["kata", "eval", f"--policy.path={folder}", f"--env.type={run.env.type}"]
-    if run.env.id is not None:
-        words.append(f"--env.id={run.env.id}")
-    if run.env.success_key is not None:
-        words.append(f"--env.success_key={run.env.success_key}")
+def evaluation_line(env: EnvConfig, folder: str) -> str:
+    """Return the command that evaluates a run in the environment that it has learned in."""
+    words = ["kata", "eval", f"--policy.path={folder}", f"--env.type={env.type}"]
+    usual = encode(EnvConfig(type=env.type))
+    for name, value in encode(env).items():
+        if value != usual[name]:
+            text = value if isinstance(value, str) else json.dumps(value)
+            words.append(f"--env.{name}={text}")
     return shlex.join(words)
