@@ -21,6 +21,7 @@ from kata.eval.video import chosen, read_strip
 from kata.spec import Draw
 from tests.eval import fakes
 from tests.eval.acting import Scripted, drawing_policy, plain, tiny_policy, towards_green
+from tests.eval.films import decoded
 
 
 @pytest.fixture(autouse=True)
@@ -84,7 +85,7 @@ def test_shares_of_ranks_add_up_to_the_same_bit_for_bit(made, ranks, tmp_path):
     assert len(tallies) == min(ranks, 7)
     assert dataclasses.replace(found, seconds=whole.seconds) == whole
     one, many = (
-        {path.name: path.read_bytes() for path in tmp_path.glob(f"{n}/videos/*")}
+        {path.name: decoded(path) for path in tmp_path.glob(f"{n}/videos/*")}
         for n in ("one", "many")
     )
     assert len(one) == 2

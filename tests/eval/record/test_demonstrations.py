@@ -20,11 +20,14 @@ from kata.errors import DataError
 from kata.eval.envs.reach import FPS, INSTRUCTION, SENTENCES, ReachOneOfTwoEnv
 from kata.eval.record import demonstrations
 from kata.eval.record.demonstrations import Board
+from tests.eval.films import decoded
 
 
-def content(root: Path) -> dict[str, bytes]:
+def content(root: Path) -> dict[str, bytes | list[str]]:
     return {
-        str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()
+        str(path.relative_to(root)): decoded(path) if path.suffix == ".mp4" else path.read_bytes()
+        for path in root.rglob("*")
+        if path.is_file()
     }
 
 
