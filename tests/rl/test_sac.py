@@ -178,6 +178,8 @@ def test_a_state_of_other_options_is_refused():
         ({"discount": 1.0}, "below 1"),
         ({"critic_target_update_weight": 0.0}, "above 0"),
         ({"utd_ratio": 0}, "at least 1"),
+        ({"lr_decay_updates": -1}, "at least 0"),
+        ({"lr_decay_to": 1.5}, "at most 1"),
         ({"use_torch_compile": True}, "one of"),
     ],
 )
@@ -228,6 +230,45 @@ def test_cloning_alone_has_the_scale_that_it_has_beside_sac():
         for weight in (0.0, 3.0)
     ]
     torch.testing.assert_close(norms[1], 3 * norms[0])
+
+
+@pytest.mark.parametrize(("updates", "left"), [(0, 1.0), (10, 0.6), (20, 0.2), (30, 0.2)])
+def test_learning_rates_fall_evenly_with_the_updates(updates, left):
+    """Adam's first step is as long as the rate, whatever the gradient."""
+    options: dict[str, float] = {"actor_lr": 1e-3, "critic_lr": 2e-3, "temperature_lr": 3e-3}
+    constant, falling = (
+        sac(policy={"shared_encoder": False}, **options, **more)
+        for more in ({}, {"lr_decay_updates": 20, "lr_decay_to": 0.2})
+    )
+    falling.updates = constant.updates = updates
+    before, given = weights(constant), batch(constant)
+    for algorithm in (constant, falling):
+        algorithm.update([given], Numbers(0))
+    usual, less = (
+        {name: after - before[name] for name, after in weights(each).items()}
+        for each in (constant, falling)
+    )
+    for name in (
+        "critic_ensemble.critics.0.output_layer.bias",
+        "actor.mean_layer.bias",
+        "log_alpha",
+    ):
+        assert usual[name].abs().max() > 0
+        torch.testing.assert_close(less[name], left * usual[name], rtol=0.02, atol=1e-6)
+
+
+def test_rates_fall_while_it_clones():
+    constant, falling = (
+        sac(actor_lr=1e-3, **more) for more in ({}, {"lr_decay_updates": 4, "lr_decay_to": 0.0})
+    )
+    given = batch(constant)
+    for _ in range(4):
+        falling.clone(given)
+    done = weights(falling)
+    falling.clone(given)
+    assert not changed(done, weights(falling))
+    constant.clone(given)
+    assert constant.config.lr_factor(100) == 1.0
 
 
 def test_a_target_encoder_of_its_own_follows_cloning():

@@ -166,7 +166,12 @@ def test_pictures_demonstrations_and_takeovers_resume_too(demos, tmp_path, monke
 @pytest.mark.parametrize("call", [3, 9])
 def test_a_run_that_clones_first_resumes_and_replays(call, demos, tmp_path, monkeypatch):
     """Cut off while it cloned, and when it had acted; a stop keeps what was cloned."""
-    args = [*REACH, f"--dataset.root={demos}", "--algorithm.bc_pretrain_updates=6"]
+    args = [
+        *REACH,
+        f"--dataset.root={demos}",
+        "--algorithm.bc_pretrain_updates=6",
+        "--algorithm.lr_decay_updates=15",
+    ]
     trained = train(tmp_path / "straight", *args)
     assert trained.counts.updates == 6 + 24 - 10
     assert (tmp_path / "straight/checkpoints/000000").is_dir()

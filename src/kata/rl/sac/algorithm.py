@@ -121,8 +121,9 @@ class Sac:
         self._goal = config.goal_entropy(self._size + self._has_discrete)
         self._trained = self._networks()
         rates = {"actor": config.actor_lr, "temperature": config.temperature_lr}
+        self._rates = {name: rates.get(name, config.critic_lr) for name in self._trained}
         self.optimizers = {
-            name: Adam(params, lr=rates.get(name, config.critic_lr), fused=True)
+            name: Adam(params, lr=self._rates[name], fused=True)
             for name, params in self._trained.items()
         }
 
@@ -311,8 +312,11 @@ class Sac:
     def _descend(self, name: str) -> Tensor:
         """Step a network along the gradients it has, and return their norm."""
         norm = nn.utils.clip_grad_norm_(self._trained[name], self.config.grad_clip_norm)
-        self.optimizers[name].step()
-        self.optimizers[name].zero_grad()
+        optimizer = self.optimizers[name]
+        for group in optimizer.param_groups:
+            group["lr"] = self._rates[name] * self.config.lr_factor(self.updates)
+        optimizer.step()
+        optimizer.zero_grad()
         return norm
 
     @torch.no_grad()

@@ -25,6 +25,20 @@ class SacConfig(Options):
     actor_lr: float = option(3e-4, "Learning rate of the actor.", least=0)
     critic_lr: float = option(3e-4, "Learning rate of the critics and of the encoder.", least=0)
     temperature_lr: float = option(3e-4, "Learning rate of the temperature.", least=0)
+    lr_decay_updates: int = option(
+        0,
+        "Updates, those of cloning included, over which all learning rates fall evenly to the "
+        "share lr_decay_to; 0 for constant rates.",
+        least=0,
+        is_own=True,
+    )
+    lr_decay_to: float = option(
+        0.1,
+        "Share of the learning rates that is left after lr_decay_updates.",
+        least=0,
+        most=1,
+        is_own=True,
+    )
     discount: float = option(0.99, "Discount of future rewards.", above=0, below=1, is_common=True)
     use_backup_entropy: bool = option(True, "Count the next action's entropy as a reward.")
     critic_target_update_weight: float = option(
@@ -113,6 +127,13 @@ class SacConfig(Options):
     def goal_entropy(self, actions: int) -> float:
         """Return the entropy that the temperature aims at, of this many numbers of an action."""
         return -actions / 2 if self.target_entropy is None else self.target_entropy
+
+    def lr_factor(self, update: int) -> float:
+        """Return what the learning rates are multiplied by in this update (0 is the first)."""
+        if not self.lr_decay_updates:
+            return 1.0
+        progress = min(1.0, update / self.lr_decay_updates)
+        return 1 - (1 - self.lr_decay_to) * progress
 
     def _rules(self) -> Iterator[Rule]:
         some = self.num_subsample_critics
