@@ -134,6 +134,25 @@ def test_policy_and_dataset_must_be_named():
 
 
 @pytest.mark.parametrize(
+    ("root", "name"),
+    [
+        ("data/my-arm", "my-arm"),
+        ("data/my-arm/", "my-arm"),
+        ("s3://bucket/sets/pour", "pour"),
+        ("hf://datasets/lab/pour", "pour"),
+    ],
+)
+def test_a_dataset_that_only_a_root_names_is_called_by_its_folder(root, name, tmp_path):
+    run = resolve_run(["--policy.type=act", f"--dataset.root={root}"])[0]
+    assert run.dataset.repo_id == run.dataset.name == name
+    (tmp_path / "train_config.json").write_text(json.dumps(encode(run)))
+    moved = [f"--config={tmp_path / 'train_config.json'}", "--dataset.root=elsewhere"]
+    assert resolve_run(moved)[0].dataset.repo_id == name, "the folder may move"
+    named = resolve_run([*BASE, f"--dataset.root={root}"])[0]
+    assert named.dataset.repo_id == "user/data"
+
+
+@pytest.mark.parametrize(
     "name", [n for n in ABSENT if n != "job" and not n.endswith("context_parallel")]
 )
 def test_lerobots_other_options_are_refused_by_name(name):

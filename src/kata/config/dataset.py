@@ -35,11 +35,20 @@ def folder_of(root: str | Path) -> Path:
     return Path(text).expanduser()
 
 
+def root_name(root: str) -> str:
+    """Return the last part of a folder's path or of an address: the name of a dataset that has no
+    other.
+    """
+    if is_address(root):
+        return root.rstrip("/").rpartition("/")[2]
+    return folder_of(root).resolve().name
+
+
 def _repo_id() -> Any:
     return option(
         None,
         "Dataset as <owner>/<name>: looked for below $HF_LEROBOT_HOME, then on the Hub. With root "
-        "it is only a name.",
+        "it is only a name; null takes the folder's.",
         is_common=True,
     )
 

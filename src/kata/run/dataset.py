@@ -18,6 +18,7 @@ from kata.config.dataset import (
     refuse_credentials,
     refuse_repeated,
     refuse_revision,
+    root_name,
 )
 from kata.config.keep_ranges import check_keep_ranges
 from kata.errors import ConfigError, did_you_mean
@@ -265,6 +266,8 @@ class DatasetConfig(DatasetChoice):
         self._check_cache()
         check_keep_ranges(self.keep_ranges or {}, "dataset.keep_ranges")
         check_concat(self.concat, "dataset.concat")
+        if self.root is not None and not self.repo_id and self.mix is None:
+            object.__setattr__(self, "repo_id", root_name(self.root))
         if bool(self.repo_id) == (self.mix is not None):
             raise self._one_or_several()
         if self.mix is None:
@@ -288,7 +291,7 @@ class DatasetConfig(DatasetChoice):
         )
 
     def _one_or_several(self) -> ConfigError:
-        rule = "a run needs one dataset (dataset.repo_id) or several (dataset.mix)"
+        rule = "a run needs one dataset (dataset.root or dataset.repo_id) or several (dataset.mix)"
         if self.mix is not None:
             return ConfigError(
                 f"dataset.repo_id={self.repo_id} and dataset.mix",
@@ -296,12 +299,10 @@ class DatasetConfig(DatasetChoice):
                 remedy="leave out one of the two",
             )
         return ConfigError(
-            "dataset.repo_id: not given",
+            "no dataset given",
             rule=rule,
-            remedy=(
-                "add --dataset.repo_id=<user>/<name> (and --dataset.root=<folder> for one on "
-                "this disk)"
-            ),
+            remedy="add --dataset.root=<folder> for one on this disk, or "
+            "--dataset.repo_id=<user>/<name>",
         )
 
     def _refuse_beside(self, rule: str, remedy: str, names: Sequence[str]) -> None:

@@ -12,8 +12,8 @@ from kata.config.dataset import (
     DatasetChoice,
     DatasetPlace,
     check_concat,
-    folder_of,
     is_address,
+    root_name,
 )
 from kata.errors import ConfigError
 
@@ -68,11 +68,7 @@ def source_of(dataset: DatasetPlace | DatasetChoice) -> Source:
                 "--dataset.repo_id=<owner>/<name>"
             ),
         )
-    name = dataset.repo_id
-    if name is None and is_address(dataset.root):
-        name = str(dataset.root).rstrip("/").rpartition("/")[2]
-    if name is None:
-        name = folder_of(str(dataset.root)).resolve().name
+    name = dataset.repo_id or root_name(str(dataset.root))
     return locate(name, dataset.root, dataset.revision)
 
 
