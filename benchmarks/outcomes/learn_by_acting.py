@@ -37,8 +37,8 @@ TWO_CAMERAS = INPUTS | {"observation.images.wrist": INPUTS["observation.images.t
 
 @dataclass(frozen=True)
 class Case:
-    """env: flags that both verbs take. demos: demonstrations of the built-in task, 0 for none;
-    recorded: flags that they are recorded with. must: the figure that is asked for, and its least
+    """env: flags that both verbs take. demos: demonstrations, 0 for none; recorder: what Python
+    runs to record them, and recorded: its flags. must: the figure that is asked for, and its least
     value; of a control its largest.
     """
 
@@ -47,7 +47,8 @@ class Case:
     episodes: int
     must: tuple[str, float]
     demos: int = 0
-    recorded: str = ""
+    recorder: str = "-m kata data demo"
+    recorded: str = f"--seed=10000 --picture={PICTURE}"
     is_control: bool = False
 
 
@@ -88,11 +89,12 @@ CASES = {
     "reach_demos": Case(
         RELATIVE_BOARD,
         f"{REACH_RELATIVE} --algorithm.bc_pretrain_updates=2400 --algorithm.bc_weight=4 "
-        "--algorithm.bc_successes=true",
+        "--algorithm.bc_successes=true --policy.online_steps=10000 --rl.update_every=3 "
+        "--algorithm.lr_decay_updates=5700 --algorithm.lr_decay_to=0.02",
         episodes=100,
         must=("success_rate", 0.9),
         demos=20,
-        recorded="--relative=true",
+        recorded=f"{Case.recorded} --relative=true",
     ),
     "reach_relative_neither": Case(
         RELATIVE_BOARD,
@@ -136,12 +138,11 @@ def learned(case: Case, seed: int, work: Path, piece_s: float) -> bool:
     """Go on learning; true when it is done."""
     spent = work / "spent.json"
     before = json.loads(spent.read_text()) if spent.exists() else {"cpu_s": 0.0, "wall_s": 0.0}
-    demos = work.parent / ("demos" + case.recorded.strip("-").replace("=", "_"))
+    demos = work.parent / f"{work.name}_demos"
     if case.demos and not demos.exists():
-        kata(
-            "data", "demo", str(demos), f"--episodes={case.demos}", "--seed=10000",
-            f"--picture={PICTURE}", *words(case.recorded),
-        )  # fmt: skip
+        recorder = [sys.executable, *words(case.recorder), str(demos)]
+        flags = [f"--episodes={case.demos}", *words(case.recorded)]
+        subprocess.run([*recorder, *flags], check=True)
     given = [f"--dataset.root={demos}"] if case.demos else []
     began_s, began_wall_s = children_s(), time.monotonic()
     done = kata(
