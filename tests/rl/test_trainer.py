@@ -276,6 +276,7 @@ def test_impossible_options_are_refused(args, said):
         ([*PENDULUM, "--rl.memory_gb=0.000001"], ConfigError, "of memory"),
         ([*REACH, DEMOS, "--policy.offline_buffer_capacity=20"], ConfigError, "held as a whole"),
         ([*REACH, DEMOS, "--env.fps=30"], DataError, "10 frames per second"),
+        ([*REACH, DEMOS, "--env.kwargs.relative=true"], DataError, "takes way.x, way.y"),
         ([*REACH, DEMOS, "--batch_size=512"], ConfigError, "--batch_size=256"),
         (
             [*PENDULUM, '--policy.dataset_stats={"action": {"min": [1.0], "max": [1.0]}}'],

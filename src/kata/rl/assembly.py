@@ -85,7 +85,7 @@ def assemble_parts(run: RlRun, spec: EnvSpec, stack: ExitStack) -> Parts:
     schema = episode_schema(config, rules)
     demos = None
     if run.has_demos:
-        demos = open_demos(run.dataset, schema, rules, config.num_discrete_actions, facts.fps)
+        demos = open_demos(run.dataset, schema, rules, config.num_discrete_actions, facts)
         refuse_small_share(run, demos)
     plan = plan_buffers(run, schema, demos, facts.max_steps)
     _log.info("buffers take %s: %s", bytes_text(plan.nbytes), "; ".join(plan.lines()))
@@ -131,7 +131,7 @@ def memory_text(args: Sequence[str], *, as_json: bool) -> str:
     schema = episode_schema(config, rules)
     demos = None
     if run.has_demos:
-        demos = open_demos(run.dataset, schema, rules, config.num_discrete_actions, facts.fps)
+        demos = open_demos(run.dataset, schema, rules, config.num_discrete_actions, facts)
     plan = plan_buffers(run, schema, demos, facts.max_steps)
     with ExitStack() as stack:
         world = RlEnv(rules)

@@ -13,6 +13,7 @@ from kata.config.dataset import DatasetChoice
 from kata.data.dataset.dataset import Dataset, open_dataset
 from kata.data.loader.reader import Reader
 from kata.errors import DataError
+from kata.eval.envs.registry import Facts
 from kata.rl.environment import EnvRules
 from kata.rl.episodes.episode import PlayedEpisode, Schema
 from kata.rl.options import ENV
@@ -152,7 +153,7 @@ class Demos:
 
 
 def open_demos(
-    choice: DatasetChoice, schema: Schema, rules: EnvRules, choices: int | None, fps: int
+    choice: DatasetChoice, schema: Schema, rules: EnvRules, choices: int | None, facts: Facts
 ) -> Demos:
     """Open demonstrations, and refuse those that do not fit the run.
 
@@ -161,10 +162,11 @@ def open_demos(
         schema: of the run's episodes.
         rules: of the run.
         choices: of the discrete last action, or None.
-        fps: of the environment.
+        facts: of the environment.
 
     Raises:
-        DataError: columns that are absent or of another shape, another rate, or no reward at all.
+        DataError: columns that are absent or of another shape, actions of other names, another
+            rate, or no reward at all.
     """
     dataset = open_dataset(
         choice.repo_id or "demonstrations",
@@ -184,9 +186,10 @@ def open_demos(
                 remedy="choose --policy.input_features that both have, or record demonstrations "
                 "in this environment",
             )
-    if dataset.fps != fps:
+    _refuse_other_actions(dataset, facts.action_names)
+    if dataset.fps != facts.fps:
         raise DataError(
-            f"{dataset.repo_id}: {dataset.fps} frames per second, the environment has {fps}",
+            f"{dataset.repo_id}: {dataset.fps} frames per second, the environment has {facts.fps}",
             rule="one rate: an action lasts as long as it did in the demonstrations",
             remedy="--env.fps where the environment names a wrong rate, or other demonstrations",
         )
@@ -199,6 +202,20 @@ def open_demos(
         )
     _refuse_failures(dataset, rules)
     return Demos(dataset, schema, rules, choices)
+
+
+def _refuse_other_actions(dataset: Dataset, names: tuple[str, ...]) -> None:
+    """Refuse actions that mean something else than the environment's, by their names, where both
+    have some: places and ways are equally many numbers within the same bounds.
+    """
+    recorded = dataset.columns[ACTION].names
+    if names and recorded and tuple(recorded) != names:
+        raise DataError(
+            f"{dataset.repo_id}: the actions are {', '.join(recorded)}",
+            rule=f"the environment takes {', '.join(names)}",
+            remedy="record demonstrations in this environment, with the same options (such as "
+            "relative=true)",
+        )
 
 
 def _refuse_failures(dataset: Dataset, rules: EnvRules) -> None:

@@ -178,13 +178,15 @@ class Leaf:
 class Facts:
     """The declarations of an environment.
 
-    They are its arrays by dotted path, the bounds of its action, its step limit and its rate.
+    They are its arrays by dotted path, the bounds of its action, its step limit, its rate, and its
+    attribute `action_names`, what the numbers of its action are; () without one.
     """
 
     leaves: dict[str, Leaf]
     action: spaces.Box
     max_steps: int
     fps: int
+    action_names: tuple[str, ...] = ()
 
 
 def inspect(spec: EnvSpec) -> Facts:
@@ -223,7 +225,8 @@ def inspect(spec: EnvSpec) -> Facts:
             )
         rate = spec.fps or env.metadata.get("render_fps") or _VIDEO_FPS
         leaves = {".".join(leaf.keys) or ".": leaf for leaf in _leaves(env.observation_space, ())}
-        return Facts(leaves, space, limit, round(rate))
+        names = tuple(getattr(env.unwrapped, "action_names", ()))
+        return Facts(leaves, space, limit, round(rate), names)
     finally:
         env.close()
 

@@ -22,8 +22,10 @@ from kata.eval.envs.reach import (
     CAMERAS,
     FPS,
     MAX_STEPS,
+    PLACE_NAMES,
     SENTENCES,
     SIZE,
+    WAY_NAMES,
     Expert,
     ReachEnv,
     ReachOneOfTwoEnv,
@@ -34,8 +36,8 @@ ROBOT_TYPE = "kata_board"
 
 _log = logging.getLogger(__name__)
 
-_PLACE = Column("float32", (2,), ("tool.x", "tool.y"))
-_WAY = Column("float32", (2,), ("way.x", "way.y"))
+_PLACE = Column("float32", (2,), PLACE_NAMES)
+_WAY = Column("float32", (2,), WAY_NAMES)
 
 _WAVE = 8  # attempts per process at a time: the frames of one attempt are about 1 MB
 _PAYS_OFF = 200  # starting processes takes longer than simulating fewer episodes than this

@@ -19,6 +19,11 @@ INSTRUCTION = "move the tool to the green target"
 SENTENCES = {"green": INSTRUCTION, "blue": "move the tool to the blue target"}
 """The sentence for each target, by its color."""
 CAMERAS = ("top", "wrist")
+PLACE_NAMES = ("tool.x", "tool.y")
+WAY_NAMES = ("way.x", "way.y")
+"""Names of the numbers of a place, which the state is and absolute actions are, and of a relative
+action.
+"""
 SIZE = 64
 """Pixels of a side of the cameras' pictures, unless others are asked for."""
 SMALLEST = 16
@@ -127,6 +132,11 @@ class ReachEnv(gymnasium.Env[Observation, NDArray[np.float32]]):
             self._steps >= MAX_STEPS,
             {"is_success": success},
         )
+
+    @property
+    def action_names(self) -> tuple[str, ...]:
+        """Return what the numbers of an action are."""
+        return WAY_NAMES if self.relative else PLACE_NAMES
 
     def action_towards(self, place: NDArray[np.float64]) -> NDArray[np.float32]:
         """Return the action for a place, (2,) in board units."""
