@@ -70,6 +70,21 @@ REACH_RELATIVE = f"""
     {REACH} --policy.input_features='{json.dumps(TWO_CAMERAS)}' --policy.online_steps=12000
     --policy.policy_kwargs.std_max=0.3 --algorithm.temperature_lr=0 --algorithm.random_shift=6
 """
+PICK_EXPERT = str(Path(__file__).with_name("gym_hil_demos.py"))
+PICK = """
+    --env.type=gym --env.id=gym_hil:gym_hil/PandaPickCube-v0 --env.success_key=succeed
+"""
+LEARN_PICK = """
+    --policy.device=cpu --policy.num_discrete_actions=3 --policy.latent_dim=64
+    --policy.shared_encoder=false --policy.actor_std=std --policy.policy_kwargs.std_max=0.3
+    --policy.online_buffer_capacity=20000 --policy.offline_buffer_capacity=5000
+    --batch_size=128 --save_freq=1000 --log_freq=100
+    --algorithm.discount=0.95 --algorithm.temperature_init=0.002 --algorithm.temperature_lr=0
+    --algorithm.critic_target_update_weight=0.02 --algorithm.use_backup_entropy=false
+    --algorithm.target_range='[0, 1]' --algorithm.actor_lr=1e-3 --algorithm.critic_lr=1e-3
+    --algorithm.bc_pretrain_updates=3000 --algorithm.bc_weight=4 --algorithm.bc_successes=true
+    --algorithm.lr_decay_to=0.02
+"""
 CASES = {
     "pendulum": Case(
         "--env.type=gym --env.id=Pendulum-v1 --env.success_key=terminated",
@@ -95,6 +110,25 @@ CASES = {
         must=("success_rate", 0.9),
         demos=20,
         recorded=f"{Case.recorded} --relative=true",
+    ),
+    "gym_hil_pick": Case(
+        f"{PICK} --env.kwargs='{json.dumps({'reset_delay_seconds': 0})}'",
+        f"{LEARN_PICK} --policy.online_steps=4000 --algorithm.lr_decay_updates=7000",
+        episodes=100,
+        must=("success_rate", 0.9),
+        demos=20,
+        recorder=PICK_EXPERT,
+        recorded="",
+    ),
+    "gym_hil_pick_random": Case(
+        f"{PICK} --env.kwargs='"
+        f"{json.dumps({'reset_delay_seconds': 0, 'random_block_position': True})}'",
+        f"{LEARN_PICK} --policy.online_steps=10000 --algorithm.lr_decay_updates=13000",
+        episodes=100,
+        must=("success_rate", 0.9),
+        demos=20,
+        recorder=PICK_EXPERT,
+        recorded="--random_place",
     ),
     "reach_relative_neither": Case(
         RELATIVE_BOARD,
