@@ -45,7 +45,9 @@ class PatchEmbeddings(nn.Module):
         if grid != (self.side, self.side):
             rows, columns = (self._nearest(count, positions.device) for count in grid)
             positions = positions[(rows[:, None] * self.side + columns).flatten()]
-        return tokens.flatten(2).transpose(1, 2) + positions
+        # Else the channels of a token would stay far apart in all sums of the layers, and each norm
+        # and each sum would copy.
+        return tokens.flatten(2).transpose(1, 2).contiguous() + positions
 
     def _nearest(self, count: int, device: torch.device) -> Tensor:
         """Return, for `count` patches along a side, the trained position of each."""
