@@ -33,15 +33,19 @@ class Engine:
             take part in copying or filling them.
         keeps: True if this rank keeps gathered copies in host memory: rank 0, unless `keeping`
             changes it.
+        may_ask: True if the host may read a value of the device in the middle of a step: there is
+            no wait on a CPU.
     """
 
     sharded = False
+    may_ask: bool
     model: Callable[..., Any]
 
     def __init__(self, group: ProcessGroup, device: torch.device) -> None:
         self.group = group
         self.device = device
         self.keeps = group.world.is_first
+        self.may_ask = device.type == "cpu"
 
     @contextmanager
     def keeping(self, mine: bool) -> Generator[None]:
@@ -107,7 +111,8 @@ class Engine:
         """
         if scaler is not None:
             scaler.unscale_(optimizer)
-        norm = clip_gradients(optimizer_parameters(optimizer), max_norm)
+        parameters = optimizer_parameters(optimizer)
+        norm = clip_gradients(parameters, max_norm, may_ask=self.may_ask)
         bad = ~(torch.isfinite(norm) & torch.isfinite(loss))
         step_unless(optimizer, bad, scaler)
         optimizer.zero_grad(set_to_none=True)

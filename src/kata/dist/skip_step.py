@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
 from torch.distributed.tensor import DTensor
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from torch.optim import Optimizer
+
+CLIP_EPS = 1e-6
+"""What `clip_grads_with_norm_` adds to the norm before it divides by it."""
 
 
 def optimizer_parameters(optimizer: Optimizer) -> list[nn.Parameter]:
@@ -45,10 +48,24 @@ def step_unless(optimizer: Optimizer, bad: Tensor, scaler: GradScaler | None = N
                     value.masked_fill_(bad.to(value.device), 0)
 
 
-def clip_gradients(parameters: Sequence[nn.Parameter], max_norm: float) -> Tensor:
+def clip_gradients(
+    parameters: Sequence[nn.Parameter], max_norm: float, *, may_ask: bool = False
+) -> Tensor:
     """Clip to `max_norm` (0: only measure) and return the norm before clipping, a device scalar.
 
     For sharded parameters it is the norm over all shards. Collective: every rank calls it.
+
+    Args:
+        parameters: whose gradients are clipped.
+        max_norm: the largest norm.
+        may_ask: True if the host may read the norm, as it may where a CPU computes. Gradients that
+            are small enough are then left alone, in place of a multiplication by 1.
     """
-    norm = torch.nn.utils.clip_grad_norm_(parameters, max_norm if max_norm > 0 else float("inf"))
-    return norm.full_tensor() if isinstance(norm, DTensor) else norm
+    held = [p.grad for p in parameters if p.grad is not None]
+    norm = get_total_norm(held)
+    whole = norm.full_tensor() if isinstance(norm, DTensor) else norm
+    # torch divides by a norm that it makes a little larger.
+    is_small = may_ask and bool(whole + CLIP_EPS <= max_norm)
+    if max_norm > 0 and not is_small:
+        clip_grads_with_norm_(parameters, max_norm, norm)
+    return whole

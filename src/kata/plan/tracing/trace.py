@@ -127,6 +127,7 @@ class TracedEngine(Engine):
 
     def __init__(self) -> None:
         super().__init__(ProcessGroup(), torch.device("cpu"))
+        self.may_ask = False  # fake tensors have no values
         self.recorder: StepRecorder | None = None
 
     def place(self, module: nn.Module, units: Sequence[nn.Module]) -> None:
