@@ -3,7 +3,13 @@
 import pytest
 import torch
 
-from kata.nn.attention import KeysValues, attend, score_bias, seen_then_causal
+from kata.nn.attention import (
+    KeysValues,
+    attend,
+    prefix_then_causal,
+    score_bias,
+    seen_then_causal,
+)
 
 
 def parts(*, kv_heads: int, dtype=torch.float32, length: int = 11):
@@ -51,3 +57,14 @@ def test_a_bias_of_another_type_is_cast():
     mask = seen_then_causal(valid, 3)
     found = attend(query, given, score_bias(mask, torch.float32))
     assert torch.equal(found, attend(query, given, mask))
+
+
+def test_a_prefix_sees_itself_alone_and_what_follows_sees_all_before_it():
+    valid = torch.tensor([[True, True, False]])
+    assert prefix_then_causal(valid, 2)[0, 0].int().tolist() == [
+        [1, 1, 0, 0, 0],
+        [1, 1, 0, 0, 0],
+        [1, 1, 0, 0, 0],
+        [1, 1, 0, 1, 0],
+        [1, 1, 0, 1, 1],
+    ]

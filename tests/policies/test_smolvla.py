@@ -173,6 +173,29 @@ def test_every_trained_parameter_has_a_gradient_and_no_other(smolvlm):
         assert len(group.params) == sum(p.requires_grad for p in policy.parameters())
 
 
+@pytest.mark.parametrize("marks", [False, True])
+def test_a_step_looks_words_up_once(smolvlm, marks):
+    policy = build(smolvlm, train_expert_only=False, add_image_special_tokens=marks).train()
+    lookups = []
+    policy.text.embed_tokens.register_forward_pre_hook(lambda *_: lookups.append(1))
+    summed(policy, batch(), draws())
+    assert lookups == [1]
+
+
+@pytest.mark.parametrize("empty", [0, 1])
+def test_one_pass_for_all_of_the_prefix_gives_the_numbers_of_two(smolvlm, empty):
+    options = {"add_image_special_tokens": True, "empty_cameras": empty}
+    at_once = build(smolvlm, train_expert_only=False, **options).eval()
+    twice = build(smolvlm, **options).eval()
+    twice.load_state_dict(at_once.state_dict())
+    wanted, found = at_once.encode(batch()), twice.encode(batch())
+    assert torch.equal(found.valid, wanted.valid)
+    for mine, theirs in zip(found.layers, wanted.layers, strict=True):
+        real = wanted.valid[:, None, :, None]
+        torch.testing.assert_close(mine.keys * real, theirs.keys * real)
+        torch.testing.assert_close(mine.values * real, theirs.values * real)
+
+
 def test_sums_of_micro_batches_make_the_sum_of_the_batch(smolvlm):
     policy, given, drawn = build(smolvlm).eval(), batch(), draws()
     whole = policy(given, **drawn)

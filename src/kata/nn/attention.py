@@ -128,6 +128,21 @@ def seen_then_causal(valid: Tensor, steps: int) -> Tensor:
     return _seen_then(valid, causal)
 
 
+def prefix_then_causal(valid: Tensor, steps: int) -> Tensor:
+    """Return the mask of a prefix that sees itself alone, and of tokens that see it and, of each
+    other, those before them.
+
+    Args:
+        valid: bool (B, P), False for padding in the prefix.
+        steps: number T of the tokens after the prefix.
+
+    Returns:
+        Bool (B, 1, P + T, P + T).
+    """
+    by_prefix = F.pad(valid[:, None, None], (0, steps)).expand(-1, -1, valid.shape[1], -1)
+    return torch.cat((by_prefix, seen_then_causal(valid, steps)), dim=2)
+
+
 def seen_before(valid: Tensor) -> Tensor:
     """Return the mask of tokens (B, L) that see the valid ones up to themselves, (B, 1, L, L).
 

@@ -177,15 +177,20 @@ class PaliGemmaPolicy(VlaPolicy):
             layers.append(given)
         return Prefix(x, layers, valid)
 
-    def _context(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Return the tokens of cameras and sentence (B, P, width), and which are real (B, P)."""
+    def _context(self, batch: Batch, words: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Return the tokens of cameras and sentence (B, P, width), and which are real (B, P).
+
+        Args:
+            batch: cameras, and the tokens of the sentence with their mask.
+            words: the sentence as `embedded` returns it, where the caller has it.
+        """
         # 1. The cameras.
         patches, seen = images_of_features(batch) or self.camera_patches(batch)
         images = self.projector(patches.to(self.projector.weight.dtype))
         parts = images.split(len(seen))
         valid = seen.repeat_interleave(images.shape[1], dim=1)
         # 2. The sentence.
-        words = self.embedded(batch[LANGUAGE_TOKENS])
+        words = self.embedded(batch[LANGUAGE_TOKENS]) if words is None else words
         tokens = torch.cat((*parts, words.to(images.dtype)), dim=1)
         return tokens, torch.cat((valid, batch[LANGUAGE_MASK]), dim=1)
 

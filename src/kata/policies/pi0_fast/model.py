@@ -7,10 +7,15 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from kata.errors import PolicyError
-from kata.nn.attention import KeysValues, positions_of, score_bias, seen_then_causal
+from kata.nn.attention import (
+    KeysValues,
+    positions_of,
+    prefix_then_causal,
+    score_bias,
+    seen_then_causal,
+)
 from kata.nn.cross_entropy import VocabularyHead
 from kata.nn.decoding import written_tokens
 from kata.nn.rope import Rotation
@@ -69,24 +74,27 @@ class Policy(PaliGemmaPolicy):
 
         They pass through the layers beside the prefix, which starts half of the kernels.
         """
-        context, valid = self._context(batch)
-        end, dtype = context.shape[1], self.text.dtype
-        x = torch.cat((context.to(dtype), self.embedded(tokens).to(dtype)), dim=1)
-        # 1. Positions, and what is seen: the prefix sees none of these tokens.
+        # 1. Tokens. Each lookup has a gradient as large as the whole table, so there is one.
+        told, dtype = batch[LANGUAGE_TOKENS], self.text.dtype
+        both = self.embedded(torch.cat((told, tokens), dim=1))
+        words, written = both.split([told.shape[1], tokens.shape[1]], dim=1)
+        context, valid = self._context(batch, words)
+        x = torch.cat((context.to(dtype), written.to(dtype)), dim=1)
+        # 2. Positions, and what is seen: the prefix sees none of these tokens.
         steps = torch.arange(tokens.shape[1], device=tokens.device)[None]
         places = (positions_of(valid), valid.sum(1, keepdim=True) + steps)
         rotation = self.rotation(torch.cat(places, dim=1))
-        seen = seen_then_causal(valid, tokens.shape[1])
-        seen_by_prefix = F.pad(valid[:, None, None], (0, tokens.shape[1])).expand(-1, -1, end, -1)
-        bias = score_bias(torch.cat((seen_by_prefix, seen), dim=2), dtype, heads=self.shared_heads)
-        # 2. The layers. Of the prefix in the last one, only keys and values are read.
+        seen = prefix_then_causal(valid, tokens.shape[1])
+        bias = score_bias(seen, dtype, heads=self.shared_heads)
+        # 3. The layers. Of the prefix in the last one, only keys and values are read.
         *layers, last = self.text.layers
+        end = context.shape[1]
         for layer in layers:
             x, _ = layer(x, rotation, bias)
         before = Rotation(rotation.cos[:, :, :end], rotation.sin[:, :, :end])
         after = Rotation(rotation.cos[:, :, end:], rotation.sin[:, :, end:])
         _, past = last(x[:, :end], before, bias, is_last=True)
-        bias = score_bias(seen, dtype, heads=self.shared_heads)
+        bias = score_bias(seen[:, :, end:], dtype, heads=self.shared_heads)
         x, _ = last(x[:, end:], after, bias, past)
         return self.text.norm(x)
 

@@ -15,7 +15,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from kata.errors import PolicyError
-from kata.nn.attention import KeysValues, positions_of, score_bias, seen_then_causal
+from kata.nn.attention import (
+    KeysValues,
+    positions_of,
+    prefix_then_causal,
+    score_bias,
+    seen_then_causal,
+)
 from kata.nn.decoder import CrossLayer, DecoderSizes, LlamaLayer, RMSNorm
 from kata.nn.flow import time_sinusoid
 from kata.nn.images import resize_with_padding
@@ -154,19 +160,35 @@ class Policy(FlowVlaPolicy[Encoded]):
 
     def encode(self, batch: Batch) -> Encoded:
         """Return keys and values of cameras, sentence and state in each layer."""
-        config = self.options
-        # 1. Cameras and sentence see each other, and not the state. If all of the model is frozen,
+        if not self.options.train_expert_only:
+            return self._encoded_at_once(batch)
+        # 1. Cameras and sentence see each other, and not the state. As all of the model is frozen,
         # their keys and values are constants, and no activation is kept for a backward pass.
-        with torch.no_grad() if config.train_expert_only else nullcontext():
+        with torch.no_grad():
             context, valid = layers_of_features(batch) or self._read(batch)
         # 2. The state is one token after them, which sees all.
-        is_constant = config.train_expert_only and not config.train_state_proj
-        with torch.no_grad() if is_constant else nullcontext():
-            state = self.state_proj(padded(latest(batch[STATE], 2), config.max_state_dim))
-            seen = nn.functional.pad(valid, (0, 1), value=True)
+        with nullcontext() if self.options.train_state_proj else torch.no_grad():
+            seen = F.pad(valid, (0, 1), value=True)
             position = positions_of(seen)[:, -1:]
-            layers = self._through_text(state[:, None], position, seen[:, None, None], context)
+            state = self._state_token(batch)
+            layers = self._through_text(state, position, seen[:, None, None], context)
         return Encoded(layers, seen)
+
+    def _encoded_at_once(self, batch: Batch) -> Encoded:
+        """Return the same from one pass, which starts fewer kernels than one for the state alone.
+
+        It keeps what gradients need of cameras and sentence, so it is for a model that is trained.
+        """
+        tokens, valid = self._context(batch)
+        seen = F.pad(valid, (0, 1), value=True)
+        x = torch.cat((tokens, self._state_token(batch).to(tokens.dtype)), dim=1)
+        layers = self._through_text(x, positions_of(seen), prefix_then_causal(valid, 1), None)
+        return Encoded(layers, seen)
+
+    def _state_token(self, batch: Batch) -> Tensor:
+        """Return the token of the state, (B, 1, width)."""
+        state = padded(latest(batch[STATE], 2), self.options.max_state_dim)
+        return self.state_proj(state)[:, None]
 
     def _read(self, batch: Batch) -> tuple[list[KeysValues], Tensor]:
         """Return keys and values of cameras and sentence in each layer, and which are real."""
@@ -184,8 +206,8 @@ class Policy(FlowVlaPolicy[Encoded]):
             told, mask = batch[LANGUAGE_TOKENS], batch[LANGUAGE_MASK]
             room = (0, self.options.tokenizer_max_length - told.shape[1])
             words = {
-                LANGUAGE_TOKENS: nn.functional.pad(told, room),
-                LANGUAGE_MASK: nn.functional.pad(mask, room),
+                LANGUAGE_TOKENS: F.pad(told, room),
+                LANGUAGE_MASK: F.pad(mask, room),
             }
             return layers_as_features(*self._read({**batch, **words}))
 
@@ -207,13 +229,12 @@ class Policy(FlowVlaPolicy[Encoded]):
     def _context(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return the tokens of cameras and sentence (B, P, width), and which are real (B, P)."""
         scale = math.sqrt(self.sizes.text.width)
-        words = self.text.embed_tokens(batch[LANGUAGE_TOKENS]) * scale
+        before, after, words = self._words(batch[LANGUAGE_TOKENS])
         size = len(words)
         parts: list[Tensor] = []
         valid: list[Tensor] = []
         # 1. Each camera between its marks, if there are any. Nothing sees an empty camera, so that
         # it has its marks alone.
-        before, after = (self._mark(mark, size) for mark in self.marks)
         images, reals = self._images(batch)
         for tokens, real in zip((images * scale).split(size), reals.unbind(1), strict=True):
             parts += [before, tokens, after]
@@ -223,14 +244,22 @@ class Policy(FlowVlaPolicy[Encoded]):
             parts += [before, after]
             valid += [_true_like(before), _true_like(after)]
         # 2. The sentence.
-        parts.append(words.to(images.dtype))
+        parts.append((words * scale).to(images.dtype))
         valid.append(batch[LANGUAGE_MASK])
         return torch.cat(parts, dim=1), torch.cat(valid, dim=1)
 
-    def _mark(self, mark: list[int], size: int) -> Tensor:
-        """Return the tokens of a mark for each sample, (B, 0 to 2, width), which are not scaled."""
-        ids = torch.tensor(mark, dtype=torch.int64, device=self.text.embed_tokens.weight.device)
-        return self.text.embed_tokens(ids).expand(size, -1, -1)
+    def _words(self, sentence: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the marks before and after an image (B, 0 to 2, width), and the words of sentences
+        (B, L, width). Of these, the words alone are scaled later.
+
+        Each lookup has a gradient as large as the whole table, so there is one for all.
+        """
+        before, after = self.marks
+        marks = torch.tensor([*before, *after], dtype=sentence.dtype, device=sentence.device)
+        ids = torch.cat((marks.expand(len(sentence), -1), sentence), dim=1)
+        lengths = [len(before), len(after), sentence.shape[1]]
+        first, second, words = self.text.embed_tokens(ids).split(lengths, dim=1)
+        return first, second, words
 
     def fitted(self, images: Tensor) -> Tensor:
         """Return frames padded on the left and above; see `VlaPolicy.fitted`."""
