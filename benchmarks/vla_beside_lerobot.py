@@ -49,6 +49,8 @@ from torch import Tensor, nn
 
 from benchmarks.turns import compared, seconds_in_turns
 from kata.data.storage.row_cache import RowBudget, RowCache, RowFiles
+from kata.dist.engine import Engine
+from kata.dist.process_group import ProcessGroup
 from kata.optim.build import build_optimizer
 from kata.spec import frozen_key
 from kata.train.input.frozen_features import RecordLayout, frozen_part
@@ -308,21 +310,49 @@ def sizes_of(case: Compared) -> Iterator[None]:
 
 
 def updates(
-    policy: nn.Module, optimizer: torch.optim.Optimizer, most: float, loss_of: Callable[[], Tensor]
+    policy: nn.Module, loss_of: Callable[[], Tensor], step: Callable[[Tensor], None]
 ) -> Callable[[], float]:
-    """Return a function that updates a policy once and returns the loss."""
-    trained = [p for p in policy.parameters() if p.requires_grad]
+    """Return a function that updates a policy once and returns the loss.
+
+    Args:
+        policy: whose weights change.
+        loss_of: returns the loss.
+        step: clips gradients, changes the weights and drops the gradients.
+    """
 
     def update() -> float:
         policy.train()
         loss = loss_of()
         loss.backward()
-        nn.utils.clip_grad_norm_(trained, most)
-        optimizer.step()
-        optimizer.zero_grad()
+        step(loss.detach())
         return loss.item()
 
     return update
+
+
+def peer_step(peer: nn.Module, preset: Any, most: float) -> Callable[[Tensor], None]:
+    """Return the step of LeRobot's trainer, with the optimizer that LeRobot builds."""
+    trained = [p for p in peer.parameters() if p.requires_grad]
+    optimizer = preset.build(trained)
+
+    def step(loss: Tensor) -> None:
+        del loss
+        nn.utils.clip_grad_norm_(trained, most)
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+def own_step(policy: Any, preset: Any) -> Callable[[Tensor], None]:
+    """Return the step of kata's trainer on one rank."""
+    optimizer = build_optimizer(policy.param_groups(), preset)
+    engine = Engine(ProcessGroup(), torch.device("cpu"))
+
+    def step(loss: Tensor) -> None:
+        engine.step(optimizer, loss, preset.grad_clip_norm)
+
+    return step
 
 
 def cached_copy(pair: Pair) -> Any:
@@ -384,20 +414,18 @@ def checked(pair: Pair, cached: Callable[[], dict[str, Any]] | None) -> dict[str
 def ways(pair: Pair, cached: Callable[[], dict[str, Any]] | None) -> dict[str, Callable[[], float]]:
     """Return the updates that are timed, by name; each way's weights go on from its last update."""
     preset = pair.own.config.optimizer_preset()
-    most = preset.grad_clip_norm
-    # LeRobot builds its own optimizer, from a preset with the same numbers.
-    trained = [p for p in pair.peer.parameters() if p.requires_grad]
-    theirs = pair.peer.config.get_optimizer_preset().build(trained)
-    mine = build_optimizer(pair.own.param_groups(), preset)
+    # LeRobot's preset has the same numbers.
+    theirs = pair.peer.config.get_optimizer_preset()
     found = {
-        "lerobot": updates(pair.peer, theirs, most, pair.peer_loss),
-        "kata": updates(pair.own, mine, most, lambda: pair.own_loss(pair.batch)),
+        "lerobot": updates(
+            pair.peer, pair.peer_loss, peer_step(pair.peer, theirs, preset.grad_clip_norm)
+        ),
+        "kata": updates(pair.own, lambda: pair.own_loss(pair.batch), own_step(pair.own, preset)),
     }
     if cached is not None:
         other = cached_copy(pair)
-        again = build_optimizer(other.param_groups(), preset)
         found["kata, cached prefixes"] = updates(
-            other, again, most, lambda: pair.loss_of(other, cached())
+            other, lambda: pair.loss_of(other, cached()), own_step(other, preset)
         )
     return found
 
