@@ -11,7 +11,7 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from torch.optim import Optimizer
 
 CLIP_EPS = 1e-6
-"""What `clip_grads_with_norm_` adds to the norm before it divides by it."""
+"""The number that `clip_grads_with_norm_` adds to a norm before it divides by it."""
 
 
 def optimizer_parameters(optimizer: Optimizer) -> list[nn.Parameter]:
