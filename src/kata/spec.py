@@ -136,6 +136,15 @@ class Colours(NamedTuple):
         return self.offset >> 3, 128
 
 
+def size_within(size: tuple[int, int], room: tuple[int, int]) -> tuple[int, int]:
+    """Return the largest size with the proportions of `size` that fits into `room`, as LeRobot
+    rounds it; heights come before widths. What touches the room on one side and fits into it is
+    returned as it is.
+    """
+    ratio = max(size[1] / room[1], size[0] / room[0])
+    return int(size[0] / ratio), int(size[1] / ratio)
+
+
 Windows: TypeAlias = dict[str, tuple[int, ...]]
 """Frame offsets around the anchor, per key.
 

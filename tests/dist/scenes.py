@@ -166,6 +166,19 @@ def shard_pi(*cases: tuple[str, dict[str, Any]]) -> int:
     return 0
 
 
+def shard_smolvla(*names: str) -> int:
+    """Compare shards as `shard_pi` does, for SmolVLA's cases of these names."""
+    sys.path.insert(0, str(Path(__file__).parents[2] / "tools/peer"))
+    smolvla = importlib.import_module("policy_smolvla")
+    world = read_world(os.environ)
+    with join(world, torch.device("cpu"), 120.0) as group:
+        for name in names:
+            case = smolvla.LIVE[name]
+            draws = {"noise": smolvla.noise(case), "time": torch.tensor(smolvla.SHARES)[:, None]}
+            compare_shards(group, smolvla.batch(case), draws, smolvla.build_own(case), case)
+    return 0
+
+
 def shard_spliced(*names: str) -> int:
     """Compare shards as `shard_pi` does, for policies whose comparison gives a training sample.
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from kata.data.frames.frame_format import FrameFormat
 from kata.dist.engine import Engine
 from kata.dist.process_group import ProcessGroup
 from kata.errors import PolicyError
@@ -17,6 +18,8 @@ from kata.run import resolve_run
 from kata.spec import Feature, FeatureType
 from kata.train import train
 from kata.train.checkpoint.snapshot import HostTensors, snapshot_state
+from kata.train.input.prepare import prepare
+from kata.train.metrics.meter import read_metrics
 from kata.train.stopping import StopSignal
 from kata.update.state import build_state
 
@@ -71,6 +74,22 @@ def test_a_resumed_run_equals_a_straight_one_and_frozen_parts_stay(smolvla_run, 
         assert is_constant == (not parameter.requires_grad)
         assert torch.equal(parameter, new[name]) == is_constant, name
         assert (average[name].data_ptr() == parameter.data_ptr()) == is_constant
+
+
+def test_frames_that_the_reader_fits_are_only_padded_on_the_device(smolvla_run):
+    whole = train(smolvla_run("device"))
+    prepared = prepare(smolvla_run("look", "--dataset.resize=reader"))
+    assert prepared.reading.frame_format == FrameFormat({"observation.images.top": (24, 32)})
+    assert prepared.run.policy.cameras["observation.images.top"].shape == (3, 48, 64)
+    small = train(smolvla_run("reader", "--dataset.resize=reader"))
+    losses = [loss_per_step(done.folder) for done in (small, whole)]
+    assert losses[0] == pytest.approx(losses[1], rel=0.02)
+    assert losses[0] != losses[1]
+
+
+def loss_per_step(folder):
+    lines = read_metrics(folder / "metrics.jsonl")
+    return [line["loss"] for line in lines if line["kind"] == "train"]
 
 
 def test_constant_weights_are_copied_for_one_checkpoint_and_written_with_all(smolvla_run):

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torchvision.transforms.v2 import functional as F
 
 from kata.nn.resnet import build_resnet
+from kata.spec import size_within
 
 Size = tuple[int, int]
 
@@ -71,12 +72,14 @@ def resize_with_padding(frames: Tensor, size: Size, *, is_centered: bool = False
             and above.
     """
     height, width = frames.shape[-2:]
-    if (height, width) == tuple(size):
-        return frames
-    ratio = max(width / size[1], height / size[0])
-    fitted = (int(height / ratio), int(width / ratio))
-    small = nn.functional.interpolate(frames, fitted, mode="bilinear", align_corners=False)
+    fitted = size_within((height, width), size)
+    if fitted == (height, width):
+        small = frames  # as where the reader has resized them
+    else:
+        small = nn.functional.interpolate(frames, fitted, mode="bilinear", align_corners=False)
     wide, high = size[1] - fitted[1], size[0] - fitted[0]
+    if not (wide or high):
+        return small
     padding = (wide, 0, high, 0)
     if is_centered:
         padding = (wide // 2, wide - wide // 2, high // 2, high - high // 2)

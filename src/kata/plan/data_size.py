@@ -98,10 +98,12 @@ def cache_bytes(run: Run, data: DataSize, feature_bytes: int) -> int:
 
 def _kept_frame_bytes(run: Run) -> int:
     """Return the bytes in which a cache keeps the frames of all cameras at one moment."""
-    size = run.policy.resizes_to() if run.dataset.resize == "reader" else None
     total = 0
-    for channels, *recorded in (each.shape for each in run.policy.cameras.values()):
-        rgb = channels * math.prod(size or recorded)
-        planes = channels * math.prod(recorded) // 2  # 4:2:0, of the recorded size
+    for channels, height, width in (each.shape for each in run.policy.cameras.values()):
+        size = (height, width)
+        if run.dataset.resize == "reader":
+            size = run.policy.resized(size)
+        rgb = channels * math.prod(size)
+        planes = channels * height * width // 2  # 4:2:0, of the recorded size
         total += min(rgb, planes) if run.dataset.pixels == "yuv" else rgb
     return total

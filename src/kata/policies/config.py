@@ -193,11 +193,13 @@ class PolicyConfig(Chosen, ABC):
         """Return the index in the window of actions at which a predicted chunk begins."""
         return 0
 
-    def resizes_to(self) -> tuple[int, int] | None:
-        """Return height and width in pixels to which the policy first resizes frames; None keeps
-        their size.
+    def resized(self, size: tuple[int, int]) -> tuple[int, int]:
+        """Return the size that frames have after the policy's first resizing, without padding.
+
+        Args:
+            size: height and width of recorded frames, in pixels.
         """
-        return None
+        return size
 
     def drop_last_frames(self) -> int:
         """Return the number of frames at the end of each episode that cannot be anchors."""

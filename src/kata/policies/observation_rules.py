@@ -75,9 +75,9 @@ class CropConfig(RandomCropConfig):
         1.0, "Share of the resized frame that a crop keeps; 1 for no crop.", above=0, most=1
     )
 
-    def resizes_to(self) -> tuple[int, int] | None:
-        """Return height and width that frames are resized to (see `PolicyConfig.resizes_to`)."""
-        return self.resize_shape
+    def resized(self, size: tuple[int, int]) -> tuple[int, int]:
+        """Return the size that frames are resized to; see `PolicyConfig.resized`."""
+        return self.resize_shape or size
 
     def crop_of_resized(self, size: tuple[int, int]) -> tuple[int, int] | None:
         """Return height and width of the crop of frames of this size; None if `crop_ratio` keeps

@@ -11,7 +11,7 @@ from kata.config import option
 from kata.policies.config import ACTION_STEPS
 from kata.policies.rules import Rule, refuse_broken_rules
 from kata.policies.vla import FlowVlaConfig, SampledTimesConfig, VlaConfig
-from kata.spec import LANGUAGE_MASK, LANGUAGE_TOKENS
+from kata.spec import LANGUAGE_MASK, LANGUAGE_TOKENS, size_within
 
 PALIGEMMA = "google/paligemma-3b-pt-224"
 PATCH = 14
@@ -89,6 +89,10 @@ class PaliGemmaConfig(VlaConfig):
     def frozen_features(self) -> dict[str, tuple[str, ...]]:
         """Return what a cache may keep: the tokens of cameras, with `freeze_vision_encoder`."""
         return {"vision": tuple(self.cameras)} if self.freeze_vision_encoder else {}
+
+    def resized(self, size: tuple[int, int]) -> tuple[int, int]:
+        """Return the size that frames are fitted to; see `PolicyConfig.resized`."""
+        return size_within(size, self.image_resolution)
 
     def tokenizer(self) -> dict[str, Any]:
         """Return the options of PaliGemma's tokenizer."""

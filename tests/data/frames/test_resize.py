@@ -20,6 +20,7 @@ from kata.spec import Column
 from tests.data.small_maker import CAMERA
 
 SIZE = (48, 64)
+SMALL = FrameFormat({CAMERA: SIZE})
 
 
 def scene(number: int) -> np.ndarray:
@@ -52,7 +53,7 @@ def psnr_db(one: np.ndarray, other: np.ndarray) -> float:
 
 def test_they_are_nearly_what_the_device_makes(data: Dataset) -> None:
     rows = np.arange(data.num_frames)
-    with Reader(data, {}) as whole, Reader(data, {}, frame_format=FrameFormat(SIZE)) as small:
+    with Reader(data, {}) as whole, Reader(data, {}, frame_format=SMALL) as small:
         frames, found = whole.read(rows)[CAMERA], small.read(rows)[CAMERA]
     assert found.shape == (len(rows), *SIZE, 3)
     wanted = F.resize(
@@ -67,30 +68,26 @@ def test_holding_and_caching_change_nothing(
 ) -> None:
     rows = np.random.default_rng(0).permutation(data.num_frames)
     mixture = Mixture((MixtureEntry("one", data),))
-    with Reader(data, {CAMERA: window}, frame_format=FrameFormat(SIZE)) as reader:
+    with Reader(data, {CAMERA: window}, frame_format=SMALL) as reader:
         wanted = reader.read(rows)[CAMERA]
-    options = CacheOptions("disk", tmp_path, frame_format=FrameFormat(SIZE))
+    options = CacheOptions("disk", tmp_path, frame_format=SMALL)
     with (
         FrameCache(data, (CAMERA,), options) as cache,
-        Reader(data, {}, frame_format=FrameFormat(SIZE), caches={data.repo_id: cache}) as reader,
+        Reader(data, {}, frame_format=SMALL, caches={data.repo_id: cache}) as reader,
     ):
         reader.read(np.arange(data.num_frames))
     assert (tmp_path / "frames").exists()
     with (
         FrameCache(data, (CAMERA,), options) as cache,
-        Reader(
-            data, {CAMERA: window}, frame_format=FrameFormat(SIZE), caches={data.repo_id: cache}
-        ) as reader,
+        Reader(data, {CAMERA: window}, frame_format=SMALL, caches={data.repo_id: cache}) as reader,
     ):
         np.testing.assert_array_equal(reader.read(rows)[CAMERA], wanted)
         assert reader.work().frames_decoded == 0
-    with Reader(mixture, {CAMERA: window}, frame_format=FrameFormat(SIZE)) as mixed:
+    with Reader(mixture, {CAMERA: window}, frame_format=SMALL) as mixed:
         np.testing.assert_array_equal(mixed.read(rows)[CAMERA], wanted)
     anchors = anchor_rows(data)
     with (
-        Reader(
-            data, {CAMERA: window}, frame_format=FrameFormat(SIZE), frame_memory=10_000_000
-        ) as reader,
+        Reader(data, {CAMERA: window}, frame_format=SMALL, frame_memory=10_000_000) as reader,
         Batches(reader, anchors, Order(len(anchors), 1), 3) as batches,
     ):
         for step in (0, 1, 2, 3, 4, 5, 6, 7, 8):

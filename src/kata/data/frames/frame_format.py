@@ -26,12 +26,13 @@ class FrameFormat:
     """The format of frames in a batch.
 
     Attributes:
-        size: (height, width) to resize to; None keeps the recorded size.
+        sizes: height and width that frames are resized to, by camera; frames of other cameras keep
+            the recorded size.
         colours: conversion of the cameras whose frames stay 4:2:0 planes, half the bytes of RGB,
             for the device to convert. Frames of other cameras are RGB.
     """
 
-    size: Size | None = None
+    sizes: Mapping[str, Size] = field(default_factory=dict[str, Size])
     colours: Mapping[str, Colours] = field(default_factory=dict[str, Colours])
 
     def shape(self, key: str, column: Column) -> tuple[int, ...]:
@@ -42,7 +43,7 @@ class FrameFormat:
         height, width, channels = column.shape
         if key in self.colours:
             return (height * 3 // 2, width, 1)
-        return column.shape if self.size is None else (*self.size, channels)
+        return (*self.sizes.get(key, (height, width)), channels)
 
     def under(self, names: Mapping[str, str]) -> FrameFormat:
         """Return the same format with renamed cameras.
@@ -51,7 +52,7 @@ class FrameFormat:
             names: new name by old name; cameras without a new name are left out.
         """
         return FrameFormat(
-            self.size,
+            {names[key]: size for key, size in self.sizes.items() if key in names},
             {names[key]: colours for key, colours in self.colours.items() if key in names},
         )
 

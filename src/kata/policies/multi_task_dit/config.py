@@ -163,9 +163,9 @@ class Config(DenoisingConfig):
         """Action numbers of the global batch."""
         return {f"{self.objective}_loss": self.numbers_learnt(size, pads)}
 
-    def resizes_to(self) -> tuple[int, int] | None:
-        """See PolicyConfig."""
-        return self.image_resize_shape
+    def resized(self, size: tuple[int, int]) -> tuple[int, int]:
+        """Return the size that frames are resized to; see `PolicyConfig.resized`."""
+        return self.image_resize_shape or size
 
     @property
     def cuts_prompts(self) -> bool:

@@ -12,7 +12,7 @@ from kata.config import option
 from kata.policies.config import SHARED_STEPS
 from kata.policies.rules import Rule, refuse_broken_rules
 from kata.policies.vla import FlowVlaConfig
-from kata.spec import LANGUAGE_MASK, LANGUAGE_TOKENS
+from kata.spec import LANGUAGE_MASK, LANGUAGE_TOKENS, size_within
 
 SMOLVLM = "HuggingFaceTB/SmolVLM2-500M-Video-Instruct"
 
@@ -139,6 +139,10 @@ class Config(FlowVlaConfig):
             return None
         width, height = self.resize_imgs_with_padding
         return height, width
+
+    def resized(self, size: tuple[int, int]) -> tuple[int, int]:
+        """Return the size that frames are fitted to; see `PolicyConfig.resized`."""
+        return size if self.image_size is None else size_within(size, self.image_size)
 
     def tokenizer(self) -> dict[str, Any]:
         """Return the options of SmolVLM's tokenizer."""

@@ -18,7 +18,16 @@ from kata.policies.rules import Rule, refuse_broken_rules
 from kata.policies.vla import SentenceConfig
 from kata.policies.xvla.action_modes import AUTO, EXACT, FIXED, MODES, ActionMode, auto_mode
 from kata.policies.xvla.florence import FLORENCE_2_LARGE, florence_sizes
-from kata.spec import ACTION, STATE, Draw, FeatureType, NormMode, dim_pad_key, pad_key
+from kata.spec import (
+    ACTION,
+    STATE,
+    Draw,
+    FeatureType,
+    NormMode,
+    dim_pad_key,
+    pad_key,
+    size_within,
+)
 
 BART = "facebook/bart-large"
 DOMAIN = "domain_id"
@@ -207,6 +216,11 @@ class Config(SentenceConfig):
     def told_of_delay(self, delay: int) -> dict[str, Any]:
         """Return steps of a prediction and between two."""
         return {"inference_delay": delay, "n_action_steps": self.n_action_steps}
+
+    def resized(self, size: tuple[int, int]) -> tuple[int, int]:
+        """Return the size that frames are fitted to; see `PolicyConfig.resized`."""
+        room = self.resize_imgs_with_padding
+        return size if room is None else size_within(size, room)
 
     def tokenizer(self) -> dict[str, Any]:
         """Return the options of BART's tokenizer."""

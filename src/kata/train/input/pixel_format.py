@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kata.data.dataset.mixture import Mixture
-from kata.data.frames.frame_format import FrameFormat, colours_of_camera
+from kata.data.frames.frame_format import FrameFormat, Size, colours_of_camera
 from kata.errors import ConfigError
 from kata.policies.config import PolicyConfig
 from kata.run.dataset import DatasetConfig
@@ -23,7 +23,7 @@ def choose_frame_format(
         ConfigError: the option changes nothing here, or is impossible.
     """
     if options.resize != "device":
-        return FrameFormat(_policy_size(options, policy, data, cameras)), []
+        return FrameFormat(_policy_sizes(options, policy, data, cameras)), []
     if options.pixels == "rgb":
         return FrameFormat(), []
     found = {key: colours_of_camera(data, key) for key in cameras}
@@ -41,21 +41,23 @@ def choose_frame_format(
     ] if left else []
 
 
-def _policy_size(
+def _policy_sizes(
     options: DatasetConfig, policy: PolicyConfig, data: Mixture, cameras: Sequence[str]
-) -> tuple[int, int] | None:
-    """Return the size that frames are read in: the policy's."""
-    size = policy.resizes_to()
-    if size is None or all(data.cameras[key].shape[:2] == size for key in cameras):
-        what = (
-            f"frames are {size[0]}x{size[1]} already"
-            if size and cameras
-            else f"{policy.type} resizes no frames here"
-        )
+) -> dict[str, Size]:
+    """Return the sizes that frames are read in: the policy's, of the cameras that it resizes."""
+    sizes: dict[str, Size] = {}
+    for key in cameras:
+        height, width, _ = data.cameras[key].shape
+        size = policy.resized((height, width))
+        if size != (height, width):
+            sizes[key] = size
+    if not sizes:
         raise ConfigError(
-            f"dataset.resize={options.resize}: {what}",
-            rule="the reader resizes frames where the policy would",
+            f"dataset.resize={options.resize}: {policy.type} resizes no frames here",
+            rule="the reader resizes frames where the policy would, to another size than they have",
             remedy="leave the option out, or give the policy a size (--policy.resize_shape of "
-            "diffusion, --policy.image_resize_shape of multi_task_dit)",
+            "diffusion, --policy.image_resize_shape of multi_task_dit, "
+            "--policy.resize_imgs_with_padding of smolvla and xvla, --policy.image_resolution of "
+            "pi0, pi05 and pi0_fast)",
         )
-    return size
+    return sizes
