@@ -51,10 +51,11 @@ if FAKE not in gymnasium.registry:
     gymnasium.register(id=FAKE, entry_point="tests.rl.test_environment:Gripper")
 
 
-def rules(reward="success", **spec):
+def rules(reward="success", choices=None, success_key="succeed"):
     views = {STATE: View(("agent_pos",), (1,), False)}
     how = Fit(views, {}, np.asarray(BOX.low), np.asarray(BOX.high))
-    return EnvRules(EnvSpec(FAKE, success_key="succeed", max_steps=50, **spec), how, reward)
+    spec = EnvSpec(FAKE, success_key=success_key, max_steps=50)
+    return EnvRules(spec, how, reward, choices)
 
 
 class Zeros:
@@ -98,11 +99,74 @@ def test_an_environment_that_fails_is_told_in_one_message(seen, said, monkeypatc
     world = RlEnv(rules())
     world.reset(7)
     monkeypatch.setattr(Gripper, "_seen", shown)
-    message = rf"(?s)Gripper-v0, seed 7: step: {said}.*rule:.*remedy: mend it.*--resume=true"
+    message = rf"(?s)Gripper-v0, seed 7: step: {said}.*rule:.*remedy: mend the env.*--resume=true"
     with pytest.raises(ConfigError, match=message):
         world.step(np.zeros(3, np.float32))
     with pytest.raises(ConfigError, match=r"seed 8: reset: "):
         world.reset(8)
+
+
+def stepped(monkeypatch, reward="success", choices=None, key="succeed", **info):
+    """The outcome of a step of an environment that tells this; `own` is its reward."""
+    own, told = info.pop("own", 0.0), {"succeed": False, **info}
+
+    def step(self, action):
+        return self._seen(), own, False, False, told
+
+    world = RlEnv(rules(reward, choices, key))
+    world.reset(7)
+    monkeypatch.setattr(Gripper, "step", step)
+    return world.step(np.zeros(3, np.float32))
+
+
+def acted(action, **more):
+    return {"is_intervention": True, "teleop_action": action, **more}
+
+
+@pytest.mark.parametrize(
+    ("told", "said"),
+    [
+        ({"discrete_penalty": float("nan")}, r"info\['discrete_penalty'\] is nan"),
+        ({"discrete_penalty": None}, r"info\['discrete_penalty'\] is None"),
+        ({"reward": "env", "own": None}, "the reward is None"),
+        ({"reward": "env", "own": float("inf")}, "the reward is inf"),
+        ({"reward": "env", "own": 1e39}, "the reward is 1e[+]39"),  # infinite in float32
+        ({"succeed": "no"}, r"info\['succeed'\] is 'no', neither true nor false"),
+        ({"succeed": 0.7}, r"info\['succeed'\] is 0.7, neither"),
+        ({"is_intervention": "no"}, r"info\['is_intervention'\] is 'no', neither"),
+        (acted([0.5, np.nan, 1]), r"\[0.5, nan, 1\].*rule: *3 finite numbers"),
+        (acted(np.zeros(2)), r"info\['teleop_action'\] is \[0.0, 0.0\]"),
+        (acted({"delta_x": 0.0}), r"is \{'delta_x': 0.0\}"),
+        (acted([0.5, -1.1, 1]), r"has -1.1 in dimension 1.*rule: *from -1 to 1"),
+        (acted([0, 0, 3], choices=3), r"has 3 in dimension 2.*rule: *whole numbers from 0 to 2"),
+        (acted([0, 0, 0.5], choices=3), r"has 0.5 in dimension 2.*rule: *whole numbers"),
+        (acted([0, 0, 2], choices=2), r"has 2 in dimension 2.*rule: *whole numbers from 0 to 1"),
+    ],
+)
+def test_what_info_tells_is_refused_where_nothing_can_be_learned_from_it(told, said, monkeypatch):
+    message = rf"(?s)Gripper-v0, seed 7: .*{said}.*remedy: mend the env.*--resume=true"
+    with pytest.raises(ConfigError, match=message):
+        stepped(monkeypatch, **told)
+
+
+def test_an_action_that_was_executed_is_rounded_to_what_the_environment_takes(monkeypatch):
+    """A number outside by rounding is no reason to lose an episode."""
+    found = stepped(monkeypatch, choices=3, **acted([[0.25, 1 + 1e-5, 2 - 1e-5]])).action
+    assert found.tolist() == [0.25, 1.0, 2.0]
+    assert found.dtype == np.float32
+    assert stepped(monkeypatch, **acted([0.25, -0.5, 0.5])).action.tolist() == [0.25, -0.5, 0.5]
+
+
+@pytest.mark.parametrize("mark", [True, 1, 1.0, np.True_, np.float32(1), np.array([True])])
+def test_success_is_a_bool_or_a_number(mark, monkeypatch):
+    assert stepped(monkeypatch, succeed=mark).success is True
+
+
+def test_success_is_found_under_a_key_with_a_dot_and_nested(monkeypatch):
+    flat, nested = {"next.success": True}, {"next": {"success": True}}
+    assert stepped(monkeypatch, key="next.success", **flat).success is True
+    assert stepped(monkeypatch, key="next.success", **nested).success is True
+    assert stepped(monkeypatch, "env", key="next.success").success is None
 
 
 def test_the_environments_own_reward_does_not_end_the_episode(monkeypatch):

@@ -159,13 +159,21 @@ def observed(seen: Any, key: str, view: View) -> Array:
 
 
 def told(info: Mapping[str, Any], path: str) -> bool | None:
-    """Return the bool in `info` at a dotted path; None if it is absent."""
+    """Return the bool in `info` under a name, or at a dotted path; None if it is absent.
+
+    Raises:
+        ValueError: the value there is neither a bool nor 0 or 1.
+    """
     value: Any = info
-    for name in path.split("."):
+    # gym-hil has the whole of "next.success" as a key, other environments nest.
+    for name in (path,) if path in info else path.split("."):
         if not isinstance(value, Mapping) or name not in value:
             return None
         value = value[name]
-    return bool(value)
+    found = np.asarray(value)
+    if found.dtype.kind not in "biuf" or found.size != 1 or found.item() not in (0, 1):
+        raise ValueError(f"info['{path}'] is {value!r}, neither true nor false")
+    return bool(found.item())
 
 
 Given = TypeVar("Given")

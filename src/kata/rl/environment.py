@@ -23,6 +23,11 @@ PENALTY = "discrete_penalty"
 RERECORD, END = "rerecord_episode", "terminate_episode"
 """Keys of info by which LeRobot's environments, and gym-hil's wrappers, tell what a human did."""
 
+ROUNDING = 1e-4
+"""Share of an action's range by which an executed action may lie outside of it."""
+
+_MEND = "mend the environment; the run continues with --resume=true, without the episode under way"
+
 Arrays = dict[str, NDArray[Any]]
 
 Judge = Callable[[Arrays], bool]
@@ -67,6 +72,7 @@ class EnvRules:
     spec: EnvSpec
     how: Fit
     reward: str
+    choices: int | None = None  # of a discrete last action
 
 
 class RlEnv:
@@ -101,7 +107,8 @@ class RlEnv:
 
         Raises:
             ConfigError: the action, the observation or the reward is not finite, the environment
-                fails, or info does not tell success where success is the reward.
+                fails, or info tells what cannot be: a success that is neither true nor false, a
+                penalty that is not finite, an executed action outside of the environment's bounds.
         """
         spec, how = self._rules.spec, self._rules.how
         if not np.isfinite(action).all():
@@ -113,45 +120,51 @@ class RlEnv:
         with self._foreign("step"):
             seen, reward, terminated, truncated, info = self.env.step(given)
             observation = self._observed(seen)
-        success = self._success(observation, bool(terminated), info)
-        human = bool(info.get(INTERVENTION, False))
-        if human and TELEOP_ACTION in info:
-            action = np.asarray(info[TELEOP_ACTION], np.float32).reshape(action.shape)
-        reward = self._reward(float(reward), success, info)
+            terminated, truncated = bool(terminated), bool(truncated)
+            human, is_over, is_dropped = (
+                bool(self._told(info, key)) for key in (INTERVENTION, END, RERECORD)
+            )
+            if human and TELEOP_ACTION in info:
+                action = self._executed(info[TELEOP_ACTION])
+            penalty = self._finite(f"info['{PENALTY}']", info.get(PENALTY, 0.0))
+            success = self._success(terminated, info)
+        if self._rules.reward == CLASSIFIER:
+            assert self._judge is not None
+            success = self._judge(observation)
         wins = self._rules.reward != ENV and bool(success)
         return Outcome(
             observation=observation,
             action=action,
-            reward=reward,
-            penalty=float(info.get(PENALTY, 0.0)),
+            reward=self._reward(reward, success, info),
+            penalty=penalty,
             intervention=human,
-            terminated=bool(terminated) or wins or bool(info.get(END, False)),
-            truncated=bool(truncated),
+            terminated=terminated or wins or is_over,
+            truncated=truncated,
             success=success,
-            dropped=bool(info.get(RERECORD, False)),
+            dropped=is_dropped,
         )
 
     def close(self) -> None:
         """Let go of the environment."""
         self.env.close()
 
-    def _success(
-        self, observation: Arrays, terminated: bool, info: Mapping[str, Any]
-    ) -> bool | None:
-        if self._rules.reward == CLASSIFIER:
-            assert self._judge is not None
-            return self._judge(observation)
+    def _success(self, terminated: bool, info: Mapping[str, Any]) -> bool | None:
         key = self._rules.spec.success_key
-        return terminated if key == TERMINATED else told(info, key)
+        if self._rules.reward == CLASSIFIER:
+            return None
+        return terminated if key == TERMINATED else self._told(info, key)
 
-    def _reward(self, own: float, success: bool | None, info: Mapping[str, Any]) -> float:
+    def _told(self, info: Mapping[str, Any], key: str) -> bool | None:
+        """Return a mark of info, None if it is absent."""
+        try:
+            return told(info, key)
+        except ValueError as error:
+            raise self._refused(str(error), "true or false, or 1 or 0", _MEND) from error
+
+    def _reward(self, own: Any, success: bool | None, info: Mapping[str, Any]) -> float:
         spec = self._rules.spec
         if self._rules.reward == ENV:
-            if not np.isfinite(own):
-                raise self._refused(
-                    f"the reward is {own}", "a finite number", "mend the environment's reward"
-                )
-            return own
+            return self._finite("the reward", own)
         if success is None:
             raise ConfigError(
                 f"rl.reward=success: info of {spec.id} has no '{spec.success_key}'",
@@ -160,6 +173,43 @@ class RlEnv:
                 "reward: --rl.reward=env",
             )
         return float(success)
+
+    def _finite(self, what: str, value: Any) -> float:
+        """Return a number that stays finite in a buffer's float32."""
+        found = _numbers(value)
+        if found is None or found.size != 1 or not np.isfinite(found).all():
+            raise self._refused(f"{what} is {value!r}", "a finite number", _MEND)
+        return float(found.reshape(()))
+
+    def _executed(self, value: Any) -> NDArray[np.float32]:
+        """Return the action that a human executed, (A,), within the environment's bounds.
+
+        A number outside by rounding is set to its bound, and a choice to its whole number.
+        """
+        how, choices = self._rules.how, self._rules.choices
+        what = f"info['{TELEOP_ACTION}']"
+        found = _numbers(value)
+        if found is None or found.size != how.low.size or not np.isfinite(found).all():
+            shown = value.tolist() if isinstance(value, np.ndarray) else value
+            rule = f"{how.low.size} finite numbers: the action as it was executed"
+            raise self._refused(f"{what} is {shown!r}", rule, _MEND)
+        found = found.reshape(how.low.shape)
+        low, high = how.low.copy(), how.high.copy()
+        whole = found
+        if choices is not None:
+            low[-1], high[-1] = 0, choices - 1
+            whole = np.append(found[:-1], found[-1].round())
+        slack = ROUNDING * (high - low)
+        wrong = (found < low - slack) | (found > high + slack) | (abs(found - whole) > slack)
+        if wrong.any():
+            which = int(np.flatnonzero(wrong)[0])
+            kind = "whole numbers " if choices is not None and which == len(found) - 1 else ""
+            raise self._refused(
+                f"{what} has {found[which]:g} in dimension {which}",
+                f"{kind}from {low[which]:g} to {high[which]:g}, the bounds of the action",
+                _MEND,
+            )
+        return np.clip(whole, low, high).astype(np.float32)
 
     def _observed(self, seen: Any) -> Arrays:
         views = self._rules.how.views.items()
@@ -178,10 +228,22 @@ class RlEnv:
             raise self._refused(
                 f"{call}: {said} ({Path(at.filename).name}, line {at.lineno})",
                 "an environment shows what it declared, and does not fail within an episode",
-                "mend it; the run continues with --resume=true, without the episode under way",
+                _MEND,
             ) from error
 
     def _refused(self, what: str, rule: str, remedy: str) -> ConfigError:
         return ConfigError(
             f"{self._rules.spec.id}, seed {self._seed}: {what}", rule=rule, remedy=remedy
         )
+
+
+def _numbers(value: Any) -> NDArray[np.float64] | None:
+    """Return numbers as float32 has them, or None for anything else."""
+    try:
+        found = np.asarray(value)
+    except ValueError:  # lists of different lengths
+        return None
+    if found.dtype.kind not in "biuf":
+        return None
+    with np.errstate(over="ignore"):
+        return found.astype(np.float32).astype(np.float64)

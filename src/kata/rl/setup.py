@@ -68,7 +68,8 @@ def policy_config(run: RlRun, spec: EnvSpec) -> tuple[Config, EnvRules, Facts]:
     outputs = config.output_features or {ACTION: action}
     config = dataclasses.replace(config, input_features=inputs, output_features=outputs)
     config.validate_features()
-    rules = EnvRules(spec, fit(config, spec, facts, {}), run.rl.reward)
+    how = fit(config, spec, facts, {})
+    rules = EnvRules(spec, how, run.rl.reward, config.num_discrete_actions)
     _refuse_unbounded(spec, rules)
     return config, rules, facts
 
