@@ -275,6 +275,11 @@ def test_impossible_options_are_refused(args, said):
         ([*PENDULUM, "--policy.online_buffer_capacity=12"], ConfigError, "up to 13"),
         ([*PENDULUM, "--rl.memory_gb=0.000001"], ConfigError, "of memory"),
         ([*REACH, DEMOS, "--policy.offline_buffer_capacity=20"], ConfigError, "held as a whole"),
+        (
+            [*REACH, "--policy.num_discrete_actions=3"],
+            PolicyError,
+            "last action of kata/Reach-v0 goes from -1 to 1",
+        ),
         ([*REACH, DEMOS, "--env.fps=30"], DataError, "10 frames per second"),
         ([*REACH, DEMOS, "--env.kwargs.relative=true"], DataError, "takes way.x, way.y"),
         ([*REACH, DEMOS, "--batch_size=512"], ConfigError, "--batch_size=256"),

@@ -71,6 +71,7 @@ def policy_config(run: RlRun, spec: EnvSpec) -> tuple[Config, EnvRules, Facts]:
     how = fit(config, spec, facts, {})
     rules = EnvRules(spec, how, run.rl.reward, config.num_discrete_actions)
     _refuse_unbounded(spec, rules)
+    _refuse_other_choices(spec, rules)
     return config, rules, facts
 
 
@@ -103,6 +104,22 @@ def _refuse_unbounded(spec: EnvSpec, rules: EnvRules) -> None:
             rule="bounds of actions are finite: the policy's (-1, 1) stands for them",
             remedy="wrap the environment, for example with gymnasium.wrappers.RescaleAction",
         )
+
+
+def _refuse_other_choices(spec: EnvSpec, rules: EnvRules) -> None:
+    """Refuse a discrete last action with choices that the environment does not take."""
+    choices = rules.choices
+    low, high = rules.how.low[-1], rules.how.high[-1]
+    if choices is None or (low <= 0 and high >= choices - 1):
+        return
+    most = int(high) + 1
+    fewer = f"--policy.num_discrete_actions={most}, or " if low <= 0 and most > 1 else ""
+    raise PolicyError(
+        f"policy.num_discrete_actions={choices}: the last action of {spec.id} goes from {low:g} to "
+        f"{high:g}",
+        rule=f"the environment takes each choice, 0 to {choices - 1}, as it is",
+        remedy=f"{fewer}leave it out where the last action is no choice, or wrap the environment",
+    )
 
 
 def episode_schema(config: Config, rules: EnvRules) -> Schema:
