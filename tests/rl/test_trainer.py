@@ -9,11 +9,14 @@ import torch
 from safetensors.torch import load_file
 
 from kata.errors import CheckpointError, ConfigError, DataError, KataError, PolicyError
+from kata.eval.envs.registry import resolve_env
 from kata.eval.record.demonstrations import record
+from kata.rl.demos import open_demos
 from kata.rl.episodes.journal import Journal
 from kata.rl.learner import Learner
 from kata.rl.options import resolve_rl
 from kata.rl.replay import learn_again
+from kata.rl.setup import episode_schema, plan_buffers, policy_config
 from kata.rl.trainer import train_rl
 from kata.train.checkpoint.run_lock import FolderLock
 from kata.train.metrics.meter import read_metrics
@@ -275,6 +278,7 @@ def test_impossible_options_are_refused(args, said):
         ([*PENDULUM, "--policy.online_buffer_capacity=12"], ConfigError, "up to 13"),
         ([*PENDULUM, "--rl.memory_gb=0.000001"], ConfigError, "of memory"),
         ([*REACH, DEMOS, "--policy.offline_buffer_capacity=20"], ConfigError, "held as a whole"),
+        ([*REACH, "--policy.offline_buffer_capacity=12"], ConfigError, "a takeover has up to 13"),
         (
             [*REACH, "--policy.num_discrete_actions=3"],
             PolicyError,
@@ -315,6 +319,27 @@ def test_what_cannot_work_is_refused_before_the_first_step(args, error, said, de
             tmp_path / "run", *args, *([f"--dataset.root={demos}"] if "kata" in str(args) else [])
         )
     assert not (tmp_path / "run").exists()
+
+
+def test_demonstrations_leave_room_for_takeovers(demos):
+    """Of a buffer that they filled, the first takeover was refused in the midst of the run."""
+
+    def plan(capacity, *more):
+        args = [*REACH, f"--dataset.root={demos}", f"--policy.offline_buffer_capacity={capacity}"]
+        run = resolve_rl([*args, *more])
+        spec = resolve_env(run.env)
+        config, rules, facts = policy_config(run, spec)
+        schema = episode_schema(config, rules)
+        opened = open_demos(run.dataset, schema, rules, None, facts)
+        return opened.rows, plan_buffers(run, schema, opened, facts.max_steps)
+
+    rows, roomy = plan(200)
+    assert roomy.takeovers == 200 - rows
+    assert plan(rows + 13)[1].takeovers == 13
+    assert plan(rows, "--takeover.rate=0")[1].takeovers == 0
+    said = f"(?s)up to {rows}, and a takeover has up to 13.*buffer_capacity={2 * (rows + 13)},"
+    with pytest.raises(ConfigError, match=said):
+        plan(rows + 12)
 
 
 @pytest.mark.parametrize(

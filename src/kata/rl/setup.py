@@ -297,13 +297,7 @@ def plan_buffers(run: RlRun, schema: Schema, demos: Demos | None, max_steps: int
     """
     options = run.policy
     rows = 0 if demos is None else demos.rows
-    if rows > options.offline_buffer_capacity:
-        raise ConfigError(
-            f"{OFFLINE}={options.offline_buffer_capacity}: the demonstrations have up to {rows} "
-            "observations",
-            rule="demonstrations are held as a whole",
-            remedy=f"--{OFFLINE}={2 * rows}, or fewer of them with --dataset.episodes",
-        )
+    _refuse_small_offline(run, rows, max_steps + 1 if run.has_takeovers else 0)
     if options.online_buffer_capacity <= max_steps:
         raise ConfigError(
             f"{ONLINE}={options.online_buffer_capacity}: an episode has up to {max_steps + 1} "
@@ -325,6 +319,26 @@ def plan_buffers(run: RlRun, schema: Schema, demos: Demos | None, max_steps: int
             else f"a smaller --{OFFLINE}, smaller pictures, or fewer cameras",
         )
     return plan
+
+
+def _refuse_small_offline(run: RlRun, rows: int, takeover: int) -> None:
+    """Refuse a capacity below the rows of demonstrations and of the longest takeover together."""
+    capacity = run.policy.offline_buffer_capacity
+    if rows + takeover <= capacity:
+        return
+    found: list[str] = []
+    remedy = f"--{OFFLINE}={2 * (rows + takeover)}"
+    if rows:
+        found.append(f"the demonstrations have up to {rows}")
+        remedy += ", or fewer demonstrations with --dataset.episodes"
+    if takeover:
+        found.append(f"a takeover has up to {takeover}")
+        remedy += ", or fewer steps with --env.max_steps"
+    raise ConfigError(
+        f"{OFFLINE}={capacity} observations: {', and '.join(found)}",
+        rule="demonstrations are held as a whole, with room for an episode of takeover",
+        remedy=remedy,
+    )
 
 
 def refuse_small_share(run: RlRun, demos: Demos | None) -> None:
