@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from kata.config.option import REQUIRED, Options, option
+from kata.config.option import REQUIRED, Options, option, shown
 from kata.config.schema import Entry, alternatives
 from kata.config.verb import Verb, chosen_types
 
@@ -111,7 +111,7 @@ def _up_to_the_dot(names: Sequence[str], typed: str) -> list[str]:
 
 def _values(entry: Entry) -> list[str]:
     if entry.declared.choices:
-        return [str(choice) for choice in entry.declared.choices]
+        return [shown(choice) for choice in entry.declared.choices]
     if entry.declared.form is not None:
         return list(dict.fromkeys(entry.declared.form.meant.values()))
     kinds: list[Any] = alternatives(entry.hint)

@@ -146,7 +146,7 @@ def _unit(entry: Entry) -> str:
 
 def _values(declared: Declaration) -> str:
     if declared.choices:
-        return " | ".join(map(str, declared.choices))
+        return " | ".join(map(shown, declared.choices))
     return f"e.g. {declared.form.example}" if declared.form is not None else ""
 
 
