@@ -207,6 +207,7 @@ def test_a_run_goes_on_though_an_option_came_after_it_began(straight, tmp_path):
     folder = shutil.copytree(straight[0], tmp_path / "run", symlinks=True)
     config = json.loads((folder / "rl_config.json").read_text())
     del config["algorithm"]["bc_weight"]
+    config["policy"]["use_amp"] = True  # it was accepted, and did nothing
     (folder / "rl_config.json").write_text(json.dumps(config))
     train(folder, *PENDULUM, "--resume=true")
     assert json.loads((folder / "rl_config.json").read_text())["algorithm"]["bc_weight"] == 0
@@ -260,6 +261,11 @@ def test_a_folder_that_is_there_is_refused(straight):
         (["--env.type=kata", "--algorithm.discout=0.9"], "algorithm.discount"),
         (["--env.type=kata", "--takeover.least_steps=30"], "most_steps=20"),
         (["--env.type=kata", "--policy.repo_id=a/b"], "uploads nothing"),
+        (["--env.type=kata", "--policy.pretrained_path=a"], "policy.pretrained_path=a with"),
+        (["--env.type=kata", "--policy.pretrained_revision=b"], "policy.pretrained_revision=b"),
+        (["--env.type=kata", "--policy.use_amp=true"], "policy.use_amp=true with"),
+        (["--env.type=kata", "--policy.use_peft=true"], "policy.use_peft=true with"),
+        (["--env.type=kata", "--policy.async_prefetch=true"], "--policy.async_prefetch=false"),
     ],
 )
 def test_impossible_options_are_refused(args, said):

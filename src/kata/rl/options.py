@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from kata.config import REQUIRED, Options, assign, decode, option, parse_flags, read_config
+from kata.config import REQUIRED, Options, assign, decode, encode, option, parse_flags, read_config
 from kata.config.dataset import DatasetChoice
+from kata.config.option import shown
 from kata.errors import ConfigError
 from kata.policies.gaussian_actor.config import Config
 from kata.policies.rules import Rule
@@ -20,6 +21,14 @@ CLASSIFIER = "classifier"
 """Rewards: 1 for success, the environment's own, or 1 where a reward classifier sees success."""
 
 TYPES = ("gaussian_actor", "sac")
+
+UNUSED = {
+    "pretrained_path": "a run begins with new weights",
+    "pretrained_revision": "a run begins with new weights",
+    "use_amp": "SAC computes in float32",
+    "use_peft": "the policy is learned as a whole, without an adapter",
+}
+"""Options of every policy that would change nothing here, and why."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,6 +222,10 @@ class RlRun(Options):
             "kata rl uploads nothing",
             "leave it out, and `kata checkpoint push <run> --repo_id=...` afterwards",
         )
+        given = encode(self.policy)
+        for name, rule in UNUSED.items():
+            what = f"policy.{name}={shown(given[name])} with `kata rl`"
+            yield bool(given[name]), what, rule, f"leave out --policy.{name}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -33,7 +33,7 @@ from kata.rl.episodes.episode import PlayedEpisode
 from kata.rl.episodes.journal import FOLDER, Journal
 from kata.rl.episodes.progress import LOOK_BACK, RecentShares, recent_shares
 from kata.rl.learner import Learner
-from kata.rl.options import RlRun
+from kata.rl.options import UNUSED, RlRun
 from kata.rl.report import write_rl_report
 from kata.rl.sac.algorithm import Sac, Tensors
 from kata.rl.takeover import Scripted
@@ -327,6 +327,8 @@ def read_run(folder: Path) -> RlRun:
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
         raw["policy"].pop("type")  # there is one kind
+        for name in UNUSED:  # an older kata accepted them, without effect
+            raw["policy"].pop(name, None)
     except (OSError, ValueError, KeyError) as error:
         raise CheckpointError(
             f"{path}: cannot be read ({error})",
