@@ -1,8 +1,11 @@
 """Whole runs: a function of their seed, resumed bit for bit, and refused where they cannot work."""
 
 import json
+import os
 import re
+import shlex
 import shutil
+import signal
 
 import pytest
 import torch
@@ -11,15 +14,18 @@ from safetensors.torch import load_file
 from kata.errors import CheckpointError, ConfigError, DataError, KataError, PolicyError
 from kata.eval.envs.registry import resolve_env
 from kata.eval.record.demonstrations import record
+from kata.rl.command import main
 from kata.rl.demos import open_demos
 from kata.rl.episodes.journal import Journal
 from kata.rl.learner import Learner
+from kata.rl.network.members import RunActors
 from kata.rl.options import resolve_rl
 from kata.rl.replay import learn_again
 from kata.rl.setup import episode_schema, plan_buffers, policy_config
 from kata.rl.trainer import train_rl
 from kata.train.checkpoint.run_lock import FolderLock
 from kata.train.metrics.meter import read_metrics
+from kata.train.stopping import STOPPED
 from tests.data.dataset_maker import change_table
 
 LAYERS = "{hidden_dims: [8, 8]}"
@@ -136,6 +142,35 @@ def test_a_run_that_was_cut_off_ends_as_the_straight_one(
             train(tmp_path / "run", *PENDULUM)
     train(tmp_path / "run", *PENDULUM, "--resume=true")
     assert not differing(left(straight[0]), left(tmp_path / "run"))
+
+
+def test_a_run_that_chose_its_folder_is_continued_there(tmp_path, monkeypatch, capsys, caplog):
+    monkeypatch.chdir(tmp_path)
+    admit = Learner.admit
+
+    def interrupted(self, episode):
+        admit(self, episode)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Learner, "admit", interrupted)
+        assert main(PENDULUM) == STOPPED
+    assert "SIGTERM: saving after this episode or update;" in caplog.text
+    command = capsys.readouterr().out.partition("and saved; continue it: ")[2].strip()
+    (config,) = tmp_path.glob("outputs/rl/*/*/rl_config.json")
+    assert json.loads(config.read_text())["output_dir"] == str(config.parent.relative_to(tmp_path))
+    words = shlex.split(command)
+    assert words[:3] == ["kata", "rl", "train"]
+    assert main([*words[3:], "--policy.online_steps=20"]) == 0
+    assert list(tmp_path.glob("outputs/rl/*/*/rl_config.json")) == [config]
+    assert (config.parent / "checkpoints/000024").is_dir()
+
+
+def test_a_run_names_the_verb_that_it_belongs_to(tmp_path):
+    few = [*PENDULUM, "--policy.online_steps=12"]
+    assert train(tmp_path / "run", *few).command.startswith("kata rl train --config=")
+    RunActors(tmp_path / "run", [], 1)
+    assert train(tmp_path / "run", *few, "--resume=true").command.startswith("kata rl learn ")
 
 
 def test_another_seed_gives_another_run(straight, tmp_path):

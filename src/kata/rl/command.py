@@ -34,7 +34,7 @@ def main(args: Sequence[str]) -> int:
     )
     print(f"last {run.takeover.recent} episodes: return {trained.total_reward:.4g}{told}")
     if trained.stopped is not None:
-        print(f"stopped ({trained.stopped}) and saved; continue it with --resume=true")
+        print(f"stopped ({trained.stopped}) and saved; continue it: {trained.command}")
         return STOPPED
     print(f"evaluate it: {evaluation_line(run.env, str(trained.folder))}")
     return 0

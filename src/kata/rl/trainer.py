@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import json
 import logging
@@ -46,6 +47,8 @@ from kata.units import seconds_text
 
 CONFIG = "rl_config.json"
 METRICS, LOG = "metrics.jsonl", "rl.log"
+ACTORS = "actors.json"
+"""In the folder of a run that `kata rl learn` has worked on."""
 
 REPORT_S = 300.0
 """Least time between pages drawn at checkpoints."""
@@ -65,6 +68,7 @@ class RlTrained:
         stopped: why it stopped early, or None.
         progress: over the last episodes.
         total_reward: mean over the last episodes.
+        command: that continues the run.
     """
 
     folder: Path
@@ -72,6 +76,7 @@ class RlTrained:
     stopped: str | None
     progress: RecentShares
     total_reward: float
+    command: str
 
 
 @dataclass
@@ -110,10 +115,9 @@ class RunSession:
 
     @property
     def command(self) -> str:
-        """Return the command that continues the run."""
-        return shlex.join(
-            ["kata", "rl", "train", f"--config={self.folder / CONFIG}", "--resume=true"]
-        )
+        """Return the command that continues the run, with the verb that has worked on it."""
+        verb = "learn" if (self.folder / ACTORS).exists() else "train"
+        return shlex.join(["kata", "rl", verb, f"--config={self.folder / CONFIG}", "--resume=true"])
 
     def go(self) -> None:
         """Play and learn in turns until all steps are done, or somebody asks to stop."""
@@ -288,6 +292,7 @@ def train_rl(run: RlRun, work: Callable[[RunSession], None] = RunSession.go) -> 
     spec = resolve_env(run.env)
     register_env(spec)
     folder = _folder(run)
+    run = dataclasses.replace(run, output_dir=str(folder))
     is_new = not folder.exists()
     try:
         return _train(run, spec, folder, work)
@@ -314,7 +319,9 @@ def _train(
         mean = sum(entry.total_reward for entry in last) / max(1, len(last))
         learner = session.learner
         counts = Counts(learner.steps, learner.episodes, learner.sac.updates)
-        return RlTrained(folder, counts, session.stop.reason, session.progress(), mean)
+        return RlTrained(
+            folder, counts, session.stop.reason, session.progress(), mean, session.command
+        )
 
 
 def read_run(folder: Path) -> RlRun:
@@ -399,7 +406,7 @@ def _open(run: RlRun, spec: EnvSpec, folder: Path, stack: ExitStack) -> RunSessi
     drop_lines_after(folder / METRICS, counts.step, counts.updates)
     record = AppendLog(folder / METRICS)
     stack.callback(record.close)
-    stop = stack.enter_context(StopSignal())
+    stop = stack.enter_context(StopSignal(unit="episode or update"))
     session = RunSession(run, folder, spec, acting, actor, learner, journal, record, stop)
     session.evaluated_step = _evaluated_step(folder / METRICS)
     session.saved_step = counts.step

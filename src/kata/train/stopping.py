@@ -49,6 +49,7 @@ class StopSignal(Closing):
         agree: makes one answer for all ranks out of each rank's reason.
         saves: False if the run writes no checkpoint, so that stopping loses what it has
             learned.
+        unit: what is brought to its end first, in words.
 
     Attributes:
         before_steps: called before each step; raises what must end the run.
@@ -60,10 +61,12 @@ class StopSignal(Closing):
         agree: Callable[[str | None], str | None] = lambda reason: reason,
         *,
         saves: bool = True,
+        unit: str = "step",
     ) -> None:
         self.reason: str | None = None
         self._agree = agree
         self._saves = saves
+        self._unit = unit
         self.before_steps: Callable[[], None] = lambda: None
         self._max_time_s = max_time_s
         self._began_s = time.monotonic()
@@ -120,7 +123,11 @@ class StopSignal(Closing):
         self.reason = self.reason or name
         then = "saving" if self._saves else "leaving without a save (save_checkpoint=false)"
         _log.warning(
-            "%s: %s after this step; once more after %g s leaves at once", name, then, ECHO_S
+            "%s: %s after this %s; once more after %g s leaves at once",
+            name,
+            then,
+            self._unit,
+            ECHO_S,
         )
 
 
