@@ -11,6 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from kata.data.dataset.dataset import open_dataset
 from kata.errors import CheckpointError, ConfigError, DataError, KataError, PolicyError
 from kata.eval.envs.registry import resolve_env
 from kata.eval.record.demonstrations import record
@@ -236,6 +237,30 @@ def test_a_run_that_clones_first_resumes_and_replays(call, demos, tmp_path, monk
 def test_a_resume_with_other_options_is_refused(more, error, said, straight):
     with pytest.raises(error, match=said):
         train(straight[0], *PENDULUM, *more, "--resume=true")
+
+
+def test_a_resume_with_other_demonstrations_is_refused(demos, tmp_path):
+    few = [*REACH, "--policy.online_steps=12"]
+    folder, mine = tmp_path / "run", f"--dataset.root={demos}"
+    train(folder, *few, mine)
+    other = record(tmp_path / "other", num_episodes=2, codec="h264", seed=9)
+    frames = open_dataset("x", root=demos).num_frames
+    said = f"the demonstrations were {frames} frames with the fingerprint .*, and are"
+    for args in ([f"--dataset.root={other}"], []):
+        with pytest.raises(CheckpointError, match=said):
+            train(folder, *REACH, *args, "--resume=true")
+    moved = shutil.copytree(demos, tmp_path / "moved")
+    train(folder, *few, f"--dataset.root={moved}", "--resume=true")
+    (folder / "demonstrations.json").unlink()  # an older kata kept no note
+    train(folder, *REACH, mine, "--resume=true")
+    assert (folder / "demonstrations.json").exists()
+
+
+def test_demonstrations_are_not_added_to_a_run_that_began_without(demos, tmp_path):
+    few = [*REACH, "--policy.online_steps=12"]
+    train(tmp_path / "run", *few)
+    with pytest.raises(CheckpointError, match="the demonstrations were none, and are"):
+        train(tmp_path / "run", *few, f"--dataset.root={demos}", "--resume=true")
 
 
 def test_a_run_goes_on_though_an_option_came_after_it_began(straight, tmp_path):

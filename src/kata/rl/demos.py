@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,8 +14,9 @@ from numpy.typing import NDArray
 from kata.config.dataset import DatasetChoice
 from kata.data.dataset.dataset import Dataset, open_dataset
 from kata.data.loader.reader import Reader
-from kata.errors import DataError
+from kata.errors import CheckpointError, DataError
 from kata.eval.envs.registry import Facts
+from kata.files import write_json
 from kata.rl.environment import EnvRules
 from kata.rl.episodes.episode import PlayedEpisode, Schema
 from kata.rl.options import ENV
@@ -21,6 +24,9 @@ from kata.spec import ACTION, DONE, REWARD
 
 TRUNCATED, SUCCEEDED = "next.truncated", "next.success"
 DEMO_PENALTY = "complementary_info.discrete_penalty"
+
+NOTE = "demonstrations.json"
+"""In a run's folder: which demonstrations it began with."""
 
 _READ = 512  # frames that are decoded at a time
 _WRONG_SHARE = 0.001
@@ -202,6 +208,50 @@ def open_demos(
         )
     _refuse_failures(dataset, rules)
     return Demos(dataset, schema, rules, choices)
+
+
+def keep_to_demos(folder: Path, demos: Demos | None) -> None:
+    """Note which demonstrations a run began with, and refuse to continue it with others.
+
+    A run of an older kata, without a note, continues with those that it is given.
+
+    Args:
+        folder: of the run.
+        demos: that it is given now, or None.
+
+    Raises:
+        CheckpointError: the demonstrations are others, or the note cannot be read.
+    """
+    found = {"fingerprint": None, "frames": 0}
+    if demos is not None:
+        found = {"fingerprint": demos.dataset.fingerprint, "frames": demos.dataset.num_frames}
+    path = folder / NOTE
+    if not path.exists():
+        write_json(path, found)
+        return
+    try:
+        noted = json.loads(path.read_text(encoding="utf-8"))
+        before = {name: noted[name] for name in found}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(
+            f"{path}: cannot be read ({error})",
+            rule="the fingerprint of the demonstrations that the run began with",
+            remedy=f"delete {path} if they are the same",
+        ) from error
+    if before != found:
+        raise CheckpointError(
+            f"resume: the demonstrations were {_noted(before)}, and are {_noted(found)}",
+            rule="a run continues with the demonstrations that it began with: what it learned "
+            "follows from them",
+            remedy="name the first with --dataset.root, or begin another run with another "
+            "--output_dir",
+        )
+
+
+def _noted(note: Mapping[str, Any]) -> str:
+    if note["fingerprint"] is None:
+        return "none"
+    return f"{note['frames']} frames with the fingerprint {note['fingerprint']}"
 
 
 def _refuse_other_actions(dataset: Dataset, names: tuple[str, ...]) -> None:

@@ -30,6 +30,7 @@ from kata.rl import checkpoint
 from kata.rl.actor import EpisodeActor
 from kata.rl.assembly import assemble_parts
 from kata.rl.checkpoint import Counts
+from kata.rl.demos import keep_to_demos
 from kata.rl.episodes.episode import PlayedEpisode
 from kata.rl.episodes.journal import FOLDER, Journal
 from kata.rl.episodes.progress import LOOK_BACK, RecentShares, recent_shares
@@ -395,6 +396,7 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 def _open(run: RlRun, spec: EnvSpec, folder: Path, stack: ExitStack) -> RunSession:
     """Assemble a run, and bring it to where its folder is."""
     parts = assemble_parts(run, spec, stack)
+    keep_to_demos(folder, parts.demos)
     acting, learner = parts.acting, parts.learner
     scripted = Scripted(run.takeover, run.seed) if run.takeover.rate else None
     actor = EpisodeActor(acting, parts.world, spec.instruction, run.seed, scripted)
