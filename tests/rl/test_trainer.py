@@ -17,6 +17,7 @@ from kata.eval.envs.registry import resolve_env
 from kata.eval.record.demonstrations import record
 from kata.rl.command import main
 from kata.rl.demos import open_demos
+from kata.rl.environment import RlEnv
 from kata.rl.episodes.journal import Journal
 from kata.rl.learner import Learner
 from kata.rl.network.members import RunActors
@@ -224,6 +225,32 @@ def test_a_run_that_clones_first_resumes_and_replays(call, demos, tmp_path, monk
     first = read_metrics(tmp_path / "cut/metrics.jsonl")[0]
     assert first["updates"] == 5
     assert "loss_critic" not in first
+
+
+def test_what_the_environment_lacks_is_found_before_cloning(demos, tmp_path, monkeypatch):
+    monkeypatch.setattr(Learner, "update", lambda self: pytest.fail("cloned"))
+    args = [*REACH, f"--dataset.root={demos}", "--algorithm.bc_pretrain_updates=6"]
+    with pytest.raises(ConfigError, match="has no 'won'"):
+        train(tmp_path / "run", *args, "--env.success_key=won")
+    assert not (tmp_path / "run").exists()
+
+
+def test_what_was_cloned_outlives_an_environment_that_fails(demos, tmp_path, monkeypatch):
+    args = [*REACH, f"--dataset.root={demos}", "--algorithm.bc_pretrain_updates=6"]
+    steps, step = iter(range(10_000)), RlEnv.step
+
+    def failing(self, action):
+        if next(steps) == 2:
+            raise ConfigError("the motor is off", rule="it is on", remedy="turn it on")
+        return step(self, action)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(RlEnv, "step", failing)
+        with pytest.raises(ConfigError, match="motor"):
+            train(tmp_path / "run", *args)
+    assert (tmp_path / "run/checkpoints/000000").is_dir()
+    few = [*args, "--policy.online_steps=12"]
+    assert train(tmp_path / "run", *few, "--resume=true").counts.updates == 6 + 12 - 10
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from kata.data.sampling.philox import draw, draw_below
 from kata.eval.rollout_policy import Acting
@@ -41,7 +42,7 @@ class EpisodeActor:
             step: steps of the run before it.
             recent_success: see `Scripted.begin`.
         """
-        start = int(draw_below(self.seed, number, "rl start", (1,), 2**31)[0])
+        start = self._start(number)
         while True:
             seen = [self.world.reset(start)]
             steps: Steps = []
@@ -65,6 +66,22 @@ class EpisodeActor:
             success=_any_success(steps),
             seed=start,
         )
+
+    def try_out(self, action: NDArray[np.float32]) -> None:
+        """Take one step of the first episode, which is played from its beginning later.
+
+        Args:
+            action: (A,), which is harmless there.
+
+        Raises:
+            ConfigError: as `RlEnv.step`.
+        """
+        self.world.reset(self._start(0))
+        self.world.step(action)
+
+    def _start(self, number: int) -> int:
+        """Return the seed of an episode's start state."""
+        return int(draw_below(self.seed, number, "rl start", (1,), 2**31)[0])
 
     def _step(self, seen: dict[str, np.ndarray], step: int) -> Outcome:
         expert = None if self.takeovers is None else self.takeovers.action(step)

@@ -123,6 +123,10 @@ class RunSession:
     def go(self) -> None:
         """Play and learn in turns until all steps are done, or somebody asks to stop."""
         learner = self.learner
+        if learner.sac.updates < learner.cloning:
+            # A wrong --env.success_key shows itself at a step, and cloning takes long. What was
+            # demonstrated first can be done.
+            self.actor.try_out(learner.buffers.offline[0].action[0])
         self.clone_first()
         while not self.stop.should_stop():
             if learner.is_behind:
@@ -298,7 +302,8 @@ def train_rl(run: RlRun, work: Callable[[RunSession], None] = RunSession.go) -> 
     try:
         return _train(run, spec, folder, work)
     except KataError:
-        if is_new and not any((folder / FOLDER).glob("*.safetensors")):  # nothing was begun
+        begun = [*(folder / FOLDER).glob("*.safetensors"), *home_of(folder).glob("*")]
+        if is_new and not begun:
             shutil.rmtree(folder, ignore_errors=True)
         raise
 
