@@ -1,11 +1,8 @@
 """Whole runs: a function of their seed, resumed bit for bit, and refused where they cannot work."""
 
 import json
-import os
 import re
-import shlex
 import shutil
-import signal
 
 import pytest
 import torch
@@ -15,7 +12,6 @@ from kata.data.dataset.dataset import open_dataset
 from kata.errors import CheckpointError, ConfigError, DataError, KataError, PolicyError
 from kata.eval.envs.registry import resolve_env
 from kata.eval.record.demonstrations import record
-from kata.rl.command import main
 from kata.rl.demos import open_demos
 from kata.rl.environment import RlEnv
 from kata.rl.episodes.journal import Journal
@@ -27,7 +23,6 @@ from kata.rl.setup import episode_schema, plan_buffers, policy_config
 from kata.rl.trainer import train_rl
 from kata.train.checkpoint.run_lock import FolderLock
 from kata.train.metrics.meter import read_metrics
-from kata.train.stopping import STOPPED
 from tests.data.dataset_maker import change_table
 
 LAYERS = "{hidden_dims: [8, 8]}"
@@ -146,28 +141,6 @@ def test_a_run_that_was_cut_off_ends_as_the_straight_one(
     assert not differing(left(straight[0]), left(tmp_path / "run"))
 
 
-def test_a_run_that_chose_its_folder_is_continued_there(tmp_path, monkeypatch, capsys, caplog):
-    monkeypatch.chdir(tmp_path)
-    admit = Learner.admit
-
-    def interrupted(self, episode):
-        admit(self, episode)
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(Learner, "admit", interrupted)
-        assert main(PENDULUM) == STOPPED
-    assert "SIGTERM: saving after this episode or update;" in caplog.text
-    command = capsys.readouterr().out.partition("and saved; continue it: ")[2].strip()
-    (config,) = tmp_path.glob("outputs/rl/*/*/rl_config.json")
-    assert json.loads(config.read_text())["output_dir"] == str(config.parent.relative_to(tmp_path))
-    words = shlex.split(command)
-    assert words[:3] == ["kata", "rl", "train"]
-    assert main([*words[3:], "--policy.online_steps=20"]) == 0
-    assert list(tmp_path.glob("outputs/rl/*/*/rl_config.json")) == [config]
-    assert (config.parent / "checkpoints/000024").is_dir()
-
-
 def test_a_run_names_the_verb_that_it_belongs_to(tmp_path):
     few = [*PENDULUM, "--policy.online_steps=12"]
     assert train(tmp_path / "run", *few).command.startswith("kata rl train --config=")
@@ -225,6 +198,32 @@ def test_a_run_that_clones_first_resumes_and_replays(call, demos, tmp_path, monk
     first = read_metrics(tmp_path / "cut/metrics.jsonl")[0]
     assert first["updates"] == 5
     assert "loss_critic" not in first
+
+
+def test_demonstrations_of_success_beside_other_rewards_are_warned_of(
+    demos, tmp_path, monkeypatch, caplog
+):
+    root = shutil.copytree(demos, tmp_path / "demos")
+
+    def change(columns):
+        columns["next.reward"] = [float(each) for each in columns["next.success"]]
+
+    for path in root.glob("data/*/*.parquet"):
+        change_table(path, change)
+    few = [*REACH, "--policy.online_steps=12", "--rl.reward=env"]
+    said = "the environment pays -0.5 in a step, next.reward is 0, and 1 at the end"
+    train(tmp_path / "usual", *few, f"--dataset.root={root}")
+    assert said not in caplog.text
+    step = RlEnv.step
+
+    def costly(self, action):
+        return step(self, action)._replace(reward=-0.5)
+
+    monkeypatch.setattr(RlEnv, "step", costly)
+    train(tmp_path / "own", *few, f"--dataset.root={demos}")
+    assert said not in caplog.text  # these have the environment's rewards, more than one of 1
+    train(tmp_path / "run", *few, f"--dataset.root={root}")
+    assert said in caplog.text
 
 
 def test_what_the_environment_lacks_is_found_before_cloning(demos, tmp_path, monkeypatch):

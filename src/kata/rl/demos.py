@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +34,8 @@ _WRONG_SHARE = 0.001
 
 Columns = dict[str, NDArray[Any]]
 
+_log = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True)
 class Demos:
@@ -59,6 +62,15 @@ class Demos:
         """Return the least and the largest number of each dimension of a vector."""
         values = self.dataset.column(key)
         return values.min(axis=0), values.max(axis=0)
+
+    @property
+    def pays_success_alone(self) -> bool:
+        """Return True if rewards are 0, and 0 or 1 at the last step of each episode."""
+        reward = self.dataset.column(REWARD).reshape(-1)
+        found = self.dataset.episodes
+        is_last = np.zeros(len(reward), np.bool_)
+        is_last[found.start + found.length - 1] = True
+        return bool((reward[~is_last] == 0).all() and np.isin(reward[is_last], (0, 1)).all())
 
     def episodes(self) -> Iterator[PlayedEpisode]:
         """Yield the demonstrations.
@@ -208,6 +220,22 @@ def open_demos(
         )
     _refuse_failures(dataset, rules)
     return Demos(dataset, schema, rules, choices)
+
+
+def warn_of_other_rewards(demos: Demos, played: PlayedEpisode) -> None:
+    """Log demonstrations that pay for success alone where an episode of the environment pays
+    otherwise: half of each batch would teach other values.
+    """
+    other = played.reward[(played.reward != 0) & (played.reward != 1)]
+    if demos.rules.reward == ENV and len(other) and demos.pays_success_alone:
+        _log.warning(
+            "rl.reward=env: the environment pays %g in a step, %s is 0, and 1 at the end of "
+            "episodes alone in %s; --rl.reward=success, or demonstrations with the environment's "
+            "own rewards",
+            other[0],
+            REWARD,
+            demos.dataset.repo_id,
+        )
 
 
 def keep_to_demos(folder: Path, demos: Demos | None) -> None:

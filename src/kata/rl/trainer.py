@@ -30,7 +30,7 @@ from kata.rl import checkpoint
 from kata.rl.actor import EpisodeActor
 from kata.rl.assembly import assemble_parts
 from kata.rl.checkpoint import Counts
-from kata.rl.demos import keep_to_demos
+from kata.rl.demos import Demos, keep_to_demos, warn_of_other_rewards
 from kata.rl.episodes.episode import PlayedEpisode
 from kata.rl.episodes.journal import FOLDER, Journal
 from kata.rl.episodes.progress import LOOK_BACK, RecentShares, recent_shares
@@ -94,6 +94,7 @@ class RunSession:
         journal: of its episodes.
         record: metrics.jsonl.
         stop: the request to stop.
+        demos: its demonstrations, or None.
         began_s: clock at the start.
         saved_step: steps at the last checkpoint.
         evaluated_step: steps at the last evaluation.
@@ -109,6 +110,7 @@ class RunSession:
     journal: Journal
     record: AppendLog
     stop: StopSignal
+    demos: Demos | None
     began_s: float = field(default_factory=time.perf_counter)
     saved_step: int = 0
     evaluated_step: int = 0
@@ -176,6 +178,8 @@ class RunSession:
 
     def take(self, episode: PlayedEpisode) -> None:
         """Let the learner take an episode of the journal, and note it."""
+        if self.learner.episodes == 0 and self.demos is not None:
+            warn_of_other_rewards(self.demos, episode)
         if episode.human_steps and self.learner.takeovers is None:
             _log.warning(
                 "episode %d: info says that a human acted; without --takeover.human=true these "
@@ -414,7 +418,9 @@ def _open(run: RlRun, spec: EnvSpec, folder: Path, stack: ExitStack) -> RunSessi
     record = AppendLog(folder / METRICS)
     stack.callback(record.close)
     stop = stack.enter_context(StopSignal(unit="episode or update"))
-    session = RunSession(run, folder, spec, acting, actor, learner, journal, record, stop)
+    session = RunSession(
+        run, folder, spec, acting, actor, learner, journal, record, stop, parts.demos
+    )
     session.evaluated_step = _evaluated_step(folder / METRICS)
     session.saved_step = counts.step
     if counts.episodes and learner.is_behind:  # stopped between updates: a save is still due
