@@ -19,8 +19,8 @@ from typing import Any
 import torch
 
 from kata import log
-from kata.config import decode, encode, names_where
-from kata.errors import CheckpointError, ConfigError, DivergedError, KataError
+from kata.config import decode, encode
+from kata.errors import CheckpointError, DivergedError, KataError
 from kata.eval.envs.registry import EnvSpec, register_env, resolve_env
 from kata.eval.rollout_policy import Acting
 from kata.eval.runner import play
@@ -35,7 +35,7 @@ from kata.rl.episodes.episode import PlayedEpisode
 from kata.rl.episodes.journal import FOLDER, Journal
 from kata.rl.episodes.progress import LOOK_BACK, RecentShares, recent_shares
 from kata.rl.learner import Learner
-from kata.rl.options import UNUSED, RlRun
+from kata.rl.options import UNUSED, RlRun, refuse_other_options
 from kata.rl.report import write_rl_report
 from kata.rl.sac.algorithm import Sac, Tensors
 from kata.rl.takeover import Scripted
@@ -319,7 +319,8 @@ def _train(
         folder.mkdir(parents=True, exist_ok=True)
         stack.enter_context(FolderLock(folder))
         stack.enter_context(log.kept_in(folder / LOG))
-        _refuse_other_run(run, folder)
+        if (folder / CONFIG).exists():
+            refuse_other_options(read_run(folder), run)
         session = _open(run, spec, folder, stack)
         write_json(folder / CONFIG, encode(run))
         work(session)
@@ -366,40 +367,6 @@ def _folder(run: RlRun) -> Path:
             remedy="add --resume=true to continue the run in it, or choose another --output_dir",
         )
     return folder
-
-
-def _refuse_other_run(run: RlRun, folder: Path) -> None:
-    """Refuse to continue a run with other options."""
-    if not (folder / CONFIG).exists():
-        return
-    # Options that an older kata did not have count with their defaults.
-    before = encode(read_run(folder))
-    free = tuple(names_where(run, lambda each: each.may_change or each.per_machine))
-    old, new = _flat(before), _flat(encode(run))
-    changed = [
-        name
-        for name in sorted({*old, *new})
-        if old.get(name) != new.get(name) and not name.startswith(free)
-    ]
-    if changed:
-        name = changed[0]
-        raise ConfigError(
-            f"resume: {name} was {old.get(name)!r} and is now {new.get(name)!r}"
-            + (f" (and {len(changed) - 1} more)" if len(changed) > 1 else ""),
-            rule="a run continues with the options that it began with: what it learned follows "
-            "from them",
-            remedy=f"leave out --{name}, or begin another run with another --output_dir",
-        )
-
-
-def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name, value in values.items():
-        if isinstance(value, Mapping) and value:
-            found |= _flat(value, f"{prefix}{name}.")
-        else:
-            found[prefix + name] = value
-    return found
 
 
 def _open(run: RlRun, spec: EnvSpec, folder: Path, stack: ExitStack) -> RunSession:
