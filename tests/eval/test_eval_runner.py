@@ -266,6 +266,25 @@ def test_success_that_is_never_told_is_refused():
         run(Scripted(still), toy(kwargs={"success": "won"}))
 
 
+def test_success_is_found_under_a_whole_name_with_a_dot():
+    flat = toy(kwargs={"success": "next.success"}, success_key="next.success")
+    assert (
+        run(Scripted(still), flat, episodes=4).num_success
+        == run(Scripted(still), toy(), episodes=4).num_success
+    )
+
+
+def test_success_in_words_is_no_success(monkeypatch):
+    step = fakes.Toy.step
+
+    def worded(self, action):
+        *rest, info = step(self, action)
+        return *rest, {**info, "is_success": "no"}
+
+    monkeypatch.setattr(fakes.Toy, "step", worded)
+    assert run(Scripted(still), toy(), episodes=2).num_success == 0
+
+
 def test_ending_early_can_be_success():
     assert run(Scripted(still), toy(success_key="terminated"), episodes=3).num_success == 0
 
