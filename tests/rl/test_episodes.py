@@ -160,18 +160,45 @@ def test_the_journal_is_read_back(tmp_path):
     assert again.read(1).to_bytes() == episode(1, 4, success=True).to_bytes()
 
 
-def test_what_a_killed_process_left_is_removed(tmp_path):
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_what_a_killed_process_left_is_removed_before_another_episode(tmp_path):
     journal = Journal(tmp_path, SCHEMA)
     for number in range(2):
         journal.append(episode(number, 4), weights=0, updates=0)
     lines = (tmp_path / LINES).read_bytes()
     (tmp_path / LINES).write_bytes(lines[:-9])
-    (tmp_path / "000002.safetensors.partial").write_bytes(b"half")
+    (tmp_path / "000001.safetensors.partial").write_bytes(b"half")
+    (tmp_path / "notes.safetensors").write_bytes(b"of the user")
+    # Whoever reads leaves everything as it is.
+    left = names(tmp_path)
     again = Journal(tmp_path, SCHEMA)
     assert again.entries == journal.entries[:1]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["000000.safetensors", LINES]
+    assert names(tmp_path) == left
+    assert (tmp_path / LINES).read_bytes() == lines[:-9]
+    again.recover()
+    assert names(tmp_path) == ["000000.safetensors", LINES, "notes.safetensors"]
     again.append(episode(5, 2), weights=0, updates=0)
     assert Journal(tmp_path, SCHEMA).read(1).steps == 2
+
+
+@pytest.mark.parametrize(("kept", "gone"), [(0, ()), (1, ()), (1, (1,))])
+def test_episodes_without_lines_are_not_removed(kept, gone, tmp_path):
+    """A process that is killed leaves one, and the next in order."""
+    journal = Journal(tmp_path, SCHEMA)
+    for number in range(3):
+        journal.append(episode(number, 4), weights=0, updates=0)
+    lines = (tmp_path / LINES).read_text().splitlines(keepends=True)
+    (tmp_path / LINES).write_text("".join(lines[:kept]))
+    for number in gone:
+        journal.path(number).unlink()
+    left = names(tmp_path)
+    with pytest.raises(CheckpointError, match="more episodes") as error:
+        Journal(tmp_path, SCHEMA).recover()
+    assert "000002.safetensors" in error.value.what
+    assert names(tmp_path) == left
 
 
 def test_a_full_disk_leaves_the_journal_as_it_was(tmp_path):

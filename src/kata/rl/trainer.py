@@ -392,6 +392,7 @@ def _open(run: RlRun, spec: EnvSpec, folder: Path, stack: ExitStack) -> RunSessi
     # What was there before: the checkpoint, and the episodes up to it.
     journal = Journal(folder / FOLDER, parts.schema)
     counts = _restored(folder, acting, learner.sac, journal)
+    journal.recover()
     parts.take_demos()
     refill(learner, journal, counts)
     drop_lines_after(folder / METRICS, counts.step, counts.updates)
@@ -423,13 +424,7 @@ def _restored(folder: Path, acting: Acting, sac: Sac, journal: Journal) -> Count
     if found.source is None:
         return Counts(0, 0, 0)
     counts = checkpoint.restore(found.source, acting, sac)
-    if counts.episodes > len(journal.entries):
-        raise CheckpointError(
-            f"{journal.folder}: {len(journal.entries)} episodes, the checkpoint "
-            f"{found.source.name} has learned from {counts.episodes}",
-            rule="the journal holds every episode of the run",
-            remedy="copy the run's folder again from where it is whole",
-        )
+    journal.refuse_shorter(counts.episodes, found.source.name)
     _log.info("continued from %s: step %d, %d updates", found.source, counts.step, counts.updates)
     return counts
 
