@@ -71,8 +71,9 @@ def test_an_episode_counts_once_however_often_it_comes(learner):
 
 
 NAN = np.full((12, 1), np.nan, np.float32)
+FAR = np.full((12, 1), 1e30, np.float32)
 WIDE = np.zeros((12, 2), np.float32)
-ODD = b'{"__metadata__": {"kata": "{\\"terminated\\": 0, \\"success\\": 0, \\"seed\\": 0}"}, '
+ODD = b'{"__metadata__": {"kata": "{\\"terminated\\": true, \\"success\\": null, \\"seed\\": 0}"}, '
 
 
 def safetensors(header):
@@ -83,6 +84,7 @@ def safetensors(header):
     ("body", "status", "said"),
     [
         (episode(action=NAN), 422, "action with numbers that are not finite"),
+        (episode(action=FAR), 422, "the action 1e+30 at step 0 in dimension 0"),
         (episode(action=WIDE), 422, "action F32 [12, 2], not [12, 1]"),
         (episode(reward=np.zeros(12, np.float64).astype(np.uint8)), 422, "reward U8"),
         (episode(observations={"x": np.zeros((13, 3), np.float32)}), 422, "observation.state, x"),
@@ -94,13 +96,14 @@ def safetensors(header):
             422,
             "a body that cannot be read",
         ),
+        (episode(terminated="no"), 422, "terminated is 'no'"),
         (episode(14), 413, "14 steps"),
         (bytes(70_000), 413, "a body of 70000 bytes"),
         (b"", 422, "a header of 0 bytes"),
     ],
     ids=[
-        "nan", "shape", "dtype", "name", "short", "pickle", "nested", "no number", "long", "large",
-        "empty",
+        "nan", "far", "shape", "dtype", "name", "short", "pickle", "nested", "no number", "word",
+        "long", "large", "empty",
     ],
 )  # fmt: skip
 def test_bodies_that_are_no_episode_are_refused(body, status, said, learner):

@@ -162,10 +162,13 @@ class Journal:
             sequence: see `JournalEntry`; -1 for the next of this actor.
 
         Raises:
+            DataError: it is none of the schema, a number is not finite, or an action is none that
+                the environment takes. The journal is as it was.
             OSError: the disk refuses. The journal is as it was.
         """
         self.recover()
         raw = episode.to_bytes()
+        PlayedEpisode.admitted(raw, self.schema, f"episode {len(self.entries)}")
         if sequence < 0:
             sequence = sum(entry.actor == actor for entry in self.entries)
         entry = JournalEntry(

@@ -151,7 +151,7 @@ async def _body(request: Request, most: int) -> bytes:
 def _parsed(body: bytes, schema: Schema, source: str) -> PlayedEpisode:
     """Return an episode that is what the run needs."""
     try:
-        return PlayedEpisode.from_bytes(body, schema, source)
+        return PlayedEpisode.admitted(body, schema, source)
     except DataError as error:
         raise NetworkError(
             MALFORMED, error.what, rule=error.rule, remedy="repair the actor's environment"

@@ -73,11 +73,12 @@ class Spool:
         """Store an episode. When this returns, a power failure cannot undo it.
 
         Raises:
-            DataError: it is none of the schema, or a number is not finite.
+            DataError: it is none of the schema, a number is not finite, or an action is none that
+                the environment takes.
             OSError: the disk refuses. The spool is as it was.
         """
         raw = episode.to_bytes()
-        PlayedEpisode.from_bytes(raw, schema, f"episode {sequence}")
+        PlayedEpisode.admitted(raw, schema, f"episode {sequence}")
         path = self._folder / f"{sequence:08d}.{weights}.{episode.steps}.safetensors"
         partial = path.with_name(path.name + ".partial")
         try:
