@@ -20,7 +20,7 @@ import torch
 from kata import log
 from kata.config import decode, encode, names_where
 from kata.errors import CheckpointError, ConfigError, DivergedError, KataError
-from kata.eval.envs.registry import EnvSpec, register_env, resolve_env
+from kata.eval.envs.registry import EnvSpec, Facts, register_env, resolve_env
 from kata.eval.rollout_policy import Acting
 from kata.eval.runner import play
 from kata.eval.shares import sum_up
@@ -82,6 +82,7 @@ class RunSession:
         run: its options.
         folder: of the run.
         spec: of its environment.
+        facts: that the environment declares.
         acting: the policy that acts and learns.
         actor: plays episodes with it.
         learner: see `Learner`.
@@ -97,6 +98,7 @@ class RunSession:
     run: RlRun
     folder: Path
     spec: EnvSpec
+    facts: Facts
     acting: Acting
     actor: EpisodeActor
     learner: Learner
@@ -399,7 +401,9 @@ def _open(run: RlRun, spec: EnvSpec, folder: Path, stack: ExitStack) -> RunSessi
     record = AppendLog(folder / METRICS)
     stack.callback(record.close)
     stop = stack.enter_context(StopSignal())
-    session = RunSession(run, folder, spec, acting, actor, learner, journal, record, stop)
+    session = RunSession(
+        run, folder, spec, parts.facts, acting, actor, learner, journal, record, stop
+    )
     session.evaluated_step = _evaluated_step(folder / METRICS)
     session.saved_step = counts.step
     if counts.episodes and learner.is_behind:  # stopped between updates: a save is still due

@@ -46,7 +46,7 @@ def learner(tmp_path_factory):
             client.headers.update(who)
             hello = {
                 "run_id": facts["run_id"], "name": "arm", "instance": "1" * 32,
-                "schema": facts["schema"],
+                "schema": facts["schema"], "env": facts["env"],
             }  # fmt: skip
             assert client.post("/hello", json=hello).json() == {"next_sequence": 0, "steps": 0}
             yield client, hello, sessions[0]
@@ -152,6 +152,7 @@ def test_requests_outside_the_protocol_are_refused(learner):
     ("changes", "status", "said"),
     [
         ({"schema": "0" * 16}, 409, "episodes of the schema 0000"),
+        ({"env": {}}, 409, "another environment: id None (the learner's: Pendulum-v1); fps None"),
         ({"run_id": "x"}, 403, "run 'x'"),
         ({"name": 3}, 400, "name is not of the type str"),
         ({"more": 1}, 400, "fields run_id"),

@@ -36,6 +36,7 @@ from kata.rl.network.courier import (
     meet,
     patience_of,
 )
+from kata.rl.network.env_record import env_record
 from kata.rl.network.options import ActRun
 from kata.rl.network.spool import Spool, identity
 from kata.rl.network.wire import Greeting, RunFacts
@@ -187,14 +188,16 @@ def act_for_learner(options: ActRun) -> Acted:
         # 1. The run, and what this side makes of it.
         facts = meet(line, patience, learner)
         config: Config = decode(Config, {**facts.policy, "device": options.device})
-        rules = EnvRules(spec, fit(config, spec, inspect(spec), {}), facts.reward)
+        mine = inspect(spec)
+        rules = EnvRules(spec, fit(config, spec, mine, {}), facts.reward)
         schema = episode_schema(config, rules)
         takeover: TakeoverConfig = decode(TakeoverConfig, facts.takeover)
         world = RlEnv(rules, _judge(options, facts, schema))
         stack.callback(world.close)
         # 2. Who this is, and how far it has come.
         who = identity(folder, options.rl.name, facts.run_id)
-        hello = Greeting(facts.run_id, who.name, who.instance, schema.digest)
+        env = env_record(spec, mine, schema)
+        hello = Greeting(facts.run_id, who.name, who.instance, schema.digest, env)
         welcome = greet(line, patience, learner, hello)
         spool = Spool(folder)
         unknown = [each for each in spool.episodes if each.sequence >= welcome.next_sequence]

@@ -13,6 +13,7 @@ from pathlib import Path
 from kata.errors import CheckpointError
 from kata.files import fsync, write_json
 from kata.rl.episodes.journal import JournalEntry
+from kata.rl.network.env_record import env_differences
 from kata.rl.network.wire import CONFLICT, FORBIDDEN, Greeting, NetworkError, RunFacts, Welcome
 
 FILE = "actors.json"
@@ -48,10 +49,18 @@ class RunActors:
         """Return how far an actor is, and remember it.
 
         Raises:
-            NetworkError: the run, the schema or the name is not the run's.
+            NetworkError: the run, the environment, the schema or the name is not the run's.
         """
         name = greeting.name
         self._refuse_other_run(greeting.run_id)
+        differing = env_differences(facts.env, greeting.env)
+        if differing:
+            raise NetworkError(
+                CONFLICT,
+                f"actor {name}: another environment: {'; '.join(differing)}",
+                rule="an actor plays in the environment that its learner learns for",
+                remedy="give `kata rl act` the environment of `kata rl learn` (--env.*)",
+            )
         if greeting.schema != facts.schema:
             raise NetworkError(
                 CONFLICT,

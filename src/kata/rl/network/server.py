@@ -171,7 +171,8 @@ def _refuse_long(episode: PlayedEpisode, most: int, source: str) -> None:
         raise NetworkError(
             TOO_LARGE,
             f"{source}: {episode.steps} steps",
-            rule=f"at most {most}: the learner's --env.max_steps, and what every buffer holds",
+            rule=f"at most {most}: what the learner's environment allows (--env.max_steps), and "
+            "every buffer holds",
             remedy="give `kata rl act` the --env.max_steps of `kata rl learn`",
         )
 
