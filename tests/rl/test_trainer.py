@@ -238,6 +238,19 @@ def test_a_journal_whose_lines_are_gone_is_left_alone(straight, tmp_path):
     assert len(list((folder / "journal").iterdir())) == 4
 
 
+def test_a_run_of_a_learner_elsewhere_is_continued_as_its_journal_says(straight, tmp_path):
+    """That learner takes episodes when they come, after fewer updates than their steps allow."""
+    folder = shutil.copytree(straight[0], tmp_path / "run", symlinks=True)
+    shutil.rmtree(folder / "checkpoints")
+    entries = read_metrics(folder / "journal/journal.jsonl")
+    moved = [{**line, "updates": line["updates"] // 2} for line in entries]
+    (folder / "journal/journal.jsonl").write_text(
+        "".join(json.dumps(line) + "\n" for line in moved)
+    )
+    train(folder, *PENDULUM, "--resume=true")
+    assert learn_again(folder) == []
+
+
 def test_the_journal_alone_gives_the_weights_again(straight, tmp_path):
     assert learn_again(straight[0]) == []
     folder = shutil.copytree(straight[0], tmp_path / "run", symlinks=True)

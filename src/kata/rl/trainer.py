@@ -122,7 +122,7 @@ class RunSession:
         learner = self.learner
         self.clone_first()
         while not self.stop.should_stop():
-            if learner.is_behind:
+            if self._learns_first():
                 self.learn()
                 continue
             self.between_episodes()
@@ -130,6 +130,15 @@ class RunSession:
                 break
             self.take(self._next_episode())
         self.save()
+
+    def _learns_first(self) -> bool:
+        """Return True if an update is due before the next episode. One that is in the journal comes
+        after as many as it came after before, perhaps in `kata rl learn`.
+        """
+        learner, entries = self.learner, self.journal.entries
+        if learner.episodes < len(entries):
+            return learner.sac.updates < entries[learner.episodes].updates
+        return learner.is_behind
 
     def clone_first(self) -> None:
         """Learn from demonstrations alone, as long as that comes first, and save."""
