@@ -156,13 +156,20 @@ def test_requests_outside_the_protocol_are_refused(learner):
         ({"run_id": "x"}, 403, "run 'x'"),
         ({"name": 3}, 400, "name is not of the type str"),
         ({"more": 1}, 400, "fields run_id"),
-        ({"instance": "3"}, 409, "has that name"),
+        ({"name": ""}, 400, "actor ''"),
+        ({"name": "a/b\n\x1b[31mred"}, 400, "actor 'a/b\\n\\x1b[31mred'"),
+        ({"name": "a" * 3000}, 400, "actor 'aaa"),
+        ({"name": "\xfc"}, 400, "actor '\xfc'"),
+        ({"name": "leg", "instance": "x"}, 400, "the instance 'x'"),
+        ({"instance": "3" * 32}, 409, "has that name"),
     ],
 )
 def test_a_wrong_hello_is_refused(changes, status, said, learner):
-    client, hello, _ = learner
+    client, hello, session = learner
+    known = (session.folder / "actors.json").read_bytes()
     answer = client.post("/hello", content=json.dumps({**hello, **changes}))
     assert answer.status_code == status
+    assert (session.folder / "actors.json").read_bytes() == known
     assert said in answer.json()["what"]
 
 

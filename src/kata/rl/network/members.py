@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import re
 import secrets
 from collections.abc import Iterable
 from pathlib import Path
@@ -14,9 +15,20 @@ from kata.errors import CheckpointError
 from kata.files import fsync, write_json
 from kata.rl.episodes.journal import JournalEntry
 from kata.rl.network.env_record import env_differences
-from kata.rl.network.wire import CONFLICT, FORBIDDEN, Greeting, NetworkError, RunFacts, Welcome
+from kata.rl.network.options import NAME
+from kata.rl.network.wire import (
+    BAD,
+    CONFLICT,
+    FORBIDDEN,
+    Greeting,
+    NetworkError,
+    RunFacts,
+    Welcome,
+)
 
 FILE = "actors.json"
+
+_INSTANCE = re.compile(r"[0-9a-f]{32}")
 
 
 class RunActors:
@@ -52,6 +64,13 @@ class RunActors:
             NetworkError: the run, the environment, the schema or the name is not the run's.
         """
         name = greeting.name
+        if not NAME.fits(name) or not _INSTANCE.fullmatch(greeting.instance):
+            raise NetworkError(
+                BAD,
+                f"actor {name[:40]!r} of the instance {greeting.instance[:40]!r}",
+                rule=f"a name has {NAME.rule}, and an instance 32 hex digits",
+                remedy="another --rl.name",
+            )
         self._refuse_other_run(greeting.run_id)
         differing = env_differences(facts.env, greeting.env)
         if differing:
