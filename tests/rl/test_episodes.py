@@ -260,6 +260,7 @@ def test_a_full_disk_leaves_the_journal_as_it_was(tmp_path):
         "    journal.append(episode(1, 400), weights=0, updates=0)\n"
         "except OSError as error:\n"
         "    assert error.errno == 27\n"
+        "assert sorted(os.listdir(sys.argv[1])) == ['000000.safetensors', LINES]\n"
         "journal.append(episode(2, 3), weights=0, updates=0)\n"
     )
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}

@@ -65,8 +65,12 @@ def write_rl_report(folder: Path, title: str, recent: int, command: str) -> Path
     ]
     path = folder / PAGE
     beside = path.with_name(path.name + ".new")
-    beside.write_text(document(title, "\n".join(filter(None, sections))), encoding="utf-8")
-    os.replace(beside, path)
+    try:
+        beside.write_text(document(title, "\n".join(filter(None, sections))), encoding="utf-8")
+        os.replace(beside, path)
+    except OSError:
+        beside.unlink(missing_ok=True)
+        raise
     return path
 
 

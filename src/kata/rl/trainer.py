@@ -24,12 +24,13 @@ from kata.eval.envs.registry import EnvSpec, Facts, register_env, resolve_env
 from kata.eval.rollout_policy import Acting
 from kata.eval.runner import play
 from kata.eval.shares import sum_up
-from kata.files import write_json
+from kata.files import FULL, write_json
 from kata.rl import checkpoint
 from kata.rl.actor import EpisodeActor
 from kata.rl.assembly import assemble_parts
 from kata.rl.checkpoint import Counts
 from kata.rl.episodes.episode import PlayedEpisode
+from kata.rl.episodes.full_disk import write_when_room
 from kata.rl.episodes.journal import FOLDER, Journal
 from kata.rl.episodes.progress import LOOK_BACK, RecentShares, recent_shares
 from kata.rl.learner import Learner
@@ -150,10 +151,14 @@ class RunSession:
         self.save()
 
     def save(self) -> None:
-        """Write a checkpoint."""
+        """Write a checkpoint; on a full disk, as soon as there is room."""
         learner = self.learner
         counts = Counts(learner.steps, learner.episodes, learner.sac.updates)
-        checkpoint.save_checkpoint(self.folder, self.acting, learner.sac, counts, encode(self.run))
+        run = encode(self.run)
+        self._write(
+            lambda: checkpoint.save_checkpoint(self.folder, self.acting, learner.sac, counts, run),
+            f"the checkpoint of step {learner.steps}",
+        )
         self.saved_step = learner.steps
         if self.run.report and time.perf_counter() - self.reported_s > REPORT_S:
             self.report()
@@ -162,7 +167,12 @@ class RunSession:
         """Draw the run's page."""
         self.reported_s = time.perf_counter()
         title = f"{self.spec.id}: {self.folder.name}"
-        write_rl_report(self.folder, title, self.run.takeover.recent, self.command)
+        try:
+            write_rl_report(self.folder, title, self.run.takeover.recent, self.command)
+        except OSError as error:
+            if error.errno not in FULL:
+                raise
+            _log.warning("%s: no report, the disk is full (%s)", self.folder, error.strerror)
 
     def _next_episode(self) -> PlayedEpisode:
         """Return the next episode: one that was played before the run was cut off, or a new one."""
@@ -173,8 +183,13 @@ class RunSession:
         updates = learner.sac.updates
         own = self.progress().own_success
         episode = self.actor.episode(number, learner.steps, own or 0.0)
-        journal.append(episode, weights=updates, updates=updates)
+        self._write(
+            lambda: journal.append(episode, weights=updates, updates=updates), f"episode {number}"
+        )
         return episode
+
+    def _write(self, write: Callable[[], object], what: str) -> None:
+        write_when_room(write, f"{self.folder}: {what}", self.stop.should_stop)
 
     def take(self, episode: PlayedEpisode) -> None:
         """Let the learner take an episode of the journal, and note it."""

@@ -181,11 +181,27 @@ def test_a_full_journal_refuses_and_goes_on(learner, monkeypatch):
 
     number = len(session.journal.entries)
     with monkeypatch.context() as patched:
-        patched.setattr("kata.rl.episodes.journal.fsync", full)
+        patched.setattr("kata.rl.episodes.journal.write_durably", full)
         answer = client.put(f"/episodes/{number}", content=episode())
     assert answer.status_code == 507
     assert "no room for the journal (ENOSPC)" in answer.json()["what"]
     assert client.put(f"/episodes/{number}", content=episode()).status_code == 204
+
+
+def test_an_actor_that_cannot_be_remembered_is_told_to_ask_again(learner, monkeypatch):
+    client, hello, session = learner
+    leg = {**hello, "name": "leg"}
+
+    def full(*args, **kwargs):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("kata.rl.network.members.write_json", full)
+        for _ in range(2):
+            answer = client.post("/hello", content=json.dumps(leg))
+            assert answer.status_code == 507
+            assert "no room for" in answer.json()["what"]
+    assert "leg" not in (session.folder / "actors.json").read_text()
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from kata.errors import CheckpointError, DataError
-from kata.files import fsync
+from kata.files import write_durably
 from kata.rl.episodes.episode import PlayedEpisode, Schema
 
 FOLDER = "journal"
@@ -128,7 +128,7 @@ class Journal:
                 remedy=f"copy {LINES} again from where it is whole; to go on without these "
                 "episodes, move them elsewhere",
             )
-        for path in (following, _partial(following)):
+        for path in (following, following.with_name(following.name + ".partial")):
             path.unlink(missing_ok=True)
         if self._lines.exists():
             os.truncate(self._lines, self._whole)
@@ -185,11 +185,7 @@ class Journal:
         )
         # 1. The episode, under a name that does not count before its line is there.
         path = self.path(entry.episode)
-        partial = _partial(path)
-        partial.write_bytes(raw)
-        fsync(partial)
-        os.replace(partial, path)
-        fsync(self.folder)
+        write_durably(path, raw)
         # 2. Its line. A line that was cut short is removed before another is added.
         size = self._lines.stat().st_size if self._lines.exists() else 0
         try:
@@ -200,6 +196,7 @@ class Journal:
         except OSError:
             if self._lines.exists():
                 os.truncate(self._lines, size)
+            path.unlink()
             raise
         self.entries.append(entry)
         return entry
@@ -241,8 +238,3 @@ class Journal:
                 remedy="copy the run's folder again from where it is whole",
             )
         return entry
-
-
-def _partial(path: Path) -> Path:
-    """Return the name that an episode has while it is written."""
-    return path.with_name(path.name + ".partial")

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from kata.errors import CheckpointError
+from kata.files import FULL as FULL_DISK
 from kata.files import fsync, write_json
 from kata.rl.episodes.journal import JournalEntry
 from kata.rl.network.env_record import env_differences
@@ -20,6 +21,7 @@ from kata.rl.network.wire import (
     BAD,
     CONFLICT,
     FORBIDDEN,
+    FULL,
     Greeting,
     NetworkError,
     RunFacts,
@@ -96,12 +98,27 @@ class RunActors:
                     rule=f"at most {self._most}",
                     remedy="a larger --rl.max_actors for `kata rl learn`",
                 )
-            self._instances[name] = greeting.instance
-            self._write()
+            self._remember(name, greeting.instance)
         elif known != greeting.instance:
             raise self._other_folder(name)
         mine = self._episodes.get(name, [])
         return Welcome(len(mine), sum(entry.steps for entry in mine))
+
+    def _remember(self, name: str, instance: str) -> None:
+        before = self._instances
+        self._instances = {**before, name: instance}
+        try:
+            self._write()
+        except OSError as error:
+            self._instances = before
+            if error.errno not in FULL_DISK:
+                raise
+            raise NetworkError(
+                FULL,
+                f"actor {name}: no room for {self._file} ({error.strerror})",
+                rule="the learner remembers its actors",
+                remedy="make room; the actor asks again",
+            ) from error
 
     def refuse_stranger(self, run_id: str, name: str, instance: str) -> None:
         """Refuse who has not said hello.

@@ -7,14 +7,13 @@
 from __future__ import annotations
 
 import json
-import os
 import secrets
 import threading
 from dataclasses import dataclass
 from pathlib import Path
 
 from kata.errors import CheckpointError
-from kata.files import fsync, write_json
+from kata.files import fsync, write_durably, write_json
 from kata.rl.episodes.episode import PlayedEpisode, Schema
 
 IDENTITY = "actor.json"
@@ -80,15 +79,7 @@ class Spool:
         raw = episode.to_bytes()
         PlayedEpisode.admitted(raw, schema, f"episode {sequence}")
         path = self._folder / f"{sequence:08d}.{weights}.{episode.steps}.safetensors"
-        partial = path.with_name(path.name + ".partial")
-        try:
-            partial.write_bytes(raw)
-            fsync(partial)
-            os.replace(partial, path)
-            fsync(self._folder)
-        except OSError:
-            partial.unlink(missing_ok=True)
-            raise
+        write_durably(path, raw)
         with self._changed:
             self._episodes.append(Spooled(sequence, weights, episode.steps, path))
             self._bytes += len(raw)
