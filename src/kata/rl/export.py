@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kata.data.edit.staged import new_folder
 from kata.data.writing.dataset_writer import DatasetWriter, VideoOptions
 from kata.errors import DataError
 from kata.eval.envs.registry import register_env, resolve_env
@@ -57,7 +58,8 @@ def export_journal(options: ExportRunOptions) -> Exported:
     Raises:
         CheckpointError: the folder holds no run, or a run that is at work, or the journal lacks
             episodes of the newest checkpoint.
-        DataError: no episode is to be written, or the dataset's folder is not empty.
+        DataError: no episode is to be written, an episode is not what was written, or the
+            dataset's folder exists. Then nothing is left of the dataset.
     """
     folder = Path(options.run).expanduser()
     run = read_run(folder)
@@ -81,7 +83,8 @@ def export_journal(options: ExportRunOptions) -> Exported:
             )
         episodes = map(journal.read, (entry.episode for entry in chosen))
         form = DatasetForm(facts.fps, schema, spec.instruction or spec.id, options.frames)
-        write_dataset(target, episodes, form)
+        with new_folder(target, inputs=(), need_bytes=0, say=_log.warning) as beside:
+            write_dataset(beside, episodes, form)
     steps = sum(entry.steps for entry in chosen)
     return Exported(target, len(chosen), steps, len(journal.entries) - len(chosen))
 

@@ -12,6 +12,7 @@ from kata.rl.episodes.episode import PlayedEpisode
 from kata.rl.network.courier import Line
 from kata.rl.network.options import resolve_act, resolve_learn
 from kata.rl.network.wire import ACTOR, INSTANCE, RUN, UPDATES, VERSION, WEIGHTS, library
+from kata.rl.trainer import RunSession
 from tests.rl.network.pendulum import ENV, free_port, learn, running
 from tests.rl.network.pendulum import RUN as LEARN
 
@@ -256,6 +257,24 @@ def test_a_port_that_is_taken_and_a_wrong_certificate_are_told(tmp_path, learner
         learn(
             tmp_path / "run", free_port(), f"--rl.certificate={wrong}", f"--rl.private_key={wrong}"
         )
+
+
+def test_a_port_that_is_taken_is_told_before_anything_is_cloned(tmp_path, learner, monkeypatch):
+    client, *_ = learner
+
+    def clone(self):
+        raise AssertionError("cloned")
+
+    monkeypatch.setattr(RunSession, "clone_first", clone)
+    with pytest.raises(ConfigError, match=r"rl\.port="):
+        learn(tmp_path / "run", client.base_url.port)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_learner_that_is_stopped_without_an_episode_ends_as_it_should(tmp_path):
+    with running(tmp_path / "run", "--report=true") as (_, sessions):
+        sessions[0].stop.reason = "SIGTERM"
+    assert "No episode was played yet" in (tmp_path / "run/report.html").read_text()
 
 
 def test_without_the_extra_one_message_says_what_to_install():

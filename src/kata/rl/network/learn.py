@@ -66,13 +66,17 @@ class NetworkLearner:
         self._present: list[str] = []
 
     def go(self) -> None:
-        """Learn until all steps are done and learned from, or somebody asks to stop; then save."""
+        """Learn until all steps are done and learned from, or somebody asks to stop; then save.
+
+        The address is taken first, so that one that is taken already is told before cloning.
+        """
         session = self._session
-        self._catch_up()
-        session.clone_first()
-        self._desk.updates = session.learner.sac.updates
-        self._publish()
         with Serving(self._desk, self._options, self._token) as serving:
+            self._catch_up()
+            session.clone_first()
+            self._desk.updates = session.learner.sac.updates
+            self._publish()
+            serving.start()
             _log.info("actors: kata rl act --env.type=... --rl.learner=%s", serving.url)
             try:
                 self._work()

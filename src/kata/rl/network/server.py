@@ -240,7 +240,7 @@ async def _unknown(request: Request, error: Exception) -> Response:
 
 
 class Serving(Closing):
-    """A server that answers in a thread until it is closed.
+    """A server that holds its address, and answers in a thread from `start` until it is closed.
 
     Args:
         desk: where episodes go.
@@ -263,6 +263,9 @@ class Serving(Closing):
         self._thread = threading.Thread(
             target=self._server.run, kwargs={"sockets": [self._socket]}, daemon=True
         )
+
+    def start(self) -> None:
+        """Answer from now on."""
         self._thread.start()
         while not self._server.started and self._thread.is_alive():
             time.sleep(0.005)
@@ -270,7 +273,8 @@ class Serving(Closing):
     def close(self) -> None:
         """Answer what is under way, and stop."""
         self._server.should_exit = True
-        self._thread.join()
+        if self._thread.ident is not None:
+            self._thread.join()
         self._socket.close()
 
 
