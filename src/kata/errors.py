@@ -102,7 +102,7 @@ def refused_by_system(error: OSError) -> KataError | None:
     """Return what an error of the operating system means to the user; None where it names no file,
     as an error of the program itself, and is none of a full disk.
     """
-    is_full = _REFUSALS.get(error.errno or 0) is _ROOM  # told by a write, which knows no name
+    is_full = _REFUSALS.get(error.errno or 0) is _ROOM  # a write names no file
     if not error.filename and not is_full:
         return None
     rule, remedy = _REFUSALS.get(error.errno or 0, _OTHER_REFUSAL)

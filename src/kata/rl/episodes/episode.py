@@ -75,10 +75,20 @@ class Schema:
     def digest(self) -> str:
         """Return 16 hex digits that are equal for equal schemas."""
         facts: list[Any] = [sorted(self.observations.items()), sorted(self.cameras)]
-        # Bounds that are computed may differ in their last bit between machines.
-        bounds = [[f"{value:.5g}" for value in values] for values in (self.low, self.high)]
-        facts += [self.action_size, *bounds, self.choices]
+        facts += [
+            self.action_size,
+            rounded_bounds(self.low),
+            rounded_bounds(self.high),
+            self.choices,
+        ]
         return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
+
+
+def rounded_bounds(bounds: tuple[float, ...]) -> list[float]:
+    """Return bounds with five digits: those that are computed may differ in their last bit between
+    machines.
+    """
+    return [float(f"{value:.5g}") for value in bounds]
 
 
 @dataclass(frozen=True, eq=False)

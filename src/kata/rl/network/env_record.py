@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from kata.eval.envs.registry import EnvSpec, Facts
-from kata.rl.episodes.episode import Schema
+from kata.rl.episodes.episode import Schema, rounded_bounds
 
 NAMES = "action_names"
 
@@ -27,8 +27,8 @@ def env_record(spec: EnvSpec, facts: Facts, schema: Schema) -> dict[str, Any]:
         "id": spec.id,
         "fps": facts.fps,
         NAMES: list(facts.action_names),
-        "least actions": _rounded(schema.low),
-        "largest actions": _rounded(schema.high),
+        "least actions": rounded_bounds(schema.low),
+        "largest actions": rounded_bounds(schema.high),
         "discrete choices": schema.choices,
         "observations": {key: list(shape) for key, shape in schema.observations.items()},
     }
@@ -46,11 +46,6 @@ def env_differences(mine: Mapping[str, Any], other: Mapping[str, Any]) -> list[s
             continue
         found.append(f"{key} {_text(given)} (the learner's: {_text(wanted)})")
     return found
-
-
-def _rounded(values: tuple[float, ...]) -> list[float]:
-    # Bounds that are computed may differ in their last bit between machines.
-    return [float(f"{value:.5g}") for value in values]
 
 
 def _text(value: Any) -> str:

@@ -68,7 +68,7 @@ class NetworkLearner:
     def go(self) -> None:
         """Learn until all steps are done and learned from, or somebody asks to stop; then save.
 
-        The address is taken first, so that one that is taken already is told before cloning.
+        The address is taken first: whether it is free is known before cloning.
         """
         session = self._session
         with Serving(self._desk, self._options, self._token) as serving:
