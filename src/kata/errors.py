@@ -100,12 +100,14 @@ _OTHER_REFUSAL = (
 
 def refused_by_system(error: OSError) -> KataError | None:
     """Return what an error of the operating system means to the user; None where it names no file,
-    as an error of the program itself.
+    as an error of the program itself, and is none of a full disk.
     """
-    if not error.filename:
+    is_full = _REFUSALS.get(error.errno or 0) is _ROOM  # a write names no file
+    if not error.filename and not is_full:
         return None
     rule, remedy = _REFUSALS.get(error.errno or 0, _OTHER_REFUSAL)
-    return KataError(f"{error.filename}: {error.strerror}", rule=rule, remedy=remedy)
+    name = error.filename or "a file that is written"
+    return KataError(f"{name}: {error.strerror}", rule=rule, remedy=remedy)
 
 
 def with_cause(error: KataError) -> KataError:

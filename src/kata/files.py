@@ -39,5 +39,26 @@ def write_json(path: Path, value: Any, *, indent: int = 4, allow_nan: bool = Tru
     """
     partial = path.with_name(path.name + ".partial")
     text = json.dumps(value, indent=indent, ensure_ascii=False, allow_nan=allow_nan)
-    partial.write_text(text, encoding="utf-8")
-    os.replace(partial, path)
+    try:
+        partial.write_text(text, encoding="utf-8")
+        os.replace(partial, path)
+    except OSError:
+        partial.unlink(missing_ok=True)
+        raise
+
+
+def write_durably(path: Path, raw: bytes) -> None:
+    """Write a file atomically. When this returns, a power failure cannot undo it.
+
+    Raises:
+        OSError: the disk refuses. Nothing is left behind.
+    """
+    partial = path.with_name(path.name + ".partial")
+    try:
+        partial.write_bytes(raw)
+        fsync(partial)
+        os.replace(partial, path)
+        fsync(path.parent)
+    except OSError:
+        partial.unlink(missing_ok=True)
+        raise

@@ -1,7 +1,9 @@
 """Episodes, the ring and the journal: next observations are right, files are whole or refused."""
 
+import dataclasses
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -138,6 +140,7 @@ def wrong_bytes():
         "beyond the end": (
             changed_header(raw, lambda h: h["reward"].update(data_offsets=[-12, 0])), SCHEMA,
         ),
+        "a word for a mark": (episode(1, 3, terminated="no").to_bytes(), SCHEMA),
         "no facts": (changed_header(raw, lambda h: h.pop("__metadata__")), SCHEMA),
     }  # fmt: skip
 
@@ -147,6 +150,49 @@ def test_bytes_that_are_no_episode_of_the_run_are_refused(name):
     raw, schema = wrong_bytes()[name]
     with pytest.raises(DataError, match="an episode of this run"):
         PlayedEpisode.from_bytes(raw, schema, "episode 7")
+
+
+LIMITED = dataclasses.replace(SCHEMA, low=(-1, 0), high=(1, 2), choices=3)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({}, None),
+        ({"action": [1 + 1e-5, 2]}, None),
+        ({"action": [np.nan, 0]}, "not finite"),
+        ({"action": [1e30, 0]}, "the action 1e+30 at step 1 in dimension 0"),
+        ({"action": [0, 0.5]}, "the discrete action 0.5"),
+        ({"action": [0, 3]}, "the action 3 at step 1 in dimension 1"),
+        ({"reward": np.inf}, "not finite"),
+    ],
+)
+def test_an_episode_that_no_run_may_take_enters_no_journal(wrong, said, tmp_path):
+    journal, played = Journal(tmp_path, LIMITED), episode(0, 4)
+    played.action[:] = 0
+    for name, value in wrong.items():
+        played.arrays()[name][1] = value
+    if said is None:
+        journal.append(played, weights=0, updates=0)
+        assert Journal(tmp_path, LIMITED).read(0).steps == 4
+        return
+    with pytest.raises(DataError, match=re.escape(said)):
+        journal.append(played, weights=0, updates=0)
+    assert names(tmp_path) == []
+    assert journal.entries == []
+
+
+def test_a_journal_from_before_actions_were_checked_is_read(tmp_path):
+    Journal(tmp_path, SCHEMA).append(episode(9, 4), weights=0, updates=0)
+    tight = dataclasses.replace(SCHEMA, low=(0, 0), high=(0.1, 0.1))
+    assert Journal(tmp_path, tight).read(0).action.max() > 0.8
+
+
+def test_bounds_and_choices_of_actions_are_in_a_schemas_digest():
+    others = [{"choices": 2}, {"high": (1, 3)}, {"low": (-2, 0)}]
+    digests = {dataclasses.replace(LIMITED, **other).digest for other in [{}, *others]}
+    assert len(digests) == 4
+    assert dataclasses.replace(LIMITED, high=(1 + 1e-9, 2)).digest == LIMITED.digest
 
 
 def test_the_journal_is_read_back(tmp_path):
@@ -160,18 +206,45 @@ def test_the_journal_is_read_back(tmp_path):
     assert again.read(1).to_bytes() == episode(1, 4, success=True).to_bytes()
 
 
-def test_what_a_killed_process_left_is_removed(tmp_path):
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_what_a_killed_process_left_is_removed_before_another_episode(tmp_path):
     journal = Journal(tmp_path, SCHEMA)
     for number in range(2):
         journal.append(episode(number, 4), weights=0, updates=0)
     lines = (tmp_path / LINES).read_bytes()
     (tmp_path / LINES).write_bytes(lines[:-9])
-    (tmp_path / "000002.safetensors.partial").write_bytes(b"half")
+    (tmp_path / "000001.safetensors.partial").write_bytes(b"half")
+    (tmp_path / "notes.safetensors").write_bytes(b"of the user")
+    # Whoever reads leaves everything as it is.
+    left = names(tmp_path)
     again = Journal(tmp_path, SCHEMA)
     assert again.entries == journal.entries[:1]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["000000.safetensors", LINES]
+    assert names(tmp_path) == left
+    assert (tmp_path / LINES).read_bytes() == lines[:-9]
+    again.recover()
+    assert names(tmp_path) == ["000000.safetensors", LINES, "notes.safetensors"]
     again.append(episode(5, 2), weights=0, updates=0)
     assert Journal(tmp_path, SCHEMA).read(1).steps == 2
+
+
+@pytest.mark.parametrize(("kept", "gone"), [(0, ()), (1, ()), (1, (1,))])
+def test_episodes_without_lines_are_not_removed(kept, gone, tmp_path):
+    """A process that is killed leaves one, and the next in order."""
+    journal = Journal(tmp_path, SCHEMA)
+    for number in range(3):
+        journal.append(episode(number, 4), weights=0, updates=0)
+    lines = (tmp_path / LINES).read_text().splitlines(keepends=True)
+    (tmp_path / LINES).write_text("".join(lines[:kept]))
+    for number in gone:
+        journal.path(number).unlink()
+    left = names(tmp_path)
+    with pytest.raises(CheckpointError, match="more episodes") as error:
+        Journal(tmp_path, SCHEMA).recover()
+    assert "000002.safetensors" in error.value.what
+    assert names(tmp_path) == left
 
 
 def test_a_full_disk_leaves_the_journal_as_it_was(tmp_path):
@@ -187,6 +260,7 @@ def test_a_full_disk_leaves_the_journal_as_it_was(tmp_path):
         "    journal.append(episode(1, 400), weights=0, updates=0)\n"
         "except OSError as error:\n"
         "    assert error.errno == 27\n"
+        "assert sorted(os.listdir(sys.argv[1])) == ['000000.safetensors', LINES]\n"
         "journal.append(episode(2, 3), weights=0, updates=0)\n"
     )
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}

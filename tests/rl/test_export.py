@@ -1,5 +1,7 @@
 """A journal as a dataset: every pixel and number, ends told apart, read back as demonstrations."""
 
+import shutil
+
 import numpy as np
 import pytest
 
@@ -87,9 +89,15 @@ def test_exported_episodes_are_demonstrations_again(tmp_path):
 def test_what_cannot_be_exported_is_refused(run, tmp_path):
     with pytest.raises(DataError, match="none of 2 episodes"):
         export(run[0], tmp_path / "data", which="successes")
-    with pytest.raises(DataError, match="not empty"):
+    with pytest.raises(DataError, match="exists"):
         export(run[0], run[0])
     with pytest.raises(CheckpointError, match="the folder of a run"):
         export(tmp_path, tmp_path / "data")
+    damaged = shutil.copytree(run[0], tmp_path / "damaged", symlinks=True)
+    path = damaged / "journal/000001.safetensors"
+    path.write_bytes(path.read_bytes()[:-1] + b"?")
+    with pytest.raises(DataError, match="content changed"):
+        export(damaged, tmp_path / "data")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["damaged"]
     export(run[0], tmp_path / "human", which="human", frames="h264")
     assert (tmp_path / "human/videos").is_dir()

@@ -15,9 +15,10 @@ from kata.eval.record.demonstrations import record
 from kata.rl.demos import open_demos
 from kata.rl.environment import RlEnv
 from kata.rl.episodes.journal import Journal
+from kata.rl.export import export_journal
 from kata.rl.learner import Learner
 from kata.rl.network.members import RunActors
-from kata.rl.options import resolve_rl
+from kata.rl.options import ExportRunOptions, resolve_rl
 from kata.rl.replay import learn_again
 from kata.rl.setup import episode_schema, plan_buffers, policy_config
 from kata.rl.trainer import train_rl
@@ -300,12 +301,44 @@ def test_a_run_goes_on_though_an_option_came_after_it_began(straight, tmp_path):
     assert not differing(left(straight[0]), left(folder))
 
 
-def test_a_journal_shorter_than_its_checkpoint_is_refused(straight, tmp_path):
+def test_a_journal_shorter_than_its_checkpoint_is_refused_and_left_alone(straight, tmp_path):
     folder = shutil.copytree(straight[0], tmp_path / "run", symlinks=True)
-    lines = (folder / "journal/journal.jsonl").read_text().splitlines(keepends=True)
-    (folder / "journal/journal.jsonl").write_text("".join(lines[:-1]))
-    with pytest.raises(CheckpointError, match="3 episodes, the checkpoint 000048"):
+    journal = folder / "journal"
+    lines = (journal / "journal.jsonl").read_text().splitlines(keepends=True)
+    (journal / "journal.jsonl").write_text("".join(lines[:-1]))
+    before = {path.name: path.read_bytes() for path in journal.iterdir()}
+    for work in (
+        lambda: train(folder, *PENDULUM, "--resume=true"),
+        lambda: learn_again(folder),
+        lambda: export_journal(ExportRunOptions(run=str(folder), output_dir=str(tmp_path / "x"))),
+    ):
+        with pytest.raises(CheckpointError, match="3 episodes, the checkpoint 000048"):
+            work()
+        assert {path.name: path.read_bytes() for path in journal.iterdir()} == before
+    assert not (tmp_path / "x").exists()
+
+
+def test_a_journal_whose_lines_are_gone_is_left_alone(straight, tmp_path):
+    """Without a checkpoint nothing else tells how many episodes there were."""
+    folder = shutil.copytree(straight[0], tmp_path / "run", symlinks=True)
+    shutil.rmtree(folder / "checkpoints")
+    (folder / "journal/journal.jsonl").unlink()
+    with pytest.raises(CheckpointError, match="0 lines, and 4 more episodes"):
         train(folder, *PENDULUM, "--resume=true")
+    assert len(list((folder / "journal").iterdir())) == 4
+
+
+def test_a_run_of_a_learner_elsewhere_is_continued_as_its_journal_says(straight, tmp_path):
+    """That learner takes episodes when they come, after fewer updates than their steps allow."""
+    folder = shutil.copytree(straight[0], tmp_path / "run", symlinks=True)
+    shutil.rmtree(folder / "checkpoints")
+    entries = read_metrics(folder / "journal/journal.jsonl")
+    moved = [{**line, "updates": line["updates"] // 2} for line in entries]
+    (folder / "journal/journal.jsonl").write_text(
+        "".join(json.dumps(line) + "\n" for line in moved)
+    )
+    train(folder, *PENDULUM, "--resume=true")
+    assert learn_again(folder) == []
 
 
 def test_the_journal_alone_gives_the_weights_again(straight, tmp_path):

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from kata.data.storage.buffers import free_memory
-from kata.eval.envs.registry import EnvSpec, register_env, resolve_env
+from kata.eval.envs.registry import EnvSpec, Facts, register_env, resolve_env
 from kata.eval.rollout_policy import Acting
 from kata.rl.batches import Buffers, Sampling, TransitionBatches
 from kata.rl.classifier.saved import open_judge
@@ -45,6 +45,7 @@ class Parts:
 
     Attributes:
         schema: of its episodes.
+        facts: of its environment.
         world: its environment.
         acting: its policy, with new weights.
         learner: has taken no episode yet.
@@ -53,6 +54,7 @@ class Parts:
     """
 
     schema: Schema
+    facts: Facts
     world: RlEnv
     acting: Acting
     learner: Learner
@@ -112,7 +114,7 @@ def assemble_parts(run: RlRun, spec: EnvSpec, stack: ExitStack) -> Parts:
     batches = TransitionBatches(buffers, acting, sampling)
     before = config.online_step_before_learning
     learner = Learner(sac, batches, buffers, takeovers, before, run.rl.update_every)
-    return Parts(schema, world, acting, learner, demos, shown)
+    return Parts(schema, facts, world, acting, learner, demos, shown)
 
 
 def memory_text(args: Sequence[str], *, as_json: bool) -> str:

@@ -16,6 +16,7 @@ from kata.errors import ConfigError, KataError
 from kata.eval.env_check import Fit
 from kata.eval.envs.registry import TERMINATED, EnvSpec, make
 from kata.eval.vector_env import observed, told
+from kata.rl.episodes.episode import SLACK
 from kata.rl.options import CLASSIFIER, ENV
 
 INTERVENTION, TELEOP_ACTION = "is_intervention", "teleop_action"
@@ -23,10 +24,7 @@ PENALTY = "discrete_penalty"
 RERECORD, END = "rerecord_episode", "terminate_episode"
 """Keys of info by which LeRobot's environments, and gym-hil's wrappers, tell what a human did."""
 
-ROUNDING = 1e-4
-"""Share of an action's range by which an executed action may lie outside of it."""
-
-_MEND = "mend the environment; the run continues with --resume=true, without the episode under way"
+_MEND = "mend the environment; what was begun goes on without the episode under way"
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -199,7 +197,7 @@ class RlEnv:
         if choices is not None:
             low[-1], high[-1] = 0, choices - 1
             whole = np.append(found[:-1], found[-1].round())
-        slack = ROUNDING * (high - low)
+        slack = SLACK * (high - low)
         wrong = (found < low - slack) | (found > high + slack) | (abs(found - whole) > slack)
         if wrong.any():
             which = int(np.flatnonzero(wrong)[0])

@@ -9,9 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kata.data.edit.staged import new_folder
 from kata.data.writing.dataset_writer import DatasetWriter, VideoOptions
 from kata.errors import DataError
 from kata.eval.envs.registry import register_env, resolve_env
+from kata.rl.checkpoint import read_counts
 from kata.rl.demos import DEMO_PENALTY, SUCCEEDED, TRUNCATED
 from kata.rl.episodes.episode import PlayedEpisode, Schema
 from kata.rl.episodes.journal import FOLDER, Journal, JournalEntry
@@ -19,6 +21,7 @@ from kata.rl.options import IMAGES, ExportRunOptions
 from kata.rl.setup import episode_schema, policy_config
 from kata.rl.trainer import read_run
 from kata.spec import ACTION, DONE, REWARD, Column
+from kata.train.checkpoint.folder import home_of, newest_whole
 from kata.train.checkpoint.run_lock import FolderLock
 
 INTERVENTION = "complementary_info.is_intervention"
@@ -53,8 +56,10 @@ def export_journal(options: ExportRunOptions) -> Exported:
     in it. next.done is true where the task ended, and next.truncated where only the time was up.
 
     Raises:
-        CheckpointError: the folder holds no run, or a run that is at work.
-        DataError: no episode is to be written, or the dataset's folder is not empty.
+        CheckpointError: the folder holds no run, or a run that is at work, or the journal lacks
+            episodes of the newest checkpoint.
+        DataError: no episode is to be written, an episode is not what was written, or the
+            dataset's folder exists. Then nothing is left of the dataset.
     """
     folder = Path(options.run).expanduser()
     run = read_run(folder)
@@ -62,10 +67,13 @@ def export_journal(options: ExportRunOptions) -> Exported:
     register_env(spec)
     target = Path(options.output_dir).expanduser()
     with ExitStack() as stack:
-        stack.enter_context(FolderLock(folder))  # opening a journal drops what is half written
+        stack.enter_context(FolderLock(folder))  # nobody writes what is read
         config, rules, facts = policy_config(run, spec)
         schema = episode_schema(config, rules)
         journal = Journal(folder / FOLDER, schema)
+        checkpoint, _ = newest_whole(home_of(folder))
+        if checkpoint is not None:
+            journal.refuse_shorter(read_counts(checkpoint).episodes, checkpoint.name)
         chosen = [entry for entry in journal.entries if _is_asked_for(entry, options)]
         if not chosen:
             raise DataError(
@@ -75,7 +83,8 @@ def export_journal(options: ExportRunOptions) -> Exported:
             )
         episodes = map(journal.read, (entry.episode for entry in chosen))
         form = DatasetForm(facts.fps, schema, spec.instruction or spec.id, options.frames)
-        write_dataset(target, episodes, form)
+        with new_folder(target, inputs=(), need_bytes=0, say=_log.warning) as beside:
+            write_dataset(beside, episodes, form)
     steps = sum(entry.steps for entry in chosen)
     return Exported(target, len(chosen), steps, len(journal.entries) - len(chosen))
 

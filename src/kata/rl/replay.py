@@ -17,7 +17,7 @@ from kata.rl.checkpoint import ALGORITHM, read_counts
 from kata.rl.episodes.journal import FOLDER, Journal
 from kata.rl.learner import Learner
 from kata.rl.trainer import read_run
-from kata.train.checkpoint.folder import home_of, resumable
+from kata.train.checkpoint.folder import home_of, newest_whole
 from kata.train.checkpoint.manifest import MODEL, PRETRAINED
 from kata.train.checkpoint.run_lock import FolderLock
 
@@ -32,10 +32,11 @@ def learn_again(folder: Path) -> list[str]:
         bit.
 
     Raises:
-        CheckpointError: the folder holds no run, or no checkpoint.
+        CheckpointError: the folder holds no run or no checkpoint, or the journal lacks episodes
+            of it.
     """
     run = read_run(folder)
-    source = resumable(home_of(folder)).source
+    source, _ = newest_whole(home_of(folder))
     if source is None:
         raise CheckpointError(
             f"{folder}: no checkpoint",
@@ -45,12 +46,12 @@ def learn_again(folder: Path) -> list[str]:
     spec = resolve_env(run.env)
     register_env(spec)
     with ExitStack() as stack:
-        # Opening a journal drops a line that is half written, so nobody may be writing.
-        stack.enter_context(FolderLock(folder))
+        stack.enter_context(FolderLock(folder))  # nobody writes what is read
         parts = assemble_parts(run, spec, stack)
         journal = Journal(folder / FOLDER, parts.schema)
-        parts.take_demos()
         counts = read_counts(source)
+        journal.refuse_shorter(counts.episodes, source.name)
+        parts.take_demos()
         _log.info("%d episodes, %d updates", counts.episodes, counts.updates)
         learner = parts.learner
         for entry in journal.entries[: counts.episodes]:

@@ -47,7 +47,8 @@ def write_rl_report(folder: Path, title: str, recent: int, command: str) -> Path
     Returns:
         The page, which is whole or absent.
     """
-    lines = read_metrics(folder / "metrics.jsonl")
+    metrics = folder / "metrics.jsonl"
+    lines = read_metrics(metrics) if metrics.exists() else []  # stopped before the first line
     minutes = _minutes(lines)
     played = [(m, x) for m, x in zip(minutes, lines, strict=True) if x["kind"] == "episode"]
     tested = [(m, x) for m, x in zip(minutes, lines, strict=True) if x["kind"] == "evaluation"]
@@ -65,8 +66,12 @@ def write_rl_report(folder: Path, title: str, recent: int, command: str) -> Path
     ]
     path = folder / PAGE
     beside = path.with_name(path.name + ".new")
-    beside.write_text(document(title, "\n".join(filter(None, sections))), encoding="utf-8")
-    os.replace(beside, path)
+    try:
+        beside.write_text(document(title, "\n".join(filter(None, sections))), encoding="utf-8")
+        os.replace(beside, path)
+    except OSError:
+        beside.unlink(missing_ok=True)
+        raise
     return path
 
 

@@ -129,6 +129,9 @@ def episode_schema(config: Config, rules: EnvRules) -> Schema:
         {key: view.shape for key, view in views.items()},
         tuple(key for key, view in views.items() if view.is_camera),
         config.action_size,
+        tuple(rules.how.low.tolist()),
+        tuple(rules.how.high.tolist()),
+        config.num_discrete_actions,
     )
 
 

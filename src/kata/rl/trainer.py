@@ -21,17 +21,18 @@ import torch
 from kata import log
 from kata.config import decode, encode
 from kata.errors import CheckpointError, DivergedError, KataError
-from kata.eval.envs.registry import EnvSpec, register_env, resolve_env
+from kata.eval.envs.registry import EnvSpec, Facts, register_env, resolve_env
 from kata.eval.rollout_policy import Acting
 from kata.eval.runner import play
 from kata.eval.shares import sum_up
-from kata.files import write_json
+from kata.files import FULL, write_json
 from kata.rl import checkpoint
 from kata.rl.actor import EpisodeActor
 from kata.rl.assembly import assemble_parts
 from kata.rl.checkpoint import Counts
 from kata.rl.demos import Demos, keep_to_demos, warn_of_other_rewards
 from kata.rl.episodes.episode import PlayedEpisode
+from kata.rl.episodes.full_disk import write_when_room
 from kata.rl.episodes.journal import FOLDER, Journal
 from kata.rl.episodes.progress import LOOK_BACK, RecentShares, recent_shares
 from kata.rl.learner import Learner
@@ -88,6 +89,7 @@ class RunSession:
         run: its options.
         folder: of the run.
         spec: of its environment.
+        facts: that the environment declares.
         acting: the policy that acts and learns.
         actor: plays episodes with it.
         learner: see `Learner`.
@@ -104,6 +106,7 @@ class RunSession:
     run: RlRun
     folder: Path
     spec: EnvSpec
+    facts: Facts
     acting: Acting
     actor: EpisodeActor
     learner: Learner
@@ -131,7 +134,7 @@ class RunSession:
             self.actor.try_out(learner.buffers.offline[0].action[0])
         self.clone_first()
         while not self.stop.should_stop():
-            if learner.is_behind:
+            if self._learns_first():
                 self.learn()
                 continue
             self.between_episodes()
@@ -139,6 +142,15 @@ class RunSession:
                 break
             self.take(self._next_episode())
         self.save()
+
+    def _learns_first(self) -> bool:
+        """Return True if an update is due before the next episode. One that is in the journal comes
+        after as many as it came after before, perhaps in `kata rl learn`.
+        """
+        learner, entries = self.learner, self.journal.entries
+        if learner.episodes < len(entries):
+            return learner.sac.updates < entries[learner.episodes].updates
+        return learner.is_behind
 
     def clone_first(self) -> None:
         """Learn from demonstrations alone, as long as that comes first, and save."""
@@ -150,10 +162,14 @@ class RunSession:
         self.save()
 
     def save(self) -> None:
-        """Write a checkpoint."""
+        """Write a checkpoint; on a full disk, as soon as there is room."""
         learner = self.learner
         counts = Counts(learner.steps, learner.episodes, learner.sac.updates)
-        checkpoint.save_checkpoint(self.folder, self.acting, learner.sac, counts, encode(self.run))
+        run = encode(self.run)
+        self._write(
+            lambda: checkpoint.save_checkpoint(self.folder, self.acting, learner.sac, counts, run),
+            f"the checkpoint of step {learner.steps}",
+        )
         self.saved_step = learner.steps
         if self.run.report and time.perf_counter() - self.reported_s > REPORT_S:
             self.report()
@@ -162,7 +178,12 @@ class RunSession:
         """Draw the run's page."""
         self.reported_s = time.perf_counter()
         title = f"{self.spec.id}: {self.folder.name}"
-        write_rl_report(self.folder, title, self.run.takeover.recent, self.command)
+        try:
+            write_rl_report(self.folder, title, self.run.takeover.recent, self.command)
+        except OSError as error:
+            if error.errno not in FULL:
+                raise
+            _log.warning("%s: no report, the disk is full (%s)", self.folder, error.strerror)
 
     def _next_episode(self) -> PlayedEpisode:
         """Return the next episode: one that was played before the run was cut off, or a new one."""
@@ -173,8 +194,13 @@ class RunSession:
         updates = learner.sac.updates
         own = self.progress().own_success
         episode = self.actor.episode(number, learner.steps, own or 0.0)
-        journal.append(episode, weights=updates, updates=updates)
+        self._write(
+            lambda: journal.append(episode, weights=updates, updates=updates), f"episode {number}"
+        )
         return episode
+
+    def _write(self, write: Callable[[], object], what: str) -> None:
+        write_when_room(write, f"{self.folder}: {what}", self.stop.should_stop)
 
     def take(self, episode: PlayedEpisode) -> None:
         """Let the learner take an episode of the journal, and note it."""
@@ -379,6 +405,7 @@ def _open(run: RlRun, spec: EnvSpec, folder: Path, stack: ExitStack) -> RunSessi
     # What was there before: the checkpoint, and the episodes up to it.
     journal = Journal(folder / FOLDER, parts.schema)
     counts = _restored(folder, acting, learner.sac, journal)
+    journal.recover()
     parts.take_demos()
     refill(learner, journal, counts)
     drop_lines_after(folder / METRICS, counts.step, counts.updates)
@@ -386,7 +413,17 @@ def _open(run: RlRun, spec: EnvSpec, folder: Path, stack: ExitStack) -> RunSessi
     stack.callback(record.close)
     stop = stack.enter_context(StopSignal(unit="episode or update"))
     session = RunSession(
-        run, folder, spec, acting, actor, learner, journal, record, stop, parts.demos
+        run,
+        folder,
+        spec,
+        parts.facts,
+        acting,
+        actor,
+        learner,
+        journal,
+        record,
+        stop,
+        parts.demos,
     )
     session.evaluated_step = _evaluated_step(folder / METRICS)
     session.saved_step = counts.step
@@ -412,13 +449,7 @@ def _restored(folder: Path, acting: Acting, sac: Sac, journal: Journal) -> Count
     if found.source is None:
         return Counts(0, 0, 0)
     counts = checkpoint.restore(found.source, acting, sac)
-    if counts.episodes > len(journal.entries):
-        raise CheckpointError(
-            f"{journal.folder}: {len(journal.entries)} episodes, the checkpoint "
-            f"{found.source.name} has learned from {counts.episodes}",
-            rule="the journal holds every episode of the run",
-            remedy="copy the run's folder again from where it is whole",
-        )
+    journal.refuse_shorter(counts.episodes, found.source.name)
     _log.info("continued from %s: step %d, %d updates", found.source, counts.step, counts.updates)
     return counts
 

@@ -2,9 +2,11 @@
 
 import hashlib
 import json
+import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
+import httpx
 import pytest
 
 from kata.errors import CheckpointError, PolicyError
@@ -207,6 +209,30 @@ def test_names_and_folders_belong_to_one_actor(tmp_path):
             act(tmp_path / "a", port, "a")
         with pytest.raises(PolicyError, match="trained on 3"):
             act(tmp_path / "d", port, "d", "--env.id=MountainCarContinuous-v0")
+
+
+def test_an_actor_in_another_environment_of_equal_shapes_is_refused(tmp_path):
+    board = ["--env.type=kata", "--env.id=null", "--env.success_key=is_success"]
+    args = [*board, f"--policy.input_features={json.dumps(POSITION)}", "--rl.reward=success"]
+    args.append("--policy.online_steps=12")
+    with running(tmp_path / "run", *args) as (port, sessions):
+        for more, said in (
+            ("--env.kwargs.relative=true", "action_names way.x, way.y (the learner's: "),
+            ("--env.fps=30", "another environment: fps 30 (the learner's: 10)"),
+        ):
+            with pytest.raises(NetworkError, match=re.escape(said)):
+                act(tmp_path / more, port, "a", *board, more)
+        assert sessions[0].journal.entries == []
+    # Options that change nothing of what is seen or done may differ.
+    with running(tmp_path / "run", *args) as (port, _):
+        act(tmp_path / "a", port, "a", *board, "--env.kwargs.render_mode=null")
+
+
+def test_the_largest_body_is_the_longest_episode_of_the_environment(tmp_path):
+    args = ("--env.max_steps=null", "--policy.online_buffer_capacity=5000")
+    with running(tmp_path / "run", *args) as (port, sessions):
+        facts = httpx.get(f"http://127.0.0.1:{port}/v1/run").json()
+    assert facts["episode_bytes"] == 201 * sessions[0].journal.schema.row_bytes + 65_536
 
 
 def test_a_learner_that_had_finished_takes_what_was_left_before_it_ends(

@@ -12,6 +12,7 @@ from kata.rl.episodes.episode import PlayedEpisode
 from kata.rl.network.courier import Line
 from kata.rl.network.options import resolve_act, resolve_learn
 from kata.rl.network.wire import ACTOR, INSTANCE, RUN, UPDATES, VERSION, WEIGHTS, library
+from kata.rl.trainer import RunSession
 from tests.rl.network.pendulum import ENV, free_port, learn, running
 from tests.rl.network.pendulum import RUN as LEARN
 
@@ -46,7 +47,7 @@ def learner(tmp_path_factory):
             client.headers.update(who)
             hello = {
                 "run_id": facts["run_id"], "name": "arm", "instance": "1" * 32,
-                "schema": facts["schema"],
+                "schema": facts["schema"], "env": facts["env"],
             }  # fmt: skip
             assert client.post("/hello", json=hello).json() == {"next_sequence": 0, "steps": 0}
             yield client, hello, sessions[0]
@@ -71,8 +72,9 @@ def test_an_episode_counts_once_however_often_it_comes(learner):
 
 
 NAN = np.full((12, 1), np.nan, np.float32)
+FAR = np.full((12, 1), 1e30, np.float32)
 WIDE = np.zeros((12, 2), np.float32)
-ODD = b'{"__metadata__": {"kata": "{\\"terminated\\": 0, \\"success\\": 0, \\"seed\\": 0}"}, '
+ODD = b'{"__metadata__": {"kata": "{\\"terminated\\": true, \\"success\\": null, \\"seed\\": 0}"}, '
 
 
 def safetensors(header):
@@ -83,6 +85,7 @@ def safetensors(header):
     ("body", "status", "said"),
     [
         (episode(action=NAN), 422, "action with numbers that are not finite"),
+        (episode(action=FAR), 422, "the action 1e+30 at step 0 in dimension 0"),
         (episode(action=WIDE), 422, "action F32 [12, 2], not [12, 1]"),
         (episode(reward=np.zeros(12, np.float64).astype(np.uint8)), 422, "reward U8"),
         (episode(observations={"x": np.zeros((13, 3), np.float32)}), 422, "observation.state, x"),
@@ -94,13 +97,14 @@ def safetensors(header):
             422,
             "a body that cannot be read",
         ),
+        (episode(terminated="no"), 422, "terminated is 'no'"),
         (episode(14), 413, "14 steps"),
         (bytes(70_000), 413, "a body of 70000 bytes"),
         (b"", 422, "a header of 0 bytes"),
     ],
     ids=[
-        "nan", "shape", "dtype", "name", "short", "pickle", "nested", "no number", "long", "large",
-        "empty",
+        "nan", "far", "shape", "dtype", "name", "short", "pickle", "nested", "no number", "word",
+        "long", "large", "empty",
     ],
 )  # fmt: skip
 def test_bodies_that_are_no_episode_are_refused(body, status, said, learner):
@@ -149,16 +153,24 @@ def test_requests_outside_the_protocol_are_refused(learner):
     ("changes", "status", "said"),
     [
         ({"schema": "0" * 16}, 409, "episodes of the schema 0000"),
+        ({"env": {}}, 409, "another environment: id None (the learner's: Pendulum-v1); fps None"),
         ({"run_id": "x"}, 403, "run 'x'"),
         ({"name": 3}, 400, "name is not of the type str"),
         ({"more": 1}, 400, "fields run_id"),
-        ({"instance": "3"}, 409, "has that name"),
+        ({"name": ""}, 400, "actor ''"),
+        ({"name": "a/b\n\x1b[31mred"}, 400, "actor 'a/b\\n\\x1b[31mred'"),
+        ({"name": "a" * 3000}, 400, "actor 'aaa"),
+        ({"name": "\xfc"}, 400, "actor '\xfc'"),
+        ({"name": "leg", "instance": "x"}, 400, "the instance 'x'"),
+        ({"instance": "3" * 32}, 409, "has that name"),
     ],
 )
 def test_a_wrong_hello_is_refused(changes, status, said, learner):
-    client, hello, _ = learner
+    client, hello, session = learner
+    known = (session.folder / "actors.json").read_bytes()
     answer = client.post("/hello", content=json.dumps({**hello, **changes}))
     assert answer.status_code == status
+    assert (session.folder / "actors.json").read_bytes() == known
     assert said in answer.json()["what"]
 
 
@@ -170,11 +182,27 @@ def test_a_full_journal_refuses_and_goes_on(learner, monkeypatch):
 
     number = len(session.journal.entries)
     with monkeypatch.context() as patched:
-        patched.setattr("kata.rl.episodes.journal.fsync", full)
+        patched.setattr("kata.rl.episodes.journal.write_durably", full)
         answer = client.put(f"/episodes/{number}", content=episode())
     assert answer.status_code == 507
     assert "no room for the journal (ENOSPC)" in answer.json()["what"]
     assert client.put(f"/episodes/{number}", content=episode()).status_code == 204
+
+
+def test_an_actor_that_cannot_be_remembered_is_told_to_ask_again(learner, monkeypatch):
+    client, hello, session = learner
+    leg = {**hello, "name": "leg"}
+
+    def full(*args, **kwargs):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("kata.rl.network.members.write_json", full)
+        for _ in range(2):
+            answer = client.post("/hello", content=json.dumps(leg))
+            assert answer.status_code == 507
+            assert "no room for" in answer.json()["what"]
+    assert "leg" not in (session.folder / "actors.json").read_text()
 
 
 @pytest.mark.parametrize(
@@ -229,6 +257,24 @@ def test_a_port_that_is_taken_and_a_wrong_certificate_are_told(tmp_path, learner
         learn(
             tmp_path / "run", free_port(), f"--rl.certificate={wrong}", f"--rl.private_key={wrong}"
         )
+
+
+def test_a_port_that_is_taken_is_told_before_anything_is_cloned(tmp_path, learner, monkeypatch):
+    client, *_ = learner
+
+    def clone(self):
+        raise AssertionError("cloned")
+
+    monkeypatch.setattr(RunSession, "clone_first", clone)
+    with pytest.raises(ConfigError, match=r"rl\.port="):
+        learn(tmp_path / "run", client.base_url.port)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_learner_that_is_stopped_without_an_episode_ends_as_it_should(tmp_path):
+    with running(tmp_path / "run", "--report=true") as (_, sessions):
+        sessions[0].stop.reason = "SIGTERM"
+    assert "No episode was played yet" in (tmp_path / "run/report.html").read_text()
 
 
 def test_without_the_extra_one_message_says_what_to_install():

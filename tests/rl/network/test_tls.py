@@ -49,12 +49,19 @@ def test_episodes_and_weights_travel_over_tls(files, tmp_path):
         trusted = f"--rl.ca_file={files}/certificate.pem"
         with pytest.raises(NetworkError, match=r"Hostname mismatch|IP address mismatch"):
             act(tmp_path / "a", port, "a", f"--rl.learner=https://localhost:{port}", token, trusted)
-        # 3. Plain HTTP gets no answer.
-        with pytest.raises(NetworkError, match="no answer for"):
-            act(tmp_path / "a", port, "a", token, "--rl.patience=0.3s")
+        # 3. Without TLS the actor is told at once which address the learner has.
+        with pytest.raises(NetworkError, match="the learner speaks https") as error:
+            act(tmp_path / "a", port, "a", token)
+        assert error.value.remedy == f"--rl.learner=https://127.0.0.1:{port}"
         # 4. With both, all is there.
         acted = act(tmp_path / "a", port, "a", https, token, trusted)
     assert acted.steps == sessions[0].learner.steps >= 24
+
+
+def test_a_learner_without_tls_is_told_at_once(tmp_path):
+    with running(tmp_path / "run") as (port, _), pytest.raises(NetworkError) as error:
+        act(tmp_path / "a", port, "a", f"--rl.learner=https://127.0.0.1:{port}")
+    assert error.value.remedy == f"--rl.learner=http://127.0.0.1:{port}"
 
 
 @pytest.mark.parametrize(

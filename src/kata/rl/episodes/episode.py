@@ -23,6 +23,9 @@ _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 _HEADER_BYTES = 65_536
 _FACTS = "kata"
 
+SLACK = 1e-4
+"""Share of its range by which an action may be outside of its bounds: floats are rounded."""
+
 
 @dataclass(frozen=True)
 class Schema:
@@ -32,11 +35,17 @@ class Schema:
         observations: shape of one observation by key; cameras (H, W, C), vectors (D,).
         cameras: keys that are uint8; the others are float32.
         action_size: numbers of an action.
+        low: least value of each number of an action; empty where bounds are not known.
+        high: largest values, as many.
+        choices: of a discrete last number, which is whole and counts from 0; None without one.
     """
 
     observations: dict[str, tuple[int, ...]]
     cameras: tuple[str, ...]
     action_size: int
+    low: tuple[float, ...] = ()
+    high: tuple[float, ...] = ()
+    choices: int | None = None
 
     def dtype(self, key: str) -> np.dtype[Any]:
         """Return the type of an observation."""
@@ -65,8 +74,21 @@ class Schema:
     @property
     def digest(self) -> str:
         """Return 16 hex digits that are equal for equal schemas."""
-        facts = [sorted(self.observations.items()), sorted(self.cameras), self.action_size]
+        facts: list[Any] = [sorted(self.observations.items()), sorted(self.cameras)]
+        facts += [
+            self.action_size,
+            rounded_bounds(self.low),
+            rounded_bounds(self.high),
+            self.choices,
+        ]
         return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
+
+
+def rounded_bounds(bounds: tuple[float, ...]) -> list[float]:
+    """Return bounds with five digits: those that are computed may differ in their last bit between
+    machines.
+    """
+    return [float(f"{value:.5g}") for value in bounds]
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,22 +185,56 @@ class PlayedEpisode:
             DataError: the bytes are not such an episode.
         """
         found = _Parsed.of(raw, source)
+        facts = found.facts
         wanted = schema.arrays(found.steps)
         if found.entries.keys() != wanted.keys():
             odd = sorted(found.entries.keys() ^ wanted.keys())
             raise _refused(source, f"arrays that differ: {', '.join(odd[:4])}")
         arrays = {name: found.array(name, *wanted[name]) for name in wanted}
-        facts = found.facts
         return PlayedEpisode(
             {key: arrays[key] for key in schema.observations},
             arrays["action"],
             arrays["reward"],
             arrays["penalty"],
             arrays["intervention"],
-            bool(facts["terminated"]),
-            None if facts["success"] is None else bool(facts["success"]),
-            int(facts["seed"]),
+            facts["terminated"],
+            facts["success"],
+            facts["seed"],
         )
+
+    @staticmethod
+    def admitted(raw: bytes, schema: Schema, source: str) -> PlayedEpisode:
+        """Return the episode of `from_bytes` if a run may take it: its actions are ones that the
+        environment takes, too. Episodes that a run has taken before are read without that.
+
+        Args:
+            raw: see `from_bytes`.
+            schema: see `from_bytes`.
+            source: see `from_bytes`.
+
+        Raises:
+            DataError: it may not.
+        """
+        found = PlayedEpisode.from_bytes(raw, schema, source)
+        if schema.low:
+            _refuse_outside(found.action, schema, source)
+        if schema.choices is not None:
+            last = found.action[:, -1]
+            wrong = (last != last.round()) | (last < 0) | (last >= schema.choices)
+            if wrong.any():
+                raise _impossible(
+                    f"{source}: the discrete action {last[wrong][0]:g}",
+                    f"whole numbers from 0 to {schema.choices - 1}",
+                )
+        return found
+
+
+_KINDS: dict[str, tuple[type[Any], ...]] = {
+    "terminated": (bool,),
+    "success": (bool, type(None)),
+    "seed": (int,),
+}
+"""Types of the facts in a header."""
 
 
 @dataclass(frozen=True)
@@ -199,9 +255,12 @@ class _Parsed:
             entries = json.loads(raw[8 : 8 + length])
             facts = json.loads(entries.pop("__metadata__")[_FACTS])
             ends = [int(entry["data_offsets"][1]) for entry in entries.values()]
-            known = {name: facts[name] for name in ("terminated", "success", "seed")}
+            known = {name: facts[name] for name in _KINDS}
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise _refused(source, f"a header that cannot be read ({error})") from error
+        odd = [name for name, kinds in _KINDS.items() if type(known[name]) not in kinds]
+        if odd:
+            raise _refused(source, f"{odd[0]} is {known[odd[0]]!r}")
         body = memoryview(raw)[8 + length :]
         if max(ends, default=0) != len(body):
             raise _refused(source, f"{len(body)} bytes of arrays, {max(ends, default=0)} declared")
@@ -231,6 +290,24 @@ class _Parsed:
         if dtype == np.float32 and not np.isfinite(values).all():
             raise _refused(self.source, f"{name} with numbers that are not finite")
         return values
+
+
+def _refuse_outside(action: NDArray[np.float32], schema: Schema, source: str) -> None:
+    """Refuse actions that the environment cannot have executed."""
+    low, high = np.array(schema.low), np.array(schema.high)
+    slack = SLACK * (high - low)
+    outside = np.argwhere((action < low - slack) | (action > high + slack))
+    if len(outside):
+        step, which = outside[0].tolist()
+        raise _impossible(
+            f"{source}: the action {action[step, which]:g} at step {step} in dimension {which}",
+            f"within the environment's bounds: from {low[which]:g} to {high[which]:g}",
+        )
+
+
+def _impossible(what: str, rule: str) -> DataError:
+    remedy = "repair the environment, or what its info says that a human did"
+    return DataError(what, rule=rule, remedy=remedy)
 
 
 def _refused(source: str, what: str) -> DataError:

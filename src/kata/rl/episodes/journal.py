@@ -11,16 +11,20 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from kata.errors import CheckpointError, DataError
-from kata.files import fsync
+from kata.files import write_durably
 from kata.rl.episodes.episode import PlayedEpisode, Schema
 
 FOLDER = "journal"
 LINES = "journal.jsonl"
+
+_EPISODE = re.compile(r"(\d{6,})\.safetensors")
+"""Names of episodes; whatever else lies in the folder is left alone."""
 
 
 @dataclass(frozen=True)
@@ -53,11 +57,10 @@ class JournalEntry:
 
 
 class Journal:
-    """The journal of a run, opened for reading and appending. What a killed process left half
-    written is removed.
+    """The journal of a run. Reading changes nothing; appending begins with `recover`.
 
     Args:
-        folder: made if it is absent.
+        folder: may be absent.
         schema: of the run's episodes.
 
     Raises:
@@ -67,14 +70,78 @@ class Journal:
     def __init__(self, folder: Path, schema: Schema) -> None:
         self.folder = folder
         self.schema = schema
-        folder.mkdir(parents=True, exist_ok=True)
         self._lines = folder / LINES
-        self.entries = self._recovered()
+        self._is_recovered = False
+        raw = self._lines.read_bytes() if self._lines.exists() else b""
+        self._whole = raw.rfind(b"\n") + 1  # behind it is what a killed process left of a line
+        whole = raw[: self._whole].splitlines()
+        self.entries = [self._entry(number, line) for number, line in enumerate(whole)]
+        absent = [entry.episode for entry in self.entries if not self.path(entry.episode).is_file()]
+        if absent:
+            raise CheckpointError(
+                f"{self.path(absent[0])}: no such file",
+                rule=f"the journal has {len(self.entries)} episodes, and a file for each",
+                remedy="copy the run's folder again from where it is whole",
+            )
 
     @property
     def steps(self) -> int:
         """Return the steps of all episodes."""
         return sum(entry.steps for entry in self.entries)
+
+    def refuse_shorter(self, episodes: int, checkpoint: str) -> None:
+        """Refuse a journal that lacks episodes that a checkpoint has learned from.
+
+        Args:
+            episodes: that it has learned from.
+            checkpoint: its name.
+
+        Raises:
+            CheckpointError: it lacks some.
+        """
+        if episodes > len(self.entries):
+            raise CheckpointError(
+                f"{self.folder}: {len(self.entries)} episodes, the checkpoint {checkpoint} has "
+                f"learned from {episodes}",
+                rule="the journal holds every episode of the run",
+                remedy=f"copy {LINES} and its episodes again from where they are whole",
+            )
+
+    def recover(self) -> None:
+        """Remove what a killed process left of the episode that it was writing, once, before the
+        first episode is appended.
+
+        Raises:
+            CheckpointError: more episodes have no line than a killed process can leave. Nothing
+                was removed.
+        """
+        if self._is_recovered:
+            return
+        self.folder.mkdir(parents=True, exist_ok=True)
+        unknown = self._without_line()
+        following = self.path(len(self.entries))
+        if unknown and unknown != [following]:
+            raise CheckpointError(
+                f"{self._lines}: {len(self.entries)} lines, and {len(unknown)} more episodes, from "
+                f"{unknown[0].name} to {unknown[-1].name}",
+                rule="a process that is killed leaves one episode without its line",
+                remedy=f"copy {LINES} again from where it is whole; to go on without these "
+                "episodes, move them elsewhere",
+            )
+        for path in (following, following.with_name(following.name + ".partial")):
+            path.unlink(missing_ok=True)
+        if self._lines.exists():
+            os.truncate(self._lines, self._whole)
+        self._is_recovered = True
+
+    def _without_line(self) -> list[Path]:
+        """Return the files of episodes that have no line, in their order."""
+        found: dict[int, Path] = {}
+        for path in self.folder.iterdir():
+            name = _EPISODE.fullmatch(path.name)
+            if name is not None and int(name[1]) >= len(self.entries):
+                found[int(name[1])] = path
+        return [found[number] for number in sorted(found)]
 
     def append(
         self,
@@ -95,9 +162,13 @@ class Journal:
             sequence: see `JournalEntry`; -1 for the next of this actor.
 
         Raises:
+            DataError: it is none of the schema, a number is not finite, or an action is none that
+                the environment takes. The journal is as it was.
             OSError: the disk refuses. The journal is as it was.
         """
+        self.recover()
         raw = episode.to_bytes()
+        PlayedEpisode.admitted(raw, self.schema, f"episode {len(self.entries)}")
         if sequence < 0:
             sequence = sum(entry.actor == actor for entry in self.entries)
         entry = JournalEntry(
@@ -114,12 +185,8 @@ class Journal:
         )
         # 1. The episode, under a name that does not count before its line is there.
         path = self.path(entry.episode)
-        partial = path.with_name(path.name + ".partial")
-        partial.write_bytes(raw)
-        fsync(partial)
-        os.replace(partial, path)
-        fsync(self.folder)
-        # 2. Its line. A line that was cut short is removed when the journal is opened again.
+        write_durably(path, raw)
+        # 2. Its line. A line that was cut short is removed before another is added.
         size = self._lines.stat().st_size if self._lines.exists() else 0
         try:
             with self._lines.open("ab") as lines:
@@ -129,6 +196,7 @@ class Journal:
         except OSError:
             if self._lines.exists():
                 os.truncate(self._lines, size)
+            path.unlink()
             raise
         self.entries.append(entry)
         return entry
@@ -152,28 +220,6 @@ class Journal:
     def path(self, number: int) -> Path:
         """Return the file of an episode."""
         return self.folder / f"{number:06d}.safetensors"
-
-    def _recovered(self) -> list[JournalEntry]:
-        whole: list[bytes] = []
-        if self._lines.exists():
-            raw = self._lines.read_bytes()
-            kept = raw[: raw.rfind(b"\n") + 1]
-            if kept != raw:
-                os.truncate(self._lines, len(kept))
-            whole = kept.splitlines()
-        entries = [self._entry(number, line) for number, line in enumerate(whole)]
-        for path in self.folder.glob("*.safetensors*"):
-            number = path.name.partition(".")[0]
-            if path.suffix == ".partial" or int(number) >= len(entries):
-                path.unlink()
-        absent = [entry.episode for entry in entries if not self.path(entry.episode).is_file()]
-        if absent:
-            raise CheckpointError(
-                f"{self.path(absent[0])}: no such file",
-                rule=f"the journal has {len(entries)} episodes, and a file for each",
-                remedy="copy the run's folder again from where it is whole",
-            )
-        return entries
 
     def _entry(self, number: int, line: bytes) -> JournalEntry:
         try:

@@ -20,13 +20,13 @@ from kata.errors import PolicyError
 from kata.eval.env_check import fit
 from kata.eval.envs.registry import inspect, register_env, resolve_env
 from kata.eval.rollout_policy import Acting
-from kata.files import FULL
 from kata.policies.base import Policy
 from kata.policies.gaussian_actor.config import Config
 from kata.rl.actor import EpisodeActor
 from kata.rl.classifier.saved import classifier_digest, open_judge
 from kata.rl.environment import EnvRules, Judge, RlEnv
 from kata.rl.episodes.episode import PlayedEpisode, Schema
+from kata.rl.episodes.full_disk import write_when_room
 from kata.rl.network.courier import (
     EpisodeCourier,
     Fetched,
@@ -36,6 +36,7 @@ from kata.rl.network.courier import (
     meet,
     patience_of,
 )
+from kata.rl.network.env_record import env_record
 from kata.rl.network.options import ActRun
 from kata.rl.network.spool import Spool, identity
 from kata.rl.network.wire import Greeting, RunFacts
@@ -148,17 +149,21 @@ class NetworkActor:
             )
 
     def _keep(self, episode: PlayedEpisode, weights: int) -> None:
-        """Put an episode into the spool; on a full disk, as soon as there is room."""
-        while True:
-            try:
-                self.spool.add(episode, self.schema, self.sequence, weights)
-                return
-            except OSError as error:
-                if error.errno not in FULL or self.stop.should_stop():
-                    raise
-                _log.warning("episode %d cannot be kept: %s; waits", self.sequence, error)
-                self.courier.check()
-                self.spool.wait_for_fewer(0, 5.0)
+        """Put an episode into the spool; on a full disk, as soon as there is room.
+
+        That may take longer than the patience: ending would lose the episode.
+        """
+
+        def wait(pause_s: float) -> None:
+            self.courier.check()
+            self.spool.wait_for_fewer(0, pause_s)
+
+        write_when_room(
+            lambda: self.spool.add(episode, self.schema, self.sequence, weights),
+            f"{self.options.output_dir}: episode {self.sequence}",
+            self.stop.should_stop,
+            wait,
+        )
 
     def _send_rest(self) -> None:
         """Wait until the learner has every episode, or is away."""
@@ -187,14 +192,17 @@ def act_for_learner(options: ActRun) -> Acted:
         # 1. The run, and what this side makes of it.
         facts = meet(line, patience, learner)
         config: Config = decode(Config, {**facts.policy, "device": options.device})
-        rules = EnvRules(spec, fit(config, spec, inspect(spec), {}), facts.reward)
+        mine = inspect(spec)
+        how = fit(config, spec, mine, {})
+        rules = EnvRules(spec, how, facts.reward, config.num_discrete_actions)
         schema = episode_schema(config, rules)
         takeover: TakeoverConfig = decode(TakeoverConfig, facts.takeover)
         world = RlEnv(rules, _judge(options, facts, schema))
         stack.callback(world.close)
         # 2. Who this is, and how far it has come.
         who = identity(folder, options.rl.name, facts.run_id)
-        hello = Greeting(facts.run_id, who.name, who.instance, schema.digest)
+        env = env_record(spec, mine, schema)
+        hello = Greeting(facts.run_id, who.name, who.instance, schema.digest, env)
         welcome = greet(line, patience, learner, hello)
         spool = Spool(folder)
         unknown = [each for each in spool.episodes if each.sequence >= welcome.next_sequence]

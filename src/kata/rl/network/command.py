@@ -27,7 +27,7 @@ def learn(args: Sequence[str]) -> int:
         f"episodes, {count_text(counts.updates)} updates"
     )
     if trained.stopped is not None:
-        print(f"stopped ({trained.stopped}) and saved; continue it with --resume=true")
+        print(f"stopped ({trained.stopped}) and saved; continue it: {trained.command}")
         return STOPPED
     print(f"check it: kata rl replay {trained.folder}")
     return 0

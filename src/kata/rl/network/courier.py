@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import socket
 import ssl
 import threading
 import time
@@ -44,6 +45,9 @@ from kata.units import duration_s, seconds_text
 
 SAID_S = 10.0
 """Time between messages that the learner is away."""
+
+UNENCRYPTED = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE")
+"""Words of OpenSSL's messages about an answer that is none of TLS."""
 
 UNTRUSTED = "CERTIFICATE_VERIFY_FAILED"
 """Words of OpenSSL's messages about certificates."""
@@ -128,6 +132,14 @@ class Line(Closing):
         except httpx.ConnectError as error:
             if UNTRUSTED in str(error):  # waiting does not help
                 raise _untrusted(self._client.base_url, error) from error
+            if any(words in str(error) for words in UNENCRYPTED):
+                raise _other_scheme(self._client.base_url, "http") from error
+            raise
+        except (httpx.RemoteProtocolError, httpx.ReadError) as error:
+            # A learner that goes cuts the connection in the same way, so it is asked.
+            url = self._client.base_url
+            if url.scheme == "http" and _speaks_tls(url):
+                raise _other_scheme(url, "https") from error
             raise
 
     def _asked(
@@ -167,6 +179,29 @@ def _untrusted(url: httpx.URL, error: httpx.ConnectError) -> NetworkError:
         rule="the learner's certificate names its address, and is signed by who is trusted here",
         remedy="--rl.ca_file=<the learner's --rl.certificate>; the certificate's subjectAltName "
         "has the host of --rl.learner",
+    )
+
+
+def _speaks_tls(url: httpx.URL) -> bool:
+    """Return True if a server answers a handshake of TLS. Nothing is sent, so nobody is trusted."""
+    anybody = ssl.create_default_context()
+    anybody.check_hostname, anybody.verify_mode = False, ssl.CERT_NONE
+    try:
+        with (
+            socket.create_connection((url.host, url.port or 80), timeout=5.0) as plain,
+            anybody.wrap_socket(plain, server_hostname=url.host),
+        ):
+            return True
+    except OSError:  # ssl's errors are among them
+        return False
+
+
+def _other_scheme(url: httpx.URL, scheme: str) -> NetworkError:
+    return NetworkError(
+        FORBIDDEN,
+        f"{url.scheme}://{url.netloc.decode()}: the learner speaks {scheme}",
+        rule="https:// where the learner has --rl.certificate, else http://",
+        remedy=f"--rl.learner={scheme}://{url.netloc.decode()}",
     )
 
 

@@ -18,6 +18,7 @@ from kata.policies.gaussian_actor.model import Policy
 from kata.rl.classifier.saved import classifier_digest
 from kata.rl.episodes.ring import Ring
 from kata.rl.network.desk import Desk, Published, Submission
+from kata.rl.network.env_record import env_record
 from kata.rl.network.members import RunActors
 from kata.rl.network.options import ServingConfig, read_token
 from kata.rl.network.server import Serving
@@ -65,13 +66,17 @@ class NetworkLearner:
         self._present: list[str] = []
 
     def go(self) -> None:
-        """Learn until all steps are done and learned from, or somebody asks to stop; then save."""
+        """Learn until all steps are done and learned from, or somebody asks to stop; then save.
+
+        The address is taken first: whether it is free is known before cloning.
+        """
         session = self._session
-        self._catch_up()
-        session.clone_first()
-        self._desk.updates = session.learner.sac.updates
-        self._publish()
         with Serving(self._desk, self._options, self._token) as serving:
+            self._catch_up()
+            session.clone_first()
+            self._desk.updates = session.learner.sac.updates
+            self._publish()
+            serving.start()
             _log.info("actors: kata rl act --env.type=... --rl.learner=%s", serving.url)
             try:
                 self._work()
@@ -239,11 +244,13 @@ class NetworkLearner:
     # --- facts --------------------------------------------------------------------------------
 
     def _max_steps(self) -> int:
-        """Return the steps of the longest episode that every buffer can hold and the run allows."""
-        learner, given = self._session.learner, self._session.run.env.max_steps
+        """Return the steps of the longest episode that every buffer can hold and the environment
+        allows.
+        """
+        learner = self._session.learner
         rings: list[Ring | None] = [learner.buffers.online, learner.takeovers]
         held = min(ring.capacity for ring in rings if ring is not None) - 1
-        return held if given is None else min(held, given)
+        return min(held, self._session.facts.max_steps)
 
     def _facts(self) -> RunFacts:
         session, run = self._session, self._session.run
@@ -255,6 +262,7 @@ class NetworkLearner:
         return RunFacts(
             run_id=self._members.run_id,
             schema=schema.digest,
+            env=env_record(session.spec, session.facts, schema),
             seed=run.seed,
             reward=run.rl.reward,
             policy=policy,

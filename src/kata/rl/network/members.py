@@ -6,16 +6,30 @@
 from __future__ import annotations
 
 import json
+import re
 import secrets
 from collections.abc import Iterable
 from pathlib import Path
 
 from kata.errors import CheckpointError
+from kata.files import FULL as FULL_DISK
 from kata.files import fsync, write_json
 from kata.rl.episodes.journal import JournalEntry
-from kata.rl.network.wire import CONFLICT, FORBIDDEN, Greeting, NetworkError, RunFacts, Welcome
+from kata.rl.network.env_record import env_differences
+from kata.rl.network.options import NAME
+from kata.rl.network.wire import (
+    BAD,
+    CONFLICT,
+    FORBIDDEN,
+    FULL,
+    Greeting,
+    NetworkError,
+    RunFacts,
+    Welcome,
+)
+from kata.rl.trainer import ACTORS
 
-FILE = "actors.json"
+_INSTANCE = re.compile(r"[0-9a-f]{32}")
 
 
 class RunActors:
@@ -32,7 +46,7 @@ class RunActors:
     """
 
     def __init__(self, folder: Path, entries: Iterable[JournalEntry], most: int) -> None:
-        self._file = folder / FILE
+        self._file = folder / ACTORS
         self._most = most
         self.run_id = secrets.token_hex(8)
         self._instances: dict[str, str] = {}
@@ -48,10 +62,25 @@ class RunActors:
         """Return how far an actor is, and remember it.
 
         Raises:
-            NetworkError: the run, the schema or the name is not the run's.
+            NetworkError: the run, the environment, the schema or the name is not the run's.
         """
         name = greeting.name
+        if not NAME.fits(name) or not _INSTANCE.fullmatch(greeting.instance):
+            raise NetworkError(
+                BAD,
+                f"actor {name[:40]!r} of the instance {greeting.instance[:40]!r}",
+                rule=f"a name has {NAME.rule}, and an instance 32 hex digits",
+                remedy="another --rl.name",
+            )
         self._refuse_other_run(greeting.run_id)
+        differing = env_differences(facts.env, greeting.env)
+        if differing:
+            raise NetworkError(
+                CONFLICT,
+                f"actor {name}: another environment: {'; '.join(differing)}",
+                rule="an actor plays in the environment that its learner learns for",
+                remedy="give `kata rl act` the environment of `kata rl learn` (--env.*)",
+            )
         if greeting.schema != facts.schema:
             raise NetworkError(
                 CONFLICT,
@@ -68,12 +97,27 @@ class RunActors:
                     rule=f"at most {self._most}",
                     remedy="a larger --rl.max_actors for `kata rl learn`",
                 )
-            self._instances[name] = greeting.instance
-            self._write()
+            self._remember(name, greeting.instance)
         elif known != greeting.instance:
             raise self._other_folder(name)
         mine = self._episodes.get(name, [])
         return Welcome(len(mine), sum(entry.steps for entry in mine))
+
+    def _remember(self, name: str, instance: str) -> None:
+        before = self._instances
+        self._instances = {**before, name: instance}
+        try:
+            self._write()
+        except OSError as error:
+            self._instances = before
+            if error.errno not in FULL_DISK:
+                raise
+            raise NetworkError(
+                FULL,
+                f"actor {name}: no room for {self._file} ({error.strerror})",
+                rule="the learner remembers its actors",
+                remedy="make room; the actor asks again",
+            ) from error
 
     def refuse_stranger(self, run_id: str, name: str, instance: str) -> None:
         """Refuse who has not said hello.

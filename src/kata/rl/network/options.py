@@ -61,7 +61,7 @@ class ServingConfig(Options):
     max_actors: int = option(16, "Names of actors that the run accepts.", least=1)
     max_episode_mb: float | None = option(
         None,
-        "Largest episode, 10^6 bytes; null for one of env.max_steps steps.",
+        "Largest episode, 10^6 bytes; null for the longest that the environment allows.",
         above=0,
     )
     max_journal_gb: float | None = option(

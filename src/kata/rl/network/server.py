@@ -151,7 +151,7 @@ async def _body(request: Request, most: int) -> bytes:
 def _parsed(body: bytes, schema: Schema, source: str) -> PlayedEpisode:
     """Return an episode that is what the run needs."""
     try:
-        return PlayedEpisode.from_bytes(body, schema, source)
+        return PlayedEpisode.admitted(body, schema, source)
     except DataError as error:
         raise NetworkError(
             MALFORMED, error.what, rule=error.rule, remedy="repair the actor's environment"
@@ -171,7 +171,8 @@ def _refuse_long(episode: PlayedEpisode, most: int, source: str) -> None:
         raise NetworkError(
             TOO_LARGE,
             f"{source}: {episode.steps} steps",
-            rule=f"at most {most}: the learner's --env.max_steps, and what every buffer holds",
+            rule=f"at most {most}: what the learner's environment allows (--env.max_steps), and "
+            "every buffer holds",
             remedy="give `kata rl act` the --env.max_steps of `kata rl learn`",
         )
 
@@ -239,7 +240,7 @@ async def _unknown(request: Request, error: Exception) -> Response:
 
 
 class Serving(Closing):
-    """A server that answers in a thread until it is closed.
+    """A server that holds its address, and answers in a thread from `start` until it is closed.
 
     Args:
         desk: where episodes go.
@@ -262,6 +263,9 @@ class Serving(Closing):
         self._thread = threading.Thread(
             target=self._server.run, kwargs={"sockets": [self._socket]}, daemon=True
         )
+
+    def start(self) -> None:
+        """Answer from now on."""
         self._thread.start()
         while not self._server.started and self._thread.is_alive():
             time.sleep(0.005)
@@ -269,7 +273,8 @@ class Serving(Closing):
     def close(self) -> None:
         """Answer what is under way, and stop."""
         self._server.should_exit = True
-        self._thread.join()
+        if self._thread.ident is not None:
+            self._thread.join()
         self._socket.close()
 
 

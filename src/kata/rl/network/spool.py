@@ -7,14 +7,13 @@
 from __future__ import annotations
 
 import json
-import os
 import secrets
 import threading
 from dataclasses import dataclass
 from pathlib import Path
 
 from kata.errors import CheckpointError
-from kata.files import fsync, write_json
+from kata.files import fsync, write_durably, write_json
 from kata.rl.episodes.episode import PlayedEpisode, Schema
 
 IDENTITY = "actor.json"
@@ -73,21 +72,14 @@ class Spool:
         """Store an episode. When this returns, a power failure cannot undo it.
 
         Raises:
-            DataError: it is none of the schema, or a number is not finite.
+            DataError: it is none of the schema, a number is not finite, or an action is none that
+                the environment takes.
             OSError: the disk refuses. The spool is as it was.
         """
         raw = episode.to_bytes()
-        PlayedEpisode.from_bytes(raw, schema, f"episode {sequence}")
+        PlayedEpisode.admitted(raw, schema, f"episode {sequence}")
         path = self._folder / f"{sequence:08d}.{weights}.{episode.steps}.safetensors"
-        partial = path.with_name(path.name + ".partial")
-        try:
-            partial.write_bytes(raw)
-            fsync(partial)
-            os.replace(partial, path)
-            fsync(self._folder)
-        except OSError:
-            partial.unlink(missing_ok=True)
-            raise
+        write_durably(path, raw)
         with self._changed:
             self._episodes.append(Spooled(sequence, weights, episode.steps, path))
             self._bytes += len(raw)

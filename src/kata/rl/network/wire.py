@@ -80,6 +80,7 @@ class RunFacts:
     Attributes:
         run_id: differs between runs.
         schema: digest of the schema of episodes.
+        env: see `kata.rl.network.env_record`.
         seed: of the run.
         reward: see `RlConfig`.
         policy: the policy's config as plain values, with statistics.
@@ -91,6 +92,7 @@ class RunFacts:
 
     run_id: str
     schema: str
+    env: dict[str, Any]
     seed: int
     reward: str
     policy: dict[str, Any]
@@ -109,12 +111,14 @@ class Greeting:
         name: of the actor.
         instance: drawn once for the actor's folder.
         schema: see `RunFacts`.
+        env: of the actor, see `RunFacts`.
     """
 
     run_id: str
     name: str
     instance: str
     schema: str
+    env: dict[str, Any]
 
 
 @dataclass(frozen=True)

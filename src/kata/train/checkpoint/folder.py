@@ -162,18 +162,12 @@ def resumable(home: Path) -> Resumable:
     Raises CheckpointError where there are checkpoints and none holds: starting over would lose the
     run unseen.
     """
-    notes: list[str] = []
-    faults: list[tuple[Path, str]] = []
-    for path in reversed(checkpoints(home)):
-        problems = damage(path)
-        if not problems:
-            notes += (
-                []
-                if has_manifest(path)
-                else [f"{path} has no {MANIFEST}: its content could not be checked"]
-            )
-            return Resumable(path, [*(_set_aside(*fault) for fault in faults), *notes])
-        faults.append((path, "; ".join(problems)))
+    source, faults = newest_whole(home)
+    if source is not None:
+        notes = [_set_aside(*fault) for fault in faults]
+        if not has_manifest(source):
+            notes.append(f"{source} has no {MANIFEST}: its content could not be checked")
+        return Resumable(source, notes)
     if faults:
         raise CheckpointError(
             f"{home}: no checkpoint that can be continued\n"
@@ -183,6 +177,19 @@ def resumable(home: Path) -> Resumable:
             "--output_dir",
         )
     return Resumable(None)
+
+
+def newest_whole(home: Path) -> tuple[Path | None, list[tuple[Path, str]]]:
+    """Return the newest checkpoint that holds, or None, and newer ones with what is wrong with
+    each. Nothing is changed.
+    """
+    faults: list[tuple[Path, str]] = []
+    for path in reversed(checkpoints(home)):
+        problems = damage(path)
+        if not problems:
+            return path, faults
+        faults.append((path, "; ".join(problems)))
+    return None, faults
 
 
 def locate_checkpoint(path: Path) -> Path:
