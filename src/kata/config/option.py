@@ -127,7 +127,9 @@ class Declaration:
         """Return True unless this one value, not a list, breaks a rule."""
         if isinstance(value, str) and self.form is not None and not self.form.fits(value):
             return False
-        if self.choices and isinstance(value, type(self.choices[0])) and value not in self.choices:
+        types = tuple({type(choice) for choice in self.choices} - {type(None)})
+        # A value of another type is another form of the option, as the true of `bool | str`.
+        if isinstance(value, types) and value not in self.choices:
             return False
         if not isinstance(value, int | float) or isinstance(value, bool):
             return True
@@ -263,7 +265,7 @@ def refuse_broken(
 def rule_text(declared: Declaration, *, is_whole: bool) -> str:
     """Return the declared rule in words."""
     if declared.choices:
-        return f"one of: {', '.join(map(str, declared.choices))}"
+        return f"one of: {', '.join(map(shown, declared.choices))}"
     if declared.form is not None:
         return declared.form.rule
     bounds = " and ".join(f"{words} {number}" for words, _, number in declared.bounds())
@@ -275,9 +277,9 @@ def _remedy(
     declared: Declaration, name: str, value: object, default: object, *, is_list: bool
 ) -> str:
     if declared.choices:
-        near = nearest(str(value), map(str, declared.choices))
+        near = nearest(str(value), map(shown, declared.choices))
         default = default if default in declared.choices else declared.choices[0]
-        return f"did you mean '{near}'?" if near else f"for example --{name}={default}"
+        return f"did you mean '{near}'?" if near else f"for example --{name}={shown(default)}"
     if declared.form is not None:
         near = nearest(str(value).lower(), declared.form.meant)
         if near:
