@@ -25,6 +25,7 @@ from kata.config import (
     refuse_unknown,
 )
 from kata.config.keep_ranges import read_keep_ranges
+from kata.config.option import declaration, refuse_broken, rule_text
 from kata.errors import ConfigError, PolicyError
 from kata.optim.config import AdamW8bitConfig, AdamWConfig
 from kata.optim.schedule import lr_factor
@@ -103,10 +104,42 @@ def _without_choices_made(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def memory_to_fit(args: Sequence[str]) -> str | None:
-    """Return what `--fit` asks for, as a flag or in the config file."""
+    """Return what `--fit` asks for, as a flag or in the config file.
+
+    Raises:
+        ConfigError: it is no memory.
+    """
     flags = parse_flags(args)
     asked = flags.get("fit", _config_file(flags).get("fit"))
-    return None if plain(asked) is None else str(asked)
+    declared = declaration(Run, "fit")
+    if asked is True:
+        raise ConfigError(
+            "--fit without a memory",
+            rule=rule_text(declared, is_whole=False),
+            remedy="for example --fit=24GB",
+        )
+    wanted = decode_value(str | None, asked, "fit")
+    refuse_broken(declared, "fit", wanted)
+    return wanted
+
+
+def given_names(args: Sequence[str]) -> set[str]:
+    """Return the dotted names of the options that flags and the config file set, null apart."""
+    flags = parse_flags(args)
+    given = _config_file(flags)
+    for dotted, value in flags.items():
+        assign(given, dotted, value)
+    return _leaves(given, "")
+
+
+def _leaves(given: dict[str, Any], prefix: str) -> set[str]:
+    names: set[str] = set()
+    for name, value in given.items():
+        if isinstance(value, dict):
+            names |= _leaves(value, f"{prefix}{name}.")
+        elif plain(value) is not None:
+            names.add(prefix + name)
+    return names
 
 
 def _config_file(flags: dict[str, Any]) -> dict[str, Any]:
