@@ -226,6 +226,18 @@ def test_a_pretrained_folder_gives_the_config_and_flags_go_over_it(tmp_path):
     assert any("from_another_version" in note for note in notes)
 
 
+def test_a_folder_stays_the_same_from_every_working_directory(tmp_path, monkeypatch):
+    pretrained(tmp_path / "base")
+    pretrained(tmp_path / "user" / "on-the-hub")
+    monkeypatch.chdir(tmp_path)
+    run = resolve_run(["--policy.path=base", "--dataset.repo_id=a/b"])[0]
+    assert run.policy.pretrained_path == str(tmp_path / "base")
+    (tmp_path / "words").mkdir()
+    for given, kept in (("words", tmp_path / "words"), ("some/words", "some/words")):
+        given = ["--policy.type=pi0", f"--policy.text_tokenizer_name={given}"]
+        assert resolve_run([*given, *BASE[1:]])[0].policy.text_tokenizer_name == str(kept)
+
+
 def test_path_and_type_together_are_refused(tmp_path):
     folder = pretrained(tmp_path / "p")
     with pytest.raises(ConfigError, match="leave out one"):

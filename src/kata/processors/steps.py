@@ -34,6 +34,19 @@ DTYPES = {
 }
 
 
+@dataclass(frozen=True)
+class Artifact:
+    """The files of a folder that an option names, such as a tokenizer's.
+
+    Attributes:
+        name: of the folder in a checkpoint.
+        files: content by file name.
+    """
+
+    name: str
+    files: Mapping[str, bytes]
+
+
 class Step(ABC):
     """The base of all steps. `registry_name` is LeRobot's; the constructor takes `config()`."""
 
@@ -51,6 +64,10 @@ class Step(ABC):
 
     def state(self) -> StateDict:
         """Return the step's tensors on the CPU; empty for most steps."""
+        return {}
+
+    def artifacts(self) -> dict[str, Artifact]:
+        """Return the folders to keep with the step, by the option that names each."""
         return {}
 
     @classmethod

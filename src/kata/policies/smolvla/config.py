@@ -9,7 +9,7 @@ from itertools import chain
 from typing import Any, ClassVar
 
 from kata.config import option
-from kata.policies.config import SHARED_STEPS
+from kata.policies.config import SHARED_STEPS, TokenizerSteps
 from kata.policies.rules import Rule, refuse_broken_rules
 from kata.policies.vla import FlowVlaConfig
 from kata.spec import LANGUAGE_MASK, LANGUAGE_TOKENS
@@ -22,6 +22,10 @@ class Config(FlowVlaConfig):
     """SmolVLA's options. Impossible values raise PolicyError at once."""
 
     type_name: ClassVar[str] = "smolvla"
+    tokenizer_steps: ClassVar[TokenizerSteps] = {
+        "vlm_model_name": (("tokenizer_processor", "tokenizer_name"),)
+    }
+    names_model_by_tokenizer: ClassVar[bool] = True
     lora_targets: ClassVar[str] = (
         r"model\.vlm_with_expert\.lm_expert\..*\.(q|v)_proj"
         r"|model\.(state_proj|action_in_proj|action_out_proj|action_time_mlp_in|action_time_mlp_out)"
@@ -45,7 +49,9 @@ class Config(FlowVlaConfig):
     freeze_vision_encoder: bool = option(True, "Keep the image encoder as it is.")
     train_expert_only: bool = option(True, "Keep the whole vision-language model as it is.")
     train_state_proj: bool = option(True, "Train the linear map of the state.")
-    vlm_model_name: str = option(SMOLVLM, "SmolVLM model: a Hub name or a folder.")
+    vlm_model_name: str = option(
+        SMOLVLM, "SmolVLM model: a Hub name or a folder.", is_pretrained=True
+    )
     load_vlm_weights: bool = option(
         False,
         "Start from the weights of vlm_model_name. false leaves them random, which is right only "
