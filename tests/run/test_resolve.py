@@ -238,6 +238,17 @@ def test_a_folder_stays_the_same_from_every_working_directory(tmp_path, monkeypa
         assert resolve_run([*given, *BASE[1:]])[0].policy.text_tokenizer_name == str(kept)
 
 
+def test_inputs_that_the_base_does_not_know_are_refused(tmp_path):
+    known = {"observation.images.top": {"type": "VISUAL", "shape": [3, 8, 8]}}
+    folder = pretrained(tmp_path / "base", input_features=known)
+    given = '--policy.input_features={"observation.images.topp": {type: VISUAL, shape: [3, 8, 8]}}'
+    with pytest.raises(PolicyError, match=r"(?s)topp is no input of.*did you mean.*images\.top"):
+        resolve_run([f"--policy.path={folder}", "--dataset.repo_id=a/b", given])
+    other = '--policy.input_features={"observation.images.top": {type: VISUAL, shape: [3, 4, 4]}}'
+    run = resolve_run([f"--policy.path={folder}", "--dataset.repo_id=a/b", other])[0]
+    assert run.policy.cameras["observation.images.top"].shape == (3, 4, 4)
+
+
 def test_path_and_type_together_are_refused(tmp_path):
     folder = pretrained(tmp_path / "p")
     with pytest.raises(ConfigError, match="leave out one"):

@@ -81,7 +81,7 @@ def test_a_checkpoint_brings_its_tokenizers_along(
         pretrained = tmp_path / "tuned/checkpoints/last/pretrained_model"
         shutil.rmtree(pretrained / "tokenizer")
         forget_tokenizers()
-        with pytest.raises(PolicyError, match="--policy.text_tokenizer_name=<folder>"):
+        with pytest.raises(PolicyError, match=r"--policy\.text_tokenizer_name=<folder>"):
             load_for_acting(str(tmp_path / "tuned"), "cpu")
         place = {"text_tokenizer_name": pi_cases.folder(pi_cases.VOCABULARIES.get(name, 0))}
         load_for_acting(str(tmp_path / "tuned"), "cpu", changes=place)

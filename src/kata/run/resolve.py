@@ -25,7 +25,7 @@ from kata.config import (
 )
 from kata.config.keep_ranges import read_keep_ranges
 from kata.config.option import declaration, refuse_broken, rule_text
-from kata.errors import ConfigError
+from kata.errors import ConfigError, PolicyError, did_you_mean
 from kata.optim.config import AdamW8bitConfig, AdamWConfig
 from kata.optim.schedule import lr_factor
 from kata.policies import types_from_recordings
@@ -291,8 +291,22 @@ def _policy(given: dict[str, Any], notes: list[str]) -> PolicyConfig:
         )
     folder = policy_folder(str(path), raw.get("pretrained_revision"))
     base = read_policy_config(folder, notes)
+    _refuse_unknown_inputs(base.get("input_features") or {}, raw.get("input_features"), str(path))
     raw = overlay(base, {**raw, "pretrained_path": str(path)})
     return decode(PolicyConfig, with_absolute_paths(raw), at="policy", verb="kata train")
+
+
+def _refuse_unknown_inputs(known: Mapping[str, Any], asked: Any, path: str) -> None:
+    """Refuse inputs that a base does not have: they would be dropped beside those that it has."""
+    unknown = [key for key in asked if key not in known] if isinstance(asked, dict) else []
+    if known and unknown:
+        raise PolicyError(
+            f"policy.input_features: {unknown[0]} is no input of {path}",
+            rule=f"a base keeps its inputs: {', '.join(known)}",
+            remedy=did_you_mean(unknown[0], known)
+            + '; --rename_map=\'{"<dataset key>": "<base\'s key>"}\' gives it a camera of '
+            "another name",
+        )
 
 
 def _optimizer(policy: PolicyConfig, asked: dict[str, Any]) -> dict[str, Any]:
