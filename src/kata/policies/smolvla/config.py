@@ -118,13 +118,8 @@ class Config(FlowVlaConfig):
             "LeRobot 0.6.1 cannot act without the cache, and kata always has it",
             "--policy.use_cache=true",
         )
-        layers = self.num_expert_layers
-        yield (
-            layers > 0 and layers != self.num_vlm_layers,
-            f"policy.num_expert_layers={layers} with policy.num_vlm_layers={self.num_vlm_layers}",
-            "each layer of the expert reads one layer of the model; LeRobot cannot act otherwise",
-            "--policy.num_expert_layers=-1",
-        )
+        if self.num_vlm_layers > 0:  # else the model decides their number
+            yield self.expert_rule(self.num_vlm_layers)
         yield (
             self.frozen_dtype != "float32" and not self.train_expert_only,
             f"policy.frozen_dtype={self.frozen_dtype} with policy.train_expert_only=false",
@@ -136,6 +131,17 @@ class Config(FlowVlaConfig):
             "policy.compile_model=true",
             "kata compiles the whole step",
             "--policy.compile_model=false, and --compile=true in training",
+        )
+
+    def expert_rule(self, vlm_layers: int) -> Rule:
+        """Return the rule on the expert's layers beside so many of the model."""
+        layers = self.num_expert_layers
+        return (
+            layers > 0 and layers != vlm_layers,
+            f"policy.num_expert_layers={layers} with {vlm_layers} layers of the model "
+            f"(policy.num_vlm_layers={self.num_vlm_layers})",
+            "each layer of the expert reads one layer of the model; LeRobot cannot act otherwise",
+            "--policy.num_expert_layers=-1",
         )
 
     @property
