@@ -213,7 +213,8 @@ def test_a_description_fits_a_base_as_its_data_will():
     }
     options = [
         "--policy.type=smolvla", f"--policy.input_features={json.dumps(inputs)}",
-        '--policy.output_features={"action": {"type": "ACTION", "shape": [6]}}', "--dataset.repo_id=a/b",
+        '--policy.output_features={"action": {"type": "ACTION", "shape": [6]}}',
+        "--dataset.repo_id=a/b",
     ]  # fmt: skip
     run, _ = resolve_run(options)
     data = {"frames": 4000, "state_dim": 14, "action_dim": 14, "fps": 30.0, "episodes_count": 10}
