@@ -249,6 +249,22 @@ def test_inputs_that_the_base_does_not_know_are_refused(tmp_path):
     assert run.policy.cameras["observation.images.top"].shape == (3, 4, 4)
 
 
+def test_a_base_that_its_own_run_may_delete_is_told(tmp_path):
+    folder = pretrained(tmp_path / "run/checkpoints/000010/pretrained_model")
+    record = tmp_path / "run/train_config.json"
+
+    def notes(*options):
+        given = [f"--policy.path={folder}", "--dataset.repo_id=a/b", *options]
+        return [each for each in resolve_run(given)[1] if "may delete" in each]
+
+    record.write_text('{"keep_last": 0, "keep_every": 0}')
+    assert notes("--peft.r=2") == []
+    record.write_text('{"keep_last": 2, "keep_every": 0}')
+    (note,) = notes("--peft.r=2")
+    assert "(keep_last=2); a copy stays: kata checkpoint export" in note
+    assert notes("--checkpoint_frozen=whole") == []
+
+
 def test_path_and_type_together_are_refused(tmp_path):
     folder = pretrained(tmp_path / "p")
     with pytest.raises(ConfigError, match="leave out one"):

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from kata.config import overlay
+from kata.config import overlay, read_config
 from kata.config.option import declaration
 from kata.errors import CheckpointError, PolicyError
 from kata.policies import config_class, stored_type
@@ -187,3 +187,25 @@ def with_absolute_paths(policy: Mapping[str, Any]) -> dict[str, Any]:
                 # Elsewhere a mount keeps its name; only `..` after a link needs the link followed.
                 found[name] = str(folder.resolve() if ".." in folder.parts else folder.absolute())
     return found
+
+
+def note_on_passing_base(folder: Path) -> str | None:
+    """Return a warning if the run that wrote a base keeps a number of checkpoints and deletes the
+    rest; None for any other base.
+
+    Args:
+        folder: the `pretrained_model` folder of the base.
+    """
+    step = folder.resolve().parent
+    record = step.parents[1] / "train_config.json"
+    if step.parent.name != "checkpoints" or not step.name.isdigit() or not record.is_file():
+        return None
+    kept = read_config(record)
+    rules = [f"{name}={kept[name]}" for name in ("keep_last", "keep_every") if kept.get(name)]
+    if not rules:
+        return None
+    return (
+        f"checkpoints of this run refer to {step}, which its own run may delete when it goes on "
+        f"({', '.join(rules)}); a copy stays: kata checkpoint export {step} --out=<folder>, and "
+        "--policy.path=<folder>"
+    )

@@ -35,6 +35,7 @@ from kata.run.accelerate_env import take_over
 from kata.run.batch_layout import share_out
 from kata.run.checkpoint_link import (
     LAST,
+    note_on_passing_base,
     policy_folder,
     read_policy_config,
     resolve_pointer,
@@ -238,6 +239,10 @@ def _resolve(given: dict[str, Any], ranks: int, notes: list[str], *, keep_micro:
             is_augmented=run.dataset.image_transforms.enable,
             in_shards=run.mesh[1] > 1 or run.deepspeed.zero_stage > 0,
         )
+    path = (given.get("policy") or {}).get("path")
+    if path is not None and run.refers:
+        note = note_on_passing_base(policy_folder(str(path), run.policy.pretrained_revision))
+        notes.extend([note] if note else [])
     run.policy.validate_steps(run.steps)
     if run.scheduler is not None:
         fitted, note = run.scheduler.fitted(run.steps)

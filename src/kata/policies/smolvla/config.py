@@ -134,7 +134,7 @@ class Config(FlowVlaConfig):
         )
 
     def expert_rule(self, vlm_layers: int) -> Rule:
-        """Return the rule on the expert's layers beside so many of the model."""
+        """Return the rule on the expert's layers beside the layers of the model that are used."""
         layers = self.num_expert_layers
         return (
             layers > 0 and layers != vlm_layers,
