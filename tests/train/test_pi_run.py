@@ -70,6 +70,10 @@ def test_a_checkpoint_brings_its_tokenizers_along(
             shutil.rmtree(folder, ignore_errors=True)
         monkeypatch.chdir("/")
         forget_tokenizers()
+        pretrained = first.folder / "checkpoints/last/pretrained_model"
+        files = [*pretrained.glob("*tokenizer/*")]
+        before = load_for_acting(str(first.folder), "cpu").before
+        assert before.artifact_bytes == sum(file.stat().st_size for file in files) > 0
         trained("first", "--resume=true", "--steps=2")
         shutil.move(first.folder, tmp_path / "moved")
         base = tmp_path / "moved"

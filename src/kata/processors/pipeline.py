@@ -34,6 +34,15 @@ class Pipeline:
         """Return a copy in which the steps of these registry names are replaced."""
         return Pipeline(self.name, tuple(by_name.get(s.registry_name, s) for s in self.steps))
 
+    @property
+    def artifact_bytes(self) -> int:
+        """Return the bytes of the steps' folders, such as tokenizers', in a checkpoint."""
+        sizes: dict[str, int] = {}
+        for step in self.steps:
+            for artifact in step.artifacts().values():
+                sizes[artifact.name] = sum(map(len, artifact.files.values()))
+        return sum(sizes.values())
+
     def save(self, folder: Path, *, with_artifacts: bool = True) -> None:
         """Write `<name>.json`, the state files and the steps' folders into an existing folder.
 
