@@ -71,6 +71,8 @@ class All(Options):
     name: str | None = option(None, "Name.")
     kind: str = option("auto", "Kind.", choices=("auto", "full", "clips"))
     level: int = option(0, "Level.", choices=(0, 1, 2))
+    bits: int | None = option(None, "Bits.", choices=(None, 8, 4))
+    images: bool | str = option(True, "Images.", choices=("none", "all"))
     device: str | None = option(None, "Device.", form=DEVICE)
     time: str | None = option(None, "Time.", form=DURATION)
     memory: str | None = option(None, "Memory.", form=BYTES, per_machine=True)
@@ -158,6 +160,9 @@ def read(*args: str) -> All:
         ("shape={type: circle}", Circle()),
         ("shape.type=square", Square()),
         ("shape=null", None),
+        ("bits=null", None),
+        ("bits=4", 4),
+        ("images=false", False),
     ],
 )
 def test_a_text_is_read_as_its_options_type(flag, value):
@@ -181,6 +186,8 @@ def test_a_text_is_read_as_its_options_type(flag, value):
         ("kind=clip", "one of: auto, full, clips | did you mean 'clips'?"),
         ("kind=zzz", "for example --kind=auto"),
         ("level=3", "one of: 0, 1, 2"),
+        ("bits=2", "bits=2 | one of: null, 8, 4 | for example --bits=null"),
+        ("images=some", "images=some | one of: none, all"),
         ("device=gpu", "device=gpu | cpu, cuda, cuda:<number> or mps | 'cuda'"),
         ("device=cdua", "'cuda'"),
         ("time=soon", "seconds, or a number with s, m, h or d | --time=2h"),

@@ -195,6 +195,18 @@ def test_renamed_cameras_are_found_under_the_name_that_the_data_had(tmp_path):
     }
 
 
+def test_a_rename_of_what_the_environment_lacks_is_refused(checkpoint, tmp_path, capsys):
+    args = [f"--policy.path={checkpoint}", *TOY, "--eval.n_episodes=1"]
+    renames = [
+        f'--rename_map={{"observation.images.tpo": "{TOP}"}}',
+        f"--output_dir={tmp_path}/out",
+    ]
+    with pytest.raises(PolicyError, match=r"(?s)no observation\.images\.tpo.*state.*images\.top"):
+        main([*args, *renames])
+    renames = [f'--rename_map={{"{TOP}": "{TOP}"}}', f"--output_dir={tmp_path}/out"]
+    assert main([*args, *renames]) == 0
+
+
 def test_a_state_of_another_name_in_the_data_is_found_where_environments_keep_it(tmp_path):
     renames = {"state": "observation.state", "camera": TOP}
     folder = write_checkpoint(tmp_path / "pretrained_model", tiny_policy(), rename_map=renames)

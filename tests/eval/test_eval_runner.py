@@ -175,6 +175,23 @@ def test_the_policy_is_asked_once_per_step_for_the_whole_batch():
     assert policy.calls == max(e.length for e in result.episodes)
 
 
+def test_the_policy_knows_how_many_steps_a_prediction_takes(monkeypatch):
+    told = set()
+
+    class Told(Scripted):
+        def act(self, batch, state):
+            told.add(state.inference_delay)
+            return super().act(batch, state)
+
+    policy, asked = Told(still), []
+    monkeypatch.setattr(type(policy.config), "refuse_delay", lambda _, delay: asked.append(delay))
+    run(policy, toy(), episodes=2)
+    assert (told, asked) == ({0}, [0])
+    told.clear()
+    run(policy, toy(), episodes=2, inference_delay=2)
+    assert (told, asked) == ({2}, [0, 2])
+
+
 def test_success_at_any_step_counts():
     result = run(Scripted(still), toy(), episodes=4)
     assert [e.success for e in result.episodes] == [True, False, True, False]

@@ -1,6 +1,7 @@
 """LoRA: the formula, what is trained, and adapters that are saved, loaded, merged and resumed."""
 
 import json
+import logging
 
 import pytest
 import torch
@@ -285,3 +286,26 @@ def test_an_adapter_needs_a_base(tiny_run):
         tiny_run("--peft.r=4")
     with pytest.raises(ConfigError, match="use_peft=true without"):
         tiny_run("--policy.use_peft=true")
+
+
+def test_a_damaged_adapter_is_named_by_its_own_files(adapter, tuned, tmp_path, base):
+    copy = copied(adapter[1], tmp_path / "copy", base=base)
+    (copy / "adapter_model.safetensors").unlink()
+    with pytest.raises(KataError, match=r"adapter_model\.safetensors"):
+        load_for_acting(str(copy), "cpu")
+    file = copy / "adapter_config.json"
+    whole = json.loads(file.read_text())
+    for name in ("r", "target_modules"):
+        file.write_text(json.dumps({key: value for key, value in whole.items() if key != name}))
+        with pytest.raises(PolicyError, match=f"has no {name}"):
+            load_for_acting(str(copy), "cpu")
+        with pytest.raises(PolicyError, match=f"has no {name}"):
+            tuned("a", path=copy)
+
+
+def test_the_library_of_4_bits_says_nothing_where_nothing_is_in_4_bits(caplog):
+    lora.peft_library()
+    said = logging.getLogger("bitsandbytes.backends.cpu.ops")
+    said.warning("Failed to load CPU gemm_4bit_forward from kernels-community: %s.", "absent")
+    said.warning("another line")
+    assert caplog.messages == ["another line"]

@@ -62,6 +62,9 @@ def test_bits_without_a_base_or_a_frozen_part_or_the_package_are_refused(
 ):
     with pytest.raises(ConfigError, match="without a base"):
         tiny_run("--frozen_bits=8")
+    for bits in (0, 2, 7, 16):
+        with pytest.raises(ConfigError, match="one of: null, 8, 4"):
+            tuned("a", "--peft.r=2", f"--frozen_bits={bits}")
     with pytest.raises(PolicyError, match="nothing is frozen"):
         state_of(tuned("a", "--frozen_bits=8"))
     shards = ("--peft.r=2", "--parallelism.dp_shard=2", "--engine=native")

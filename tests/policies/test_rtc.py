@@ -9,7 +9,7 @@ import torch
 from kata.config import decode
 from kata.errors import ConfigError, PolicyError
 from kata.policies.config import PolicyConfig
-from kata.policies.rtc import RtcConfig
+from kata.policies.rtc import RtcChanges, RtcConfig
 from kata.run import read_policy_config
 from kata.spec import ACTION, ORIGIN
 from tests.policies import test_pi0 as pi0
@@ -67,9 +67,24 @@ def test_files_hold_what_lerobot_reads(tiny, tmp_path):
         "execution_horizon": 10, "debug": False, "debug_maxlen": 100,
     }  # fmt: skip
     assert decode(PolicyConfig, read_policy_config(tmp_path, [])) == config
-    trained = dataclasses.replace(config, rtc_config=RtcConfig(mode="trained"))
+    trained = dataclasses.replace(
+        config, rtc_config=RtcConfig(mode="trained", prefix_attention_schedule="EXP")
+    )
     trained.save(tmp_path)
+    assert json.loads((tmp_path / "config.json").read_text())["rtc_config"] == written
+    own = json.loads((tmp_path / "kata.json").read_text())
+    assert own["rtc_config"] == {"mode": "trained"}
     assert decode(PolicyConfig, read_policy_config(tmp_path, [])) == trained
+
+
+def test_what_is_asked_for_in_acting_lies_over_the_policys_own_options():
+    own = RtcConfig(mode="trained", prefix_attention_schedule="EXP", execution_horizon=5)
+    asked = decode(RtcChanges, {"execution_horizon": 4})
+    assert asked.over(own) == dataclasses.replace(own, execution_horizon=4)
+    assert decode(RtcChanges, {"enabled": True}).over(own) == own
+    assert asked.over(None) == RtcConfig(execution_horizon=4)
+    with pytest.raises(PolicyError, match="one of: ZEROS, ONES, LINEAR, EXP"):
+        decode(RtcChanges, {"prefix_attention_schedule": "EXPO"}, at="policy.rtc_config")
 
 
 @pytest.mark.parametrize(

@@ -338,6 +338,7 @@ def test_pretrained_weights_come_from_the_models_own_files(smolvlm, tmp_path):
         ({"use_delta_joint_actions_aloha": True}, "use_delta_joint_actions_aloha=true"),
         ({"use_cache": False}, "use_cache=false"),
         ({"num_expert_layers": 1}, "num_expert_layers=1"),
+        ({"num_vlm_layers": 0, "num_expert_layers": 2}, "num_expert_layers=2 with 6 layers"),
         ({"compile_model": True}, "compile_model=true"),
         ({"frozen_dtype": "bfloat16", "train_expert_only": False}, "held in float32"),
         ({"num_vlm_layers": 7}, "has 6 layers"),
@@ -351,6 +352,11 @@ def test_pretrained_weights_come_from_the_models_own_files(smolvlm, tmp_path):
 def test_what_cannot_run_is_refused_by_name(smolvlm, options, message):
     with pytest.raises(PolicyError, match=message):
         build(smolvlm, **options)
+
+
+def test_an_expert_of_all_layers_may_be_asked_for_by_their_number(smolvlm):
+    policy = build(smolvlm, num_vlm_layers=0, num_expert_layers=6)
+    assert len(policy.text.layers) == len(policy.expert.layers) == 6
 
 
 def test_a_policy_accepts_fewer_cameras_and_other_widths(smolvlm):

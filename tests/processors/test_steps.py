@@ -136,3 +136,14 @@ def test_frames_turn_to_channels_first_floats():
     done = frames_to_float({"cam": frames, "x": 1}, ["cam"])
     assert done["cam"].shape == (2, 3, 3, 4, 5)
     assert torch.equal(done["cam"], frames.permute(0, 1, 4, 2, 3).float() / 255)
+
+
+def test_statistics_of_training_sets_are_named_where_a_checkpoint_lacks_its_own():
+    """Published bases keep statistics of each of their training sets, by its name."""
+    stats = {"so100.buffer.action.mean": torch.zeros(2), "so100.buffer.action.std": torch.ones(2)}
+    plain = {
+        "features": {"action": {"type": "ACTION", "shape": [2]}},
+        "norm_map": {"ACTION": "MEAN_STD"},
+    }
+    with pytest.raises(CheckpointError, match=r"(?s)those of so100\.buffer\.action.*fine-tune"):
+        Unnormalize.build(plain, stats)

@@ -226,6 +226,45 @@ def test_a_pretrained_folder_gives_the_config_and_flags_go_over_it(tmp_path):
     assert any("from_another_version" in note for note in notes)
 
 
+def test_a_folder_stays_the_same_from_every_working_directory(tmp_path, monkeypatch):
+    pretrained(tmp_path / "base")
+    pretrained(tmp_path / "user" / "on-the-hub")
+    monkeypatch.chdir(tmp_path)
+    run = resolve_run(["--policy.path=base", "--dataset.repo_id=a/b"])[0]
+    assert run.policy.pretrained_path == str(tmp_path / "base")
+    (tmp_path / "words").mkdir()
+    for given, kept in (("words", tmp_path / "words"), ("some/words", "some/words")):
+        given = ["--policy.type=pi0", f"--policy.text_tokenizer_name={given}"]
+        assert resolve_run([*given, *BASE[1:]])[0].policy.text_tokenizer_name == str(kept)
+
+
+def test_inputs_that_the_base_does_not_know_are_refused(tmp_path):
+    known = {"observation.images.top": {"type": "VISUAL", "shape": [3, 8, 8]}}
+    folder = pretrained(tmp_path / "base", input_features=known)
+    given = '--policy.input_features={"observation.images.topp": {type: VISUAL, shape: [3, 8, 8]}}'
+    with pytest.raises(PolicyError, match=r"(?s)topp is no input of.*did you mean.*images\.top"):
+        resolve_run([f"--policy.path={folder}", "--dataset.repo_id=a/b", given])
+    other = '--policy.input_features={"observation.images.top": {type: VISUAL, shape: [3, 4, 4]}}'
+    run = resolve_run([f"--policy.path={folder}", "--dataset.repo_id=a/b", other])[0]
+    assert run.policy.cameras["observation.images.top"].shape == (3, 4, 4)
+
+
+def test_a_base_that_its_own_run_may_delete_is_told(tmp_path):
+    folder = pretrained(tmp_path / "run/checkpoints/000010/pretrained_model")
+    record = tmp_path / "run/train_config.json"
+
+    def notes(*options):
+        given = [f"--policy.path={folder}", "--dataset.repo_id=a/b", *options]
+        return [each for each in resolve_run(given)[1] if "may delete" in each]
+
+    record.write_text('{"keep_last": 0, "keep_every": 0}')
+    assert notes("--peft.r=2") == []
+    record.write_text('{"keep_last": 2, "keep_every": 0}')
+    (note,) = notes("--peft.r=2")
+    assert "(keep_last=2); a copy stays: kata checkpoint export" in note
+    assert notes("--checkpoint_frozen=whole") == []
+
+
 def test_path_and_type_together_are_refused(tmp_path):
     folder = pretrained(tmp_path / "p")
     with pytest.raises(ConfigError, match="leave out one"):

@@ -1,6 +1,7 @@
 """Runs of tiny π0, π0.5 and π0-FAST: they continue exactly, and frozen parts stay as they were."""
 
 import importlib
+import shutil
 import sys
 from pathlib import Path
 
@@ -8,7 +9,11 @@ import numpy as np
 import pytest
 import torch
 
+from kata.errors import PolicyError
 from kata.eval.rollout_policy import load_for_acting
+from kata.processors.action_tokens import read_sentences
+from kata.processors.fast import read_fast
+from kata.processors.tokenize import read_tokenizer, tokenizer_files
 from kata.run import resolve_run
 from kata.train import train
 from kata.train.stopping import StopSignal
@@ -33,6 +38,57 @@ def pi_cases():
     finally:
         sys.path.pop(0)
     return module
+
+
+def forget_tokenizers():
+    for cached in (read_tokenizer, read_fast, read_sentences, tokenizer_files):
+        cached.cache_clear()
+
+
+@pytest.mark.parametrize("name", ["pi0", "pi0_fast"])
+def test_a_checkpoint_brings_its_tokenizers_along(
+    name, pi_cases, tiny_dataset, tmp_path, monkeypatch
+):
+    """It is continued, trained on and evaluated elsewhere, and without the folders it had."""
+    monkeypatch.chdir(tmp_path)
+    given = ["--policy.text_tokenizer_name=words", "--policy.chunk_size=4"]
+    shutil.copytree(pi_cases.folder(pi_cases.VOCABULARIES.get(name, 0)), "words")
+    if name == "pi0_fast":
+        shutil.copytree(pi_cases.fast_folder(), "actions")
+        given += ["--policy.action_tokenizer_name=actions", "--policy.fast_skip_tokens=8"]
+        given += ["--policy.max_decoding_steps=12"]
+
+    def trained(folder, *options):
+        place = ["--dataset.repo_id=tests/tiny", f"--dataset.root={tiny_dataset}"]
+        size = ["--batch_size=4", "--log_freq=1", "--num_workers=1", "--policy.device=cpu"]
+        own = ["--policy.push_to_hub=false", f"--output_dir={tmp_path}/{folder}"]
+        return train(resolve_run([*place, *size, *own, *options])[0])
+
+    with pi_cases.tiny_own(name):
+        first = trained("first", f"--policy.type={name}", *TINY, *given, "--steps=1")
+        for folder in ("words", "actions"):
+            shutil.rmtree(folder, ignore_errors=True)
+        monkeypatch.chdir("/")
+        forget_tokenizers()
+        pretrained = first.folder / "checkpoints/last/pretrained_model"
+        files = [*pretrained.glob("*tokenizer/*")]
+        before = load_for_acting(str(first.folder), "cpu").before
+        assert before.artifact_bytes == sum(file.stat().st_size for file in files) > 0
+        trained("first", "--resume=true", "--steps=2")
+        shutil.move(first.folder, tmp_path / "moved")
+        base = tmp_path / "moved"
+        trained("tuned", f"--policy.path={base}", "--steps=1")
+        shutil.rmtree(base)
+        forget_tokenizers()
+        ready = load_for_acting(str(tmp_path / "tuned"), "cpu")
+        assert ready.config.text_tokenizer_name.startswith(str(tmp_path / "tuned"))
+        pretrained = tmp_path / "tuned/checkpoints/last/pretrained_model"
+        shutil.rmtree(pretrained / "tokenizer")
+        forget_tokenizers()
+        with pytest.raises(PolicyError, match=r"--policy\.text_tokenizer_name=<folder>"):
+            load_for_acting(str(tmp_path / "tuned"), "cpu")
+        place = {"text_tokenizer_name": pi_cases.folder(pi_cases.VOCABULARIES.get(name, 0))}
+        load_for_acting(str(tmp_path / "tuned"), "cpu", changes=place)
 
 
 @pytest.mark.parametrize(

@@ -76,6 +76,8 @@ class OptionRules(TypedDict, total=False):
         may_change: True if a resumed run may set it differently.
         per_machine: True if ranks may have different values.
         is_own: True if LeRobot has no such field.
+        is_pretrained: True if it names a pretrained model or tokenizer: a Hub name, or a folder,
+            which a run keeps as an absolute path.
         aliases: other names on the command line.
     """
 
@@ -91,6 +93,7 @@ class OptionRules(TypedDict, total=False):
     may_change: bool
     per_machine: bool
     is_own: bool
+    is_pretrained: bool
     aliases: tuple[str, ...]
 
 
@@ -111,6 +114,7 @@ class Declaration:
     may_change: bool = False
     per_machine: bool = False
     is_own: bool = False
+    is_pretrained: bool = False
     aliases: tuple[str, ...] = ()
 
     def bounds(self) -> list[tuple[str, str, float]]:
@@ -127,7 +131,9 @@ class Declaration:
         """Return True unless this one value, not a list, breaks a rule."""
         if isinstance(value, str) and self.form is not None and not self.form.fits(value):
             return False
-        if self.choices and isinstance(value, type(self.choices[0])) and value not in self.choices:
+        types = tuple({type(choice) for choice in self.choices} - {type(None)})
+        # A value of another type is another form of the option, as the true of `bool | str`.
+        if isinstance(value, types) and value not in self.choices:
             return False
         if not isinstance(value, int | float) or isinstance(value, bool):
             return True
@@ -155,6 +161,11 @@ def option(default: Any, help_text: str, **rules: Unpack[OptionRules]) -> Any:
     if callable(default):
         return dataclasses.field(default_factory=default, metadata=metadata)
     return dataclasses.field(default=default, metadata=metadata)
+
+
+def changed_option(cls: type, name: str) -> Any:
+    """Declare an option that changes `name` of other options; null, the default, leaves it."""
+    return dataclasses.field(default=None, metadata={_KEY: declaration(cls, name)})
 
 
 def declaration(cls: type, name: str) -> Declaration:

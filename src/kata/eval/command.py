@@ -81,10 +81,13 @@ def run_share(
 
     The environment is looked up before the policy is loaded.
     """
-    from kata.eval.envs.registry import register_env, resolve_env
+    from kata.eval.env_check import refuse_unknown_renames
+    from kata.eval.envs.registry import inspect, register_env, resolve_env
 
     spec = resolve_env(run.env)
     register_env(spec)
+    if run.rename_map:
+        refuse_unknown_renames(run.rename_map, inspect(spec))
     import torch
 
     from kata.eval.rollout_policy import load_for_acting

@@ -115,6 +115,34 @@ def _path(key: str, spec: EnvSpec, facts: Facts, renamed: Mapping[str, str]) -> 
     return usual if named not in facts.leaves and usual in facts.leaves else named
 
 
+def refuse_unknown_renames(rename_map: Mapping[str, str], facts: Facts) -> None:
+    """Raise PolicyError for a key to rename that an environment does not have.
+
+    Args:
+        rename_map: that a user has given, {environment's: policy's}.
+        facts: what the environment declares.
+    """
+    known = [usual_key(path) for path in facts.leaves]
+    for old in rename_map:
+        if usual_path(old) not in facts.leaves and old not in known:
+            raise PolicyError(
+                f"rename_map: the environment has no {old}",
+                rule=f"its observations: {', '.join(known)}",
+                remedy=did_you_mean(old, known),
+            )
+
+
+def usual_key(path: str) -> str:
+    """Return the key of an observation, the inverse of `usual_path`."""
+    if path in ("agent_pos", WHOLE):
+        return STATE
+    if path == "environment_state":
+        return ENV_STATE
+    if path.startswith("pixels."):
+        return path.replace("pixels.", "observation.images.", 1)
+    return "observation.image" if path == "pixels" else path
+
+
 def usual_path(key: str) -> str:
     """Return the path of a policy input in environments made for LeRobot.
 

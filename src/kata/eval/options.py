@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from kata.config import DEVICE, REQUIRED, Options, assign, decode, option, parse_flags, read_config
 from kata.errors import ConfigError
-from kata.policies.rtc import RtcConfig
+from kata.policies.rtc import RtcChanges
 from kata.run import EnvConfig, EvalConfig
 
 SEED_MAX = 2**64 - 1
@@ -34,14 +34,23 @@ class PolicyChoice(Options):
     n_action_steps: int | None = option(
         None, "Steps from one prediction to the next; null takes the policy's own.", least=1
     )
-    rtc_config: RtcConfig | None = option(
-        None, "Real-time chunking; null takes the policy's own options."
+    rtc_config: RtcChanges | None = option(
+        None, "Real-time chunking; what is not given is as the policy has it."
+    )
+    text_tokenizer_name: str | None = option(
+        None, "Tokenizer of sentences, by its folder or Hub name; null takes the checkpoint's."
+    )
+    action_tokenizer_name: str | None = option(
+        None, "Tokenizer of actions, of pi0_fast; null takes the checkpoint's."
+    )
+    vlm_model_name: str | None = option(
+        None, "SmolVLM model of smolvla, by its folder or Hub name; null takes the checkpoint's."
     )
 
     def changes(self) -> dict[str, Any]:
         """Return the options that take the place of the policy's own."""
-        wanted = {"n_action_steps": self.n_action_steps, "rtc_config": self.rtc_config}
-        return {name: value for name, value in wanted.items() if value is not None}
+        where = ("path", "device", "pretrained_revision")
+        return {n: v for n, v in self.__dict__.items() if v is not None and n not in where}
 
 
 @dataclass(frozen=True, kw_only=True)

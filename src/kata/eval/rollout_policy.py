@@ -20,7 +20,10 @@ from kata.policies.base import ActState, Policy, Source
 from kata.policies.config import PolicyConfig
 from kata.policies.device import choose_device
 from kata.policies.pipelines import renamed_inputs, saved_pipelines
+from kata.policies.rtc import RtcChanges
+from kata.policies.vla import VlaConfig
 from kata.processors import Pipeline, Rename, ToDevice, frames_to_float
+from kata.processors.pretrained import PretrainedError
 from kata.run import policy_folder, read_policy_config
 from kata.spec import ACTION, ORIGIN, TASK, Batch, Draw
 
@@ -128,7 +131,11 @@ def _changed(config: PolicyConfig, changes: Mapping[str, Any]) -> PolicyConfig:
                 rule="an option of this policy",
                 remedy=f"leave out --policy.{name}",
             )
-    return dataclasses.replace(config, **changes)
+    wanted = dict(changes)
+    chunking = wanted.get("rtc_config")
+    if isinstance(chunking, RtcChanges) and isinstance(config, VlaConfig):
+        wanted["rtc_config"] = chunking.over(config.rtc_config)
+    return dataclasses.replace(config, **wanted)
 
 
 def load_for_acting(
@@ -154,8 +161,13 @@ def load_for_acting(
     ).without_downloads()
     config = _changed(config, changes or {})
     place = choose_device(device)
-    before, after = saved_pipelines(config, folder, str(place))
-    policy = build_policy(config)
+    try:
+        before, after = saved_pipelines(config, folder, str(place), changes)
+        policy = build_policy(config)
+    except PretrainedError as error:
+        named = " ".join(f"--policy.{name}=<folder>" for name in config.tokenizer_steps)
+        remedy = f"name the folder here: {named}" if named else error.remedy
+        raise PolicyError(error.what, rule=error.rule, remedy=remedy) from error
     load_policy(policy, folder)
     ready = acting(policy.to(place).eval(), before, after, place, str(folder))
     return dataclasses.replace(ready, notes=tuple(notes))

@@ -11,6 +11,7 @@ from typing import Any
 from torch import nn
 
 from kata.errors import ConfigError, PolicyError
+from kata.optim.eight_bit import quiet_bitsandbytes
 from kata.policies.base import Policy
 from kata.run.peft import PeftConfig
 
@@ -21,6 +22,7 @@ _NAME = "default"
 
 def peft_library() -> Any:
     """Return the package peft; ConfigError with the command that installs it."""
+    quiet_bitsandbytes()
     try:
         return importlib.import_module("peft")
     except ImportError as error:

@@ -131,7 +131,7 @@ def save_whole(policy: Policy, file: Path, tensors: Mapping[str, Tensor]) -> Non
 def weights_file(folder: Path) -> Path:
     """Return the file of weights in a checkpoint's folder."""
     files = [folder / each for each in (ADAPTER, TRAINED, MODEL) if (folder / each).is_file()]
-    return files[0] if files else folder / MODEL
+    return files[0] if files else folder / (ADAPTER if is_adapter(folder) else MODEL)
 
 
 def _fill(policy: Policy, folder: Path, names: list[str], shard: Shard | None = None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import logging
 from typing import Any
 
 import torch
@@ -21,8 +22,21 @@ SIGNED, UNSIGNED = "dynamic", "udynamic"
 """The library's names of the tables of 256 values that codes of the two means stand for."""
 
 
+def quiet_bitsandbytes() -> None:
+    """Drop the line in which bitsandbytes asks for a faster kernel of 4 bits on some processors.
+
+    It says so whenever it is imported, which peft does too, also where nothing is in 4 bits.
+    """
+    logging.getLogger("bitsandbytes.backends.cpu.ops").addFilter(_is_no_hint)
+
+
+def _is_no_hint(record: logging.LogRecord) -> bool:
+    return "Failed to load CPU gemm_4bit_forward" not in record.msg
+
+
 def bitsandbytes() -> Any:
     """Return the package bitsandbytes; ConfigError with the command that installs it."""
+    quiet_bitsandbytes()
     try:
         return importlib.import_module("bitsandbytes")
     except ImportError as error:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from kata.config import DEVICE, Chosen, encode, option
+from kata.config import DEVICE, Chosen, Options, encode, option
 from kata.config.option import declaration
 from kata.errors import PolicyError
 from kata.optim.config import AdamConfig, OptimizerConfig, SchedulerConfig
@@ -53,6 +53,10 @@ ACTION_STEPS = ("unnormalizer_processor", "device_processor")
 """The steps after every policy: back to the robot's units, and to the CPU."""
 
 
+TokenizerSteps = Mapping[str, tuple[tuple[str, str], ...]]
+"""Options that name a tokenizer, with the steps that read it and their options."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class PolicyConfig(Chosen, ABC):
     """Base of every policy's config. `type` names the policy and is the first key of config.json.
@@ -71,6 +75,9 @@ class PolicyConfig(Chosen, ABC):
     """
     normalizes_itself: ClassVar[bool] = False
     """True if its own steps normalize, so that all datasets of a mixture share their statistics."""
+    tokenizer_steps: ClassVar[TokenizerSteps] = {}
+    names_model_by_tokenizer: ClassVar[bool] = False
+    """True if those options name a model whose sizes are read, too: a tokenizer is not enough."""
     lora_targets: ClassVar[str] = "all-linear"
     """The linear maps that get an adapter unless options name others: a regular expression for
     LeRobot's names, or all of them.
@@ -120,6 +127,7 @@ class PolicyConfig(Chosen, ABC):
         "Folder or Hub name whose weights are loaded; --policy.path sets it. A run that continues "
         "may name the new place of its base.",
         may_change=True,
+        is_pretrained=True,
     )
     pretrained_revision: str | None = option(
         None, "Branch, tag or commit of policy.path on the Hub."
@@ -379,16 +387,8 @@ class PolicyConfig(Chosen, ABC):
         """Write config.json, and kata.json where options of kata's own differ from their
         defaults.
         """
-        every = dataclasses.fields(self)
-        mine = {f.name: _default(f) for f in every if declaration(type(self), f.name).is_own}
         plain = self.written()
-        changed = {
-            name: plain[name] for name, default in mine.items() if plain[name] != encode(default)
-        }
-        files = {
-            CONFIG: {name: value for name, value in plain.items() if name not in mine},
-            OWN_CONFIG: changed,
-        }
+        files = {OWN_CONFIG: _take_own(self, plain), CONFIG: plain}
         for name, values in files.items():
             if values:
                 (folder / name).write_text(
@@ -443,6 +443,22 @@ class PolicyConfig(Chosen, ABC):
     def type_class(cls, name: str) -> type[PolicyConfig]:
         """Return the config class for a `type`."""
         return config_class(name)
+
+
+def _take_own(options: Any, plain: dict[str, Any]) -> dict[str, Any]:
+    """Take options of kata's own out of `plain`, and return those that are not at their default."""
+    changed: dict[str, Any] = {}
+    for field in dataclasses.fields(options):
+        inner = options.__dict__[field.name]
+        if declaration(type(options), field.name).is_own:
+            value = plain.pop(field.name)
+            if value != encode(_default(field)):
+                changed[field.name] = value
+        elif isinstance(inner, Options) and isinstance(plain.get(field.name), dict):
+            below = _take_own(inner, plain[field.name])
+            if below:
+                changed[field.name] = below
+    return changed
 
 
 def _default(field: dataclasses.Field[Any]) -> Any:

@@ -8,7 +8,7 @@ from itertools import chain
 from typing import Any, ClassVar
 
 from kata.config import option
-from kata.policies.config import ACTION_STEPS
+from kata.policies.config import ACTION_STEPS, TokenizerSteps
 from kata.policies.rules import Rule, refuse_broken_rules
 from kata.policies.vla import FlowVlaConfig, SampledTimesConfig, VlaConfig
 from kata.spec import LANGUAGE_MASK, LANGUAGE_TOKENS, size_within
@@ -38,6 +38,10 @@ class PaliGemmaConfig(VlaConfig):
         "actions and time in float32.",
         choices=("float32", "bfloat16"),
     )
+    tokenizer_steps: ClassVar[TokenizerSteps] = {
+        "text_tokenizer_name": (("tokenizer_processor", "tokenizer_name"),)
+    }
+
     use_relative_actions: bool = option(
         False, "Learn actions minus the state at which a chunk begins."
     )
@@ -63,7 +67,10 @@ class PaliGemmaConfig(VlaConfig):
     optimizer_weight_decay: float = 0.01
     optimizer_grad_clip_norm: float = 1.0
     text_tokenizer_name: str = option(
-        PALIGEMMA, "Tokenizer of sentences: a Hub name or a folder.", is_own=True
+        PALIGEMMA,
+        "Tokenizer of sentences: a Hub name or a folder.",
+        is_own=True,
+        is_pretrained=True,
     )
 
     def __post_init__(self) -> None:

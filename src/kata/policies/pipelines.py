@@ -6,6 +6,7 @@ back.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -71,13 +72,17 @@ def canonical_pipelines(
     return build_pipelines(_built(first, shared), _built(last, inverse))
 
 
-def saved_pipelines(config: PolicyConfig, folder: Path, device: str) -> tuple[Pipeline, Pipeline]:
+def saved_pipelines(
+    config: PolicyConfig, folder: Path, device: str, changes: Mapping[str, Any] | None = None
+) -> tuple[Pipeline, Pipeline]:
     """Return the pipelines of a checkpoint, before and after its policy.
 
     Args:
         config: the policy's.
         folder: a `pretrained_model` folder.
         device: the policy's device.
+        changes: options of the policy that take the place of the checkpoint's; those that name a
+            tokenizer count here.
 
     Raises:
         CheckpointError: a file is absent or damaged, or has a step that is unknown.
@@ -85,8 +90,12 @@ def saved_pipelines(config: PolicyConfig, folder: Path, device: str) -> tuple[Pi
     own = config.saved_pipelines(folder, device)
     if own is not None:
         return own
-    place = {ToDevice.registry_name: {"device": device}}
-    return load_pipeline(folder, PREPROCESSOR, place), load_pipeline(folder, POSTPROCESSOR)
+    over: dict[str, dict[str, Any]] = {ToDevice.registry_name: {"device": device}}
+    for option, readers in config.tokenizer_steps.items():
+        for step, argument in readers:
+            if option in (changes or {}):
+                over.setdefault(step, {})[argument] = (changes or {})[option]
+    return load_pipeline(folder, PREPROCESSOR, over), load_pipeline(folder, POSTPROCESSOR)
 
 
 def _built(named: list[tuple[str, dict[str, Any]]], shared: dict[str, Step]) -> list[Step]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from kata.config import Options, option
+from kata.config.option import changed_option
 from kata.errors import PolicyError
 from kata.policies.rules import Rule
 
@@ -52,15 +54,25 @@ class RtcConfig(Options):
             )
 
 
-def as_lerobot_writes(plain: dict[str, Any]) -> dict[str, Any]:
-    """Return a config as plain values without the mode `guided`, the only one of LeRobot 0.6.1.
+@dataclass(frozen=True, kw_only=True)
+class RtcChanges(Options):
+    """Options of real-time chunking over those of a policy; null leaves the policy's own."""
 
-    LeRobot refuses files with options that its version does not know.
-    """
-    chunking = plain.get("rtc_config")
-    if chunking is None or chunking["mode"] != GUIDED:
-        return plain
-    return {**plain, "rtc_config": {k: v for k, v in chunking.items() if k != "mode"}}
+    at: ClassVar[str] = "policy.rtc_config."
+    refused_with = PolicyError
+
+    enabled: bool | None = changed_option(RtcConfig, "enabled")
+    mode: str | None = changed_option(RtcConfig, "mode")
+    prefix_attention_schedule: str | None = changed_option(RtcConfig, "prefix_attention_schedule")
+    max_guidance_weight: float | None = changed_option(RtcConfig, "max_guidance_weight")
+    execution_horizon: int | None = changed_option(RtcConfig, "execution_horizon")
+    debug: bool | None = changed_option(RtcConfig, "debug")
+    debug_maxlen: int | None = changed_option(RtcConfig, "debug_maxlen")
+
+    def over(self, own: RtcConfig | None) -> RtcConfig:
+        """Return a policy's own options, or the defaults, with these over them."""
+        asked = {name: value for name, value in self.__dict__.items() if value is not None}
+        return dataclasses.replace(own or RtcConfig(), **asked)
 
 
 def delay_rules(

@@ -13,7 +13,7 @@ from kata.optim.config import AdamWConfig, CosineDecayWithWarmupConfig
 from kata.policies.config import AdamPolicyConfig
 from kata.policies.observation_rules import shape_rules, state_and_cameras_rules
 from kata.policies.relative import RelativeConfig
-from kata.policies.rtc import RtcConfig, as_lerobot_writes, delay_rules
+from kata.policies.rtc import RtcConfig, delay_rules
 from kata.policies.rules import Rule, refuse_broken_rules
 from kata.spec import (
     ACTION,
@@ -281,10 +281,6 @@ class VlaConfig(SentenceConfig):
             "n_action_steps": self.n_action_steps,
             "rtc_config": encode(self.rtc_config),
         }
-
-    def written(self) -> dict[str, Any]:
-        """Return the options as plain values, as LeRobot 0.6.1 reads them."""
-        return as_lerobot_writes(super().written())
 
     def chunk_rules(self) -> Iterator[Rule]:
         """Yield rules on the numbers of steps, and on real-time chunking."""

@@ -15,8 +15,8 @@ from torch import Tensor
 from kata.errors import DataError, PolicyError
 from kata.processors.counted_warning import CountedWarning
 from kata.processors.fast import FastTokens, read_fast
-from kata.processors.steps import STEPS, Step
-from kata.processors.tokenize import read_tokenizer
+from kata.processors.steps import STEPS, Artifact, Step
+from kata.processors.tokenize import read_tokenizer, tokenizer_artifact, tokenizer_files
 from kata.spec import ACTION, ACTION_TOKEN_MASK, ACTION_TOKENS, Batch
 
 PALIGEMMA = "google/paligemma-3b-pt-224"
@@ -146,6 +146,7 @@ class ActionTokens(Step):
 
     def __post_init__(self) -> None:
         read_fast(self.action_tokenizer_name)
+        tokenizer_files(self.action_tokenizer_name)
         if self.reads_actions:
             self.sentences()
         object.__setattr__(self, "_cut", CountedWarning("%d of %d action sentences are cut"))
@@ -194,6 +195,14 @@ class ActionTokens(Step):
         )
         self._cut.note(is_long, detail)
         return row[: self.max_action_tokens]
+
+    def artifacts(self) -> dict[str, Artifact]:
+        """Return both tokenizers, those of folders."""
+        actions, text = self.action_tokenizer_name, self.paligemma_tokenizer_name
+        return {
+            **tokenizer_artifact("action_tokenizer_name", "action_tokenizer", actions),
+            **tokenizer_artifact("paligemma_tokenizer_name", "tokenizer", text),
+        }
 
     def config(self) -> dict[str, Any]:
         """Return the fields that LeRobot 0.6.1 reads."""

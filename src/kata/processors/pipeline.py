@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from kata.errors import CheckpointError, did_you_mean
-from kata.processors.steps import STEPS, Step
+from kata.processors.steps import STEPS, Artifact, Step
 from kata.processors.tensors import read_tensors, write_tensors
 from kata.spec import Batch
 
@@ -34,8 +34,22 @@ class Pipeline:
         """Return a copy in which the steps of these registry names are replaced."""
         return Pipeline(self.name, tuple(by_name.get(s.registry_name, s) for s in self.steps))
 
-    def save(self, folder: Path) -> None:
-        """Write `<name>.json` and the state files into an existing folder."""
+    @property
+    def artifact_bytes(self) -> int:
+        """Return the bytes of the steps' folders, such as tokenizers', in a checkpoint."""
+        sizes: dict[str, int] = {}
+        for step in self.steps:
+            for artifact in step.artifacts().values():
+                sizes[artifact.name] = sum(map(len, artifact.files.values()))
+        return sum(sizes.values())
+
+    def save(self, folder: Path, *, with_artifacts: bool = True) -> None:
+        """Write `<name>.json`, the state files and the steps' folders into an existing folder.
+
+        Args:
+            folder: a `pretrained_model` folder.
+            with_artifacts: False leaves out folders such as tokenizers', which may be large.
+        """
         listed: list[dict[str, Any]] = []
         stem = re.sub(r"[^a-z0-9]", "_", self.name.lower())
         for i, step in enumerate(step for step in self.steps if step.is_saved):
@@ -44,9 +58,19 @@ class Pipeline:
             if state:
                 entry["state_file"] = f"{stem}_step_{i}_{step.registry_name}.safetensors"
                 write_tensors(folder / entry["state_file"], state)
+            kept = step.artifacts() if with_artifacts else {}
+            for option, artifact in kept.items():
+                _write_artifact(folder / artifact.name, artifact)
+                entry.setdefault("artifacts", {})[option] = artifact.name
             listed.append(entry)
         text = json.dumps({"name": self.name, "steps": listed}, indent=2)
         (folder / f"{self.name}.json").write_text(text, encoding="utf-8")
+
+
+def _write_artifact(folder: Path, artifact: Artifact) -> None:
+    folder.mkdir(exist_ok=True)  # two steps may share a tokenizer
+    for name, content in artifact.files.items():
+        (folder / name).write_bytes(content)
 
 
 def load_pipeline(

@@ -8,6 +8,10 @@ from pathlib import Path
 from kata.errors import PolicyError
 
 
+class PretrainedError(PolicyError):
+    """A pretrained model or tokenizer is not where its name says, or lacks files."""
+
+
 def require_files(name: str, what: str, alternatives: Sequence[tuple[str, ...]]) -> None:
     """Raise PolicyError if `name` is a local folder that does not exist or lacks files.
 
@@ -21,7 +25,7 @@ def require_files(name: str, what: str, alternatives: Sequence[tuple[str, ...]])
         return
     wanted = "; or ".join(" and ".join(names) for names in alternatives)
     if not folder.is_dir():
-        raise PolicyError(
+        raise PretrainedError(
             f"{name}: no such folder",
             rule=f"{what}: a folder with {wanted}",
             remedy="correct the path",
@@ -31,7 +35,7 @@ def require_files(name: str, what: str, alternatives: Sequence[tuple[str, ...]])
         missing.append([file for file in names if not (folder / file).is_file()])
     if all(missing):
         lacks = "; or ".join(" and ".join(names) for names in missing)
-        raise PolicyError(
+        raise PretrainedError(
             f"{name}: no {lacks}",
             rule=f"{what}: a folder with {wanted}",
             remedy="copy the files from the model's page on the Hub into the folder",
@@ -63,7 +67,9 @@ def model_folder(name: str, what: str, files: Sequence[str]) -> Path:
         raise unreadable(name, what, error, [asked]) from error
 
 
-def unreadable(name: str, what: str, error: Exception, files: Sequence[str] = ()) -> PolicyError:
+def unreadable(
+    name: str, what: str, error: Exception, files: Sequence[str] = ()
+) -> PretrainedError:
     """Return the error for a name that transformers cannot load.
 
     Args:
@@ -79,7 +85,7 @@ def unreadable(name: str, what: str, error: Exception, files: Sequence[str] = ()
             f"hf download {name} {' '.join(files)} --local-dir <folder>; then name that folder in "
             f"place of {name}"
         )
-    return PolicyError(
+    return PretrainedError(
         f"{name}: {what} cannot be loaded ({str(error).strip().splitlines()[0]})",
         rule="a name on the Hub, with a network or in the local cache, or a folder",
         remedy=remedy,

@@ -34,6 +34,19 @@ DTYPES = {
 }
 
 
+@dataclass(frozen=True)
+class Artifact:
+    """The files of a folder that an option names, such as a tokenizer's.
+
+    Attributes:
+        name: of the folder in a checkpoint.
+        files: content by file name.
+    """
+
+    name: str
+    files: Mapping[str, bytes]
+
+
 class Step(ABC):
     """The base of all steps. `registry_name` is LeRobot's; the constructor takes `config()`."""
 
@@ -51,6 +64,10 @@ class Step(ABC):
 
     def state(self) -> StateDict:
         """Return the step's tensors on the CPU; empty for most steps."""
+        return {}
+
+    def artifacts(self) -> dict[str, Artifact]:
+        """Return the folders to keep with the step, by the option that names each."""
         return {}
 
     @classmethod
@@ -136,6 +153,10 @@ class ToDevice(Step):
         return {"device": self.device.partition(":")[0], "float_dtype": self.float_dtype}
 
 
+OTHERS = 4
+"""Names of statistics that a message shows."""
+
+
 @dataclass
 class Normalize(Step):
     """A step that normalizes each feature by the mode of its type.
@@ -167,20 +188,40 @@ class Normalize(Step):
         step.check()
         return step
 
-    def check(self) -> None:
-        """Raise CheckpointError if a feature lacks the statistics that its mode needs."""
+    def check(self, *, is_saved: bool = False) -> None:
+        """Raise CheckpointError if a feature lacks the statistics that its mode needs.
+
+        Args:
+            is_saved: True for those of a checkpoint's files.
+        """
         for key, feature in self.features.items():
             pair = _PAIRS.get(self._mode(feature))
             if pair is None or (not self.inverse and self._skips(key, feature)):
                 continue
             missing = [name for name in pair if name not in self.stats.get(key, {})]
             if missing:
-                raise CheckpointError(
-                    f"{key}: no {' and '.join(missing)} among the statistics",
-                    rule=f"{self._mode(feature)} needs {' and '.join(pair)}",
-                    remedy="choose another mode in policy.normalization_mapping, or add the "
-                    "statistics to the dataset",
+                remedy = (
+                    "choose another mode in policy.normalization_mapping, or add the statistics "
+                    "to the dataset"
                 )
+                if is_saved:
+                    remedy = (
+                        "fine-tune it on your data first: `kata train --policy.path=<this "
+                        "checkpoint> --dataset.repo_id=...` writes a checkpoint with their "
+                        "statistics"
+                    )
+                raise CheckpointError(
+                    f"{key}: no {' and '.join(missing)} among the statistics" + self._others(key),
+                    rule=f"{self._mode(feature)} needs {' and '.join(pair)}",
+                    remedy=remedy,
+                )
+
+    def _others(self, key: str) -> str:
+        """Return what is there instead, such as statistics of several training sets."""
+        found = [name for name in self.stats if name != key and name.endswith(key)]
+        found = found or list(self.stats)
+        more = ", …" if len(found) > OTHERS else ""
+        return f"; there are those of {', '.join(found[:OTHERS])}{more}" if found else ""
 
     def __call__(self, batch: Batch) -> Batch:
         """Return the batch with normalized copies of its features."""
@@ -273,7 +314,7 @@ class Normalize(Step):
             eps=config.get("eps", 1e-8),
             normalize_observation_keys=config.get("normalize_observation_keys"),
         )
-        step.check()
+        step.check(is_saved=True)
         return step
 
 

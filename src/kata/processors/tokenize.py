@@ -7,13 +7,14 @@ import hashlib
 import json
 import logging
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
 
 from kata.errors import DataError, PolicyError
 from kata.processors.pretrained import require_files, unreadable
-from kata.processors.steps import STEPS, Step
+from kata.processors.steps import STEPS, Artifact, Step
 from kata.spec import LANGUAGE_MASK, LANGUAGE_TOKENS, TASK, Batch
 
 _log = logging.getLogger(__name__)
@@ -21,6 +22,19 @@ _log = logging.getLogger(__name__)
 DOWNLOADS = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
 KEPT = 4096
 """Sentences whose tokens are kept."""
+
+KEPT_FILES = (
+    *DOWNLOADS,
+    "added_tokens.json",
+    "chat_template.jinja",
+    "merges.txt",
+    "processing_action_tokenizer.py",
+    "processor_config.json",
+    "tokenizer.model",
+    "vocab.json",
+)
+"""Files of a tokenizer, of sentences or of actions, that go into checkpoints; LeRobot
+runs the Python file, kata does not."""
 
 FILES = (("tokenizer.json",), ("vocab.json", "merges.txt"), ("tokenizer.model",))
 
@@ -42,6 +56,32 @@ def tokenizer_digest(name: str) -> str:
     tokenizer = read_tokenizer(name)
     words = tokenizer.backend_tokenizer.to_str() if tokenizer.is_fast else tokenizer.get_vocab()
     return hashlib.sha256(json.dumps(words, sort_keys=True).encode()).hexdigest()
+
+
+@functools.cache
+def tokenizer_files(name: str) -> dict[str, bytes]:
+    """Return the files of a tokenizer's folder; none of a Hub name, which is there everywhere.
+
+    They are read when the tokenizer is, since the folder may be gone when a checkpoint is written.
+    """
+    folder = Path(name).expanduser()
+    found: dict[str, bytes] = {}
+    for file in KEPT_FILES:
+        if folder.is_dir() and (folder / file).is_file():
+            found[file] = (folder / file).read_bytes()
+    return found
+
+
+def tokenizer_artifact(option: str, place: str, name: str) -> dict[str, Artifact]:
+    """Return a tokenizer's files as the artifact of a step; nothing for a Hub name.
+
+    Args:
+        option: the step's option that names the tokenizer.
+        place: name of the folder in checkpoints.
+        name: a Hub name or a folder.
+    """
+    files = tokenizer_files(name)
+    return {option: Artifact(place, files)} if files else {}
 
 
 @dataclass(frozen=True)
@@ -66,6 +106,7 @@ class Tokenize(Step):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_tokenizer", read_tokenizer(self.tokenizer_name))
+        tokenizer_files(self.tokenizer_name)
 
     def __call__(self, batch: Batch) -> Batch:
         """Add tokens int64 (B, L) and mask bool (B, L) on the CPU; DataError without sentences."""
@@ -128,6 +169,10 @@ class Tokenize(Step):
                 remedy="add pad_token to its tokenizer_config.json",
             )
         return self._tokenizer.pad_token_id
+
+    def artifacts(self) -> dict[str, Artifact]:
+        """Return the tokenizer, if it is one of a folder."""
+        return tokenizer_artifact("tokenizer_name", "tokenizer", self.tokenizer_name)
 
     def config(self) -> dict[str, Any]:
         """Return the fields."""

@@ -1,15 +1,24 @@
-"""The pointers `checkpoints/last` and `checkpoints/best` to one of the folders beside them.
+"""The way to a checkpoint: by its folder, its run, a Hub name, or a pointer of its run.
 
+The pointers `checkpoints/last` and `checkpoints/best` name one of the folders beside them.
 A pointer is a symbolic link, as in LeRobot. Where the file system has none, it is a text file with
 the folder's name.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from kata.errors import CheckpointError
+from kata.config import overlay, read_config
+from kata.config.option import declaration
+from kata.errors import CheckpointError, PolicyError
+from kata.policies import config_class, stored_type
+from kata.policies.config import CONFIG, OWN_CONFIG
 
 LAST, BEST = "last", "best"
 
@@ -63,3 +72,140 @@ def resolve_pointer(path: Path) -> Path:
         ):
             return target / path.relative_to(inner)
     return path
+
+
+def policy_folder(path: str, revision: str | None = None, *, option: str = "policy.path") -> Path:
+    """Return the `pretrained_model` folder of a checkpoint, downloaded if it is on the Hub.
+
+    Args:
+        path: a checkpoint or run by its folder, or a name on the Hub.
+        revision: of the Hub's repository.
+        option: the one that named the path, for messages.
+
+    Raises:
+        PolicyError: there is no checkpoint.
+    """
+    local = Path(path).expanduser()
+    for candidate in (
+        local,
+        local / "pretrained_model",
+        local / "checkpoints" / LAST / "pretrained_model",
+    ):
+        folder = resolve_pointer(candidate)
+        if (folder / "config.json").is_file():
+            return folder
+    if local.exists() or path.count("/") != 1 or path.startswith((".", "/", "~")):
+        raise PolicyError(
+            f"{option}={path}: no config.json there",
+            rule="a folder with config.json and model.safetensors, or a Hub name like user/policy",
+            remedy="give the `pretrained_model` folder of a checkpoint",
+        )
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+
+    try:
+        return Path(
+            snapshot_download(path, revision=revision, allow_patterns=["*.json", "*.safetensors"])
+        )
+    except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
+        raise PolicyError(
+            f"{option}={path}: cannot be downloaded ({str(error).splitlines()[0]})",
+            rule="a Hub repository that can be reached, or a local folder",
+            remedy="check the name and the network, or give a local folder",
+        ) from error
+
+
+def read_policy_config(folder: Path, notes: list[str]) -> dict[str, Any]:
+    """Read the config.json of a pretrained folder as raw options.
+
+    Fields that this policy does not know are dropped, with a note."""
+    path = folder / CONFIG
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+        if (folder / OWN_CONFIG).is_file():
+            own = json.loads((folder / OWN_CONFIG).read_text(encoding="utf-8"))
+            raw = overlay(raw, own)
+        if raw.get("model_type") == "Gr00tN1d7" and "type" not in raw:
+            raise PolicyError(
+                f"policy.path={folder}: NVIDIA's raw folder of GR00T",
+                rule="a checkpoint of LeRobot or kata, whose config.json has a `type`",
+                remedy=f"--policy.type=groot --policy.base_model_path={folder}",
+            )
+        kind = raw["type"] = stored_type(str(raw["type"]))
+    except (OSError, json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
+        raise PolicyError(
+            f"{path}: cannot be read ({error})",
+            rule="a JSON object with a `type`",
+            remedy="copy it again",
+        ) from error
+    chosen = config_class(kind)
+    raw = chosen.options_beside(folder) | raw | tokenizers_in(folder, kind)
+    known = {f.name for f in dataclasses.fields(chosen)} | {"type"}
+    unknown = sorted(set(raw) - known)
+    if unknown:
+        notes.append(f"{path}: fields of another version left out: {', '.join(unknown)}")
+    return chosen.completed({name: value for name, value in raw.items() if name in known})
+
+
+def tokenizers_in(folder: Path, kind: str) -> dict[str, str]:
+    """Return the tokenizers that lie in a checkpoint, by the policy's option that names each.
+
+    Args:
+        folder: a `pretrained_model` folder.
+        kind: the policy's type.
+    """
+    chosen = config_class(kind)
+    if chosen.names_model_by_tokenizer:
+        return {}
+    try:
+        text = (folder / "policy_preprocessor.json").read_text(encoding="utf-8")
+        steps = json.loads(text)["steps"]
+        places = {step["registry_name"]: step["artifacts"] for step in steps if "artifacts" in step}
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}  # who reads the steps themselves says what is wrong
+    found: dict[str, str] = {}
+    for option, readers in chosen.tokenizer_steps.items():
+        for name, argument in readers:
+            if argument in places.get(name, {}):
+                found[option] = str((folder / places[name][argument]).resolve())
+    return found
+
+
+def with_absolute_paths(policy: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a policy's raw options with folders of pretrained models by their absolute paths.
+
+    A checkpoint keeps them, and is read from other working directories. Hub names stay.
+
+    Args:
+        policy: its options, with `type`.
+    """
+    chosen, found = config_class(str(policy["type"])), dict(policy)
+    for name, value in policy.items():
+        if isinstance(value, str) and declaration(chosen, name).is_pretrained:
+            folder = Path(value).expanduser()
+            if folder.is_dir():
+                # Elsewhere a mount keeps its name; only `..` after a link needs the link followed.
+                found[name] = str(folder.resolve() if ".." in folder.parts else folder.absolute())
+    return found
+
+
+def note_on_passing_base(folder: Path) -> str | None:
+    """Return a warning if the run that wrote a base keeps a number of checkpoints and deletes the
+    rest; None for any other base.
+
+    Args:
+        folder: the `pretrained_model` folder of the base.
+    """
+    step = folder.resolve().parent
+    record = step.parents[1] / "train_config.json"
+    if step.parent.name != "checkpoints" or not step.name.isdigit() or not record.is_file():
+        return None
+    kept = read_config(record)
+    rules = [f"{name}={kept[name]}" for name in ("keep_last", "keep_every") if kept.get(name)]
+    if not rules:
+        return None
+    return (
+        f"checkpoints of this run refer to {step}, which its own run may delete when it goes on "
+        f"({', '.join(rules)}); a copy stays: kata checkpoint export {step} --out=<folder>, and "
+        "--policy.path=<folder>"
+    )

@@ -86,6 +86,13 @@ def read_adapter_config(folder: Path) -> dict[str, Any]:
             rule="a JSON object that the package peft has written",
             remedy="copy it again",
         ) from error
+    lacking = [name for name in ("r", "target_modules", "lora_alpha") if name not in found]
+    if lacking:
+        raise PolicyError(
+            f"{file}: has no {', '.join(lacking)}",
+            rule="an adapter's rank, targets and alpha are written there",
+            remedy="copy it again",
+        )
     wrong = [name for name in wrong if name in found]
     if wrong:
         raise PolicyError(

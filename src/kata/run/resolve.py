@@ -6,7 +6,6 @@ recorded config (when resuming) <- config file <- flags -> policy folder -> pres
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,15 +24,24 @@ from kata.config import (
     refuse_unknown,
 )
 from kata.config.keep_ranges import read_keep_ranges
-from kata.errors import ConfigError, PolicyError
+from kata.config.option import declaration, refuse_broken, rule_text
+from kata.errors import ConfigError, PolicyError, did_you_mean
 from kata.optim.config import AdamW8bitConfig, AdamWConfig
 from kata.optim.schedule import lr_factor
-from kata.policies import config_class, stored_type, types_from_recordings
-from kata.policies.config import CONFIG, OWN_CONFIG, PolicyConfig
+from kata.policies import types_from_recordings
+from kata.policies.config import PolicyConfig
 from kata.policies.rules import refuse_feature_cache
 from kata.run.accelerate_env import take_over
 from kata.run.batch_layout import share_out
-from kata.run.checkpoint_link import LAST, resolve_pointer
+from kata.run.checkpoint_link import (
+    LAST,
+    note_on_passing_base,
+    policy_folder,
+    read_policy_config,
+    resolve_pointer,
+    tokenizers_in,
+    with_absolute_paths,
+)
 from kata.run.config import Run
 from kata.run.dataset import FEATURE_CACHES, MixEntry
 from kata.run.lerobot_options import drop_foreign
@@ -60,6 +68,9 @@ def resolve_run(
     recorded = _recorded(Path(str(folder))) if resume and folder else None
     if recorded is None:
         return _resolve(given, ranks, notes, keep_micro="batch_size" in given), notes
+    if isinstance(given.get("policy"), dict):
+        kind = str(recorded["policy"]["type"])
+        given["policy"] = _still_there(given["policy"], kind, Path(str(folder)))
     keep_micro = "batch_size" in given or "gradient_accumulation" not in (
         given.get("accelerator") or {}
     )
@@ -103,10 +114,42 @@ def _without_choices_made(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def memory_to_fit(args: Sequence[str]) -> str | None:
-    """Return what `--fit` asks for, as a flag or in the config file."""
+    """Return what `--fit` asks for, as a flag or in the config file.
+
+    Raises:
+        ConfigError: it is no memory.
+    """
     flags = parse_flags(args)
     asked = flags.get("fit", _config_file(flags).get("fit"))
-    return None if plain(asked) is None else str(asked)
+    declared = declaration(Run, "fit")
+    if asked is True:
+        raise ConfigError(
+            "--fit without a memory",
+            rule=rule_text(declared, is_whole=False),
+            remedy="for example --fit=24GB",
+        )
+    wanted = decode_value(str | None, asked, "fit")
+    refuse_broken(declared, "fit", wanted)
+    return wanted
+
+
+def given_names(args: Sequence[str]) -> set[str]:
+    """Return the dotted names of the options that flags and the config file set, null apart."""
+    flags = parse_flags(args)
+    given = _config_file(flags)
+    for dotted, value in flags.items():
+        assign(given, dotted, value)
+    return _leaves(given, "")
+
+
+def _leaves(given: dict[str, Any], prefix: str) -> set[str]:
+    names: set[str] = set()
+    for name, value in given.items():
+        if isinstance(value, dict):
+            names |= _leaves(value, f"{prefix}{name}.")
+        elif plain(value) is not None:
+            names.add(prefix + name)
+    return names
 
 
 def _config_file(flags: dict[str, Any]) -> dict[str, Any]:
@@ -196,6 +239,10 @@ def _resolve(given: dict[str, Any], ranks: int, notes: list[str], *, keep_micro:
             is_augmented=run.dataset.image_transforms.enable,
             in_shards=run.mesh[1] > 1 or run.deepspeed.zero_stage > 0,
         )
+    path = (given.get("policy") or {}).get("path")
+    if path is not None and run.refers:
+        note = note_on_passing_base(policy_folder(str(path), run.policy.pretrained_revision))
+        notes.extend([note] if note else [])
     run.policy.validate_steps(run.steps)
     if run.scheduler is not None:
         fitted, note = run.scheduler.fitted(run.steps)
@@ -239,6 +286,7 @@ def _policy(given: dict[str, Any], notes: list[str]) -> PolicyConfig:
                 remedy="for example --policy.type=act; types: "
                 + ", ".join(sorted(types_from_recordings())),
             )
+        raw = with_absolute_paths(raw)
         return decode(PolicyConfig, raw, at="policy", verb="kata train")
     if "type" in raw:
         raise ConfigError(
@@ -248,8 +296,22 @@ def _policy(given: dict[str, Any], notes: list[str]) -> PolicyConfig:
         )
     folder = policy_folder(str(path), raw.get("pretrained_revision"))
     base = read_policy_config(folder, notes)
+    _refuse_unknown_inputs(base.get("input_features") or {}, raw.get("input_features"), str(path))
     raw = overlay(base, {**raw, "pretrained_path": str(path)})
-    return decode(PolicyConfig, raw, at="policy", verb="kata train")
+    return decode(PolicyConfig, with_absolute_paths(raw), at="policy", verb="kata train")
+
+
+def _refuse_unknown_inputs(known: Mapping[str, Any], asked: Any, path: str) -> None:
+    """Refuse inputs that a base does not have: they would be dropped beside those that it has."""
+    unknown = [key for key in asked if key not in known] if isinstance(asked, dict) else []
+    if known and unknown:
+        raise PolicyError(
+            f"policy.input_features: {unknown[0]} is no input of {path}",
+            rule=f"a base keeps its inputs: {', '.join(known)}",
+            remedy=did_you_mean(unknown[0], known)
+            + '; --rename_map=\'{"<dataset key>": "<base\'s key>"}\' gives it a camera of '
+            "another name",
+        )
 
 
 def _optimizer(policy: PolicyConfig, asked: dict[str, Any]) -> dict[str, Any]:
@@ -286,87 +348,27 @@ def _peft(given: dict[str, Any], policy: PolicyConfig) -> Any:
     return asked if is_asked else None
 
 
-def policy_folder(path: str, revision: str | None = None, *, option: str = "policy.path") -> Path:
-    """Return the `pretrained_model` folder of a checkpoint, downloaded if it is on the Hub.
-
-    Args:
-        path: a checkpoint or run by its folder, or a name on the Hub.
-        revision: of the Hub's repository.
-        option: the one that named the path, for messages.
-
-    Raises:
-        PolicyError: there is no checkpoint.
-    """
-    local = Path(path).expanduser()
-    for candidate in (
-        local,
-        local / "pretrained_model",
-        local / "checkpoints" / LAST / "pretrained_model",
-    ):
-        folder = resolve_pointer(candidate)
-        if (folder / "config.json").is_file():
-            return folder
-    if local.exists() or path.count("/") != 1 or path.startswith((".", "/", "~")):
-        raise PolicyError(
-            f"{option}={path}: no config.json there",
-            rule="a folder with config.json and model.safetensors, or a Hub name like user/policy",
-            remedy="give the `pretrained_model` folder of a checkpoint",
-        )
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
-
-    try:
-        return Path(
-            snapshot_download(path, revision=revision, allow_patterns=["*.json", "*.safetensors"])
-        )
-    except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
-        raise PolicyError(
-            f"{option}={path}: cannot be downloaded ({str(error).splitlines()[0]})",
-            rule="a Hub repository that can be reached, or a local folder",
-            remedy="check the name and the network, or give a local folder",
-        ) from error
-
-
-def read_policy_config(folder: Path, notes: list[str]) -> dict[str, Any]:
-    """Read the config.json of a pretrained folder as raw options.
-
-    Fields that this policy does not know are dropped, with a note."""
-    path = folder / CONFIG
-    try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
-        if (folder / OWN_CONFIG).is_file():
-            raw |= json.loads((folder / OWN_CONFIG).read_text(encoding="utf-8"))
-        if raw.get("model_type") == "Gr00tN1d7" and "type" not in raw:
-            raise PolicyError(
-                f"policy.path={folder}: NVIDIA's raw folder of GR00T",
-                rule="a checkpoint of LeRobot or kata, whose config.json has a `type`",
-                remedy=f"--policy.type=groot --policy.base_model_path={folder}",
-            )
-        kind = raw["type"] = stored_type(str(raw["type"]))
-    except (OSError, json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
-        raise PolicyError(
-            f"{path}: cannot be read ({error})",
-            rule="a JSON object with a `type`",
-            remedy="copy it again",
-        ) from error
-    chosen = config_class(kind)
-    raw = chosen.options_beside(folder) | raw
-    known = {f.name for f in dataclasses.fields(chosen)} | {"type"}
-    unknown = sorted(set(raw) - known)
-    if unknown:
-        notes.append(f"{path}: fields of another version left out: {', '.join(unknown)}")
-    return chosen.completed({name: value for name, value in raw.items() if name in known})
-
-
 def _recorded(folder: Path) -> dict[str, Any] | None:
     """Return the resolved config of the run in this folder, or None without one."""
     path = folder / "train_config.json"
     if not path.is_file():
         return None
     recorded = drop_foreign(read_config(path))
+    policy = with_absolute_paths(recorded["policy"])
+    recorded["policy"] = _still_there(policy, str(policy["type"]), folder)
     if recorded.get("global_batch_size") is None:  # written before there were ranks
         recorded["global_batch_size"] = decode(Run, recorded).effective_batch
     return recorded
+
+
+def _still_there(policy: dict[str, Any], kind: str, run: Path) -> dict[str, Any]:
+    """Return a policy's options with tokenizers that are gone taken from the run's checkpoint."""
+    found = dict(policy)
+    last = resolve_pointer(run / "checkpoints" / LAST / "pretrained_model")
+    for name, place in tokenizers_in(last, kind).items():
+        if name in found and not Path(str(found[name])).is_dir():
+            found[name] = place
+    return found
 
 
 def _refuse_changes(before: Run, now: Run) -> None:

@@ -416,6 +416,8 @@ def _begin(
     live.push(undo)
     live.enter_context(kept_in(folder / LOG))
     size, weights = checkpoint_bytes(state.policy, run), weight_bytes(state.policy)
+    # A tokenizer may be larger than an adapter, and lies beside the weights of an EMA as well.
+    size += prepared.normalization.before.artifact_bytes * (2 if run.ema.enable else 1)
     room = room_needed(run, home_of(folder), state.step, size, weights)
     check_space(folder, room)
     write_json(folder / "train_config.json", encode(run))

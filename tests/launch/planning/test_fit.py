@@ -13,7 +13,7 @@ from kata.launch.planning.fit import fitted, with_fit
 from kata.plan.catalogue import gpu_named
 from kata.plan.forecast import memory_of
 from kata.plan.trace_store import step_trace_of
-from kata.run import Run, memory_to_fit
+from kata.run import Run, given_names, memory_to_fit
 from tests.plan.small import small_run
 
 BASE = small_run(
@@ -109,3 +109,26 @@ def test_a_config_file_asks_as_a_flag_does(tmp_path):
     assert memory_to_fit([f"--config={file}"]) == "24GB"
     assert memory_to_fit([f"--config={file}", "--fit=8GB"]) == "8GB"
     assert memory_to_fit(["--steps=3"]) is None
+
+
+def test_what_a_config_file_says_stays(card, tmp_path):
+    file = tmp_path / "run.yaml"
+    file.write_text("gradient_checkpointing: false\npeft: {r: 8}\nfrozen_bits: null\n")
+    assert given_names([f"--config={file}", "--steps=3"]) == {
+        "gradient_checkpointing", "peft.r", "steps",
+    }  # fmt: skip
+
+    def of_file(args):
+        return subject([each for each in args if not each.startswith("--config")])
+
+    with pytest.raises(ConfigError, match="nothing fits") as caught:
+        fitted([f"--config={file}"], card(1), of_file)
+    assert "--accelerator.mixed_precision=bf16" in str(caught.value)
+    assert "--gradient_checkpointing=true" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("flag", "shown"), [("--fit=24XB", "fit=24XB"), ("--fit", "--fit")])
+def test_what_is_no_memory_is_refused_with_the_form(flag, shown):
+    with pytest.raises(ConfigError, match="bytes, or a number with KB") as caught:
+        memory_to_fit([flag])
+    assert shown in str(caught.value)

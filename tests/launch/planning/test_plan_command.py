@@ -5,12 +5,14 @@ import json
 import pytest
 
 from kata.cli import main
-from kata.errors import ConfigError
-from kata.launch.planning.options import split_args
+from kata.errors import ConfigError, PolicyError
+from kata.launch.planning.options import DescribedDataset, split_args
+from kata.launch.planning.subject import described
 from kata.plan.catalogue import known_gpus
 from kata.plan.profiles import Profile, keep_profile
 from kata.plan.tracing.trace import trace_step
 from kata.policies.act.model import Policy
+from kata.run import resolve_run
 
 SMALL = (
     *("--policy.type=act", "--policy.dim_model=64", "--policy.dim_feedforward=64"),
@@ -200,3 +202,30 @@ def test_a_step_that_cannot_be_traced_names_the_operation(capsys, monkeypatch, t
     assert "nonzero" in error
     assert "masks" in error
     assert "Traceback" not in error
+
+
+def test_a_description_fits_a_base_as_its_data_will():
+    """Frames of another size are fitted and vectors padded; the base's cameras keep their names."""
+    inputs = {
+        "observation.state": {"type": "STATE", "shape": [6]},
+        "observation.images.top": {"type": "VISUAL", "shape": [3, 256, 256]},
+        "observation.images.wrist": {"type": "VISUAL", "shape": [3, 256, 256]},
+    }
+    options = [
+        "--policy.type=smolvla", f"--policy.input_features={json.dumps(inputs)}",
+        '--policy.output_features={"action": {"type": "ACTION", "shape": [6]}}',
+        "--dataset.repo_id=a/b",
+    ]  # fmt: skip
+    run, _ = resolve_run(options)
+    data = {"frames": 4000, "state_dim": 14, "action_dim": 14, "fps": 30.0, "episodes_count": 10}
+    found, size = described(run, DescribedDataset(cameras="2x480x640", **data))
+    assert {key: each.shape for key, each in found.policy.input_features.items()} == {
+        "observation.state": (14,),
+        "observation.images.top": (3, 480, 640),
+        "observation.images.wrist": (3, 480, 640),
+    }
+    assert found.policy.action.shape == (14,)
+    assert size.frames == 4000
+    act, _ = resolve_run(["--policy.type=act", *options[1:]])
+    with pytest.raises(PolicyError, match=r"wants observation\.state \(6,\), action \(6,\), and"):
+        described(act, DescribedDataset(cameras="2x480x640", **data))

@@ -43,7 +43,7 @@ def tools():
 @pytest.fixture
 def make(tools, tiny_dataset, tmp_path):
     smolvlm = tools("tiny_smolvlm").write(tmp_path / "smolvlm")
-    text = tools("pi_cases").folder(0)
+    cases = tools("pi_cases")
 
     def run(name: str, *options: str):
         places = {
@@ -52,8 +52,14 @@ def make(tools, tiny_dataset, tmp_path):
                 "--policy.resize_imgs_with_padding=[32,32]", "--policy.num_steps=2",
             ],
             "act": ["--policy.pretrained_backbone_weights=null"],
+            "pi0_fast": [
+                f"--policy.text_tokenizer_name={cases.folder(cases.VOCABULARIES['pi0_fast'])}",
+                f"--policy.action_tokenizer_name={cases.fast_folder()}",
+                "--policy.image_resolution=[28,28]", "--policy.tokenizer_max_length=60",
+                "--policy.fast_skip_tokens=8", "--policy.max_decoding_steps=12",
+            ],
         }.get(name, [
-            f"--policy.text_tokenizer_name={text}", "--policy.image_resolution=[28,28]",
+            f"--policy.text_tokenizer_name={cases.folder(0)}", "--policy.image_resolution=[28,28]",
             "--policy.tokenizer_max_length=60", "--policy.num_inference_steps=2",
         ])  # fmt: skip
         sizes = ["--policy.max_state_dim=6", "--policy.max_action_dim=5"] if name != "act" else []
@@ -88,6 +94,9 @@ def differ(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> floa
         ("smolvla", "prefix", []),
         ("smolvla", "vision", ["--policy.train_expert_only=false"]),
         ("pi0", "prefix", [EXPERT]),
+        ("pi0", "vision", ["--policy.freeze_vision_encoder=true"]),
+        ("pi05", "vision", ["--policy.freeze_vision_encoder=true"]),
+        ("pi0_fast", "vision", ["--policy.freeze_vision_encoder=true"]),
         ("pi05", "prefix", [EXPERT, "--policy.frozen_dtype=bfloat16"]),
     ],
 )

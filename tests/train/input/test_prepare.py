@@ -9,7 +9,7 @@ from kata.data.format.episode_table import TaskLists
 from kata.errors import DataError, PolicyError
 from kata.spec import Feature, FeatureType
 from kata.train.input.datasets import split_episodes
-from kata.train.input.features import fit_features, refuse_short_episodes
+from kata.train.input.features import fit_features, refuse_missing_tasks, refuse_short_episodes
 from kata.train.input.prepare import prepare
 
 
@@ -96,6 +96,35 @@ def test_two_keys_under_one_name_are_refused(data, tiny_run):
             Mixture.of(data),
             {"observation.images.top": "observation.images.wrist"},
         )
+
+
+def test_what_a_dataset_lacks_is_told_with_what_helps_against_it(data, tiny_run):
+    has = Mixture.of(data)
+    config = fit_features(tiny_run().policy, has, {})
+    state = {"observation.state": Feature(FeatureType.STATE, (5,))}
+    camera = {"observation.images.side": Feature(FeatureType.VISUAL, (3, 32, 32))}
+    sized, named = "another size needs a policy trained from the start", "--rename_map="
+    for inputs, words, others in ((state, sized, named), (camera, named, sized)):
+        policy = config.with_features(inputs, config.output_features)
+        with pytest.raises(PolicyError) as caught:
+            fit_features(policy, has, {})
+        assert words in caught.value.remedy
+        assert others not in caught.value.remedy
+
+
+def test_episodes_without_a_sentence_are_left_out_unless_that_leaves_none(data):
+    def told(*tasks):
+        lists = TaskLists.of(tasks)
+        return dataclasses.replace(data, layout=dataclasses.replace(data.layout, tasks=lists))
+
+    some = told(("push",), ("",), (), ("push",), ("push",), ("push",))
+    with pytest.raises(DataError) as caught:
+        refuse_missing_tasks(some)
+    expected = "write the sentences into the dataset, or --dataset.exclude_episodes=[1,2]"
+    assert caught.value.remedy == expected
+    with pytest.raises(DataError) as caught:
+        refuse_missing_tasks(told(*[()] * 6))
+    assert caught.value.remedy == "write the sentences into the dataset"
 
 
 def test_episodes_shorter_than_the_policy_needs_are_refused_with_the_remedy(data):

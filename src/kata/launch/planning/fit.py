@@ -15,7 +15,7 @@ from kata.optim.config import AdamWConfig
 from kata.plan.catalogue import Gpu, gpu_named
 from kata.plan.forecast import TIGHT_SHARE, largest_batch, memory_of
 from kata.plan.trace_store import step_trace_of
-from kata.run import Run, memory_to_fit
+from kata.run import Run, given_names, memory_to_fit
 from kata.tables import table_lines
 from kata.units import bytes_text, num_bytes
 
@@ -150,7 +150,7 @@ def fitted(args: Sequence[str], gpu: Gpu, subject: Subject) -> Fitted:
     """
     rows: list[tuple[str, str, str]] = []
     asked = subject(args)  # raises what is wrong with the options themselves
-    given = set(parse_flags(args))
+    given = given_names(args)
     if asked.optimizer is None or asked.optimizer.type != AdamWConfig.type_name:
         given.add("optimizer.type")  # there are 8 bits for AdamW alone
     best = _tried((), args, gpu, subject, rows)

@@ -40,13 +40,18 @@ def described(run: Run, data: DescribedDataset) -> tuple[Run, DataSize]:
     inputs: dict[str, Feature] = {}
     if data.state_dim is not None:
         inputs[STATE] = Feature(FeatureType.STATE, (data.state_dim,))
-    for camera in range(number):
-        key = f"observation.images.camera{camera}"
+    # The cameras of a policy that has its own are described in its order.
+    names = [*run.policy.cameras][:number]
+    names += [f"observation.images.camera{camera}" for camera in range(len(names), number)]
+    for key in names:
         inputs[key] = Feature(FeatureType.VISUAL, (3, height, width))
     assert data.action_dim is not None
     outputs = {ACTION: Feature(FeatureType.ACTION, (data.action_dim,))}
     _refuse_other_features(run.policy, inputs, outputs)
-    policy = run.policy.with_features(inputs, outputs)
+    own = run.policy.input_features
+    policy = run.policy.with_features(
+        {key: inputs[key] for key in own if key in inputs} or inputs, outputs
+    )
     policy.validate_features()
     frames = data.frames or 0
     episodes = data.episodes_count or 0
@@ -67,18 +72,18 @@ def described(run: Run, data: DescribedDataset) -> tuple[Run, DataSize]:
 def _refuse_other_features(
     policy: PolicyConfig, inputs: dict[str, Feature], outputs: dict[str, Feature]
 ) -> None:
-    """Refuse a policy whose own inputs or outputs are not those of the description."""
-    sizes = sorted(feature.shape for feature in inputs.values())
-    for mine, theirs in ((policy.input_features, sizes), (policy.output_features, None)):
-        wanted = theirs or sorted(feature.shape for feature in outputs.values())
-        if mine and sorted(feature.shape for feature in mine.values()) != wanted:
-            shapes = ", ".join(f"{key} {feature.shape}" for key, feature in mine.items())
-            raise PolicyError(
-                f"the policy wants {shapes}, and the description gives {wanted}",
-                rule="policy and dataset have the same sizes",
-                remedy="change --dataset.cameras, state_dim or action_dim, or the policy's "
-                "features",
-            )
+    """Refuse a description that lacks what the policy wants, by the rule of its training."""
+    described = {**inputs, **outputs}
+    wanted = {**policy.input_features, **policy.output_features}
+    lacking = [key for key in wanted if not policy.accepts(key, described)]
+    if lacking:
+        wants = ", ".join(f"{key} {wanted[key].shape}" for key in lacking)
+        gives = ", ".join(f"{key} {feature.shape}" for key, feature in described.items())
+        raise PolicyError(
+            f"the policy wants {wants}, and the description gives {gives}",
+            rule="a dataset has what its policy wants",
+            remedy="change --dataset.cameras, state_dim or action_dim, or the policy's features",
+        )
 
 
 def with_dataset(run: Run) -> tuple[Run, DataSize]:

@@ -27,7 +27,7 @@ class Config(SampledTimesConfig):
 
     type_name: ClassVar[str] = "eo1"
 
-    vlm_base: str = option(QWEN_3B, "Qwen2.5-VL model: a Hub name or a folder.")
+    vlm_base: str = option(QWEN_3B, "Qwen2.5-VL model: a Hub name or a folder.", is_pretrained=True)
     vlm_config: dict[str, Any] | None = option(
         None, "Config of that model. null reads it, and checkpoints keep it."
     )

@@ -33,6 +33,7 @@ class GrootOptions(ChunkConfig):
         None,
         f"NVIDIA's model that training starts from: a raw folder, or a Hub name; null takes "
         f"{GROOT}.",
+        is_pretrained=True,
     )
     action_decode_transform: str | None = option(
         "auto",
@@ -108,7 +109,10 @@ class GrootOptions(ChunkConfig):
         is_own=True,
     )
     text_tokenizer_name: str = option(
-        COSMOS, "Tokenizer of the prompt: a Hub name or a folder.", is_own=True
+        COSMOS,
+        "Tokenizer of the prompt: a Hub name or a folder.",
+        is_own=True,
+        is_pretrained=True,
     )
     cached_prompt_tokens: int = option(
         64,

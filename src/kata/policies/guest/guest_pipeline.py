@@ -75,7 +75,7 @@ class GuestPipeline(Pipeline):
         mine = tuple(by_name.get(each.registry_name, each) for each in self.steps)
         return replace(self, steps=mine, inner=inner)
 
-    def save(self, folder: Path) -> None:
+    def save(self, folder: Path, *, with_artifacts: bool = True) -> None:
         """Write LeRobot's files of this pipeline into an existing folder."""
         before = set(folder.iterdir())
         self.inner.save_pretrained(folder)

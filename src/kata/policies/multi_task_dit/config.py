@@ -61,7 +61,9 @@ class Config(DenoisingConfig):
     timestep_embed_dim: int = option(256, "Width of the embedding of time or noise level.", least=1)
     use_rope: bool = option(True, "Rotary position embedding in attention.")
     rope_base: float = option(10000.0, "Base of the rotary embedding.", above=0)
-    vision_encoder_name: str = option(CLIP, "CLIP image encoder: a Hub name or a folder.")
+    vision_encoder_name: str = option(
+        CLIP, "CLIP image encoder: a Hub name or a folder.", is_pretrained=True
+    )
     use_separate_rgb_encoder_per_camera: bool = option(False, "An encoder for each camera.")
     vision_encoder_lr_multiplier: float = option(
         0.1, "Learning rate of the image encoder as a multiple of the policy's.", least=0
@@ -77,7 +79,9 @@ class Config(DenoisingConfig):
     image_crop_is_random: bool = option(
         True, "Crop at a random place in training; acting always crops in the middle."
     )
-    text_encoder_name: str = option(CLIP, "CLIP text encoder: a Hub name or a folder.")
+    text_encoder_name: str = option(
+        CLIP, "CLIP text encoder: a Hub name or a folder.", is_pretrained=True
+    )
     tokenizer_max_length: int = option(77, "Tokens of a task sentence.", least=1)
     tokenizer_padding: str = option(
         "max_length", "Length that sentences are padded to.", choices=("max_length", "longest")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from kata.config import option
-from kata.policies.config import SHARED_STEPS
+from kata.policies.config import SHARED_STEPS, TokenizerSteps
 from kata.policies.pi import PALIGEMMA, VARIANTS, PaliGemmaConfig
 from kata.spec import ACTION_TOKEN_MASK, Draw
 
@@ -22,15 +22,25 @@ class Config(PaliGemmaConfig):
     type_name: ClassVar[str] = "pi0_fast"
     lora_targets: ClassVar[str] = r".*\.language_model\..*\.self_attn\.(q|v)_proj"
 
+    tokenizer_steps: ClassVar[TokenizerSteps] = {
+        "text_tokenizer_name": (
+            ("tokenizer_processor", "tokenizer_name"),
+            ("action_tokenizer_processor", "paligemma_tokenizer_name"),
+        ),
+        "action_tokenizer_name": (("action_tokenizer_processor", "action_tokenizer_name"),),
+    }
+
     action_expert_variant: str = option(
         "gemma_300m",
         "A field of LeRobot's without effect: there is no action expert.",
         choices=VARIANTS,
     )
     tokenizer_max_length: int = 200
-    text_tokenizer_name: str = option(PALIGEMMA, "Tokenizer of PaliGemma: a Hub name or a folder.")
+    text_tokenizer_name: str = option(
+        PALIGEMMA, "Tokenizer of PaliGemma: a Hub name or a folder.", is_pretrained=True
+    )
     action_tokenizer_name: str = option(
-        FAST, "Tokenizer of actions: a Hub name, or a folder with its files."
+        FAST, "Tokenizer of actions: a Hub name, or a folder with its files.", is_pretrained=True
     )
     max_action_tokens: int = option(
         256, "Most tokens of a chunk in training, its beginning and end included.", least=2

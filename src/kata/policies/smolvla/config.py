@@ -9,7 +9,7 @@ from itertools import chain
 from typing import Any, ClassVar
 
 from kata.config import option
-from kata.policies.config import SHARED_STEPS
+from kata.policies.config import SHARED_STEPS, TokenizerSteps
 from kata.policies.rules import Rule, refuse_broken_rules
 from kata.policies.vla import FlowVlaConfig
 from kata.spec import LANGUAGE_MASK, LANGUAGE_TOKENS, size_within
@@ -22,6 +22,10 @@ class Config(FlowVlaConfig):
     """SmolVLA's options. Impossible values raise PolicyError at once."""
 
     type_name: ClassVar[str] = "smolvla"
+    tokenizer_steps: ClassVar[TokenizerSteps] = {
+        "vlm_model_name": (("tokenizer_processor", "tokenizer_name"),)
+    }
+    names_model_by_tokenizer: ClassVar[bool] = True
     lora_targets: ClassVar[str] = (
         r"model\.vlm_with_expert\.lm_expert\..*\.(q|v)_proj"
         r"|model\.(state_proj|action_in_proj|action_out_proj|action_time_mlp_in|action_time_mlp_out)"
@@ -45,7 +49,9 @@ class Config(FlowVlaConfig):
     freeze_vision_encoder: bool = option(True, "Keep the image encoder as it is.")
     train_expert_only: bool = option(True, "Keep the whole vision-language model as it is.")
     train_state_proj: bool = option(True, "Train the linear map of the state.")
-    vlm_model_name: str = option(SMOLVLM, "SmolVLM model: a Hub name or a folder.")
+    vlm_model_name: str = option(
+        SMOLVLM, "SmolVLM model: a Hub name or a folder.", is_pretrained=True
+    )
     load_vlm_weights: bool = option(
         False,
         "Start from the weights of vlm_model_name. false leaves them random, which is right only "
@@ -112,13 +118,8 @@ class Config(FlowVlaConfig):
             "LeRobot 0.6.1 cannot act without the cache, and kata always has it",
             "--policy.use_cache=true",
         )
-        layers = self.num_expert_layers
-        yield (
-            layers > 0 and layers != self.num_vlm_layers,
-            f"policy.num_expert_layers={layers} with policy.num_vlm_layers={self.num_vlm_layers}",
-            "each layer of the expert reads one layer of the model; LeRobot cannot act otherwise",
-            "--policy.num_expert_layers=-1",
-        )
+        if self.num_vlm_layers > 0:  # else the model decides their number
+            yield self.expert_rule(self.num_vlm_layers)
         yield (
             self.frozen_dtype != "float32" and not self.train_expert_only,
             f"policy.frozen_dtype={self.frozen_dtype} with policy.train_expert_only=false",
@@ -130,6 +131,17 @@ class Config(FlowVlaConfig):
             "policy.compile_model=true",
             "kata compiles the whole step",
             "--policy.compile_model=false, and --compile=true in training",
+        )
+
+    def expert_rule(self, vlm_layers: int) -> Rule:
+        """Return the rule on the expert's layers beside the layers of the model that are used."""
+        layers = self.num_expert_layers
+        return (
+            layers > 0 and layers != vlm_layers,
+            f"policy.num_expert_layers={layers} with {vlm_layers} layers of the model "
+            f"(policy.num_vlm_layers={self.num_vlm_layers})",
+            "each layer of the expert reads one layer of the model; LeRobot cannot act otherwise",
+            "--policy.num_expert_layers=-1",
         )
 
     @property

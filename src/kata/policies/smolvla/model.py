@@ -28,6 +28,7 @@ from kata.nn.images import resize_with_padding
 from kata.nn.rope import rotation_at
 from kata.nn.siglip import SiglipVision, pixel_shuffle
 from kata.policies.base import KeyMap
+from kata.policies.rules import refuse_broken_rules
 from kata.policies.smolvla.backbone import TextModel, load_vlm, mark_tokens, vlm_sizes
 from kata.policies.smolvla.config import Config
 from kata.policies.vla_policy import (
@@ -127,6 +128,7 @@ class Policy(FlowVlaPolicy[Encoded]):
 
     def _refuse_sizes(self, layers: int) -> None:
         config, vision = self.options, self.sizes.vision
+        refuse_broken_rules([config.expert_rule(layers)])
         if layers > self.sizes.layers:
             raise PolicyError(
                 f"policy.num_vlm_layers={layers}",

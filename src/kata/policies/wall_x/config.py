@@ -44,6 +44,7 @@ class Config(DenoisedConfig):
     pretrained_name_or_path: str = option(
         WALL_OSS,
         "Model whose sizes, tokenizer and first weights are taken: a Hub name or a folder.",
+        is_pretrained=True,
     )
     base_config: dict[str, Any] | None = option(
         None, "Config of that model. null reads it, and checkpoints keep it.", is_own=True
@@ -58,6 +59,7 @@ class Config(DenoisedConfig):
         None,
         "Tokenizer of actions with prediction_mode=fast, a Hub name or a folder; null takes "
         f"{FAST}. In the other mode it has no effect, and LeRobot sets null.",
+        is_pretrained=True,
     )
     prediction_mode: str = option(
         "diffusion",

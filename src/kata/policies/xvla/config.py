@@ -65,7 +65,9 @@ class Config(SentenceConfig):
         "Sizes of Florence-2, {vision_config: ..., text_config: ...}, as transformers or Microsoft "
         "writes them. Empty takes Florence-2-large's.",
     )
-    tokenizer_name: str = option(BART, "Tokenizer of sentences: a Hub name or a folder.")
+    tokenizer_name: str = option(
+        BART, "Tokenizer of sentences: a Hub name or a folder.", is_pretrained=True
+    )
     tokenizer_padding_side: str = option(
         "right", "Side on which sentences are padded.", choices=("right", "left")
     )

@@ -145,7 +145,7 @@ class Saver:
             own = folder / PROCESSORS / name
             own.mkdir(parents=True)
             for pipeline in pipelines:
-                pipeline.save(own)
+                pipeline.save(own, with_artifacts=False)
         return folder
 
     def restore(self, state: TrainState, source: Path, engine: Engine) -> None:

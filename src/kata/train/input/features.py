@@ -49,8 +49,7 @@ def fit_features(
             "the dataset does not have what the policy wants:\n    " + "\n    ".join(problems),
             rule=f"dataset {dataset.repo_id} has: "
             + ", ".join(f"{k} {f.shape}" for k, f in renamed.items()),
-            remedy=_renaming(config, renamed, rename_map)
-            + "; another size needs a policy trained from the start (--policy.type)",
+            remedy="; or ".join(_remedies(config, wanted, renamed, rename_map)),
         )
     # Frames may have another size than the checkpoint's; what is saved says which size was trained
     # on.
@@ -58,6 +57,22 @@ def fit_features(
     predicted = {key: renamed[key] for key in config.output_features}
     fitted = config.with_features(kept or inputs, predicted or actions)
     return fitted.with_columns({rename_map.get(k, k): c for k, c in dataset.columns.items()})
+
+
+def _remedies(
+    config: PolicyConfig,
+    wanted: dict[str, Feature],
+    renamed: dict[str, Feature],
+    rename_map: dict[str, str],
+) -> list[str]:
+    """Return what helps against each kind of misfit: names, and sizes."""
+    misfits = [key for key in wanted if not config.accepts(key, renamed)]
+    found: list[str] = []
+    if any(key not in renamed for key in misfits):
+        found.append(_renaming(config, renamed, rename_map))
+    if any(key in renamed for key in misfits):
+        found.append("another size needs a policy trained from the start (--policy.type)")
+    return found
 
 
 def _renaming(config: PolicyConfig, renamed: dict[str, Feature], rename_map: dict[str, str]) -> str:
@@ -139,11 +154,12 @@ def refuse_missing_tasks(dataset: Dataset) -> None:
         int(n) for n, tasks in zip(episodes.index, episodes.tasks, strict=True) if not any(tasks)
     ]
     if silent:
+        remedy = "write the sentences into the dataset"
+        if len(silent) < len(episodes.index):
+            remedy += f", or --dataset.exclude_episodes={str(silent).replace(' ', '')}"
         raise DataError(
             f"{dataset.repo_id}: {len(silent)} episodes have no task sentence, the first is "
             f"episode {silent[0]}",
             rule="this policy is told in a sentence what to do",
-            remedy=(
-                f"write the sentences into the dataset, or --dataset.exclude_episodes={silent}"
-            ).replace(", ", ","),
+            remedy=remedy,
         )
