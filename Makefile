@@ -54,6 +54,7 @@ long: setup
 # of `kata rl`, and counts episodes.
 kill: setup
 	$(BIN)/python tools/kill/run.py --kills 100
+	$(BIN)/python tools/kill/run.py --kills 20 --only "learning by acting"
 	$(BIN)/python tools/kill/network.py --kills 30
 
 # Streams 100,000 batches through a proxy that fails every twentieth request: order and pixels of the disk, memory flat.

@@ -18,7 +18,7 @@ from kata import log
 from kata.config import decode
 from kata.errors import PolicyError
 from kata.eval.env_check import fit
-from kata.eval.envs.registry import inspect, register_env, resolve_env
+from kata.eval.envs.registry import EnvSpec, Facts, inspect, register_env, resolve_env
 from kata.eval.rollout_policy import Acting
 from kata.policies.base import Policy
 from kata.policies.gaussian_actor.config import Config
@@ -193,8 +193,7 @@ def act_for_learner(options: ActRun) -> Acted:
         facts = meet(line, patience, learner)
         config: Config = decode(Config, {**facts.policy, "device": options.device})
         mine = inspect(spec)
-        how = fit(config, spec, mine, {})
-        rules = EnvRules(spec, how, facts.reward, config.num_discrete_actions)
+        rules = _rules(spec, config, mine, facts)
         schema = episode_schema(config, rules)
         takeover: TakeoverConfig = decode(TakeoverConfig, facts.takeover)
         world = RlEnv(rules, _judge(options, facts, schema))
@@ -235,6 +234,12 @@ def act_for_learner(options: ActRun) -> Acted:
         )
         work.go()
         return Acted(work.played, work.steps, len(spool.episodes), stop.reason)
+
+
+def _rules(spec: EnvSpec, config: Config, mine: Facts, facts: RunFacts) -> EnvRules:
+    """Return how this side's environment is read and paid."""
+    how = fit(config, spec, mine, {})
+    return EnvRules(spec, how, facts.reward, config.num_discrete_actions)
 
 
 def _judge(options: ActRun, facts: RunFacts, schema: Schema) -> Judge | None:
