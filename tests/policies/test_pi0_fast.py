@@ -249,7 +249,7 @@ def test_the_pipeline_is_lerobots_and_reads_actions_as_tokens(build, tmp_path):
     assert "allow_truncation" not in written  # LeRobot 0.6.1 does not know it
     policy = build()
     policy.use_pipeline(load_pipeline(tmp_path, PREPROCESSOR))
-    assert policy.names == (config.action_tokenizer_name, config.text_tokenizer_name)
+    assert policy.names == (str(tmp_path / "action_tokenizer"), str(tmp_path / "tokenizer"))
     config.save(tmp_path)
     plain = json.loads((tmp_path / "config.json").read_text())
     assert {"allow_truncation", "freeze_vision_encoder", "min_period"}.isdisjoint(plain)

@@ -27,14 +27,17 @@ KEPT_FILES = (
     *DOWNLOADS,
     "added_tokens.json",
     "chat_template.jinja",
+    "config.json",
     "merges.txt",
     "processing_action_tokenizer.py",
     "processor_config.json",
     "tokenizer.model",
     "vocab.json",
 )
-"""Files of a tokenizer, of sentences or of actions, that go into checkpoints; LeRobot
-runs the Python file, kata does not."""
+"""Files of a tokenizer, of sentences or of actions, that go into checkpoints. Without a tokenizer
+config, transformers takes the kind from the model's config.json. LeRobot runs the Python file, kata
+does not.
+"""
 
 FILES = (("tokenizer.json",), ("vocab.json", "merges.txt"), ("tokenizer.model",))
 
