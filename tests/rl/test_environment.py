@@ -99,7 +99,7 @@ def test_an_environment_that_fails_is_told_in_one_message(seen, said, monkeypatc
     world = RlEnv(rules())
     world.reset(7)
     monkeypatch.setattr(Gripper, "_seen", shown)
-    message = rf"(?s)Gripper-v0, seed 7: step: {said}.*rule:.*remedy: mend the env.*goes on"
+    message = rf"(?s)Gripper-v0, seed 7: step: {said}.*rule:.*remedy: mend the env.*--resume=true"
     with pytest.raises(ConfigError, match=message):
         world.step(np.zeros(3, np.float32))
     with pytest.raises(ConfigError, match=r"seed 8: reset: "):
@@ -144,7 +144,7 @@ def acted(action, **more):
     ],
 )
 def test_what_info_tells_is_refused_where_nothing_can_be_learned_from_it(told, said, monkeypatch):
-    message = rf"(?s)Gripper-v0, seed 7: .*{said}.*remedy: mend the env.*goes on"
+    message = rf"(?s)Gripper-v0, seed 7: .*{said}.*remedy: mend the env.*--resume=true"
     with pytest.raises(ConfigError, match=message):
         stepped(monkeypatch, **told)
 

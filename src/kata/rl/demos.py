@@ -19,7 +19,7 @@ from kata.errors import CheckpointError, DataError
 from kata.eval.envs.registry import Facts
 from kata.files import write_json
 from kata.rl.environment import EnvRules
-from kata.rl.episodes.episode import PlayedEpisode, Schema
+from kata.rl.episodes.episode import SLACK, PlayedEpisode, Schema
 from kata.rl.options import ENV
 from kata.spec import ACTION, DONE, REWARD
 
@@ -157,7 +157,7 @@ class Demos:
                     f"whole numbers from 0 to {self.choices - 1}",
                 )
         low, high = self.rules.how.low, self.rules.how.high
-        slack = 1e-4 * (high - low)
+        slack = SLACK * (high - low)
         outside = (action < low - slack) | (action > high + slack)
         if outside.mean() > _WRONG_SHARE:
             which = int(outside.sum(0).argmax())

@@ -24,7 +24,10 @@ PENALTY = "discrete_penalty"
 RERECORD, END = "rerecord_episode", "terminate_episode"
 """Keys of info by which LeRobot's environments, and gym-hil's wrappers, tell what a human did."""
 
-_MEND = "mend the environment; what was begun goes on without the episode under way"
+_MEND = (
+    "mend the environment, then start the same command again (`kata rl train` and `kata rl learn` "
+    "with --resume=true): the episode under way is lost, and no other"
+)
 
 Arrays = dict[str, NDArray[Any]]
 
