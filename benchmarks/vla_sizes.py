@@ -1,0 +1,51 @@
+"""Sizes of the vision-language-action policies that are compared with LeRobot's; see
+`benchmarks/vla_beside_lerobot.py`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+PI_SIZES: dict[str, Any] = {
+    "VOCABULARY": 257_152 // 8, "VOCABULARIES": {"pi0_fast": 257_152 // 8}, "LAYERS": 6,
+    "WIDTHS": {"gemma_2b": (256, 2048), "gemma_300m": (128, 512)}, "HEAD_DIM": 32,
+    "VISION": {"width": 144, "mlp": 538, "layers": 9, "heads": 16, "image": 112, "patch": 14},
+}  # fmt: skip
+PI: dict[str, Any] = {
+    "chunk_size": 12, "n_action_steps": 12, "max_state_dim": 32, "max_action_dim": 32,
+    "image_resolution": (112, 112),
+}  # fmt: skip
+SMOLVLM: dict[str, Any] = {
+    "scale_factor": 4,
+    "text_config": {
+        "hidden_size": 240, "intermediate_size": 640, "num_hidden_layers": 16,
+        "num_attention_heads": 15, "num_key_value_heads": 5, "head_dim": 16,
+        "vocab_size": 49_280 // 4,
+    },
+    "vision_config": {
+        "hidden_size": 192, "intermediate_size": 768, "num_hidden_layers": 6,
+        "num_attention_heads": 3, "image_size": 256, "patch_size": 16,
+    },
+}  # fmt: skip
+SMOLVLA: dict[str, Any] = {
+    "chunk_size": 12, "n_action_steps": 12, "max_state_dim": 32, "max_action_dim": 32,
+    "resize_imgs_with_padding": (256, 256), "num_vlm_layers": 8, "num_steps": 10,
+    "tokenizer_max_length": 12,
+}  # fmt: skip
+FULL_SMOLVLM: dict[str, Any] = {
+    "scale_factor": 4,
+    "text_config": {
+        "hidden_size": 960, "intermediate_size": 2560, "num_hidden_layers": 32,
+        "num_attention_heads": 15, "num_key_value_heads": 5, "head_dim": 64,
+        "vocab_size": 49_280,
+    },
+    "vision_config": {
+        "hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12,
+        "num_attention_heads": 12, "image_size": 512, "patch_size": 16,
+    },
+}  # fmt: skip
+FULL_SMOLVLA: dict[str, Any] = {
+    "chunk_size": 50, "n_action_steps": 50, "max_state_dim": 32, "max_action_dim": 32,
+    "resize_imgs_with_padding": (512, 512), "num_vlm_layers": 16, "num_steps": 10,
+    "tokenizer_max_length": 48,
+}  # fmt: skip
