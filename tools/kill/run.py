@@ -48,11 +48,11 @@ import torch._dynamo  # noqa: F401 - the same: every optimizer imports it
 import transformers.models.auto.tokenization_auto  # noqa: F401 - the same
 
 import kata.rl.trainer  # noqa: F401 - the same
+from kata import pointers
 from kata.cli import main
 from kata.data.storage.store import local_file
 from kata.data.video.packet_index import build_index
 from kata.data.writing.dataset_writer import DatasetWriter, VideoOptions
-from kata.run import checkpoint_link
 from kata.spec import Column
 from kata.train.checkpoint import folder, manifest, retention, snapshot
 from kata.train.metrics.meter import read_metrics
@@ -87,7 +87,7 @@ def stack_lines(*places: Callable[..., Any] | ModuleType) -> re.Pattern[str]:
 
 PHASES = {
     "pruning": stack_lines(retention.prune),
-    "publishing": stack_lines(manifest.write_manifest, checkpoint_link),
+    "publishing": stack_lines(manifest.write_manifest, pointers),
     "writing": stack_lines(folder.publish),
     "copying": stack_lines(snapshot),
 }

@@ -20,7 +20,7 @@ from huggingface_hub.errors import RepositoryNotFoundError
 from kata.closing import Closing
 from kata.errors import CheckpointError
 from kata.launch.hub_errors import HUB_ERRORS, reason
-from kata.run.checkpoint_link import BEST, LAST, point, pointed
+from kata.pointers import BEST, LAST, point, pointed
 from kata.train.checkpoint.folder import best_checkpoints, checkpoints, home_of
 
 POLL_S = 10.0

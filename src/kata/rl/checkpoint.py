@@ -22,11 +22,11 @@ from kata.config.option import declaration
 from kata.errors import CheckpointError
 from kata.eval.rollout_policy import Acting
 from kata.files import write_json
+from kata.pointers import LAST, point
 from kata.policies.load import load_weights, save_weights
 from kata.processors.tensors import read_tensors, write_tensors
 from kata.rl.sac.algorithm import Sac
 from kata.rl.sac.config import SacConfig
-from kata.run.checkpoint_link import LAST, point
 from kata.train.checkpoint.folder import home_of, publish
 from kata.train.checkpoint.manifest import MODEL, PRETRAINED, TRAINING
 from kata.train.checkpoint.saver import OPTIMIZER

@@ -28,25 +28,24 @@ from kata.config.option import declaration, refuse_broken, rule_text
 from kata.errors import ConfigError, PolicyError, did_you_mean
 from kata.optim.config import AdamW8bitConfig, AdamWConfig
 from kata.optim.schedule import lr_factor
+from kata.pointers import LAST, resolve_pointer
 from kata.policies import types_from_recordings
 from kata.policies.config import PolicyConfig
 from kata.policies.rules import refuse_feature_cache
 from kata.run.accelerate_env import take_over
 from kata.run.batch_layout import share_out
-from kata.run.checkpoint_link import (
-    LAST,
-    note_on_passing_base,
-    policy_folder,
-    read_policy_config,
-    resolve_pointer,
-    tokenizers_in,
-    with_absolute_paths,
-)
 from kata.run.config import Run
 from kata.run.dataset import FEATURE_CACHES, MixEntry
 from kata.run.lerobot_options import drop_foreign
 from kata.run.parallel import check_beside_sharding
 from kata.run.peft import adapter_options, is_adapter
+from kata.run.saved_policy import (
+    note_on_passing_base,
+    policy_folder,
+    read_policy_config,
+    tokenizers_in,
+    with_absolute_paths,
+)
 
 
 def resolve_run(

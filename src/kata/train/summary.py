@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from kata.pointers import LAST, pointed
 from kata.run import Run
-from kata.run.checkpoint_link import LAST, pointed
 from kata.train.checkpoint.folder import home_of
 from kata.train.checkpoint.manifest import PRETRAINED
 from kata.train.checkpoint.upload import upload

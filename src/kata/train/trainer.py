@@ -23,11 +23,11 @@ from kata.errors import CheckpointError
 from kata.files import write_json
 from kata.log import kept_in
 from kata.plan.forecast import Forecast
+from kata.pointers import LAST, point, pointed
 from kata.policies.config import PolicyConfig
 from kata.policies.device import set_switches
 from kata.policies.pipelines import renamed_inputs
 from kata.run import Run
-from kata.run.checkpoint_link import LAST, point, pointed
 from kata.run.outputs import LOCK, check_repo_id, refuse_used_folder, run_folder
 from kata.train import preflight
 from kata.train.checkpoint.folder import Resumable, home_of, recover, resumable

@@ -14,7 +14,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from kata.errors import CheckpointError
-from kata.run.checkpoint_link import point
+from kata.pointers import point
 from kata.train.checkpoint.folder import best_checkpoints, checkpoints, publish, recover, resumable
 from kata.train.checkpoint.manifest import MANIFEST, damage, has_manifest, step_of
 from kata.train.checkpoint.retention import Keep, prune, surplus

@@ -25,8 +25,8 @@ from torch import Tensor
 from kata.dist.engine import Engine
 from kata.errors import CheckpointError
 from kata.files import FULL, fsync
+from kata.pointers import BEST, LAST, point
 from kata.policies.base import Policy
-from kata.run.checkpoint_link import BEST, LAST, point
 from kata.train.checkpoint.folder import begin_checkpoint, partial_of, publish
 from kata.train.checkpoint.retention import Keep, prune
 from kata.train.checkpoint.saver import Saver

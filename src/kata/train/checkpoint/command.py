@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from pathlib import Path
 
 from kata.errors import CheckpointError, KataError
-from kata.run.checkpoint_link import BEST, LAST, pointed
+from kata.pointers import BEST, LAST, pointed
 from kata.run.peft import is_adapter
 from kata.tables import table_lines
 from kata.train.checkpoint.folder import (

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from kata.errors import CheckpointError
 from kata.files import fsync
-from kata.run.checkpoint_link import BEST, LAST, point, resolve_pointer
+from kata.pointers import BEST, LAST, point, resolve_pointer
 from kata.train.checkpoint.manifest import (
     MANIFEST,
     PRETRAINED,

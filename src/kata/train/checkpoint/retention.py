@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kata.errors import CheckpointError
+from kata.pointers import BEST, LAST, pointed
 from kata.run import Run
-from kata.run.checkpoint_link import BEST, LAST, pointed
 from kata.train.checkpoint.folder import best_checkpoints, checkpoints, damaged, remove
 from kata.train.checkpoint.manifest import damage
 from kata.units import bytes_text

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from kata.errors import CheckpointError
+from kata.pointers import point, pointed, resolve_pointer
 from kata.run import policy_folder
-from kata.run.checkpoint_link import point, pointed, resolve_pointer
 
 
 @pytest.fixture
