@@ -1,5 +1,6 @@
 """Action tokens: round trips, sentences, what is cut or unknown, folders that are not there."""
 
+import dataclasses
 import importlib
 import json
 import sys
@@ -96,6 +97,15 @@ def test_a_sentence_has_its_beginning_its_end_and_the_tokens_between(folders):
     np.testing.assert_array_equal(sentences.chunk(twice, 5, 2), told)
     early = sentences.chunk([*row[1:13], sentences.bar, *row[13:]], 5, 2)
     np.testing.assert_array_equal(early, sentences.fast.decode(codes[:4], 5, 2))
+
+
+@pytest.mark.parametrize("lead", [(9,), (9, 8), (9, 8, 7)])
+def test_a_tokenizer_may_have_one_token_for_what_leads_a_chunk(folders, lead):
+    sentences = dataclasses.replace(read_sentences(*folders, SKIPPED), lead=lead)
+    row = sentences.written(sentences.fast.encode(chunks(1))[0])
+    assert sentences.begins_well(row[1:])
+    assert not sentences.begins_well(row)
+    assert not sentences.begins_well([])
 
 
 def test_the_step_pads_to_the_longest_sentence_and_leaves_acting_alone(step):

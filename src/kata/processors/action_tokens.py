@@ -69,7 +69,8 @@ class ActionSentences:
 
     def begins_well(self, tokens: Sequence[int]) -> bool:
         """Return True if a sentence without its beginning starts with `Action` and a colon."""
-        return tuple(tokens[:2]) == self.lead[:2]
+        start = self.lead[:2]
+        return tuple(tokens[: len(start)]) == start
 
 
 @functools.cache
