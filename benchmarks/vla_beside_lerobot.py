@@ -5,8 +5,9 @@
 
 Runs in the environment of `make peer`. Sizes are fractions of the published ones, which keep their
 proportions: widths an eighth (SmolVLA: a quarter), layers a third (a half), and tokens of images,
-sentences and actions a quarter. Cases that say so have the published sizes; they are measured where
---only asks for them, and take 20 GB of memory.
+sentences and actions a quarter. A tiny SmolVLA has an eighth of the widths, a quarter of the layers
+and a sixteenth of the tokens of images. Cases that say so have the published sizes; they are
+measured where --only asks for them, and take 20 GB of memory.
 
 An update is what a trainer does with a batch on the device: the loss, its gradients, their
 clipping, and AdamW with the policy's preset. Both sides have the same weights, batches and draws.
@@ -30,7 +31,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from statistics import median
@@ -48,7 +49,7 @@ from sides import own_gradients, peer_gradients
 from torch import Tensor, nn
 
 from benchmarks.turns import compared, seconds_in_turns
-from benchmarks.vla_sizes import FULL_SMOLVLA, FULL_SMOLVLM, PI, PI_SIZES, SMOLVLA, SMOLVLM
+from benchmarks.vla_sizes import MIDDLE, PI, PI_SIZES, PUBLISHED, TINY, SmolvlaSizes
 from kata.data.storage.row_cache import RowBudget, RowCache, RowFiles
 from kata.dist.engine import Engine
 from kata.dist.process_group import ProcessGroup
@@ -60,8 +61,7 @@ from kata.train.model.freed_memory import freed_memory_kept
 RESULT = Path(__file__).parent / "results/vla_beside_lerobot_20261123.json"
 BATCH, STATE_DIM, ACTION_DIM = 8, 14, 14
 STATE, TOKENS, MASK = pi_cases.STATE, pi_cases.TOKENS, pi_cases.MASK
-FRAME = (3, 240, 320)
-CAMERAS = {f"observation.images.{name}": FRAME for name in ("top", "left", "right")}
+CAMERAS = tuple(f"observation.images.{name}" for name in ("top", "left", "right"))
 LOSS, GRADIENT, CHUNK = 1e-5, 1e-4, 1e-4
 """Most that both sides may differ by, of the largest number."""
 AFTER = 1e-3
@@ -73,8 +73,8 @@ UPDATES = 6
 
 @dataclass(frozen=True)
 class Compared:
-    """A case: its policy, options, the tokens of a sentence, samples of a batch, and whether sizes
-    are the published ones (of SmolVLA).
+    """A case: its policy, options, the tokens of a sentence, samples of a batch, and sizes (the
+    policy's own for SmolVLA alone).
     """
 
     policy: str
@@ -82,7 +82,7 @@ class Compared:
     words: int = 12
     is_cached: bool = False
     batch: int = BATCH
-    is_full: bool = False
+    sizes: SmolvlaSizes = MIDDLE
 
     @property
     def inputs(self) -> dict[str, tuple[int, ...]]:
@@ -90,11 +90,7 @@ class Compared:
 
     @property
     def cameras(self) -> dict[str, tuple[int, ...]]:
-        return dict.fromkeys(CAMERAS, (3, 480, 640)) if self.is_full else CAMERAS
-
-    @property
-    def smolvla(self) -> dict[str, Any]:
-        return FULL_SMOLVLA if self.is_full else SMOLVLA
+        return dict.fromkeys(CAMERAS, self.sizes.frame)
 
 
 EXPERT = {"train_expert_only": True}
@@ -106,8 +102,9 @@ CASES = {
     "pi05, expert alone": Compared("pi05", EXPERT, words=50, is_cached=True),
     "pi05, all trained": Compared("pi05", words=50),
     "pi0_fast": Compared("pi0_fast", words=50),
+    "smolvla, all trained, tiny": Compared("smolvla", policy_smolvla.ALL_TRAINED, sizes=TINY),
     "smolvla, all trained, full size": Compared(
-        "smolvla", policy_smolvla.ALL_TRAINED, words=48, batch=1, is_full=True
+        "smolvla", policy_smolvla.ALL_TRAINED, words=48, batch=1, sizes=PUBLISHED
     ),
 }
 
@@ -168,9 +165,9 @@ class Pair:
 
 
 def smolvla(case: Compared) -> Pair:
-    made = policy_smolvla.Case(case.inputs, ACTION_DIM, {**case.smolvla, **case.options})
+    made = policy_smolvla.Case(case.inputs, ACTION_DIM, {**case.sizes.smolvla, **case.options})
     peer, own = policy_smolvla.build_peer(made), policy_smolvla.build_own(made)
-    chunk = case.smolvla["chunk_size"]
+    chunk = case.sizes.smolvla["chunk_size"]
     given, one = (Inputs(case, size, chunk, 32) for size in (case.batch, 1))
     return Pair(
         peer,
@@ -253,7 +250,7 @@ BUILD = {"smolvla": smolvla, "pi0": flow_pi, "pi05": flow_pi, "pi0_fast": pi_fas
 @contextmanager
 def sizes_of(case: Compared) -> Iterator[None]:
     """Build policies of the sizes above inside."""
-    whole, sizes = tiny_smolvlm.config(), FULL_SMOLVLM if case.is_full else SMOLVLM
+    whole, sizes = tiny_smolvlm.config(), case.sizes.smolvlm
     for name, value in sizes.items():
         whole[name] = {**whole[name], **value} if isinstance(value, dict) else value
     fast = {"VOCABULARIES": PI_SIZES["VOCABULARIES"]}
@@ -452,7 +449,7 @@ def main() -> None:
         print(json.dumps(of_one_side(CASES[name], asked.side)))
         return
     found: dict[str, Any] = {}
-    for name in asked.only or [name for name, case in CASES.items() if not case.is_full]:
+    for name in asked.only or [name for name, case in CASES.items() if case.sizes is not PUBLISHED]:
         if asked.apart:
             found[name] = {"update": apart(name, asked.rounds)}
             print(name, found[name]["update"]["medians"], found[name]["update"]["of_lerobot"])
@@ -475,7 +472,11 @@ def write(out: Path, rounds: int, found: dict[str, Any], more: Sequence[str] = (
         "versions": {name: version(name) for name in ("lerobot", "torch", "transformers")},
         "batches": {name: CASES[name].batch for name in found},
         "cameras": {name: CASES[name].cameras for name in found},
-        "sizes": {"paligemma": PI_SIZES, "pi": PI, "smolvlm": SMOLVLM, "smolvla": SMOLVLA},
+        "sizes": {
+            "paligemma": PI_SIZES,
+            "pi": PI,
+            "smolvla": {name: asdict(CASES[name].sizes) for name in found if "smolvla" in name},
+        },
         "cases": found,
     }
     out.write_text(json.dumps(result, indent=1) + "\n")
