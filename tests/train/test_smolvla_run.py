@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib
+import shutil
 import sys
 from pathlib import Path
 
@@ -12,9 +13,11 @@ from kata.data.frames.frame_format import FrameFormat
 from kata.dist.engine import Engine
 from kata.dist.process_group import ProcessGroup
 from kata.errors import PolicyError
+from kata.eval.rollout_policy import load_for_acting
 from kata.policies import build_policy
 from kata.policies.load import save_weights
-from kata.run import resolve_run
+from kata.processors.tokenize import read_tokenizer, tokenizer_files
+from kata.run import read_policy_config, resolve_run
 from kata.spec import Feature, FeatureType
 from kata.train import train
 from kata.train.checkpoint.snapshot import HostTensors, snapshot_state
@@ -74,6 +77,39 @@ def test_a_resumed_run_equals_a_straight_one_and_frozen_parts_stay(smolvla_run, 
         assert is_constant == (not parameter.requires_grad)
         assert torch.equal(parameter, new[name]) == is_constant, name
         assert (average[name].data_ptr() == parameter.data_ptr()) == is_constant
+
+
+def test_a_checkpoint_brings_the_sizes_and_the_tokenizer_of_its_model_along(
+    smolvla_run, tiny_dataset, tmp_path
+):
+    """It is continued, trained on and evaluated without the folder of its model, or elsewhere."""
+    train(smolvla_run("first", "--steps=1"))
+    model = tmp_path / "smolvlm"
+    kept = read_policy_config(tmp_path / "first/checkpoints/last/pretrained_model", [])
+    assert kept["vlm_model_name"] == str(model)
+    model.rename(tmp_path / "elsewhere")
+    forget_tokenizers()
+    again = train(resolve_run([f"--output_dir={tmp_path}/first", "--resume=true", "--steps=2"])[0])
+    assert again.state.step == 2
+    (tmp_path / "first").rename(tmp_path / "moved")
+    forget_tokenizers()
+    before = load_for_acting(str(tmp_path / "moved"), "cpu").policy.state_dict()
+    given = [
+        f"--policy.path={tmp_path}/moved", "--dataset.repo_id=tests/tiny", "--policy.device=cpu",
+        f"--dataset.root={tiny_dataset}", "--policy.push_to_hub=false", "--batch_size=4",
+        "--steps=1", "--num_workers=1", f"--output_dir={tmp_path}/tuned",
+    ]  # fmt: skip
+    tuned = train(resolve_run(given)[0]).state.policy.state_dict()
+    assert all(torch.equal(tuned[name], before[name]) for name in before if "vision" in name)
+    shutil.rmtree(tmp_path / "moved/checkpoints/000002/pretrained_model/tokenizer")
+    forget_tokenizers()
+    ready = load_for_acting(str(tmp_path / "tuned"), "cpu")
+    assert ready.config.vlm_model_name.startswith(str(tmp_path / "tuned"))
+
+
+def forget_tokenizers():
+    for cached in (read_tokenizer, tokenizer_files):
+        cached.cache_clear()
 
 
 def test_frames_that_the_reader_fits_are_only_padded_on_the_device(smolvla_run):

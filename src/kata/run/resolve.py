@@ -364,7 +364,7 @@ def _still_there(policy: dict[str, Any], kind: str, run: Path) -> dict[str, Any]
     """Return a policy's options with tokenizers that are gone taken from the run's checkpoint."""
     found = dict(policy)
     last = resolve_pointer(run / "checkpoints" / LAST / "pretrained_model")
-    for name, place in tokenizers_in(last, kind).items():
+    for name, place in tokenizers_in(last, kind, policy).items():
         if name in found and not Path(str(found[name])).is_dir():
             found[name] = place
     return found

@@ -83,7 +83,8 @@ def read_policy_config(folder: Path, notes: list[str]) -> dict[str, Any]:
             remedy="copy it again",
         ) from error
     chosen = config_class(kind)
-    raw = chosen.options_beside(folder) | raw | tokenizers_in(folder, kind)
+    raw = chosen.options_beside(folder) | raw
+    raw |= tokenizers_in(folder, kind, raw)
     known = {f.name for f in dataclasses.fields(chosen)} | {"type"}
     unknown = sorted(set(raw) - known)
     if unknown:
@@ -91,16 +92,18 @@ def read_policy_config(folder: Path, notes: list[str]) -> dict[str, Any]:
     return chosen.completed({name: value for name, value in raw.items() if name in known})
 
 
-def tokenizers_in(folder: Path, kind: str) -> dict[str, str]:
+def tokenizers_in(folder: Path, kind: str, options: Mapping[str, Any]) -> dict[str, str]:
     """Return the tokenizers that lie in a checkpoint, by the policy's option that names each.
+
+    A checkpoint has a model's config beside its tokenizer, and not its weights. So an option that
+    names a model keeps its folder as long as that is there.
 
     Args:
         folder: a `pretrained_model` folder.
         kind: the policy's type.
+        options: the policy's, as they were recorded.
     """
     chosen = config_class(kind)
-    if chosen.names_model_by_tokenizer:
-        return {}
     try:
         text = (folder / "policy_preprocessor.json").read_text(encoding="utf-8")
         steps = json.loads(text)["steps"]
@@ -110,8 +113,13 @@ def tokenizers_in(folder: Path, kind: str) -> dict[str, str]:
     found: dict[str, str] = {}
     for option, readers in chosen.tokenizer_steps.items():
         for name, argument in readers:
-            if argument in places.get(name, {}):
-                found[option] = str((folder / places[name][argument]).resolve())
+            if argument not in places.get(name, {}):
+                continue
+            kept = (folder / places[name][argument]).resolve()
+            if not chosen.names_model_by_tokenizer or (
+                (kept / CONFIG).is_file() and not Path(str(options.get(option))).is_dir()
+            ):
+                found[option] = str(kept)
     return found
 
 
