@@ -4,9 +4,9 @@ predictions that take time cost it, with and without real-time chunking.
     nice python benchmarks/outcomes/aloha_delay.py TRAJECTORIES WORK [--steps=N] [--episodes=N]
 
 TRAJECTORIES is an .npz file for `kata data replay`. WORK is a folder for the dataset and the run;
-what is there is used again. Needs the extra `aloha`. Episodes start where the trajectories do,
-since twenty of them do not teach other places: the result compares ways of acting, not policies.
-It goes to benchmarks/outcomes/results/aloha_delay.json.
+what is there is used again. Needs the extra `aloha`. A few trajectories are learned by heart, and
+episodes start where they do: the result compares ways of acting, not policies. It goes to
+benchmarks/outcomes/results/aloha_delay.json.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ KINDS: dict[str, tuple[str, ...]] = {
 }
 
 
-def flags(work: Path, steps: int) -> list[str]:
+def flags(work: Path, steps: int, demos: int) -> list[str]:
     """Return the options of the training run."""
     written = model(work / "smolvlm", (SENTENCE,))
     config = json.loads((written / "config.json").read_text())
@@ -65,19 +65,20 @@ def flags(work: Path, steps: int) -> list[str]:
         f"--policy.input_features={json.dumps(INPUTS)}",
         "--policy.optimizer_lr=1e-3", "--policy.scheduler_warmup_steps=100",
         f"--policy.scheduler_decay_steps={steps}", "--policy.scheduler_decay_lr=1e-5",
-        f"--dataset.root={work / 'data'}", "--dataset.resize=reader", "--batch_size=32",
+        f"--dataset.root={work / 'data'}", f"--dataset.episodes={[*range(demos)]}",
+        "--dataset.resize=reader", "--batch_size=32",
         "--num_workers=1", f"--steps={steps}", f"--save_freq={steps}", "--log_freq=100",
         "--dataset.cache=disk", f"--dataset.cache_dir={work / 'cache'}",
     ]  # fmt: skip
 
 
-def evaluated(run: Path, kind: str, starts: list[dict[str, Any]]) -> dict[str, Any]:
-    """Act once from each start."""
+def evaluated(run: Path, kind: str, starts: list[dict[str, Any]], episodes: int) -> dict[str, Any]:
+    """Act from each start in turn."""
     folder = run / "evaluations" / kind
     given = [
         f"--policy.path={run}", "--policy.device=cpu", "--env.type=aloha",
-        f"--env.options={json.dumps(starts)}", f"--eval.n_episodes={len(starts)}",
-        "--eval.batch_size=5", "--eval.videos=0", *KINDS[kind],
+        f"--env.options={json.dumps(starts)}", f"--eval.n_episodes={episodes}",
+        "--eval.batch_size=4", "--eval.videos=0", *KINDS[kind],
     ]  # fmt: skip
     run_eval(resolve_eval(given), folder, shown=False)
     ended = read(folder / "eval.json", None)["episodes"]
@@ -86,9 +87,7 @@ def evaluated(run: Path, kind: str, starts: list[dict[str, Any]]) -> dict[str, A
         "episodes": len(ended),
         "successes": sum(episode["success"] for episode in ended),
         "mean_max_reward": float(np.mean(rewards)),
-        "mean_length_of_successes": float(
-            np.mean([episode["length"] for episode in ended if episode["success"]] or [np.nan])
-        ),
+        "lengths": [episode["length"] for episode in ended],
         "max_rewards": rewards,
     }
 
@@ -99,7 +98,8 @@ def main() -> None:
     parser.add_argument("trajectories", type=Path)
     parser.add_argument("work", type=Path)
     parser.add_argument("--steps", type=int, default=4000)
-    parser.add_argument("--episodes", type=int, default=10)
+    parser.add_argument("--episodes", type=int, default=8)
+    parser.add_argument("--demos", type=int, default=4)
     parser.add_argument("--kinds", nargs="*", choices=[*KINDS], default=[*KINDS])
     asked = parser.parse_args()
     work: Path = asked.work
@@ -107,23 +107,24 @@ def main() -> None:
     replay = ["data", "replay", f"--root={data}", f"--trajectories={asked.trajectories}"]
     if not data.exists() and kata([*replay, "--codec=h264"]):
         sys.exit(1)
-    given = flags(work, asked.steps)
+    given = flags(work, asked.steps, asked.demos)
     if not (run / "checkpoints/last").exists():
         if kata(["train", *given, f"--output_dir={run}"]):
             sys.exit(1)
         write(run / "cpu_seconds.json", cpu_s())
     with np.load(asked.trajectories) as stored:
         poses = stored["sim_transfer_cube_scripted_env"]
-    starts = [{"state": pose.tolist()} for pose in poses[: asked.episodes]]
+    starts = [{"state": pose.tolist()} for pose in poses[: asked.demos]]
     found: dict[str, Any] = {
         "policy": "smolvla, random weights, all trained",
         "steps": asked.steps,
+        "demonstrations": asked.demos,
         "flags": [flag for flag in given if str(work) not in flag],
         "cpu_seconds_of_training": read(run / "cpu_seconds.json", None),
         "outcome": {},
     }
     for kind in asked.kinds:
-        found["outcome"][kind] = evaluated(run, kind, starts)
+        found["outcome"][kind] = evaluated(run, kind, starts, asked.episodes)
         print(kind, json.dumps(found["outcome"][kind]), flush=True)
         write(RESULTS / "aloha_delay.json", found)
 
