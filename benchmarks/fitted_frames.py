@@ -1,5 +1,5 @@
-"""How far frames that the reader fits are from those that a policy fits on the device, in dB:
-`python benchmarks/fitted_frames.py DATASET`, a folder such as a copy of lerobot's ALOHA recordings.
+"""Measures how far frames that the reader fits are from those that a policy fits on the device, in
+dB: `python benchmarks/fitted_frames.py DATASET`, a folder such as a copy of ALOHA recordings.
 
 The median over twelve frames of the first camera, for the sizes of SmolVLA and of the π family.
 """

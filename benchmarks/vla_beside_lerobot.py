@@ -2,6 +2,8 @@
 
     PYTHONPATH=src:.:tools/peer .peer/bin/python benchmarks/vla_beside_lerobot.py [--only CASE] \
         [--rounds=9] [--apart] [--out=FILE]
+    PYTHONPATH=src:.:tools/peer .peer/bin/python benchmarks/vla_beside_lerobot.py --only CASE \
+        --side=SIDE --profile
 
 Runs in the environment of `make peer`. Sizes are fractions of the published ones, which keep their
 proportions: widths an eighth (SmolVLA: a quarter), layers a third (a half), and tokens of images,
@@ -15,6 +17,9 @@ The script ends with an error where a loss, a gradient or a chunk differs.
 
 With --apart each side has processes of its own, in turns, in which kata keeps freed memory as its
 trainer does, and, in others, does not; in one process both sides would have it.
+
+With --profile, the time that each of torch's operations takes itself in an update of one side,
+lerobot or kata, is printed, the longest first.
 
 With cached prefixes, kata's update reads the keys and values of each sample from the files of the
 feature cache. LeRobot computes them, and its frames are decoded already, which is not counted.
@@ -47,6 +52,7 @@ import torch
 from numbers_of import difference
 from sides import own_gradients, peer_gradients
 from torch import Tensor, nn
+from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.turns import compared, seconds_in_turns
 from benchmarks.vla_sizes import MIDDLE, PI, PI_SIZES, PUBLISHED, TINY, SmolvlaSizes
@@ -69,6 +75,7 @@ AFTER = 1e-3
 GIVEN_BACK = "kata, freed memory given back"
 UPDATES = 6
 """Updates that are timed in a process of one side."""
+PROFILED = 3
 
 
 @dataclass(frozen=True)
@@ -411,6 +418,17 @@ def of_one_side(case: Compared, side: str) -> list[float]:
         return seconds_in_turns({side: update}, UPDATES)[side]
 
 
+def profiled(case: Compared, side: str) -> str:
+    """Return a table of the time that torch's operations take themselves in PROFILED updates."""
+    with sizes_of(case), freed_memory_kept(torch.device("cpu")):
+        update = ways(BUILD[case.policy](case), None)[side]
+        update()
+        with profile(activities=[ProfilerActivity.CPU]) as seen:
+            for _ in range(PROFILED):
+                update()
+    return seen.key_averages().table(sort_by="self_cpu_time_total", row_limit=20)
+
+
 def apart(name: str, rounds: int) -> dict[str, Any]:
     """Measure updates of both sides in processes of their own, in turns.
 
@@ -442,10 +460,14 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RESULT)
     parser.add_argument("--apart", action="store_true")
     parser.add_argument("--side", help="measure this side alone, and print its seconds")
+    parser.add_argument("--profile", action="store_true", help="with --side")
     asked = parser.parse_args()
     torch.set_num_threads(1)
     if asked.side is not None:
         (name,) = asked.only
+        if asked.profile:
+            print(profiled(CASES[name], asked.side))
+            return
         print(json.dumps(of_one_side(CASES[name], asked.side)))
         return
     found: dict[str, Any] = {}

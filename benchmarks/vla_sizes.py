@@ -33,63 +33,61 @@ class SmolvlaSizes:
     frame: tuple[int, int, int]
 
 
-TINY = SmolvlaSizes(
-    smolvlm={
-        "scale_factor": 4,
-        "text_config": {
-            "hidden_size": 120, "intermediate_size": 320, "num_hidden_layers": 8,
-            "num_attention_heads": 15, "num_key_value_heads": 5, "head_dim": 8,
-            "vocab_size": 49_280 // 16,
+def _smolvla(
+    *,
+    width: int,
+    layers: int,
+    words: int,
+    vision: int,
+    vision_heads: int,
+    side: int,
+    tokens: int,
+    chunk: int,
+) -> SmolvlaSizes:
+    """Return the sizes of a SmolVLA.
+
+    Args:
+        width: of the language model, which has 15 heads.
+        layers: that are read of the language model; it has twice as many.
+        words: different tokens.
+        vision: width of the image encoder.
+        vision_heads: heads of its attention.
+        side: of the square that frames are fitted to, in pixels.
+        tokens: most of a sentence.
+        chunk: actions of a chunk.
+    """
+    return SmolvlaSizes(
+        smolvlm={
+            "scale_factor": 4,
+            "text_config": {
+                "hidden_size": width, "intermediate_size": 8 * width // 3,
+                "num_hidden_layers": 2 * layers, "num_attention_heads": 15,
+                "num_key_value_heads": 5, "head_dim": width // 15, "vocab_size": words,
+            },
+            "vision_config": {
+                "hidden_size": vision, "intermediate_size": 4 * vision,
+                "num_hidden_layers": 3 * layers // 4, "num_attention_heads": vision_heads,
+                "image_size": side, "patch_size": 16,
+            },
         },
-        "vision_config": {
-            "hidden_size": 96, "intermediate_size": 384, "num_hidden_layers": 3,
-            "num_attention_heads": 3, "image_size": 128, "patch_size": 16,
+        smolvla={
+            "chunk_size": chunk, "n_action_steps": chunk, "max_state_dim": 32,
+            "max_action_dim": 32, "resize_imgs_with_padding": (side, side),
+            "num_vlm_layers": layers, "num_steps": 10, "tokenizer_max_length": tokens,
         },
-    },
-    smolvla={
-        "chunk_size": 4, "n_action_steps": 4, "max_state_dim": 32, "max_action_dim": 32,
-        "resize_imgs_with_padding": (128, 128), "num_vlm_layers": 4, "num_steps": 10,
-        "tokenizer_max_length": 12,
-    },
-    frame=(3, 120, 160),
+        frame=(3, side * 15 // 16, side * 5 // 4),
+    )  # fmt: skip
+
+
+TINY = _smolvla(
+    width=120, layers=4, words=3080,
+    vision=96, vision_heads=3, side=128, tokens=12, chunk=4,
 )  # fmt: skip
-MIDDLE = SmolvlaSizes(
-    smolvlm={
-        "scale_factor": 4,
-        "text_config": {
-            "hidden_size": 240, "intermediate_size": 640, "num_hidden_layers": 16,
-            "num_attention_heads": 15, "num_key_value_heads": 5, "head_dim": 16,
-            "vocab_size": 49_280 // 4,
-        },
-        "vision_config": {
-            "hidden_size": 192, "intermediate_size": 768, "num_hidden_layers": 6,
-            "num_attention_heads": 3, "image_size": 256, "patch_size": 16,
-        },
-    },
-    smolvla={
-        "chunk_size": 12, "n_action_steps": 12, "max_state_dim": 32, "max_action_dim": 32,
-        "resize_imgs_with_padding": (256, 256), "num_vlm_layers": 8, "num_steps": 10,
-        "tokenizer_max_length": 12,
-    },
-    frame=(3, 240, 320),
+MIDDLE = _smolvla(
+    width=240, layers=8, words=12_320,
+    vision=192, vision_heads=3, side=256, tokens=12, chunk=12,
 )  # fmt: skip
-PUBLISHED = SmolvlaSizes(
-    smolvlm={
-        "scale_factor": 4,
-        "text_config": {
-            "hidden_size": 960, "intermediate_size": 2560, "num_hidden_layers": 32,
-            "num_attention_heads": 15, "num_key_value_heads": 5, "head_dim": 64,
-            "vocab_size": 49_280,
-        },
-        "vision_config": {
-            "hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12,
-            "num_attention_heads": 12, "image_size": 512, "patch_size": 16,
-        },
-    },
-    smolvla={
-        "chunk_size": 50, "n_action_steps": 50, "max_state_dim": 32, "max_action_dim": 32,
-        "resize_imgs_with_padding": (512, 512), "num_vlm_layers": 16, "num_steps": 10,
-        "tokenizer_max_length": 48,
-    },
-    frame=(3, 480, 640),
+PUBLISHED = _smolvla(
+    width=960, layers=16, words=49_280,
+    vision=768, vision_heads=12, side=512, tokens=48, chunk=50,
 )  # fmt: skip

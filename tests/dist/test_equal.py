@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from kata.run.resolve import flat
+from kata.config.changes import flat
 from kata.train.metrics.meter import read_metrics
 from tests.conftest import TINY_ACT
 from tests.data.small_maker import small

@@ -4,8 +4,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from kata.config.changes import flat
 from kata.run import resolve_run
-from kata.run.resolve import flat
 from kata.train import train
 from kata.train.metrics.meter import read_metrics
 from tests.conftest import TINY_ACT

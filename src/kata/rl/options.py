@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -13,7 +13,6 @@ from kata.config import (
     assign,
     decode,
     encode,
-    names_where,
     option,
     parse_flags,
     read_config,
@@ -266,44 +265,6 @@ class ExportRunOptions(Options):
         choices=("all", "successes", "human"),
         is_common=True,
     )
-
-
-def refuse_other_options(before: RlRun, run: RlRun) -> None:
-    """Refuse to continue a run with other options.
-
-    Args:
-        before: the run's, in which those that an older kata did not have are the defaults.
-        run: as it is asked for now.
-
-    Raises:
-        ConfigError: an option that may not change has changed.
-    """
-    free = tuple(names_where(run, lambda each: each.may_change or each.per_machine))
-    old, new = _flat(encode(before)), _flat(encode(run))
-    changed = [
-        name
-        for name in sorted({*old, *new})
-        if old.get(name) != new.get(name) and not name.startswith(free)
-    ]
-    if changed:
-        name = changed[0]
-        raise ConfigError(
-            f"resume: {name} was {shown(old.get(name))} and is now {shown(new.get(name))}"
-            + (f" (and {len(changed) - 1} more)" if len(changed) > 1 else ""),
-            rule="a run continues with the options that it began with: what it learned follows "
-            "from them",
-            remedy=f"leave out --{name}, or begin another run with another --output_dir",
-        )
-
-
-def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name, value in values.items():
-        if isinstance(value, Mapping) and value:
-            found |= _flat(value, f"{prefix}{name}.")
-        else:
-            found[prefix + name] = value
-    return found
 
 
 def resolve_rl(args: Sequence[str]) -> RlRun:

@@ -20,6 +20,7 @@ import torch
 
 from kata import log
 from kata.config import decode, encode
+from kata.config.changes import refuse_changes
 from kata.errors import CheckpointError, DivergedError, KataError
 from kata.eval.envs.registry import EnvSpec, Facts, register_env, resolve_env
 from kata.eval.rollout_policy import Acting
@@ -36,7 +37,7 @@ from kata.rl.episodes.full_disk import write_when_room
 from kata.rl.episodes.journal import FOLDER, Journal
 from kata.rl.episodes.progress import LOOK_BACK, RecentShares, recent_shares
 from kata.rl.learner import Learner
-from kata.rl.options import UNUSED, RlRun, refuse_other_options
+from kata.rl.options import UNUSED, RlRun
 from kata.rl.report import write_rl_report
 from kata.rl.sac.algorithm import Sac, Tensors
 from kata.rl.takeover import Scripted
@@ -346,7 +347,15 @@ def _train(
         stack.enter_context(FolderLock(folder))
         stack.enter_context(log.kept_in(folder / LOG))
         if (folder / CONFIG).exists():
-            refuse_other_options(read_run(folder), run)
+            # Options that an older kata did not have count with their defaults.
+            refuse_changes(
+                read_run(folder),
+                run,
+                lambda declared: declared.may_change or declared.per_machine,
+                rule="a run continues with the options that it began with: what it learned "
+                "follows from them",
+                remedy="leave out --{name}, or begin another run with another --output_dir",
+            )
         session = _open(run, spec, folder, stack)
         write_json(folder / CONFIG, encode(run))
         work(session)

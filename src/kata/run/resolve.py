@@ -6,7 +6,7 @@ recorded config (when resuming) <- config file <- flags -> policy folder -> pres
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,6 @@ from kata.config import (
     decode,
     decode_value,
     encode,
-    names_where,
     overlay,
     parse_flags,
     plain,
@@ -23,6 +22,7 @@ from kata.config import (
     read_list,
     refuse_unknown,
 )
+from kata.config.changes import refuse_changes
 from kata.config.keep_ranges import read_keep_ranges
 from kata.config.option import declaration, refuse_broken, rule_text
 from kata.errors import ConfigError, PolicyError, did_you_mean
@@ -371,25 +371,14 @@ def _still_there(policy: dict[str, Any], kind: str, run: Path) -> dict[str, Any]
 
 
 def _refuse_changes(before: Run, now: Run) -> None:
-    old, new = flat(encode(before)), flat(encode(now))
-    free = tuple(names_where(now, lambda declared: declared.may_change))
-    differing = [name for name in {*old, *new} if old.get(name) != new.get(name)]
-    changed = sorted(name for name in differing if not _is_below(name, free))
-    if changed:
-        name = changed[0]
-        raise ConfigError(
-            f"resume: {name} was {old.get(name)!r} and is now {new.get(name)!r}"
-            + (
-                f" (and {len(changed) - 1} more: {', '.join(changed[1:4])})"
-                if len(changed) > 1
-                else ""
-            ),
-            rule="a resumed run keeps what decides its numbers",
-            remedy=(
-                "give the recorded value, or start a new run with --policy.path=<checkpoint> "
-                "in another folder"
-            ),
-        )
+    refuse_changes(
+        before,
+        now,
+        lambda declared: declared.may_change,
+        rule="a resumed run keeps what decides its numbers",
+        remedy="give the recorded value, or start a new run with --policy.path=<checkpoint> in "
+        "another folder",
+    )
     bent = next(
         (step for step in _probes(before, now) if _factor(before, step) != _factor(now, step)), None
     )
@@ -420,22 +409,3 @@ def _probes(before: Run, now: Run) -> list[int]:
     return sorted(
         step for step in {*range(0, shared, max(1, shared // 1000)), *bends} if 0 <= step < shared
     )
-
-
-def _is_below(name: str, groups: Iterable[str]) -> bool:
-    """Return True for a dotted name that is among `groups`, or an option of one of them."""
-    return any(name == group or name.startswith((f"{group}.", f"{group}[")) for group in groups)
-
-
-def flat(raw: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return the options of groups and lists by dotted name."""
-    found: dict[str, Any] = {}
-    for name, value in raw.items():
-        if isinstance(value, dict):
-            found |= flat(value, f"{prefix}{name}.")
-        elif isinstance(value, list) and any(isinstance(each, dict) for each in value):
-            for number, each in enumerate(value):
-                found |= flat(each, f"{prefix}{name}[{number}].")
-        else:
-            found[prefix + name] = value
-    return found

@@ -12,11 +12,11 @@ import torch
 
 import kata
 from kata.config import encode, names_where
+from kata.config.changes import flat
 from kata.data import Dataset
 from kata.dist.process_group import ProcessGroup
 from kata.errors import RankError
 from kata.run import Run
-from kata.run.resolve import flat
 
 
 def check_same_run(group: ProcessGroup, run: Run) -> None:
